@@ -1,0 +1,186 @@
+//! Where is everything on disk? Every path coracle touches hangs off three directories, so that several agents
+//! (and tests) can run side by side. Nothing here does I/O.
+
+use std::path::{Path, PathBuf};
+
+use crate::spec::PodUid;
+
+/// The three directories of one agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// State that outlives a reboot (default `/var/lib/coracle`).
+    pub root: PathBuf,
+    /// State that dies with the boot, on tmpfs (default `/run/coracle`).
+    pub run_dir: PathBuf,
+    /// Pod logs in CRI format (default `/var/log/pods`).
+    pub log_dir: PathBuf,
+}
+
+impl Layout {
+    /// The API socket: `<run-dir>/coracle.sock`.
+    pub fn api_socket(&self) -> PathBuf {
+        self.run_dir.join("coracle.sock")
+    }
+
+    /// The lock that keeps a second agent off the same directories.
+    pub fn lock_file(&self) -> PathBuf {
+        self.run_dir.join("agent.lock")
+    }
+
+    /// The content-addressed image store: `<root>/images`.
+    pub fn image_store(&self) -> PathBuf {
+        self.root.join("images")
+    }
+
+    /// All pods' runtime folders: `<run-dir>/pods`.
+    pub fn pods_run_dir(&self) -> PathBuf {
+        self.run_dir.join("pods")
+    }
+
+    /// One pod's runtime folder.
+    pub fn pod_run(&self, uid: &PodUid) -> PodRunDir {
+        PodRunDir {
+            dir: self.pods_run_dir().join(uid.as_str()),
+        }
+    }
+
+    /// All pods' persistent folders: `<root>/pods`.
+    pub fn pods_state_dir(&self) -> PathBuf {
+        self.root.join("pods")
+    }
+
+    /// One pod's persistent folder: volumes, etc-hosts, checkpoint.
+    pub fn pod_state(&self, uid: &PodUid) -> PodStateDir {
+        PodStateDir {
+            dir: self.pods_state_dir().join(uid.as_str()),
+        }
+    }
+
+    /// One pod's log folder: `<log-dir>/<ns>_<name>_<uid>`.
+    pub fn pod_logs(&self, namespace: &str, name: &str, uid: &PodUid) -> PathBuf {
+        self.log_dir.join(format!("{namespace}_{name}_{uid}"))
+    }
+
+    /// One container's log folder.
+    pub fn container_logs(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &PodUid,
+        container: &str,
+    ) -> PathBuf {
+        self.pod_logs(namespace, name, uid).join(container)
+    }
+}
+
+/// `<run-dir>/pods/<uid>`: everything about a pod that dies with the boot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodRunDir {
+    /// The folder itself.
+    pub dir: PathBuf,
+}
+
+impl PodRunDir {
+    /// The defaulted manifest this pod was admitted with, as JSON.
+    pub fn manifest(&self) -> PathBuf {
+        self.dir.join("pod.json")
+    }
+
+    /// What the shim is started with (`shim::protocol::ShimConfig`).
+    pub fn shim_config(&self) -> PathBuf {
+        self.dir.join("shim.json")
+    }
+
+    /// The shim's socket.
+    pub fn shim_socket(&self) -> PathBuf {
+        self.dir.join("shim.sock")
+    }
+
+    /// The shim's own messages.
+    pub fn shim_log(&self) -> PathBuf {
+        self.dir.join("shim.log")
+    }
+
+    /// The folder of container records (`shim::protocol::ContainerRecord`, one JSON file a container).
+    pub fn records(&self) -> PathBuf {
+        self.dir.join("records")
+    }
+
+    /// A container's bundle: `config.json` and the mount point of its root filesystem.
+    pub fn bundle(&self, container: &str) -> PathBuf {
+        self.dir.join("bundles").join(container)
+    }
+
+    /// libcontainer's state folder.
+    pub fn libcontainer(&self) -> PathBuf {
+        self.dir.join("libcontainer")
+    }
+
+    /// Where sub-paths of volumes are bound, in the shim's mount namespace only.
+    pub fn subpaths(&self) -> PathBuf {
+        self.dir.join("subpaths")
+    }
+
+    /// Memory-backed volumes are mounted here.
+    pub fn memory_volume(&self, volume: &str) -> PathBuf {
+        self.dir.join("volumes").join(volume)
+    }
+}
+
+/// `<root>/pods/<uid>`: what a pod keeps across a reboot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodStateDir {
+    /// The folder itself.
+    pub dir: PathBuf,
+}
+
+impl PodStateDir {
+    /// Restart counts and back-off.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.dir.join("checkpoint.json")
+    }
+
+    /// The pod's `/etc/hosts`.
+    pub fn etc_hosts(&self) -> PathBuf {
+        self.dir.join("etc-hosts")
+    }
+
+    /// The pod's `/etc/resolv.conf`.
+    pub fn resolv_conf(&self) -> PathBuf {
+        self.dir.join("resolv.conf")
+    }
+
+    /// The pod's `/etc/hostname`.
+    pub fn etc_hostname(&self) -> PathBuf {
+        self.dir.join("hostname")
+    }
+
+    /// A disk-backed emptyDir.
+    pub fn empty_dir(&self, volume: &str) -> PathBuf {
+        self.dir
+            .join("volumes")
+            .join("kubernetes.io~empty-dir")
+            .join(volume)
+    }
+
+    /// A container's folder: termination messages and the writable layer.
+    pub fn container(&self, container: &str) -> PathBuf {
+        self.dir.join("containers").join(container)
+    }
+
+    /// The termination message file of one attempt.
+    pub fn termination_message(&self, container: &str, attempt: u32) -> PathBuf {
+        self.container(container)
+            .join(format!("termination-{attempt}"))
+    }
+
+    /// The overlay's writable layer of one attempt (`upper` and `work` inside).
+    pub fn writable_layer(&self, container: &str, attempt: u32) -> PathBuf {
+        self.container(container).join(format!("layer-{attempt}"))
+    }
+}
+
+/// The current log file of one attempt inside a container's log folder: `<attempt>.log`.
+pub fn log_file(container_logs: &Path, attempt: u32) -> PathBuf {
+    container_logs.join(format!("{attempt}.log"))
+}

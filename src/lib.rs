@@ -1,0 +1,24 @@
+//! coracle: one static binary that turns a Linux box into a node running Kubernetes Pods from files.
+//!
+//! The floor plan, in reading order. Each folder is a room that answers one question; `src/README.md` says who may
+//! use whom, and a test enforces it.
+
+pub mod config;
+pub mod layout;
+
+/// What can others see? HTTP on a unix socket.
+pub mod api;
+/// What does a person type?
+pub mod cli;
+/// How is it done? Idempotent effects without policy.
+pub mod effects;
+/// Who does it, and when? The event loop.
+pub mod node;
+/// What happens next? Pure: events in, state and actions out.
+pub mod plan;
+/// Who holds the pod? The per-pod process.
+pub mod shim;
+/// What is wanted? Pure: manifest bytes in, valid-by-construction pods or a list of errors out.
+pub mod spec;
+/// What does Linux need? Thin syscall wrappers.
+pub mod sys;

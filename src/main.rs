@@ -1,0 +1,2 @@
+//! A signpost: which face of coracle was asked for?
+fn main() {}

@@ -1,0 +1,245 @@
+//! What has happened? Every fact the planner can learn, as one closed list. Facts about a container carry its
+//! [`Instance`], so that a late or repeated one changes nothing.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Action, Stamp, Time};
+use crate::spec::{Exit, PodSpec, PodUid, StopSignal};
+
+/// The valid pods of the manifest directory, by UID. Names are unique: `node::manifests` rejects the later file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Desired {
+    /// What should run.
+    pub pods: BTreeMap<PodUid, Arc<PodSpec>>,
+}
+
+/// One run of one container.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Instance {
+    /// The pod.
+    pub pod: PodUid,
+    /// The container's name.
+    pub container: String,
+    /// 0 for the first run; equals the restart count.
+    pub attempt: u32,
+}
+
+/// A fact.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The manifest directory now asks for this. Always the whole set.
+    DesiredChanged(Desired),
+    /// A pod of a former agent was found, running, finished or with its shim gone.
+    PodRecovered(Box<Recovered>),
+    /// Somebody asked for this pod to be stopped; it starts again if its file is still there.
+    DeleteRequested {
+        /// Which pod.
+        pod: PodUid,
+        /// Replaces the pod's own grace period if given (0 = kill at once). A shorter one shortens a running one.
+        grace_ms: Option<u64>,
+    },
+    /// The node began this action; it is the pod's only lifecycle action until its outcome arrives.
+    ActionStarted(Action),
+    /// Directories, cgroups, volumes, namespaces and shim are there.
+    SandboxCreated {
+        /// Which pod.
+        pod: PodUid,
+        /// Its addresses; empty without a network of its own.
+        ips: Vec<IpAddr>,
+        /// For containers whose logs or checkpoint remember earlier runs: the next attempt number.
+        next_attempts: BTreeMap<String, u32>,
+    },
+    /// The sandbox could not be made. Everything half made was removed again or is reused by the next try.
+    SandboxFailed {
+        /// Which pod.
+        pod: PodUid,
+        /// What failed.
+        failure: SandboxFailure,
+    },
+    /// The shim is gone and with it all containers (their cgroup was killed before this is said).
+    SandboxLost {
+        /// Which pod.
+        pod: PodUid,
+    },
+    /// Shim, cgroups, mounts, namespaces are gone; with `Keep::Nothing` also volumes, logs and records.
+    SandboxRemoved {
+        /// Which pod.
+        pod: PodUid,
+    },
+    /// Something could not be removed; what was removed stays removed.
+    SandboxRemoveFailed {
+        /// Which pod.
+        pod: PodUid,
+        /// Why.
+        error: String,
+    },
+    /// The container's image is in the store.
+    ImageReady {
+        /// Which pod.
+        pod: PodUid,
+        /// Which container.
+        container: String,
+        /// The image's config digest, `sha256:…`.
+        image_id: String,
+    },
+    /// The container's image is not to be had now.
+    ImageFailed {
+        /// Which pod.
+        pod: PodUid,
+        /// Which container.
+        container: String,
+        /// Why.
+        failure: ImageFailure,
+        /// The sentence for people.
+        message: String,
+    },
+    /// Images were added to the store: waiting for one may be over.
+    ImagesChanged,
+    /// The container's process runs.
+    ContainerStarted {
+        /// Which run.
+        instance: Instance,
+        /// Process id of its first process on the node.
+        pid: u32,
+        /// When.
+        at: Stamp,
+    },
+    /// The container's process could not be started.
+    ContainerStartFailed {
+        /// Which run.
+        instance: Instance,
+        /// At which step.
+        failure: StartFailure,
+        /// The sentence for people.
+        message: String,
+    },
+    /// The container's process has ended. May arrive before `ContainerStarted`, or more than once.
+    ContainerExited {
+        /// Which run.
+        instance: Instance,
+        /// How.
+        exit: Exit,
+    },
+    /// A signal was delivered (or the process was gone already).
+    SignalSent {
+        /// To which run.
+        instance: Instance,
+        /// Which.
+        signal: StopSignal,
+        /// When it was sent for the first time.
+        at: Time,
+    },
+    /// The shim did not do as it was told (and is alive); the planner will ask again.
+    SignalFailed {
+        /// To which run.
+        instance: Instance,
+        /// Why.
+        error: String,
+    },
+}
+
+/// Why a sandbox could not be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SandboxFailure {
+    /// A volume is not to be had.
+    Volume {
+        /// Its name.
+        volume: String,
+        /// Why.
+        error: String,
+    },
+    /// Anything else: cgroups, namespaces, the shim.
+    Sandbox(String),
+}
+
+/// Why an image is not to be had; the kubelet's words in `plan::status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ImageFailure {
+    /// `ErrImageNeverPull`.
+    NeverPull,
+    /// `ErrImagePull`.
+    Pull,
+    /// `ImageInspectError`.
+    Inspect,
+}
+
+/// At which step a container could not be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartFailure {
+    /// `CreateContainerConfigError`: the manifest and the image do not go together (e.g. `runAsNonRoot`).
+    Config,
+    /// `CreateContainerError`: mounts, rootfs, cgroup, seccomp.
+    Create,
+    /// `RunContainerError`: the program could not be executed. Counts as a run that ended with exit code 128,
+    /// reason `StartError`, so crash back-off applies.
+    Run,
+}
+
+/// What a former agent left of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recovered {
+    /// The pod as it was admitted.
+    pub spec: Arc<PodSpec>,
+    /// Whether its shim answered; if not, its cgroup was killed before this is said, and `containers` tells the
+    /// last that was known.
+    pub sandbox: RecoveredSandbox,
+    /// What is known of its containers, by name.
+    pub containers: BTreeMap<String, RecoveredContainer>,
+    /// When its status was first made, for `status.startTime`.
+    pub created: Stamp,
+}
+
+/// What is left of a recovered pod's sandbox.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RecoveredSandbox {
+    /// The shim lives.
+    Ready {
+        /// Its addresses.
+        ips: Vec<IpAddr>,
+    },
+    /// It was removed on purpose because the pod had finished.
+    Removed,
+    /// The shim died, or never got as far as answering.
+    Lost,
+}
+
+/// What is left of a recovered container.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RecoveredContainer {
+    /// The newest run.
+    pub newest: Option<RecoveredRun>,
+    /// The run before, if it ended.
+    pub previous: Option<Exit>,
+    /// Crash back-off as it stood.
+    pub backoff: Option<CrashBackoff>,
+}
+
+/// What is left of one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecoveredRun {
+    /// Its number.
+    pub attempt: u32,
+    /// The image's config digest.
+    pub image_id: String,
+    /// When it started.
+    pub started: Stamp,
+    /// Its process while it runs.
+    pub pid: u32,
+    /// How it ended, if it did.
+    pub exit: Option<Exit>,
+    /// When a stop signal was first sent.
+    pub stop_sent: Option<Time>,
+}
+
+/// Crash back-off of one container (kubelet-behaviour §4.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CrashBackoff {
+    /// The wait that applies to the newest exit.
+    pub delay_ms: u64,
+    /// When the last restart was permitted.
+    pub permitted: Time,
+}

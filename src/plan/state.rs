@@ -1,0 +1,5 @@
+//! What do we know?
+
+/// stub
+#[derive(Debug, Clone, Default)]
+pub struct NodeState;

@@ -1,0 +1,31 @@
+//! How does a container end, and what makes it end? Shared by planner, shim and effects.
+
+use serde::{Deserialize, Serialize};
+
+use super::Stamp;
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// 0–255; 128 + n for death by signal n.
+    pub code: i32,
+    /// The signal, if one ended it.
+    pub signal: Option<i32>,
+    /// The kernel killed something in its cgroup for memory.
+    pub oom_killed: bool,
+    /// The termination message, at most 4096 bytes.
+    pub message: String,
+    /// When the process started.
+    pub started: Stamp,
+    /// When it ended.
+    pub finished: Stamp,
+}
+
+/// The two steps of stopping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum StopSignal {
+    /// The container's stop signal (the image's STOPSIGNAL, else SIGTERM), to its first process.
+    Stop,
+    /// SIGKILL, to its whole cgroup.
+    Kill,
+}

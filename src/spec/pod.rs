@@ -1,0 +1,457 @@
+//! A pod that passed validation: every default is filled in, every quantity is a number with a unit, and every
+//! combination the rest of the program would have to refuse is already refused.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// A pod's UID: 32 lower-hex digits derived from the manifest, or `metadata.uid` as the user wrote it.
+/// Safe as a file name and as a cgroup name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodUid(pub Arc<str>);
+
+impl PodUid {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for PodUid {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Namespace and name: what people call a pod, and unique among the pods that may run.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PodKey {
+    /// `metadata.namespace`, `default` if absent.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+}
+
+impl fmt::Display for PodKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A valid pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodSpec {
+    /// Who it is for everything coracle stores.
+    pub uid: PodUid,
+    /// Who it is for people.
+    pub key: PodKey,
+    /// The manifest after defaulting, as it is shown by `get -o json` (status comes from `plan::status`).
+    pub manifest: Arc<k8s_openapi::api::core::v1::Pod>,
+    /// `spec.restartPolicy`.
+    pub restart_policy: RestartPolicy,
+    /// `spec.terminationGracePeriodSeconds` in milliseconds (30 000 by default).
+    pub grace_ms: u64,
+    /// `spec.priority`, 0 if absent.
+    pub priority: i32,
+    /// `spec.hostNetwork`: share the node's network namespace.
+    pub host_network: bool,
+    /// `spec.hostPID`.
+    pub host_pid: bool,
+    /// `spec.hostIPC`.
+    pub host_ipc: bool,
+    /// The pod's own hostname (cut to 63 characters); ignored with `host_network`.
+    pub hostname: String,
+    /// `<subdomain>.<namespace>.svc.<clusterDomain>` when `subdomain` is set; `None` otherwise. Without the cluster
+    /// domain, which the node knows: `<subdomain>.<namespace>.svc`.
+    pub subdomain: Option<String>,
+    /// `spec.setHostnameAsFQDN`.
+    pub hostname_as_fqdn: bool,
+    /// `spec.hostAliases`: address and names.
+    pub host_aliases: Vec<HostAlias>,
+    /// `spec.dnsPolicy`.
+    pub dns_policy: DnsPolicy,
+    /// `spec.dnsConfig`.
+    pub dns_config: DnsConfig,
+    /// `securityContext.fsGroup`.
+    pub fs_group: Option<u32>,
+    /// `securityContext.supplementalGroups`.
+    pub supplemental_groups: Vec<u32>,
+    /// `securityContext.sysctls`, namespaced ones only.
+    pub sysctls: Vec<(String, String)>,
+    /// Regular containers in manifest order; never empty, names unique.
+    pub containers: Vec<ContainerSpec>,
+    /// Volumes in manifest order, names unique.
+    pub volumes: Vec<VolumeSpec>,
+    /// Quality of service class.
+    pub qos: QosClass,
+    /// Effective pod-level figures (kubelet-behaviour §9.3, §9.4).
+    pub resources: PodResources,
+    /// Fields that are valid Kubernetes but do nothing here, each as a sentence that names the field.
+    pub warnings: Vec<String>,
+}
+
+impl PodSpec {
+    /// The container of that name.
+    pub fn container(&self, name: &str) -> Option<&ContainerSpec> {
+        self.containers.iter().find(|c| c.name == name)
+    }
+
+    /// `<name>_<namespace>(<uid>)`, the way the kubelet names a pod in messages.
+    pub fn kubelet_name(&self) -> String {
+        format!("{}_{}({})", self.key.name, self.key.namespace, self.uid)
+    }
+}
+
+/// When exited containers start again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RestartPolicy {
+    /// Whatever the exit code.
+    Always,
+    /// If the exit code is not 0.
+    OnFailure,
+    /// Not at all.
+    Never,
+}
+
+/// Quality of service class (kubelet-behaviour §9.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QosClass {
+    /// Requests equal limits for cpu and memory in every container.
+    Guaranteed,
+    /// Something in between.
+    Burstable,
+    /// No requests and no limits.
+    BestEffort,
+}
+
+impl QosClass {
+    /// The Kubernetes word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// `spec.dnsPolicy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DnsPolicy {
+    /// Cluster DNS; the node's resolver while there is none.
+    ClusterFirst,
+    /// Cluster DNS for pods on the node's network too.
+    ClusterFirstWithHostNet,
+    /// The node's resolver.
+    Default,
+    /// Only `dnsConfig`.
+    None,
+}
+
+/// `spec.dnsConfig`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DnsConfig {
+    /// Resolver addresses.
+    pub nameservers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Options: name and optional value.
+    pub options: Vec<(String, Option<String>)>,
+}
+
+/// One `spec.hostAliases` entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostAlias {
+    /// The address.
+    pub ip: std::net::IpAddr,
+    /// Its names, never empty.
+    pub hostnames: Vec<String>,
+}
+
+/// A regular container.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerSpec {
+    /// A DNS label, unique in the pod.
+    pub name: String,
+    /// The image as written in the manifest; `ImageName::parse` accepted it.
+    pub image: String,
+    /// The image's full name.
+    pub image_name: ImageName,
+    /// `imagePullPolicy`, defaulted from the tag.
+    pub pull_policy: PullPolicy,
+    /// `command`: replaces the image's entrypoint. `$(VAR)` not yet expanded.
+    pub command: Option<Vec<String>>,
+    /// `args`: replaces the image's cmd. `$(VAR)` not yet expanded.
+    pub args: Option<Vec<String>>,
+    /// `workingDir`.
+    pub working_dir: Option<String>,
+    /// `env` in order.
+    pub env: Vec<EnvVar>,
+    /// `volumeMounts` in order; every volume exists in the pod.
+    pub mounts: Vec<VolumeMount>,
+    /// `ports` in order.
+    pub ports: Vec<ContainerPort>,
+    /// cpu and memory.
+    pub resources: ContainerResources,
+    /// Pod and container security context merged.
+    pub security: Security,
+    /// Absolute path, `/dev/termination-log` by default.
+    pub termination_message_path: String,
+    /// `terminationMessagePolicy: FallbackToLogsOnError`.
+    pub termination_message_from_logs: bool,
+    /// `stdin`.
+    pub stdin: bool,
+    /// `tty`.
+    pub tty: bool,
+}
+
+/// A container image's full name, by Docker's rules.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ImageName {
+    /// Registry host with optional port: `docker.io`.
+    pub registry: String,
+    /// Repository path: `library/busybox`.
+    pub repository: String,
+    /// Tag; `None` only with a digest.
+    pub tag: Option<String>,
+    /// `sha256:…` if pinned.
+    pub digest: Option<String>,
+}
+
+/// `imagePullPolicy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Ask the registry each time.
+    Always,
+    /// Ask the registry if the image is not there.
+    IfNotPresent,
+    /// Never ask.
+    Never,
+}
+
+impl PullPolicy {
+    /// The Kubernetes word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Never => "Never",
+        }
+    }
+}
+
+/// One environment variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvVar {
+    /// Printable ASCII without `=`.
+    pub name: String,
+    /// Where the value comes from.
+    pub value: EnvValue,
+}
+
+/// Where an environment variable's value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvValue {
+    /// `value`, with `$(VAR)` not yet expanded.
+    Literal(String),
+    /// `fieldRef`: already looked up in the metadata.
+    Metadata(String),
+    /// `fieldRef: status.hostIP`.
+    HostIp,
+    /// `fieldRef: status.hostIPs`.
+    HostIps,
+    /// `fieldRef: status.podIP`.
+    PodIp,
+    /// `fieldRef: status.podIPs`.
+    PodIps,
+    /// `fieldRef: spec.nodeName`.
+    NodeName,
+    /// `resourceFieldRef`: already computed; a missing limit becomes the node's allocatable at start, divided.
+    Resource(String),
+    /// `resourceFieldRef` of a cpu limit that is not set: node allocatable cores / divisor, rounded up.
+    NodeCpu {
+        /// Divisor in thousandths of a core.
+        divisor_milli: u64,
+    },
+    /// `resourceFieldRef` of a memory limit that is not set.
+    NodeMemory {
+        /// Divisor in bytes.
+        divisor_bytes: u64,
+    },
+}
+
+/// One `volumeMounts` entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeMount {
+    /// A volume of the pod.
+    pub volume: String,
+    /// Absolute path in the container.
+    pub path: String,
+    /// `readOnly`.
+    pub read_only: bool,
+    /// `subPath`: relative, without `..`; `None` for the volume's root.
+    pub sub_path: Option<String>,
+    /// `subPathExpr`: like `sub_path`, with `$(VAR)` not yet expanded.
+    pub sub_path_expr: Option<String>,
+    /// `mountPropagation`.
+    pub propagation: MountPropagation,
+}
+
+/// `mountPropagation`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MountPropagation {
+    /// Private.
+    None,
+    /// The container sees the host's later mounts (rslave).
+    HostToContainer,
+    /// And the host sees the container's (rshared).
+    Bidirectional,
+}
+
+/// One container port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerPort {
+    /// Port name, if any.
+    pub name: Option<String>,
+    /// 1–65535.
+    pub container_port: u16,
+    /// Port on the node, if any.
+    pub host_port: Option<u16>,
+    /// Address on the node, if given.
+    pub host_ip: Option<std::net::IpAddr>,
+    /// Transport.
+    pub protocol: Protocol,
+}
+
+/// Transport of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+/// A container's cpu and memory figures; `None` = not given (requests already copied from limits).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ContainerResources {
+    /// `requests.cpu` in thousandths of a core.
+    pub cpu_request_milli: Option<u64>,
+    /// `limits.cpu` in thousandths of a core.
+    pub cpu_limit_milli: Option<u64>,
+    /// `requests.memory`.
+    pub memory_request_bytes: Option<u64>,
+    /// `limits.memory`.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+/// Effective pod-level figures: limits are set only where every container has one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PodResources {
+    /// Sum of cpu requests in thousandths of a core.
+    pub cpu_request_milli: u64,
+    /// Sum of cpu limits, if all containers have one.
+    pub cpu_limit_milli: Option<u64>,
+    /// Sum of memory requests.
+    pub memory_request_bytes: u64,
+    /// Sum of memory limits, if all containers have one.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+/// Security context of one container, pod-level values merged in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Security {
+    /// `runAsUser`.
+    pub run_as_user: Option<u32>,
+    /// `runAsGroup`.
+    pub run_as_group: Option<u32>,
+    /// `runAsNonRoot: true`.
+    pub run_as_non_root: bool,
+    /// `privileged`.
+    pub privileged: bool,
+    /// `allowPrivilegeEscalation`; `true` by default and whenever privileged or CAP_SYS_ADMIN.
+    pub allow_privilege_escalation: bool,
+    /// `readOnlyRootFilesystem`.
+    pub read_only_root: bool,
+    /// `capabilities.add`, without the `CAP_` prefix; may contain `ALL`.
+    pub cap_add: Vec<String>,
+    /// `capabilities.drop`, without the `CAP_` prefix; may contain `ALL`.
+    pub cap_drop: Vec<String>,
+    /// `seccompProfile`.
+    pub seccomp: Seccomp,
+    /// `procMount: Unmasked`.
+    pub unmasked_proc: bool,
+}
+
+/// `seccompProfile`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seccomp {
+    /// The profile shipped with coracle; the default (part A19).
+    RuntimeDefault,
+    /// No filter; also what `privileged` means.
+    Unconfined,
+    /// A profile file below `<root>/seccomp`.
+    Localhost(String),
+}
+
+/// One volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeSpec {
+    /// A DNS label, unique in the pod.
+    pub name: String,
+    /// What it is.
+    pub source: VolumeSource,
+}
+
+/// What a volume is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VolumeSource {
+    /// `emptyDir` on disk.
+    EmptyDir {
+        /// `sizeLimit`.
+        size_limit_bytes: Option<u64>,
+    },
+    /// `emptyDir` with `medium: Memory`: a tmpfs.
+    MemoryDir {
+        /// `sizeLimit`.
+        size_limit_bytes: Option<u64>,
+    },
+    /// `hostPath`.
+    HostPath {
+        /// Absolute, without `..`.
+        path: String,
+        /// What must be there, or be made.
+        kind: HostPathType,
+    },
+}
+
+/// `hostPath.type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostPathType {
+    /// No check.
+    Any,
+    /// Made if absent (0755).
+    DirectoryOrCreate,
+    /// Must be there.
+    Directory,
+    /// Made if absent (0644); the parent is not.
+    FileOrCreate,
+    /// Must be there.
+    File,
+    /// A unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
