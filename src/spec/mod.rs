@@ -1,10 +1,37 @@
 //! What is wanted? Manifest bytes become [`PodSpec`]s that cannot be wrong, or a list of everything that is wrong.
 //!
-//! Pure: no I/O, no clock, no async. The only door in is [`convert::documents`] followed by [`convert::pod`].
+//! Pure: no I/O, no clock, no async. The doors in are [`convert::documents`] for files people write and
+//! [`convert::admitted`] for what an agent stored.
+//!
+//! The way of a manifest: bytes → `value` (a tree) → `decode` (Kubernetes' types, every misspelling reported) →
+//! `default` → `assemble` (every rule checked, [`PodSpec`] built) or → `position` (errors get line and column).
 
+pub mod convert;
 pub mod exit;
+pub mod expand;
+pub mod image_name;
 pub mod pod;
+pub mod quantity;
 pub mod time;
+
+mod assemble;
+mod container;
+mod decode;
+mod default;
+mod env;
+mod error;
+mod names;
+mod network;
+mod position;
+mod resources;
+mod security;
+mod suggest;
+mod support;
+mod uid;
+mod value;
+mod volume;
+
+pub use error::FieldError;
 
 pub use exit::{Exit, StopSignal};
 pub use pod::*;

@@ -1,0 +1,212 @@
+//! Is it a valid pod? Goes through a defaulted manifest once, reports everything wrong, and builds the [`PodSpec`].
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec as Written};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::default;
+use super::error::{Path, Report};
+use super::pod::{ContainerResources, ContainerSpec, PodKey, PodSpec, PodUid, RestartPolicy};
+use super::{container, names, network, resources, security, support, uid, volume};
+
+/// Builds the spec of a decoded pod, or reports why not.
+pub(crate) fn pod(
+    mut pod: Pod,
+    node_name: &str,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<PodSpec> {
+    default::pod(&mut pod, node_name);
+    metadata(&pod.metadata, &path.field("metadata"), report);
+    let uid = match pod.metadata.uid.clone().filter(|uid| !uid.is_empty()) {
+        Some(given) => given,
+        None => uid::of(&pod),
+    };
+    default::identity(&mut pod, &uid);
+    let at = path.field("spec");
+    let Some(spec) = &pod.spec else {
+        report.required(&at);
+        return None;
+    };
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    support::pod(spec, &at, report);
+    let restart_policy = restart_policy(spec, &at, report);
+    let grace_ms = grace_ms(spec, &at, report);
+    numbers(spec, &at, report);
+    let own_security = security::pod(spec, &at, report);
+    let written_volumes = spec.volumes.as_deref().unwrap_or_default();
+    let volumes = volume::volumes(written_volumes, &at.field("volumes"), report);
+    let containers = containers(&pod, spec, &at, report);
+    let host_name = network::host_name(spec, (&namespace, &name), &at, report);
+    let host_aliases = network::host_aliases(spec, &at, report);
+    let dns_policy = network::dns_policy(spec, &at, report);
+    let dns_config = network::dns_config(spec, &at, report);
+    let figures: Vec<ContainerResources> = containers.iter().map(|c| c.resources).collect();
+    let pod_level = pod_resources(spec, &figures, &at, report);
+    let warnings = report.take_warnings();
+    if !report.is_clean() {
+        return None;
+    }
+    Some(PodSpec {
+        uid: PodUid::from(uid.as_str()),
+        key: PodKey { namespace, name },
+        restart_policy,
+        grace_ms,
+        priority: spec.priority.unwrap_or(0),
+        host_network: spec.host_network == Some(true),
+        host_pid: spec.host_pid == Some(true),
+        host_ipc: spec.host_ipc == Some(true),
+        hostname: host_name.hostname,
+        subdomain: host_name.subdomain,
+        hostname_as_fqdn: spec.set_hostname_as_fqdn == Some(true),
+        host_aliases,
+        dns_policy,
+        dns_config,
+        fs_group: own_security.fs_group,
+        supplemental_groups: own_security.supplemental_groups,
+        sysctls: own_security.sysctls,
+        qos: resources::qos(pod_level.as_ref(), &figures),
+        resources: resources::effective(pod_level.as_ref(), &figures),
+        containers,
+        volumes,
+        warnings,
+        manifest: Arc::new(pod),
+    })
+}
+
+fn metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) {
+    let at = path.field("name");
+    match metadata.name.as_deref().unwrap_or_default() {
+        "" => report.error(&at, "Required value: name is needed for the pod"),
+        name => {
+            if let Some(problem) = names::dns_subdomain(name) {
+                report.invalid(&at, name, problem);
+            }
+        }
+    }
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    if let Some(problem) = names::dns_label(namespace) {
+        report.invalid(&path.field("namespace"), namespace, problem);
+    }
+    let uid = metadata.uid.as_deref().unwrap_or_default();
+    if let Some(problem) = names::uid(uid).filter(|_| !uid.is_empty()) {
+        report.invalid(&path.field("uid"), uid, problem);
+    }
+    let labels = path.field("labels");
+    for (key, value) in metadata.labels.iter().flatten() {
+        let at = labels.field(key);
+        if let Some(problem) = names::qualified_name(key) {
+            report.invalid(&at, key, problem);
+        }
+        if let Some(problem) = names::label_value(value) {
+            report.invalid(&at, value, problem);
+        }
+    }
+    let annotations = path.field("annotations");
+    let mut size = 0;
+    for (key, value) in metadata.annotations.iter().flatten() {
+        size += key.len() + value.len();
+        // Annotation keys may have capitals in the prefix.
+        if let Some(problem) = names::qualified_name(&key.to_ascii_lowercase()) {
+            report.invalid(&annotations.field(key), key, problem);
+        }
+    }
+    if size > 256 * 1024 {
+        report.error(&annotations, "Too long: may not be more than 262144 bytes");
+    }
+}
+
+fn restart_policy(spec: &Written, path: &Path<'_>, report: &Report) -> RestartPolicy {
+    match spec.restart_policy.as_deref() {
+        None | Some("Always") => RestartPolicy::Always,
+        Some("OnFailure") => RestartPolicy::OnFailure,
+        Some("Never") => RestartPolicy::Never,
+        Some(other) => {
+            let words = ["Always", "Never", "OnFailure"];
+            report.unsupported(&path.field("restartPolicy"), other, &words);
+            RestartPolicy::Always
+        }
+    }
+}
+
+fn grace_ms(spec: &Written, path: &Path<'_>, report: &Report) -> u64 {
+    let seconds = spec.termination_grace_period_seconds.unwrap_or(30);
+    match u64::try_from(seconds) {
+        Ok(seconds) => seconds.saturating_mul(1000),
+        Err(_) => {
+            let at = path.field("terminationGracePeriodSeconds");
+            report.invalid(&at, seconds, "must be greater than or equal to 0");
+            0
+        }
+    }
+}
+
+fn numbers(spec: &Written, path: &Path<'_>, report: &Report) {
+    if let Some(seconds) = spec.active_deadline_seconds {
+        if !(1..=i64::from(i32::MAX)).contains(&seconds) {
+            let at = path.field("activeDeadlineSeconds");
+            report.invalid(&at, seconds, "must be between 1 and 2147483647, inclusive");
+        }
+    }
+    let class = spec.priority_class_name.as_deref().unwrap_or_default();
+    if let (Some(value), Some(given)) = (default::builtin_priority(class), spec.priority) {
+        if value != given {
+            let detail = format_args!("must be {value}, the value of priority class {class}");
+            report.invalid(&path.field("priority"), given, detail);
+        }
+    }
+}
+
+fn containers(pod: &Pod, spec: &Written, path: &Path<'_>, report: &Report) -> Vec<ContainerSpec> {
+    let list = path.field("containers");
+    if spec.containers.is_empty() {
+        report.required(&list);
+    }
+    let mut seen = BTreeSet::new();
+    let mut result = Vec::new();
+    for (index, each) in spec.containers.iter().enumerate() {
+        let path = list.index(index);
+        if !each.name.is_empty() && !seen.insert(each.name.as_str()) {
+            report.duplicate(&path.field("name"), &each.name);
+        }
+        result.extend(container::convert(pod, spec, each, &path, report));
+    }
+    let ports = result.iter().map(|container| container.ports.as_slice());
+    network::port_conflicts(ports, path, report);
+    result
+}
+
+fn pod_resources(
+    spec: &Written,
+    containers: &[ContainerResources],
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<ContainerResources> {
+    let written = spec.resources.as_ref()?;
+    let path = path.field("resources");
+    let own = resources::convert(written, &path, report);
+    let sums = resources::effective(None, containers);
+    for (name, request, sum) in [
+        ("cpu", own.cpu_request_milli, sums.cpu_request_milli),
+        (
+            "memory",
+            own.memory_request_bytes,
+            sums.memory_request_bytes,
+        ),
+    ] {
+        if let Some(request) = request.filter(|request| *request < sum) {
+            let unit = if name == "cpu" { "m" } else { "" };
+            report.invalid(
+                &path.field("requests").field(name),
+                format!("{request}{unit}"),
+                format_args!(
+                    "must be greater than or equal to aggregate container requests of {sum}{unit}"
+                ),
+            );
+        }
+    }
+    Some(own)
+}

@@ -1,0 +1,118 @@
+//! What runs in the pod? One `containers` entry, checked and converted.
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+
+use super::error::{Path, Report};
+use super::names;
+use super::pod::{ContainerSpec, ImageName, PullPolicy};
+use super::{env, network, resources, security, support, volume};
+
+/// Checks and converts one container; `None` if there is no image to run.
+pub(crate) fn convert(
+    pod: &Pod,
+    spec: &PodSpec,
+    container: &Container,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<ContainerSpec> {
+    let name = path.field("name");
+    if container.name.is_empty() {
+        report.required(&name);
+    } else if let Some(problem) = names::dns_label(&container.name) {
+        report.invalid(&name, &container.name, problem);
+    }
+    support::container(container, path, report);
+    let context = container.security_context.as_ref();
+    let security = security::container(context, spec.security_context.as_ref(), path, report);
+    let volumes = spec.volumes.as_deref().unwrap_or_default();
+    let host_network = spec.host_network == Some(true);
+    let resources = container.resources.clone().unwrap_or_default();
+    for (field, texts) in [("command", &container.command), ("args", &container.args)] {
+        let list = path.field(field);
+        for (index, text) in texts.iter().flatten().enumerate() {
+            if text.contains('\0') {
+                report.invalid(&list.index(index), text, "must not contain a zero byte");
+            }
+        }
+    }
+    let working_dir = container.working_dir.clone().filter(|dir| !dir.is_empty());
+    absolute(working_dir.as_deref(), &path.field("workingDir"), report);
+    let termination = container.termination_message_path.as_deref();
+    absolute(termination, &path.field("terminationMessagePath"), report);
+    let image = container.image.clone().unwrap_or_default();
+    let image_name = image_name(&image, &path.field("image"), report);
+    let pull_policy = pull_policy(container, path, report);
+    let mounts = volume::mounts(container, volumes, security.privileged, path, report);
+    let result = ContainerSpec {
+        name: container.name.clone(),
+        image,
+        image_name: image_name?,
+        pull_policy,
+        command: container.command.clone().filter(|c| !c.is_empty()),
+        args: container.args.clone().filter(|a| !a.is_empty()),
+        working_dir,
+        env: env::convert(pod, container, path, report),
+        mounts,
+        ports: network::ports(container, host_network, path, report),
+        resources: resources::convert(&resources, &path.field("resources"), report),
+        security,
+        termination_message_path: termination.unwrap_or("/dev/termination-log").to_owned(),
+        termination_message_from_logs: message_from_logs(container, path, report),
+        stdin: container.stdin == Some(true),
+        tty: container.tty == Some(true),
+    };
+    Some(result)
+}
+
+fn image_name(image: &str, path: &Path<'_>, report: &Report) -> Option<ImageName> {
+    if image.is_empty() {
+        report.required(path);
+        return None;
+    }
+    if image.trim() != image {
+        report.invalid(path, image, "must not have leading or trailing whitespace");
+        return None;
+    }
+    match ImageName::parse(image) {
+        Ok(name) => Some(name),
+        Err(error) => {
+            report.invalid(path, image, error);
+            None
+        }
+    }
+}
+
+fn pull_policy(container: &Container, path: &Path<'_>, report: &Report) -> PullPolicy {
+    match container.image_pull_policy.as_deref() {
+        Some("Always") => PullPolicy::Always,
+        // Not defaulted only where the image's name was refused.
+        None | Some("" | "IfNotPresent") => PullPolicy::IfNotPresent,
+        Some("Never") => PullPolicy::Never,
+        Some(other) => {
+            let words = ["Always", "IfNotPresent", "Never"];
+            report.unsupported(&path.field("imagePullPolicy"), other, &words);
+            PullPolicy::IfNotPresent
+        }
+    }
+}
+
+fn message_from_logs(container: &Container, path: &Path<'_>, report: &Report) -> bool {
+    match container.termination_message_policy.as_deref() {
+        None | Some("File") => false,
+        Some("FallbackToLogsOnError") => true,
+        Some(other) => {
+            let words = ["FallbackToLogsOnError", "File"];
+            report.unsupported(&path.field("terminationMessagePolicy"), other, &words);
+            false
+        }
+    }
+}
+
+fn absolute(given: Option<&str>, path: &Path<'_>, report: &Report) {
+    let Some(text) = given else { return };
+    if !text.starts_with('/') {
+        report.invalid(path, text, "must be an absolute path");
+    } else if text.contains('\0') {
+        report.invalid(path, text, "must not contain a zero byte");
+    }
+}

@@ -1,0 +1,414 @@
+//! Does it have the right shape? Turns a [`Value`] into a Kubernetes object through the object's own `Deserialize`,
+//! and reports *every* unknown field and wrong type on the way: after a mistake it hands on an empty value of the
+//! right type and goes on.
+//!
+//! The field names come from the generated types themselves (`deserialize_struct`), so there is no table to keep.
+
+use std::fmt;
+
+use serde::de::{self, Deserialize, DeserializeSeed, IntoDeserializer, Visitor};
+
+use super::error::{Path, Report};
+use super::suggest;
+use super::value::Value;
+
+/// Decodes `value`. `None` only if something was reported that no empty value could stand in for.
+pub(crate) fn decode<'de, T: Deserialize<'de>>(
+    value: &Value,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<T> {
+    let node = Node {
+        value,
+        path,
+        report,
+    };
+    match T::deserialize(node) {
+        Ok(decoded) => Some(decoded),
+        Err(Failure(message)) => {
+            if let Some(message) = message {
+                report.error(path, message);
+            }
+            None
+        }
+    }
+}
+
+/// A failure of the object's own code; `None` once it is in the report.
+#[derive(Debug)]
+struct Failure(Option<String>);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_deref().unwrap_or("reported"))
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl de::Error for Failure {
+    fn custom<T: fmt::Display>(message: T) -> Self {
+        Self(Some(message.to_string()))
+    }
+}
+
+/// A value, where it stands, and whom to tell.
+#[derive(Clone, Copy)]
+struct Node<'a> {
+    value: &'a Value,
+    path: &'a Path<'a>,
+    report: &'a Report,
+}
+
+impl<'a> Node<'a> {
+    fn wrong(&self, wanted: &str) {
+        self.report.error(
+            self.path,
+            format_args!("must be {wanted}, not {}", self.value.kind()),
+        );
+        self.report.settle(self.path);
+    }
+
+    /// Deserializes a value below this one; a failure of its own code is reported at its path.
+    fn below<'de, T: DeserializeSeed<'de>>(
+        &self,
+        seed: T,
+        value: &Value,
+        path: &Path<'_>,
+    ) -> Result<T::Value, Failure> {
+        let node = Node {
+            value,
+            path,
+            report: self.report,
+        };
+        seed.deserialize(node).map_err(|failure| {
+            if let Some(message) = failure.0 {
+                self.report.error(path, message);
+            }
+            Failure(None)
+        })
+    }
+
+    fn text(&self) -> String {
+        match self.value {
+            Value::String(s) => s.clone(),
+            Value::Null => String::new(),
+            Value::List(_) | Value::Map(_) => {
+                self.wrong("a string");
+                String::new()
+            }
+            scalar => {
+                let text = scalar.scalar_text().unwrap_or_default();
+                self.report.error_hint(
+                    self.path,
+                    format_args!("must be a string, not {}", scalar.kind()),
+                    format!("quote it: \"{text}\""),
+                );
+                self.report.settle(self.path);
+                text
+            }
+        }
+    }
+
+    /// A whole number within the bounds of the field's type.
+    fn integer(&self, min: i128, max: i128) -> i128 {
+        match self.value {
+            Value::Int(i) if (min..=max).contains(i) => *i,
+            Value::Int(i) => {
+                self.report.invalid(
+                    self.path,
+                    i,
+                    format_args!("must be between {min} and {max}, inclusive"),
+                );
+                self.report.settle(self.path);
+                0
+            }
+            Value::Null => 0,
+            Value::String(text) => match octal(text) {
+                Some(i) if (min..=max).contains(&i) => i,
+                _ => {
+                    let hint = text
+                        .trim()
+                        .parse::<i64>()
+                        .ok()
+                        .map(|i| format!("write it without quotes: {i}"));
+                    let message = "must be a whole number, not a string";
+                    match hint {
+                        Some(hint) => self.report.error_hint(self.path, message, hint),
+                        None => self.report.error(self.path, message),
+                    }
+                    self.report.settle(self.path);
+                    0
+                }
+            },
+            _ => {
+                self.wrong("a whole number");
+                0
+            }
+        }
+    }
+
+    fn boolean(&self) -> bool {
+        match self.value {
+            Value::Bool(b) => *b,
+            Value::Null => false,
+            Value::String(text) => {
+                let meant = match text.to_ascii_lowercase().as_str() {
+                    "true" | "yes" | "on" | "y" => "true",
+                    "false" | "no" | "off" | "n" => "false",
+                    _ => "true or false",
+                };
+                self.report.error_hint(
+                    self.path,
+                    "must be true or false, not a string",
+                    format!("write {meant} without quotes"),
+                );
+                self.report.settle(self.path);
+                false
+            }
+            _ => {
+                self.wrong("true or false");
+                false
+            }
+        }
+    }
+
+    fn entries(&self) -> &'a [(String, Value)] {
+        match self.value {
+            Value::Map(entries) => entries,
+            Value::Null => &[],
+            _ => {
+                self.wrong("a mapping (`key: value`)");
+                &[]
+            }
+        }
+    }
+}
+
+/// YAML 1.1 octal such as `0644`, which the parser hands over as text. A quoted one is let through too.
+fn octal(text: &str) -> Option<i128> {
+    let digits = text.strip_prefix('0')?;
+    let digits = digits.strip_prefix('o').unwrap_or(digits);
+    i128::from_str_radix(digits, 8).ok()
+}
+
+macro_rules! integers {
+    ($($method:ident $visit:ident $type:ty),*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+            let i = self.integer(<$type>::MIN.into(), <$type>::MAX.into());
+            visitor.$visit(<$type>::try_from(i).unwrap_or_default())
+        }
+    )*};
+}
+
+impl<'de> de::Deserializer<'de> for Node<'_> {
+    type Error = Failure;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self.value {
+            Value::Null => visitor.visit_unit(),
+            Value::Bool(b) => visitor.visit_bool(*b),
+            Value::Int(i) => match i64::try_from(*i) {
+                Ok(i) => visitor.visit_i64(i),
+                Err(_) => visitor.visit_i128(*i),
+            },
+            Value::Float(f) => visitor.visit_f64(*f),
+            Value::String(s) => visitor.visit_str(s),
+            Value::List(_) => self.deserialize_seq(visitor),
+            Value::Map(_) => self.deserialize_map(visitor),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_bool(self.boolean())
+    }
+
+    integers!(
+        deserialize_i8 visit_i8 i8, deserialize_i16 visit_i16 i16,
+        deserialize_i32 visit_i32 i32, deserialize_i64 visit_i64 i64,
+        deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16,
+        deserialize_u32 visit_u32 u32, deserialize_u64 visit_u64 u64
+    );
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_string(self.text())
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_string(self.text())
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        match self.value {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        if name != "Quantity" {
+            return visitor.visit_newtype_struct(self);
+        }
+        // Quantities may be written as numbers.
+        let text = match self.value {
+            Value::Int(_) | Value::Float(_) => self.value.scalar_text().unwrap_or_default(),
+            Value::Null => "0".to_owned(),
+            _ => self.text(),
+        };
+        visitor.visit_newtype_struct(text.into_deserializer())
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        let items: &[Value] = match self.value {
+            Value::List(items) => items,
+            Value::Null => &[],
+            _ => {
+                self.report.error_hint(
+                    self.path,
+                    format_args!("must be a list, not {}", self.value.kind()),
+                    "start each item with `- `".to_owned(),
+                );
+                self.report.settle(self.path);
+                &[]
+            }
+        };
+        visitor.visit_seq(Items {
+            node: self,
+            items: items.iter().enumerate(),
+        })
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_map(Entries {
+            node: self,
+            fields: None,
+            entries: self.entries().iter(),
+            current: None,
+        })
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Failure> {
+        visitor.visit_map(Entries {
+            node: self,
+            fields: Some(fields),
+            entries: self.entries().iter(),
+            current: None,
+        })
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        i128 u128 f32 f64 char bytes byte_buf unit unit_struct tuple tuple_struct enum identifier
+    }
+}
+
+/// The items of a list.
+struct Items<'a> {
+    node: Node<'a>,
+    items: std::iter::Enumerate<std::slice::Iter<'a, Value>>,
+}
+
+impl<'de> de::SeqAccess<'de> for Items<'_> {
+    type Error = Failure;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Failure> {
+        let Some((index, value)) = self.items.next() else {
+            return Ok(None);
+        };
+        let path = self.node.path.index(index);
+        self.node.below(seed, value, &path).map(Some)
+    }
+}
+
+/// The entries of a mapping; with `fields`, those of an object.
+struct Entries<'a> {
+    node: Node<'a>,
+    fields: Option<&'static [&'static str]>,
+    entries: std::slice::Iter<'a, (String, Value)>,
+    current: Option<&'a (String, Value)>,
+}
+
+impl Entries<'_> {
+    fn unknown(&self, key: &str, fields: &[&'static str]) {
+        let path = self.node.path.field(key);
+        match suggest::nearest(key, fields) {
+            Some(near) => {
+                let hint = format!("did you mean `{near}`?");
+                self.node.report.error_hint(&path, "unknown field", hint);
+                // The field that was meant is not there: one error for one mistake.
+                self.node.report.settle(&self.node.path.field(near));
+            }
+            None => self.node.report.error(&path, "unknown field"),
+        }
+    }
+}
+
+impl<'de> de::MapAccess<'de> for Entries<'_> {
+    type Error = Failure;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Failure> {
+        while let Some(entry) = self.entries.next() {
+            if let Some(fields) = self.fields {
+                if !fields.contains(&entry.0.as_str()) {
+                    self.unknown(&entry.0, fields);
+                    continue;
+                }
+            }
+            self.current = Some(entry);
+            return seed
+                .deserialize(entry.0.as_str().into_deserializer())
+                .map(Some);
+        }
+        Ok(None)
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Failure> {
+        let Some((key, value)) = self.current.take() else {
+            return Err(de::Error::custom("a value was asked for before its key"));
+        };
+        let path = self.node.path.field(key);
+        self.node.below(seed, value, &path)
+    }
+}
+
+/// Reports every key that occurs again in its mapping, in the whole tree.
+pub(crate) fn duplicate_keys(value: &Value, path: &Path<'_>, report: &Report) {
+    match value {
+        Value::Map(entries) => {
+            let mut seen = std::collections::BTreeMap::new();
+            for (key, value) in entries {
+                let path = path.field(key);
+                let times = seen.entry(key.as_str()).or_insert(0);
+                if *times > 0 {
+                    report.duplicate_key(&path, *times);
+                }
+                *times += 1;
+                duplicate_keys(value, &path, report);
+            }
+        }
+        Value::List(items) => {
+            for (index, value) in items.iter().enumerate() {
+                duplicate_keys(value, &path.index(index), report);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}

@@ -1,0 +1,189 @@
+//! What goes without saying? Fills in what the API server and the kubelet's file source would (kubelet-behaviour
+//! §1.4, §1.5), in the manifest itself. Doing it twice changes nothing.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Probe, ResourceRequirements, Volume};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
+
+use super::pod::ImageName;
+use super::quantity::Quantity;
+
+/// Annotation with the pod's UID.
+const HASH: &str = "kubernetes.io/config.hash";
+/// Annotation that names where the pod came from.
+const SOURCE: &str = "kubernetes.io/config.source";
+
+/// Fills in every default that does not need the UID.
+pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
+    pod.status = None;
+    let metadata = &mut pod.metadata;
+    // What an API server wrote into a manifest that was read from it is not true here.
+    metadata.creation_timestamp = None;
+    metadata.deletion_timestamp = None;
+    metadata.deletion_grace_period_seconds = None;
+    metadata.managed_fields = None;
+    metadata.resource_version = None;
+    metadata.self_link = None;
+    if metadata.namespace.as_deref().is_none_or(str::is_empty) {
+        metadata.namespace = Some("default".to_owned());
+    }
+    let Some(spec) = &mut pod.spec else { return };
+    spec.node_name = Some(node_name.to_owned());
+    text(&mut spec.restart_policy, "Always");
+    text(&mut spec.dns_policy, "ClusterFirst");
+    text(&mut spec.scheduler_name, "default-scheduler");
+    spec.termination_grace_period_seconds.get_or_insert(30);
+    spec.enable_service_links.get_or_insert(true);
+    spec.security_context.get_or_insert_default();
+    let host_network = spec.host_network == Some(true);
+    for each in spec.volumes.iter_mut().flatten() {
+        volume(each);
+    }
+    for each in &mut spec.containers {
+        container(each, host_network);
+    }
+    if let Some(resources) = &mut spec.resources {
+        requests(resources);
+    }
+    priority(spec);
+}
+
+/// Writes the UID where the kubelet writes it.
+pub(crate) fn identity(pod: &mut Pod, uid: &str) {
+    pod.metadata.uid = Some(uid.to_owned());
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(HASH.to_owned(), uid.to_owned());
+    annotations.insert(SOURCE.to_owned(), "file".to_owned());
+}
+
+/// The value of a priority class that needs no document.
+pub(crate) fn builtin_priority(class: &str) -> Option<i32> {
+    match class {
+        "system-node-critical" => Some(2_000_001_000),
+        "system-cluster-critical" => Some(2_000_000_000),
+        _ => None,
+    }
+}
+
+fn priority(spec: &mut PodSpec) {
+    let class = spec.priority_class_name.as_deref();
+    if let (None, Some(value)) = (spec.priority, class.and_then(builtin_priority)) {
+        spec.priority = Some(value);
+    }
+}
+
+fn text(field: &mut Option<String>, default: &str) {
+    if field.as_deref().is_none_or(str::is_empty) {
+        *field = Some(default.to_owned());
+    }
+}
+
+fn volume(volume: &mut Volume) {
+    // A volume without a source is an emptyDir; the name is the only field that is none.
+    let bare = Volume {
+        name: volume.name.clone(),
+        ..Volume::default()
+    };
+    if *volume == bare {
+        volume.empty_dir = Some(Default::default());
+    }
+    if let Some(host_path) = &mut volume.host_path {
+        host_path.type_.get_or_insert_default();
+    }
+    if let Some(limit) = volume
+        .empty_dir
+        .as_mut()
+        .and_then(|e| e.size_limit.as_mut())
+    {
+        canonical(limit);
+    }
+}
+
+fn container(container: &mut Container, host_network: bool) {
+    if container
+        .image_pull_policy
+        .as_deref()
+        .is_none_or(str::is_empty)
+    {
+        let image = container.image.as_deref().unwrap_or_default();
+        if let Ok(name) = ImageName::parse(image) {
+            container.image_pull_policy = Some(name.default_pull_policy().as_str().to_owned());
+        }
+    }
+    text(
+        &mut container.termination_message_path,
+        "/dev/termination-log",
+    );
+    text(&mut container.termination_message_policy, "File");
+    for port in container.ports.iter_mut().flatten() {
+        text(&mut port.protocol, "TCP");
+        if host_network && port.host_port.unwrap_or(0) == 0 {
+            port.host_port = Some(port.container_port);
+        }
+    }
+    requests(container.resources.get_or_insert_default());
+    for each in [
+        &mut container.liveness_probe,
+        &mut container.readiness_probe,
+        &mut container.startup_probe,
+    ] {
+        if let Some(each) = each {
+            probe(each);
+        }
+    }
+    for variable in container.env.iter_mut().flatten() {
+        if let Some(from) = &mut variable.value_from {
+            if let Some(field) = &mut from.field_ref {
+                text(&mut field.api_version, "v1");
+            }
+            if let Some(resource) = &mut from.resource_field_ref {
+                canonical(resource.divisor.get_or_insert(Written("0".to_owned())));
+            }
+        }
+    }
+}
+
+/// Requests not given are the limits.
+fn requests(resources: &mut ResourceRequirements) {
+    if let Some(limits) = &resources.limits {
+        let requests = resources.requests.get_or_insert_default();
+        for (name, limit) in limits {
+            if !requests.contains_key(name) {
+                requests.insert(name.clone(), limit.clone());
+            }
+        }
+    }
+    for map in [&mut resources.limits, &mut resources.requests] {
+        map.iter_mut()
+            .flat_map(BTreeMap::values_mut)
+            .for_each(canonical);
+    }
+}
+
+/// The API server's spelling; what is no quantity stays for the validation to find.
+fn canonical(written: &mut Written) {
+    if let Ok(quantity) = Quantity::parse(&written.0) {
+        written.0 = quantity.to_string();
+    }
+}
+
+fn probe(probe: &mut Probe) {
+    for (field, default) in [
+        (&mut probe.timeout_seconds, 1),
+        (&mut probe.period_seconds, 10),
+        (&mut probe.success_threshold, 1),
+        (&mut probe.failure_threshold, 3),
+    ] {
+        if field.unwrap_or(0) == 0 {
+            *field = Some(default);
+        }
+    }
+    if let Some(get) = &mut probe.http_get {
+        text(&mut get.path, "/");
+        text(&mut get.scheme, "HTTP");
+    }
+    if let Some(grpc) = &mut probe.grpc {
+        grpc.service.get_or_insert_default();
+    }
+}

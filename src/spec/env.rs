@@ -1,0 +1,297 @@
+//! What is in the environment? `env` entries, with references to the pod's own fields already followed.
+
+use k8s_openapi::api::core::v1::{
+    Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector,
+};
+
+use super::error::{Path, Report};
+use super::names;
+use super::pod::{EnvValue, EnvVar};
+use super::quantity::Quantity;
+
+/// Checks and converts a container's `env` and `envFrom`.
+pub(crate) fn convert(
+    pod: &Pod,
+    container: &Container,
+    path: &Path<'_>,
+    report: &Report,
+) -> Vec<EnvVar> {
+    if container.env_from.as_ref().is_some_and(|e| !e.is_empty()) {
+        report.forbidden(
+            &path.field("envFrom"),
+            "ConfigMaps and Secrets are not supported by this version",
+        );
+    }
+    let list = path.field("env");
+    let mut result = Vec::new();
+    for (index, variable) in container.env.iter().flatten().enumerate() {
+        let path = list.index(index);
+        if variable.name.is_empty() {
+            report.required(&path.field("name"));
+        } else if let Some(problem) = names::env_name(&variable.name) {
+            report.invalid(&path.field("name"), &variable.name, problem);
+        }
+        let literal = variable.value.clone().unwrap_or_default();
+        if literal.contains('\0') {
+            report.invalid(
+                &path.field("value"),
+                &literal,
+                "must not contain a zero byte",
+            );
+        }
+        let value = match &variable.value_from {
+            None => Some(EnvValue::Literal(literal)),
+            Some(from) => {
+                let path = path.field("valueFrom");
+                if !literal.is_empty() {
+                    report.invalid(&path, "", "may not be specified when `value` is not empty");
+                }
+                source(pod, container, from, &path, report)
+            }
+        };
+        if let Some(value) = value {
+            result.push(EnvVar {
+                name: variable.name.clone(),
+                value,
+            });
+        }
+    }
+    result
+}
+
+fn source(
+    pod: &Pod,
+    container: &Container,
+    from: &EnvVarSource,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<EnvValue> {
+    for (name, what, given) in [
+        (
+            "configMapKeyRef",
+            "ConfigMaps",
+            from.config_map_key_ref.is_some(),
+        ),
+        ("secretKeyRef", "Secrets", from.secret_key_ref.is_some()),
+        (
+            "fileKeyRef",
+            "environment files",
+            from.file_key_ref.is_some(),
+        ),
+    ] {
+        if given {
+            let detail = format_args!("{what} are not supported by this version");
+            report.forbidden(&path.field(name), detail);
+            return None;
+        }
+    }
+    match (&from.field_ref, &from.resource_field_ref) {
+        (Some(field), None) => field_ref(pod, field, &path.field("fieldRef"), report),
+        (None, Some(resource)) => {
+            let path = path.field("resourceFieldRef");
+            resource_ref(pod, container, resource, &path, report)
+        }
+        (Some(_), Some(_)) => {
+            report.invalid(
+                path,
+                "",
+                "may not have more than one field specified at a time",
+            );
+            None
+        }
+        (None, None) => {
+            let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`";
+            report.invalid(path, "", detail);
+            None
+        }
+    }
+}
+
+const FIELD_PATHS: [&str; 11] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "metadata.labels['<KEY>']",
+    "metadata.annotations['<KEY>']",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+fn field_ref(
+    pod: &Pod,
+    field: &ObjectFieldSelector,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<EnvValue> {
+    if field.api_version.as_deref().is_some_and(|v| v != "v1") {
+        let version = field.api_version.as_deref().unwrap_or_default();
+        report.unsupported(&path.field("apiVersion"), version, &["v1"]);
+        return None;
+    }
+    let metadata = &pod.metadata;
+    let text = |value: &Option<String>| Some(EnvValue::Metadata(value.clone().unwrap_or_default()));
+    let at = path.field("fieldPath");
+    match field.field_path.as_str() {
+        "" => {
+            report.required(&at);
+            None
+        }
+        "metadata.name" => text(&metadata.name),
+        "metadata.namespace" => text(&metadata.namespace),
+        "metadata.uid" => text(&metadata.uid),
+        "spec.nodeName" => Some(EnvValue::NodeName),
+        "spec.serviceAccountName" => text(
+            &pod.spec
+                .as_ref()
+                .and_then(|s| s.service_account_name.clone()),
+        ),
+        "status.hostIP" => Some(EnvValue::HostIp),
+        "status.hostIPs" => Some(EnvValue::HostIps),
+        "status.podIP" => Some(EnvValue::PodIp),
+        "status.podIPs" => Some(EnvValue::PodIps),
+        other => {
+            let subscript = |prefix: &str| other.strip_prefix(prefix)?.strip_suffix("']");
+            let (map, key) = if let Some(key) = subscript("metadata.labels['") {
+                (&metadata.labels, key)
+            } else if let Some(key) = subscript("metadata.annotations['") {
+                (&metadata.annotations, key)
+            } else {
+                report.unsupported(&at, other, &FIELD_PATHS);
+                return None;
+            };
+            text(&map.as_ref().and_then(|m| m.get(key)).cloned())
+        }
+    }
+}
+
+fn resource_ref(
+    pod: &Pod,
+    own: &Container,
+    reference: &ResourceFieldSelector,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<EnvValue> {
+    let spec = pod.spec.as_ref()?;
+    let container = match reference.container_name.as_deref() {
+        None | Some("") => own,
+        Some(name) => match spec.containers.iter().find(|c| c.name == name) {
+            Some(container) => container,
+            None => {
+                report.not_found(&path.field("containerName"), name);
+                return None;
+            }
+        },
+    };
+    let at = path.field("resource");
+    if reference.resource.is_empty() {
+        report.required(&at);
+        return None;
+    }
+    let Some((kind, resource)) = reference
+        .resource
+        .split_once('.')
+        .filter(|(kind, name)| ["limits", "requests"].contains(kind) && is_known(name))
+    else {
+        let known = [
+            "limits.cpu",
+            "limits.memory",
+            "limits.ephemeral-storage",
+            "requests.cpu",
+            "requests.memory",
+            "requests.ephemeral-storage",
+        ];
+        report.unsupported(&at, &reference.resource, &known);
+        return None;
+    };
+    let divisor = divisor(reference, resource, path, report)?;
+    let resources = container.resources.as_ref();
+    let map = resources.and_then(|r| match kind {
+        "limits" => r.limits.as_ref(),
+        _ => r.requests.as_ref(),
+    });
+    let amount = map
+        .and_then(|m| m.get(resource))
+        .and_then(|q| Quantity::parse(&q.0).ok())
+        .filter(|q| q.nano() > 0);
+    let cpu = resource == "cpu";
+    match amount {
+        // cpu is rounded to thousandths before it is divided.
+        Some(amount) => {
+            let amount = if cpu {
+                amount.ceil_milli()
+            } else {
+                amount.ceil()
+            };
+            let divisor = i128::from(divisor);
+            let quotient = amount / divisor + i128::from(amount % divisor != 0);
+            Some(EnvValue::Resource(quotient.to_string()))
+        }
+        None if kind == "requests" => Some(EnvValue::Resource("0".to_owned())),
+        None if cpu => Some(EnvValue::NodeCpu {
+            divisor_milli: divisor,
+        }),
+        None if resource == "memory" => Some(EnvValue::NodeMemory {
+            divisor_bytes: divisor,
+        }),
+        None => {
+            let detail = format_args!("the container has no {resource} limit to refer to");
+            report.invalid(&at, &reference.resource, detail);
+            None
+        }
+    }
+}
+
+fn is_known(resource: &str) -> bool {
+    matches!(resource, "cpu" | "memory" | "ephemeral-storage") || resource.starts_with("hugepages-")
+}
+
+/// The divisor in thousandths for cpu, in whole units otherwise; 0 means 1.
+fn divisor(
+    reference: &ResourceFieldSelector,
+    resource: &str,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<u64> {
+    let written = reference.divisor.as_ref().map_or("0", |q| q.0.as_str());
+    let at = path.field("divisor");
+    let divisor = match Quantity::parse(written) {
+        Ok(divisor) => divisor,
+        Err(error) => {
+            report.invalid(&at, written, error);
+            return None;
+        }
+    };
+    let cpu = resource == "cpu";
+    if divisor.nano() == 0 {
+        return Some(if cpu { 1000 } else { 1 });
+    }
+    let text = divisor.to_string();
+    let (allowed, list): (bool, _) = if cpu {
+        (matches!(text.as_str(), "1" | "1m"), "1m and 1")
+    } else {
+        let suffix = text.strip_prefix('1');
+        let known = [
+            "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
+        ];
+        (
+            suffix.is_some_and(|s| known.contains(&s)),
+            "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei",
+        )
+    };
+    if !allowed {
+        let detail =
+            format_args!("only divisor's values {list} are supported with the {resource} resource");
+        report.invalid(&at, written, detail);
+        return None;
+    }
+    let amount = if cpu {
+        divisor.ceil_milli()
+    } else {
+        divisor.ceil()
+    };
+    u64::try_from(amount).ok()
+}

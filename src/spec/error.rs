@@ -1,0 +1,233 @@
+//! What is wrong, and where? Everything found wrong in a manifest, collected instead of stopping at the first.
+//!
+//! While a document is read, problems carry a path only; [`super::position`] adds line and column at the end, so that
+//! a file without errors never pays for positions.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// More errors than this are not collected from one file.
+pub(crate) const MAX_ERRORS: usize = 200;
+
+/// One thing that is wrong in a manifest file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct FieldError {
+    /// The file, as the caller named it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// Field path inside the document, e.g. `spec.containers[0].image`; empty if the error is about no field.
+    pub path: String,
+    /// What is wrong, in the API server's words where it has some.
+    pub message: String,
+    /// How to mend it.
+    pub hint: Option<String>,
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where in a document: a linked list on the stack, made into text only when something is wrong.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Path<'a> {
+    /// The document itself.
+    Root,
+    /// A field of a mapping.
+    Field(&'a Path<'a>, &'a str),
+    /// An item of a list.
+    Index(&'a Path<'a>, usize),
+}
+
+impl<'a> Path<'a> {
+    /// The path of a field below this one.
+    pub(crate) fn field(&'a self, name: &'a str) -> Path<'a> {
+        Path::Field(self, name)
+    }
+
+    /// The path of a list item below this one.
+    pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
+        Path::Index(self, index)
+    }
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Root => Ok(()),
+            Path::Field(parent, name) => {
+                let parent = parent.to_string();
+                f.write_str(&join(&parent, name))
+            }
+            Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// The path of field `name` below `parent`; keys that are no plain identifiers are put in brackets.
+pub(crate) fn join(parent: &str, name: &str) -> String {
+    let plain = !name.is_empty()
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    match (parent.is_empty(), plain) {
+        (true, true) => name.to_owned(),
+        (false, true) => format!("{parent}.{name}"),
+        (_, false) => format!("{parent}[{name}]"),
+    }
+}
+
+/// One problem before its position is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Which document of the file, from 0.
+    pub(crate) document: usize,
+    /// Field path.
+    pub(crate) path: String,
+    /// For duplicate keys: which of them, from 0.
+    pub(crate) occurrence: usize,
+    /// What is wrong.
+    pub(crate) message: String,
+    /// How to mend it.
+    pub(crate) hint: Option<String>,
+    /// Line and column, where the parser already told them.
+    pub(crate) at: Option<(usize, usize)>,
+}
+
+/// Collects problems and warnings of one document.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    document: usize,
+    problems: RefCell<Vec<Problem>>,
+    warnings: RefCell<Vec<String>>,
+    /// Paths about which nothing more is said, because the cause was reported already.
+    settled: RefCell<BTreeSet<String>>,
+}
+
+impl Report {
+    /// An empty report about the document of that number.
+    pub(crate) fn new(document: usize) -> Self {
+        Self {
+            document,
+            ..Self::default()
+        }
+    }
+
+    /// Ends collecting.
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
+        self.problems.into_inner()
+    }
+
+    /// Whether nothing is wrong so far.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.problems.borrow().is_empty()
+    }
+
+    /// The warnings so far, and an empty list for the next pod.
+    pub(crate) fn take_warnings(&self) -> Vec<String> {
+        self.warnings.take()
+    }
+
+    /// Says that a field is accepted without effect.
+    pub(crate) fn warn(&self, path: &Path<'_>, message: impl fmt::Display) {
+        self.warnings
+            .borrow_mut()
+            .push(format!("{path}: {message}"));
+    }
+
+    /// Says nothing more about this path: what is wrong there was said, or has its cause elsewhere.
+    pub(crate) fn settle(&self, path: &Path<'_>) {
+        self.settled.borrow_mut().insert(path.to_string());
+    }
+
+    /// Adds a problem.
+    pub(crate) fn error(&self, path: &Path<'_>, message: impl fmt::Display) {
+        self.push(path, 0, message.to_string(), None);
+    }
+
+    /// Adds a problem with advice.
+    pub(crate) fn error_hint(&self, path: &Path<'_>, message: impl fmt::Display, hint: String) {
+        self.push(path, 0, message.to_string(), Some(hint));
+    }
+
+    /// Adds the problem that a key occurs again.
+    pub(crate) fn duplicate_key(&self, path: &Path<'_>, occurrence: usize) {
+        self.push(
+            path,
+            occurrence,
+            "duplicate key: given more than once in this mapping".to_owned(),
+            None,
+        );
+    }
+
+    /// `Required value`
+    pub(crate) fn required(&self, path: &Path<'_>) {
+        self.error(path, "Required value");
+    }
+
+    /// `Invalid value: "x": detail`; give strings as `&str` so that they are quoted.
+    pub(crate) fn invalid(
+        &self,
+        path: &Path<'_>,
+        value: impl fmt::Debug,
+        detail: impl fmt::Display,
+    ) {
+        self.error(path, format_args!("Invalid value: {value:?}: {detail}"));
+    }
+
+    /// `Unsupported value: "x": supported values: "A", "B"`, with a suggestion if one is near.
+    pub(crate) fn unsupported(&self, path: &Path<'_>, value: &str, supported: &[&str]) {
+        let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+        let message = format!(
+            "Unsupported value: {value:?}: supported values: {}",
+            list.join(", ")
+        );
+        let hint =
+            super::suggest::nearest(value, supported).map(|near| format!("did you mean `{near}`?"));
+        self.push(path, 0, message, hint);
+    }
+
+    /// `Duplicate value: "x"`
+    pub(crate) fn duplicate(&self, path: &Path<'_>, value: impl fmt::Debug) {
+        self.error(path, format_args!("Duplicate value: {value:?}"));
+    }
+
+    /// `Forbidden: detail`
+    pub(crate) fn forbidden(&self, path: &Path<'_>, detail: impl fmt::Display) {
+        self.error(path, format_args!("Forbidden: {detail}"));
+    }
+
+    /// `Not found: "x"`
+    pub(crate) fn not_found(&self, path: &Path<'_>, value: &str) {
+        self.error(path, format_args!("Not found: {value:?}"));
+    }
+
+    fn push(&self, path: &Path<'_>, occurrence: usize, message: String, hint: Option<String>) {
+        let path = path.to_string();
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() >= MAX_ERRORS || self.settled.borrow().contains(&path) {
+            return;
+        }
+        problems.push(Problem {
+            document: self.document,
+            path,
+            occurrence,
+            message,
+            hint,
+            at: None,
+        });
+    }
+}

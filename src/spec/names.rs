@@ -1,0 +1,141 @@
+//! What may things be called? Kubernetes' rules for names, with the API server's sentences. Each function returns
+//! what is wrong, or nothing.
+
+/// A DNS-1123 label: container, volume and host names, namespaces.
+pub(crate) fn dns_label(text: &str) -> Option<String> {
+    if text.len() > 63 {
+        return Some(too_long(63));
+    }
+    (!is_label(text)).then(|| {
+        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
+         end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+         '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+            .to_owned()
+    })
+}
+
+/// A DNS-1123 subdomain: pod names, host aliases, search domains.
+pub(crate) fn dns_subdomain(text: &str) -> Option<String> {
+    if text.len() > 253 {
+        return Some(too_long(253));
+    }
+    (!text.split('.').all(is_label)).then(|| {
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
+         start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+         '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+            .to_owned()
+    })
+}
+
+/// A label or annotation key: an optional DNS prefix, a slash, a name.
+pub(crate) fn qualified_name(text: &str) -> Option<String> {
+    let name = match text.split_once('/') {
+        Some((prefix, name)) => {
+            if prefix.is_empty() {
+                return Some("prefix part must be non-empty".to_owned());
+            }
+            if let Some(problem) = dns_subdomain(prefix) {
+                return Some(format!("prefix part {problem}"));
+            }
+            name
+        }
+        None => text,
+    };
+    if name.is_empty() {
+        return Some("name part must be non-empty".to_owned());
+    }
+    if name.len() > 63 {
+        return Some(format!("name part {}", too_long(63)));
+    }
+    (!is_label_value(name)).then(|| {
+        "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+         alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc')"
+            .to_owned()
+    })
+}
+
+/// A label's value.
+pub(crate) fn label_value(text: &str) -> Option<String> {
+    if text.len() > 63 {
+        return Some(too_long(63));
+    }
+    (!text.is_empty() && !is_label_value(text)).then(|| {
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
+         start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345')"
+            .to_owned()
+    })
+}
+
+/// An environment variable's name: printable ASCII without `=`.
+pub(crate) fn env_name(text: &str) -> Option<String> {
+    (!text.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=')).then(|| {
+        "a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned()
+    })
+}
+
+/// A port's name (IANA service name).
+pub(crate) fn port_name(text: &str) -> Option<String> {
+    if text.len() > 15 {
+        return Some(too_long(15));
+    }
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    let problem = if !text.bytes().all(allowed) {
+        "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    } else if !text.bytes().any(|b| b.is_ascii_lowercase()) {
+        "must contain at least one letter (a-z)"
+    } else if text.contains("--") {
+        "must not contain consecutive hyphens"
+    } else if text.starts_with('-') || text.ends_with('-') {
+        "must not begin or end with a hyphen"
+    } else {
+        return None;
+    };
+    Some(problem.to_owned())
+}
+
+/// A UID is used as a file name and as a cgroup name.
+pub(crate) fn uid(text: &str) -> Option<String> {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    let fits =
+        (1..=63).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(allowed);
+    (!fits).then(|| {
+        "must be 1 to 63 letters, digits, '.', '_' or '-', and must not start with '.'".to_owned()
+    })
+}
+
+/// A sysctl's name with dots.
+pub(crate) fn sysctl(text: &str) -> Option<String> {
+    let part = |part: &str| {
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
+        let edge = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        part.as_bytes().first().is_some_and(edge)
+            && part.as_bytes().last().is_some_and(edge)
+            && part.bytes().all(inner)
+    };
+    (text.len() > 253 || !text.split('.').all(part))
+        .then(|| "must have at most 253 characters and look like 'net.ipv4.ip_forward'".to_owned())
+}
+
+fn is_label(text: &str) -> bool {
+    let edge = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    text.as_bytes().first().is_some_and(edge)
+        && text.as_bytes().last().is_some_and(edge)
+        && text.bytes().all(|b| edge(&b) || b == b'-')
+}
+
+fn is_label_value(text: &str) -> bool {
+    text.as_bytes()
+        .first()
+        .is_some_and(u8::is_ascii_alphanumeric)
+        && text
+            .as_bytes()
+            .last()
+            .is_some_and(u8::is_ascii_alphanumeric)
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}
+
+fn too_long(limit: usize) -> String {
+    format!("must be no more than {limit} characters")
+}

@@ -1,0 +1,263 @@
+//! How is it reached, and what can it resolve? Ports, host names, host aliases, DNS.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+
+use super::error::{Path, Report};
+use super::names;
+use super::pod::{ContainerPort, DnsConfig, DnsPolicy, HostAlias, Protocol};
+
+/// Checks and converts a container's ports.
+pub(crate) fn ports(
+    container: &Container,
+    host_network: bool,
+    path: &Path<'_>,
+    report: &Report,
+) -> Vec<ContainerPort> {
+    let list = path.field("ports");
+    let mut seen = BTreeSet::new();
+    let mut result = Vec::new();
+    for (index, port) in container.ports.iter().flatten().enumerate() {
+        let path = list.index(index);
+        let name = port.name.clone().filter(|name| !name.is_empty());
+        if let Some(name) = &name {
+            let at = path.field("name");
+            if let Some(problem) = names::port_name(name) {
+                report.invalid(&at, name, problem);
+            } else if !seen.insert(name.clone()) {
+                report.duplicate(&at, name);
+            }
+        }
+        let at = path.field("containerPort");
+        let container_port = match port.container_port {
+            0 => {
+                report.required(&at);
+                None
+            }
+            number => port_number(number, &at, report),
+        };
+        let written = port.host_port.filter(|number| *number != 0);
+        let at = path.field("hostPort");
+        let host_port = written.and_then(|number| port_number(number, &at, report));
+        if host_network && host_port.is_some() && host_port != container_port {
+            let detail = "must match `containerPort` when `hostNetwork` is true";
+            report.invalid(&at, written.unwrap_or_default(), detail);
+        } else if !host_network && host_port.is_some() {
+            report.warn(&at, "accepted, but ports of the node are not forwarded yet");
+        }
+        let protocol = match port.protocol.as_deref() {
+            None | Some("" | "TCP") => Protocol::Tcp,
+            Some("UDP") => Protocol::Udp,
+            Some("SCTP") => Protocol::Sctp,
+            Some(other) => {
+                report.unsupported(&path.field("protocol"), other, &["SCTP", "TCP", "UDP"]);
+                Protocol::Tcp
+            }
+        };
+        let host_ip = port.host_ip.as_deref().filter(|ip| !ip.is_empty());
+        result.push(ContainerPort {
+            name,
+            container_port: container_port.unwrap_or_default(),
+            host_port,
+            host_ip: host_ip.and_then(|ip| address(ip, &path.field("hostIP"), report)),
+            protocol,
+        });
+    }
+    result
+}
+
+/// Reports node ports that two entries of one pod ask for.
+pub(crate) fn port_conflicts<'c>(
+    containers: impl Iterator<Item = &'c [ContainerPort]>,
+    path: &Path<'_>,
+    report: &Report,
+) {
+    let mut seen = BTreeSet::new();
+    let list = path.field("containers");
+    for (index, ports) in containers.enumerate() {
+        let path = list.index(index);
+        let path = path.field("ports");
+        for (index, port) in ports.iter().enumerate() {
+            let Some(number) = port.host_port else {
+                continue;
+            };
+            if !seen.insert((number, port.protocol, port.host_ip)) {
+                report.duplicate(&path.index(index).field("hostPort"), number);
+            }
+        }
+    }
+}
+
+fn port_number(number: i32, path: &Path<'_>, report: &Report) -> Option<u16> {
+    match u16::try_from(number) {
+        Ok(port) if port > 0 => Some(port),
+        _ => {
+            report.invalid(path, number, "must be between 1 and 65535, inclusive");
+            None
+        }
+    }
+}
+
+fn address(text: &str, path: &Path<'_>, report: &Report) -> Option<IpAddr> {
+    let address = text.parse().ok();
+    if address.is_none() {
+        let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+        report.invalid(path, text, detail);
+    }
+    address
+}
+
+/// What the pod is called on the network.
+#[derive(Debug, Default)]
+pub(crate) struct HostName {
+    /// Its own name, at most 63 characters.
+    pub(crate) hostname: String,
+    /// `<subdomain>.<namespace>.svc`.
+    pub(crate) subdomain: Option<String>,
+}
+
+/// Checks and converts `hostname`, `subdomain` and `hostnameOverride`.
+pub(crate) fn host_name(
+    spec: &PodSpec,
+    (namespace, name): (&str, &str),
+    path: &Path<'_>,
+    report: &Report,
+) -> HostName {
+    let given = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
+    let (hostname, subdomain) = (given(&spec.hostname), given(&spec.subdomain));
+    for (field, text) in [("hostname", &hostname), ("subdomain", &subdomain)] {
+        let problem = text.as_deref().and_then(names::dns_label);
+        if let (Some(problem), Some(text)) = (problem, text) {
+            report.invalid(&path.field(field), text, problem);
+        }
+    }
+    if let Some(chosen) = given(&spec.hostname_override) {
+        let at = path.field("hostnameOverride");
+        if let Some(problem) = names::dns_subdomain(&chosen) {
+            report.invalid(&at, &chosen, problem);
+        } else if chosen.len() > 64 {
+            report.invalid(&at, &chosen, "must be no more than 64 characters");
+        }
+        if spec.set_hostname_as_fqdn == Some(true) {
+            report.forbidden(
+                &at,
+                "setHostnameAsFQDN must be false when hostnameOverride is set",
+            );
+        }
+        if spec.host_network == Some(true) {
+            report.forbidden(
+                &at,
+                "hostNetwork must be false when hostnameOverride is set",
+            );
+        }
+        return HostName {
+            hostname: chosen,
+            subdomain: None,
+        };
+    }
+    let full = hostname.as_deref().unwrap_or(name);
+    // Names are ASCII by now, or an error was reported.
+    let cut: String = full.chars().take(63).collect();
+    HostName {
+        hostname: cut.trim_end_matches(['-', '.']).to_owned(),
+        subdomain: subdomain.map(|subdomain| format!("{subdomain}.{namespace}.svc")),
+    }
+}
+
+/// Checks and converts `hostAliases`.
+pub(crate) fn host_aliases(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Vec<HostAlias> {
+    let list = path.field("hostAliases");
+    let mut result = Vec::new();
+    for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
+        let path = list.index(index);
+        let hostnames = alias.hostnames.clone().unwrap_or_default();
+        let names = path.field("hostnames");
+        if hostnames.is_empty() {
+            report.required(&names);
+        }
+        for (index, name) in hostnames.iter().enumerate() {
+            if let Some(problem) = names::dns_subdomain(name) {
+                report.invalid(&names.index(index), name, problem);
+            }
+        }
+        if let Some(ip) = address(&alias.ip, &path.field("ip"), report) {
+            result.push(HostAlias { ip, hostnames });
+        }
+    }
+    result
+}
+
+/// Checks and converts `dnsPolicy`.
+pub(crate) fn dns_policy(spec: &PodSpec, path: &Path<'_>, report: &Report) -> DnsPolicy {
+    match spec.dns_policy.as_deref() {
+        None | Some("ClusterFirst") => DnsPolicy::ClusterFirst,
+        Some("ClusterFirstWithHostNet") => DnsPolicy::ClusterFirstWithHostNet,
+        Some("Default") => DnsPolicy::Default,
+        Some("None") => {
+            let config = spec.dns_config.as_ref();
+            let servers = config.and_then(|c| c.nameservers.as_ref());
+            if servers.is_none_or(Vec::is_empty) {
+                report.error(
+                    &path.field("dnsConfig").field("nameservers"),
+                    "Required value: must provide at least one DNS nameserver when `dnsPolicy` is None",
+                );
+            }
+            DnsPolicy::None
+        }
+        Some(other) => {
+            let words = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+            report.unsupported(&path.field("dnsPolicy"), other, &words);
+            DnsPolicy::ClusterFirst
+        }
+    }
+}
+
+/// Checks and converts `dnsConfig`.
+pub(crate) fn dns_config(spec: &PodSpec, path: &Path<'_>, report: &Report) -> DnsConfig {
+    let Some(config) = &spec.dns_config else {
+        return DnsConfig::default();
+    };
+    let path = path.field("dnsConfig");
+    let nameservers = config.nameservers.clone().unwrap_or_default();
+    let list = path.field("nameservers");
+    if nameservers.len() > 3 {
+        report.invalid(&list, &nameservers, "must not have more than 3 nameservers");
+    }
+    for (index, server) in nameservers.iter().enumerate() {
+        address(server, &list.index(index), report);
+    }
+    let searches = config.searches.clone().unwrap_or_default();
+    let list = path.field("searches");
+    if searches.len() > 32 {
+        report.invalid(&list, &searches, "must not have more than 32 search paths");
+    }
+    if searches.iter().map(|s| s.len() + 1).sum::<usize>() > 2049 {
+        let detail =
+            "must not have more than 2048 characters (including spaces) in the search list";
+        report.invalid(&list, &searches, detail);
+    }
+    for (index, search) in searches.iter().enumerate() {
+        // A single dot and a trailing one are allowed; so is an underscore.
+        let bare = search.strip_suffix('.').unwrap_or(search).replace('_', "-");
+        let problem = names::dns_subdomain(bare.trim_matches('-'));
+        if let Some(problem) = problem.filter(|_| search != ".") {
+            report.invalid(&list.index(index), search, problem);
+        }
+    }
+    let list = path.field("options");
+    let mut options = Vec::new();
+    for (index, option) in config.options.iter().flatten().enumerate() {
+        let name = option.name.clone().unwrap_or_default();
+        if name.is_empty() {
+            report.required(&list.index(index).field("name"));
+        }
+        options.push((name, option.value.clone()));
+    }
+    DnsConfig {
+        nameservers,
+        searches,
+        options,
+    }
+}

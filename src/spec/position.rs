@@ -1,0 +1,152 @@
+//! Where in the file is a field? Reads the file a second time, with positions, and finds those of the paths asked
+//! for. Runs only when there are errors to show.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use saphyr_parser::{Event, Parser, Span};
+
+use super::error::join;
+
+/// Line and column, from 1.
+pub(crate) type Place = (usize, usize);
+
+/// Positions of the wanted paths and of everything above them, by document.
+#[derive(Debug, Default)]
+pub(crate) struct Positions {
+    places: BTreeMap<(usize, String), Vec<Place>>,
+    documents: Vec<Place>,
+}
+
+impl Positions {
+    /// Finds the wanted paths. What the parser cannot read stays unknown.
+    pub(crate) fn find<'p>(text: &str, wanted: impl Iterator<Item = (usize, &'p str)>) -> Self {
+        let wanted = wanted
+            .flat_map(|(document, path)| {
+                ancestors(path).map(move |above| (document, above.to_owned()))
+            })
+            .collect();
+        let mut walk = Walk {
+            wanted,
+            found: Self::default(),
+            open: Vec::new(),
+            started: 0,
+        };
+        for event in Parser::new_from_str(text) {
+            let Ok((event, span)) = event else { break };
+            walk.event(&event, span);
+        }
+        walk.found
+    }
+
+    /// The place of the `occurrence`th such path, or of what is nearest above it.
+    pub(crate) fn of(&self, document: usize, path: &str, occurrence: usize) -> Place {
+        ancestors(path)
+            .find_map(|path| {
+                let places = self.places.get(&(document, path.to_owned()))?;
+                places.get(occurrence).or(places.last()).copied()
+            })
+            .or_else(|| self.documents.get(document).copied())
+            .unwrap_or((1, 1))
+    }
+}
+
+/// The path itself, then what is above it, nearest first.
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(Some(path), |path| {
+        if path.is_empty() {
+            return None;
+        }
+        // A key in brackets may hold dots: it ends at its own opening bracket.
+        let cut = match path.strip_suffix(']') {
+            Some(inner) => inner.rfind('['),
+            None => path.rfind('.'),
+        };
+        Some(&path[..cut.unwrap_or(0)])
+    })
+}
+
+/// One open list or mapping.
+enum Open {
+    List { path: String, next: usize },
+    Map { path: String, key: Option<String> },
+}
+
+struct Walk {
+    wanted: BTreeSet<(usize, String)>,
+    found: Positions,
+    open: Vec<Open>,
+    /// Documents begun so far.
+    started: usize,
+}
+
+impl Walk {
+    fn event(&mut self, event: &Event<'_>, span: Span) {
+        let place = (span.start.line(), span.start.col() + 1);
+        match event {
+            Event::DocumentStart(_) => {
+                self.started += 1;
+                self.open.clear();
+            }
+            Event::MappingStart(..) => {
+                let path = self.value(place);
+                self.open.push(Open::Map { path, key: None });
+            }
+            Event::SequenceStart(..) => {
+                let path = self.value(place);
+                self.open.push(Open::List { path, next: 0 });
+            }
+            Event::MappingEnd | Event::SequenceEnd => {
+                self.open.pop();
+            }
+            Event::Scalar(text, ..) => {
+                if let Some(Open::Map {
+                    path,
+                    key: key @ None,
+                }) = self.open.last_mut()
+                {
+                    let full = join(path, text);
+                    *key = Some(full.clone());
+                    self.note(full, place);
+                } else {
+                    self.value(place);
+                }
+            }
+            Event::Alias(_) => {
+                if let Some(Open::Map {
+                    key: key @ None, ..
+                }) = self.open.last_mut()
+                {
+                    *key = Some(String::new());
+                } else {
+                    self.value(place);
+                }
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => {}
+        }
+    }
+
+    /// A value begins: its path. List items stand where they begin, fields where their key stands.
+    fn value(&mut self, place: Place) -> String {
+        match self.open.last_mut() {
+            None => {
+                self.found.documents.push(place);
+                self.note(String::new(), place);
+                String::new()
+            }
+            Some(Open::List { path, next }) => {
+                let full = format!("{path}[{next}]");
+                *next += 1;
+                self.note(full.clone(), place);
+                full
+            }
+            Some(Open::Map { key, .. }) => key.take().unwrap_or_default(),
+        }
+    }
+
+    fn note(&mut self, path: String, place: Place) {
+        let at = (self.started.saturating_sub(1), path);
+        if self.wanted.contains(&at) {
+            self.found.places.entry(at).or_default().push(place);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! What did they mean? The nearest known name to a misspelt one.
+
+/// The candidate nearest to `given`, if any is near enough to be meant.
+pub(crate) fn nearest<'a>(given: &str, candidates: &[&'a str]) -> Option<&'a str> {
+    // Bounds the work on hostile input; no Kubernetes field name is longer.
+    if given.is_empty() || given.len() > 64 {
+        return None;
+    }
+    let lower = given.to_ascii_lowercase();
+    let bare: String = lower.chars().filter(|c| c.is_alphanumeric()).collect();
+    candidates
+        .iter()
+        .filter_map(|candidate| {
+            let known = candidate.to_ascii_lowercase();
+            if known == lower || known == bare {
+                return Some((0, *candidate));
+            }
+            let distance = strsim::damerau_levenshtein(&lower, &known);
+            // A third of the letters may be wrong, and a plural `s` or one slip in a short word.
+            let allowed = (given.chars().count().max(known.len()) / 3).max(1);
+            (distance <= allowed).then_some((distance, *candidate))
+        })
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::nearest;
+
+    #[test]
+    fn the_nearest_name_is_suggested_and_strangers_are_not() {
+        let fields = [
+            "image",
+            "imagePullPolicy",
+            "name",
+            "env",
+            "envFrom",
+            "ports",
+        ];
+        for (given, expected) in [
+            ("imag", Some("image")),
+            ("Image", Some("image")),
+            ("image_pull_policy", Some("imagePullPolicy")),
+            ("port", Some("ports")),
+            ("nmae", Some("name")),
+            ("evn", Some("env")),
+            ("flavour", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest(given, &fields), expected, "{given}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What is written? A document as a tree that remembers what the typed objects cannot: repeated keys, and whether a
+//! scalar was a string or a number.
+//!
+//! The tree's size is bounded, so aliases cannot blow it up; its depth is bounded by the parsers (128).
+
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
+
+/// Most values one file may have, aliases counted as often as they are used.
+pub(crate) const MAX_VALUES: usize = 1_000_000;
+
+/// One value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    /// Nothing, `~` or `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i128),
+    /// Another number.
+    Float(f64),
+    /// Text.
+    String(String),
+    /// A list.
+    List(Vec<Value>),
+    /// A mapping in the order written; keys may repeat.
+    Map(Vec<(String, Value)>),
+}
+
+impl Value {
+    /// The last value of a key: the one typed decoding uses too.
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        match self {
+            Value::Map(entries) => entries.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v),
+            _ => None,
+        }
+    }
+
+    /// Drops a key.
+    pub(crate) fn remove(&mut self, key: &str) {
+        if let Value::Map(entries) = self {
+            entries.retain(|(k, _)| k != key);
+        }
+    }
+
+    /// What a message calls it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Value::Null => "nothing",
+            Value::Bool(_) => "a boolean",
+            Value::Int(_) | Value::Float(_) => "a number",
+            Value::String(_) => "a string",
+            Value::List(_) => "a list",
+            Value::Map(_) => "a mapping",
+        }
+    }
+
+    /// A scalar as text; `None` for lists and mappings.
+    pub(crate) fn scalar_text(&self) -> Option<String> {
+        match self {
+            Value::Null => Some(String::new()),
+            Value::Bool(b) => Some(b.to_string()),
+            Value::Int(i) => Some(i.to_string()),
+            Value::Float(f) => Some(f.to_string()),
+            Value::String(s) => Some(s.clone()),
+            Value::List(_) | Value::Map(_) => None,
+        }
+    }
+}
+
+/// Reads a [`Value`] from any format, counting down what is `left` of [`MAX_VALUES`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader<'b> {
+    /// How many values may still be read.
+    pub(crate) left: &'b Cell<usize>,
+}
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        match self.left.get().checked_sub(1) {
+            Some(left) => self.left.set(left),
+            None => {
+                return Err(D::Error::custom(format!(
+                    "more than {MAX_VALUES} values in one file (are there aliases of aliases?)"
+                )));
+            }
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value without a YAML tag")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
+        Ok(Value::Bool(v))
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
+        Ok(Value::Int(v.into()))
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
+        Ok(Value::Int(v.into()))
+    }
+
+    fn visit_i128<E>(self, v: i128) -> Result<Value, E> {
+        Ok(Value::Int(v))
+    }
+
+    fn visit_u128<E: Error>(self, v: u128) -> Result<Value, E> {
+        i128::try_from(v)
+            .map(Value::Int)
+            .map_err(|_| E::custom(format!("number {v} is too large")))
+    }
+
+    fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
+        Ok(Value::Float(v))
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
+        Ok(Value::String(v.to_owned()))
+    }
+
+    fn visit_string<E>(self, v: String) -> Result<Value, E> {
+        Ok(Value::String(v))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element_seed(self)? {
+            items.push(item);
+        }
+        Ok(Value::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        let mut merged = Vec::new();
+        while let Some(key) = map.next_key_seed(self)? {
+            let Some(key) = key.scalar_text() else {
+                return Err(A::Error::custom("a mapping's key must be a string"));
+            };
+            let value = map.next_value_seed(self)?;
+            if key == "<<" {
+                merged.push(value);
+            } else {
+                entries.push((key, value));
+            }
+        }
+        merge(&mut entries, merged).map_err(A::Error::custom)?;
+        Ok(Value::Map(entries))
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
+        Err(A::Error::custom("YAML tags (`!name`) are not supported"))
+    }
+}
+
+/// YAML's merge key, as kubectl understands it: keys written in the mapping itself win.
+fn merge(entries: &mut Vec<(String, Value)>, merged: Vec<Value>) -> Result<(), &'static str> {
+    for value in merged {
+        let sources = match value {
+            Value::List(items) => items,
+            single => vec![single],
+        };
+        for source in sources {
+            let Value::Map(source) = source else {
+                return Err("`<<` must be given a mapping or a list of mappings");
+            };
+            for (key, value) in source {
+                if !entries.iter().any(|(k, _)| *k == key) {
+                    entries.push((key, value));
+                }
+            }
+        }
+    }
+    Ok(())
+}

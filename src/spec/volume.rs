@@ -1,0 +1,249 @@
+//! Which directories does the pod bring? Volumes, and where containers mount them.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Container, Volume};
+
+use super::error::{Path, Report};
+use super::names;
+use super::pod::{HostPathType, MountPropagation, VolumeMount, VolumeSource, VolumeSpec};
+use super::resources;
+
+/// Checks and converts `spec.volumes`.
+pub(crate) fn volumes(volumes: &[Volume], path: &Path<'_>, report: &Report) -> Vec<VolumeSpec> {
+    let mut seen = BTreeSet::new();
+    let mut result = Vec::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let path = path.index(index);
+        let name = path.field("name");
+        if volume.name.is_empty() {
+            report.required(&name);
+        } else if let Some(problem) = names::dns_label(&volume.name) {
+            report.invalid(&name, &volume.name, problem);
+        } else if !seen.insert(volume.name.as_str()) {
+            report.duplicate(&name, &volume.name);
+        }
+        if let Some(source) = source(volume, &path, report) {
+            result.push(VolumeSpec {
+                name: volume.name.clone(),
+                source,
+            });
+        }
+    }
+    result
+}
+
+fn source(volume: &Volume, path: &Path<'_>, report: &Report) -> Option<VolumeSource> {
+    let unsupported = unsupported(volume);
+    for kind in &unsupported {
+        report.forbidden(
+            &path.field(kind),
+            format_args!("{kind} volumes are not supported by this version"),
+        );
+    }
+    let count = unsupported.len()
+        + usize::from(volume.empty_dir.is_some())
+        + usize::from(volume.host_path.is_some());
+    if count > 1 {
+        report.forbidden(path, "may not specify more than 1 volume type");
+        return None;
+    }
+    if let Some(empty) = &volume.empty_dir {
+        let path = path.field("emptyDir");
+        let limit = empty.size_limit.as_ref();
+        let limit = limit.and_then(|l| resources::amount(l, &path.field("sizeLimit"), report));
+        // Kubernetes treats 0 as no limit.
+        let size_limit_bytes = limit
+            .and_then(|l| u64::try_from(l.ceil()).ok())
+            .filter(|bytes| *bytes > 0);
+        let medium = empty.medium.as_deref().unwrap_or_default();
+        return match medium {
+            "" => Some(VolumeSource::EmptyDir { size_limit_bytes }),
+            "Memory" => Some(VolumeSource::MemoryDir { size_limit_bytes }),
+            _ if medium.starts_with("HugePages") => {
+                let detail = "huge pages are not supported by this version";
+                report.forbidden(&path.field("medium"), detail);
+                None
+            }
+            _ => {
+                report.unsupported(&path.field("medium"), medium, &["", "Memory"]);
+                None
+            }
+        };
+    }
+    let host_path = volume.host_path.as_ref()?;
+    let path = path.field("hostPath");
+    let at = path.field("path");
+    if host_path.path.is_empty() {
+        report.required(&at);
+    } else if !host_path.path.starts_with('/') {
+        report.invalid(&at, &host_path.path, "must be an absolute path");
+    } else if has_parent(&host_path.path) {
+        report.invalid(&at, &host_path.path, "must not contain '..'");
+    } else if host_path.path.contains('\0') {
+        report.invalid(&at, &host_path.path, "must not contain a zero byte");
+    }
+    let kind = host_path.type_.as_deref().unwrap_or_default();
+    let Some((_, kind)) = HOST_PATH_TYPES.iter().find(|(word, _)| *word == kind) else {
+        let words = HOST_PATH_TYPES.map(|(word, _)| word);
+        report.unsupported(&path.field("type"), kind, &words);
+        return None;
+    };
+    Some(VolumeSource::HostPath {
+        path: host_path.path.clone(),
+        kind: *kind,
+    })
+}
+
+const HOST_PATH_TYPES: [(&str, HostPathType); 8] = [
+    ("", HostPathType::Any),
+    ("BlockDevice", HostPathType::BlockDevice),
+    ("CharDevice", HostPathType::CharDevice),
+    ("Directory", HostPathType::Directory),
+    ("DirectoryOrCreate", HostPathType::DirectoryOrCreate),
+    ("File", HostPathType::File),
+    ("FileOrCreate", HostPathType::FileOrCreate),
+    ("Socket", HostPathType::Socket),
+];
+
+/// The sources given that are known to Kubernetes only. They are found by name, so that a new one cannot be missed.
+fn unsupported(volume: &Volume) -> Vec<String> {
+    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(volume) else {
+        return Vec::new();
+    };
+    let known = ["name", "emptyDir", "hostPath"];
+    fields
+        .into_iter()
+        .map(|(key, _)| key)
+        .filter(|key| !known.contains(&key.as_str()))
+        .collect()
+}
+
+/// Checks and converts a container's `volumeMounts`.
+pub(crate) fn mounts(
+    container: &Container,
+    volumes: &[Volume],
+    privileged: bool,
+    path: &Path<'_>,
+    report: &Report,
+) -> Vec<VolumeMount> {
+    let list = path.field("volumeMounts");
+    let mut seen = BTreeSet::new();
+    let mut result = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let path = list.index(index);
+        if mount.name.is_empty() {
+            report.required(&path.field("name"));
+        } else if !volumes.iter().any(|v| v.name == mount.name) {
+            report.not_found(&path.field("name"), &mount.name);
+        }
+        let target = mount_path(&mount.mount_path, &path.field("mountPath"), report);
+        if !target.is_empty() && !seen.insert(target.clone()) {
+            let at = path.field("mountPath");
+            report.invalid(&at, &mount.mount_path, "must be unique");
+        }
+        let some = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
+        let (sub_path, sub_path_expr) = (some(&mount.sub_path), some(&mount.sub_path_expr));
+        if sub_path.is_some() && sub_path_expr.is_some() {
+            let detail = "subPathExpr and subPath are mutually exclusive";
+            report.invalid(&path.field("subPathExpr"), &sub_path_expr, detail);
+        }
+        for (name, text) in [("subPath", &sub_path), ("subPathExpr", &sub_path_expr)] {
+            check_sub_path(
+                text.as_deref().unwrap_or_default(),
+                &path.field(name),
+                report,
+            );
+        }
+        let read_only = mount.read_only == Some(true);
+        match mount.recursive_read_only.as_deref() {
+            None | Some("" | "Disabled") => {}
+            Some("IfPossible") => report.warn(
+                &path.field("recursiveReadOnly"),
+                "accepted, but only the mount itself is made read-only",
+            ),
+            Some("Enabled") => report.forbidden(
+                &path.field("recursiveReadOnly"),
+                "recursive read-only mounts are not supported by this version",
+            ),
+            Some(other) => report.unsupported(
+                &path.field("recursiveReadOnly"),
+                other,
+                &["Disabled", "Enabled", "IfPossible"],
+            ),
+        }
+        let at = path.field("mountPropagation");
+        let word = mount.mount_propagation.as_deref();
+        result.push(VolumeMount {
+            volume: mount.name.clone(),
+            path: target,
+            read_only,
+            sub_path,
+            sub_path_expr,
+            propagation: propagation(word, privileged, &at, report),
+        });
+    }
+    result
+}
+
+/// As the kubelet does, a relative path is taken to begin at the root.
+fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> String {
+    if written.is_empty() {
+        report.required(path);
+        return String::new();
+    }
+    if written.contains(':') {
+        report.invalid(path, written, "must not contain ':'");
+    } else if written.contains('\0') {
+        report.invalid(path, written, "must not contain a zero byte");
+    } else if has_parent(written) {
+        report.invalid(path, written, "must not contain '..'");
+    }
+    let parts: Vec<&str> = written
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect();
+    if parts.is_empty() {
+        report.invalid(path, written, "must not be the container's root");
+    }
+    format!("/{}", parts.join("/"))
+}
+
+fn check_sub_path(text: &str, path: &Path<'_>, report: &Report) {
+    if text.starts_with('/') {
+        report.invalid(path, text, "must be a relative path");
+    } else if has_parent(text) {
+        report.invalid(path, text, "must not contain '..'");
+    } else if text.contains('\0') {
+        report.invalid(path, text, "must not contain a zero byte");
+    }
+}
+
+fn propagation(
+    word: Option<&str>,
+    privileged: bool,
+    path: &Path<'_>,
+    report: &Report,
+) -> MountPropagation {
+    match word {
+        None | Some("" | "None") => MountPropagation::None,
+        Some("HostToContainer") => MountPropagation::HostToContainer,
+        Some("Bidirectional") => {
+            if !privileged {
+                let detail =
+                    "Bidirectional mount propagation is available only to privileged containers";
+                report.forbidden(path, detail);
+            }
+            MountPropagation::Bidirectional
+        }
+        Some(other) => {
+            let words = ["Bidirectional", "HostToContainer", "None"];
+            report.unsupported(path, other, &words);
+            MountPropagation::None
+        }
+    }
+}
+
+fn has_parent(path: &str) -> bool {
+    path.split('/').any(|part| part == "..")
+}
