@@ -2,12 +2,26 @@
 //!
 //! [`NodeState::apply`] records facts and never decides. [`plan()`] decides, never changes anything and cannot fail.
 //! [`status::pod`] turns state into what people see. Time is data ([`Time`], [`Stamp`]).
+//!
+//! ```text
+//! Event ──► apply.rs ──► NodeState ──► decide.rs ──► Plan { actions, wake_at }
+//!              │             └───────► status.rs ──► Pod as people see it
+//!              └─► Notice (a Kubernetes event)
+//! ```
 
 pub mod action;
+mod admit;
+pub mod apply;
+pub mod decide;
 pub mod event;
+pub mod notice;
+pub mod restart;
 pub mod state;
+pub mod status;
 
 pub use crate::spec::{Stamp, Time, Wall};
 pub use action::{Action, Plan};
+pub use decide::{plan, plan_pod};
 pub use event::Event;
-pub use state::NodeState;
+pub use notice::Notice;
+pub use state::{NodeState, PodState, Settings};

@@ -1,5 +1,373 @@
-//! What do we know?
+//! What do we know? Facts only: every field is something an event said, or the moment it was said.
+//!
+//! A container's run moves `None → Running → Ended → Running → …`; attempts only grow. A pod's sandbox moves
+//! `None → Ready → Lost → Ready → … → Removed`. A stopping pod never stops stopping: it ends by being forgotten.
 
-/// stub
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::event::{CrashBackoff, Desired, ImageFailure, Instance, StartFailure};
+use super::{Action, Stamp, Time, Wall, restart};
+use crate::spec::{Exit, PodSpec, PodUid};
+
+/// The node's settings that decisions depend on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// `crashLoopBackOff.maxContainerRestartPeriod`.
+    pub max_restart_period_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            max_restart_period_ms: 300_000,
+        }
+    }
+}
+
+/// Everything known about the node's pods.
 #[derive(Debug, Clone, Default)]
-pub struct NodeState;
+pub struct NodeState {
+    /// What decisions depend on.
+    pub settings: Settings,
+    /// What the manifests ask for; `None` until that is known for the first time, and nothing is planned before.
+    pub desired: Option<Desired>,
+    /// The pods that exist, wanted or not. A wanted pod is not here while an older one holds its name.
+    pub pods: BTreeMap<PodUid, PodState>,
+}
+
+impl NodeState {
+    /// Nothing known yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            desired: None,
+            pods: BTreeMap::new(),
+        }
+    }
+}
+
+/// One pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodState {
+    /// The pod as it was admitted.
+    pub spec: Arc<PodSpec>,
+    /// When it was first seen: `status.startTime`.
+    pub created: Stamp,
+    /// Its sandbox.
+    pub sandbox: Sandbox,
+    /// Its addresses; they stay shown after the sandbox is gone.
+    pub ips: Vec<IpAddr>,
+    /// Its containers, in manifest order, one for each of `spec.containers`.
+    pub containers: Vec<ContainerState>,
+    /// The lifecycle action begun and not yet answered.
+    pub in_flight: Option<Action>,
+    /// Images were added while one was being looked for: the answer may be stale.
+    pub images_changed: bool,
+    /// Set once the pod is to go.
+    pub stopping: Option<Stopping>,
+    /// Waits between attempts to make a sandbox.
+    pub create_retry: Retry,
+    /// Waits between sandboxes that get lost soon after they were made.
+    pub lost_retry: Retry,
+    /// Waits between attempts to remove a sandbox.
+    pub remove_retry: Retry,
+    /// Condition `PodReadyToStartContainers`.
+    pub sandbox_ready: Flag,
+    /// Conditions `Ready` and `ContainersReady`.
+    pub ready: Flag,
+}
+
+/// A pod's sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sandbox {
+    /// There never was one.
+    None,
+    /// Its shim lives.
+    Ready {
+        /// Since when, as far as this agent knows.
+        since: Time,
+    },
+    /// Its shim is gone; leftovers may be there.
+    Lost,
+    /// Removed because the pod has finished.
+    Removed,
+}
+
+/// A pod on its way out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stopping {
+    /// Since when.
+    pub since: Stamp,
+    /// The grace period as asked for; see [`Stopping::grace_ms`].
+    pub asked_ms: u64,
+    /// Somebody asked for no grace at all: kill at once.
+    pub at_once: bool,
+}
+
+impl Stopping {
+    /// The shortest grace anybody gets who did not ask for none (kubelet-behaviour §6.1).
+    pub const FLOOR_MS: u64 = 2_000;
+
+    /// How long a container has between the stop signal and SIGKILL.
+    pub fn grace_ms(&self) -> u64 {
+        if self.at_once {
+            0
+        } else {
+            self.asked_ms.max(Self::FLOOR_MS)
+        }
+    }
+}
+
+/// A wait that doubles.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retry {
+    /// Failures in a row.
+    pub failures: u32,
+    /// Not before this moment; `Time(0)` when nothing has failed.
+    pub at: Time,
+}
+
+impl Retry {
+    /// One more failure: wait `first_ms`, then twice that, … at most `max_ms`.
+    pub fn fail(&mut self, now: Time, first_ms: u64, max_ms: u64) {
+        let factor = 1u64 << self.failures.min(32);
+        self.failures = self.failures.saturating_add(1);
+        self.at = now.plus(first_ms.saturating_mul(factor).min(max_ms));
+    }
+}
+
+/// A yes or no that remembers when it changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flag {
+    /// Yes?
+    pub yes: bool,
+    /// `lastTransitionTime`.
+    pub since: Wall,
+}
+
+impl Flag {
+    /// Records the value; the time changes only with it.
+    pub fn set(&mut self, yes: bool, now: Wall) {
+        if self.yes != yes {
+            *self = Self { yes, since: now };
+        }
+    }
+}
+
+/// One container.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerState {
+    /// Its name.
+    pub name: String,
+    /// The number the next run gets. Never decreases.
+    pub next_attempt: u32,
+    /// The newest run.
+    pub run: Run,
+    /// The run before that: `lastState`.
+    pub previous: Option<Ended>,
+    /// Its image, for the next start.
+    pub image: Image,
+    /// Why it could not be created last time, until it starts.
+    pub start_error: Option<StartError>,
+    /// Crash back-off; `None` before the first restart.
+    pub backoff: Option<CrashBackoff>,
+    /// The attempt whose start has been permitted: it need not wait again when its start has to be retried.
+    pub permitted: Option<u32>,
+    /// How far stopping the newest run has come.
+    pub stop: Stop,
+}
+
+/// A container's newest run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Run {
+    /// It never ran.
+    None,
+    /// It runs.
+    Running {
+        /// Its number.
+        attempt: u32,
+        /// The image's config digest.
+        image_id: String,
+        /// Its first process.
+        pid: u32,
+        /// Since when.
+        started: Stamp,
+    },
+    /// It ended.
+    Ended(Ended),
+}
+
+/// A run that ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Its number.
+    pub attempt: u32,
+    /// The image's config digest.
+    pub image_id: String,
+    /// How.
+    pub exit: Exit,
+}
+
+/// What is known about a container's image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Image {
+    /// To be found (again).
+    Unknown,
+    /// In the store.
+    Ready {
+        /// The image's config digest.
+        id: String,
+    },
+    /// Not to be had.
+    Failed {
+        /// Why.
+        failure: ImageFailure,
+        /// The sentence for people.
+        message: String,
+        /// When to try again.
+        retry: Retry,
+    },
+}
+
+/// A container that could not be created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StartError {
+    /// At which step.
+    pub failure: StartFailure,
+    /// The sentence for people.
+    pub message: String,
+    /// When to try again.
+    pub retry_at: Time,
+}
+
+/// How far stopping a run has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stop {
+    /// When a signal was first asked for.
+    pub asked: Option<Time>,
+    /// When the stop signal was first sent.
+    pub sent: Option<Time>,
+    /// When SIGKILL was sent last.
+    pub killed: Option<Time>,
+    /// Waits after signals that could not be sent.
+    pub retry: Retry,
+}
+
+impl Run {
+    /// Whether a process is thought to be there.
+    pub fn is_running(&self) -> bool {
+        matches!(self, Self::Running { .. })
+    }
+
+    /// The run's number, if it ever ran.
+    pub fn attempt(&self) -> Option<u32> {
+        match self {
+            Self::None => None,
+            Self::Running { attempt, .. } => Some(*attempt),
+            Self::Ended(ended) => Some(ended.attempt),
+        }
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&self) -> Option<&Ended> {
+        match self {
+            Self::None | Self::Running { .. } => None,
+            Self::Ended(ended) => Some(ended),
+        }
+    }
+}
+
+impl ContainerState {
+    /// A container that never ran.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            next_attempt: 0,
+            run: Run::None,
+            previous: None,
+            image: Image::Unknown,
+            start_error: None,
+            backoff: None,
+            permitted: None,
+            stop: Stop::default(),
+        }
+    }
+
+    /// `restartCount`: the newest run's number, or the one the first will get.
+    pub fn restart_count(&self) -> u32 {
+        self.run.attempt().unwrap_or(self.next_attempt)
+    }
+}
+
+impl PodState {
+    /// A pod of which nothing exists yet.
+    pub fn new(spec: Arc<PodSpec>, now: Stamp) -> Self {
+        let containers = spec
+            .containers
+            .iter()
+            .map(|c| ContainerState::new(&c.name))
+            .collect();
+        let no = Flag {
+            yes: false,
+            since: now.wall,
+        };
+        Self {
+            spec,
+            created: now,
+            sandbox: Sandbox::None,
+            ips: Vec::new(),
+            containers,
+            in_flight: None,
+            images_changed: false,
+            stopping: None,
+            create_retry: Retry::default(),
+            lost_retry: Retry::default(),
+            remove_retry: Retry::default(),
+            sandbox_ready: no,
+            ready: no,
+        }
+    }
+
+    /// The container of that name.
+    pub fn container(&self, name: &str) -> Option<&ContainerState> {
+        self.containers.iter().find(|c| c.name == name)
+    }
+
+    pub(super) fn container_mut(&mut self, name: &str) -> Option<&mut ContainerState> {
+        self.containers.iter_mut().find(|c| c.name == name)
+    }
+
+    /// The identity of one run.
+    pub fn instance(&self, container: &str, attempt: u32) -> Instance {
+        Instance {
+            pod: self.spec.uid.clone(),
+            container: container.to_owned(),
+            attempt,
+        }
+    }
+
+    /// Whether this container, if it does not run, is to be started (again).
+    pub fn wants_start(&self, container: &ContainerState) -> bool {
+        self.stopping.is_none()
+            && match &container.run {
+                Run::None => true,
+                Run::Running { .. } => false,
+                Run::Ended(ended) => restart::wanted(self.spec.restart_policy, &ended.exit),
+            }
+    }
+
+    /// Whether every container ended and none will start again, the pod itself being left alone.
+    pub fn finished(&self) -> bool {
+        self.containers.iter().all(|c| match &c.run {
+            Run::None | Run::Running { .. } => false,
+            Run::Ended(ended) => !restart::wanted(self.spec.restart_policy, &ended.exit),
+        })
+    }
+
+    /// Whether any container runs.
+    pub fn any_running(&self) -> bool {
+        self.containers.iter().any(|c| c.run.is_running())
+    }
+}

@@ -1,0 +1,221 @@
+//! Which pods exist? A pod comes to be when a manifest asks for it and nobody older holds its name, or when a former
+//! agent left it; it starts to go when no manifest asks for it any more, when its manifest became another one, or when
+//! somebody asks for that.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
+use super::notice::{Kind, Notices};
+use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
+use super::{NodeState, Notice, PodState, Stamp};
+use crate::spec::{PodKey, PodSpec, PodUid};
+
+impl NodeState {
+    pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp) {
+        for (uid, pod) in &mut self.pods {
+            match desired.pods.get(uid) {
+                None => stop(pod, None, now),
+                Some(spec) if Arc::ptr_eq(spec, &pod.spec) => {}
+                Some(spec) if pod.stopping.is_some() || !applies_in_place(&pod.spec, spec) => {
+                    stop(pod, None, now);
+                }
+                Some(spec) => pod.spec = Arc::clone(spec),
+            }
+        }
+        self.desired = Some(desired.clone());
+        self.admit(now);
+    }
+
+    /// Lets the wanted pods in whose name nobody holds.
+    pub(super) fn admit(&mut self, now: Stamp) {
+        let Some(desired) = &self.desired else {
+            return;
+        };
+        if desired.pods.keys().all(|uid| self.pods.contains_key(uid)) {
+            return;
+        }
+        let held: BTreeSet<PodKey> = self.pods.values().map(|p| p.spec.key.clone()).collect();
+        for (uid, spec) in &desired.pods {
+            if !self.pods.contains_key(uid) && !held.contains(&spec.key) {
+                self.pods
+                    .insert(uid.clone(), PodState::new(Arc::clone(spec), now));
+            }
+        }
+    }
+
+    pub(super) fn delete_requested(&mut self, uid: &PodUid, grace_ms: Option<u64>, now: Stamp) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            match &mut pod.stopping {
+                None => stop(pod, grace_ms, now),
+                Some(stopping) => {
+                    let asked = grace_ms.unwrap_or(pod.spec.grace_ms);
+                    stopping.asked_ms = stopping.asked_ms.min(asked);
+                    stopping.at_once |= grace_ms == Some(0);
+                }
+            }
+        }
+    }
+
+    pub(super) fn pod_recovered(
+        &mut self,
+        recovered: &Recovered,
+        now: Stamp,
+        out: &mut Vec<Notice>,
+    ) {
+        let uid = recovered.spec.uid.clone();
+        if self.pods.contains_key(&uid) {
+            return;
+        }
+        let mut pod = PodState::new(Arc::clone(&recovered.spec), recovered.created);
+        for container in &mut pod.containers {
+            if let Some(known) = recovered.containers.get(&container.name) {
+                recover_container(container, known);
+            }
+        }
+        pod.sandbox_ready.since = recovered.created.wall;
+        match &recovered.sandbox {
+            RecoveredSandbox::Ready { ips } => {
+                pod.ips.clone_from(ips);
+                pod.sandbox = Sandbox::Ready { since: now.time };
+                pod.sandbox_ready.yes = true;
+            }
+            RecoveredSandbox::Removed => {
+                pod.sandbox = Sandbox::Removed;
+                end_lost_runs(&mut pod, now);
+            }
+            RecoveredSandbox::Lost => {
+                pod.sandbox = Sandbox::Lost;
+                end_lost_runs(&mut pod, now);
+            }
+        }
+        // Stop signals are sent only to pods that go, so a run that got one belongs to such a pod. An override of
+        // its grace period is not remembered; the pod's own applies, from the moment the signal was first sent.
+        if pod.containers.iter().any(|c| c.stop.sent.is_some()) {
+            stop(&mut pod, None, now);
+        }
+        if recovered.sandbox == RecoveredSandbox::Lost && pod.stopping.is_none() && !pod.finished()
+        {
+            sandbox_changed(&pod, out);
+        }
+        pod.ready.since = last_change(&pod);
+        pod.ready.yes = pod.containers.iter().all(|c| c.run.is_running());
+        self.pods.insert(uid, pod);
+    }
+}
+
+/// The pod is to go. A grace period given replaces the pod's own. No effect on a pod that already goes.
+fn stop(pod: &mut PodState, grace_ms: Option<u64>, now: Stamp) {
+    if pod.stopping.is_none() {
+        pod.stopping = Some(Stopping {
+            since: now,
+            asked_ms: grace_ms.unwrap_or(pod.spec.grace_ms),
+            at_once: grace_ms == Some(0),
+        });
+    }
+}
+
+/// Whether a pod with the same UID can go on as it is: only what people see and how it ends has changed.
+fn applies_in_place(old: &PodSpec, new: &PodSpec) -> bool {
+    let as_old = PodSpec {
+        manifest: Arc::clone(&old.manifest),
+        grace_ms: old.grace_ms,
+        priority: old.priority,
+        warnings: old.warnings.clone(),
+        ..new.clone()
+    };
+    as_old == *old
+}
+
+fn recover_container(container: &mut ContainerState, known: &RecoveredContainer) {
+    container.backoff = known.backoff;
+    let Some(newest) = &known.newest else {
+        return;
+    };
+    container.next_attempt = newest.attempt.saturating_add(1);
+    container.previous = known.previous.as_ref().map(|exit| Ended {
+        attempt: newest.attempt.saturating_sub(1),
+        image_id: newest.image_id.clone(),
+        exit: exit.clone(),
+    });
+    container.stop = Stop {
+        asked: newest.stop_sent,
+        sent: newest.stop_sent,
+        ..Stop::default()
+    };
+    container.run = match &newest.exit {
+        None => Run::Running {
+            attempt: newest.attempt,
+            image_id: newest.image_id.clone(),
+            pid: newest.pid,
+            started: newest.started,
+        },
+        Some(exit) => {
+            // A permit given after this exit was for a start that never came about: it is still good.
+            if known
+                .backoff
+                .is_some_and(|b| b.permitted > exit.finished.time)
+            {
+                container.permitted = Some(container.next_attempt);
+            }
+            Run::Ended(Ended {
+                attempt: newest.attempt,
+                image_id: newest.image_id.clone(),
+                exit: exit.clone(),
+            })
+        }
+    };
+}
+
+/// The shim is gone: what ran has ended in a way nobody saw.
+pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
+    for container in &mut pod.containers {
+        if let Run::Running {
+            attempt,
+            image_id,
+            started,
+            ..
+        } = &container.run
+        {
+            let (attempt, image_id, started) = (*attempt, image_id.clone(), *started);
+            super::apply::end_run(
+                container,
+                attempt,
+                image_id,
+                super::restart::lost_exit(started, now),
+            );
+        }
+    }
+    let ran = pod.containers.iter().any(|c| c.run != Run::None);
+    if ran && pod.spec.restart_policy == crate::spec::RestartPolicy::Never {
+        // A pod that is never restarted does not get a second sandbox: containers not yet started never will be
+        // (kubelet-behaviour §2.4).
+        for container in pod.containers.iter_mut().filter(|c| c.run == Run::None) {
+            let attempt = container.next_attempt;
+            super::apply::end_run(
+                container,
+                attempt,
+                String::new(),
+                super::restart::lost_exit(now, now),
+            );
+        }
+    }
+}
+
+pub(super) fn sandbox_changed(pod: &PodState, out: &mut Vec<Notice>) {
+    Notices::new(out, pod).pod(
+        Kind::Normal,
+        "SandboxChanged",
+        "Pod sandbox changed, it will be killed and re-created.".to_owned(),
+    );
+}
+
+/// The newest moment at which a container started or ended.
+fn last_change(pod: &PodState) -> super::Wall {
+    let stamps = pod.containers.iter().filter_map(|c| match &c.run {
+        Run::None => None,
+        Run::Running { started, .. } => Some(started.wall),
+        Run::Ended(ended) => Some(ended.exit.finished.wall),
+    });
+    stamps.max().unwrap_or(pod.created.wall)
+}

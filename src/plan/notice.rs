@@ -1,0 +1,98 @@
+//! What is worth telling people? Kubernetes events, in the kubelet's words (kubelet-behaviour §17). Counting repeated
+//! ones is left to whoever stores them.
+
+use crate::spec::{PodKey, PodUid};
+
+use super::PodState;
+
+/// A Kubernetes event in the making.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Notice {
+    /// The pod's name.
+    pub pod: PodKey,
+    /// The pod's UID.
+    pub uid: PodUid,
+    /// `involvedObject.fieldPath`: `spec.containers{web}`, or `None` for the pod as a whole.
+    pub field_path: Option<String>,
+    /// `type`.
+    pub kind: Kind,
+    /// `reason`.
+    pub reason: &'static str,
+    /// `message`.
+    pub message: String,
+}
+
+/// `type` of a Kubernetes event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// As it should be.
+    Normal,
+    /// Somebody may want to look.
+    Warning,
+}
+
+impl Kind {
+    /// The Kubernetes word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Collects the notices of one pod.
+#[derive(Debug)]
+pub(super) struct Notices<'a> {
+    out: &'a mut Vec<Notice>,
+    pod: PodKey,
+    uid: PodUid,
+}
+
+impl<'a> Notices<'a> {
+    pub(super) fn new(out: &'a mut Vec<Notice>, pod: &PodState) -> Self {
+        Self {
+            out,
+            pod: pod.spec.key.clone(),
+            uid: pod.spec.uid.clone(),
+        }
+    }
+
+    /// About the pod as a whole.
+    pub(super) fn pod(&mut self, kind: Kind, reason: &'static str, message: String) {
+        self.push(None, kind, reason, message);
+    }
+
+    /// About one container.
+    pub(super) fn container(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        reason: &'static str,
+        message: String,
+    ) {
+        self.push(
+            Some(format!("spec.containers{{{name}}}")),
+            kind,
+            reason,
+            message,
+        );
+    }
+
+    fn push(
+        &mut self,
+        field_path: Option<String>,
+        kind: Kind,
+        reason: &'static str,
+        message: String,
+    ) {
+        self.out.push(Notice {
+            pod: self.pod.clone(),
+            uid: self.uid.clone(),
+            field_path,
+            kind,
+            reason,
+            message,
+        });
+    }
+}
