@@ -27,6 +27,11 @@ impl Layout {
         self.run_dir.join("agent.lock")
     }
 
+    /// Which manifest file asked for which running pod.
+    pub fn sources(&self) -> PathBuf {
+        self.run_dir.join("sources.json")
+    }
+
     /// The content-addressed image store: `<root>/images`.
     pub fn image_store(&self) -> PathBuf {
         self.root.join("images")
@@ -101,6 +106,11 @@ impl PodRunDir {
         self.dir.join("shim.log")
     }
 
+    /// Exists once the sandbox was removed because the pod had finished.
+    pub fn finished(&self) -> PathBuf {
+        self.dir.join("finished")
+    }
+
     /// The folder of container records (`shim::protocol::ContainerRecord`, one JSON file a container).
     pub fn records(&self) -> PathBuf {
         self.dir.join("records")
@@ -119,6 +129,11 @@ impl PodRunDir {
     /// Where sub-paths of volumes are bound, in the shim's mount namespace only.
     pub fn subpaths(&self) -> PathBuf {
         self.dir.join("subpaths")
+    }
+
+    /// The shared memory of the pod's containers, a tmpfs in the shim's mount namespace.
+    pub fn shm(&self) -> PathBuf {
+        self.dir.join("shm")
     }
 
     /// Memory-backed volumes are mounted here.

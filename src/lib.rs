@@ -22,3 +22,19 @@ pub mod shim;
 pub mod spec;
 /// What does Linux need? Thin syscall wrappers.
 pub mod sys;
+
+/// An error and all its causes in one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        // Transparent wrappers say the same as what they wrap.
+        let said = error.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = error.source();
+    }
+    text
+}

@@ -1,1 +1,6 @@
-//! stub
+//! How is it done? Idempotent `ensure_*`/`remove_*` without policy: no retries, no waiting for better times, no
+//! logging above debug. What went wrong is returned, and the planner decides.
+
+pub mod cgroup;
+pub mod sandbox;
+pub mod volume;

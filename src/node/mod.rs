@@ -1,1 +1,237 @@
-//! stub
+//! Who does it, and when? One loop: wait for a fact or the next deadline, record it, ask the planner, start what it
+//! says, show the result. Policy is nowhere here.
+
+mod checkpoint;
+mod commands;
+mod execute;
+mod facts;
+mod manifests;
+mod pods;
+mod preload;
+mod publish;
+mod recover;
+mod start;
+mod watch;
+
+use std::collections::{BTreeSet, HashMap};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smol::channel::Receiver;
+
+use crate::api::{Command, FileStatus};
+use crate::plan::decide::Step;
+use crate::plan::event::Desired;
+use crate::plan::{Event, NodeState, Time, plan_pod};
+use crate::spec::{PodKey, PodUid, Stamp, Wall};
+use crate::sys::clock;
+
+pub use start::{RunArgs, StartError, run};
+
+/// What the loop waits for.
+#[derive(Debug)]
+enum Input {
+    /// A fact.
+    Event(Event),
+    /// The manifest directory was read.
+    Manifests {
+        desired: Desired,
+        files: Vec<FileStatus>,
+        /// Every file is in effect, so what no file asks for may be cleared away.
+        complete: bool,
+    },
+    /// A client wants something.
+    Command(Command),
+    /// SIGTERM or SIGINT.
+    Terminate,
+}
+
+/// The agent.
+#[derive(Debug)]
+struct Node {
+    state: NodeState,
+    hands: execute::Hands,
+    store: Arc<crate::api::Store>,
+    /// When each pod wants to be looked at again.
+    wakes: HashMap<PodUid, Time>,
+    /// The names under which pods are shown.
+    shown: HashMap<PodUid, PodKey>,
+    /// The last checkpoint written for each pod.
+    checkpoints: HashMap<PodUid, checkpoint::Checkpoint>,
+    boot_id: String,
+    /// Stop pods before ending.
+    stop_pods_on_exit: bool,
+    /// The agent is about to end, and waits for its pods to stop.
+    leaving: bool,
+    swept: bool,
+}
+
+impl Node {
+    /// Runs until asked to end.
+    async fn run(mut self, inputs: Receiver<Input>) -> ExitCode {
+        loop {
+            let input = match self.next_wake() {
+                None => inputs.recv().await.ok(),
+                Some(wake) => {
+                    let wait = wake.since(now().time);
+                    let timer = async {
+                        smol::Timer::after(Duration::from_millis(wait)).await;
+                        None
+                    };
+                    smol::future::or(async { inputs.recv().await.ok() }, timer).await
+                }
+            };
+            let mut touched = self.due();
+            let mut next = input;
+            while let Some(input) = next {
+                if self.take(input, &mut touched) {
+                    return ExitCode::SUCCESS;
+                }
+                next = inputs.try_recv().ok();
+            }
+            self.decide(touched);
+            if self.leaving && self.state.pods.is_empty() {
+                return ExitCode::SUCCESS;
+            }
+        }
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        self.wakes.values().min().copied()
+    }
+
+    /// The pods whose deadline has come.
+    fn due(&mut self) -> BTreeSet<PodUid> {
+        let now = now().time;
+        self.wakes
+            .iter()
+            .filter(|(_, at)| **at <= now)
+            .map(|(uid, _)| uid.clone())
+            .collect()
+    }
+
+    /// Records one input; `true` ends the agent.
+    fn take(&mut self, input: Input, touched: &mut BTreeSet<PodUid>) -> bool {
+        match input {
+            Input::Event(event) => self.record(&event, touched),
+            Input::Manifests {
+                desired,
+                files,
+                complete,
+            } => {
+                self.store.set_files(files);
+                if !self.leaving {
+                    if complete && !self.swept {
+                        self.sweep(&desired);
+                    }
+                    self.record(&Event::DesiredChanged(desired), touched);
+                }
+            }
+            Input::Command(command) => self.command(command, touched),
+            Input::Terminate if self.leaving || !self.stop_pods_on_exit => return true,
+            Input::Terminate => {
+                tracing::info!("stopping all pods before leaving; once more to leave them running");
+                self.leaving = true;
+                self.record(&Event::DesiredChanged(Desired::default()), touched);
+            }
+        }
+        false
+    }
+
+    fn record(&mut self, event: &Event, touched: &mut BTreeSet<PodUid>) {
+        // Facts about all pods, and the end of one whose name another may wait for, may concern anybody.
+        let anybody = event.pod().is_none() || matches!(event, Event::SandboxRemoved { .. });
+        if anybody {
+            touched.extend(self.state.pods.keys().cloned());
+        }
+        touched.extend(event.pod().cloned());
+        let stamp = now();
+        for notice in self.state.apply(event, stamp) {
+            publish::notice(&self.store, &notice, stamp);
+        }
+        if anybody {
+            touched.extend(self.state.pods.keys().cloned());
+        }
+    }
+
+    /// Asks the planner about the touched pods, starts what it says and shows the result.
+    fn decide(&mut self, touched: BTreeSet<PodUid>) {
+        for uid in touched {
+            self.wakes.remove(&uid);
+            let Some(pod) = self.state.pods.get(&uid) else {
+                self.forget(&uid);
+                continue;
+            };
+            if self.state.desired.is_some() {
+                let spec = pod.spec.clone();
+                match plan_pod(pod, &self.state.settings, now().time) {
+                    Step::Do(action) => {
+                        self.record(&Event::ActionStarted(action.clone()), &mut BTreeSet::new());
+                        spawn(self.hands.clone().execute(action, spec));
+                    }
+                    Step::WakeAt(at) => {
+                        self.wakes.insert(uid.clone(), at);
+                    }
+                    Step::Rest => {}
+                }
+            }
+            self.publish(&uid);
+        }
+    }
+
+    fn forget(&mut self, uid: &PodUid) {
+        self.checkpoints.remove(uid);
+        if let Some(key) = self.shown.remove(uid) {
+            publish::pod_gone(&self.store, &key, uid);
+        }
+    }
+
+    fn publish(&mut self, uid: &PodUid) {
+        let Some(pod) = self.state.pods.get(uid) else {
+            return;
+        };
+        publish::pod(&self.store, pod, &self.hands.facts, &self.state.settings);
+        self.shown.insert(uid.clone(), pod.spec.key.clone());
+        let checkpoint = publish::checkpoint(pod, &self.boot_id);
+        if self.checkpoints.get(uid) != Some(&checkpoint) {
+            self.checkpoints.insert(uid.clone(), checkpoint.clone());
+            let path = self.hands.config.layout.pod_state(uid).checkpoint();
+            spawn(smol::unblock(move || checkpoint::write(&path, &checkpoint)));
+        }
+    }
+
+    /// Once, when all manifests are known: removes what pods of earlier boots left that nobody asks for any more.
+    fn sweep(&mut self, desired: &Desired) {
+        self.swept = true;
+        let layout = self.hands.config.layout.clone();
+        let wanted: BTreeSet<PodUid> = desired
+            .pods
+            .keys()
+            .chain(self.state.pods.keys())
+            .cloned()
+            .collect();
+        spawn(smol::unblock(move || {
+            let left = recover::folder_names(&layout.pods_state_dir());
+            for uid in left.into_iter().filter(|uid| !wanted.contains(uid)) {
+                let folder = layout.pod_state(&uid).dir;
+                if let Err(error) = crate::sys::file::remove_tree(&folder) {
+                    tracing::warn!("could not remove `{}`: {error}, ignoring", folder.display());
+                }
+            }
+        }));
+    }
+}
+
+/// Now, on both clocks.
+fn now() -> Stamp {
+    Stamp {
+        time: Time(clock::boot_ms()),
+        wall: Wall(clock::wall_us()),
+    }
+}
+
+/// Runs a future beside the loop, on the same thread.
+fn spawn(future: impl Future<Output = ()> + 'static) {
+    start::EXECUTOR.with(|executor| executor.spawn(future).detach());
+}

@@ -142,6 +142,30 @@ pub enum Event {
     },
 }
 
+impl Event {
+    /// The pod the fact is about; `None` if it is about all.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            Self::DesiredChanged(_) | Self::ImagesChanged => None,
+            Self::PodRecovered(recovered) => Some(&recovered.spec.uid),
+            Self::ActionStarted(action) => Some(action.pod()),
+            Self::DeleteRequested { pod, .. }
+            | Self::SandboxCreated { pod, .. }
+            | Self::SandboxFailed { pod, .. }
+            | Self::SandboxLost { pod }
+            | Self::SandboxRemoved { pod }
+            | Self::SandboxRemoveFailed { pod, .. }
+            | Self::ImageReady { pod, .. }
+            | Self::ImageFailed { pod, .. } => Some(pod),
+            Self::ContainerStarted { instance, .. }
+            | Self::ContainerStartFailed { instance, .. }
+            | Self::ContainerExited { instance, .. }
+            | Self::SignalSent { instance, .. }
+            | Self::SignalFailed { instance, .. } => Some(&instance.pod),
+        }
+    }
+}
+
 /// Why a sandbox could not be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SandboxFailure {

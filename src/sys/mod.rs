@@ -1,1 +1,5 @@
-//! stub
+//! What does Linux need? Thin wrappers around system calls; all `unsafe` lives here. No policy, no Kubernetes words.
+
+pub mod clock;
+pub mod file;
+pub mod mount;

@@ -1,0 +1,364 @@
+//! Where are the cgroup files? One tree on v2, one a controller on v1; the same relative path in each.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{CgroupError, Usage, folders, join};
+use crate::sys::mount;
+
+/// Which interface the kernel offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Controllers mounted one by one (also hybrid).
+    V1,
+    /// The unified hierarchy.
+    V2,
+}
+
+/// Controllers on v1 that every pod gets a cgroup in.
+const V1_CONTROLLERS: [&str; 9] = [
+    "cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer", "blkio", "hugetlb",
+];
+
+/// Controllers on v2 that are enabled for pods; the first three are needed.
+const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"];
+
+/// How long processes may take to die after SIGKILL.
+const KILL_PATIENCE_MS: u64 = 5_000;
+
+/// The mounted hierarchies that matter.
+#[derive(Debug, Clone)]
+pub struct Hierarchies {
+    mode: Mode,
+    mounts: Vec<(PathBuf, Vec<String>)>,
+}
+
+impl Hierarchies {
+    /// Looks at the mount table.
+    pub fn detect() -> Result<Self, CgroupError> {
+        let table = mount::table().map_err(|source| CgroupError::Access {
+            action: "read".into(),
+            path: "/proc/self/mountinfo".into(),
+            source,
+        })?;
+        let mut v1: Vec<(PathBuf, Vec<String>)> = Vec::new();
+        for entry in table.iter().filter(|entry| entry.kind == "cgroup") {
+            let controllers: Vec<String> = entry
+                .super_options
+                .iter()
+                .filter(|o| V1_CONTROLLERS.contains(&o.as_str()))
+                .cloned()
+                .collect();
+            let known = v1.iter().any(|(_, have)| *have == controllers);
+            if !controllers.is_empty() && !known {
+                v1.push((entry.target.clone(), controllers));
+            }
+        }
+        if v1
+            .iter()
+            .any(|(_, controllers)| controllers.iter().any(|c| c == "memory"))
+        {
+            return Ok(Self {
+                mode: Mode::V1,
+                mounts: v1,
+            });
+        }
+        let Some(unified) = table.iter().find(|entry| entry.kind == "cgroup2") else {
+            return Err(CgroupError::Unusable(
+                "neither cgroup2 nor a v1 memory controller is mounted".into(),
+            ));
+        };
+        let offered =
+            fs::read_to_string(unified.target.join("cgroup.controllers")).unwrap_or_default();
+        let controllers: Vec<String> = offered.split_whitespace().map(str::to_owned).collect();
+        for needed in &V2_CONTROLLERS[..3] {
+            if !controllers.iter().any(|c| c == needed) {
+                return Err(CgroupError::Unusable(format!(
+                    "the kernel does not offer the `{needed}` controller"
+                )));
+            }
+        }
+        Ok(Self {
+            mode: Mode::V2,
+            mounts: vec![(unified.target.clone(), controllers)],
+        })
+    }
+
+    /// v1 or v2.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Every mount point.
+    pub fn mounts(&self) -> impl Iterator<Item = &Path> {
+        self.mounts.iter().map(|(mount, _)| mount.as_path())
+    }
+
+    /// The own cgroup on v2 if systemd started this process as a service: `/system.slice/coracle.service`.
+    pub fn delegated_root(&self) -> Option<String> {
+        if self.mode == Mode::V1 || std::env::var_os("INVOCATION_ID").is_none() {
+            return None;
+        }
+        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let own = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+        let own = own.strip_suffix("/agent").unwrap_or(own);
+        own.ends_with(".service").then(|| own.to_owned())
+    }
+
+    /// Makes a leaf: no controllers are enabled below it.
+    pub fn make(&self, path: &str) -> Result<(), CgroupError> {
+        for (mount, controllers) in &self.mounts {
+            let folder = join(mount, path);
+            make_dirs(&folder)?;
+            if controllers.iter().any(|c| c == "cpuset") && self.mode == Mode::V1 {
+                inherit_cpuset(mount, path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an inner node: on v2 its children get the controllers.
+    pub fn make_inner(&self, path: &str) -> Result<(), CgroupError> {
+        self.make(path)?;
+        if self.mode == Mode::V2 {
+            for (mount, controllers) in &self.mounts {
+                enable_controllers(mount, path, controllers)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a process.
+    pub fn join(&self, path: &str, pid: u32) -> Result<(), CgroupError> {
+        for mount in self.mounts() {
+            write_file(&join(mount, path).join("cgroup.procs"), &pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Writes a file in the hierarchy of its controller; a hierarchy that is not there is an error only for
+    /// values that bound something.
+    pub fn write(&self, path: &str, file: &str, value: &str) -> Result<(), CgroupError> {
+        let Some(target) = self.file(path, file) else {
+            if matches!(value, "max" | "-1") {
+                return Ok(());
+            }
+            let controller = file.split('.').next().unwrap_or(file);
+            return Err(CgroupError::Unusable(format!(
+                "the `{controller}` controller is not mounted"
+            )));
+        };
+        let unbounded = value.starts_with("max") || value == "-1";
+        match write_file(&target, value) {
+            // Kernels without CONFIG_CFS_BANDWIDTH, or before 4.19 (oom.group), do not have the file.
+            Err(CgroupError::Access { source, .. })
+                if source.kind() == io::ErrorKind::NotFound
+                    && (unbounded || file == "memory.oom.group") =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Reads a file, trimmed.
+    pub fn read(&self, path: &str, file: &str) -> Option<String> {
+        Some(
+            fs::read_to_string(self.file(path, file)?)
+                .ok()?
+                .trim()
+                .to_owned(),
+        )
+    }
+
+    /// The files whose values bound a cgroup.
+    pub fn limit_files(&self) -> &'static [&'static str] {
+        match self.mode {
+            Mode::V2 => &[
+                "cpu.weight",
+                "cpu.max",
+                "memory.max",
+                "memory.swap.max",
+                "pids.max",
+            ],
+            Mode::V1 => &[
+                "cpu.shares",
+                "cpu.cfs_quota_us",
+                "cpu.cfs_period_us",
+                "memory.limit_in_bytes",
+                "memory.memsw.limit_in_bytes",
+                "pids.max",
+            ],
+        }
+    }
+
+    /// What the cgroup has used.
+    pub fn usage(&self, path: &str) -> Usage {
+        let number = |file: &str| self.read(path, file).and_then(|text| text.parse().ok());
+        match self.mode {
+            Mode::V2 => Usage {
+                memory_bytes: number("memory.current"),
+                cpu_us: self.read(path, "cpu.stat").and_then(|text| {
+                    text.lines()
+                        .find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok())
+                }),
+                pids: number("pids.current"),
+            },
+            Mode::V1 => Usage {
+                memory_bytes: number("memory.usage_in_bytes"),
+                cpu_us: number("cpuacct.usage").map(|ns: u64| ns / 1000),
+                pids: number("pids.current"),
+            },
+        }
+    }
+
+    /// Kills everything at or below `path`; waits for it.
+    pub fn kill(&self, path: &str) -> Result<(), CgroupError> {
+        let mut waited = 0;
+        loop {
+            let mut alive = Vec::new();
+            for mount in self.mounts() {
+                collect_processes(&join(mount, path), &mut alive);
+            }
+            if alive.is_empty() {
+                return Ok(());
+            }
+            if self.mode == Mode::V2 {
+                // Absent before Linux 5.14; the loop below serves then.
+                let _ = fs::write(join(&self.mounts[0].0, path).join("cgroup.kill"), "1");
+            }
+            for pid in alive {
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
+            }
+            if waited >= KILL_PATIENCE_MS {
+                return Err(CgroupError::Access {
+                    action: "empty".into(),
+                    path: path.into(),
+                    source: io::Error::new(io::ErrorKind::TimedOut, "processes survive SIGKILL"),
+                });
+            }
+            // The kernel offers no event for "the last process of this v1 cgroup is gone".
+            std::thread::sleep(Duration::from_millis(2));
+            waited += 2;
+        }
+    }
+
+    /// Removes a subtree in every hierarchy, deepest first.
+    pub fn remove(&self, path: &str) -> Result<(), CgroupError> {
+        let mut first_error = None;
+        for mount in self.mounts() {
+            if let Err(error) = remove_below(&join(mount, path)) {
+                first_error.get_or_insert(error);
+            }
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+
+    fn file(&self, path: &str, file: &str) -> Option<PathBuf> {
+        let controller = file.split('.').next().unwrap_or(file);
+        let (mount, _) = match self.mode {
+            Mode::V2 => self.mounts.first()?,
+            Mode::V1 => self
+                .mounts
+                .iter()
+                .find(|(_, controllers)| controllers.iter().any(|c| c == controller))?,
+        };
+        Some(join(mount, path).join(file))
+    }
+}
+
+fn make_dirs(folder: &Path) -> Result<(), CgroupError> {
+    fs::create_dir_all(folder).map_err(|source| CgroupError::Access {
+        action: "make".into(),
+        path: folder.to_owned(),
+        source,
+    })
+}
+
+fn write_file(path: &Path, value: &str) -> Result<(), CgroupError> {
+    // One write call: cgroup files take a value whole or not at all.
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(value.as_bytes()))
+        .map_err(|source| CgroupError::Access {
+            action: format!("write `{value}` to"),
+            path: path.to_owned(),
+            source,
+        })
+}
+
+/// A new v1 cpuset is empty and takes no process until it has cpus and memory nodes.
+fn inherit_cpuset(mount: &Path, path: &str) -> Result<(), CgroupError> {
+    let mut folder = mount.to_owned();
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        let parent = folder.clone();
+        folder.push(part);
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            let own = fs::read_to_string(folder.join(file)).unwrap_or_default();
+            if own.trim().is_empty() {
+                let value = fs::read_to_string(parent.join(file)).unwrap_or_default();
+                write_file(&folder.join(file), value.trim())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn enable_controllers(mount: &Path, path: &str, controllers: &[String]) -> Result<(), CgroupError> {
+    let mut folder = mount.to_owned();
+    let mut levels = vec![folder.clone()];
+    for part in path.split('/').filter(|part| !part.is_empty()) {
+        folder.push(part);
+        levels.push(folder.clone());
+    }
+    for level in levels {
+        let file = level.join("cgroup.subtree_control");
+        let enabled = fs::read_to_string(&file).unwrap_or_default();
+        let on = |name: &str| enabled.split_whitespace().any(|word| word == name);
+        for name in V2_CONTROLLERS
+            .iter()
+            .filter(|name| controllers.iter().any(|c| c == *name) && !on(name))
+        {
+            let result = write_file(&file, &format!("+{name}"));
+            if V2_CONTROLLERS[..3].contains(name) {
+                result?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn collect_processes(folder: &Path, into: &mut Vec<i32>) {
+    if let Ok(text) = fs::read_to_string(folder.join("cgroup.procs")) {
+        into.extend(
+            text.lines()
+                .filter_map(|line| line.parse::<i32>().ok())
+                .filter(|pid| *pid > 0),
+        );
+    }
+    for name in folders(folder) {
+        collect_processes(&folder.join(name), into);
+    }
+    into.sort_unstable();
+    into.dedup();
+}
+
+fn remove_below(folder: &Path) -> Result<(), CgroupError> {
+    for name in folders(folder) {
+        remove_below(&folder.join(name))?;
+    }
+    match fs::remove_dir(folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(CgroupError::Access {
+            action: "remove".into(),
+            path: folder.to_owned(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,192 @@
+//! Which values bound a cgroup? Kubernetes' figures as cgroup files (kubelet-behaviour §9.4).
+
+use super::{LimitSettings, Mode};
+use crate::spec::{ContainerResources, PodResources, QosClass};
+
+/// The values of one cgroup, before they become files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    shares: Option<u64>,
+    /// Containers use the log2 weight formula of current OCI runtimes, pods the kubelet's linear one.
+    container: bool,
+    /// Quota and period in microseconds; quota `None` = no limit.
+    quota: Option<(Option<u64>, u64)>,
+    memory_max: Option<Option<u64>>,
+    pids_max: Option<Option<u64>>,
+    oom_group: bool,
+}
+
+impl Limits {
+    /// Only cpu shares.
+    pub fn shares(shares: u64) -> Self {
+        Self {
+            shares: Some(shares),
+            ..Self::default()
+        }
+    }
+
+    /// A pod's values: quota and memory only if every container has a limit.
+    pub fn pod(qos: QosClass, resources: PodResources, settings: LimitSettings) -> Self {
+        let shares = if qos == QosClass::BestEffort {
+            2
+        } else {
+            shares(resources.cpu_request_milli)
+        };
+        Self {
+            shares: Some(shares),
+            container: false,
+            quota: Some(quota(resources.cpu_limit_milli, settings)),
+            memory_max: Some(resources.memory_limit_bytes),
+            pids_max: Some(settings.pod_pids),
+            oom_group: false,
+        }
+    }
+
+    /// A container's values.
+    pub fn container(resources: ContainerResources, settings: LimitSettings) -> Self {
+        let request = resources
+            .cpu_request_milli
+            .or(resources.cpu_limit_milli)
+            .unwrap_or(0);
+        Self {
+            shares: Some(shares(request)),
+            container: true,
+            quota: Some(quota(resources.cpu_limit_milli, settings)),
+            memory_max: Some(resources.memory_limit_bytes),
+            pids_max: None,
+            oom_group: true,
+        }
+    }
+
+    /// File names and values, in the order in which they can be written.
+    pub fn files(&self, mode: Mode) -> Vec<(&'static str, String)> {
+        let mut files = Vec::new();
+        let max = |value: Option<u64>, none: &str| {
+            value.map_or_else(|| none.to_owned(), |value| value.to_string())
+        };
+        match mode {
+            Mode::V2 => {
+                if let Some(shares) = self.shares {
+                    let weight = if self.container {
+                        container_weight(shares)
+                    } else {
+                        pod_weight(shares)
+                    };
+                    files.push(("cpu.weight", weight.to_string()));
+                }
+                if let Some((quota, period)) = self.quota {
+                    files.push(("cpu.max", format!("{} {period}", max(quota, "max"))));
+                }
+                if let Some(memory) = self.memory_max {
+                    files.push(("memory.max", max(memory, "max")));
+                }
+                if let Some(pids) = self.pids_max {
+                    files.push(("pids.max", max(pids, "max")));
+                }
+                if self.oom_group {
+                    files.push(("memory.oom.group", "1".to_owned()));
+                }
+            }
+            Mode::V1 => {
+                if let Some(shares) = self.shares {
+                    files.push(("cpu.shares", shares.to_string()));
+                }
+                if let Some((quota, period)) = self.quota {
+                    files.push(("cpu.cfs_period_us", period.to_string()));
+                    files.push(("cpu.cfs_quota_us", max(quota, "-1")));
+                }
+                if let Some(memory) = self.memory_max {
+                    files.push(("memory.limit_in_bytes", max(memory, "-1")));
+                }
+                if let Some(pids) = self.pids_max {
+                    files.push(("pids.max", max(pids, "max")));
+                }
+            }
+        }
+        files
+    }
+}
+
+/// cpu shares of a request.
+fn shares(milli: u64) -> u64 {
+    (milli.saturating_mul(1024) / 1000).clamp(2, 262_144)
+}
+
+fn quota(limit_milli: Option<u64>, settings: LimitSettings) -> (Option<u64>, u64) {
+    let period = settings.quota_period_us;
+    let limit = limit_milli.filter(|milli| settings.quota && *milli > 0);
+    (
+        limit.map(|milli| (milli.saturating_mul(period) / 1000).max(1000)),
+        period,
+    )
+}
+
+/// The kubelet's linear formula, used for pods.
+fn pod_weight(shares: u64) -> u64 {
+    if shares >= 262_144 {
+        10_000
+    } else {
+        1 + (shares.max(2) - 2) * 9_999 / 262_142
+    }
+}
+
+/// The formula of current OCI runtimes, used for containers: 1024 shares become weight 100.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "1..10000"
+)]
+fn container_weight(shares: u64) -> u64 {
+    match shares {
+        0..=2 => 1,
+        262_144.. => 10_000,
+        _ => {
+            let log = (shares as f64).log2();
+            10_f64
+                .powf((log * log + 125.0 * log) / 612.0 - 7.0 / 34.0)
+                .ceil() as u64
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_figures_are_the_kubelets() {
+        // milliCPU, shares, pod weight, container weight, quota at 100 ms (kubelet-behaviour §16.1)
+        let table = [
+            (0, 2, 1, 1, None),
+            (10, 10, 1, 4, Some(1000)),
+            (100, 102, 4, 17, Some(10_000)),
+            (250, 256, 10, 35, Some(25_000)),
+            (500, 512, 20, 59, Some(50_000)),
+            (1000, 1024, 39, 100, Some(100_000)),
+            (2000, 2048, 79, 174, Some(200_000)),
+            (4000, 4096, 157, 303, Some(400_000)),
+            (16_000, 16_384, 625, 942, Some(1_600_000)),
+        ];
+        let settings = LimitSettings {
+            pod_pids: None,
+            quota_period_us: 100_000,
+            quota: true,
+        };
+        for (milli, expected_shares, pod, container, expected_quota) in table {
+            let got = shares(milli);
+            assert_eq!(got, expected_shares, "shares of {milli}m");
+            assert_eq!(pod_weight(got), pod, "pod weight of {milli}m");
+            assert_eq!(
+                container_weight(got),
+                container,
+                "container weight of {milli}m"
+            );
+            assert_eq!(
+                quota(Some(milli), settings).0,
+                expected_quota,
+                "quota of {milli}m"
+            );
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! How are processes bounded and found again? The tree `<root>/pods/{,burstable,besteffort}/pod<uid>/<container>`,
+//! the same on cgroup v2 and on v1 (where it exists once in every hierarchy).
+//!
+//! Invariant: everything below `<root>/pods` is coracle's; nothing outside `<root>` is ever written, except that
+//! on v2 controllers are enabled on the way down to it.
+
+mod hierarchy;
+mod limits;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::spec::{ContainerResources, PodSpec, PodUid, QosClass};
+
+pub use hierarchy::{Hierarchies, Mode};
+pub use limits::Limits;
+
+/// What can go wrong with cgroups.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// No hierarchy is mounted, or an important controller is missing.
+    #[error("no usable cgroup hierarchy: {0}")]
+    Unusable(String),
+    /// A file or folder of the tree could not be read, written or removed.
+    #[error("could not {action} cgroup file `{}`", path.display())]
+    Access {
+        /// What was tried: `make`, `write 100 to`.
+        action: String,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Settings that shape limits; the same for all pods of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitSettings {
+    /// `pids.max` of each pod.
+    pub pod_pids: Option<u64>,
+    /// cpu quota period.
+    pub quota_period_us: u64,
+    /// Whether cpu limits become quotas.
+    pub quota: bool,
+}
+
+/// The agent's tree.
+#[derive(Debug, Clone)]
+pub struct Cgroups {
+    hierarchies: Hierarchies,
+    root: String,
+    settings: LimitSettings,
+}
+
+impl Cgroups {
+    /// Finds the mounted hierarchies and makes `<root>/pods`. `parent` names the root; without it that is the own
+    /// cgroup if systemd delegated it, else `/coracle`. On v2 the agent moves itself to `<root>/agent`.
+    pub fn open(parent: Option<&str>, settings: LimitSettings) -> Result<Self, CgroupError> {
+        let hierarchies = Hierarchies::detect()?;
+        let root = match parent {
+            Some(parent) => format!("/{}", parent.trim_matches('/')),
+            None => hierarchies
+                .delegated_root()
+                .unwrap_or_else(|| "/coracle".to_owned()),
+        };
+        let cgroups = Self {
+            hierarchies,
+            root,
+            settings,
+        };
+        if cgroups.mode() == Mode::V2 {
+            let agent = format!("{}/agent", cgroups.root);
+            cgroups.hierarchies.make(&agent)?;
+            cgroups.hierarchies.join(&agent, std::process::id())?;
+        }
+        for level in ["pods", "pods/burstable", "pods/besteffort"] {
+            cgroups
+                .hierarchies
+                .make_inner(&format!("{}/{level}", cgroups.root))?;
+        }
+        cgroups.write(
+            &format!("{}/pods/besteffort", cgroups.root),
+            &Limits::shares(2),
+        )?;
+        Ok(cgroups)
+    }
+
+    /// cgroup v1 or v2.
+    pub fn mode(&self) -> Mode {
+        self.hierarchies.mode()
+    }
+
+    /// The root below each hierarchy's mount: `/coracle`.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// A pod's path: `/coracle/pods/burstable/pod<uid>`.
+    pub fn pod_path(&self, qos: QosClass, uid: &PodUid) -> String {
+        match qos {
+            QosClass::Guaranteed => format!("{}/pods/pod{uid}", self.root),
+            QosClass::Burstable => format!("{}/pods/burstable/pod{uid}", self.root),
+            QosClass::BestEffort => format!("{}/pods/besteffort/pod{uid}", self.root),
+        }
+    }
+
+    /// Makes the pod's cgroup with its limits, and its shim's. Returns the pod's path.
+    pub fn ensure_pod(&self, spec: &PodSpec) -> Result<String, CgroupError> {
+        let path = self.pod_path(spec.qos, &spec.uid);
+        self.hierarchies.make_inner(&path)?;
+        self.write(&path, &Limits::pod(spec.qos, spec.resources, self.settings))?;
+        self.hierarchies.make(&format!("{path}/shim"))?;
+        Ok(path)
+    }
+
+    /// Makes a container's cgroup with its limits. Returns its path.
+    pub fn ensure_container(
+        &self,
+        pod: &str,
+        name: &str,
+        resources: ContainerResources,
+    ) -> Result<String, CgroupError> {
+        // Not `<name>` itself: a container may be called `shim`.
+        let path = format!("{pod}/c-{name}");
+        self.hierarchies.make(&path)?;
+        self.write(&path, &Limits::container(resources, self.settings))?;
+        Ok(path)
+    }
+
+    /// Kills every process at or below `path` and waits until they are gone (at most five seconds).
+    pub fn kill(&self, path: &str) -> Result<(), CgroupError> {
+        self.hierarchies.kill(path)
+    }
+
+    /// Removes `path` and everything below it in every hierarchy; nothing there is fine.
+    pub fn remove(&self, path: &str) -> Result<(), CgroupError> {
+        self.hierarchies.remove(path)
+    }
+
+    /// The paths of all pods found in the tree, with their UIDs.
+    pub fn pods(&self) -> BTreeSet<(PodUid, String)> {
+        let mut found = BTreeSet::new();
+        for level in ["/pods", "/pods/burstable", "/pods/besteffort"] {
+            let level = format!("{}{level}", self.root);
+            for mount in self.hierarchies.mounts() {
+                for name in folders(&join(mount, &level)) {
+                    if let Some(uid) = name.strip_prefix("pod") {
+                        found.insert((PodUid::from(uid), format!("{level}/{name}")));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Current memory use in bytes and total cpu time in microseconds of a cgroup.
+    pub fn usage(&self, path: &str) -> Usage {
+        self.hierarchies.usage(path)
+    }
+
+    /// The values in force, read back, as `file`, `value` pairs in a fixed order.
+    pub fn read_back(&self, path: &str) -> Vec<(String, String)> {
+        let mut values = Vec::new();
+        for file in self.hierarchies.limit_files() {
+            if let Some(value) = self.hierarchies.read(path, file) {
+                values.push((file.to_owned(), value));
+            }
+        }
+        values
+    }
+
+    fn write(&self, path: &str, limits: &Limits) -> Result<(), CgroupError> {
+        for (file, value) in limits.files(self.mode()) {
+            self.hierarchies.write(path, file, &value)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a cgroup has used; `None` where the controller is missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes charged now, page cache included.
+    pub memory_bytes: Option<u64>,
+    /// cpu time since the cgroup was made.
+    pub cpu_us: Option<u64>,
+    /// Processes and threads now.
+    pub pids: Option<u64>,
+}
+
+fn join(mount: &Path, path: &str) -> PathBuf {
+    mount.join(path.trim_start_matches('/'))
+}
+
+fn folders(path: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(path) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}

@@ -1,0 +1,339 @@
+//! How is a container put before the shim? Its bundle, its cgroup and the request that starts it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use super::oci::{Bind, Bundle};
+use super::{ConfigError, NodeFacts, Sandboxes, capabilities, environment, user};
+use crate::effects::cgroup::{CgroupError, Mode};
+use crate::effects::image::Image;
+use crate::effects::volume;
+use crate::shim::protocol::{StartRequest, SubPath};
+use crate::spec::expand::{expand, missing};
+use crate::spec::{ContainerSpec, MountPropagation, PodSpec, QosClass};
+use crate::sys::file::{self, Durability};
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct ContainerOrder<'a> {
+    /// The pod.
+    pub pod: &'a PodSpec,
+    /// The container.
+    pub container: &'a ContainerSpec,
+    /// Which run.
+    pub attempt: u32,
+    /// Its image.
+    pub image: &'a Image,
+    /// The node.
+    pub node: &'a NodeFacts,
+    /// The pod's addresses.
+    pub ips: &'a [IpAddr],
+}
+
+/// Why the request could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepareError {
+    /// Manifest, image and node do not go together.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The container's cgroup could not be made.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+}
+
+/// Blocking. Writes the bundle and makes the cgroup.
+pub fn start_request(
+    sandboxes: &Sandboxes,
+    order: &ContainerOrder<'_>,
+) -> Result<StartRequest, PrepareError> {
+    let ContainerOrder {
+        pod,
+        container,
+        attempt,
+        image,
+        node,
+        ips,
+    } = *order;
+    let layout = sandboxes.layout();
+    let (run, state) = (layout.pod_run(&pod.uid), layout.pod_state(&pod.uid));
+    sandboxes.write_etc(pod, ips)?;
+    let user = user::resolve(pod, container, &image.config.user, &image.layers)?;
+    let hostname = std::fs::read_to_string(state.etc_hostname()).unwrap_or_default();
+    let process = environment::process(
+        pod,
+        container,
+        &image.config,
+        &user,
+        hostname.trim(),
+        node,
+        ips,
+    )?;
+    let termination_message = state.termination_message(&container.name, attempt);
+    make_message_file(&state.container(&container.name), &termination_message)?;
+    let (mut binds, sub_paths) = volume_binds(sandboxes, order, &process.declared)?;
+    let taken = |target: &str| container.mounts.iter().any(|mount| mount.path == target);
+    for (source, target) in [
+        (state.etc_hosts(), "/etc/hosts"),
+        (state.etc_hostname(), "/etc/hostname"),
+        (state.resolv_conf(), "/etc/resolv.conf"),
+        (
+            termination_message.clone(),
+            container.termination_message_path.as_str(),
+        ),
+    ] {
+        if !taken(target) {
+            // With a read-only root these files are read-only too, but the message must be writable.
+            let read_only = container.security.read_only_root && source != termination_message;
+            binds.push(Bind {
+                source,
+                target: target.to_owned(),
+                read_only,
+                propagation: MountPropagation::None,
+            });
+        }
+    }
+    let pod_cgroup = sandboxes.cgroups.pod_path(pod.qos, &pod.uid);
+    let cgroup =
+        sandboxes
+            .cgroups
+            .ensure_container(&pod_cgroup, &container.name, container.resources)?;
+    let cgroup_mode = sandboxes.cgroups.mode();
+    let bundle = Bundle {
+        pod,
+        container,
+        process,
+        user,
+        capabilities: capabilities::effective(&container.security, cgroup_mode == Mode::V1),
+        binds,
+        shm: if pod.host_ipc {
+            PathBuf::from("/dev/shm")
+        } else {
+            run.shm()
+        },
+        cgroup,
+        cgroup_mode,
+        seccomp_profiles: layout.root.join("seccomp"),
+    };
+    let folder = run.bundle(&container.name);
+    write_bundle(&folder, &bundle)?;
+    Ok(StartRequest {
+        container: container.name.clone(),
+        attempt,
+        image_id: image.id.clone(),
+        bundle: folder,
+        layers: image.layers.clone(),
+        writable_layer: state.writable_layer(&container.name, attempt),
+        sub_paths,
+        log_dir: layout.container_logs(
+            &pod.key.namespace,
+            &pod.key.name,
+            &pod.uid,
+            &container.name,
+        ),
+        log_max_bytes: sandboxes.config.container_log_max_bytes,
+        log_max_files: sandboxes.config.container_log_max_files,
+        termination_message,
+        termination_message_from_logs: container.termination_message_from_logs,
+        stop_signal: image
+            .config
+            .stop_signal
+            .as_deref()
+            .and_then(signal_number)
+            .unwrap_or(libc::SIGTERM),
+        oom_score_adj: oom_score_adj(pod, container, node.memory_bytes),
+        stdin: container.stdin,
+        tty: container.tty,
+    })
+}
+
+fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {
+    let access = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| ConfigError::Access {
+            action,
+            path,
+            source,
+        }
+    };
+    let config = serde_json::to_vec(&bundle.config()?).expect("plain data");
+    let rootfs = folder.join("rootfs");
+    file::make_dirs(&rootfs, 0o700).map_err(access("make", &rootfs))?;
+    // It holds the environment, so it is root's alone.
+    let path = folder.join("config.json");
+    file::replace(&path, &config, 0o600, Durability::Process).map_err(access("write", &path))
+}
+
+fn make_message_file(folder: &Path, path: &Path) -> Result<(), ConfigError> {
+    use std::os::unix::fs::PermissionsExt;
+    file::make_dirs(folder, 0o750)
+        .and_then(|()| std::fs::write(path, b""))
+        .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)))
+        .map_err(|source| ConfigError::Access {
+            action: "make",
+            path: path.to_owned(),
+            source,
+        })
+}
+
+/// Volumes as binds. Sub-paths are bound by the shim to a place of their own first.
+fn volume_binds(
+    sandboxes: &Sandboxes,
+    order: &ContainerOrder<'_>,
+    variables: &BTreeMap<String, String>,
+) -> Result<(Vec<Bind>, Vec<SubPath>), ConfigError> {
+    let (pod, container) = (order.pod, order.container);
+    let roots = volume::roots(sandboxes.layout(), pod);
+    let place = sandboxes
+        .layout()
+        .pod_run(&pod.uid)
+        .subpaths()
+        .join(&container.name);
+    let (mut binds, mut sub_paths) = (Vec::new(), Vec::new());
+    for (index, mount) in container.mounts.iter().enumerate() {
+        let root = roots
+            .get(&mount.volume)
+            .expect("validation: every mounted volume exists")
+            .clone();
+        let source = match sub_path(
+            mount.sub_path.as_deref(),
+            mount.sub_path_expr.as_deref(),
+            variables,
+        )? {
+            None => root,
+            Some(path) => {
+                let target = place.join(index.to_string());
+                sub_paths.push(SubPath {
+                    volume: root,
+                    path: path.into(),
+                    target: target.clone(),
+                });
+                target
+            }
+        };
+        binds.push(Bind {
+            source,
+            target: mount.path.clone(),
+            read_only: mount.read_only,
+            propagation: mount.propagation,
+        });
+    }
+    Ok((binds, sub_paths))
+}
+
+/// The sub-path with its variables put in; it must still be relative and stay inside.
+fn sub_path(
+    plain: Option<&str>,
+    expression: Option<&str>,
+    variables: &BTreeMap<String, String>,
+) -> Result<Option<String>, ConfigError> {
+    let path = match (plain, expression) {
+        (Some(path), _) => path.to_owned(),
+        (None, Some(expression)) => {
+            let missing = missing(expression, |name| variables.contains_key(name));
+            if !missing.is_empty() {
+                return Err(ConfigError::SubPath(format!(
+                    "missing value for {}",
+                    missing.join(", ")
+                )));
+            }
+            expand(expression, |name| variables.get(name).map(Cow::from))
+        }
+        (None, None) => return Ok(None),
+    };
+    if path.starts_with('/') {
+        return Err(ConfigError::SubPath(format!(
+            "error SubPath `{path}` must not be an absolute path"
+        )));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return Err(ConfigError::SubPath(format!(
+            "unable to provision SubPath `{path}`: must not contain `..`"
+        )));
+    }
+    Ok((!path.is_empty()).then_some(path))
+}
+
+/// Kubernetes' figures (kubelet-behaviour §9.6; critical by priority alone, part A2).
+fn oom_score_adj(pod: &PodSpec, container: &ContainerSpec, node_memory: u64) -> i32 {
+    const NODE_CRITICAL: i32 = 2_000_001_000;
+    match pod.qos {
+        _ if pod.priority >= NODE_CRITICAL => -997,
+        QosClass::Guaranteed => -997,
+        QosClass::BestEffort => 1000,
+        QosClass::Burstable => {
+            let request = container.resources.memory_request_bytes.unwrap_or(0);
+            let share = request
+                .saturating_mul(1000)
+                .checked_div(node_memory)
+                .unwrap_or(0)
+                .min(1000);
+            (1000 - i32::try_from(share).unwrap_or(1000)).clamp(3, 999)
+        }
+    }
+}
+
+/// `SIGTERM`, `TERM` or `15`.
+fn signal_number(text: &str) -> Option<i32> {
+    if let Ok(number) = text.parse::<i32>() {
+        return (1..=64).contains(&number).then_some(number);
+    }
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name).to_owned();
+    if let Some(rest) = name.strip_prefix("RTMIN") {
+        return rest
+            .trim_start_matches('+')
+            .parse()
+            .ok()
+            .or(rest.is_empty().then_some(0))
+            .map(|n: i32| 34 + n);
+    }
+    format!("SIG{name}")
+        .parse::<nix::sys::signal::Signal>()
+        .ok()
+        .map(|signal| signal as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_signals_are_understood_in_every_spelling() {
+        for (text, number) in [
+            ("SIGTERM", Some(15)),
+            ("TERM", Some(15)),
+            ("sigquit", Some(3)),
+            ("9", Some(9)),
+            ("SIGRTMIN+3", Some(37)),
+            ("SIGRTMIN", Some(34)),
+            ("99", None),
+            ("nonsense", None),
+        ] {
+            assert_eq!(signal_number(text), number, "{text}");
+        }
+    }
+
+    #[test]
+    fn sub_paths_stay_inside_and_name_missing_variables() {
+        let variables = BTreeMap::from([
+            ("POD".to_owned(), "web".to_owned()),
+            ("UP".to_owned(), "..".to_owned()),
+        ]);
+        let of = |expression: &str| sub_path(None, Some(expression), &variables);
+        assert_eq!(
+            of("logs/$(POD)").expect("fine"),
+            Some("logs/web".to_owned())
+        );
+        assert!(
+            of("$(NOPE)/x")
+                .expect_err("missing")
+                .to_string()
+                .contains("missing value for NOPE")
+        );
+        assert!(of("$(UP)/x").is_err());
+        assert!(sub_path(Some("/etc"), None, &variables).is_err());
+        assert_eq!(sub_path(None, None, &variables).expect("fine"), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! What does the program get? Arguments, environment and working directory, from image and manifest
+//! (kubelet-behaviour §11.5).
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::ConfigError;
+use super::user::User;
+use crate::effects::image::ImageConfig;
+use crate::spec::expand::expand;
+use crate::spec::{ContainerSpec, EnvValue, PodSpec};
+
+/// What the node knows that a pod may ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// The node's name.
+    pub name: String,
+    /// Its addresses, the main one first.
+    pub ips: Vec<IpAddr>,
+    /// Its allocatable cpu in thousandths of a core.
+    pub cpu_milli: u64,
+    /// Its allocatable memory.
+    pub memory_bytes: u64,
+}
+
+/// A program to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) args: Vec<String>,
+    pub(super) env: Vec<String>,
+    pub(super) cwd: String,
+    /// The manifest's variables, for `subPathExpr`.
+    pub(super) declared: BTreeMap<String, String>,
+}
+
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Puts it together.
+pub(super) fn process(
+    pod: &PodSpec,
+    container: &ContainerSpec,
+    image: &ImageConfig,
+    user: &User,
+    hostname: &str,
+    node: &NodeFacts,
+    ips: &[IpAddr],
+) -> Result<Process, ConfigError> {
+    let declared = declared(pod, container, node, ips);
+    let expanded = |list: &[String]| -> Vec<String> {
+        list.iter()
+            .map(|text| expand(text, |name| declared.get(name).map(Cow::from)))
+            .collect()
+    };
+    let (entrypoint, cmd) = (&image.entrypoint, &image.cmd);
+    let args: Vec<String> = match (&container.command, &container.args) {
+        (Some(command), args) => [
+            expanded(command),
+            expanded(args.as_deref().unwrap_or_default()),
+        ]
+        .concat(),
+        (None, Some(args)) => [entrypoint.clone(), expanded(args)].concat(),
+        (None, None) => [entrypoint.clone(), cmd.clone()].concat(),
+    };
+    if args.is_empty() {
+        return Err(ConfigError::NoCommand);
+    }
+    let mut env: BTreeMap<String, String> = [
+        ("PATH".to_owned(), DEFAULT_PATH.to_owned()),
+        ("HOSTNAME".to_owned(), hostname.to_owned()),
+    ]
+    .into();
+    if container.tty {
+        env.insert("TERM".to_owned(), "xterm".to_owned());
+    }
+    env.insert("HOME".to_owned(), user.home.clone());
+    env.extend(
+        image
+            .env
+            .iter()
+            .filter_map(|pair| pair.split_once('='))
+            .map(|(k, v)| (k.to_owned(), v.to_owned())),
+    );
+    env.extend(declared.clone());
+    let cwd = match (&container.working_dir, image.working_dir.as_str()) {
+        (Some(dir), _) if !dir.is_empty() => dir.clone(),
+        (_, "") => "/".to_owned(),
+        (_, dir) => dir.to_owned(),
+    };
+    let env = env
+        .into_iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    Ok(Process {
+        args,
+        env,
+        cwd,
+        declared,
+    })
+}
+
+/// The manifest's variables; each may refer to those before it.
+fn declared(
+    pod: &PodSpec,
+    container: &ContainerSpec,
+    node: &NodeFacts,
+    ips: &[IpAddr],
+) -> BTreeMap<String, String> {
+    let mut known: BTreeMap<String, String> = BTreeMap::new();
+    let own = if pod.host_network { &node.ips } else { ips };
+    let first = |list: &[IpAddr]| list.first().map(ToString::to_string).unwrap_or_default();
+    let all = |list: &[IpAddr]| {
+        list.iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    for variable in &container.env {
+        let value = match &variable.value {
+            EnvValue::Literal(text) => expand(text, |name| known.get(name).map(Cow::from)),
+            EnvValue::Metadata(text) | EnvValue::Resource(text) => text.clone(),
+            EnvValue::HostIp => first(&node.ips),
+            EnvValue::HostIps => all(&node.ips),
+            EnvValue::PodIp => first(own),
+            EnvValue::PodIps => all(own),
+            EnvValue::NodeName => node.name.clone(),
+            EnvValue::NodeCpu { divisor_milli } => {
+                node.cpu_milli.div_ceil((*divisor_milli).max(1)).to_string()
+            }
+            EnvValue::NodeMemory { divisor_bytes } => node
+                .memory_bytes
+                .div_ceil((*divisor_bytes).max(1))
+                .to_string(),
+        };
+        known.insert(variable.name.clone(), value);
+    }
+    known
+}

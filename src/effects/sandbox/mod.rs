@@ -1,0 +1,301 @@
+//! How does a pod come to stand, run and go? Directories, cgroups, volumes, the shim, and containers in it.
+//!
+//! Blocking parts are plain functions that the node runs off its loop; everything may be repeated after a crash at
+//! any line.
+
+mod capabilities;
+mod container;
+mod environment;
+mod etc_files;
+mod oci;
+mod remove;
+mod shim_client;
+mod user;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use smol::io::AsyncReadExt;
+
+use crate::config::Config;
+use crate::effects::cgroup::{CgroupError, Cgroups};
+use crate::effects::volume::{self, VolumeFailure};
+use crate::layout::Layout;
+use crate::shim::protocol::ShimConfig;
+use crate::spec::PodSpec;
+use crate::sys::file::{self, Durability};
+
+pub use container::{ContainerOrder, start_request};
+pub use environment::NodeFacts;
+pub use shim_client::{Exited, ShimClient};
+
+/// Why a sandbox could not be made, used or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// A volume is not to be had.
+    #[error(transparent)]
+    Volume(#[from] VolumeFailure),
+    /// A cgroup could not be made or removed.
+    #[error("could not set up cgroups")]
+    Cgroup(#[from] CgroupError),
+    /// A file or folder of the pod could not be made or removed.
+    #[error("could not {action} `{}`", path.display())]
+    Access {
+        /// `make`, `write`, `remove`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The shim could not be started or reached.
+    #[error("could not {action} the pod's shim")]
+    Shim {
+        /// `start`, `connect to`.
+        action: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// `setHostnameAsFQDN` with a name the kernel does not take.
+    #[error(
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long (64 characters is \
+         the max, {length} characters requested)", length = fqdn.len()
+    )]
+    HostnameTooLong {
+        /// The name.
+        fqdn: String,
+    },
+}
+
+/// Why a container's configuration does not work out (`CreateContainerConfigError`).
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Neither image nor manifest names a program.
+    #[error("no command specified: neither the image nor the manifest names a program to run")]
+    NoCommand,
+    /// The image does not know the user.
+    #[error("unable to find user {user}: no matching entries in passwd file")]
+    NoSuchUser {
+        /// As named by the image.
+        user: String,
+    },
+    /// A security rule forbids it.
+    #[error("{0}")]
+    Refused(String),
+    /// The seccomp profile file is not to be had.
+    #[error("cannot load seccomp profile \"{}\": {source}", path.display())]
+    Seccomp {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A sub-path cannot be worked out.
+    #[error("{0}")]
+    SubPath(String),
+    /// A file of the container could not be written.
+    #[error("could not {action} `{}`: {source}", path.display())]
+    Access {
+        /// `make`, `write`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What all sandbox effects need; one a node.
+#[derive(Debug, Clone)]
+pub struct Sandboxes {
+    /// Settings.
+    pub config: Arc<Config>,
+    /// The cgroup tree.
+    pub cgroups: Arc<Cgroups>,
+}
+
+impl Sandboxes {
+    fn layout(&self) -> &Layout {
+        &self.config.layout
+    }
+
+    /// The pod's domain: `<subdomain>.<namespace>.svc.<clusterDomain>`.
+    fn domain(&self, spec: &PodSpec) -> Option<String> {
+        let subdomain = spec.subdomain.as_ref()?;
+        Some(format!("{subdomain}.{}", self.config.cluster_domain))
+    }
+
+    /// Blocking. Makes all that a shim needs to find, and writes down which pod this is.
+    pub fn prepare(&self, spec: &PodSpec) -> Result<(), SandboxError> {
+        let (run, state) = (
+            self.layout().pod_run(&spec.uid),
+            self.layout().pod_state(&spec.uid),
+        );
+        for folder in [&run.dir, &run.records(), &run.subpaths(), &state.dir] {
+            file::make_dirs(folder, 0o700).map_err(|source| access("make", folder, source))?;
+        }
+        let finished = run.finished();
+        file::remove_file(&finished).map_err(|source| access("remove", &finished, source))?;
+        let manifest = serde_json::to_vec(&*spec.manifest).expect("a pod is plain data");
+        write(&run.manifest(), &manifest, 0o600)?;
+        volume::ensure(self.layout(), spec)?;
+        let logs = self
+            .layout()
+            .pod_logs(&spec.key.namespace, &spec.key.name, &spec.uid);
+        file::make_dirs(&logs, 0o755).map_err(|source| access("make", &logs, source))?;
+        let cgroup = self.cgroups.ensure_pod(spec)?;
+        let domain = self.domain(spec);
+        let hostname = etc_files::hostname(spec, domain.as_deref());
+        if hostname.len() > 64 {
+            return Err(SandboxError::HostnameTooLong { fqdn: hostname });
+        }
+        let shim = ShimConfig {
+            pod: spec.uid.to_string(),
+            run_dir: run.dir.clone(),
+            cgroup,
+            new_network: !spec.host_network,
+            new_ipc: !spec.host_ipc,
+            hostname: (!spec.host_network).then_some(hostname),
+            sysctls: spec.sysctls.clone(),
+        };
+        write(
+            &run.shim_config(),
+            &serde_json::to_vec(&shim).expect("plain data"),
+            0o600,
+        )
+    }
+
+    /// Starts the shim of a prepared pod and waits until it listens.
+    pub async fn start_shim(&self, spec: &PodSpec) -> Result<(Child, ShimClient), SandboxError> {
+        let run = self.layout().pod_run(&spec.uid);
+        let shim = |action| move |source| SandboxError::Shim { action, source };
+        file::remove_file(&run.shim_socket()).map_err(shim("replace the socket of"))?;
+        let log = shim_log(&run.shim_log()).map_err(shim("open the log of"))?;
+        let mut child = Command::new("/proc/self/exe")
+            .arg("shim")
+            .arg(run.shim_config())
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .map_err(shim("start"))?;
+        // The shim closes its standard output once it listens; if it dies first, that closes too.
+        let ready = child.stdout.take().expect("standard output is piped");
+        let mut ready = smol::Async::new(ready).map_err(shim("wait for"))?;
+        let _ = ready.read_to_end(&mut Vec::new()).await;
+        match ShimClient::connect(&run.shim_socket()) {
+            Ok(client) => Ok((child, client)),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                let said = fs::read_to_string(run.shim_log()).unwrap_or_default();
+                match said.lines().last() {
+                    Some(line) => Err(SandboxError::Shim {
+                        action: "start",
+                        source: io::Error::other(line.to_owned()),
+                    }),
+                    None => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Blocking. The next attempt numbers of containers that left logs behind (kubelet-behaviour §2.6).
+    pub fn next_attempts(&self, spec: &PodSpec) -> std::collections::BTreeMap<String, u32> {
+        let key = &spec.key;
+        let logs = |name: &str| {
+            self.layout()
+                .container_logs(&key.namespace, &key.name, &spec.uid, name)
+        };
+        let newest = |name: &str| {
+            let entries = fs::read_dir(logs(name)).ok()?;
+            let number =
+                |name: std::ffi::OsString| name.to_str()?.split('.').next()?.parse::<u32>().ok();
+            entries
+                .flatten()
+                .filter_map(|entry| number(entry.file_name()))
+                .max()
+        };
+        spec.containers
+            .iter()
+            .filter_map(|c| Some((c.name.clone(), newest(&c.name)? + 1)))
+            .collect()
+    }
+
+    /// Blocking. Writes the files every container of the pod shares; repeated at each container start.
+    fn write_etc(&self, spec: &PodSpec, ips: &[IpAddr]) -> Result<(), ConfigError> {
+        let state = self.layout().pod_state(&spec.uid);
+        let domain = self.domain(spec);
+        let node_hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
+        let hostname = if spec.host_network {
+            nix::unistd::gethostname()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default()
+        } else {
+            etc_files::hostname(spec, domain.as_deref())
+        };
+        let resolv =
+            etc_files::resolv_conf(spec, &etc_files::node_resolv_conf(&self.config.resolv_conf));
+        for (path, text) in [
+            (
+                state.etc_hosts(),
+                etc_files::hosts(spec, domain.as_deref(), ips, &node_hosts),
+            ),
+            (state.resolv_conf(), resolv),
+            (state.etc_hostname(), format!("{hostname}\n")),
+        ] {
+            write_if_changed(&path, &text).map_err(|source| ConfigError::Access {
+                action: "write",
+                path,
+                source,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes in place: the file is bind-mounted into containers, which would not see a renamed one. Flash is spared
+/// when nothing changes.
+fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|have| have == text) {
+        return Ok(());
+    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o644)
+        .open(path)?;
+    io::Write::write_all(&mut file, text.as_bytes())
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SandboxError> {
+    file::replace(path, bytes, mode, Durability::Process)
+        .map_err(|source| access("write", path, source))
+}
+
+fn access(action: &'static str, path: &Path, source: io::Error) -> SandboxError {
+    SandboxError::Access {
+        action,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn shim_log(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+}

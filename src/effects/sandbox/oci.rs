@@ -1,0 +1,271 @@
+//! What does the OCI runtime get to see? A container's `config.json`, written out in full from explicit values:
+//! libcontainer's own builders fill in defaults of their own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::ConfigError;
+use super::environment::Process;
+use super::user::User;
+use crate::effects::cgroup::Mode;
+use crate::effects::seccomp;
+use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
+
+/// Hidden from containers, as container engines do.
+const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+/// Visible, not writable.
+const READ_ONLY: [&str; 5] = [
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
+/// One volume or file of the node in the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bind {
+    pub(super) source: PathBuf,
+    pub(super) target: String,
+    pub(super) read_only: bool,
+    pub(super) propagation: MountPropagation,
+}
+
+/// Everything `config.json` is made of.
+#[derive(Debug)]
+pub(super) struct Bundle<'a> {
+    pub(super) pod: &'a PodSpec,
+    pub(super) container: &'a ContainerSpec,
+    pub(super) process: Process,
+    pub(super) user: User,
+    pub(super) capabilities: BTreeSet<String>,
+    pub(super) binds: Vec<Bind>,
+    pub(super) shm: PathBuf,
+    pub(super) cgroup: String,
+    pub(super) cgroup_mode: Mode,
+    /// Folder of `Localhost` seccomp profiles.
+    pub(super) seccomp_profiles: PathBuf,
+}
+
+impl Bundle<'_> {
+    /// The document.
+    pub(super) fn config(&self) -> Result<Value, ConfigError> {
+        let security = &self.container.security;
+        let caps: Vec<&String> = self.capabilities.iter().collect();
+        let mut process = json!({
+            "terminal": self.container.tty,
+            "user": {
+                "uid": self.user.uid, "gid": self.user.gid, "additionalGids": self.user.groups, "umask": 0o022,
+            },
+            "args": self.process.args,
+            "env": self.process.env,
+            "cwd": self.process.cwd,
+            "capabilities": {
+                "bounding": caps, "effective": caps, "permitted": caps, "inheritable": [], "ambient": [],
+            },
+        });
+        // `false` would make libcontainer load seccomp after the capabilities are gone, and fail: absent or true.
+        if !security.allow_privilege_escalation {
+            process["noNewPrivileges"] = json!(true);
+        }
+        let mut linux = json!({
+            "namespaces": self.namespaces(),
+            "cgroupsPath": self.cgroup,
+            "resources": { "devices": self.device_rules() },
+            "rootfsPropagation": self.root_propagation(),
+        });
+        if !(security.privileged || security.unmasked_proc) {
+            linux["maskedPaths"] = json!(masked_paths());
+            linux["readonlyPaths"] = json!(READ_ONLY);
+        }
+        if security.privileged {
+            linux["devices"] = json!(node_devices(Path::new("/dev")));
+        }
+        if let Some(profile) = self.seccomp()? {
+            linux["seccomp"] = profile;
+        }
+        Ok(json!({
+            "ociVersion": "1.0.2",
+            "process": process,
+            "root": { "path": "rootfs", "readonly": security.read_only_root },
+            "mounts": self.mounts(),
+            "linux": linux,
+        }))
+    }
+
+    /// Network, IPC and UTS are the shim's; only what is the container's own is named.
+    fn namespaces(&self) -> Value {
+        let mut list = vec![json!({ "type": "mount" })];
+        if !self.pod.host_pid {
+            list.push(json!({ "type": "pid" }));
+        }
+        if self.cgroup_mode == Mode::V2 {
+            list.push(json!({ "type": "cgroup" }));
+        }
+        json!(list)
+    }
+
+    fn root_propagation(&self) -> &'static str {
+        let any = |kind| self.binds.iter().any(|bind| bind.propagation == kind);
+        match () {
+            () if any(MountPropagation::Bidirectional) => "rshared",
+            () if any(MountPropagation::HostToContainer) => "rslave",
+            () => "rprivate",
+        }
+    }
+
+    fn mounts(&self) -> Value {
+        let privileged = self.container.security.privileged;
+        let access = if privileged { "rw" } else { "ro" };
+        let mount = |target: &str, kind: &str, options: &[&str]| json!({ "destination": target, "type": kind, "source": kind, "options": options });
+        let mut list = vec![
+            mount("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+            mount(
+                "/dev",
+                "tmpfs",
+                &["nosuid", "strictatime", "mode=755", "size=65536k"],
+            ),
+            mount(
+                "/dev/pts",
+                "devpts",
+                &[
+                    "nosuid",
+                    "noexec",
+                    "newinstance",
+                    "ptmxmode=0666",
+                    "mode=0620",
+                    "gid=5",
+                ],
+            ),
+            mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
+            mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
+            mount(
+                "/sys/fs/cgroup",
+                "cgroup",
+                &["nosuid", "noexec", "nodev", "relatime", access],
+            ),
+            json!({
+                "destination": "/dev/shm", "type": "bind", "source": self.shm, "options": ["rbind", "rprivate"],
+            }),
+        ];
+        // Parents before children, whatever the order in the manifest.
+        let mut binds: Vec<&Bind> = self.binds.iter().collect();
+        binds.sort_by_key(|bind| Path::new(&bind.target).components().count());
+        list.extend(binds.into_iter().map(|bind| {
+            let propagation = match bind.propagation {
+                MountPropagation::None => "rprivate",
+                MountPropagation::HostToContainer => "rslave",
+                MountPropagation::Bidirectional => "rshared",
+            };
+            let access = if bind.read_only { "ro" } else { "rw" };
+            json!({
+                "destination": bind.target, "type": "bind", "source": bind.source,
+                "options": ["rbind", propagation, access],
+            })
+        }));
+        json!(list)
+    }
+
+    fn device_rules(&self) -> Value {
+        if self.container.security.privileged {
+            return json!([{ "allow": true, "access": "rwm" }]);
+        }
+        json!([{ "allow": false, "access": "rwm" }])
+    }
+
+    fn seccomp(&self) -> Result<Option<Value>, ConfigError> {
+        match &self.container.security.seccomp {
+            _ if self.container.security.privileged => Ok(None),
+            Seccomp::Unconfined => Ok(None),
+            Seccomp::RuntimeDefault => {
+                let profile = seccomp::runtime_default(&self.capabilities);
+                Ok(Some(
+                    serde_json::to_value(profile).expect("a profile is plain data"),
+                ))
+            }
+            Seccomp::Localhost(name) => {
+                let path = self.seccomp_profiles.join(name);
+                let bytes = fs::read(&path).map_err(|source| ConfigError::Seccomp {
+                    path: path.clone(),
+                    source,
+                })?;
+                let value =
+                    serde_json::from_slice(&bytes).map_err(|error| ConfigError::Seccomp {
+                        path,
+                        source: error.into(),
+                    })?;
+                Ok(Some(value))
+            }
+        }
+    }
+}
+
+/// The fixed list, and what lets one tenant watch another's work through the cpu's temperature.
+fn masked_paths() -> Vec<String> {
+    let mut paths: Vec<String> = MASKED.iter().map(|path| (*path).to_owned()).collect();
+    for entry in fs::read_dir("/sys/devices/system/cpu")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let throttle = entry.path().join("thermal_throttle");
+        if throttle.is_dir() {
+            paths.push(throttle.to_string_lossy().into_owned());
+        }
+    }
+    paths
+}
+
+/// Every device node of the node but terminals and what every container has of its own.
+fn node_devices(folder: &Path) -> Vec<Value> {
+    const OWN: [&str; 10] = [
+        "pts", "shm", "mqueue", "fd", "console", "ptmx", "null", "zero", "full", "tty",
+    ];
+    let mut devices = Vec::new();
+    let Ok(entries) = fs::read_dir(folder) else {
+        return devices;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let own = folder == Path::new("/dev") && OWN.iter().any(|own| name == *own);
+        let Ok(metadata) = entry.metadata() else {
+            continue;
+        };
+        if own || name == "random" || name == "urandom" {
+            continue;
+        }
+        let kind = metadata.file_type();
+        if kind.is_dir() {
+            devices.extend(node_devices(&entry.path()));
+        } else if kind.is_char_device() || kind.is_block_device() {
+            devices.push(json!({
+                "path": entry.path(),
+                "type": if kind.is_block_device() { "b" } else { "c" },
+                "major": nix::sys::stat::major(metadata.rdev()),
+                "minor": nix::sys::stat::minor(metadata.rdev()),
+                "fileMode": metadata.mode() & 0o7777,
+                "uid": metadata.uid(),
+                "gid": metadata.gid(),
+            }));
+        }
+    }
+    devices
+}

@@ -1,0 +1,81 @@
+//! How does a pod go without a trace? Every step is tried even if one before it failed.
+
+use super::{SandboxError, Sandboxes, access};
+use crate::spec::{PodKey, PodUid};
+use crate::sys::{file, mount};
+
+/// What to leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// Volumes, logs and records.
+    Remains,
+    /// Nothing.
+    Nothing,
+}
+
+impl Sandboxes {
+    /// Blocking. Kills whatever is left in the pod's cgroups and removes them. The shim's mounts end with it.
+    pub fn clear(&self, uid: &PodUid) -> Result<(), SandboxError> {
+        let mut result = Ok(());
+        for path in self.pod_cgroups(uid) {
+            let killed = self
+                .cgroups
+                .kill(&path)
+                .and_then(|()| self.cgroups.remove(&path));
+            result = result.and(killed.map_err(SandboxError::from));
+        }
+        let run = self.layout().pod_run(uid);
+        for folder in [run.libcontainer(), run.dir.join("bundles"), run.subpaths()] {
+            result = result.and(
+                file::remove_tree(&folder).map_err(|source| access("remove", &folder, source)),
+            );
+        }
+        for path in [run.shim_socket(), run.shim_config()] {
+            result = result
+                .and(file::remove_file(&path).map_err(|source| access("remove", &path, source)));
+        }
+        result
+    }
+
+    /// Blocking. After `clear`: removes what is on disk. Writable layers always go; `Leave::Remains` keeps volumes,
+    /// logs and records.
+    pub fn remove_files(
+        &self,
+        uid: &PodUid,
+        key: &PodKey,
+        leave: Leave,
+    ) -> Result<(), SandboxError> {
+        let (run, state) = (self.layout().pod_run(uid), self.layout().pod_state(uid));
+        let mut trees = vec![state.dir.join("containers")];
+        let mut result = Ok(());
+        if leave == Leave::Nothing {
+            let volumes = run.dir.join("volumes");
+            result = mount::unmount_below(&volumes)
+                .map_err(|source| access("unmount below", &volumes, source));
+            // Logs first, the runtime folder last: while it is there, a new agent knows that this pod has to go.
+            let logs = self.layout().pod_logs(&key.namespace, &key.name, uid);
+            trees.extend([logs, state.dir]);
+        }
+        if result.is_ok() {
+            for tree in trees {
+                result = result.and(
+                    file::remove_tree(&tree).map_err(|source| access("remove", &tree, source)),
+                );
+            }
+        }
+        if result.is_ok() && leave == Leave::Nothing {
+            result =
+                file::remove_tree(&run.dir).map_err(|source| access("remove", &run.dir, source));
+        }
+        result
+    }
+
+    fn pod_cgroups(&self, uid: &PodUid) -> Vec<String> {
+        self.cgroups
+            .pods()
+            .into_iter()
+            .filter(|(found, _)| found == uid)
+            .map(|(_, path)| path)
+            .collect()
+    }
+}

@@ -1,0 +1,57 @@
+//! emptyDir: a folder every user may write, on disk or as a tmpfs. Survives container restarts, dies with the pod.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use super::VolumeError;
+use crate::sys::{file, mount};
+
+/// A folder on disk, mode 0777 whatever the umask.
+pub(super) fn ensure_disk(path: &Path, fs_group: Option<u32>) -> Result<PathBuf, VolumeError> {
+    // The folders above are root's alone, so that host users do not reach into the volume.
+    let parent = path.parent().expect("a volume lies in a pod's folder");
+    file::make_dirs(parent, 0o750).map_err(|source| access("make", parent, source))?;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(access("make", path, error));
+        }
+        _ => {}
+    }
+    open_to_all(path, 0o777, fs_group)
+}
+
+/// A tmpfs, kept out of swap where the kernel can.
+pub(super) fn ensure_memory(
+    path: &Path,
+    size: Option<u64>,
+    fs_group: Option<u32>,
+) -> Result<PathBuf, VolumeError> {
+    file::make_dirs(path, 0o750).map_err(|source| access("make", path, source))?;
+    mount::tmpfs(path, size, true).map_err(|source| access("mount a tmpfs at", path, source))?;
+    open_to_all(path, 0o1777, fs_group)
+}
+
+/// Sets the mode; with `fsGroup` the group owns the folder and new files inherit it.
+fn open_to_all(path: &Path, mode: u32, fs_group: Option<u32>) -> Result<PathBuf, VolumeError> {
+    let mode = match fs_group {
+        Some(group) => {
+            chown(path, None, Some(group))
+                .map_err(|source| access("give to its group", path, source))?;
+            mode | 0o2000
+        }
+        None => mode,
+    };
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(|source| access("open", path, source))?;
+    Ok(path.to_owned())
+}
+
+fn access(action: &'static str, path: &Path, source: io::Error) -> VolumeError {
+    VolumeError::Access {
+        action,
+        path: path.to_owned(),
+        source,
+    }
+}

@@ -1,0 +1,154 @@
+//! What do clients want done? Each command is answered exactly once.
+
+use std::collections::BTreeSet;
+
+use super::{Input, Node, execute::Hands};
+use crate::api::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
+use crate::effects::image::{self, ImageError};
+use crate::plan::Event;
+use crate::plan::state::Run;
+use crate::spec::{ImageName, PodUid};
+
+impl Node {
+    pub(super) fn command(&mut self, command: Command, touched: &mut BTreeSet<PodUid>) {
+        match command {
+            Command::DeletePod {
+                namespace,
+                name,
+                grace_ms,
+                force,
+                reply,
+            } => {
+                let answer = self.delete_pod(&namespace, &name, grace_ms, force, touched);
+                let _ = reply.try_send(answer);
+            }
+            Command::ImportImage {
+                path,
+                name,
+                progress,
+            } => {
+                super::spawn(import(self.hands.clone(), path, name, progress));
+            }
+            Command::RemoveImage { name, force, reply } => {
+                let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
+                super::spawn(async move {
+                    let in_use = if force { BTreeSet::new() } else { in_use };
+                    let wanted = full_name(&name);
+                    let removed = smol::unblock(move || images.remove(&wanted, &in_use)).await;
+                    let _ = reply.try_send(
+                        removed
+                            .map(removed_images)
+                            .map_err(|error| command_error(&error)),
+                    );
+                });
+            }
+            Command::PruneImages { all, reply } => {
+                let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
+                super::spawn(async move {
+                    let pruned = smol::unblock(move || images.prune(&in_use, all)).await;
+                    let _ = reply.try_send(
+                        pruned
+                            .map(removed_images)
+                            .map_err(|error| command_error(&error)),
+                    );
+                });
+            }
+            Command::ListImages { reply } => {
+                let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
+                super::spawn(async move {
+                    let rows = smol::unblock(move || images.list()).await;
+                    let rows = rows
+                        .map(|list| list.into_iter().map(|image| row(image, &in_use)).collect());
+                    let _ = reply.try_send(rows.map_err(|error| command_error(&error)));
+                });
+            }
+        }
+    }
+
+    fn delete_pod(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        grace_ms: Option<u64>,
+        force: bool,
+        touched: &mut BTreeSet<PodUid>,
+    ) -> Result<(), CommandError> {
+        let found = self
+            .state
+            .pods
+            .values()
+            .find(|pod| pod.spec.key.namespace == namespace && pod.spec.key.name == name);
+        let Some(pod) = found else {
+            return Err(CommandError {
+                kind: CommandErrorKind::NotFound,
+                message: format!("pods \"{name}\" not found"),
+            });
+        };
+        let grace_ms = if force {
+            Some(grace_ms.unwrap_or(0))
+        } else {
+            grace_ms
+        };
+        let event = Event::DeleteRequested {
+            pod: pod.spec.uid.clone(),
+            grace_ms,
+        };
+        self.record(&event, touched);
+        Ok(())
+    }
+
+    /// The config digests of images that containers run from, or will.
+    fn images_in_use(&self) -> BTreeSet<String> {
+        let mut used = BTreeSet::new();
+        for pod in self.state.pods.values() {
+            for container in &pod.containers {
+                match &container.run {
+                    Run::None => {}
+                    Run::Running { image_id, .. } => {
+                        used.insert(image_id.clone());
+                    }
+                    Run::Ended(ended) => {
+                        used.insert(ended.image_id.clone());
+                    }
+                }
+            }
+        }
+        used
+    }
+}
+
+/// Imports an archive; the client reads along.
+async fn import(
+    hands: Hands,
+    path: std::path::PathBuf,
+    name: Option<String>,
+    progress: smol::channel::Sender<String>,
+) {
+    let store = hands.config.layout.image_store();
+    let options = image::ImportOptions {
+        name,
+        preloaded: None,
+    };
+    let lines = progress.clone();
+    let result = image::import(&store, &path, options, move |line| {
+        let _ = lines.try_send(line);
+    })
+    .await;
+    match result {
+        Ok(_) => {
+            let _ = hands.inputs.send(Input::Event(Event::ImagesChanged)).await;
+        }
+        Err(error) => {
+            let line = serde_json::json!({ "type": "error", "message": crate::chain(&error), "hint": error.hint() });
+            let _ = progress.send(line.to_string()).await;
+        }
+    }
+}
+
+/// A name as people write it, or an id as it is.
+fn full_name(name: &str) -> String {
+    if name.starts_with("sha256:") {
+        return name.to_owned();
+    }
+    ImageName::parse(name).map_or_else(|_| name.to_owned(), |name| name.to_string())
+}

@@ -1,0 +1,341 @@
+//! How are actions carried out? One match; each arm runs as a task and ends in exactly one outcome event.
+
+use std::sync::Arc;
+
+use smol::channel::Sender;
+
+use super::Input;
+use super::pods::Links;
+use crate::config::Config;
+use crate::effects::image::ImageStore;
+use crate::effects::sandbox::{
+    ContainerOrder, Leave, NodeFacts, PrepareError, SandboxError, Sandboxes, start_request,
+};
+use crate::plan::action::Keep;
+use crate::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
+use crate::plan::{Action, Event};
+use crate::shim::protocol::{FailedStep, Reply, Request, VERSION};
+use crate::spec::{PodSpec, PodUid, PullPolicy, StopSignal};
+
+/// What tasks need; cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Hands {
+    pub(super) config: Arc<Config>,
+    pub(super) sandboxes: Sandboxes,
+    pub(super) images: Arc<ImageStore>,
+    pub(super) links: Links,
+    pub(super) facts: Arc<NodeFacts>,
+    pub(super) inputs: Sender<Input>,
+}
+
+impl Hands {
+    /// Carries out one action and reports.
+    pub(super) async fn execute(self, action: Action, spec: Arc<PodSpec>) {
+        let event = match action {
+            Action::CreateSandbox { pod } => self.create_sandbox(pod, &spec).await,
+            Action::EnsureImage { pod, container } => {
+                self.ensure_image(pod, container, &spec).await
+            }
+            Action::StartContainer { instance, image_id } => {
+                self.start_container(instance, image_id, spec).await
+            }
+            Action::Signal {
+                instance, signal, ..
+            } => self.signal(instance, signal).await,
+            Action::RemoveSandbox { pod, keep } => self.remove_sandbox(pod, keep, spec).await,
+        };
+        if let Some(event) = event {
+            let _ = self.inputs.send(Input::Event(event)).await;
+        }
+    }
+
+    async fn create_sandbox(&self, pod: PodUid, spec: &Arc<PodSpec>) -> Option<Event> {
+        match self.try_create_sandbox(&pod, spec).await {
+            Ok(event) => Some(event),
+            Err(error) => {
+                let (links, sandboxes, uid) =
+                    (self.links.clone(), self.sandboxes.clone(), pod.clone());
+                links.begin_closing(&pod);
+                // Half a sandbox must not be left: the next try starts from nothing.
+                let cleared = smol::unblock(move || {
+                    links.reap(&uid);
+                    sandboxes.clear(&uid)
+                });
+                if let Err(error) = cleared.await {
+                    tracing::debug!("{}", crate::chain(&error));
+                }
+                let failure = match error {
+                    SandboxError::Volume(failure) => SandboxFailure::Volume {
+                        volume: failure.volume,
+                        error: failure.source.to_string(),
+                    },
+                    other => SandboxFailure::Sandbox(crate::chain(&other)),
+                };
+                Some(Event::SandboxFailed { pod, failure })
+            }
+        }
+    }
+
+    async fn try_create_sandbox(
+        &self,
+        pod: &PodUid,
+        spec: &Arc<PodSpec>,
+    ) -> Result<Event, SandboxError> {
+        let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
+        let next_attempts = smol::unblock(move || {
+            // What a former sandbox may have left behind would be in the way.
+            sandboxes.clear(&owned.uid)?;
+            sandboxes.prepare(&owned)?;
+            Ok::<_, SandboxError>(sandboxes.next_attempts(&owned))
+        })
+        .await?;
+        let (child, client) = self.sandboxes.start_shim(spec).await?;
+        let pid = child.id();
+        self.links
+            .insert(pod, client.clone(), pid, Some(child), Vec::new());
+        let listener = self.links.clone().listen(
+            pod.clone(),
+            client.clone(),
+            self.sandboxes.clone(),
+            self.inputs.clone(),
+        );
+        super::spawn(listener);
+        client
+            .request(&Request::Hello {
+                version: VERSION,
+                subscribe: true,
+            })
+            .await?;
+        Ok(Event::SandboxCreated {
+            pod: pod.clone(),
+            ips: Vec::new(),
+            next_attempts,
+        })
+    }
+
+    async fn ensure_image(
+        &self,
+        pod: PodUid,
+        container: String,
+        spec: &Arc<PodSpec>,
+    ) -> Option<Event> {
+        let wanted = spec.container(&container)?;
+        let (images, name) = (self.images.clone(), wanted.image_name.to_string());
+        let found = smol::unblock(move || images.lookup(&name)).await;
+        Some(match found {
+            Ok(Some(image)) => Event::ImageReady {
+                pod,
+                container,
+                image_id: image.id,
+            },
+            Ok(None) => {
+                let (failure, message) = absent(wanted.pull_policy, &wanted.image);
+                Event::ImageFailed {
+                    pod,
+                    container,
+                    failure,
+                    message,
+                }
+            }
+            Err(error) => {
+                let message = format!(
+                    "Failed to inspect image \"{}\": {}",
+                    wanted.image,
+                    crate::chain(&error)
+                );
+                Event::ImageFailed {
+                    pod,
+                    container,
+                    failure: ImageFailure::Inspect,
+                    message,
+                }
+            }
+        })
+    }
+
+    async fn start_container(
+        &self,
+        instance: Instance,
+        image_id: String,
+        spec: Arc<PodSpec>,
+    ) -> Option<Event> {
+        let Some(client) = self.links.client(&instance.pod) else {
+            return self.lost(instance.pod).await;
+        };
+        let failed = |failure, message| {
+            Some(Event::ContainerStartFailed {
+                instance: instance.clone(),
+                failure,
+                message,
+            })
+        };
+        let hands = self.clone();
+        let wanted = instance.clone();
+        let request = smol::unblock(move || hands.start_request(&wanted, &image_id, &spec)).await;
+        let request = match request {
+            Ok(request) => request,
+            Err((failure, message)) => return failed(failure, message),
+        };
+        match client.request(&Request::Start(Box::new(request))).await {
+            Ok(Reply::Started(record)) => {
+                let started = Event::ContainerStarted {
+                    instance: instance.clone(),
+                    pid: record.pid,
+                    at: record.started,
+                };
+                match record.exit {
+                    None => Some(started),
+                    Some(exit) => {
+                        let _ = self.inputs.send(Input::Event(started)).await;
+                        Some(Event::ContainerExited { instance, exit })
+                    }
+                }
+            }
+            Ok(Reply::Failed { step, message }) => {
+                let failure = match step {
+                    FailedStep::Run => StartFailure::Run,
+                    FailedStep::Create | FailedStep::Request => StartFailure::Create,
+                };
+                failed(failure, message)
+            }
+            Ok(other) => failed(
+                StartFailure::Create,
+                format!("unexpected answer of the shim: {other:?}"),
+            ),
+            Err(error) => {
+                tracing::warn!(pod = %instance.pod, "{}, killing the shim", crate::chain(&error));
+                self.links.kill(&instance.pod);
+                // The listener says `SandboxLost` when the shim is gone.
+                None
+            }
+        }
+    }
+
+    /// Blocking.
+    fn start_request(
+        &self,
+        instance: &Instance,
+        image_id: &str,
+        spec: &PodSpec,
+    ) -> Result<crate::shim::protocol::StartRequest, (StartFailure, String)> {
+        let image = match self.images.lookup(image_id) {
+            Ok(Some(image)) => image,
+            Ok(None) => {
+                return Err((
+                    StartFailure::Create,
+                    format!("image {image_id} is gone from the store"),
+                ));
+            }
+            Err(error) => return Err((StartFailure::Create, crate::chain(&error))),
+        };
+        let container = spec.container(&instance.container).ok_or_else(|| {
+            (
+                StartFailure::Config,
+                format!("no container {}", instance.container),
+            )
+        })?;
+        let ips = self.links.ips(&instance.pod);
+        let order = ContainerOrder {
+            pod: spec,
+            container,
+            attempt: instance.attempt,
+            image: &image,
+            node: &self.facts,
+            ips: &ips,
+        };
+        start_request(&self.sandboxes, &order).map_err(|error| match error {
+            PrepareError::Config(error) => (StartFailure::Config, error.to_string()),
+            PrepareError::Cgroup(error) => (StartFailure::Create, crate::chain(&error)),
+        })
+    }
+
+    async fn signal(&self, instance: Instance, signal: StopSignal) -> Option<Event> {
+        let Some(client) = self.links.client(&instance.pod) else {
+            return self.lost(instance.pod).await;
+        };
+        let request = Request::Signal {
+            container: instance.container.clone(),
+            attempt: instance.attempt,
+            signal,
+        };
+        match client.request(&request).await {
+            Ok(Reply::Signalled { at }) => Some(Event::SignalSent {
+                instance,
+                signal,
+                at,
+            }),
+            Ok(Reply::Failed { message, .. }) => Some(Event::SignalFailed {
+                instance,
+                error: message,
+            }),
+            Ok(other) => Some(Event::SignalFailed {
+                instance,
+                error: format!("unexpected answer: {other:?}"),
+            }),
+            Err(error) => {
+                tracing::warn!(pod = %instance.pod, "{}, killing the shim", crate::chain(&error));
+                self.links.kill(&instance.pod);
+                None
+            }
+        }
+    }
+
+    /// There is no shim to talk to: make sure of it, and say so.
+    async fn lost(&self, pod: PodUid) -> Option<Event> {
+        let (sandboxes, uid) = (self.sandboxes.clone(), pod.clone());
+        let _ = smol::unblock(move || sandboxes.clear(&uid)).await;
+        Some(Event::SandboxLost { pod })
+    }
+
+    async fn remove_sandbox(&self, pod: PodUid, keep: Keep, spec: Arc<PodSpec>) -> Option<Event> {
+        if let Some(client) = self.links.begin_closing(&pod) {
+            // If it does not go by itself, `clear` kills it with its cgroup.
+            let _ = client.request(&Request::Shutdown).await;
+        }
+        let (links, sandboxes, uid) = (self.links.clone(), self.sandboxes.clone(), pod.clone());
+        let layout = self.config.layout.clone();
+        let removed = smol::unblock(move || {
+            links.reap(&uid);
+            let cleared = sandboxes.clear(&uid);
+            let (leave, marker) = match keep {
+                Keep::Everything => (Leave::Remains, Some(layout.pod_run(&uid).finished())),
+                Keep::Nothing => (Leave::Nothing, None),
+            };
+            cleared?;
+            sandboxes.remove_files(&uid, &spec.key, leave)?;
+            if let Some(marker) = marker {
+                // Tells the next agent that the sandbox is gone on purpose.
+                std::fs::write(&marker, b"").map_err(|source| SandboxError::Access {
+                    action: "write",
+                    path: marker,
+                    source,
+                })?;
+            }
+            Ok::<_, SandboxError>(())
+        });
+        Some(match removed.await {
+            Ok(()) => Event::SandboxRemoved { pod },
+            Err(error) => Event::SandboxRemoveFailed {
+                pod,
+                error: crate::chain(&error),
+            },
+        })
+    }
+}
+
+/// The image is not in the store: what that means under the policy, in words that help.
+fn absent(policy: PullPolicy, image: &str) -> (ImageFailure, String) {
+    match policy {
+        PullPolicy::Never => (
+            ImageFailure::NeverPull,
+            format!("Container image \"{image}\" is not present with pull policy of Never"),
+        ),
+        PullPolicy::Always | PullPolicy::IfNotPresent => (
+            ImageFailure::Pull,
+            format!(
+                "image \"{image}\" is not in the store, and this version of coracle has no registry client yet; \
+                 import an archive with `coracle image import FILE`, or put it into /etc/coracle/images"
+            ),
+        ),
+    }
+}

@@ -1,0 +1,158 @@
+//! What is this node? Read once at the start; shown as the Node object and given to pods that ask.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{
+    Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+
+use crate::effects::sandbox::NodeFacts;
+use crate::sys::clock;
+
+/// As many pods as a kubelet takes by default.
+const MAX_PODS: u32 = 110;
+
+/// Looks at the machine.
+pub(super) fn gather(node_name: &str) -> NodeFacts {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("MemTotal:"))?;
+        line.trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
+    NodeFacts {
+        name: node_name.to_owned(),
+        ips: addresses(),
+        cpu_milli: cores * 1000,
+        memory_bytes: memory.unwrap_or(0) * 1024,
+    }
+}
+
+/// Global addresses of the node's interfaces that are up, IPv4 first.
+pub(super) fn addresses() -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = nix::ifaddrs::getifaddrs()
+        .into_iter()
+        .flatten()
+        .filter(|entry| entry.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP))
+        .filter_map(|entry| {
+            let address = entry.address?;
+            let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
+        })
+        .filter(|ip| !ip.is_loopback() && !is_link_local(ip))
+        .collect();
+    found.sort_by_key(IpAddr::is_ipv6);
+    found
+}
+
+fn is_link_local(ip: &IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// The Node object.
+pub(super) fn node_object(facts: &NodeFacts) -> Node {
+    let now = Time(wall_time());
+    let quantity = |text: String| Quantity(text);
+    let capacity = BTreeMap::from([
+        (
+            "cpu".to_owned(),
+            quantity((facts.cpu_milli / 1000).to_string()),
+        ),
+        (
+            "memory".to_owned(),
+            quantity(format!("{}Ki", facts.memory_bytes / 1024)),
+        ),
+        ("pods".to_owned(), quantity(MAX_PODS.to_string())),
+    ]);
+    let labels = BTreeMap::from([
+        ("kubernetes.io/hostname".to_owned(), facts.name.clone()),
+        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
+        ("kubernetes.io/arch".to_owned(), architecture().to_owned()),
+    ]);
+    let address = |type_: &str, address: String| NodeAddress {
+        type_: type_.to_owned(),
+        address,
+    };
+    let mut addresses: Vec<NodeAddress> = facts
+        .ips
+        .iter()
+        .map(|ip| address("InternalIP", ip.to_string()))
+        .collect();
+    addresses.push(address("Hostname", facts.name.to_lowercase()));
+    Node {
+        metadata: ObjectMeta {
+            name: Some(facts.name.clone()),
+            uid: Some(facts.name.clone()),
+            labels: Some(labels),
+            creation_timestamp: Some(now.clone()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec::default()),
+        status: Some(NodeStatus {
+            addresses: Some(addresses),
+            allocatable: Some(capacity.clone()),
+            capacity: Some(capacity),
+            conditions: Some(vec![NodeCondition {
+                type_: "Ready".into(),
+                status: "True".into(),
+                reason: Some("KubeletReady".into()),
+                message: Some("coracle is posting ready status".into()),
+                last_heartbeat_time: Some(now.clone()),
+                last_transition_time: Some(now),
+            }]),
+            node_info: Some(system_info()),
+            ..NodeStatus::default()
+        }),
+    }
+}
+
+fn system_info() -> NodeSystemInfo {
+    let read = |path: &str| {
+        fs::read_to_string(path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let os = read("/etc/os-release");
+    let pretty = os
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let version = format!("v{}", env!("CARGO_PKG_VERSION"));
+    NodeSystemInfo {
+        architecture: architecture().into(),
+        boot_id: read("/proc/sys/kernel/random/boot_id"),
+        container_runtime_version: format!("coracle://{}", env!("CARGO_PKG_VERSION")),
+        kernel_version: read("/proc/sys/kernel/osrelease"),
+        kubelet_version: version,
+        machine_id: read("/etc/machine-id"),
+        operating_system: "linux".into(),
+        os_image: pretty.unwrap_or("Linux").trim_matches('"').to_owned(),
+        system_uuid: read("/sys/class/dmi/id/product_uuid"),
+        ..NodeSystemInfo::default()
+    }
+}
+
+/// Go's name of the architecture, as Kubernetes uses it.
+pub(super) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn wall_time() -> k8s_openapi::jiff::Timestamp {
+    k8s_openapi::jiff::Timestamp::from_microsecond(clock::wall_us()).unwrap_or_default()
+}

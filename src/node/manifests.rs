@@ -1,0 +1,407 @@
+//! Which files are there, and which pods do they ask for? One state a file; a broken edit never touches what runs
+//! (part A5), and a file is taken whole or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::api::{FileState, FileStatus};
+use crate::plan::event::Desired;
+use crate::spec::{PodKey, PodSpec, PodUid, Wall, convert};
+
+/// A file that changed without being closed is read when it has stayed the same for so long.
+const SETTLE_MS: u64 = 500;
+
+/// Largest manifest file, as on the kubelet.
+const MAX_FILE: u64 = 10 << 20;
+
+/// What tells two versions of a file apart without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fingerprint {
+    inode: u64,
+    size: u64,
+    modified_ns: i128,
+}
+
+/// A version of a file that is valid by itself.
+#[derive(Debug, Clone)]
+struct Loaded {
+    pods: Vec<Arc<PodSpec>>,
+    warnings: Vec<String>,
+    modified: Wall,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// The version that was read last.
+    read: Option<Fingerprint>,
+    /// A version not read yet, and when it was first seen.
+    unsettled: Option<(Fingerprint, u64)>,
+    /// The version in effect.
+    applied: Option<Loaded>,
+    /// A newer valid version that may not take effect because of another file.
+    candidate: Option<Loaded>,
+    /// What is wrong with the newest version.
+    errors: Vec<String>,
+    /// What is wrong with it beside other files.
+    conflicts: Vec<String>,
+    modified: Wall,
+}
+
+/// The manifest directory (or single file).
+#[derive(Debug)]
+pub(super) struct Manifests {
+    path: PathBuf,
+    node_name: String,
+    entries: BTreeMap<PathBuf, Entry>,
+    /// Pods that run since before this agent, by the file that asked for them: should that file be broken now, or
+    /// out of reach, they stay as they are.
+    inherited: BTreeMap<PathBuf, Vec<Arc<PodSpec>>>,
+    /// Why the directory could not be read; what it last asked for stays in force.
+    pub(super) unreadable: Option<io::Error>,
+}
+
+/// What a scan found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Scan {
+    /// Whether anything is different from the scan before.
+    pub(super) changed: bool,
+    /// When to look again for files that are still being written.
+    pub(super) again_in_ms: Option<u64>,
+}
+
+impl Manifests {
+    pub(super) fn new(
+        path: PathBuf,
+        node_name: String,
+        inherited: BTreeMap<PathBuf, Vec<Arc<PodSpec>>>,
+    ) -> Self {
+        Self {
+            path,
+            node_name,
+            entries: BTreeMap::new(),
+            inherited,
+            unreadable: None,
+        }
+    }
+
+    /// Looks at every file. `closed` are those known to be complete (closed after writing, or renamed to their
+    /// place); with `all_closed` everything is taken as it is. `running` pods are preferred where names collide.
+    pub(super) fn scan(
+        &mut self,
+        now_ms: u64,
+        closed: &BTreeSet<PathBuf>,
+        all_closed: bool,
+        running: &BTreeSet<PodUid>,
+    ) -> Scan {
+        let found = match list(&self.path) {
+            Ok(found) => found,
+            Err(error) => {
+                let changed = self.unreadable.is_none();
+                self.unreadable = Some(error);
+                for (path, pods) in std::mem::take(&mut self.inherited) {
+                    self.entries.entry(path).or_default().applied = Some(Loaded::inherited(pods));
+                }
+                return Scan {
+                    changed,
+                    again_in_ms: None,
+                };
+            }
+        };
+        let mut scan = Scan {
+            changed: self.unreadable.take().is_some(),
+            again_in_ms: None,
+        };
+        let before = self.entries.len();
+        self.entries.retain(|path, _| found.contains_key(path));
+        scan.changed |= before != self.entries.len();
+        for (path, fingerprint) in found {
+            let entry = self.entries.entry(path.clone()).or_default();
+            if entry.read == Some(fingerprint) {
+                entry.unsettled = None;
+                continue;
+            }
+            let since = match entry.unsettled {
+                Some((seen, since)) if seen == fingerprint => since,
+                _ => now_ms,
+            };
+            let quiet = now_ms.saturating_sub(since);
+            if all_closed || closed.contains(&path) || quiet >= SETTLE_MS {
+                entry.read_version(&path, fingerprint, &self.node_name);
+                scan.changed = true;
+            } else {
+                entry.unsettled = Some((fingerprint, since));
+                let wait = SETTLE_MS - quiet;
+                scan.again_in_ms =
+                    Some(scan.again_in_ms.map_or(wait, |other: u64| other.min(wait)));
+            }
+        }
+        for (path, entry) in &mut self.entries {
+            if entry.applied.is_none() && !entry.errors.is_empty() {
+                entry.applied = self.inherited.remove(path).map(Loaded::inherited);
+            }
+        }
+        if scan.changed {
+            self.resolve(running);
+        }
+        scan
+    }
+
+    /// Which file asks for which pod, to be handed to the next agent.
+    pub(super) fn sources(&self) -> BTreeMap<PodUid, PathBuf> {
+        let applied = self
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| Some((path, entry.applied.as_ref()?)));
+        applied
+            .flat_map(|(path, loaded)| {
+                loaded
+                    .pods
+                    .iter()
+                    .map(|pod| (pod.uid.clone(), path.clone()))
+            })
+            .collect()
+    }
+
+    /// Lets candidates take effect unless a pod of theirs has the name or UID of another file's.
+    fn resolve(&mut self, running: &BTreeSet<PodUid>) {
+        let mut order: Vec<PathBuf> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.candidate.is_some())
+            .map(|(path, _)| path.clone())
+            .collect();
+        let runs = |path: &PathBuf| {
+            let candidate = self.entries[path].candidate.as_ref();
+            candidate.is_some_and(|loaded| loaded.pods.iter().any(|pod| running.contains(&pod.uid)))
+        };
+        order.sort_by_key(|path| !runs(path));
+        for path in order {
+            let others = self.entries.iter().filter(|(other, _)| **other != path);
+            let taken: Vec<(PathBuf, Arc<PodSpec>)> = others
+                .filter_map(|(other, entry)| Some((other, entry.applied.as_ref()?)))
+                .flat_map(|(other, loaded)| {
+                    loaded.pods.iter().map(|pod| (other.clone(), pod.clone()))
+                })
+                .collect();
+            let entry = self.entries.get_mut(&path).expect("listed above");
+            let candidate = entry.candidate.take().expect("filtered above");
+            entry.conflicts = conflicts(&path, &candidate.pods, &taken);
+            if entry.conflicts.is_empty() {
+                entry.applied = Some(candidate);
+            } else {
+                entry.candidate = Some(candidate);
+            }
+        }
+    }
+
+    /// The pods of all versions in effect.
+    pub(super) fn desired(&self) -> Desired {
+        let applied = self
+            .entries
+            .values()
+            .filter_map(|entry| entry.applied.as_ref());
+        Desired {
+            pods: applied
+                .flat_map(|loaded| &loaded.pods)
+                .map(|pod| (pod.uid.clone(), pod.clone()))
+                .collect(),
+        }
+    }
+
+    /// Whether every file is in effect as it is on disk.
+    pub(super) fn all_in_effect(&self) -> bool {
+        let clean = |entry: &Entry| {
+            entry.errors.is_empty() && entry.conflicts.is_empty() && entry.unsettled.is_none()
+        };
+        self.unreadable.is_none() && self.entries.values().all(clean)
+    }
+
+    /// One row a file, and one more for an older version that is still in force.
+    pub(super) fn status(&self) -> Vec<FileStatus> {
+        let mut rows = Vec::new();
+        if let Some(error) = &self.unreadable {
+            rows.push(FileStatus {
+                path: self.path.clone(),
+                state: FileState::Rejected,
+                pods: Vec::new(),
+                errors: vec![format!(
+                    "{}: {error}; what it asked for before stays in force",
+                    self.path.display()
+                )],
+                warnings: Vec::new(),
+                modified: None,
+            });
+        }
+        for (path, entry) in &self.entries {
+            let row = |state, loaded: Option<&Loaded>, errors: Vec<String>, modified| FileStatus {
+                path: path.clone(),
+                state,
+                pods: loaded.map(Loaded::keys).unwrap_or_default(),
+                errors,
+                warnings: loaded
+                    .map(|loaded| loaded.warnings.clone())
+                    .unwrap_or_default(),
+                modified: Some(modified),
+            };
+            let errors = [entry.errors.clone(), entry.conflicts.clone()].concat();
+            match (&entry.applied, errors.is_empty()) {
+                (Some(applied), true) => rows.push(row(
+                    FileState::Loaded,
+                    Some(applied),
+                    errors,
+                    applied.modified,
+                )),
+                (applied, false) => {
+                    rows.push(row(
+                        FileState::Rejected,
+                        entry.candidate.as_ref(),
+                        errors,
+                        entry.modified,
+                    ));
+                    if let Some(applied) = applied {
+                        rows.push(row(
+                            FileState::Superseded,
+                            Some(applied),
+                            Vec::new(),
+                            applied.modified,
+                        ));
+                    }
+                }
+                // Still being written.
+                (None, true) => {}
+            }
+        }
+        rows
+    }
+}
+
+impl Loaded {
+    fn inherited(pods: Vec<Arc<PodSpec>>) -> Self {
+        Self {
+            pods,
+            warnings: Vec::new(),
+            modified: Wall::default(),
+        }
+    }
+
+    fn keys(&self) -> Vec<PodKey> {
+        self.pods.iter().map(|pod| pod.key.clone()).collect()
+    }
+}
+
+impl Entry {
+    fn read_version(&mut self, path: &Path, fingerprint: Fingerprint, node_name: &str) {
+        self.read = Some(fingerprint);
+        self.unsettled = None;
+        self.conflicts.clear();
+        self.candidate = None;
+        self.modified = Wall(i64::try_from(fingerprint.modified_ns / 1000).unwrap_or(0));
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let bytes = match read(path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.errors = vec![format!("{name}: {error}")];
+                return;
+            }
+        };
+        match convert::documents(&bytes, &name, &convert::ConvertContext { node_name }) {
+            Ok(pods) => {
+                self.errors.clear();
+                let warnings = pods.iter().flat_map(|pod| pod.warnings.clone()).collect();
+                let pods = pods.into_iter().map(Arc::new).collect();
+                self.candidate = Some(Loaded {
+                    pods,
+                    warnings,
+                    modified: self.modified,
+                });
+            }
+            Err(errors) => self.errors = errors.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+fn conflicts(path: &Path, pods: &[Arc<PodSpec>], taken: &[(PathBuf, Arc<PodSpec>)]) -> Vec<String> {
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    let mut problems = Vec::new();
+    for (index, pod) in pods.iter().enumerate() {
+        let earlier = pods[..index].iter().map(|other| (path, other));
+        let others = taken
+            .iter()
+            .map(|(path, other)| (path.as_path(), other))
+            .chain(earlier);
+        for (other_path, other) in others {
+            let what = if other.key == pod.key {
+                format!("pod `{}`", pod.key)
+            } else if other.uid == pod.uid {
+                format!("UID `{}`", pod.uid)
+            } else {
+                continue;
+            };
+            problems.push(format!(
+                "{}: {what} is already defined by `{}`",
+                name(path),
+                name(other_path)
+            ));
+        }
+    }
+    problems
+}
+
+/// The manifest files: of a directory the regular ones (symlinks followed) that are not hidden or left by editors.
+fn list(path: &Path) -> io::Result<BTreeMap<PathBuf, Fingerprint>> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_dir() {
+        return Ok([(path.to_owned(), fingerprint(&metadata))].into());
+    }
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(path)? {
+        let path = entry?.path();
+        if is_ignored(&path) {
+            continue;
+        }
+        // A file that went away meanwhile, or a dangling link, is simply not there.
+        if let Ok(metadata) = fs::metadata(&path)
+            && metadata.is_file()
+        {
+            found.insert(path, fingerprint(&metadata));
+        }
+    }
+    Ok(found)
+}
+
+fn is_ignored(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with('.') || name.ends_with('~') || name.ends_with(".swp") || name.ends_with(".swx")
+}
+
+fn fingerprint(metadata: &fs::Metadata) -> Fingerprint {
+    Fingerprint {
+        inode: metadata.ino(),
+        size: metadata.size(),
+        modified_ns: i128::from(metadata.mtime()) * 1_000_000_000
+            + i128::from(metadata.mtime_nsec()),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(MAX_FILE + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "larger than 10 MiB, the limit for manifest files",
+        ));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,67 @@
+//! What do others get to see? The planner's state as API objects.
+
+use std::collections::BTreeMap;
+
+use super::checkpoint::Checkpoint;
+use crate::api::{EventRecord, EventType, ObjectKind, Store};
+use crate::effects::sandbox::NodeFacts;
+use crate::plan::notice::{Kind, Notice};
+use crate::plan::state::PodState;
+use crate::plan::{Settings, status};
+use crate::spec::{PodKey, PodUid, Stamp};
+
+/// Shows a pod as it is now.
+pub(super) fn pod(store: &Store, state: &PodState, facts: &NodeFacts, settings: &Settings) {
+    let node = status::NodeFacts {
+        name: facts.name.clone(),
+        ips: facts.ips.clone(),
+    };
+    store.upsert_pod(status::pod(state, &node, settings));
+}
+
+/// Shows it no longer.
+pub(super) fn pod_gone(store: &Store, key: &PodKey, uid: &PodUid) {
+    store.remove_pod(&key.namespace, &key.name, uid.as_str());
+}
+
+/// Shows an event, and logs what went wrong.
+pub(super) fn notice(store: &Store, notice: &Notice, at: Stamp) {
+    let type_ = match notice.kind {
+        Kind::Normal => EventType::Normal,
+        Kind::Warning => EventType::Warning,
+    };
+    let about = notice.field_path.as_deref().unwrap_or("");
+    match notice.kind {
+        Kind::Normal => {
+            tracing::debug!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
+        }
+        Kind::Warning => {
+            tracing::warn!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
+        }
+    }
+    store.push_event(&EventRecord {
+        namespace: notice.pod.namespace.clone(),
+        name: notice.pod.name.clone(),
+        uid: notice.uid.to_string(),
+        kind: ObjectKind::Pod,
+        field_path: about.to_owned(),
+        type_,
+        reason: notice.reason.to_owned(),
+        message: notice.message.clone(),
+        at,
+    });
+}
+
+/// What the next agent has to know of the pod.
+pub(super) fn checkpoint(state: &PodState, boot_id: &str) -> Checkpoint {
+    let backoff: BTreeMap<_, _> = state
+        .containers
+        .iter()
+        .filter_map(|c| Some((c.name.clone(), c.backoff?)))
+        .collect();
+    Checkpoint {
+        boot_id: boot_id.to_owned(),
+        created: Some(state.created),
+        backoff,
+    }
+}

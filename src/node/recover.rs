@@ -1,0 +1,200 @@
+//! What did the former agent leave? There is one start path: every runtime folder is looked at, every live shim is
+//! asked what it holds, and what nobody holds any more is killed by its cgroup.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::checkpoint::{self, Checkpoint};
+use super::execute::Hands;
+use crate::effects::sandbox::ShimClient;
+use crate::plan::event::{Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox};
+use crate::shim::protocol::{ContainerRecord, Reply, Request, VERSION};
+use crate::spec::{PodSpec, PodUid, convert};
+
+/// Finds all pods of a former agent, and clears away what belongs to none.
+pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
+    let layout = &hands.config.layout;
+    let mut found = Vec::new();
+    let mut known = BTreeSet::new();
+    for uid in folder_names(&layout.pods_run_dir()) {
+        let run = layout.pod_run(&uid);
+        let spec = fs::read(run.manifest())
+            .ok()
+            .and_then(|bytes| convert::admitted(&bytes).ok());
+        match spec {
+            Some(spec) => {
+                found.push(recover_pod(hands, Arc::new(spec)).await);
+                known.insert(uid);
+            }
+            // Without its manifest (killed while it was written) the pod has not started yet: begin anew.
+            None => discard(hands, &uid).await,
+        }
+    }
+    let stray: Vec<PodUid> = hands
+        .sandboxes
+        .cgroups
+        .pods()
+        .into_iter()
+        .map(|(uid, _)| uid)
+        .filter(|uid| !known.contains(uid))
+        .collect();
+    for uid in stray {
+        discard(hands, &uid).await;
+    }
+    found
+}
+
+async fn discard(hands: &Hands, uid: &PodUid) {
+    tracing::warn!(pod = %uid, "found remains of a pod without a manifest, removing them");
+    let (sandboxes, layout, owned) = (
+        hands.sandboxes.clone(),
+        hands.config.layout.clone(),
+        uid.clone(),
+    );
+    let result = smol::unblock(move || {
+        sandboxes.clear(&owned)?;
+        let run = layout.pod_run(&owned).dir;
+        let _ = crate::sys::mount::unmount_below(&run.join("volumes"));
+        crate::sys::file::remove_tree(&run).map_err(|source| {
+            crate::effects::sandbox::SandboxError::Access {
+                action: "remove",
+                path: run,
+                source,
+            }
+        })
+    });
+    if let Err(error) = result.await {
+        tracing::warn!(pod = %uid, "{}, going on", crate::chain(&error));
+    }
+}
+
+async fn recover_pod(hands: &Hands, spec: Arc<PodSpec>) -> Recovered {
+    let layout = &hands.config.layout;
+    let run = layout.pod_run(&spec.uid);
+    let mut records = read_records(&run.records());
+    let sandbox = match greet(hands, &spec.uid).await {
+        Some(live) => {
+            records = live;
+            RecoveredSandbox::Ready { ips: Vec::new() }
+        }
+        None => {
+            let (sandboxes, uid) = (hands.sandboxes.clone(), spec.uid.clone());
+            if let Err(error) = smol::unblock(move || sandboxes.clear(&uid)).await {
+                tracing::warn!(pod = %spec.uid, "{}, going on", crate::chain(&error));
+            }
+            if run.finished().exists() {
+                RecoveredSandbox::Removed
+            } else {
+                RecoveredSandbox::Lost
+            }
+        }
+    };
+    let checkpoint = checkpoint::read(&layout.pod_state(&spec.uid).checkpoint());
+    let containers = spec
+        .containers
+        .iter()
+        .map(|container| {
+            let record = records.remove(&container.name);
+            (
+                container.name.clone(),
+                recovered_container(record, &checkpoint, &container.name),
+            )
+        })
+        .collect();
+    let created = checkpoint.created.unwrap_or_else(super::now);
+    Recovered {
+        spec,
+        sandbox,
+        containers,
+        created,
+    }
+}
+
+/// Asks the shim what it holds; `None` if there is none.
+async fn greet(hands: &Hands, uid: &PodUid) -> Option<BTreeMap<String, ContainerRecord>> {
+    let client = ShimClient::connect(&hands.config.layout.pod_run(uid).shim_socket()).ok()?;
+    // Until the answer is there the pod has no link, so a listener that ends early says nothing.
+    let listener = hands.links.clone().listen(
+        uid.clone(),
+        client.clone(),
+        hands.sandboxes.clone(),
+        hands.inputs.clone(),
+    );
+    super::spawn(listener);
+    match client
+        .request(&Request::Hello {
+            version: VERSION,
+            subscribe: true,
+        })
+        .await
+    {
+        Ok(Reply::Hello {
+            pid, containers, ..
+        }) => {
+            hands.links.insert(uid, client, pid, None, Vec::new());
+            Some(containers)
+        }
+        Ok(other) => {
+            tracing::warn!(pod = %uid, "unexpected greeting of a shim: {other:?}, killing it");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(pod = %uid, "{}, taking the shim for dead", crate::chain(&error));
+            None
+        }
+    }
+}
+
+fn recovered_container(
+    record: Option<ContainerRecord>,
+    checkpoint: &Checkpoint,
+    name: &str,
+) -> RecoveredContainer {
+    let backoff = checkpoint.backoff.get(name).copied();
+    let Some(record) = record else {
+        return RecoveredContainer {
+            backoff,
+            ..RecoveredContainer::default()
+        };
+    };
+    let newest = RecoveredRun {
+        attempt: record.attempt,
+        image_id: record.image_id,
+        started: record.started,
+        pid: record.pid,
+        exit: record.exit,
+        stop_sent: record.stop_sent,
+    };
+    RecoveredContainer {
+        newest: Some(newest),
+        previous: record.previous,
+        backoff,
+    }
+}
+
+fn read_records(folder: &Path) -> BTreeMap<String, ContainerRecord> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| {
+            entry
+                .path()
+                .extension()
+                .is_some_and(|ending| ending == "json")
+        })
+        .filter_map(|entry| {
+            serde_json::from_slice::<ContainerRecord>(&fs::read(entry.path()).ok()?).ok()
+        })
+        .map(|record| (record.container.clone(), record))
+        .collect()
+}
+
+/// The names of folders, as UIDs.
+pub(super) fn folder_names(path: &Path) -> Vec<PodUid> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .filter_map(|entry| Some(PodUid::from(entry.file_name().to_str()?)))
+        .collect()
+}

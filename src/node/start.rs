@@ -1,0 +1,384 @@
+//! How does the agent come up? Settings, directories, one lock, then everything the loop needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use smol::channel::{Sender, bounded};
+use smol::io::AsyncReadExt;
+use smol::{Async, LocalExecutor};
+
+use super::execute::Hands;
+use super::manifests::Manifests;
+use super::pods::Links;
+use super::watch::Watch;
+use super::{Input, Node, facts, preload, recover};
+use crate::api;
+use crate::config::{Config, ConfigError, DEFAULT_FILE};
+use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings};
+use crate::effects::image::{ImageError, ImageStore};
+use crate::effects::sandbox::Sandboxes;
+use crate::plan::state::Settings;
+use crate::plan::{Event, NodeState};
+use crate::spec::{PodSpec, PodUid};
+use crate::sys::file::Durability;
+use crate::sys::{clock, file, mount};
+
+thread_local! {
+    /// The one executor of the agent's one thread.
+    pub(super) static EXECUTOR: &'static LocalExecutor<'static> = Box::leak(Box::new(LocalExecutor::new()));
+}
+
+/// Events waiting for the loop; senders wait when it is full.
+const INPUT_QUEUE: usize = 1024;
+
+/// What `coracle run` was given; everything not given comes from the settings file or the defaults.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunArgs {
+    /// Settings file.
+    pub config: Option<PathBuf>,
+    /// Manifest directory or file.
+    pub manifests: Option<PathBuf>,
+    /// State directory.
+    pub root: Option<PathBuf>,
+    /// Runtime directory.
+    pub run_dir: Option<PathBuf>,
+    /// Log directory.
+    pub log_dir: Option<PathBuf>,
+    /// Parent cgroup.
+    pub cgroup_parent: Option<String>,
+    /// Node name.
+    pub node_name: Option<String>,
+    /// Directories of image archives, instead of the default ones.
+    pub preload: Vec<PathBuf>,
+    /// Stop pods before ending.
+    pub stop_pods_on_exit: bool,
+}
+
+/// Why the agent did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings are not usable.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Only root may make containers.
+    #[error("coracle run has to be started as root")]
+    NotRoot,
+    /// Another agent holds the directories.
+    #[error("another coracle agent is running on `{}`", run_dir.display())]
+    AlreadyRunning {
+        /// The runtime directory it holds.
+        run_dir: PathBuf,
+    },
+    /// A directory could not be made or used.
+    #[error("could not {action} `{}`", path.display())]
+    Access {
+        /// `make`, `lock`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// cgroups are not usable.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// The image store is not usable.
+    #[error(transparent)]
+    Images(#[from] ImageError),
+    /// The API socket could not be opened.
+    #[error(transparent)]
+    Api(#[from] api::ServeError),
+    /// Something of the operating system is missing.
+    #[error("could not {action}")]
+    System {
+        /// `watch for signals`.
+        action: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Runs the agent in the foreground until SIGTERM or SIGINT.
+pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(StartError::NotRoot);
+    }
+    let (config, without_effect) = settings(args)?;
+    start_logging();
+    if !without_effect.is_empty() {
+        tracing::warn!(
+            "settings without effect here: {}",
+            without_effect.join(", ")
+        );
+    }
+    let layout = &config.layout;
+    for (path, mode) in [
+        (&layout.root, 0o711),
+        (&layout.run_dir, 0o711),
+        (&layout.pods_run_dir(), 0o700),
+        (&layout.pods_state_dir(), 0o700),
+        (&layout.log_dir, 0o755),
+    ] {
+        file::make_dirs(path, mode).map_err(access("make", path))?;
+    }
+    let lock_path = layout.lock_file();
+    let Some(_lock) = file::try_lock(&lock_path).map_err(access("lock", &lock_path))? else {
+        return Err(StartError::AlreadyRunning {
+            run_dir: layout.run_dir.clone(),
+        });
+    };
+    // What shims mount below it stays theirs.
+    mount::make_private(&layout.pods_run_dir()).map_err(access("mount", &layout.pods_run_dir()))?;
+    let limits = LimitSettings {
+        pod_pids: config.pod_pids_limit,
+        quota_period_us: config.cpu_cfs_quota_period_us,
+        quota: config.cpu_cfs_quota,
+    };
+    let cgroups = Arc::new(Cgroups::open(config.cgroup_parent.as_deref(), limits)?);
+    let images = Arc::new(ImageStore::open(&layout.image_store())?);
+    let listener = api::listen(&layout.api_socket())?;
+    let config = Arc::new(config);
+    let (sender, inputs) = bounded(INPUT_QUEUE);
+    let hands = Hands {
+        sandboxes: Sandboxes {
+            config: config.clone(),
+            cgroups,
+        },
+        images,
+        links: Links::default(),
+        facts: Arc::new(facts::gather(&config.node_name)),
+        inputs: sender.clone(),
+        config: config.clone(),
+    };
+    watch_signals(sender.clone())?;
+    let executor = EXECUTOR.with(|executor| *executor);
+    Ok(smol::block_on(executor.run(async move {
+        let store = Arc::new(api::Store::new());
+        store.set_node(facts::node_object(&hands.facts));
+        serve(listener, &store, &config, sender);
+        let settings = Settings {
+            max_restart_period_ms: config.max_container_restart_period_ms,
+        };
+        let mut node = Node {
+            state: NodeState::new(settings),
+            hands: hands.clone(),
+            store,
+            wakes: Default::default(),
+            shown: Default::default(),
+            checkpoints: Default::default(),
+            boot_id: super::checkpoint::boot_id(),
+            stop_pods_on_exit: config.stop_pods_on_exit,
+            leaving: false,
+            swept: false,
+        };
+        let mut running = Vec::new();
+        for recovered in recover::recover(&hands).await {
+            running.push(recovered.spec.clone());
+            node.record(
+                &Event::PodRecovered(Box::new(recovered)),
+                &mut BTreeSet::new(),
+            );
+        }
+        tracing::info!(
+            pods = running.len(),
+            manifests = %config.manifests.display(),
+            "coracle {} is up", env!("CARGO_PKG_VERSION")
+        );
+        super::spawn(watch_manifests(
+            config.clone(),
+            running,
+            hands.inputs.clone(),
+        ));
+        super::spawn(preload::watch(hands));
+        node.run(inputs).await
+    })))
+}
+
+fn settings(args: RunArgs) -> Result<(Config, Vec<String>), StartError> {
+    let (mut config, without_effect) = match &args.config {
+        Some(path) => Config::read(path)?,
+        None if PathBuf::from(DEFAULT_FILE).exists() => Config::read(DEFAULT_FILE.as_ref())?,
+        None => (Config::default(), Vec::new()),
+    };
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    let set = |target: &mut PathBuf, given: Option<PathBuf>| {
+        if let Some(given) = given {
+            *target = absolute(given);
+        }
+    };
+    set(&mut config.manifests, args.manifests);
+    set(&mut config.layout.root, args.root);
+    set(&mut config.layout.run_dir, args.run_dir);
+    set(&mut config.layout.log_dir, args.log_dir);
+    if !args.preload.is_empty() {
+        config.preload = args.preload.into_iter().map(absolute).collect();
+    }
+    config.cgroup_parent = args.cgroup_parent.or(config.cgroup_parent);
+    config.stop_pods_on_exit |= args.stop_pods_on_exit;
+    if let Some(name) = args.node_name {
+        config.node_name = name;
+    }
+    if config.node_name.is_empty() {
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        config.node_name = host.to_string_lossy().to_lowercase();
+    }
+    Ok((config, without_effect))
+}
+
+fn serve(
+    listener: Async<std::os::unix::net::UnixListener>,
+    store: &Arc<api::Store>,
+    config: &Arc<Config>,
+    inputs: Sender<Input>,
+) {
+    let (commands, received) = bounded(16);
+    let context = api::Context {
+        store: store.clone(),
+        commands,
+        layout: config.layout.clone(),
+        node_name: config.node_name.clone(),
+    };
+    super::spawn(async move {
+        if let Err(error) = api::serve(listener, context).await {
+            tracing::error!("the API has ended: {}", crate::chain(&error));
+        }
+    });
+    super::spawn(async move {
+        while let Ok(command) = received.recv().await {
+            let _ = inputs.send(Input::Command(command)).await;
+        }
+    });
+}
+
+/// Reads the manifests now and whenever they change. `recovered` are the pods that run already.
+async fn watch_manifests(config: Arc<Config>, recovered: Vec<Arc<PodSpec>>, inputs: Sender<Input>) {
+    let mut watch = match Watch::new(&config.manifests) {
+        Ok(watch) => watch,
+        Err(error) => {
+            tracing::error!("could not watch `{}`: {error}", config.manifests.display());
+            return;
+        }
+    };
+    let sources_file = config.layout.sources();
+    let mut running: BTreeSet<PodUid> = recovered.iter().map(|spec| spec.uid.clone()).collect();
+    let inherited = inherited(&sources_file, recovered);
+    let mut manifests = Manifests::new(
+        config.manifests.clone(),
+        config.node_name.clone(),
+        inherited,
+    );
+    let (mut closed, mut first) = (BTreeSet::new(), true);
+    loop {
+        let scanned;
+        (manifests, scanned) = smol::unblock(move || {
+            let mut manifests = manifests;
+            let scan = manifests.scan(clock::boot_ms(), &closed, first, &running);
+            (manifests, (scan, running))
+        })
+        .await;
+        let scan;
+        (scan, running) = scanned;
+        if let Some(error) = manifests.unreadable.as_ref().filter(|_| scan.changed) {
+            tracing::warn!(
+                "could not read `{}`: {error}, looking again",
+                config.manifests.display()
+            );
+        }
+        if scan.changed || first {
+            write_sources(&sources_file, &manifests.sources());
+            let desired = manifests.desired();
+            running = desired.pods.keys().cloned().collect();
+            let files = manifests.status();
+            let complete = manifests.all_in_effect();
+            let _ = inputs
+                .send(Input::Manifests {
+                    desired,
+                    files,
+                    complete,
+                })
+                .await;
+        }
+        first = false;
+        watch.ensure();
+        let patience = scan.again_in_ms.unwrap_or(config.file_check_frequency_ms);
+        closed = watch.next(Duration::from_millis(patience)).await;
+    }
+}
+
+/// The recovered pods by the file that asked for them, as the former agent noted it.
+fn inherited(
+    sources_file: &Path,
+    recovered: Vec<Arc<PodSpec>>,
+) -> BTreeMap<PathBuf, Vec<Arc<PodSpec>>> {
+    let noted = std::fs::read(sources_file).ok();
+    let sources: BTreeMap<PodUid, PathBuf> = noted
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
+    let mut inherited: BTreeMap<PathBuf, Vec<Arc<PodSpec>>> = BTreeMap::new();
+    for spec in recovered {
+        if let Some(path) = sources.get(&spec.uid) {
+            inherited.entry(path.clone()).or_default().push(spec);
+        }
+    }
+    inherited
+}
+
+fn write_sources(sources_file: &Path, sources: &BTreeMap<PodUid, PathBuf>) {
+    let bytes = serde_json::to_vec(sources).expect("plain data");
+    if let Err(error) = file::replace(sources_file, &bytes, 0o600, Durability::Process) {
+        tracing::warn!(
+            "could not write `{}`: {error}, going on",
+            sources_file.display()
+        );
+    }
+}
+
+/// SIGTERM and SIGINT become inputs.
+fn watch_signals(inputs: Sender<Input>) -> Result<(), StartError> {
+    let failed = |source| StartError::System {
+        action: "watch for signals",
+        source,
+    };
+    let (receiver, sender) = UnixStream::pair().map_err(failed)?;
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let sender = sender.try_clone().map_err(failed)?;
+        signal_hook::low_level::pipe::register(signal, sender).map_err(failed)?;
+    }
+    let mut receiver = Async::new(receiver).map_err(failed)?;
+    super::spawn(async move {
+        // Kept open as long as signals are waited for.
+        let _sender = sender;
+        let mut byte = [0];
+        while receiver.read_exact(&mut byte).await.is_ok() {
+            let _ = inputs.send(Input::Terminate).await;
+        }
+    });
+    Ok(())
+}
+
+/// Log lines go to standard error: the journal, or a person.
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CORACLE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_target(false)
+        .try_init();
+}
+
+fn access(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> StartError {
+    let path = path.to_owned();
+    move |source| StartError::Access {
+        action,
+        path,
+        source,
+    }
+}

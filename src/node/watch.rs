@@ -1,0 +1,84 @@
+//! When is the manifest directory looked at? At every hint of inotify, and from time to time in case there was none.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use inotify::{EventMask, Inotify, WatchMask};
+use smol::Async;
+
+/// Changes below one directory, or of one file.
+#[derive(Debug)]
+pub(super) struct Watch {
+    target: PathBuf,
+    inotify: Inotify,
+    readiness: Async<OwnedFd>,
+    watching: bool,
+}
+
+impl Watch {
+    /// Never fails for want of the target: that may come later.
+    pub(super) fn new(target: &Path) -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let readiness = Async::new(inotify.as_fd().try_clone_to_owned()?)?;
+        let mut watch = Self {
+            target: target.to_owned(),
+            inotify,
+            readiness,
+            watching: false,
+        };
+        watch.ensure();
+        Ok(watch)
+    }
+
+    /// Watches the target if it is there.
+    pub(super) fn ensure(&mut self) {
+        if self.watching {
+            return;
+        }
+        let mask = WatchMask::CLOSE_WRITE
+            | WatchMask::MOVED_TO
+            | WatchMask::MOVED_FROM
+            | WatchMask::CREATE
+            | WatchMask::MODIFY
+            | WatchMask::DELETE
+            | WatchMask::DELETE_SELF
+            | WatchMask::MOVE_SELF;
+        self.watching = self.inotify.watches().add(&self.target, mask).is_ok();
+    }
+
+    /// Waits for a change, at most `patience`. Returns the files that are now complete.
+    pub(super) async fn next(&mut self, patience: Duration) -> BTreeSet<PathBuf> {
+        let changed = async { self.readiness.readable().await.is_ok() };
+        let timeout = async {
+            smol::Timer::after(patience).await;
+            false
+        };
+        if !smol::future::or(changed, timeout).await {
+            return BTreeSet::new();
+        }
+        let mut closed = BTreeSet::new();
+        let mut buffer = [0; 4096];
+        while let Ok(events) = self.inotify.read_events(&mut buffer) {
+            for event in events {
+                let complete = EventMask::CLOSE_WRITE | EventMask::MOVED_TO;
+                if event.mask.intersects(complete) {
+                    closed.insert(
+                        event
+                            .name
+                            .map_or_else(|| self.target.clone(), |name| self.target.join(name)),
+                    );
+                }
+                if event
+                    .mask
+                    .intersects(EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED)
+                {
+                    self.watching = false;
+                }
+            }
+        }
+        closed
+    }
+}

@@ -1,0 +1,107 @@
+//! What is mounted where? Mounting, unmounting and the mount table.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use procfs::ProcError;
+use procfs::process::Process;
+
+/// One line of the mount table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Where.
+    pub target: PathBuf,
+    /// File system type: `cgroup2`, `tmpfs`.
+    pub kind: String,
+    /// Super block options without values: `memory`, `rw`.
+    pub super_options: Vec<String>,
+}
+
+/// The mount table of this process.
+pub fn table() -> io::Result<Vec<Mount>> {
+    let list = Process::myself()
+        .and_then(|me| me.mountinfo())
+        .map_err(proc_error)?;
+    Ok(list
+        .into_iter()
+        .map(|entry| Mount {
+            target: entry.mount_point,
+            kind: entry.fs_type,
+            super_options: entry
+                .super_options
+                .into_iter()
+                .map(|(name, value)| match value {
+                    Some(value) => format!("{name}={value}"),
+                    None => name,
+                })
+                .collect(),
+        })
+        .collect())
+}
+
+/// Makes `path` a mount point of its own whose mounts do not spread to or from other namespaces' peers.
+/// Doing it again changes nothing.
+pub fn make_private(path: &Path) -> io::Result<()> {
+    if !table()?.iter().any(|mount| mount.target == path) {
+        mount(
+            Some(path),
+            path,
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        )?;
+    }
+    mount(
+        None::<&str>,
+        path,
+        None::<&str>,
+        MsFlags::MS_PRIVATE,
+        None::<&str>,
+    )?;
+    Ok(())
+}
+
+/// Mounts a tmpfs, without swap where the kernel can (Linux 6.4) and `noswap` asks for it. A mounted one is left
+/// as it is.
+pub fn tmpfs(path: &Path, size_bytes: Option<u64>, noswap: bool) -> io::Result<()> {
+    if table()?.iter().any(|mount| mount.target == path) {
+        return Ok(());
+    }
+    let size = size_bytes
+        .map(|bytes| format!("size={bytes}"))
+        .unwrap_or_default();
+    let with_noswap = if size.is_empty() {
+        "noswap".to_owned()
+    } else {
+        format!("{size},noswap")
+    };
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let try_mount = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
+    if noswap && try_mount(&with_noswap).is_ok() {
+        return Ok(());
+    }
+    Ok(try_mount(&size)?)
+}
+
+/// Unmounts `path` and everything mounted on or below it, lazily; nothing there is fine.
+pub fn unmount_below(path: &Path) -> io::Result<()> {
+    let mut targets: Vec<PathBuf> = table()?
+        .into_iter()
+        .map(|mount| mount.target)
+        .filter(|target| target.starts_with(path))
+        .collect();
+    targets.sort_unstable();
+    for target in targets.into_iter().rev() {
+        match umount2(&target, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+fn proc_error(error: ProcError) -> io::Error {
+    io::Error::other(error)
+}
