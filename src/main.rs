@@ -5,17 +5,24 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
-    match (args.next(), args.next()) {
-        // Before anything else, so that no thread exists yet: containers are cloned from this process.
-        (Some(face), Some(config)) if face == "shim" => {
-            report(coracle::shim::run(Path::new(&config)))
-        }
-        _ => coracle::cli::main(),
+    // Before anything that could start a thread: a shim must have one only.
+    if let (Some(face), Some(config)) = (args.next(), args.next())
+        && face == "shim"
+    {
+        return match coracle::shim::run(Path::new(&config)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                use std::io::Write;
+                let mut text = format!("error: {error}");
+                let mut cause = std::error::Error::source(&error);
+                while let Some(next) = cause {
+                    text.push_str(&format!("\n  caused by: {next}"));
+                    cause = next.source();
+                }
+                let _ = writeln!(std::io::stderr(), "{text}");
+                ExitCode::FAILURE
+            }
+        };
     }
-}
-fn report<E: std::error::Error>(result: Result<(), E>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    ExitCode::SUCCESS
 }

@@ -1,4 +1,51 @@
 //! Who holds the pod? One single-threaded process a pod, re-executed from the same binary: the parent of its
 //! containers, the reader of their output, and the only code that calls libcontainer.
+//!
+//! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
+//! and reaps; [`container`] starts a container ([`rootfs`], [`executor`], [`status`]), [`exec`] a program in one;
+//! [`log`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
+//! the agent.
+//!
+//! Signals: SIGCHLD, SIGHUP, SIGINT and SIGTERM are blocked and read from a descriptor. HUP and INT mean nothing to a
+//! shim. TERM is the system's good-bye (it reaches the containers as well): the shim leaves once none of them runs.
 
+pub mod frame;
 pub mod protocol;
+
+mod connection;
+mod container;
+mod error;
+mod exec;
+mod executor;
+mod exit;
+mod log;
+mod pod;
+mod record;
+mod rootfs;
+mod rotate;
+mod server;
+mod setup;
+mod status;
+
+use std::path::Path;
+
+pub use error::ShimError;
+
+/// Holds a pod until it is shut down. `config_path` is a [`protocol::ShimConfig`] as JSON. Must be called before the
+/// process has a second thread.
+pub fn run(config_path: &Path) -> Result<(), ShimError> {
+    let config = setup::read_config(config_path)?;
+    let hierarchies = setup::enter(&config)?;
+    let signals = setup::watch_signals()?;
+    let listener = setup::listen(&config.run_dir)?;
+    status::install();
+    server::serve(pod::Pod::new(config, hierarchies), listener, signals)
+}
+
+/// One line to the shim's own log, which is its standard error. A full disk must not stop a pod.
+fn warn(message: std::fmt::Arguments<'_>) {
+    use std::io::Write;
+    let (seconds, nanos) = crate::sys::clock::wall_ns();
+    let stamp = log::rfc3339_nano(seconds, nanos);
+    let _ = writeln!(std::io::stderr(), "{stamp} {message}");
+}

@@ -1,5 +1,12 @@
 //! What does Linux need? Thin wrappers around system calls; all `unsafe` lives here. No policy, no Kubernetes words.
 
+pub mod beneath;
+pub mod cgroup_join;
 pub mod clock;
+pub mod fdpass;
 pub mod file;
+pub mod loopback;
 pub mod mount;
+pub mod process;
+pub mod pty;
+pub mod signals;

@@ -1,0 +1,439 @@
+//! How is a container started through libcontainer, and what is left to undo after it?
+//!
+//! libcontainer changes its caller (working directory, dumpable flag), leaks descriptors and children when it fails,
+//! and loses causes; all of that is set right here, around the only calls to it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use libcontainer::container::Container as Engine;
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::syscall::syscall::SyscallType;
+use nix::fcntl::OFlag;
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use serde::Deserialize;
+
+use super::error::chain;
+use super::executor::Program;
+use super::log::Log;
+use super::protocol::{ContainerRecord, StartRequest};
+use super::status::{Said, Status};
+use super::{ShimError, rootfs, setup, warn};
+use crate::layout;
+use crate::spec::{Stamp, Time, Wall};
+use crate::sys::cgroup_join::{self, Hierarchy};
+use crate::sys::{clock, fdpass, process};
+
+/// What a shim knows of one container: its newest attempt.
+pub(super) struct Container {
+    pub(super) record: ContainerRecord,
+    pub(super) request: StartRequest,
+    /// The container's cgroup.
+    pub(super) group: String,
+    /// OOM kills counted in it before the start.
+    pub(super) oom_before: u64,
+    pub(super) log: Log,
+    /// The writing end of its standard input, if kept open.
+    _stdin: Option<OwnedFd>,
+}
+
+/// The parts of `config.json` the shim needs itself.
+#[derive(Deserialize)]
+struct Bundle {
+    process: BundleProcess,
+    linux: BundleLinux,
+}
+
+#[derive(Deserialize)]
+struct BundleProcess {
+    user: BundleUser,
+    cwd: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct BundleUser {
+    uid: u32,
+    gid: u32,
+}
+
+#[derive(Deserialize)]
+struct BundleLinux {
+    #[serde(rename = "cgroupsPath")]
+    cgroups_path: String,
+}
+
+/// Both clocks now.
+pub(super) fn now() -> Stamp {
+    Stamp {
+        time: Time(clock::boot_ms()),
+        wall: Wall(clock::wall_us()),
+    }
+}
+
+/// Where things are for every start of a pod.
+pub(super) struct Place<'a> {
+    pub(super) run_dir: &'a Path,
+    pub(super) hierarchies: &'a [Hierarchy],
+}
+
+impl Place<'_> {
+    fn states(&self) -> PathBuf {
+        self.run_dir.join("libcontainer")
+    }
+
+    /// Creates and starts a container. On an error nothing is left of it.
+    pub(super) fn start(&self, request: StartRequest) -> Result<Container, ShimError> {
+        let bundle = read_bundle(&request.bundle)?;
+        let group = bundle.linux.cgroups_path.clone();
+        let before = own_fds();
+        let result = rootfs::prepare(&request, &bundle.process.cwd)
+            .and_then(|()| self.launch(&request, &bundle));
+        process_restored();
+        match result {
+            Ok(launched) => Ok(Container {
+                record: launched.record,
+                oom_before: launched.oom_before,
+                log: launched.log,
+                _stdin: launched.stdin,
+                request,
+                group,
+            }),
+            Err(error) => {
+                close_leaked(&before);
+                reap_leaked();
+                self.remove(&request, &group);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends and removes all of an attempt: processes, cgroup, libcontainer's state, mounts, writable layer.
+    pub(super) fn remove(&self, request: &StartRequest, group: &str) {
+        self.remove_state(&request.container, group);
+        if let Err(error) = rootfs::remove(request) {
+            warn(format_args!("{}, ignoring", chain(&error)));
+        }
+    }
+
+    /// Removes what libcontainer keeps of a container: its own `delete` fails for ever on nested cgroups.
+    pub(super) fn remove_state(&self, container: &str, group: &str) {
+        cgroup_join::kill(self.hierarchies, group);
+        cgroup_join::remove(self.hierarchies, group);
+        let state = self.states().join(container);
+        match fs::remove_dir_all(&state) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => warn(format_args!(
+                "could not remove `{}`: {error}, ignoring",
+                state.display()
+            )),
+            _ => {}
+        }
+    }
+
+    fn launch(&self, request: &StartRequest, bundle: &Bundle) -> Result<Launched, ShimError> {
+        let oom_before = cgroup_join::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
+        let status = Status::open()?;
+        let mut streams = Streams::open(request, bundle, self.run_dir)?;
+        let mut engine = match self.create(request, &status, &mut streams) {
+            Ok(engine) => engine,
+            Err(error) => return Err(explain(status.read(), error)),
+        };
+        let pid = engine.pid().map_or(0, |pid| pid.as_raw());
+        let launched = self.begin(request, &mut engine, pid, status, streams);
+        if launched.is_err() {
+            end(pid);
+        }
+        let (record, log, stdin) = launched?;
+        Ok(Launched {
+            record,
+            oom_before,
+            log,
+            stdin,
+        })
+    }
+
+    fn create(
+        &self,
+        request: &StartRequest,
+        status: &Status,
+        streams: &mut Streams,
+    ) -> Result<Engine, String> {
+        let program = Program {
+            status: status.number(),
+        };
+        let states = self.states();
+        fs::create_dir_all(&states)
+            .map_err(|error| format!("could not make `{}`: {error}", states.display()))?;
+        let mut builder = ContainerBuilder::new(request.container.clone(), SyscallType::default())
+            .with_root_path(states)
+            .map_err(|error| chain(&error))?
+            .with_executor(program);
+        if let Some(console) = &streams.console {
+            builder = builder.with_console_socket(Some(console.path.clone()));
+        }
+        if let Some([stdin, stdout, stderr]) = streams.inner.take() {
+            builder = builder
+                .with_stdin(stdin)
+                .with_stdout(stdout)
+                .with_stderr(stderr);
+        }
+        builder
+            .as_init(&request.bundle)
+            .with_systemd(false)
+            .build()
+            .map_err(|error| chain(&error))
+    }
+
+    fn begin(
+        &self,
+        request: &StartRequest,
+        engine: &mut Engine,
+        pid: i32,
+        status: Status,
+        streams: Streams,
+    ) -> Result<(ContainerRecord, Log, Option<OwnedFd>), ShimError> {
+        let (stdout, stderr, stdin) = streams.outer()?;
+        set_oom_score(pid, request.oom_score_adj);
+        let pid_start = start_time(pid).map_err(ShimError::system("read the start time"))?;
+        let started = now();
+        if let Err(error) = engine.start() {
+            return Err(explain(status.read(), chain(&error)));
+        }
+        if let Some(message) = status.read().run {
+            return Err(ShimError::Run(message));
+        }
+        let record = ContainerRecord {
+            container: request.container.clone(),
+            attempt: request.attempt,
+            image_id: request.image_id.clone(),
+            pid: u32::try_from(pid).unwrap_or(0),
+            pid_start,
+            started,
+            stop_sent: None,
+            exit: None,
+            previous: None,
+        };
+        let log = Log::new(
+            layout::log_file(&request.log_dir, request.attempt),
+            request.log_max_bytes,
+            request.log_max_files,
+            stdout,
+            stderr,
+        );
+        Ok((record, log, stdin))
+    }
+}
+
+struct Launched {
+    record: ContainerRecord,
+    oom_before: u64,
+    log: Log,
+    stdin: Option<OwnedFd>,
+}
+
+fn read_bundle(bundle: &Path) -> Result<Bundle, ShimError> {
+    let path = bundle.join("config.json");
+    let text = fs::read(&path).map_err(ShimError::path("read", &path))?;
+    serde_json::from_slice(&text).map_err(|source| ShimError::Json { path, source })
+}
+
+/// The best known reason of a failure, by what the children said.
+fn explain(said: Said, error: String) -> ShimError {
+    match said {
+        Said { run: Some(run), .. } => ShimError::Run(run),
+        Said {
+            event: Some(event), ..
+        } => ShimError::Create(format!("{error}: {event}")),
+        _ => ShimError::Create(error),
+    }
+}
+
+/// The two sides of a container's standard streams.
+struct Streams {
+    console: Option<Console>,
+    /// What the container gets: in, out, err.
+    inner: Option<[OwnedFd; 3]>,
+    /// What the shim keeps: out, err, in.
+    outer: Option<(OwnedFd, OwnedFd, Option<OwnedFd>)>,
+}
+
+struct Console {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl Streams {
+    fn open(request: &StartRequest, bundle: &Bundle, run_dir: &Path) -> Result<Self, ShimError> {
+        if request.tty {
+            return Ok(Self {
+                console: Some(Console::listen(run_dir, &request.container)?),
+                inner: None,
+                outer: None,
+            });
+        }
+        let (out_read, out_write) = pipe()?;
+        let (err_read, err_write) = pipe()?;
+        let (stdin, kept) = if request.stdin {
+            let (read, write) = pipe()?;
+            (read, Some(write))
+        } else {
+            let null = Path::new("/dev/null");
+            let file = fs::File::open(null).map_err(ShimError::path("open", null))?;
+            (file.into(), None)
+        };
+        for reader in [&out_read, &err_read] {
+            fdpass::set_nonblocking(reader).map_err(ShimError::system("set up a log pipe"))?;
+        }
+        // Programs open /dev/stdout and /dev/stderr by name, as their own user.
+        let BundleUser { uid, gid } = bundle.process.user;
+        for writer in [&out_write, &err_write] {
+            std::os::unix::fs::fchown(writer, Some(uid), Some(gid))
+                .map_err(ShimError::system("give a log pipe to the container's user"))?;
+        }
+        Ok(Self {
+            console: None,
+            inner: Some([stdin, out_write, err_write]),
+            outer: Some((out_read, err_read, kept)),
+        })
+    }
+
+    /// What the shim keeps: stdout or the terminal, stderr, stdin.
+    fn outer(self) -> Result<(OwnedFd, Option<OwnedFd>, Option<OwnedFd>), ShimError> {
+        if let Some((stdout, stderr, stdin)) = self.outer {
+            return Ok((stdout, Some(stderr), stdin));
+        }
+        let missing = || ShimError::Create("no terminal came from the container".to_owned());
+        let console = self.console.as_ref().ok_or_else(missing)?;
+        let master = console.receive()?.ok_or_else(missing)?;
+        Ok((master, None, None))
+    }
+}
+
+impl Console {
+    fn listen(run_dir: &Path, container: &str) -> Result<Self, ShimError> {
+        let name = format!("{container}.tty");
+        let path = run_dir.join(&name);
+        let _ = fs::remove_file(&path);
+        // By relative name: socket addresses are at most 107 bytes.
+        std::env::set_current_dir(run_dir).map_err(ShimError::path("enter", run_dir))?;
+        let listener = UnixListener::bind(&name);
+        let root = Path::new("/");
+        std::env::set_current_dir(root).map_err(ShimError::path("enter", root))?;
+        let listener = listener.map_err(ShimError::path("bind", &path))?;
+        Ok(Self { listener, path })
+    }
+
+    /// The terminal's master, which the container's first process sent while it was created.
+    fn receive(&self) -> Result<Option<OwnedFd>, ShimError> {
+        let failed = || ShimError::system("receive the container's terminal");
+        let (socket, _) = self.listener.accept().map_err(failed())?;
+        let mut fds = Vec::new();
+        fdpass::receive(socket.as_fd(), &mut [0; 4096], &mut fds).map_err(failed())?;
+        let master = fds.pop();
+        if let Some(master) = &master {
+            fdpass::set_nonblocking(master).map_err(failed())?;
+        }
+        Ok(master)
+    }
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd), ShimError> {
+    nix::unistd::pipe2(OFlag::O_CLOEXEC)
+        .map_err(|errno| ShimError::system("open a pipe")(errno.into()))
+}
+
+fn set_oom_score(pid: i32, score: i32) {
+    if let Err(error) = fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string()) {
+        warn(format_args!(
+            "could not set oom_score_adj of {pid} to {score}: {error}, ignoring"
+        ));
+    }
+}
+
+/// Field 22 of `/proc/<pid>/stat`.
+fn start_time(pid: i32) -> io::Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name in parentheses may hold anything, also parentheses.
+    text.rsplit(") ")
+        .next()
+        .and_then(|rest| rest.split(' ').nth(19))
+        .and_then(|field| field.parse().ok())
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// What libcontainer changed in its caller is set back.
+fn process_restored() {
+    let _ = std::env::set_current_dir("/");
+    let _ = process::set_dumpable(true);
+    setup::restore_oom_score();
+    process::trim_memory();
+}
+
+/// Kills a child and waits for it.
+fn end(pid: i32) {
+    if pid <= 0 {
+        return;
+    }
+    let _ = process::kill(pid, libc::SIGKILL);
+    while waitpid(Pid::from_raw(pid), None) == Err(nix::Error::EINTR) {}
+}
+
+fn own_fds() -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc/self/fd") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Closes the sockets and pipes a failed create left. Folders stay: a library keeps its handle on `/proc` for good.
+fn close_leaked(before: &[i32]) {
+    if before.is_empty() {
+        return;
+    }
+    for fd in own_fds() {
+        let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+        let link = link.to_string_lossy();
+        let leaked = link.starts_with("socket:") || link.starts_with("pipe:");
+        if leaked && !before.contains(&fd) {
+            process::close_leaked(fd);
+        }
+    }
+}
+
+/// Kills and reaps the children a failed create left, known by the names libcontainer gives them.
+fn reap_leaked() {
+    let children = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    for pid in children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+    {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if name.starts_with("youki:") {
+            end(pid);
+        }
+    }
+}
+
+/// Reaps one child that has ended, if there is one.
+pub(super) fn reap_next() -> Option<nix::sys::wait::WaitStatus> {
+    loop {
+        match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {
+            Ok(nix::sys::wait::WaitStatus::StillAlive) => return None,
+            Ok(status) => return Some(status),
+            Err(nix::Error::EINTR) => {}
+            Err(_) => return None,
+        }
+    }
+}

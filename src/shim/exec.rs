@@ -1,0 +1,347 @@
+//! How does a program start in a running container? Made by hand, not by libcontainer's tenant builder, which applies
+//! no seccomp filter, runs as root and leaks.
+//!
+//! The shim forks a **courier**, which joins the container's cgroup and namespaces and forks a sibling of itself (so a
+//! child of the shim) in the container's pid namespace: the **program**. It takes on the identity of the bundle's
+//! `config.json` in the order libcontainer does, and execs.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use libcontainer::capabilities;
+use libcontainer::oci_spec::runtime::{Process, Spec};
+use libcontainer::seccomp::initialize_seccomp;
+use libcontainer::syscall::Syscall;
+use libcontainer::syscall::syscall::create_syscall;
+use nix::sched::{CloneFlags, setns};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
+use super::ShimError;
+use super::container::Container;
+use super::error::chain;
+use super::executor::{self, DEFAULT_PATH};
+use super::protocol::ExecRequest;
+use super::status::{Status, say};
+use crate::sys::cgroup_join::{self, Hierarchy};
+use crate::sys::process::{self, Fork};
+use crate::sys::{fdpass, pty, signals};
+
+/// A running program.
+#[derive(Debug)]
+pub(super) struct Started {
+    /// Its pid, also that of its session.
+    pub(super) pid: i32,
+    /// The master of its terminal.
+    pub(super) terminal: Option<OwnedFd>,
+}
+
+/// Starts a program; returns when it runs or cannot. `stdio` is standard input, output and error without a terminal.
+pub(super) fn start(
+    container: &Container,
+    hierarchies: &[Hierarchy],
+    request: &ExecRequest,
+    stdio: &[OwnedFd],
+) -> Result<Started, ShimError> {
+    if !request.tty && stdio.len() != 3 {
+        return Err(ShimError::Request(format!(
+            "exec needs three open files, {} came",
+            stdio.len()
+        )));
+    }
+    let status = Status::open()?;
+    let number = status.number();
+    let (near, far) = fdpass::pair().map_err(ShimError::system("make a socket pair"))?;
+    let job = Job {
+        container,
+        hierarchies,
+        request,
+        stdio,
+        status: number,
+        terminal: far,
+    };
+    match process::fork().map_err(ShimError::system("fork"))? {
+        Fork::Child => {
+            let failure = job.courier();
+            say(number, 'E', &failure);
+            process::exit_now(1);
+        }
+        Fork::Parent(courier) => {
+            drop(job);
+            let said = status.read();
+            while waitpid(Pid::from_raw(courier), None) == Err(nix::Error::EINTR) {}
+            let failed = said
+                .run
+                .map(ShimError::Run)
+                .or(said.event.map(ShimError::Create));
+            match (said.pid, failed) {
+                (Some(pid), None) => Ok(Started {
+                    pid,
+                    terminal: receive_terminal(near.as_fd(), request.tty)?,
+                }),
+                (pid, failed) => {
+                    if let Some(pid) = pid {
+                        let _ = process::kill(pid, libc::SIGKILL);
+                        while waitpid(Pid::from_raw(pid), None) == Err(nix::Error::EINTR) {}
+                    }
+                    Err(failed.unwrap_or_else(|| {
+                        ShimError::Create("the container ended meanwhile".to_owned())
+                    }))
+                }
+            }
+        }
+    }
+}
+
+fn receive_terminal(socket: BorrowedFd<'_>, tty: bool) -> Result<Option<OwnedFd>, ShimError> {
+    if !tty {
+        return Ok(None);
+    }
+    let mut fds = Vec::new();
+    fdpass::receive(socket, &mut [0; 16], &mut fds)
+        .map_err(ShimError::system("receive the program's terminal"))?;
+    Ok(fds.pop())
+}
+
+/// All a courier and its program need; lives in forked children only.
+struct Job<'a> {
+    container: &'a Container,
+    hierarchies: &'a [Hierarchy],
+    request: &'a ExecRequest,
+    stdio: &'a [OwnedFd],
+    status: i32,
+    terminal: OwnedFd,
+}
+
+impl Job<'_> {
+    /// Forks the program in the container; in the program, becomes it. Returns only what failed.
+    fn courier(&self) -> String {
+        let fork = self.read_spec().and_then(|spec| {
+            self.enter()?;
+            let fork = process::fork_sibling().map_err(told("fork"))?;
+            Ok((fork, spec))
+        });
+        match fork {
+            Ok((Fork::Parent(pid), _)) => {
+                say(self.status, 'P', &pid.to_string());
+                process::exit_now(0);
+            }
+            Ok((Fork::Child, spec)) => self.program(&spec).err().unwrap_or_default(),
+            Err(message) => message,
+        }
+    }
+
+    fn read_spec(&self) -> Result<Spec, String> {
+        let path = self.container.request.bundle.join("config.json");
+        Spec::load(&path).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
+    }
+
+    /// Joins cgroup and namespaces of the container. The pid namespace takes effect in children only.
+    fn enter(&self) -> Result<(), String> {
+        let score = self.container.request.oom_score_adj.to_string();
+        // Without the right to lower it, it stays what the shim has.
+        let _ = std::fs::write("/proc/self/oom_score_adj", score);
+        cgroup_join::join(self.hierarchies, &self.container.group)
+            .map_err(told("join the container's cgroup"))?;
+        let pid = self.container.record.pid;
+        let kinds = [
+            ("user", CloneFlags::CLONE_NEWUSER),
+            ("ipc", CloneFlags::CLONE_NEWIPC),
+            ("uts", CloneFlags::CLONE_NEWUTS),
+            ("net", CloneFlags::CLONE_NEWNET),
+            ("pid", CloneFlags::CLONE_NEWPID),
+            ("cgroup", CloneFlags::CLONE_NEWCGROUP),
+            ("mnt", CloneFlags::CLONE_NEWNS),
+        ];
+        // All are opened first: after the last one, /proc is the container's.
+        let mut files = Vec::new();
+        for (name, flag) in kinds {
+            let theirs = PathBuf::from(format!("/proc/{pid}/ns/{name}"));
+            let own = PathBuf::from(format!("/proc/self/ns/{name}"));
+            if let Some(file) = foreign(&theirs, &own)? {
+                files.push((name, flag, file));
+            }
+        }
+        for (name, flag, file) in files {
+            setns(file, flag).map_err(|errno| {
+                format!("could not join the container's {name} namespace: {errno}")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes on the container's identity and becomes the program. In the order of libcontainer's first process.
+    fn program(&self, spec: &Spec) -> Result<(), String> {
+        let process = spec.process().as_ref().ok_or("the bundle has no process")?;
+        nix::unistd::setsid().map_err(told_nix("make a session"))?;
+        signals::reset();
+        self.standard_streams(process.user().uid())?;
+        set_limits(process)?;
+        if process.no_new_privileges() == Some(true) {
+            process::set_no_new_privileges().map_err(told("set no_new_privs"))?;
+        }
+        if let Some(mask) = process.user().umask() {
+            nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(mask));
+        }
+        nix::unistd::chdir(process.cwd()).map_err(told_nix("enter the working directory"))?;
+        let syscall = create_syscall();
+        set_identity(process, syscall.as_ref())?;
+        process::cloexec_rest();
+        let seccomp = spec
+            .linux()
+            .as_ref()
+            .and_then(|linux| linux.seccomp().as_ref());
+        let load = || -> Result<(), String> {
+            if let Some(filter) = seccomp {
+                initialize_seccomp(filter).map_err(|error| chain(&error))?;
+            }
+            Ok(())
+        };
+        let early = process.no_new_privileges().is_none();
+        if early {
+            load()?;
+        }
+        capabilities::reset_effective(syscall.as_ref()).map_err(|error| chain(&error))?;
+        if let Some(wanted) = process.capabilities() {
+            capabilities::drop_privileges(wanted, syscall.as_ref())
+                .map_err(|error| chain(&error))?;
+        }
+        let env = self.environment(process);
+        let path = env
+            .get("PATH")
+            .map_or(DEFAULT_PATH, String::as_str)
+            .to_owned();
+        let env: Vec<CString> = env
+            .iter()
+            .map(|(name, value)| process::c_string(format!("{name}={value}")))
+            .collect();
+        if !early {
+            load()?;
+        }
+        let message = executor::run(&self.request.argv, &path, &env);
+        say(self.status, 'R', &message);
+        process::exit_now(127);
+    }
+
+    fn standard_streams(&self, uid: u32) -> Result<(), String> {
+        if self.request.tty {
+            return self.take_terminal(uid).map_err(told("make a terminal"));
+        }
+        for (number, fd) in (0..).zip(self.stdio) {
+            process::place_fd(fd.as_fd(), number).map_err(told("set up standard streams"))?;
+        }
+        Ok(())
+    }
+
+    fn take_terminal(&self, uid: u32) -> io::Result<()> {
+        let (master, slave) = pty::open()?;
+        if let Some((columns, rows)) = self.request.size {
+            pty::set_size(master.as_fd(), columns, rows)?;
+        }
+        std::os::unix::fs::fchown(&slave, Some(uid), None)?;
+        fdpass::send(self.terminal.as_fd(), b"t", &[master.as_fd()])?;
+        for number in 0..3 {
+            process::place_fd(slave.as_fd(), number)?;
+        }
+        pty::control(slave.as_fd())
+    }
+
+    fn environment(&self, process: &Process) -> BTreeMap<String, String> {
+        let own = process.env().clone().unwrap_or_default();
+        let mut env: BTreeMap<String, String> = own
+            .iter()
+            .chain(&self.request.env)
+            .filter_map(|entry| entry.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        if !env.contains_key("HOME") {
+            let home = home_of(process.user().uid()).unwrap_or_else(|| "/".to_owned());
+            env.insert("HOME".to_owned(), home);
+        }
+        if self.request.tty && !env.contains_key("TERM") {
+            env.insert("TERM".to_owned(), "xterm".to_owned());
+        }
+        env
+    }
+}
+
+/// Opens a namespace file unless the caller is in that namespace already.
+fn foreign(theirs: &Path, own: &Path) -> Result<Option<File>, String> {
+    let of = |path: &Path| -> Result<(u64, u64), String> {
+        let found = std::fs::metadata(path)
+            .map_err(|error| format!("could not look at `{}`: {error}", path.display()))?;
+        Ok((found.dev(), found.ino()))
+    };
+    if of(theirs)? == of(own)? {
+        return Ok(None);
+    }
+    File::open(theirs)
+        .map(Some)
+        .map_err(|error| format!("could not open `{}`: {error}", theirs.display()))
+}
+
+fn set_limits(process: &Process) -> Result<(), String> {
+    for limit in process.rlimits().iter().flatten() {
+        // The discriminants are the kernel's numbers on most architectures, so go by name.
+        let name = format!("{:?}", limit.typ());
+        let number = match name.as_str() {
+            "RlimitCpu" => libc::RLIMIT_CPU,
+            "RlimitFsize" => libc::RLIMIT_FSIZE,
+            "RlimitData" => libc::RLIMIT_DATA,
+            "RlimitStack" => libc::RLIMIT_STACK,
+            "RlimitCore" => libc::RLIMIT_CORE,
+            "RlimitRss" => libc::RLIMIT_RSS,
+            "RlimitNproc" => libc::RLIMIT_NPROC,
+            "RlimitNofile" => libc::RLIMIT_NOFILE,
+            "RlimitMemlock" => libc::RLIMIT_MEMLOCK,
+            "RlimitAs" => libc::RLIMIT_AS,
+            "RlimitLocks" => libc::RLIMIT_LOCKS,
+            "RlimitSigpending" => libc::RLIMIT_SIGPENDING,
+            "RlimitMsgqueue" => libc::RLIMIT_MSGQUEUE,
+            "RlimitNice" => libc::RLIMIT_NICE,
+            "RlimitRtprio" => libc::RLIMIT_RTPRIO,
+            "RlimitRttime" => libc::RLIMIT_RTTIME,
+            _ => return Err(format!("unknown resource limit {name}")),
+        };
+        process::set_rlimit(number, limit.soft(), limit.hard())
+            .map_err(|error| format!("could not set {name}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn set_identity(process: &Process, syscall: &dyn Syscall) -> Result<(), String> {
+    let user = process.user();
+    let groups: Vec<nix::unistd::Gid> = user
+        .additional_gids()
+        .iter()
+        .flatten()
+        .map(|gid| nix::unistd::Gid::from_raw(*gid))
+        .collect();
+    nix::unistd::setgroups(&groups).map_err(told_nix("set supplementary groups"))?;
+    syscall
+        .set_id(user.uid().into(), user.gid().into())
+        .map_err(|error| format!("could not set user and group: {}", chain(&error)))
+}
+
+/// The home folder of a user by the container's own `/etc/passwd`.
+fn home_of(uid: u32) -> Option<String> {
+    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    let wanted = uid.to_string();
+    text.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.nth(2)? == wanted).then(|| fields.nth(2).unwrap_or("/").to_owned())
+    })
+}
+
+fn told(what: &'static str) -> impl Fn(io::Error) -> String {
+    move |error| format!("could not {what}: {error}")
+}
+
+fn told_nix(what: &'static str) -> impl Fn(nix::Error) -> String {
+    move |errno| format!("could not {what}: {}", errno.desc())
+}

@@ -1,0 +1,163 @@
+//! How does the container's first process become its program? In place of libcontainer's default, which rejects a
+//! program that is not executable for others and leaves signals blocked.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use libcontainer::oci_spec::runtime::Spec;
+use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
+
+use super::status::say;
+use crate::sys::{process, signals};
+
+/// Search path of a program that has none.
+pub(super) const DEFAULT_PATH: &str =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Tells through the status pipe why a program cannot be run.
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    /// The status pipe's number.
+    pub(super) status: i32,
+}
+
+impl Executor for Program {
+    fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
+        let (args, path) = command(spec);
+        find(&args, &path).map(drop).map_err(|message| {
+            say(self.status, 'R', &message);
+            ExecutorValidationError::ArgValidationError(message)
+        })
+    }
+
+    fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
+        let (args, path) = command(spec);
+        let env: Vec<CString> = std::env::vars_os()
+            .map(|(name, value)| {
+                let mut entry = name;
+                entry.push("=");
+                entry.push(value);
+                process::c_string(entry)
+            })
+            .collect();
+        let message = run(&args, &path, &env);
+        say(self.status, 'R', &message);
+        // Nothing of the shim's may run on in the container: no exit handlers, no unwinding.
+        process::exit_now(128);
+    }
+}
+
+fn command(spec: &Spec) -> (Vec<String>, String) {
+    let process = spec.process().as_ref();
+    let args = process
+        .and_then(|process| process.args().clone())
+        .unwrap_or_default();
+    let path = process
+        .and_then(|process| process.env().as_ref())
+        .and_then(|env| env.iter().find_map(|entry| entry.strip_prefix("PATH=")))
+        .unwrap_or(DEFAULT_PATH);
+    (args, path.to_owned())
+}
+
+/// Becomes the program, or says why not.
+pub(super) fn run(args: &[String], path: &str, env: &[CString]) -> String {
+    let program = match find(args, path) {
+        Ok(program) => program,
+        Err(message) => return message,
+    };
+    let args: Vec<CString> = args.iter().map(process::c_string).collect();
+    signals::reset();
+    let error = process::exec(&process::c_string(&program), &args, env);
+    format!("exec {}: {}", program.display(), errno_text(&error))
+}
+
+/// The file a command means, or the sentence that says why there is none. Run with the program's own identity.
+fn find(args: &[String], path: &str) -> Result<PathBuf, String> {
+    let Some(name) = args.first().filter(|name| !name.is_empty()) else {
+        return Err("exec: no command specified".to_owned());
+    };
+    if name.contains('/') {
+        return match executable(Path::new(name)) {
+            Ok(()) => Ok(PathBuf::from(name)),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                Err(format!("exec: \"{name}\": permission denied"))
+            }
+            Err(error) => Err(format!(
+                "exec: \"{name}\": stat {name}: {}",
+                errno_text(&error)
+            )),
+        };
+    }
+    let mut denied = false;
+    for folder in path.split(':') {
+        let folder = if folder.is_empty() { "." } else { folder };
+        let candidate = Path::new(folder).join(name);
+        match executable(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(error) => denied |= error.kind() == io::ErrorKind::PermissionDenied,
+        }
+    }
+    Err(if denied {
+        format!("exec: \"{name}\": permission denied")
+    } else {
+        format!("exec: \"{name}\": executable file not found in $PATH")
+    })
+}
+
+fn executable(path: &Path) -> io::Result<()> {
+    let found = fs::metadata(path)?;
+    if found.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR));
+    }
+    let mode = nix::unistd::AccessFlags::X_OK;
+    // Both real and effective ids are the program's by now.
+    nix::unistd::access(path.as_os_str().as_bytes(), mode)?;
+    Ok(())
+}
+
+/// The system's words for an error, without Rust's `(os error n)`.
+fn errno_text(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(number) => nix::errno::Errno::from_raw(number).desc().to_lowercase(),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(args: &[&str], path: &str) -> String {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        match find(&args, path) {
+            Ok(path) => path.display().to_string(),
+            Err(message) => message,
+        }
+    }
+
+    #[test]
+    fn a_command_is_found_or_refused_in_the_words_people_know() {
+        assert_eq!(text(&["sh"], "/nowhere:/bin"), "/bin/sh");
+        assert_eq!(text(&["/bin/sh"], ""), "/bin/sh");
+        assert_eq!(
+            text(&["foo"], "/bin"),
+            "exec: \"foo\": executable file not found in $PATH"
+        );
+        assert_eq!(
+            text(&["/foo"], "/bin"),
+            "exec: \"/foo\": stat /foo: no such file or directory"
+        );
+        assert_eq!(
+            text(&["/bin"], ""),
+            "exec: \"/bin\": stat /bin: is a directory"
+        );
+        assert_eq!(
+            text(&["/proc/version"], ""),
+            "exec: \"/proc/version\": permission denied"
+        );
+        assert_eq!(text(&[], ""), "exec: no command specified");
+    }
+}

@@ -1,0 +1,24 @@
+//! What survives of a container when the shim does not? One JSON file each, replaced by rename.
+
+use std::fs;
+use std::path::Path;
+
+use super::ShimError;
+use super::protocol::ContainerRecord;
+
+/// Writes `<run_dir>/records/<container>.json`.
+pub(super) fn write(run_dir: &Path, record: &ContainerRecord) -> Result<(), ShimError> {
+    let folder = run_dir.join("records");
+    let path = folder.join(format!("{}.json", record.container));
+    let temporary = folder.join(format!(".{}.tmp", record.container));
+    let text = serde_json::to_vec(record).map_err(|source| ShimError::Json {
+        path: path.clone(),
+        source,
+    })?;
+    let write = || {
+        fs::create_dir_all(&folder)?;
+        fs::write(&temporary, &text)?;
+        fs::rename(&temporary, &path)
+    };
+    write().map_err(ShimError::path("write", &path))
+}

@@ -1,0 +1,153 @@
+//! What does a container see as its files? An overlay of the image's layers under a writable one, and sub-paths of
+//! volumes bound so that no symlink in them can lead outside. All mounts live and die with the shim's namespace.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::ShimError;
+use super::protocol::{StartRequest, SubPath};
+use crate::sys::beneath;
+
+/// The mount point in the bundle.
+pub(super) fn mount_point(bundle: &Path) -> PathBuf {
+    bundle.join("rootfs")
+}
+
+/// Makes all mounts of a start. On an error some may be there: [`remove`] takes them away.
+pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<(), ShimError> {
+    let target = mount_point(&request.bundle);
+    fs::create_dir_all(&target).map_err(ShimError::path("make folder", &target))?;
+    overlay(&target, &request.layers, &request.writable_layer)?;
+    let root = beneath::place(&target).map_err(ShimError::path("open", &target))?;
+    // As other runtimes do: a working folder the image forgot is made.
+    beneath::open_or_make(root.as_fd(), cwd, 0o755)
+        .map_err(ShimError::path("make working folder", cwd))?;
+    request.sub_paths.iter().try_for_each(bind_sub_path)
+}
+
+/// Takes everything of [`prepare`] away, as far as it is there, the writable layer included.
+pub(super) fn remove(request: &StartRequest) -> Result<(), ShimError> {
+    for sub_path in &request.sub_paths {
+        unmount(&sub_path.target)?;
+    }
+    unmount(&mount_point(&request.bundle))?;
+    remove_folder(&request.writable_layer)
+}
+
+fn remove_folder(path: &Path) -> Result<(), ShimError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(ShimError::path("remove", path)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Unmounts all that is mounted at `path`.
+fn unmount(path: &Path) -> Result<(), ShimError> {
+    loop {
+        match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) | Err(Errno::EINTR) => {}
+            Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
+            Err(errno) => return Err(ShimError::path("unmount", path)(errno.into())),
+        }
+    }
+}
+
+/// Mounts `layers` (topmost first) under a fresh `upper`. Every folder is named by a descriptor number relative to
+/// `/proc/self/fd`: mount options must fit a page, and a path may contain the colon or comma that separates them.
+fn overlay(target: &Path, layers: &[PathBuf], writable: &Path) -> Result<(), ShimError> {
+    remove_folder(writable)?;
+    let (upper, work) = (writable.join("upper"), writable.join("work"));
+    for folder in [&upper, &work] {
+        fs::create_dir_all(folder).map_err(ShimError::path("make folder", folder))?;
+    }
+    let open = |path: &PathBuf| beneath::place(path).map_err(ShimError::path("open", path));
+    let lower: Vec<OwnedFd> = layers.iter().map(open).collect::<Result<_, _>>()?;
+    let (upper, work) = (open(&upper)?, open(&work)?);
+    let mut options = String::from("lowerdir=");
+    for (index, layer) in lower.iter().enumerate() {
+        let colon = if index == 0 { "" } else { ":" };
+        // Writing to a String cannot fail.
+        let _ = write!(options, "{colon}{}", layer.as_raw_fd());
+    }
+    let _ = write!(
+        options,
+        ",upperdir={},workdir={}",
+        upper.as_raw_fd(),
+        work.as_raw_fd()
+    );
+    let fds = Path::new("/proc/self/fd");
+    std::env::set_current_dir(fds).map_err(ShimError::path("enter", fds))?;
+    let mounted = mount_overlay(target, &options);
+    let root = Path::new("/");
+    std::env::set_current_dir(root).map_err(ShimError::path("enter", root))?;
+    mounted.map_err(|errno| ShimError::path("mount overlay on", target)(errno.into()))
+}
+
+/// `volatile` spares the disk: the writable layer never outlives its attempt, so nothing in it needs syncing.
+/// Kernels before 5.10 do not know it.
+fn mount_overlay(target: &Path, options: &str) -> nix::Result<()> {
+    let attempt = |options: &str| {
+        mount(
+            Some("overlay"),
+            target,
+            Some("overlay"),
+            MsFlags::empty(),
+            Some(options),
+        )
+    };
+    match attempt(&format!("{options},volatile")) {
+        Err(Errno::EINVAL) => attempt(options),
+        other => other,
+    }
+}
+
+fn bind_sub_path(sub_path: &SubPath) -> Result<(), ShimError> {
+    let SubPath {
+        volume,
+        path,
+        target,
+    } = sub_path;
+    let mode = fs::metadata(volume)
+        .map_err(ShimError::path("look at volume", volume))?
+        .mode();
+    let root = beneath::place(volume).map_err(ShimError::path("open volume", volume))?;
+    let place = beneath::open_or_make(root.as_fd(), path, mode & 0o7777)
+        .map_err(ShimError::path("open sub-path", &volume.join(path)))?;
+    let source = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+    let is_folder = fs::metadata(&source)
+        .map_err(ShimError::path("look at sub-path", &volume.join(path)))?
+        .is_dir();
+    unmount(target)?;
+    make_target(target, is_folder).map_err(ShimError::path("make mount point", target))?;
+    mount(
+        Some(&source),
+        target,
+        None::<&str>,
+        MsFlags::MS_BIND,
+        None::<&str>,
+    )
+    .map_err(|errno| ShimError::path("bind sub-path on", target)(errno.into()))
+}
+
+fn make_target(target: &Path, is_folder: bool) -> io::Result<()> {
+    if is_folder {
+        return fs::create_dir_all(target);
+    }
+    if let Some(parent) = target.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(target)
+        .map(drop)
+}

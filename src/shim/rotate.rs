@@ -1,0 +1,107 @@
+//! Which old logs stay? `<n>.log` is current, `<n>.log.<YYYYMMDD-HHMMSS>` the newest before it, and older ones end in
+//! `.gz`, compressed by a child at the lowest priority: beside a `.tmp`, then renamed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::log::civil;
+use crate::sys::process::{self, Fork};
+
+/// Moves the current log away under the name of second `now`.
+pub(super) fn rename(current: &Path, now: i64) -> io::Result<()> {
+    let [year, month, day, hour, minute, second] = civil(now);
+    let mut target = current.as_os_str().to_owned();
+    target.push(format!(
+        ".{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}"
+    ));
+    fs::rename(current, target)
+}
+
+/// Removes what a crashed compressor left, plain files that have a compressed twin, and the oldest until `max_files`
+/// are left with the current one.
+pub(super) fn prune(current: &Path, max_files: u32) -> io::Result<()> {
+    let mut old = rotated(current)?;
+    old.retain(|path| {
+        let twin = with_suffix(path, ".gz").exists() && !ends_with(path, ".gz");
+        let gone = twin && fs::remove_file(path).is_ok();
+        !gone
+    });
+    let keep = (max_files as usize).saturating_sub(1);
+    let excess = old.len().saturating_sub(keep);
+    for path in &old[..excess] {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Starts a child that compresses all plain old logs but the newest. Says its pid, if there is something to do.
+pub(super) fn compress(current: &Path) -> Option<i32> {
+    let mut plain = rotated(current).ok()?;
+    plain.pop();
+    plain.retain(|path| !ends_with(path, ".gz"));
+    if plain.is_empty() {
+        return None;
+    }
+    match process::fork().ok()? {
+        Fork::Parent(pid) => Some(pid),
+        Fork::Child => {
+            process::set_name(c"coracle-gzip");
+            crate::sys::signals::reset();
+            process::lowest_priority();
+            let failed = plain.iter().any(|path| compress_one(path).is_err());
+            process::exit_now(i32::from(failed));
+        }
+    }
+}
+
+fn compress_one(path: &Path) -> io::Result<()> {
+    let (temporary, target) = (with_suffix(path, ".tmp"), with_suffix(path, ".gz"));
+    let result = write_compressed(path, &temporary);
+    if result.is_err() {
+        let _ = fs::remove_file(&temporary);
+        return result;
+    }
+    fs::rename(&temporary, target)?;
+    fs::remove_file(path)
+}
+
+fn write_compressed(path: &Path, temporary: &Path) -> io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut input = fs::File::open(path)?;
+    let output = fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o640)
+        .open(temporary)?;
+    let mut encoder = flate2::write::GzEncoder::new(output, flate2::Compression::new(6));
+    io::copy(&mut input, &mut encoder)?;
+    encoder.finish().map(drop)
+}
+
+/// Old logs, oldest first: the stamp in the name sorts like the time.
+fn rotated(current: &Path) -> io::Result<Vec<PathBuf>> {
+    let (Some(folder), Some(name)) = (current.parent(), current.file_name()) else {
+        return Ok(Vec::new());
+    };
+    let prefix = format!("{}.", name.to_string_lossy());
+    let mut found: Vec<PathBuf> = fs::read_dir(folder)?
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .map(|entry| entry.path())
+        .filter(|path| !ends_with(path, ".tmp"))
+        .collect();
+    found.sort();
+    Ok(found)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn ends_with(path: &Path, suffix: &str) -> bool {
+    path.to_string_lossy().ends_with(suffix)
+}

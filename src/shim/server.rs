@@ -1,0 +1,239 @@
+//! What happens next in a shim? One poll loop over signals, containers' output, and connections. What ended is
+//! reaped before requests are answered, so no answer is older than what the kernel has said.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+
+use super::connection::Connection;
+use super::error::chain;
+use super::log::Buffer;
+use super::pod::{Ended, Pod};
+use super::protocol::{FailedStep, Message, Reply, Request};
+use super::{ShimError, warn};
+use crate::sys::clock;
+
+/// A shim that holds nothing and that nobody ever talked to leaves after so long.
+const LONELY_MS: u64 = 60_000;
+
+/// Most connections at a time.
+const MOST_CONNECTIONS: usize = 256;
+
+struct Server {
+    pod: Pod,
+    listener: UnixListener,
+    signals: SignalFd,
+    connections: Vec<Connection>,
+    accepted: u64,
+    buffer: Buffer,
+    /// SIGTERM came: leave once nothing runs.
+    leaving: bool,
+}
+
+/// What a poll slot stands for.
+#[derive(Clone, Copy)]
+enum Slot {
+    Signals,
+    Listener,
+    Connection(usize),
+}
+
+/// Serves until the pod is shut down.
+pub(super) fn serve(pod: Pod, listener: UnixListener, signals: SignalFd) -> Result<(), ShimError> {
+    let mut server = Server {
+        pod,
+        listener,
+        signals,
+        connections: Vec::new(),
+        accepted: 0,
+        buffer: Buffer::new(),
+        leaving: false,
+    };
+    let lonely_at = clock::boot_ms() + LONELY_MS;
+    crate::sys::process::trim_memory();
+    loop {
+        let lonely = server.accepted == 0 && clock::boot_ms() >= lonely_at;
+        if lonely || (server.leaving && !server.pod.is_running()) {
+            server.leave();
+            return Ok(());
+        }
+        let done = server.turn(lonely_at)?;
+        if done {
+            server.unlink();
+            return Ok(());
+        }
+    }
+}
+
+impl Server {
+    /// Waits for something and does it. Says whether the shim is done.
+    fn turn(&mut self, lonely_at: u64) -> Result<bool, ShimError> {
+        let timeout = match self.accepted {
+            0 => {
+                let left = lonely_at.saturating_sub(clock::boot_ms());
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            }
+            _ => PollTimeout::NONE,
+        };
+        let (ready, output) = self.wait(timeout)?;
+        for slot in &ready {
+            if let Slot::Signals = slot {
+                self.signalled();
+            }
+        }
+        for (name, index) in output {
+            if let Some(container) = self.pod.containers.get_mut(&name) {
+                container.log.read(index, &mut self.buffer);
+            }
+        }
+        let mut done = false;
+        for slot in &ready {
+            match slot {
+                Slot::Signals => {}
+                Slot::Listener => self.accept(),
+                Slot::Connection(index) => done |= self.talk(*index),
+            }
+        }
+        self.drop_closed();
+        Ok(done)
+    }
+
+    /// Polls once. Returns what is ready: slots, and streams by container and number.
+    fn wait(&self, timeout: PollTimeout) -> Result<(Vec<Slot>, Vec<(String, usize)>), ShimError> {
+        let mut polled = Vec::with_capacity(8);
+        let mut slots = vec![Slot::Signals, Slot::Listener];
+        polled.push(PollFd::new(self.signals.as_fd(), PollFlags::POLLIN));
+        polled.push(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN));
+        for (index, connection) in self.connections.iter().enumerate() {
+            let mut flags = PollFlags::POLLIN;
+            flags.set(PollFlags::POLLOUT, connection.has_output());
+            polled.push(PollFd::new(connection.fd(), flags));
+            slots.push(Slot::Connection(index));
+        }
+        let mut streams = Vec::new();
+        for (name, container) in &self.pod.containers {
+            for (index, stream) in container.log.streams.iter().enumerate() {
+                if let Some(fd) = &stream.fd {
+                    polled.push(PollFd::new(fd.as_fd(), PollFlags::POLLIN));
+                    streams.push((name, index));
+                }
+            }
+        }
+        match poll(&mut polled, timeout) {
+            Ok(_) => {}
+            Err(nix::Error::EINTR) => return Ok((Vec::new(), Vec::new())),
+            Err(errno) => return Err(ShimError::system("poll")(errno.into())),
+        }
+        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(true);
+        let (for_slots, for_streams) = polled.split_at(slots.len());
+        let ready = slots
+            .iter()
+            .zip(for_slots)
+            .filter(|(_, fd)| is_ready(fd))
+            .map(|(slot, _)| *slot)
+            .collect();
+        let output = streams
+            .iter()
+            .zip(for_streams)
+            .filter(|(_, fd)| is_ready(fd))
+            .map(|((name, index), _)| ((*name).clone(), *index))
+            .collect();
+        Ok((ready, output))
+    }
+
+    fn signalled(&mut self) {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            if i32::try_from(signal.ssi_signo) == Ok(Signal::SIGTERM as i32) {
+                self.leaving = true;
+            }
+        }
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        for ended in self.pod.reap(&mut self.buffer) {
+            match ended {
+                Ended::Container(message) => {
+                    for connection in self.connections.iter_mut().filter(|c| c.subscribed) {
+                        connection.send(&message, None);
+                    }
+                }
+                Ended::Program(number, message) => {
+                    let mut all = self.connections.iter_mut();
+                    if let Some(connection) = all.find(|c| c.number == number) {
+                        connection.send(&message, None);
+                    }
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            self.accepted += 1;
+            if self.connections.len() >= MOST_CONNECTIONS {
+                warn(format_args!("too many connections, dropping one"));
+                continue;
+            }
+            if let Ok(connection) = Connection::new(self.accepted, stream) {
+                self.connections.push(connection);
+            }
+        }
+    }
+
+    /// Answers what a connection asks. Says whether the shim is done.
+    fn talk(&mut self, index: usize) -> bool {
+        self.connections[index].flush();
+        self.connections[index].fill();
+        loop {
+            let connection = &mut self.connections[index];
+            let request = match connection.next() {
+                Ok(Some(request)) => request,
+                Ok(None) => return false,
+                Err(error) => {
+                    let reply = Reply::Failed {
+                        step: FailedStep::Request,
+                        message: chain(&error),
+                    };
+                    connection.send(&Message::Reply(reply), None);
+                    connection.closed = true;
+                    return false;
+                }
+            };
+            if let Request::Hello { subscribe, .. } = request {
+                connection.subscribed = subscribe;
+            }
+            let fds = std::mem::take(&mut connection.fds);
+            let number = connection.number;
+            let answer = self.pod.answer(request, number, fds, &mut self.buffer);
+            let last = answer.last;
+            self.connections[index].send(&Message::Reply(answer.reply), answer.fd);
+            if last {
+                return true;
+            }
+        }
+    }
+
+    fn drop_closed(&mut self) {
+        let pod = &mut self.pod;
+        self.connections.retain(|connection| {
+            if connection.closed {
+                pod.connection_closed(connection.number);
+            }
+            !connection.closed
+        });
+    }
+
+    fn leave(&mut self) {
+        self.pod.shut_down(&mut self.buffer);
+        self.unlink();
+    }
+
+    fn unlink(&self) {
+        // Best effort: the agent removes the whole folder anyway.
+        let _ = std::fs::remove_file(self.pod.config.run_dir.join("shim.sock"));
+    }
+}

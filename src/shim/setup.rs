@@ -1,0 +1,161 @@
+//! How does a process become a shim? Cgroup first (it opens a kernel grace period that later cgroup writes share),
+//! then session, namespaces, sysctls; the socket last: who can connect finds a finished shim.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
+
+use super::ShimError;
+use super::protocol::ShimConfig;
+use super::warn;
+use crate::sys::cgroup_join::{self, Hierarchy};
+use crate::sys::{loopback, process, signals};
+
+/// The shim's `oom_score_adj`: the last to go, as the kubelet's sandbox.
+const OOM_SCORE_ADJ: &str = "-998";
+
+/// Where the socket is bound below the run folder.
+const SOCKET: &str = "shim.sock";
+
+pub(super) fn read_config(path: &Path) -> Result<ShimConfig, ShimError> {
+    let text = fs::read(path).map_err(ShimError::path("read", path))?;
+    serde_json::from_slice(&text).map_err(|source| ShimError::Json {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Everything but signals and socket. Returns the cgroup hierarchies.
+pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
+    let hierarchies =
+        cgroup_join::hierarchies().map_err(ShimError::system("list cgroup hierarchies"))?;
+    let group = format!("{}/shim", config.cgroup);
+    let joined = cgroup_join::join(&hierarchies, &group)
+        .map_err(ShimError::path("join cgroup", Path::new(&group)))?;
+    if joined == 0 {
+        return Err(ShimError::NoCgroup(group));
+    }
+    process::tune_allocator();
+    process::set_name(c"coracle-shim");
+    fill_standard_fds()?;
+    // Fails only if the agent already made us a session leader.
+    let _ = nix::unistd::setsid();
+    process::become_subreaper().map_err(ShimError::system("become a child subreaper"))?;
+    clean_environment();
+    std::env::set_current_dir("/").map_err(ShimError::path("enter", Path::new("/")))?;
+    enter_namespaces(config)?;
+    restore_oom_score();
+    Ok(hierarchies)
+}
+
+/// libcontainer would pass LISTEN_FDS descriptors on to containers, and refuses to work without PATH.
+fn clean_environment() {
+    process::clear_env();
+    process::set_env(
+        "PATH",
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    );
+}
+
+/// Descriptors 0, 1, 2 must be something, or the next one opened becomes a program's standard input.
+fn fill_standard_fds() -> Result<(), ShimError> {
+    loop {
+        let path = Path::new("/dev/null");
+        let null: OwnedFd = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map_err(ShimError::path("open", path))?
+            .into();
+        use std::os::fd::{AsRawFd, IntoRawFd};
+        if null.as_raw_fd() > 2 {
+            return Ok(());
+        }
+        let _ = null.into_raw_fd();
+    }
+}
+
+fn enter_namespaces(config: &ShimConfig) -> Result<(), ShimError> {
+    let system = |what| move |errno: nix::Error| ShimError::system(what)(errno.into());
+    // Mount propagation is left as it is: what is mounted into hostPath volumes must reach the containers.
+    unshare(CloneFlags::CLONE_NEWNS).map_err(system("make a mount namespace"))?;
+    if config.new_network {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(system("make a network namespace"))?;
+        loopback::up().map_err(ShimError::system("bring up the loopback interface"))?;
+    }
+    if config.new_ipc {
+        unshare(CloneFlags::CLONE_NEWIPC).map_err(system("make an IPC namespace"))?;
+    }
+    if let Some(hostname) = &config.hostname {
+        unshare(CloneFlags::CLONE_NEWUTS).map_err(system("make a UTS namespace"))?;
+        nix::unistd::sethostname(hostname).map_err(system("set the hostname"))?;
+    }
+    for (name, value) in &config.sysctls {
+        let path = sysctl_path(name);
+        fs::write(&path, value).map_err(ShimError::path("write sysctl", &path))?;
+    }
+    Ok(())
+}
+
+/// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`; a slash in the name stands for a dot.
+fn sysctl_path(name: &str) -> PathBuf {
+    let swapped: String = name
+        .chars()
+        .map(|letter| match letter {
+            '.' => '/',
+            '/' => '.',
+            other => other,
+        })
+        .collect();
+    Path::new("/proc/sys").join(swapped.trim_start_matches('/'))
+}
+
+/// Sets the shim's own `oom_score_adj`; without CAP_SYS_RESOURCE it stays what it was.
+pub(super) fn restore_oom_score() {
+    match fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+        Err(error) => warn(format_args!(
+            "could not set own oom_score_adj: {error}, ignoring"
+        )),
+    }
+}
+
+pub(super) fn watch_signals() -> Result<SignalFd, ShimError> {
+    signals::watch(&[
+        Signal::SIGCHLD,
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGTERM,
+    ])
+    .map_err(ShimError::system("watch signals"))
+}
+
+/// Binds the socket under a temporary name and renames it into place: it exists only when it answers. Bound by
+/// relative name, because socket addresses are at most 107 bytes.
+pub(super) fn listen(run_dir: &Path) -> Result<UnixListener, ShimError> {
+    std::env::set_current_dir(run_dir).map_err(ShimError::path("enter", run_dir))?;
+    let result = listen_here(run_dir);
+    std::env::set_current_dir("/").map_err(ShimError::path("enter", Path::new("/")))?;
+    result
+}
+
+fn listen_here(run_dir: &Path) -> Result<UnixListener, ShimError> {
+    let path = run_dir.join(SOCKET);
+    let temporary = Path::new("shim.sock.tmp");
+    let _ = fs::remove_file(temporary);
+    let listener = UnixListener::bind(temporary).map_err(ShimError::path("bind", &path))?;
+    listener
+        .set_nonblocking(true)
+        .map_err(ShimError::path("set up", &path))?;
+    fs::set_permissions(temporary, fs::Permissions::from_mode(0o600))
+        .map_err(ShimError::path("restrict", &path))?;
+    fs::rename(temporary, &path).map_err(ShimError::path("rename into place", &path))?;
+    Ok(listener)
+}

@@ -1,0 +1,159 @@
+//! Why did a start fail? libcontainer's errors lose the cause, which appears only as a tracing event in the child.
+//!
+//! A close-on-exec pipe is inherited by everything a start forks. Children write lines to it: `E…` for an error event
+//! of libcontainer, `R…` for a program that could not be executed. Its end means: executed, or dead.
+
+use std::fmt::{self, Write as _};
+use std::io::Read;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use nix::fcntl::OFlag;
+use tracing::field::{Field, Visit};
+use tracing::span;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use super::ShimError;
+use crate::sys::fdpass;
+
+/// Most bytes of a line.
+const LONGEST: usize = 1024;
+
+/// Where events go now; -1 for nowhere. An atomic and no lock: it is read in forked children.
+static SINK: AtomicI32 = AtomicI32::new(-1);
+
+/// The pipe of one start.
+pub(super) struct Status {
+    reader: OwnedFd,
+    writer: Option<OwnedFd>,
+}
+
+/// What the children had to say.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Said {
+    /// Why the program could not be executed.
+    pub(super) run: Option<String>,
+    /// The first error event: the innermost cause.
+    pub(super) event: Option<String>,
+    /// A pid.
+    pub(super) pid: Option<i32>,
+}
+
+impl Status {
+    /// Opens a pipe, and lets error events go to it until it is read.
+    pub(super) fn open() -> Result<Self, ShimError> {
+        let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)
+            .map_err(|errno| ShimError::system("open a status pipe")(errno.into()))?;
+        // A child that has too much to say must not wait for a parent that waits for it.
+        fdpass::set_nonblocking(&writer).map_err(ShimError::system("set up a status pipe"))?;
+        SINK.store(writer.as_raw_fd(), Ordering::Relaxed);
+        Ok(Self {
+            reader,
+            writer: Some(writer),
+        })
+    }
+
+    /// The writing end's number, for children.
+    pub(super) fn number(&self) -> i32 {
+        self.writer.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Closes the own writing end and reads all that was said.
+    pub(super) fn read(mut self) -> Said {
+        SINK.store(-1, Ordering::Relaxed);
+        self.writer = None;
+        let mut text = Vec::new();
+        let mut file = std::fs::File::from(self.reader);
+        // An error leaves what was read so far.
+        let _ = file.by_ref().take(64 * 1024).read_to_end(&mut text);
+        parse(&String::from_utf8_lossy(&text))
+    }
+}
+
+fn parse(text: &str) -> Said {
+    let mut said = Said::default();
+    for line in text.lines() {
+        let (kind, rest) = line.split_at_checked(1).unwrap_or(("", ""));
+        match kind {
+            "R" if said.run.is_none() => said.run = Some(rest.to_owned()),
+            "E" if said.event.is_none() => said.event = Some(rest.to_owned()),
+            "P" => said.pid = rest.parse().ok(),
+            _ => {}
+        }
+    }
+    said
+}
+
+/// Writes one line to the pipe with this number.
+pub(super) fn say(number: i32, kind: char, text: &str) {
+    if number < 0 {
+        return;
+    }
+    let mut line = String::with_capacity(text.len() + 2);
+    line.push(kind);
+    line.extend(
+        text.chars()
+            .map(|letter| if letter == '\n' { ' ' } else { letter })
+            .take(LONGEST),
+    );
+    line.push('\n');
+    // SAFETY: the number is that of a pipe which stays open until its reader is done.
+    let pipe = unsafe { BorrowedFd::borrow_raw(number) };
+    let _ = nix::unistd::write(pipe, line.as_bytes());
+}
+
+/// Makes this process and its forked children report libcontainer's error events.
+pub(super) fn install() {
+    // Fails only if the process already has a subscriber, which then is as good.
+    let _ = tracing::subscriber::set_global_default(Sink);
+}
+
+struct Sink;
+
+impl Subscriber for Sink {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::ERROR && metadata.is_event()
+    }
+
+    fn max_level_hint(&self) -> Option<tracing::level_filters::LevelFilter> {
+        Some(tracing::level_filters::LevelFilter::ERROR)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let sink = SINK.load(Ordering::Relaxed);
+        if sink < 0 {
+            return;
+        }
+        let mut text = Text::default();
+        event.record(&mut text);
+        say(sink, 'E', &format!("{}{}", text.message, text.fields));
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Text {
+    message: String,
+    fields: String,
+}
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = if field.name() == "message" {
+            write!(self.message, "{value:?}")
+        } else {
+            write!(self.fields, " {}={value:?}", field.name())
+        };
+    }
+}

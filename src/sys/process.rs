@@ -1,0 +1,217 @@
+//! How are processes made and changed? Fork, namespaces, identity and the few process-wide switches.
+
+use std::convert::Infallible;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Which side of a fork the caller is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fork {
+    /// The new process.
+    Child,
+    /// The old one, with the child's pid as it sees it.
+    Parent(i32),
+}
+
+/// Forks. The caller's process must have one thread only: then everything is allowed in the child.
+pub fn fork() -> io::Result<Fork> {
+    // SAFETY: coracle forks only in its single-threaded shim, so no lock can be held by a vanished thread.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(pid)),
+    }
+}
+
+/// Forks a sibling: the new process is a child of the caller's parent. Same condition as [`fork`].
+pub fn fork_sibling() -> io::Result<Fork> {
+    let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
+    // SAFETY: without CLONE_VM and with a null stack this is a fork; single-threaded as above.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(i32::try_from(pid).unwrap_or(i32::MAX))),
+    }
+}
+
+/// Ends the process at once: no destructors, no exit handlers, no flushing.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit never returns and touches nothing.
+    unsafe { libc::_exit(code) }
+}
+
+/// Replaces the program; returns only the error.
+pub fn exec(program: &CString, args: &[CString], env: &[CString]) -> io::Error {
+    let result: nix::Result<Infallible> = nix::unistd::execve(program, args, env);
+    match result {
+        Ok(never) => match never {},
+        Err(errno) => errno.into(),
+    }
+}
+
+/// Sets an environment variable of a single-threaded process.
+pub fn set_env(name: &str, value: &str) {
+    // SAFETY: called before any thread exists, or in a process that never has one.
+    unsafe { std::env::set_var(name, value) };
+}
+
+/// Removes an environment variable of a single-threaded process.
+pub fn unset_env(name: &str) {
+    // SAFETY: called before any thread exists, or in a process that never has one.
+    unsafe { std::env::remove_var(name) };
+}
+
+/// Empties the environment of a single-threaded process, also of names that are not valid for [`unset_env`].
+pub fn clear_env() {
+    // SAFETY: called only in a process without other threads.
+    unsafe { libc::clearenv() };
+}
+
+/// Orphaned descendants become children of the caller.
+pub fn become_subreaper() -> io::Result<()> {
+    prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
+}
+
+/// Whether others of the same user may look into the process, and who owns its `/proc` files.
+pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
+    prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(dumpable))
+}
+
+/// No program started from here gains privileges.
+pub fn set_no_new_privileges() -> io::Result<()> {
+    prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
+}
+
+/// The caller's name as `ps` shows it, at most 15 bytes.
+pub fn set_name(name: &std::ffi::CStr) {
+    // SAFETY: PR_SET_NAME reads a terminated string; a failure changes nothing that matters.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
+}
+
+fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
+    let zero: libc::c_ulong = 0;
+    // SAFETY: the options above take integers only.
+    match unsafe { libc::prctl(option, value, zero, zero, zero) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Gives freed memory back to the system.
+pub fn trim_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim has no preconditions.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Keeps the allocator from hoarding: small top pad, large blocks by mmap.
+pub fn tune_allocator() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt has no preconditions; unknown options only fail.
+    unsafe {
+        libc::mallopt(libc::M_TOP_PAD, 4096);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 32 * 1024);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 64 * 1024);
+    }
+}
+
+/// A stable reference to a process. The caller must know that `pid` is the process it means: its unreaped child.
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes integers, returns a new close-on-exec descriptor.
+    match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the kernel just made this descriptor for us.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) }),
+    }
+}
+
+/// Signals the process behind a pidfd.
+pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let none: *const libc::siginfo_t = std::ptr::null();
+    // SAFETY: a null siginfo is allowed and means "as kill(2)".
+    match unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            pidfd.as_raw_fd(),
+            signal,
+            none,
+            0,
+        )
+    } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// kill(2): a process, or with a negative number a process group.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: takes integers only.
+    match unsafe { libc::kill(pid, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Puts `fd` at number `at`, open across an exec.
+pub fn place_fd(fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
+    if fd.as_raw_fd() == at {
+        // SAFETY: clears the close-on-exec flag of a descriptor we were lent.
+        unsafe { libc::fcntl(at, libc::F_SETFD, 0) };
+        return Ok(());
+    }
+    // SAFETY: dup2 onto a standard number; whatever was open there is meant to be replaced.
+    match unsafe { libc::dup2(fd.as_raw_fd(), at) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Closes a descriptor number that nothing in this process owns any more.
+pub fn close_leaked(number: i32) {
+    // SAFETY: the caller found this descriptor open without an owner.
+    unsafe { libc::close(number) };
+}
+
+/// Sets close-on-exec on every descriptor from 3 on.
+pub fn cloexec_rest() {
+    // SAFETY: only flags of descriptors change.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 4u32) };
+    if done == 0 {
+        return;
+    }
+    // Kernels before 5.11.
+    for fd in 3..1024 {
+        // SAFETY: as above; numbers that are not open only fail.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+}
+
+/// Sets a resource limit by its number.
+pub fn set_rlimit(resource: u32, soft: u64, hard: u64) -> io::Result<()> {
+    let limit = libc::rlimit64 {
+        rlim_cur: soft,
+        rlim_max: hard,
+    };
+    // SAFETY: reads one limit through a valid pointer; the old one is not asked for.
+    match unsafe { libc::prlimit64(0, resource as _, &limit, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A C string; inner NULs end it, as they would for the kernel.
+pub fn c_string(text: impl AsRef<OsStr>) -> CString {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = text.as_ref().as_bytes();
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    CString::new(&bytes[..end]).unwrap_or_default()
+}
+
+/// Lets everything else go first.
+pub fn lowest_priority() {
+    // SAFETY: changes only the caller's own priority.
+    unsafe { libc::nice(19) };
+}
