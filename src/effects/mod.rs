@@ -2,5 +2,7 @@
 //! logging above debug. What went wrong is returned, and the planner decides.
 
 pub mod cgroup;
+pub mod image;
 pub mod sandbox;
+pub mod seccomp;
 pub mod volume;

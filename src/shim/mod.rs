@@ -39,6 +39,7 @@ pub fn run(config_path: &Path) -> Result<(), ShimError> {
     let signals = setup::watch_signals()?;
     let listener = setup::listen(&config.run_dir)?;
     status::install();
+    setup::announce()?;
     server::serve(pod::Pod::new(config, hierarchies), listener, signals)
 }
 

@@ -96,11 +96,35 @@ fn enter_namespaces(config: &ShimConfig) -> Result<(), ShimError> {
         unshare(CloneFlags::CLONE_NEWUTS).map_err(system("make a UTS namespace"))?;
         nix::unistd::sethostname(hostname).map_err(system("set the hostname"))?;
     }
+    if config.new_ipc {
+        mount_shm(&config.run_dir.join("shm"))?;
+    }
     for (name, value) in &config.sysctls {
         let path = sysctl_path(name);
         fs::write(&path, value).map_err(ShimError::path("write sysctl", &path))?;
     }
     Ok(())
+}
+
+/// The shared memory of the pod's containers: it belongs to the IPC namespace, and ends with the shim.
+fn mount_shm(path: &Path) -> Result<(), ShimError> {
+    use nix::mount::{MsFlags, mount};
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            return Err(ShimError::path("make", path)(error));
+        }
+        _ => {}
+    }
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("shm"), path, Some("tmpfs"), flags, Some("mode=1777,size=65536k"))
+        .map_err(|errno| ShimError::path("mount a tmpfs at", path)(errno.into()))
+}
+
+/// Tells whoever started the shim that it can be talked to, by closing standard output.
+pub(super) fn announce() -> Result<(), ShimError> {
+    let path = Path::new("/dev/null");
+    let null = fs::File::options().write(true).open(path).map_err(ShimError::path("open", path))?;
+    nix::unistd::dup2_stdout(&null).map_err(|errno| ShimError::system("close standard output")(errno.into()))
 }
 
 /// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`; a slash in the name stands for a dot.

@@ -30,8 +30,9 @@ use crate::shim::protocol::ShimConfig;
 use crate::spec::PodSpec;
 use crate::sys::file::{self, Durability};
 
-pub use container::{ContainerOrder, start_request};
+pub use container::{ContainerOrder, PrepareError, start_request};
 pub use environment::NodeFacts;
+pub use remove::Leave;
 pub use shim_client::{Exited, ShimClient};
 
 /// Why a sandbox could not be made, used or removed.

@@ -1,0 +1,332 @@
+//! A real agent in directories, cgroups and with an image of its own; gone without a trace when dropped.
+#![allow(dead_code, missing_docs, reason = "each test crate uses a part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long anything may take on a machine that is busy with other things.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The image every test starts from.
+pub const IMAGE: &str = "docker.io/library/busybox:test";
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// The program under test.
+pub fn coracle() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_coracle"))
+}
+
+/// The busybox archive, made once a test run.
+pub fn archive() -> &'static Path {
+    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
+    ARCHIVE.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let path = folder.join(format!("busybox-{}.tar", std::process::id()));
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart/make-image.sh");
+        let made = Command::new("sh").arg(script).arg(&path).arg(IMAGE).output().expect("sh runs");
+        assert!(made.status.success(), "make-image.sh: {}", String::from_utf8_lossy(&made.stderr));
+        path
+    })
+}
+
+/// One agent and everything it touches.
+pub struct Agent {
+    pub root: PathBuf,
+    pub cgroup: String,
+    flags: Vec<String>,
+    child: Mutex<Option<Child>>,
+}
+
+impl Agent {
+    /// Starts an agent that has the busybox image.
+    pub fn start() -> Self {
+        let agent = Self::start_with(&[]);
+        agent.ok(&["image", "import", archive().to_str().expect("utf-8")]);
+        agent
+    }
+
+    /// Starts an agent with more flags and an empty image store.
+    pub fn start_with(flags: &[&str]) -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "these tests make containers: run them as root");
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("coracle-test-{}-{number}", std::process::id());
+        let root = std::env::temp_dir().join(&name);
+        for part in ["manifests", "preload"] {
+            fs::create_dir_all(root.join(part)).expect("temp dir");
+        }
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let agent = Self { root, cgroup: format!("/{name}"), flags, child: Mutex::new(None) };
+        agent.launch();
+        agent
+    }
+
+    /// Starts the agent (again) and waits until it answers.
+    pub fn launch(&self) {
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.root.join("agent.log")).expect("log");
+        let mut child = self
+            .command()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("the agent starts");
+        let deadline = Instant::now() + PATIENCE;
+        while UnixStream::connect(self.socket()).is_err() {
+            if let Some(status) = child.try_wait().expect("own child") {
+                panic!("the agent ended with {status}: {}", self.log());
+            }
+            assert!(Instant::now() < deadline, "the agent does not listen: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5)); // No event says that a socket will appear.
+        }
+        *self.child.lock().expect("lock") = Some(child);
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = coracle();
+        command.arg("run").args(&self.flags).args(["--node-name", "test-node", "--cgroup-parent", &self.cgroup]);
+        for (flag, part) in [
+            ("--manifests", "manifests"),
+            ("--root", "root"),
+            ("--run-dir", "run"),
+            ("--log-dir", "logs"),
+            ("--preload", "preload"),
+        ] {
+            command.arg(flag).arg(self.root.join(part));
+        }
+        command
+    }
+
+    pub fn pid(&self) -> i32 {
+        let child = self.child.lock().expect("lock");
+        i32::try_from(child.as_ref().expect("runs").id()).expect("pid")
+    }
+
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal).expect("the agent is there");
+    }
+
+    /// Waits for the agent's end.
+    pub fn wait(&self) -> std::process::ExitStatus {
+        let mut child = self.child.lock().expect("lock").take().expect("runs");
+        child.wait().expect("own child")
+    }
+
+    /// kill -9, and a new one.
+    pub fn kill_and_restart(&self) {
+        self.signal(nix::sys::signal::Signal::SIGKILL);
+        self.wait();
+        self.launch();
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.root.join("run/coracle.sock")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.root.join("agent.log")).unwrap_or_default()
+    }
+
+    /// Puts a manifest in place, as one step.
+    pub fn write(&self, file: &str, text: &str) {
+        let temporary = self.root.join("manifests").join(format!(".{file}"));
+        fs::write(&temporary, text).expect("temp dir");
+        fs::rename(temporary, self.root.join("manifests").join(file)).expect("rename");
+    }
+
+    pub fn remove(&self, file: &str) {
+        fs::remove_file(self.root.join("manifests").join(file)).expect("the file is there");
+    }
+
+    /// Runs a client command.
+    pub fn cli(&self, args: &[&str]) -> Output {
+        coracle().args(args).env("CORACLE_SOCKET", self.socket()).output().expect("coracle runs")
+    }
+
+    /// Runs a client command that must succeed; returns its output.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.cli(args);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "coracle {args:?}: {text}{errors}\nagent:\n{}", self.log());
+        text
+    }
+
+    pub fn pod(&self, name: &str) -> Value {
+        serde_json::from_str(&self.ok(&["get", "pod", name, "-o", "json"])).expect("JSON")
+    }
+
+    /// Waits, by watching, until the pod is as wanted; returns it.
+    pub fn wait_pod(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let path = format!("/api/v1/namespaces/default/pods?watch=true&fieldSelector=metadata.name%3D{name}");
+        let mut last = Value::Null;
+        for event in self.watch(&path) {
+            last = event["object"].clone();
+            if event["type"] != "DELETED" && wanted(&last) {
+                return last;
+            }
+        }
+        panic!("pod {name} never got there: {last:#}\nagent:\n{}", self.log());
+    }
+
+    /// Waits until no pod has that name.
+    pub fn wait_gone(&self, name: &str) {
+        let selector = format!("fieldSelector=metadata.name%3D{name}");
+        let (list, _) = self.request(&format!("/api/v1/namespaces/default/pods?{selector}"));
+        let list: Value = serde_json::from_str(&list).expect("JSON");
+        if list["items"].as_array().is_some_and(Vec::is_empty) {
+            return;
+        }
+        let version = list["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
+        let path = format!("/api/v1/namespaces/default/pods?watch=true&{selector}&resourceVersion={version}");
+        assert!(self.watch(&path).any(|event| event["type"] == "DELETED"), "pod {name} stays: {}", self.log());
+    }
+
+    pub fn wait_running(&self, name: &str) -> Value {
+        self.wait_pod(name, |pod| {
+            let statuses = pod["status"]["containerStatuses"].as_array();
+            pod["metadata"]["deletionTimestamp"].is_null()
+                && statuses.is_some_and(|all| !all.is_empty() && all.iter().all(|c| !c["state"]["running"].is_null()))
+        })
+    }
+
+    pub fn wait_phase(&self, name: &str, phase: &str) -> Value {
+        self.wait_pod(name, |pod| pod["status"]["phase"] == phase)
+    }
+
+    /// A watch's events, until it has been silent for too long.
+    fn watch(&self, path: &str) -> impl Iterator<Item = Value> + use<> {
+        let mut stream = UnixStream::connect(self.socket()).expect("the agent listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: coracle\r\n\r\n").expect("written");
+        // Chunk sizes and headers are lines that are no JSON objects.
+        BufReader::new(stream)
+            .lines()
+            .map_while(Result::ok)
+            .filter(|line| line.starts_with('{'))
+            .map(|line| serde_json::from_str(&line).expect("an event a line"))
+    }
+
+    /// A GET request: body and status line.
+    pub fn request(&self, path: &str) -> (String, String) {
+        let mut stream = UnixStream::connect(self.socket()).expect("the agent listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: coracle\r\nConnection: close\r\n\r\n").expect("written");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        (body.to_owned(), head.lines().next().unwrap_or_default().to_owned())
+    }
+
+    /// Where the pod's cgroup lies in the hierarchy of a controller.
+    pub fn cgroup_file(&self, controller: &str, below: &str, file: &str) -> String {
+        let v1 = Path::new("/sys/fs/cgroup").join(controller);
+        let base = if v1.is_dir() { v1 } else { PathBuf::from("/sys/fs/cgroup") };
+        let path = base.join(self.cgroup.trim_start_matches('/')).join("pods").join(below).join(file);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).trim().to_owned()
+    }
+
+    /// Everything that hangs around of this agent's pods: mounts, cgroup folders, processes in them.
+    pub fn leftovers(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc");
+        let below = self.root.join("run/pods");
+        let below = below.to_str().expect("utf-8");
+        left.extend(mounts.lines().filter(|l| l.contains(&format!("{below}/"))).map(str::to_owned));
+        for folder in cgroup_folders(&self.cgroup) {
+            if folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pod") && name != "pods") {
+                left.push(folder.display().to_string());
+            }
+        }
+        for part in ["run/pods", "root/pods", "logs"] {
+            let entries = fs::read_dir(self.root.join(part)).into_iter().flatten().flatten();
+            left.extend(entries.map(|entry| entry.path().display().to_string()));
+        }
+        left
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.lock().expect("lock").take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let folders = cgroup_folders(&self.cgroup);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let processes: Vec<i32> = folders
+                .iter()
+                .filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok())
+                .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>())
+                .collect();
+            for pid in &processes {
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid), nix::sys::signal::Signal::SIGKILL);
+            }
+            if processes.is_empty() || Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2)); // v1 has no event for an empty cgroup.
+        }
+        for folder in folders.iter().rev() {
+            let _ = fs::remove_dir(folder);
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut targets: Vec<&str> = mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(4))
+            .filter(|target| Path::new(target).starts_with(&self.root))
+            .collect();
+        targets.sort_unstable();
+        for target in targets.into_iter().rev() {
+            let _ = nix::mount::umount2(target, nix::mount::MntFlags::MNT_DETACH);
+        }
+        if std::thread::panicking() {
+            let tail = self.log();
+            eprintln!("--- agent log of {}\n{tail}", self.root.display());
+        }
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// The folders of a cgroup subtree in every hierarchy, parents first.
+fn cgroup_folders(path: &str) -> Vec<PathBuf> {
+    let mut bases = vec![PathBuf::from("/sys/fs/cgroup")];
+    let entries = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+    bases.extend(entries.map(|entry| entry.path()).filter(|path| path.is_dir()));
+    let mut folders = Vec::new();
+    for base in bases {
+        let top = base.join(path.trim_start_matches('/'));
+        if top.is_dir() {
+            collect(&top, &mut folders);
+        }
+    }
+    folders
+}
+
+fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+    into.push(folder.to_owned());
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(&entry.path(), into);
+        }
+    }
+}
+
+/// A pod of one busybox container that runs a shell script. `more` is YAML put below `spec`, `container` below the
+/// container, both indented by the caller.
+pub fn shell_pod(name: &str, script: &str, more: &str, container: &str) -> String {
+    let script = serde_json::to_string(script).expect("a string");
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  terminationGracePeriodSeconds: 2\n{more}  \
+         containers:\n  - name: main\n    image: busybox:test\n    command: [\"sh\", \"-c\", {script}]\n{container}"
+    )
+}
