@@ -1,1 +1,3 @@
-//! stub
+//! How is it done? Idempotent effects without policy.
+
+pub mod image;
