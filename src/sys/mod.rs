@@ -1,12 +1,15 @@
 //! What does Linux need? Thin wrappers around system calls; all `unsafe` lives here. No policy, no Kubernetes words.
 
 pub mod beneath;
+pub mod capability;
 pub mod cgroup_join;
 pub mod clock;
 pub mod fdpass;
 pub mod file;
 pub mod loopback;
 pub mod mount;
+pub mod openat;
 pub mod process;
 pub mod pty;
 pub mod signals;
+pub mod xattr;

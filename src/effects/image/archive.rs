@@ -1,0 +1,279 @@
+//! Where do an image's parts lie? In a directory, or in a tar file that is indexed once and then read at offsets.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::compress::{self, Packing};
+use super::error::{ImageError, io};
+use super::space::Space;
+use super::tar_reader::{Kind, TarReader, broken};
+use crate::sys::openat::{How, open_in_root};
+
+/// Longest manifest, index or config.
+pub(crate) const MAX_JSON_BYTES: u64 = 4 << 20;
+
+/// Most members of an archive (not of its layers).
+const MAX_MEMBERS: usize = 20_000;
+
+/// Most links from one member to another until the data is found.
+const MAX_LINKS: usize = 8;
+
+/// An archive ready to be read.
+#[derive(Debug)]
+pub(crate) enum Archive {
+    /// An OCI layout directory.
+    Directory { path: PathBuf, fd: OwnedFd },
+    /// A tar file and what is where in it.
+    Tar {
+        path: PathBuf,
+        file: File,
+        members: HashMap<String, Slot>,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) enum Slot {
+    Data { offset: u64, size: u64 },
+    Link(String),
+}
+
+impl Archive {
+    /// Opens a directory, or a tar file that may be compressed as a whole; then it is unpacked to an unnamed file
+    /// in `staging` first.
+    pub(crate) fn open(path: &Path, staging: &Path, space: &mut Space) -> Result<Self, ImageError> {
+        let file = File::open(path).map_err(io("open", path))?;
+        let kind = file.metadata().map_err(io("read", path))?;
+        if kind.is_dir() {
+            return Ok(Self::Directory {
+                path: path.to_owned(),
+                fd: file.into(),
+            });
+        }
+        if !kind.is_file() {
+            return Err(ImageError::NotAnImage {
+                path: path.to_owned(),
+                why: "it is neither a file nor a directory".to_owned(),
+            });
+        }
+        let mut start = [0; 512];
+        let got = file.read_at(&mut start, 0).map_err(io("read", path))?;
+        let file = match Packing::detect(&start[..got]) {
+            Packing::Plain => file,
+            Packing::Gzip | Packing::Zstd => unpack_whole(file, path, staging, space)?,
+        };
+        let mut start = [0; 512];
+        let got = file.read_at(&mut start, 0).map_err(io("read", path))?;
+        if got < 512 || &start[257..262] != b"ustar" {
+            return Err(ImageError::NotAnImage {
+                path: path.to_owned(),
+                why: if got == 0 {
+                    "it is empty".to_owned()
+                } else {
+                    "it does not start with a tar header".to_owned()
+                },
+            });
+        }
+        let members = index(&file, path)?;
+        Ok(Self::Tar {
+            path: path.to_owned(),
+            file,
+            members,
+        })
+    }
+
+    /// The file or directory.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Directory { path, .. } | Self::Tar { path, .. } => path,
+        }
+    }
+
+    /// Whether there is a part with this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.part(name).is_ok()
+    }
+
+    /// A part, and how long it is.
+    pub(crate) fn part(&self, name: &str) -> Result<Section, ImageError> {
+        let missing = || ImageError::Missing {
+            what: format!("`{name}`"),
+        };
+        match self {
+            Self::Directory { path, fd } => {
+                let opened = open_in_root(fd, Path::new(name), How::read());
+                let file = File::from(match opened {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing()),
+                    other => other.map_err(io("open", &path.join(name)))?,
+                });
+                let size = file.metadata().map_err(io("read", &path.join(name)))?.len();
+                Ok(Section::new(file, 0, size))
+            }
+            Self::Tar {
+                path,
+                file,
+                members,
+            } => {
+                let mut at = clean(name);
+                for _ in 0..MAX_LINKS {
+                    match members.get(&at).ok_or_else(missing)? {
+                        Slot::Data { offset, size } => {
+                            let file = file.try_clone().map_err(io("open", path))?;
+                            return Ok(Section::new(file, *offset, *size));
+                        }
+                        Slot::Link(target) => at.clone_from(target),
+                    }
+                }
+                Err(missing())
+            }
+        }
+    }
+
+    /// A small part as a whole.
+    pub(crate) fn json(&self, name: &str) -> Result<Vec<u8>, ImageError> {
+        let section = self.part(name)?;
+        if section.len() > MAX_JSON_BYTES {
+            return Err(ImageError::Limit {
+                what: format!("`{name}`"),
+                limit: MAX_JSON_BYTES,
+                unit: "bytes",
+            });
+        }
+        let mut bytes = Vec::new();
+        let size = section.len();
+        section
+            .take(MAX_JSON_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(|e| broken(&format!("`{name}`"), &e, "its data"))?;
+        if (bytes.len() as u64) < size {
+            return Err(ImageError::Truncated {
+                what: format!("`{name}`"),
+                at: "its data".to_owned(),
+            });
+        }
+        Ok(bytes)
+    }
+}
+
+/// A part of a file, read at offsets so that several can be read from one file.
+#[derive(Debug)]
+pub(crate) struct Section {
+    file: File,
+    offset: u64,
+    end: u64,
+}
+
+impl Section {
+    fn new(file: File, offset: u64, size: u64) -> Self {
+        Self {
+            file,
+            offset,
+            end: offset + size,
+        }
+    }
+
+    /// Bytes not read yet.
+    pub(crate) fn len(&self) -> u64 {
+        self.end - self.offset
+    }
+}
+
+impl Read for Section {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = usize::try_from(self.len()).unwrap_or(usize::MAX).min(buffer.len());
+        let n = self.file.read_at(&mut buffer[..most], self.offset)?;
+        self.offset += n as u64;
+        Ok(n)
+    }
+}
+
+fn index(file: &File, path: &Path) -> Result<HashMap<String, Slot>, ImageError> {
+    let what = format!("`{}`", path.display());
+    let size = file.metadata().map_err(io("read", path))?.len();
+    let mut reader = TarReader::seeking(file, what.clone());
+    std::io::Seek::rewind(&mut &*file).map_err(io("read", path))?;
+    let mut members = HashMap::new();
+    while let Some(member) = reader.next()? {
+        let name = clean(&String::from_utf8_lossy(&member.name));
+        let link = String::from_utf8_lossy(&member.link).into_owned();
+        let slot = match member.kind {
+            Kind::File => {
+                if member.offset + member.size > size {
+                    return Err(ImageError::Truncated {
+                        what,
+                        at: format!("`{}`", member.shown()),
+                    });
+                }
+                Slot::Data {
+                    offset: member.offset,
+                    size: member.size,
+                }
+            }
+            Kind::HardLink => Slot::Link(clean(&link)),
+            // `docker save` of old writes a layer that two images share once, and symlinks to it.
+            Kind::Symlink => {
+                let parent = name.rsplit_once('/').map_or("", |(parent, _)| parent);
+                Slot::Link(clean(&format!("{parent}/{link}")))
+            }
+            Kind::Directory | Kind::Char | Kind::Block | Kind::Fifo => continue,
+        };
+        members.insert(name, slot);
+        if members.len() > MAX_MEMBERS {
+            return Err(ImageError::Limit {
+                what: format!("the number of files in {what}"),
+                limit: MAX_MEMBERS as u64,
+                unit: "files",
+            });
+        }
+    }
+    Ok(members)
+}
+
+/// A member's name without `.`, `..` and empty components. Names are only keys here, never paths.
+fn clean(name: &str) -> String {
+    let mut parts = Vec::new();
+    for part in name.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+fn unpack_whole(
+    file: File,
+    path: &Path,
+    staging: &Path,
+    space: &mut Space,
+) -> Result<File, ImageError> {
+    let what = format!("`{}`", path.display());
+    let target = staging.join("archive.tar");
+    let mut out = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&target)
+        .map_err(io("create", &target))?;
+    // Without a name nothing is left of it, however the worker ends.
+    std::fs::remove_file(&target).map_err(io("remove", &target))?;
+    let mut data = compress::decoder(&file).map_err(|e| broken(&what, &e, "its start"))?;
+    let mut buffer = vec![0; 128 << 10];
+    loop {
+        let n = match data.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(broken(&what, &e, "its compressed data")),
+        };
+        space.take(n as u64)?;
+        out.write_all(&buffer[..n])
+            .map_err(|e| space.write_error(e, |e| io("write", &target)(e)))?;
+    }
+    drop(data);
+    Ok(out)
+}

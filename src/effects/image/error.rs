@@ -1,0 +1,239 @@
+//! What can go wrong with images, and what can a person do about it?
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A failure of the image store, an archive, or the worker.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// A system call failed.
+    #[error("could not {doing} `{}`", path.display())]
+    Io {
+        /// Verb phrase: `read`, `create directory`.
+        doing: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file or directory is nothing we know.
+    #[error("`{}` is not an image archive: {why}", path.display())]
+    NotAnImage {
+        /// The file.
+        path: PathBuf,
+        /// What was seen instead.
+        why: String,
+    },
+    /// The data ends too early.
+    #[error("{what} is truncated: it ends in the middle of {at}")]
+    Truncated {
+        /// Archive, blob or layer.
+        what: String,
+        /// Where.
+        at: String,
+    },
+    /// A part the image refers to is not in the archive.
+    #[error("{what} is missing from the archive")]
+    Missing {
+        /// Which part.
+        what: String,
+    },
+    /// Bytes do not have the digest they are said to have.
+    #[error("{what} is damaged: its digest is {actual}, expected {expected}")]
+    Digest {
+        /// Which blob or layer.
+        what: String,
+        /// As written.
+        expected: String,
+        /// As computed.
+        actual: String,
+    },
+    /// A blob is not as long as it is said to be.
+    #[error("{what} is damaged: it has {actual} bytes, expected {expected}")]
+    Size {
+        /// Which blob.
+        what: String,
+        /// As written.
+        expected: u64,
+        /// As found.
+        actual: u64,
+    },
+    /// Compressed or tar data makes no sense.
+    #[error("{what} cannot be read: {why}")]
+    Malformed {
+        /// Archive, blob or layer.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// A JSON document makes no sense.
+    #[error("{what} is not valid")]
+    Json {
+        /// Which document.
+        what: String,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A limit was passed.
+    #[error("{what} is over the limit of {limit} {unit}")]
+    Limit {
+        /// What grew too large.
+        what: String,
+        /// The limit.
+        limit: u64,
+        /// Its unit.
+        unit: &'static str,
+    },
+    /// The archive has no image for this machine.
+    #[error("no image for {wanted} in the archive; it has {}", available.join(", "))]
+    Platform {
+        /// This machine.
+        wanted: String,
+        /// What there is.
+        available: Vec<String>,
+    },
+    /// An entry of a layer must not or cannot be unpacked.
+    #[error("{layer}: refused entry `{entry}`: {why}")]
+    Entry {
+        /// Which layer.
+        layer: String,
+        /// Name of the entry.
+        entry: String,
+        /// Why.
+        why: String,
+    },
+    /// An entry of a layer could not be unpacked.
+    #[error("{layer}: could not unpack `{entry}`")]
+    Unpack {
+        /// Which layer.
+        layer: String,
+        /// Name of the entry.
+        entry: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The disk is (nearly) full.
+    #[error("no space left for images on `{}`: {free_bytes} bytes free, {reserve_bytes} bytes are kept free", path.display())]
+    NoSpace {
+        /// The store.
+        path: PathBuf,
+        /// Left now.
+        free_bytes: u64,
+        /// Never used by images.
+        reserve_bytes: u64,
+    },
+    /// Not a name an image can have.
+    #[error("`{name}` is not an image name: {why}")]
+    Name {
+        /// As given.
+        name: String,
+        /// Why.
+        why: &'static str,
+    },
+    /// No such image.
+    #[error("no image `{name}` in the store")]
+    NotFound {
+        /// As given.
+        name: String,
+    },
+    /// An abbreviated image id fits several images.
+    #[error("image id `{id}` is ambiguous: it fits {}", candidates.join(", "))]
+    Ambiguous {
+        /// As given.
+        id: String,
+        /// What it fits.
+        candidates: Vec<String>,
+    },
+    /// Containers use the image.
+    #[error("image `{name}` is in use by a container")]
+    InUse {
+        /// As given.
+        name: String,
+    },
+    /// The image has several names and was asked for by id.
+    #[error("image `{id}` has several names: {}", names.join(", "))]
+    SeveralNames {
+        /// The id.
+        id: String,
+        /// Its names.
+        names: Vec<String>,
+    },
+    /// The archive was changed during the import.
+    #[error("`{}` changed while it was read", path.display())]
+    Changed {
+        /// The archive.
+        path: PathBuf,
+    },
+    /// The worker said so.
+    #[error("could not import `{}`: {message}", archive.display())]
+    Worker {
+        /// The archive.
+        archive: PathBuf,
+        /// The chain of causes in one line.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+}
+
+impl ImageError {
+    /// What a person can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotAnImage { .. } => {
+                "accepted are OCI layouts (directory or tar) and `docker save` archives, plain, gzip or zstd"
+            }
+            Self::Truncated { .. }
+            | Self::Missing { .. }
+            | Self::Digest { .. }
+            | Self::Size { .. } => "copy or make the archive again",
+            Self::Platform { .. } => "make the archive on or for this architecture",
+            Self::NoSpace { .. } => "free space, or remove unused images with `coracle image prune --all`",
+            Self::InUse { .. } => "remove the pod first",
+            Self::SeveralNames { .. } => "remove it by each of its names",
+            Self::NotFound { .. } => "images are listed by `coracle get images`",
+            Self::Changed { .. } => "copy the file under another name and rename it when complete",
+            Self::Worker { hint, .. } => return hint.clone(),
+            Self::Unpack { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
+                "importing needs root with CAP_CHOWN, CAP_MKNOD, CAP_SETFCAP and CAP_SYS_ADMIN"
+            }
+            Self::Io { .. }
+            | Self::Malformed { .. }
+            | Self::Json { .. }
+            | Self::Limit { .. }
+            | Self::Entry { .. }
+            | Self::Unpack { .. }
+            | Self::Name { .. }
+            | Self::Ambiguous { .. } => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// The chain of causes in one line.
+    pub fn chain(&self) -> String {
+        let mut line = self.to_string();
+        let mut next = std::error::Error::source(self);
+        while let Some(cause) = next {
+            line.push_str(": ");
+            line.push_str(&cause.to_string());
+            next = cause.source();
+        }
+        line
+    }
+}
+
+/// Turns an I/O error into one that says what was done to which path.
+pub(crate) fn io<E: Into<io::Error>>(
+    doing: &'static str,
+    path: &Path,
+) -> impl FnOnce(E) -> ImageError {
+    let path = path.to_owned();
+    move |source| ImageError::Io {
+        doing,
+        path,
+        source: source.into(),
+    }
+}
