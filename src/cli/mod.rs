@@ -1,1 +1,1 @@
-//! stub
+//! What does a person type?
