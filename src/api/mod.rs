@@ -1,1 +1,40 @@
-//! stub
+//! What can others see? Pods, node, events, logs, exec, images and metrics over HTTP on a unix socket, with Kubernetes'
+//! paths and JSON, so that existing clients work.
+//!
+//! The node writes into the [`Store`]; handlers read it. A handler that wants something changed sends a [`Command`] to
+//! the node: nothing here changes state.
+
+mod command;
+mod error;
+mod events;
+mod exec;
+pub mod exec_frame;
+mod files;
+mod images;
+mod listen;
+mod log_files;
+mod log_line;
+pub mod log_reader;
+mod logs;
+mod metrics;
+mod object;
+pub mod pod_columns;
+mod query;
+mod routes;
+mod selector;
+mod server;
+mod store;
+mod table;
+mod watch;
+
+#[cfg(test)]
+mod server_test;
+
+pub use command::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
+pub use error::ServeError;
+pub use events::{EventRecord, EventType, ObjectKind};
+pub use files::{FileState, FileStatus};
+pub use listen::listen;
+pub use metrics::{Metric, MetricKind};
+pub use server::{Context, serve};
+pub use store::Store;

@@ -1,10 +1,15 @@
 //! What do clients want done? Each command is answered exactly once.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
-use super::{Input, Node, execute::Hands};
+use serde_json::json;
+use smol::channel::Sender;
+
+use super::execute::{Hands, WORKER};
+use super::{Input, Node};
 use crate::api::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
-use crate::effects::image::{self, ImageError};
+use crate::effects::image::{self, Image, ImageError, ImportOptions, Progress};
 use crate::plan::Event;
 use crate::plan::state::Run;
 use crate::spec::{ImageName, PodUid};
@@ -35,22 +40,24 @@ impl Node {
                     let in_use = if force { BTreeSet::new() } else { in_use };
                     let wanted = full_name(&name);
                     let removed = smol::unblock(move || images.remove(&wanted, &in_use)).await;
-                    let _ = reply.try_send(
-                        removed
-                            .map(removed_images)
-                            .map_err(|error| command_error(&error)),
-                    );
+                    let removed = removed.map(|removed| RemovedImages {
+                        untagged: removed.untagged,
+                        deleted: removed.deleted.into_iter().collect(),
+                        freed_bytes: 0,
+                    });
+                    let _ = reply.try_send(removed.map_err(|error| command_error(&error)));
                 });
             }
             Command::PruneImages { all, reply } => {
                 let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
                 super::spawn(async move {
                     let pruned = smol::unblock(move || images.prune(&in_use, all)).await;
-                    let _ = reply.try_send(
-                        pruned
-                            .map(removed_images)
-                            .map_err(|error| command_error(&error)),
-                    );
+                    let pruned = pruned.map(|pruned| RemovedImages {
+                        untagged: Vec::new(),
+                        deleted: pruned.deleted,
+                        freed_bytes: pruned.freed_bytes,
+                    });
+                    let _ = reply.try_send(pruned.map_err(|error| command_error(&error)));
                 });
             }
             Command::ListImages { reply } => {
@@ -118,30 +125,56 @@ impl Node {
 }
 
 /// Imports an archive; the client reads along.
-async fn import(
-    hands: Hands,
-    path: std::path::PathBuf,
-    name: Option<String>,
-    progress: smol::channel::Sender<String>,
-) {
-    let store = hands.config.layout.image_store();
-    let options = image::ImportOptions {
+async fn import(hands: Hands, path: PathBuf, name: Option<String>, progress: Sender<String>) {
+    let options = ImportOptions {
         name,
-        preloaded: None,
+        preloaded: false,
     };
     let lines = progress.clone();
-    let result = image::import(&store, &path, options, move |line| {
-        let _ = lines.try_send(line);
-    })
-    .await;
-    match result {
-        Ok(_) => {
+    let tell = move |step: Progress| {
+        let mut line = serde_json::to_value(&step).expect("plain data");
+        line["type"] = "progress".into();
+        // A client that reads slowly misses steps, not the end.
+        let _ = lines.try_send(line.to_string());
+    };
+    let line = match image::import(WORKER.as_ref(), hands.images.dir(), &path, &options, tell).await
+    {
+        Ok(imported) => {
             let _ = hands.inputs.send(Input::Event(Event::ImagesChanged)).await;
+            for image in imported {
+                let line = json!({ "type": "image", "id": image.id, "names": image.names });
+                let _ = progress.send(line.to_string()).await;
+            }
+            return;
         }
         Err(error) => {
-            let line = serde_json::json!({ "type": "error", "message": crate::chain(&error), "hint": error.hint() });
-            let _ = progress.send(line.to_string()).await;
+            json!({ "type": "error", "message": crate::chain(&error), "hint": error.hint() })
         }
+    };
+    let _ = progress.send(line.to_string()).await;
+}
+
+fn row(image: Image, in_use: &BTreeSet<String>) -> ImageRow {
+    let in_use = in_use.contains(&image.id);
+    ImageRow {
+        id: image.id,
+        names: image.names,
+        size_bytes: image.size_bytes,
+        created: image.created,
+        preloaded: image.preloaded,
+        in_use,
+    }
+}
+
+fn command_error(error: &ImageError) -> CommandError {
+    let kind = match error {
+        ImageError::NotFound { .. } => CommandErrorKind::NotFound,
+        ImageError::InUse { .. } | ImageError::SeveralNames { .. } => CommandErrorKind::Conflict,
+        _ => CommandErrorKind::Failed,
+    };
+    CommandError {
+        kind,
+        message: crate::chain(error),
     }
 }
 

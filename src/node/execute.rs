@@ -17,6 +17,9 @@ use crate::plan::{Action, Event};
 use crate::shim::protocol::{FailedStep, Reply, Request, VERSION};
 use crate::spec::{PodSpec, PodUid, PullPolicy, StopSignal};
 
+/// The binary that image workers are started from: the one that runs.
+pub(super) const WORKER: &str = "/proc/self/exe";
+
 /// What tasks need; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Hands {

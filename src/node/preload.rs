@@ -1,11 +1,13 @@
 //! Which image archives lie ready? The preload directories are imported at the start and when something appears.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Input;
-use super::execute::Hands;
+use super::execute::{Hands, WORKER};
 use super::watch::Watch;
-use crate::effects::image::{self, preload};
+use crate::effects::image::{self, ImportOptions, preload};
 use crate::plan::Event;
 
 /// Looked through again so often even if inotify said nothing.
@@ -14,14 +16,16 @@ const RESCAN: Duration = Duration::from_secs(300);
 /// A file that is still being copied changes on; look again after this pause.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Watches one directory; run once for each.
+/// Watches every preload directory.
 pub(super) async fn watch(hands: Hands) {
+    // One import at a time: the worker is as large as the archive's metadata.
+    let turn = Arc::new(smol::lock::Mutex::new(()));
     for directory in hands.config.preload.clone() {
-        super::spawn(watch_one(hands.clone(), directory));
+        super::spawn(watch_one(hands.clone(), directory, turn.clone()));
     }
 }
 
-async fn watch_one(hands: Hands, directory: std::path::PathBuf) {
+async fn watch_one(hands: Hands, directory: PathBuf, turn: Arc<smol::lock::Mutex<()>>) {
     let mut watch = match Watch::new(&directory) {
         Ok(watch) => watch,
         Err(error) => {
@@ -33,7 +37,10 @@ async fn watch_one(hands: Hands, directory: std::path::PathBuf) {
         }
     };
     loop {
-        import_new(&hands, &directory).await;
+        {
+            let _turn = turn.lock().await;
+            import_new(&hands).await;
+        }
         watch.ensure();
         watch.next(RESCAN).await;
         // Wait for a quiet moment: an archive takes time to be copied.
@@ -41,30 +48,49 @@ async fn watch_one(hands: Hands, directory: std::path::PathBuf) {
     }
 }
 
-async fn import_new(hands: &Hands, directory: &std::path::Path) {
-    let (images, folder) = (hands.images.clone(), directory.to_owned());
-    let candidates = smol::unblock(move || preload::scan(&images, &[folder])).await;
-    for candidate in candidates {
-        tracing::info!("importing `{}`", candidate.path.display());
-        let store = hands.config.layout.image_store();
-        let options = image::ImportOptions {
+async fn import_new(hands: &Hands) {
+    let (images, directories) = (hands.images.clone(), hands.config.preload.clone());
+    let pending = smol::unblock(move || {
+        let found = preload::scan(&directories);
+        preload::forget_missing(&images, &found)?;
+        preload::pending(&images, &found)
+    });
+    let pending = match pending.await {
+        Ok(pending) => pending,
+        Err(error) => {
+            tracing::warn!(
+                "could not look for preloaded images: {}, trying again later",
+                crate::chain(&error)
+            );
+            return;
+        }
+    };
+    for candidate in pending {
+        let path = candidate.path.display();
+        tracing::info!("importing `{path}`");
+        let options = ImportOptions {
             name: None,
-            preloaded: Some(candidate.clone()),
+            preloaded: true,
         };
-        match image::import(&store, &candidate.path, options, |_| {}).await {
+        match image::import(
+            WORKER.as_ref(),
+            hands.images.dir(),
+            &candidate.path,
+            &options,
+            |_| {},
+        )
+        .await
+        {
             Ok(imported) => {
-                for image in imported {
-                    tracing::info!("imported {}", image.names.join(", "));
-                }
+                let names: Vec<String> =
+                    imported.into_iter().flat_map(|image| image.names).collect();
+                tracing::info!("imported {} from `{path}`", names.join(", "));
                 let _ = hands.inputs.send(Input::Event(Event::ImagesChanged)).await;
             }
-            Err(error) => {
-                tracing::warn!(
-                    "could not import `{}`: {}, ignoring it",
-                    candidate.path.display(),
-                    crate::chain(&error)
-                );
-            }
+            Err(error) => tracing::warn!(
+                "could not import `{path}`: {}, ignoring it",
+                crate::chain(&error)
+            ),
         }
     }
 }

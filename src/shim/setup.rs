@@ -116,15 +116,25 @@ fn mount_shm(path: &Path) -> Result<(), ShimError> {
         _ => {}
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("shm"), path, Some("tmpfs"), flags, Some("mode=1777,size=65536k"))
-        .map_err(|errno| ShimError::path("mount a tmpfs at", path)(errno.into()))
+    mount(
+        Some("shm"),
+        path,
+        Some("tmpfs"),
+        flags,
+        Some("mode=1777,size=65536k"),
+    )
+    .map_err(|errno| ShimError::path("mount a tmpfs at", path)(errno.into()))
 }
 
 /// Tells whoever started the shim that it can be talked to, by closing standard output.
 pub(super) fn announce() -> Result<(), ShimError> {
     let path = Path::new("/dev/null");
-    let null = fs::File::options().write(true).open(path).map_err(ShimError::path("open", path))?;
-    nix::unistd::dup2_stdout(&null).map_err(|errno| ShimError::system("close standard output")(errno.into()))
+    let null = fs::File::options()
+        .write(true)
+        .open(path)
+        .map_err(ShimError::path("open", path))?;
+    nix::unistd::dup2_stdout(&null)
+        .map_err(|errno| ShimError::system("close standard output")(errno.into()))
 }
 
 /// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`; a slash in the name stands for a dot.

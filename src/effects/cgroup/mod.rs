@@ -163,13 +163,10 @@ impl Cgroups {
 
     /// The values in force, read back, as `file`, `value` pairs in a fixed order.
     pub fn read_back(&self, path: &str) -> Vec<(String, String)> {
-        let mut values = Vec::new();
-        for file in self.hierarchies.limit_files() {
-            if let Some(value) = self.hierarchies.read(path, file) {
-                values.push((file.to_owned(), value));
-            }
-        }
-        values
+        let files = self.hierarchies.limit_files().iter();
+        files
+            .filter_map(|file| Some(((*file).to_owned(), self.hierarchies.read(path, file)?)))
+            .collect()
     }
 
     fn write(&self, path: &str, limits: &Limits) -> Result<(), CgroupError> {

@@ -183,7 +183,9 @@ impl Section {
 
 impl Read for Section {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.len()).unwrap_or(usize::MAX).min(buffer.len());
+        let most = usize::try_from(self.len())
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         let n = self.file.read_at(&mut buffer[..most], self.offset)?;
         self.offset += n as u64;
         Ok(n)

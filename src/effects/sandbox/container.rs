@@ -59,7 +59,12 @@ pub fn start_request(
     let layout = sandboxes.layout();
     let (run, state) = (layout.pod_run(&pod.uid), layout.pod_state(&pod.uid));
     sandboxes.write_etc(pod, ips)?;
-    let user = user::resolve(pod, container, &image.config.user, &image.layers)?;
+    let user = user::resolve(
+        pod,
+        container,
+        image.config.user.as_deref().unwrap_or_default(),
+        &image.layers,
+    )?;
     let hostname = std::fs::read_to_string(state.etc_hostname()).unwrap_or_default();
     let process = environment::process(
         pod,

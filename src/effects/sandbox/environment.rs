@@ -52,15 +52,16 @@ pub(super) fn process(
             .map(|text| expand(text, |name| declared.get(name).map(Cow::from)))
             .collect()
     };
-    let (entrypoint, cmd) = (&image.entrypoint, &image.cmd);
+    let entrypoint = image.entrypoint.clone().unwrap_or_default();
+    let cmd = image.cmd.clone().unwrap_or_default();
     let args: Vec<String> = match (&container.command, &container.args) {
         (Some(command), args) => [
             expanded(command),
             expanded(args.as_deref().unwrap_or_default()),
         ]
         .concat(),
-        (None, Some(args)) => [entrypoint.clone(), expanded(args)].concat(),
-        (None, None) => [entrypoint.clone(), cmd.clone()].concat(),
+        (None, Some(args)) => [entrypoint, expanded(args)].concat(),
+        (None, None) => [entrypoint, cmd].concat(),
     };
     if args.is_empty() {
         return Err(ConfigError::NoCommand);
@@ -82,7 +83,10 @@ pub(super) fn process(
             .map(|(k, v)| (k.to_owned(), v.to_owned())),
     );
     env.extend(declared.clone());
-    let cwd = match (&container.working_dir, image.working_dir.as_str()) {
+    let cwd = match (
+        &container.working_dir,
+        image.working_dir.as_deref().unwrap_or_default(),
+    ) {
         (Some(dir), _) if !dir.is_empty() => dir.clone(),
         (_, "") => "/".to_owned(),
         (_, dir) => dir.to_owned(),

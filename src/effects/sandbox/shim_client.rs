@@ -158,11 +158,16 @@ impl ShimClient {
 
 /// Socket addresses hold 107 bytes; through a descriptor of its folder any path is short enough.
 fn connect_any_length(path: &Path) -> io::Result<UnixStream> {
-    let folder = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(
-        path.parent().unwrap_or(Path::new("/")),
-    )?;
+    let folder = File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(path.parent().unwrap_or(Path::new("/")))?;
     let name = path.file_name().unwrap_or_default();
-    UnixStream::connect(Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name))
+    UnixStream::connect(
+        Path::new("/proc/self/fd")
+            .join(folder.as_raw_fd().to_string())
+            .join(name),
+    )
 }
 
 fn encode(request: &Request) -> Result<Vec<u8>, SandboxError> {

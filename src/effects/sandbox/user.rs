@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -160,14 +159,7 @@ fn read_in_image(layers: &[PathBuf], path: &str) -> String {
 
 fn read_in_layer(layer: &Path, path: &str) -> Option<String> {
     let root = File::open(layer).ok()?;
-    let file = File::from(
-        openat::open_in_root(
-            root.as_fd(),
-            Path::new(path),
-            libc::O_RDONLY | libc::O_NONBLOCK,
-        )
-        .ok()?,
-    );
+    let file = File::from(openat::open_in_root(&root, Path::new(path), openat::How::read()).ok()?);
     let metadata = file.metadata().ok()?;
     if metadata.file_type().is_char_device() && metadata.rdev() == 0 {
         return Some(String::new());

@@ -1,0 +1,105 @@
+//! What may a client ask of the node? One closed list; each command brings the channel its answer goes to.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use smol::channel::Sender;
+
+/// A wish of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
+#[derive(Debug)]
+pub enum Command {
+    /// Stop a pod; it starts again while its file is there.
+    DeletePod {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Instead of the pod's own grace period.
+        grace_ms: Option<u64>,
+        /// Kill at once.
+        force: bool,
+        /// Whether stopping has begun.
+        reply: Sender<Result<(), CommandError>>,
+    },
+    /// Import an image archive or OCI layout directory.
+    ImportImage {
+        /// Where it lies on the node.
+        path: PathBuf,
+        /// Name for an image that brings none.
+        name: Option<String>,
+        /// JSON lines: `{"type":"progress",…}`, `{"type":"image",…}`, `{"type":"error",…}`. Closed at the end.
+        progress: Sender<String>,
+    },
+    /// Remove an image name (and the image with its last name).
+    RemoveImage {
+        /// A name or a config digest.
+        name: String,
+        /// Also while a container uses it.
+        force: bool,
+        /// What was removed.
+        reply: Sender<Result<RemovedImages, CommandError>>,
+    },
+    /// Remove what nothing refers to.
+    PruneImages {
+        /// Also images that have a name but are not used by a container.
+        all: bool,
+        /// What was removed.
+        reply: Sender<Result<RemovedImages, CommandError>>,
+    },
+    /// What the store holds.
+    ListImages {
+        /// All images.
+        reply: Sender<Result<Vec<ImageRow>, CommandError>>,
+    },
+}
+
+/// One image of the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRow {
+    /// Config digest, `sha256:…`.
+    pub id: String,
+    /// Full names with tag or digest.
+    pub names: Vec<String>,
+    /// Unpacked size.
+    pub size_bytes: u64,
+    /// RFC 3339, as the image says.
+    pub created: Option<String>,
+    /// From a preload directory, never garbage-collected.
+    pub preloaded: bool,
+    /// A container of a present pod uses it.
+    pub in_use: bool,
+}
+
+/// What a removal did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovedImages {
+    /// Names that are gone.
+    pub untagged: Vec<String>,
+    /// Config digests that are gone.
+    pub deleted: Vec<String>,
+    /// Space given back.
+    pub freed_bytes: u64,
+}
+
+/// Why a command was refused or failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CommandError {
+    /// Decides the HTTP status.
+    pub kind: CommandErrorKind,
+    /// The whole chain of causes in one line.
+    pub message: String,
+}
+
+/// What sort of failure it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommandErrorKind {
+    /// 404
+    NotFound,
+    /// 409
+    Conflict,
+    /// 400
+    Invalid,
+    /// 500
+    Failed,
+}

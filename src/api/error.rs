@@ -1,0 +1,146 @@
+//! How does a failure look to a client? As a Kubernetes `Status` with the right code and reason.
+
+use std::io;
+use std::path::PathBuf;
+
+use hyper::StatusCode;
+use serde_json::json;
+
+use super::command::{CommandError, CommandErrorKind};
+
+/// Why the API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Another agent answers on the socket.
+    #[error("another agent already listens on `{path}`")]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something that is not a socket is in the way.
+    #[error("`{path}` is in the way: not a socket")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A system call on the socket failed.
+    #[error("could not {action} API socket `{path}`")]
+    Socket {
+        /// A verb.
+        action: &'static str,
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Accepting failed for good.
+    #[error("could not accept API connections")]
+    Accept(#[source] io::Error),
+}
+
+/// A refusal, to be sent as `Status`.
+#[derive(Debug, Clone)]
+pub(crate) struct ApiError {
+    pub(crate) code: StatusCode,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// Kind (`pods`) and name of what it is about.
+    pub(crate) about: Option<(&'static str, String)>,
+}
+
+impl ApiError {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            about: None,
+        }
+    }
+
+    pub(crate) fn not_found(kind: &'static str, name: &str) -> Self {
+        let mut error = Self::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            format!("{kind} \"{name}\" not found"),
+        );
+        error.about = Some((kind, name.to_owned()));
+        error
+    }
+
+    pub(crate) fn not_found_text(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message)
+    }
+
+    pub(crate) fn no_such_path() -> Self {
+        Self::not_found_text("the server could not find the requested resource")
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    }
+
+    pub(crate) fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "Conflict", message)
+    }
+
+    pub(crate) fn too_large(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            message,
+        )
+    }
+
+    pub(crate) fn gone(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    pub(crate) fn unavailable() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            "the agent is stopping or too busy to answer",
+        )
+    }
+
+    /// The `Status` object.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code.as_u16(),
+        });
+        if let Some((kind, name)) = &self.about {
+            status["details"] = json!({ "kind": kind, "name": name });
+        }
+        status
+    }
+}
+
+impl From<CommandError> for ApiError {
+    fn from(error: CommandError) -> Self {
+        match error.kind {
+            CommandErrorKind::NotFound => Self::not_found_text(error.message),
+            CommandErrorKind::Conflict => Self::conflict(error.message),
+            CommandErrorKind::Invalid => Self::bad_request(error.message),
+            CommandErrorKind::Failed => Self::internal(error.message),
+        }
+    }
+}

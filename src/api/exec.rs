@@ -1,0 +1,360 @@
+//! How does a client run a program in a container? The handler asks the pod's shim, upgrades the connection to frames
+//! ([`super::exec_frame`]), and carries bytes both ways until the program has ended. If either side goes away, so does
+//! the other: closing the shim's connection kills the program.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
+use hyper::{Request, Response, StatusCode};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use smol::Async;
+use smol::io::{AsyncReadExt, AsyncWriteExt};
+use smol_hyper::rt::FuturesIo;
+
+use super::error::ApiError;
+use super::exec_frame::{self as frame, ExecStatus, Resize};
+use super::logs::{choose_container, status_of};
+use super::query::Query;
+use super::server::{Body, Context, Spawner, reply};
+use crate::shim::protocol::{
+    ExecRequest, MAX_FRAME, Message, Reply, Request as ShimRequest, VERSION,
+};
+use crate::spec::PodUid;
+use crate::sys::{fd_passing, pty_size};
+
+/// Output still on its way when the program has ended is waited for so long (a child may hold the pipe for ever).
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// The agent's ends of a program's input and output.
+#[derive(Debug)]
+struct Session {
+    shim: Async<UnixStream>,
+    stdin: Option<Async<std::fs::File>>,
+    stdout: Async<std::fs::File>,
+    stderr: Option<Async<std::fs::File>>,
+    tty: bool,
+}
+
+pub(crate) async fn answer(
+    request: Request<Incoming>,
+    context: Arc<Context>,
+    spawner: Spawner,
+    query: &Query,
+    (namespace, name): (&str, &str),
+) -> Result<Response<Body>, ApiError> {
+    let upgrade = request.headers().get(UPGRADE);
+    if upgrade.and_then(|v| v.to_str().ok()) != Some(frame::PROTOCOL) {
+        return Err(ApiError::bad_request(format!(
+            "exec needs `Upgrade: {}`",
+            frame::PROTOCOL
+        )));
+    }
+    let pod = context
+        .store
+        .pod(namespace, name)
+        .ok_or_else(|| ApiError::not_found("pods", name))?;
+    let container = choose_container(&pod, query.get("container"))?;
+    let running = status_of(&pod, &container).and_then(|s| s.state?.running);
+    if running.is_none() {
+        return Err(ApiError::bad_request(format!(
+            "container {container} in pod {name} is not running"
+        )));
+    }
+    let argv = query.all("command");
+    if argv.is_empty() {
+        return Err(ApiError::bad_request(
+            "you must specify at least one command for the container",
+        ));
+    }
+    let tty = query.flag("tty")?;
+    let size = query.number("cols")?.zip(query.number("rows")?);
+    let asked = ExecRequest {
+        container,
+        argv,
+        env: Vec::new(),
+        tty,
+        size,
+    };
+    let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+    let socket = context.layout.pod_run(&uid).shim_socket();
+    let session = start(&socket, asked, query.flag("stdin")?)
+        .await
+        .map_err(|error| ApiError::internal(format!("could not exec in pod {name}: {error}")))?;
+    let upgraded = hyper::upgrade::on(request);
+    spawner
+        .spawn(async move {
+            if let Ok(upgraded) = upgraded.await {
+                if let Ok(parts) = upgraded.downcast::<FuturesIo<Async<UnixStream>>>() {
+                    run(session, parts.io.into_inner(), &parts.read_buf).await;
+                }
+            }
+        })
+        .detach();
+    let mut response = reply(StatusCode::SWITCHING_PROTOCOLS, "text/plain", "");
+    let headers = response.headers_mut();
+    headers.insert(UPGRADE, HeaderValue::from_static(frame::PROTOCOL));
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    Ok(response)
+}
+
+/// Asks the shim.
+async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Session> {
+    let shim = Async::<UnixStream>::connect(socket).await?;
+    let hello = ShimRequest::Hello {
+        version: VERSION,
+        subscribe: false,
+    };
+    send(&shim, &hello, &[]).await?;
+    match receive(&shim).await?.0 {
+        Message::Reply(Reply::Hello { .. }) => {}
+        other => return Err(unexpected(&other)),
+    }
+    let tty = asked.tty;
+    let file = |fd: OwnedFd| Async::new(std::fs::File::from(fd));
+    if tty {
+        send(&shim, &ShimRequest::Exec(Box::new(asked)), &[]).await?;
+        let master = started(receive(&shim).await?)?
+            .ok_or_else(|| io::Error::other("the shim sent no terminal"))?;
+        let input = match stdin {
+            true => Some(file(master.try_clone()?)?),
+            false => None,
+        };
+        return Ok(Session {
+            shim,
+            stdin: input,
+            stdout: file(master)?,
+            stderr: None,
+            tty,
+        });
+    }
+    let (in_read, in_write) = io::pipe()?;
+    let (out_read, out_write) = io::pipe()?;
+    let (err_read, err_write) = io::pipe()?;
+    let fds = [
+        in_read.as_raw_fd(),
+        out_write.as_raw_fd(),
+        err_write.as_raw_fd(),
+    ];
+    send(&shim, &ShimRequest::Exec(Box::new(asked)), &fds).await?;
+    // Only the program may hold these now, or we would never see the end of its output.
+    drop((in_read, out_write, err_write));
+    started(receive(&shim).await?)?;
+    Ok(Session {
+        shim,
+        stdin: match stdin {
+            true => Some(file(in_write.into())?),
+            false => None,
+        },
+        stdout: file(out_read.into())?,
+        stderr: Some(file(err_read.into())?),
+        tty,
+    })
+}
+
+fn started((message, fd): (Message, Option<OwnedFd>)) -> io::Result<Option<OwnedFd>> {
+    match message {
+        Message::Reply(Reply::ExecStarted { .. }) => Ok(fd),
+        Message::Reply(Reply::Failed { message, .. }) => Err(io::Error::other(message)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(message: &Message) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("unexpected answer of the shim: {message:?}"),
+    )
+}
+
+/// Carries bytes until the program has ended or the client has gone.
+async fn run(session: Session, client: Async<UnixStream>, early: &[u8]) {
+    let Session {
+        shim,
+        stdin,
+        stdout,
+        stderr,
+        tty,
+    } = session;
+    let out = smol::lock::Mutex::new(&client);
+    let size_of = &stdout;
+    let from_client = async {
+        // Its end means the client has gone.
+        let _ = incoming(&client, early, stdin, tty.then_some(size_of)).await;
+        None
+    };
+    let to_client = async {
+        let outputs = smol::future::zip(outgoing(&stdout, frame::STDOUT, &out), async {
+            match &stderr {
+                Some(stderr) => outgoing(stderr, frame::STDERR, &out).await,
+                None => Ok(()),
+            }
+        });
+        let mut outputs = std::pin::pin!(outputs);
+        let mut drained = false;
+        let ended = async {
+            loop {
+                match receive(&shim).await {
+                    Ok((Message::ExecExited { code }, _)) => return Ok(code),
+                    Ok(_) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let mut ended = std::pin::pin!(ended);
+        let both = async {
+            // A broken pipe to the client ends the session through `from_client`.
+            let _ = outputs.as_mut().await;
+            drained = true;
+            smol::future::pending().await
+        };
+        let code = smol::future::or(ended.as_mut(), both).await;
+        if !drained {
+            let late = async {
+                smol::Timer::after(DRAIN).await;
+            };
+            let rest = async {
+                let _ = outputs.as_mut().await;
+            };
+            smol::future::or(rest, late).await;
+        }
+        Some(code)
+    };
+    let status = match smol::future::or(from_client, to_client).await {
+        Some(Ok(code)) => ExecStatus {
+            exit_code: Some(code),
+            error: None,
+        },
+        Some(Err(error)) => ExecStatus {
+            exit_code: None,
+            error: Some(format!("lost the shim: {error}")),
+        },
+        None => return,
+    };
+    let status = serde_json::to_vec(&status).unwrap_or_default();
+    // A client that has gone cannot be told.
+    let _ = write_frame(&out, frame::STATUS, &status).await;
+}
+
+async fn incoming(
+    client: &Async<UnixStream>,
+    early: &[u8],
+    mut stdin: Option<Async<std::fs::File>>,
+    terminal: Option<&Async<std::fs::File>>,
+) -> io::Result<()> {
+    let mut input = early.chain(client);
+    let mut data = Vec::new();
+    loop {
+        let mut head = [0; 5];
+        input.read_exact(&mut head).await?;
+        let (channel, length) = frame::parse_header(head)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "frame too long"))?;
+        data.resize(length, 0);
+        input.read_exact(&mut data).await?;
+        match channel {
+            frame::STDIN => {
+                if let Some(pipe) = &mut stdin {
+                    if pipe.write_all(&data).await.is_err() {
+                        stdin = None;
+                    }
+                }
+            }
+            frame::RESIZE => {
+                if let (Some(terminal), Ok(size)) =
+                    (terminal, serde_json::from_slice::<Resize>(&data))
+                {
+                    // A terminal whose program is gone cannot be resized, which does no harm.
+                    let _ = pty_size::set(terminal, size.width, size.height);
+                }
+            }
+            frame::CLOSE_STDIN => {
+                if let (Some(pipe), Some(_)) = (&mut stdin, terminal) {
+                    // The end of input on a terminal is a character.
+                    let _ = pipe.write_all(&[4]).await;
+                }
+                stdin = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn outgoing(
+    source: &Async<std::fs::File>,
+    channel: u8,
+    out: &smol::lock::Mutex<&Async<UnixStream>>,
+) -> io::Result<()> {
+    let mut source = source;
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        let length = match source.read(&mut buffer).await {
+            // The terminal has hung up: nobody holds its other side any more.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EIO) => return Ok(()),
+            other => other?,
+        };
+        if length == 0 {
+            return Ok(());
+        }
+        write_frame(out, channel, &buffer[..length]).await?;
+    }
+}
+
+async fn write_frame(
+    out: &smol::lock::Mutex<&Async<UnixStream>>,
+    channel: u8,
+    data: &[u8],
+) -> io::Result<()> {
+    let mut out = out.lock().await;
+    out.write_all(&frame::header(channel, data)).await?;
+    out.write_all(data).await
+}
+
+/// Sends a frame to the shim, with descriptors on its first byte.
+async fn send(shim: &Async<UnixStream>, request: &ShimRequest, fds: &[RawFd]) -> io::Result<()> {
+    let body = serde_json::to_vec(request)?;
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    let mut bytes = length.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&body);
+    let sent = shim
+        .write_with(|socket| {
+            let rights = [ControlMessage::ScmRights(fds)];
+            let rights: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
+            let data = [IoSlice::new(&bytes)];
+            let sent = sendmsg::<()>(
+                socket.as_raw_fd(),
+                &data,
+                rights,
+                MsgFlags::MSG_NOSIGNAL,
+                None,
+            );
+            Ok(sent?)
+        })
+        .await?;
+    let mut rest: &Async<UnixStream> = shim;
+    rest.write_all(&bytes[sent..]).await
+}
+
+/// Receives a frame of the shim and the descriptor that may come with it.
+async fn receive(shim: &Async<UnixStream>) -> io::Result<(Message, Option<OwnedFd>)> {
+    let mut head = [0; 4];
+    let (got, fd) = shim
+        .read_with(|socket| fd_passing::receive(socket, &mut head))
+        .await?;
+    if got == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut rest: &Async<UnixStream> = shim;
+    rest.read_exact(&mut head[got..]).await?;
+    let length = usize::try_from(u32::from_be_bytes(head)).unwrap_or(usize::MAX);
+    if length > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "frame too long"));
+    }
+    let mut body = vec![0; length];
+    rest.read_exact(&mut body).await?;
+    Ok((serde_json::from_slice(&body)?, fd))
+}

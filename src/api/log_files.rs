@@ -1,0 +1,217 @@
+//! Which files make up one attempt's log, and where do its last lines begin? Rotated files come oldest first, then the
+//! current one; the end is found backwards, without reading the rest.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+use super::log_line::Record;
+
+/// Read so much at once.
+pub(crate) const BLOCK: usize = 32 * 1024;
+
+/// A record longer than this (the shim cuts at 16 KiB) is split.
+pub(crate) const MAX_RECORD: u64 = 64 * 1024;
+
+/// One file of a log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LogFile {
+    pub(crate) path: PathBuf,
+    /// Rotation time as in its name; empty for the current file.
+    pub(crate) rotated: String,
+    pub(crate) gzip: bool,
+}
+
+/// Files of one attempt in writing order. A missing folder is an empty list.
+pub(crate) fn files_of(dir: &Path, attempt: u32) -> io::Result<Vec<LogFile>> {
+    let current = format!("{attempt}.log");
+    let mut files: Vec<LogFile> = Vec::new();
+    for name in names(dir)? {
+        let Some(rest) = name.strip_prefix(&current) else {
+            continue;
+        };
+        let gzip = rest.ends_with(".gz");
+        let stamp = rest.strip_suffix(".gz").unwrap_or(rest);
+        let fine = stamp.is_empty() && !gzip
+            || stamp.strip_prefix('.').is_some_and(|s| {
+                !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit() || b == b'-')
+            });
+        if fine {
+            files.push(LogFile {
+                path: dir.join(&name),
+                rotated: stamp.trim_start_matches('.').to_owned(),
+                gzip,
+            });
+        }
+    }
+    // The compressed one is complete as soon as it has its name; the plain one beside it is about to go.
+    files.sort_by_key(|f| (f.rotated.is_empty(), f.rotated.clone(), !f.gzip));
+    files.dedup_by(|later, kept| later.rotated == kept.rotated);
+    Ok(files)
+}
+
+/// The smallest attempt above `attempt` that has a log.
+pub(crate) fn next_attempt(dir: &Path, attempt: u32) -> io::Result<Option<u32>> {
+    let names = names(dir)?;
+    let attempts = names
+        .iter()
+        .filter_map(|name| name.split_once(".log")?.0.parse().ok());
+    Ok(attempts.filter(|&found: &u32| found > attempt).min())
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// An open log file, positioned somewhere.
+pub(crate) struct Source {
+    pub(crate) inode: u64,
+    read: BufReader<Box<dyn Read + Send + Sync>>,
+    /// The beginning of a record whose end is not written yet.
+    begun: Vec<u8>,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Source")
+            .field("inode", &self.inode)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    /// Opens at `offset` (of the decompressed text).
+    pub(crate) fn open(file: &LogFile, offset: u64) -> io::Result<Self> {
+        use std::io::Seek as _;
+        let mut raw = File::open(&file.path)?;
+        let inode = raw.metadata()?.ino();
+        let mut read: Box<dyn Read + Send + Sync> = if file.gzip {
+            Box::new(MultiGzDecoder::new(raw))
+        } else {
+            raw.seek(io::SeekFrom::Start(offset))?;
+            Box::new(raw)
+        };
+        if file.gzip {
+            io::copy(&mut (&mut read).take(offset), &mut io::sink())?;
+        }
+        Ok(Self {
+            inode,
+            read: BufReader::with_capacity(BLOCK, read),
+            begun: Vec::new(),
+        })
+    }
+
+    /// The next complete record without its newline, in `record`; `false` at the (present) end.
+    pub(crate) fn next(&mut self, record: &mut Vec<u8>) -> io::Result<bool> {
+        let room = MAX_RECORD.saturating_sub(self.begun.len() as u64);
+        (&mut self.read)
+            .take(room)
+            .read_until(b'\n', &mut self.begun)?;
+        let whole = self.begun.last() == Some(&b'\n');
+        if !whole && (self.begun.len() as u64) < MAX_RECORD {
+            return Ok(false);
+        }
+        if whole {
+            self.begun.pop();
+        }
+        record.clear();
+        std::mem::swap(record, &mut self.begun);
+        Ok(true)
+    }
+}
+
+/// Where the last `lines` lines of `files` begin: index of the file and offset in it.
+pub(crate) fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u64)> {
+    let mut missing = lines;
+    for (index, file) in files.iter().enumerate().rev() {
+        let (found, offset) = if file.gzip {
+            tail_gzip(file, missing)?
+        } else {
+            tail_plain(&File::open(&file.path)?, missing)?
+        };
+        if let Some(offset) = offset {
+            return Ok((index, offset));
+        }
+        missing -= found;
+    }
+    Ok((0, 0))
+}
+
+/// Lines found, and where the last `wanted` begin if there are more than that.
+fn tail_plain(file: &File, wanted: u64) -> io::Result<(u64, Option<u64>)> {
+    let mut at = file.metadata()?.len();
+    let mut found = 0;
+    // The records from `at` on have been counted; `head` is the unparsed start of what was read.
+    let mut head: Vec<u8> = Vec::new();
+    let mut newest = true;
+    while at > 0 {
+        let size = usize::try_from(at.min(BLOCK as u64)).unwrap_or(BLOCK);
+        at -= size as u64;
+        let mut block = vec![0; size];
+        file.read_exact_at(&mut block, at)?;
+        block.append(&mut head);
+        // Records end at newlines; walk them from the last.
+        let mut end = block.len();
+        while let Some(newline) = block[..end].iter().rposition(|&b| b == b'\n') {
+            let record = &block[newline + 1..end];
+            if count_from_end(record, &mut newest, &mut found, wanted) {
+                return Ok((found, Some(at + end as u64 + 1)));
+            }
+            end = newline;
+        }
+        block.truncate(end);
+        head = block;
+        if head.len() as u64 > MAX_RECORD {
+            head.clear();
+        }
+        if at == 0 && count_from_end(&head, &mut newest, &mut found, wanted) {
+            return Ok((found, Some(end as u64 + 1)));
+        }
+    }
+    Ok((found, None))
+}
+
+/// Counts a record; `true` if it ends a line more than is wanted.
+fn count_from_end(record: &[u8], newest: &mut bool, found: &mut u64, wanted: u64) -> bool {
+    let Some(record) = Record::parse(record) else {
+        return false;
+    };
+    // A line whose end was never written counts too, but only the newest one can be that.
+    let ends_line = !record.partial || *newest;
+    *newest = false;
+    if ends_line && *found == wanted {
+        return true;
+    }
+    *found += u64::from(ends_line);
+    false
+}
+
+fn tail_gzip(file: &LogFile, wanted: u64) -> io::Result<(u64, Option<u64>)> {
+    let mut record = Vec::new();
+    let ends = |record: &[u8]| u64::from(Record::parse(record).is_some_and(|r| !r.partial));
+    let mut total = 0;
+    let mut source = Source::open(file, 0)?;
+    while source.next(&mut record)? {
+        total += ends(&record);
+    }
+    if total <= wanted {
+        return Ok((total, None));
+    }
+    let mut source = Source::open(file, 0)?;
+    let (mut skip, mut offset) = (total - wanted, 0);
+    while skip > 0 && source.next(&mut record)? {
+        offset += record.len() as u64 + 1;
+        skip -= ends(&record);
+    }
+    Ok((wanted, Some(offset)))
+}

@@ -1,0 +1,365 @@
+//! What did a container write? Reads the CRI files of one attempt in order, rotated and compressed ones included, joins
+//! partial records into lines, and can go on as more is written: through rotation, and into the next attempt, until the
+//! container is gone. Memory is bounded by one block, one chunk and one unfinished line a stream.
+//!
+//! Files are read in place (not on a thread): a block of a regular file comes from the page cache in microseconds.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use inotify::{Inotify, WatchMask};
+use k8s_openapi::jiff::Timestamp;
+use smol::Async;
+use smol::channel::Receiver;
+
+use super::log_files::{LogFile, Source, files_of, next_attempt, tail};
+use super::log_line::Record;
+
+/// Chunks are about this long.
+const CHUNK: usize = 16 * 1024;
+
+/// A line longer than this is handed on in pieces.
+const MAX_LINE: usize = 256 * 1024;
+
+/// What to read.
+#[derive(Debug, Clone)]
+pub struct LogOptions {
+    /// The container's log folder.
+    pub dir: PathBuf,
+    /// Which attempt.
+    pub attempt: u32,
+    /// Go on at the end, also into later attempts.
+    pub follow: bool,
+    /// Only the last lines.
+    pub tail_lines: Option<u64>,
+    /// Only what was written since.
+    pub since: Option<Timestamp>,
+    /// Put the time before each line.
+    pub timestamps: bool,
+    /// Stop after so many bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+/// Tells whether a container may still write, and when to ask again.
+pub struct Liveness {
+    /// `false` once the container has ended for good.
+    pub alive: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Becomes readable when the answer may have changed.
+    pub changed: Receiver<()>,
+}
+
+impl std::fmt::Debug for Liveness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Liveness").finish_non_exhaustive()
+    }
+}
+
+/// A position in a log.
+#[derive(Debug)]
+pub struct LogReader {
+    options: LogOptions,
+    /// Files of the attempt yet to be opened, next first.
+    ahead: std::collections::VecDeque<(LogFile, u64)>,
+    source: Option<Source>,
+    pending: [Vec<u8>; 2],
+    left: u64,
+    last_time: String,
+    /// Skip records up to here: they were handed on from a file that has been compressed since.
+    seen: Option<String>,
+    watch: Option<Watch>,
+    liveness: Option<Liveness>,
+    record: Vec<u8>,
+    done: bool,
+}
+
+#[derive(Debug)]
+struct Watch {
+    inotify: Inotify,
+    ready: Async<OwnedFd>,
+}
+
+impl LogReader {
+    /// Finds the start. `liveness` is needed to follow.
+    pub fn open(options: LogOptions, liveness: Option<Liveness>) -> io::Result<Self> {
+        // Watch before the first look: whatever comes after that look then wakes us.
+        let watch = match options.follow {
+            true => Some(Watch::new(&options.dir)?),
+            false => None,
+        };
+        let mut files = files_of(&options.dir, options.attempt)?;
+        let mut offset = 0;
+        if let Some(lines) = options.tail_lines {
+            let (first, at) = tail(&files, lines)?;
+            files.drain(..first);
+            offset = at;
+        }
+        let mut ahead: std::collections::VecDeque<_> =
+            files.into_iter().map(|file| (file, 0)).collect();
+        if let Some(first) = ahead.front_mut() {
+            first.1 = offset;
+        }
+        Ok(Self {
+            left: options.limit_bytes.unwrap_or(u64::MAX),
+            options,
+            ahead,
+            source: None,
+            pending: [Vec::new(), Vec::new()],
+            last_time: String::new(),
+            seen: None,
+            watch,
+            liveness,
+            record: Vec::new(),
+            done: false,
+        })
+    }
+
+    /// The next piece of output; `None` at the end.
+    pub async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            let alive = self.options.follow && self.liveness.as_ref().is_some_and(|l| (l.alive)());
+            let chunk = self.available(alive)?;
+            if !chunk.is_empty() {
+                return Ok(Some(chunk));
+            }
+            if self.done {
+                return Ok(None);
+            }
+            self.wait().await?;
+        }
+    }
+
+    /// What can be had without waiting. Sets `done` if nothing can follow.
+    fn available(&mut self, alive: bool) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        while !self.done && out.len() < CHUNK {
+            if self.source.is_none() && !self.open_next()? {
+                if alive && !self.next_attempt()? {
+                    break;
+                }
+                if !alive {
+                    self.finish(&mut out);
+                }
+                continue;
+            }
+            let mut record = std::mem::take(&mut self.record);
+            let got = match &mut self.source {
+                Some(source) => source.next(&mut record)?,
+                None => false,
+            };
+            if got {
+                self.take(&record, &mut out);
+            }
+            self.record = record;
+            if !got && !self.leave_source(alive, &mut out)? {
+                break;
+            }
+        }
+        Ok(out)
+    }
+
+    /// At the end of an open file: `true` if there is somewhere to go on, or the end is final.
+    fn leave_source(&mut self, alive: bool, out: &mut Vec<u8>) -> io::Result<bool> {
+        if !self.ahead.is_empty() {
+            self.source = None;
+            return Ok(true);
+        }
+        if !self.options.follow {
+            self.finish(out);
+            return Ok(true);
+        }
+        let inode = self.source.as_ref().map(|s| s.inode);
+        let files = files_of(&self.options.dir, self.options.attempt)?;
+        let place = files
+            .iter()
+            .position(|file| std::fs::metadata(&file.path).ok().map(|meta| meta.ino()) == inode);
+        match place {
+            Some(place) if place + 1 < files.len() => {
+                // Rotated away: the writer has moved on, but may have written between our last read and the rename.
+                self.drain(out)?;
+                self.ahead = files.into_iter().skip(place + 1).map(|f| (f, 0)).collect();
+                return Ok(true);
+            }
+            None if !files.is_empty() => {
+                self.drain(out)?;
+                self.seen = Some(self.last_time.clone());
+                self.ahead = files.into_iter().map(|f| (f, 0)).collect();
+                return Ok(true);
+            }
+            _ => {}
+        }
+        if next_attempt(&self.options.dir, self.options.attempt)?.is_some() {
+            self.drain(out)?;
+            self.flush(out);
+            return self.next_attempt();
+        }
+        if !alive {
+            self.drain(out)?;
+            self.finish(out);
+        }
+        Ok(!alive)
+    }
+
+    /// Reads the open file to its end and closes it.
+    fn drain(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
+        let Some(mut source) = self.source.take() else {
+            return Ok(());
+        };
+        let mut record = std::mem::take(&mut self.record);
+        while !self.done && source.next(&mut record)? {
+            self.take(&record, out);
+        }
+        self.record = record;
+        Ok(())
+    }
+
+    fn open_next(&mut self) -> io::Result<bool> {
+        while let Some((file, offset)) = self.ahead.pop_front() {
+            if self.too_old(&file) {
+                continue;
+            }
+            match Source::open(&file, offset) {
+                Ok(source) => {
+                    self.source = Some(source);
+                    return Ok(true);
+                }
+                // Rotated or removed since it was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    let files = files_of(&self.options.dir, self.options.attempt)?;
+                    let later = files.into_iter().filter(|f| {
+                        f.rotated.is_empty()
+                            || (!file.rotated.is_empty() && f.rotated >= file.rotated)
+                            || (file.rotated.is_empty() && !f.gzip)
+                    });
+                    self.seen = (!self.last_time.is_empty()).then(|| self.last_time.clone());
+                    let later: Vec<_> = later.filter(|f| *f != file).map(|f| (f, 0)).collect();
+                    self.ahead = later.into();
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // Nothing listed: the first file may have come since.
+        if self.last_time.is_empty() && self.options.follow && self.options.tail_lines.is_none() {
+            let files = files_of(&self.options.dir, self.options.attempt)?;
+            self.ahead = files.into_iter().map(|f| (f, 0)).collect();
+            if let Some((file, _)) = self.ahead.pop_front() {
+                self.source = Source::open(&file, 0).ok();
+            }
+        }
+        Ok(self.source.is_some())
+    }
+
+    /// A whole file last written before `since` holds nothing of interest.
+    fn too_old(&self, file: &LogFile) -> bool {
+        let Some(since) = self.options.since else {
+            return false;
+        };
+        let written = std::fs::metadata(&file.path).map(|meta| meta.mtime());
+        !file.rotated.is_empty() && written.is_ok_and(|secs| secs < since.as_second())
+    }
+
+    fn next_attempt(&mut self) -> io::Result<bool> {
+        let Some(next) = next_attempt(&self.options.dir, self.options.attempt)? else {
+            return Ok(false);
+        };
+        self.options.attempt = next;
+        let files = files_of(&self.options.dir, next)?;
+        self.ahead = files.into_iter().map(|f| (f, 0)).collect();
+        Ok(true)
+    }
+
+    fn take(&mut self, raw: &[u8], out: &mut Vec<u8>) {
+        let Some(record) = Record::parse(raw) else {
+            return;
+        };
+        if let Some(seen) = &self.seen {
+            if record.time <= seen.as_str() {
+                return;
+            }
+        }
+        self.last_time.clear();
+        self.last_time.push_str(record.time);
+        if let (Some(since), Some(time)) = (self.options.since, record.timestamp()) {
+            if time < since {
+                return;
+            }
+        }
+        let line = &mut self.pending[usize::from(record.stderr)];
+        if line.is_empty() && self.options.timestamps {
+            line.extend_from_slice(record.time.as_bytes());
+            line.push(b' ');
+        }
+        line.extend_from_slice(record.content);
+        if !record.partial {
+            line.push(b'\n');
+        }
+        if !record.partial || line.len() > MAX_LINE {
+            let line = std::mem::take(line);
+            self.emit(&line, out);
+        }
+    }
+
+    fn emit(&mut self, line: &[u8], out: &mut Vec<u8>) {
+        let room = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let line = &line[..line.len().min(room)];
+        out.extend_from_slice(line);
+        self.left -= line.len() as u64;
+        self.done |= self.left == 0;
+    }
+
+    /// Hands on lines that will never be finished.
+    fn flush(&mut self, out: &mut Vec<u8>) {
+        for stream in 0..2 {
+            let line = std::mem::take(&mut self.pending[stream]);
+            self.emit(&line, out);
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        self.flush(out);
+        self.done = true;
+    }
+
+    async fn wait(&mut self) -> io::Result<()> {
+        let (Some(watch), Some(liveness)) = (&mut self.watch, &self.liveness) else {
+            self.done = true;
+            return Ok(());
+        };
+        let written = async {
+            watch.ready.readable().await?;
+            watch.clear()
+        };
+        let changed = async {
+            if liveness.changed.recv().await.is_err() {
+                // The store is gone, and so is everything that could write.
+                smol::future::pending::<()>().await;
+            }
+            Ok(())
+        };
+        smol::future::or(written, changed).await
+    }
+}
+
+impl Watch {
+    fn new(dir: &std::path::Path) -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let mask = WatchMask::MODIFY
+            | WatchMask::CREATE
+            | WatchMask::MOVED_FROM
+            | WatchMask::MOVED_TO
+            | WatchMask::DELETE_SELF;
+        inotify.watches().add(dir, mask)?;
+        let ready = Async::new(inotify.as_fd().try_clone_to_owned()?)?;
+        Ok(Self { inotify, ready })
+    }
+
+    /// Takes the notices away; what they say does not matter.
+    fn clear(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 4096];
+        match self.inotify.read_events(&mut buffer) {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Which log does a client mean, and may it have it? `GET …/pods/{name}/log`, with the kubelet's refusals (§12.2).
+
+use std::sync::Arc;
+
+use hyper::Response;
+use hyper::body::Bytes;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::error::ApiError;
+use super::log_files::files_of;
+use super::log_reader::{Liveness, LogOptions, LogReader};
+use super::query::Query;
+use super::server::{Body, Context, streamed};
+use super::store::Store;
+use crate::spec::PodUid;
+
+pub(crate) fn answer(
+    context: &Context,
+    query: &Query,
+    namespace: &str,
+    name: &str,
+) -> Result<Response<Body>, ApiError> {
+    let pod = context
+        .store
+        .pod(namespace, name)
+        .ok_or_else(|| ApiError::not_found("pods", name))?;
+    let container = choose_container(&pod, query.get("container"))?;
+    let previous = query.flag("previous")?;
+    let follow = query.flag("follow")? && !previous;
+    let status = status_of(&pod, &container);
+    let attempt = attempt(name, &container, status.as_ref(), previous)?;
+    let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+    let dir = context
+        .layout
+        .container_logs(namespace, name, &uid, &container);
+    if previous && files_of(&dir, attempt).is_ok_and(|files| files.is_empty()) {
+        return Err(ApiError::bad_request(format!(
+            "previous terminated container \"{container}\" in pod \"{name}\" not found"
+        )));
+    }
+    let options = LogOptions {
+        dir: dir.clone(),
+        attempt,
+        follow,
+        tail_lines: query.number("tailLines")?,
+        since: since(query)?,
+        timestamps: query.flag("timestamps")?,
+        limit_bytes: query.number::<u64>("limitBytes")?,
+    };
+    if options.limit_bytes == Some(0) {
+        return Err(ApiError::invalid("limitBytes: must be greater than 0"));
+    }
+    let liveness = follow.then(|| {
+        let store = context.store.clone();
+        let (ns, name, uid) = (namespace.to_owned(), name.to_owned(), uid.to_string());
+        Liveness {
+            changed: store.subscribe(),
+            alive: Box::new(move || may_write(&store, (&ns, &name), &uid, &container)),
+        }
+    });
+    let reader = LogReader::open(options, liveness).map_err(|error| {
+        ApiError::internal(format!(
+            "could not read logs in `{}`: {error}",
+            dir.display()
+        ))
+    })?;
+    let chunks = smol::stream::unfold(Some(reader), |reader| async move {
+        let mut reader = reader?;
+        match reader.next().await {
+            Ok(Some(chunk)) => Some((Ok(Bytes::from(chunk)), Some(reader))),
+            Ok(None) => None,
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    Ok(streamed("text/plain", chunks))
+}
+
+/// The named container, or the only one.
+pub(crate) fn choose_container(pod: &Pod, wanted: Option<&str>) -> Result<String, ApiError> {
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let spec = pod.spec.clone().unwrap_or_default();
+    let regular: Vec<String> = spec.containers.into_iter().map(|c| c.name).collect();
+    let init: Vec<String> = spec
+        .init_containers
+        .into_iter()
+        .flatten()
+        .map(|c| c.name)
+        .collect();
+    match wanted.filter(|w| !w.is_empty()) {
+        Some(wanted) if regular.iter().chain(&init).any(|c| c == wanted) => Ok(wanted.to_owned()),
+        Some(wanted) => Err(ApiError::not_found_text(format!(
+            "container \"{wanted}\" not found in pod \"{name}\""
+        ))),
+        None => match &regular[..] {
+            [only] if init.is_empty() => Ok(only.clone()),
+            _ => {
+                let mut message = format!(
+                    "a container name must be specified for pod {name}, choose one of: [{}]",
+                    regular.join(" ")
+                );
+                if !init.is_empty() {
+                    message.push_str(&format!(
+                        " or one of the init containers: [{}]",
+                        init.join(" ")
+                    ));
+                }
+                Err(ApiError::bad_request(message))
+            }
+        },
+    }
+}
+
+/// Status of a container, init containers included.
+pub(crate) fn status_of(pod: &Pod, container: &str) -> Option<ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let all = status.container_statuses.iter().flatten();
+    let mut all = all.chain(status.init_container_statuses.iter().flatten());
+    all.find(|one| one.name == container).cloned()
+}
+
+fn attempt(
+    pod: &str,
+    container: &str,
+    status: Option<&ContainerStatus>,
+    previous: bool,
+) -> Result<u32, ApiError> {
+    let refuse = |why: &str| {
+        Err(ApiError::bad_request(format!(
+            "container \"{container}\" in pod \"{pod}\" is {why}"
+        )))
+    };
+    let Some(status) = status else {
+        return refuse("not available");
+    };
+    let current = u32::try_from(status.restart_count).unwrap_or(0);
+    let state = status.state.clone().unwrap_or_default();
+    let ended_before = status
+        .last_state
+        .as_ref()
+        .is_some_and(|s| s.terminated.is_some());
+    if previous {
+        // While it waits to run again, the newest attempt that ended is its last state, and has the current number.
+        return match (ended_before, state.waiting.is_some(), current) {
+            (false, _, _) => Err(ApiError::bad_request(format!(
+                "previous terminated container \"{container}\" in pod \"{pod}\" not found"
+            ))),
+            (true, true, n) => Ok(n),
+            (true, false, n) => Ok(n.saturating_sub(1)),
+        };
+    }
+    if state.running.is_some() || state.terminated.is_some() || ended_before {
+        return Ok(current);
+    }
+    match state.waiting.and_then(|w| w.reason).as_deref() {
+        Some("ErrImagePull") => refuse("waiting to start: image can't be pulled"),
+        Some("ImagePullBackOff") => refuse("waiting to start: trying and failing to pull image"),
+        Some(reason) => refuse(&format!("waiting to start: {reason}")),
+        None => refuse("not available"),
+    }
+}
+
+fn since(query: &Query) -> Result<Option<Timestamp>, ApiError> {
+    let seconds: Option<i64> = query.number("sinceSeconds")?;
+    match (seconds, query.get("sinceTime")) {
+        (Some(_), Some(_)) => Err(ApiError::invalid(
+            "at most one of `sinceTime` or `sinceSeconds` may be specified",
+        )),
+        (Some(seconds), None) if seconds < 1 => {
+            Err(ApiError::invalid("sinceSeconds: must be greater than 0"))
+        }
+        (Some(seconds), None) => Ok(Timestamp::now()
+            .checked_sub(SignedDuration::from_secs(seconds))
+            .ok()),
+        (None, Some(text)) => text
+            .parse()
+            .map(Some)
+            .map_err(|_| ApiError::bad_request(format!("sinceTime: `{text}` is not RFC 3339"))),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Whether a container may still write to its log, now or after a restart.
+fn may_write(store: &Arc<Store>, pod: (&str, &str), uid: &str, container: &str) -> bool {
+    let Some(pod) = store.pod(pod.0, pod.1) else {
+        return false;
+    };
+    if pod.metadata.uid.as_deref() != Some(uid) {
+        return false;
+    }
+    let status = status_of(&pod, container);
+    let state = status.and_then(|s| s.state).unwrap_or_default();
+    if state.running.is_some() {
+        return true;
+    }
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) || pod.metadata.deletion_timestamp.is_some() {
+        return false;
+    }
+    let Some(ended) = state.terminated else {
+        return true;
+    };
+    let spec = pod.spec.unwrap_or_default();
+    let init = spec.init_containers.iter().flatten();
+    let restarts = match init.clone().find(|c| c.name == container) {
+        Some(init) => init.restart_policy.as_deref() == Some("Always"),
+        None => spec.restart_policy.as_deref().unwrap_or("Always") == "Always",
+    };
+    restarts || (ended.exit_code != 0 && spec.restart_policy.as_deref() != Some("Never"))
+}

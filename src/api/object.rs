@@ -1,0 +1,160 @@
+//! How is a Kubernetes object kept for readers? As the JSON it is sent as, with the few fields that selectors ask for
+//! beside it: small in memory, and lists and watches need no serializer.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use hyper::body::Bytes;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// So many removals are remembered for watchers that come back.
+const MAX_REMOVED: usize = 256;
+
+/// Namespace (empty for nodes) and name.
+pub(crate) type Key = (String, String);
+
+/// One stored object.
+#[derive(Debug, Clone)]
+pub(crate) struct Object {
+    pub(crate) key: Key,
+    pub(crate) uid: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// `field path → value` for field selectors.
+    pub(crate) fields: Vec<(&'static str, String)>,
+    pub(crate) json: Bytes,
+    pub(crate) version: u64,
+    /// Version at which it appeared.
+    pub(crate) since: u64,
+}
+
+impl Object {
+    /// Metadata and selectable fields; `json` and versions are filled in by the collection.
+    pub(crate) fn new(meta: &ObjectMeta, fields: Vec<(&'static str, String)>) -> Self {
+        Self {
+            key: (
+                meta.namespace.clone().unwrap_or_default(),
+                meta.name.clone().unwrap_or_default(),
+            ),
+            uid: meta.uid.clone().unwrap_or_default(),
+            labels: meta.labels.clone().unwrap_or_default(),
+            fields,
+            json: Bytes::new(),
+            version: 0,
+            since: 0,
+        }
+    }
+}
+
+/// What a watcher is told.
+#[derive(Debug, Clone)]
+pub(crate) enum Change {
+    Added(Arc<Object>),
+    Modified(Arc<Object>),
+    Deleted(Arc<Object>),
+}
+
+impl Change {
+    /// The object as it was at the change.
+    pub(crate) fn object(&self) -> &Arc<Object> {
+        match self {
+            Self::Added(object) | Self::Modified(object) | Self::Deleted(object) => object,
+        }
+    }
+}
+
+/// Objects of one kind. Watchers get the newest state of what changed since their version, not every step between.
+#[derive(Debug, Default)]
+pub(crate) struct Collection {
+    objects: BTreeMap<Key, Arc<Object>>,
+    removed: VecDeque<Arc<Object>>,
+    /// Removals up to this version are forgotten.
+    forgotten: u64,
+}
+
+impl Collection {
+    /// Empty, knowing nothing of what was before `version`.
+    pub(crate) fn starting_at(version: u64) -> Self {
+        Self {
+            forgotten: version,
+            ..Self::default()
+        }
+    }
+
+    /// Stores `object` under a version from `next` unless it is the same as before. `render` makes JSON for a version.
+    pub(crate) fn upsert(
+        &mut self,
+        mut object: Object,
+        version: u64,
+        render: impl Fn(u64) -> Bytes,
+    ) -> bool {
+        let before = self.objects.get(&object.key).cloned();
+        let same_one = before.as_ref().filter(|old| old.uid == object.uid);
+        if same_one.is_some_and(|old| render(old.version) == old.json) {
+            return false;
+        }
+        object.version = version;
+        object.since = same_one.map_or(version, |old| old.since);
+        object.json = render(version);
+        if let (Some(old), true) = (before.as_ref(), same_one.is_none()) {
+            self.bury(old, version - 1);
+        }
+        self.objects.insert(object.key.clone(), Arc::new(object));
+        true
+    }
+
+    /// Removes an object if it is (still) that one.
+    pub(crate) fn remove(&mut self, key: &Key, uid: Option<&str>, version: u64) -> bool {
+        let Some(old) = self
+            .objects
+            .get(key)
+            .filter(|old| uid.is_none_or(|uid| old.uid == uid))
+            .cloned()
+        else {
+            return false;
+        };
+        self.objects.remove(key);
+        self.bury(&old, version);
+        true
+    }
+
+    fn bury(&mut self, old: &Arc<Object>, version: u64) {
+        let mut gone = Object::clone(old);
+        gone.version = version;
+        self.removed.push_back(Arc::new(gone));
+        if self.removed.len() > MAX_REMOVED {
+            if let Some(oldest) = self.removed.pop_front() {
+                self.forgotten = oldest.version;
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<Arc<Object>> {
+        self.objects.get(key).cloned()
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Object>> {
+        self.objects.values()
+    }
+
+    /// Everything that differs from `version`, in order; `None` if that is too long ago.
+    pub(crate) fn since(&self, version: u64) -> Option<Vec<Change>> {
+        if version < self.forgotten {
+            return None;
+        }
+        let mut changes: Vec<Change> = self
+            .removed
+            .iter()
+            .filter(|gone| gone.version > version && gone.since <= version)
+            .map(|gone| Change::Deleted(gone.clone()))
+            .collect();
+        for object in self.objects.values().filter(|o| o.version > version) {
+            changes.push(if object.since > version {
+                Change::Added(object.clone())
+            } else {
+                Change::Modified(object.clone())
+            });
+        }
+        changes.sort_by_key(|change| change.object().version);
+        Some(changes)
+    }
+}

@@ -1,0 +1,278 @@
+//! How does kubectl show a pod in one line? Its printer's rules (`pkg/printers/internalversion/printers.go`), used both
+//! for Tables of the API and by the command line.
+
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+
+/// The columns of `kubectl get pods -o wide`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodRow {
+    /// NAMESPACE
+    pub namespace: String,
+    /// NAME
+    pub name: String,
+    /// READY, `1/2`
+    pub ready: String,
+    /// STATUS
+    pub status: String,
+    /// RESTARTS, `2 (3m ago)`
+    pub restarts: String,
+    /// AGE
+    pub age: String,
+    /// IP
+    pub ip: String,
+    /// NODE
+    pub node: String,
+}
+
+/// The columns of `kubectl get nodes`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeRow {
+    /// NAME
+    pub name: String,
+    /// STATUS
+    pub status: String,
+    /// ROLES
+    pub roles: String,
+    /// AGE
+    pub age: String,
+    /// VERSION
+    pub version: String,
+}
+
+/// What the columns add up to while the containers are gone through.
+#[derive(Default)]
+struct Tally {
+    ready: usize,
+    restarts: i32,
+    last_restart: Option<Timestamp>,
+}
+
+impl Tally {
+    fn add(&mut self, status: &ContainerStatus) {
+        self.restarts += status.restart_count;
+        let last = status.last_state.as_ref().and_then(finished);
+        self.last_restart = self.last_restart.max(last);
+    }
+}
+
+/// One pod's line.
+pub fn row(pod: &Pod, now: Timestamp) -> PodRow {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let status = pod.status.clone().unwrap_or_default();
+    let or_none = |text: Option<String>| {
+        text.filter(|t| !t.is_empty())
+            .unwrap_or_else(|| "<none>".to_owned())
+    };
+    let mut total = spec.containers.len();
+    let sidecars: Vec<&str> = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .filter(|c| c.restart_policy.as_deref() == Some("Always"))
+        .map(|c| c.name.as_str())
+        .collect();
+    total += sidecars.len();
+    let mut reason = status
+        .reason
+        .clone()
+        .or(status.phase.clone())
+        .unwrap_or_default();
+    let mut tally = Tally::default();
+    let initializing = init_reason(pod, &sidecars, &mut tally, &mut reason);
+    if !initializing || is_initialized(pod) {
+        // Restarts of init containers no longer count once the real ones run, those of sidecars do.
+        if !initializing {
+            tally.restarts = 0;
+            tally.last_restart = None;
+            for one in status.init_container_statuses.iter().flatten() {
+                if sidecars.contains(&one.name.as_str()) {
+                    tally.add(one);
+                }
+            }
+        }
+        container_reason(pod, &mut tally, &mut reason);
+    }
+    if pod.metadata.deletion_timestamp.is_some() {
+        reason = match status.reason.as_deref() {
+            Some("NodeLost") => "Unknown".to_owned(),
+            _ if matches!(status.phase.as_deref(), Some("Failed" | "Succeeded")) => reason,
+            _ => "Terminating".to_owned(),
+        };
+    }
+    let restarts = match tally.last_restart {
+        Some(at) if tally.restarts != 0 => {
+            format!("{} ({} ago)", tally.restarts, human_age(at, now))
+        }
+        _ => tally.restarts.to_string(),
+    };
+    PodRow {
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        ready: format!("{}/{total}", tally.ready),
+        status: reason,
+        restarts,
+        age: age_of(pod.metadata.creation_timestamp.as_ref().map(|t| t.0), now),
+        ip: or_none(status.pod_ip),
+        node: or_none(spec.node_name),
+    }
+}
+
+fn is_initialized(pod: &Pod) -> bool {
+    condition(pod, "Initialized") == Some("True")
+}
+
+fn condition<'a>(pod: &'a Pod, wanted: &str) -> Option<&'a str> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let found = conditions.iter().find(|c| c.type_ == wanted)?;
+    Some(&found.status)
+}
+
+/// Looks at init containers; `true` if one of them decides the status.
+fn init_reason(pod: &Pod, sidecars: &[&str], tally: &mut Tally, reason: &mut String) -> bool {
+    let spec_inits = pod
+        .spec
+        .iter()
+        .flat_map(|s| s.init_containers.iter().flatten());
+    let count = spec_inits.count();
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|s| s.init_container_statuses.iter().flatten());
+    for (index, one) in statuses.enumerate() {
+        tally.add(one);
+        let sidecar = sidecars.contains(&one.name.as_str());
+        let state = one.state.clone().unwrap_or_default();
+        if let Some(ended) = &state.terminated {
+            if ended.exit_code == 0 {
+                continue;
+            }
+            let why = ended.reason.clone().filter(|r| !r.is_empty());
+            *reason = format!(
+                "Init:{}",
+                why.unwrap_or_else(|| code(ended.signal, ended.exit_code))
+            );
+            return true;
+        }
+        if sidecar && one.started == Some(true) {
+            tally.ready += usize::from(one.ready);
+            continue;
+        }
+        let waiting = state.waiting.and_then(|w| w.reason);
+        *reason = match waiting.filter(|r| !r.is_empty() && r != "PodInitializing") {
+            Some(why) => format!("Init:{why}"),
+            None => format!("Init:{index}/{count}"),
+        };
+        return true;
+    }
+    false
+}
+
+fn container_reason(pod: &Pod, tally: &mut Tally, reason: &mut String) {
+    let mut running = false;
+    let statuses = pod
+        .status
+        .iter()
+        .flat_map(|s| s.container_statuses.iter().flatten());
+    let statuses: Vec<&ContainerStatus> = statuses.collect();
+    for one in statuses.into_iter().rev() {
+        tally.add(one);
+        let state = one.state.clone().unwrap_or_default();
+        let said = |r: &Option<String>| r.clone().filter(|r| !r.is_empty());
+        if let Some(why) = state.waiting.as_ref().and_then(|w| said(&w.reason)) {
+            *reason = why;
+        } else if let Some(ended) = &state.terminated {
+            *reason = said(&ended.reason).unwrap_or_else(|| code(ended.signal, ended.exit_code));
+        } else if one.ready && state.running.is_some() {
+            running = true;
+            tally.ready += 1;
+        }
+    }
+    if reason == "Completed" && running {
+        *reason = match condition(pod, "Ready") {
+            Some("True") => "Running",
+            _ => "NotReady",
+        }
+        .to_owned();
+    }
+}
+
+fn code(signal: Option<i32>, exit_code: i32) -> String {
+    match signal.filter(|s| *s != 0) {
+        Some(signal) => format!("Signal:{signal}"),
+        None => format!("ExitCode:{exit_code}"),
+    }
+}
+
+fn finished(state: &ContainerState) -> Option<Timestamp> {
+    Some(state.terminated.as_ref()?.finished_at.as_ref()?.0)
+}
+
+/// One node's line.
+pub fn node_row(node: &Node, now: Timestamp) -> NodeRow {
+    let status = node.status.clone().unwrap_or_default();
+    let ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|c| c.type_ == "Ready");
+    let mut text = match ready.map(|c| c.status.as_str()) {
+        Some("True") => "Ready",
+        Some(_) => "NotReady",
+        None => "Unknown",
+    }
+    .to_owned();
+    if node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true) {
+        text.push_str(",SchedulingDisabled");
+    }
+    let labels = node.metadata.labels.iter().flatten();
+    let roles: Vec<&str> = labels
+        .filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"))
+        .collect();
+    NodeRow {
+        name: node.metadata.name.clone().unwrap_or_default(),
+        status: text,
+        roles: match roles.is_empty() {
+            true => "<none>".to_owned(),
+            false => roles.join(","),
+        },
+        age: age_of(node.metadata.creation_timestamp.as_ref().map(|t| t.0), now),
+        version: status
+            .node_info
+            .map(|i| i.kubelet_version)
+            .unwrap_or_default(),
+    }
+}
+
+/// AGE of something that may have no time.
+pub fn age_of(since: Option<Timestamp>, now: Timestamp) -> String {
+    since.map_or_else(|| "<unknown>".to_owned(), |at| human_age(at, now))
+}
+
+/// How long ago, with kubectl's rounding.
+pub fn human_age(at: Timestamp, now: Timestamp) -> String {
+    human_duration(now.as_second() - at.as_second())
+}
+
+/// Two significant units at most, as `k8s.io/apimachinery/pkg/util/duration.HumanDuration`.
+pub fn human_duration(seconds: i64) -> String {
+    let with = |big: i64, unit: char, small: i64, part: char| match small {
+        0 => format!("{big}{unit}"),
+        _ => format!("{big}{unit}{small}{part}"),
+    };
+    let (minutes, hours) = (seconds / 60, seconds / 3600);
+    let (days, years) = (hours / 24, hours / 24 / 365);
+    match seconds {
+        i64::MIN..-1 => "<invalid>".to_owned(),
+        -1 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        _ if minutes < 10 => with(minutes, 'm', seconds % 60, 's'),
+        _ if minutes < 180 => format!("{minutes}m"),
+        _ if hours < 8 => with(hours, 'h', minutes % 60, 'm'),
+        _ if hours < 48 => format!("{hours}h"),
+        _ if hours < 24 * 8 => with(days, 'd', hours % 24, 'h'),
+        _ if hours < 24 * 365 * 2 => format!("{days}d"),
+        _ if hours < 24 * 365 * 8 => with(years, 'y', days % 365, 'd'),
+        _ => format!("{years}y"),
+    }
+}

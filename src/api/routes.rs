@@ -1,0 +1,303 @@
+//! Which path means what? One match over method and path segments; everything else is 404, or 405 on a known path.
+
+use std::sync::Arc;
+
+use hyper::body::{Bytes, Incoming};
+use hyper::header::ACCEPT;
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::command::Command;
+use super::error::ApiError;
+use super::query::{Query, decode};
+use super::selector::Selector;
+use super::server::{Body, Context, Spawner, json as json_reply, read_body, reply, streamed};
+use super::store::Kind;
+use super::watch::Watch;
+use super::{exec, images, logs, table};
+
+/// Answers one request.
+pub(crate) async fn answer(
+    request: Request<Incoming>,
+    context: Arc<Context>,
+    spawner: Spawner,
+) -> Result<Response<Body>, ApiError> {
+    let path = request.uri().path().trim_matches('/').to_owned();
+    let segments: Vec<String> = path.split('/').map(decode).collect();
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let query = Query::parse(request.uri().query());
+    match (request.method().clone(), &segments[..]) {
+        (Method::DELETE, ["api", "v1", "namespaces", ns, "pods", name]) => {
+            delete_pod(request, &context, &query, ns, name).await
+        }
+        (_, ["api", "v1", "namespaces", ns, "pods", name, "exec"]) => {
+            exec::answer(request, context.clone(), spawner, &query, (ns, name)).await
+        }
+        (Method::GET, ["api", "v1", "namespaces", ns, "pods", name, "log"]) => {
+            logs::answer(&context, &query, ns, name)
+        }
+        (method, ["coracle", "v1", "images", rest @ ..]) => {
+            images::answer(method, rest, request, &context, &query).await
+        }
+        (Method::GET | Method::HEAD, segments) => {
+            let wants_table = request
+                .headers()
+                .get(ACCEPT)
+                .and_then(|v| v.to_str().ok())
+                .is_some_and(|v| v.contains("as=Table") && v.contains("g=meta.k8s.io"));
+            get(&context, &query, segments, wants_table)
+        }
+        (_, segments) => match get(&context, &query, segments, false) {
+            Ok(_) => Err(ApiError::method_not_allowed()),
+            Err(error) => Err(error),
+        },
+    }
+}
+
+fn get(
+    context: &Context,
+    query: &Query,
+    segments: &[&str],
+    as_table: bool,
+) -> Result<Response<Body>, ApiError> {
+    match segments {
+        ["healthz" | "livez" | "readyz"] => Ok(reply(StatusCode::OK, "text/plain", "ok")),
+        ["metrics"] => Ok(reply(
+            StatusCode::OK,
+            "text/plain; version=0.0.4",
+            context.store.metrics_text(),
+        )),
+        ["version"] => Ok(json_reply(version().to_string())),
+        ["api"] => Ok(json_reply(
+            json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] })
+                .to_string(),
+        )),
+        ["apis"] => Ok(json_reply(
+            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [] }).to_string(),
+        )),
+        ["api", "v1"] => Ok(json_reply(resources().to_string())),
+        ["api", "v1", "namespaces"] => Ok(json_reply(namespaces(context).to_string())),
+        ["api", "v1", "namespaces", name] => namespace(context, name),
+        ["api", "v1", "pods"] => list(context, query, Kind::Pods, None, as_table),
+        ["api", "v1", "nodes"] => list(context, query, Kind::Nodes, None, as_table),
+        ["api", "v1", "events"] => list(context, query, Kind::Events, None, as_table),
+        ["api", "v1", "nodes", name] => one(context, Kind::Nodes, "", name, as_table),
+        ["api", "v1", "namespaces", ns, "pods"] => {
+            list(context, query, Kind::Pods, Some(ns), as_table)
+        }
+        ["api", "v1", "namespaces", ns, "events"] => {
+            list(context, query, Kind::Events, Some(ns), as_table)
+        }
+        ["api", "v1", "namespaces", ns, "pods", name] => {
+            one(context, Kind::Pods, ns, name, as_table)
+        }
+        ["api", "v1", "namespaces", ns, "pods", name, "status"] => {
+            one(context, Kind::Pods, ns, name, as_table)
+        }
+        ["api", "v1", "namespaces", ns, "events", name] => {
+            one(context, Kind::Events, ns, name, as_table)
+        }
+        ["coracle", "v1", "files"] => {
+            let files = json!({ "items": context.store.files() });
+            Ok(json_reply(files.to_string()))
+        }
+        _ => Err(ApiError::no_such_path()),
+    }
+}
+
+fn names(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Pods => ("pods", "PodList"),
+        Kind::Nodes => ("nodes", "NodeList"),
+        Kind::Events => ("events", "EventList"),
+    }
+}
+
+fn list(
+    context: &Context,
+    query: &Query,
+    kind: Kind,
+    namespace: Option<&str>,
+    as_table: bool,
+) -> Result<Response<Body>, ApiError> {
+    let selector = Selector::from_query(query, namespace)?;
+    if query.flag("watch")? {
+        let watch = Watch::new(context.store.clone(), kind, query, selector, as_table)?;
+        let lines = smol::stream::unfold(watch, |mut watch| async move {
+            let chunk = watch.next().await?;
+            Some((Ok(chunk), watch))
+        });
+        return Ok(streamed("application/json", lines));
+    }
+    let (version, objects) = context.store.list(kind);
+    let mut chosen: Vec<_> = objects
+        .into_iter()
+        .filter(|object| selector.matches(object))
+        .collect();
+    if kind == Kind::Events {
+        chosen.sort_by_key(|event| event.version);
+    }
+    if as_table {
+        let chosen = chosen.iter().map(|object| &**object);
+        return Ok(json_reply(table::of(kind, version, chosen)));
+    }
+    let mut body = format!(
+        "{{\"kind\":\"{}\",\"apiVersion\":\"v1\",\"metadata\":{{\"resourceVersion\":\"{version}\"}},\"items\":[",
+        names(kind).1
+    )
+    .into_bytes();
+    for (index, object) in chosen.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        body.extend_from_slice(&object.json);
+    }
+    body.extend_from_slice(b"]}");
+    Ok(json_reply(body))
+}
+
+fn one(
+    context: &Context,
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    as_table: bool,
+) -> Result<Response<Body>, ApiError> {
+    let key = (namespace.to_owned(), name.to_owned());
+    let object = context
+        .store
+        .get(kind, &key)
+        .ok_or_else(|| ApiError::not_found(names(kind).0, name))?;
+    Ok(json_reply(match as_table {
+        true => Bytes::from(table::of(kind, object.version, [&*object])),
+        false => object.json.clone(),
+    }))
+}
+
+async fn delete_pod(
+    request: Request<Incoming>,
+    context: &Context,
+    query: &Query,
+    namespace: &str,
+    name: &str,
+) -> Result<Response<Body>, ApiError> {
+    let body = read_body(request.into_body()).await?;
+    let options: Value = match body.is_empty() {
+        true => Value::Null,
+        false => serde_json::from_slice(&body).map_err(|error| {
+            ApiError::bad_request(format!("the request body is not JSON: {error}"))
+        })?,
+    };
+    let key = (namespace.to_owned(), name.to_owned());
+    let object = context
+        .store
+        .get(Kind::Pods, &key)
+        .ok_or_else(|| ApiError::not_found("pods", name))?;
+    if let Some(uid) = options["preconditions"]["uid"].as_str() {
+        if uid != object.uid {
+            return Err(ApiError::conflict(format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                object.uid
+            )));
+        }
+    }
+    let asked = options["gracePeriodSeconds"].as_i64();
+    let asked = asked.or(query.number("gracePeriodSeconds")?);
+    let grace = match asked {
+        None => None,
+        Some(seconds) => Some(u64::try_from(seconds).map_err(|_| {
+            ApiError::invalid("gracePeriodSeconds: must be greater than or equal to 0")
+        })?),
+    };
+    let force = query.flag("force")?;
+    let (reply, answer) = smol::channel::bounded(1);
+    let command = Command::DeletePod {
+        namespace: key.0,
+        name: key.1,
+        grace_ms: grace.map(|s| s.saturating_mul(1000)),
+        force: force || grace == Some(0),
+        reply,
+    };
+    ask(context, command, answer).await?;
+    let shown = context
+        .store
+        .get(Kind::Pods, &(namespace.to_owned(), name.to_owned()));
+    Ok(json_reply(shown.unwrap_or(object).json.clone()))
+}
+
+/// Sends a command and waits for its answer.
+pub(crate) async fn ask<T>(
+    context: &Context,
+    command: Command,
+    answer: smol::channel::Receiver<Result<T, super::command::CommandError>>,
+) -> Result<T, ApiError> {
+    context
+        .commands
+        .send(command)
+        .await
+        .map_err(|_| ApiError::unavailable())?;
+    let answer = answer.recv().await.map_err(|_| ApiError::unavailable())?;
+    Ok(answer?)
+}
+
+fn version() -> Value {
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    json!({ "major": "1", "minor": "36", "gitVersion": format!("v1.36.0+coracle-{}", env!("CARGO_PKG_VERSION")),
+            "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "",
+            "platform": format!("linux/{arch}"), "coracleVersion": env!("CARGO_PKG_VERSION") })
+}
+
+fn resources() -> Value {
+    let resource = |name: &str,
+                    one: &str,
+                    kind: &str,
+                    namespaced: bool,
+                    verbs: &[&str],
+                    short: &[&str]| {
+        json!({ "name": name, "singularName": one, "kind": kind, "namespaced": namespaced, "verbs": verbs, "shortNames": short })
+    };
+    let read = ["get", "list", "watch"];
+    json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [
+        resource("events", "event", "Event", true, &read, &["ev"]),
+        resource("namespaces", "namespace", "Namespace", false, &["get", "list"], &["ns"]),
+        resource("nodes", "node", "Node", false, &read, &["no"]),
+        resource("pods", "pod", "Pod", true, &["delete", "get", "list", "watch"], &["po"]),
+        resource("pods/log", "", "Pod", true, &["get"], &[]),
+        resource("pods/status", "", "Pod", true, &["get"], &[]),
+    ] })
+}
+
+fn namespace_names(context: &Context) -> Vec<String> {
+    let (_, pods) = context.store.list(Kind::Pods);
+    let mut names: Vec<String> = pods.iter().map(|pod| pod.key.0.clone()).collect();
+    names.push("default".to_owned());
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn namespace_object(name: &str) -> Value {
+    json!({ "kind": "Namespace", "apiVersion": "v1",
+            "metadata": { "name": name, "labels": { "kubernetes.io/metadata.name": name } },
+            "spec": { "finalizers": [] }, "status": { "phase": "Active" } })
+}
+
+fn namespaces(context: &Context) -> Value {
+    let items: Vec<Value> = namespace_names(context)
+        .iter()
+        .map(|name| namespace_object(name))
+        .collect();
+    let version = context.store.list(Kind::Nodes).0.to_string();
+    json!({ "kind": "NamespaceList", "apiVersion": "v1", "metadata": { "resourceVersion": version }, "items": items })
+}
+
+fn namespace(context: &Context, name: &str) -> Result<Response<Body>, ApiError> {
+    match namespace_names(context).iter().any(|known| known == name) {
+        true => Ok(json_reply(namespace_object(name).to_string())),
+        false => Err(ApiError::not_found("namespaces", name)),
+    }
+}

@@ -1,0 +1,214 @@
+//! Which objects does a client mean? Kubernetes label selectors (`app=web,tier!=db,env in (a,b),x,!y`) and field
+//! selectors (`metadata.name=web,status.phase!=Running`).
+
+use super::error::ApiError;
+use super::object::Object;
+use super::query::Query;
+
+/// A label and a field selector together.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<(String, bool, String)>,
+    /// Only this namespace.
+    pub(crate) namespace: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Requirement {
+    Exists(String),
+    Absent(String),
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+}
+
+impl Selector {
+    pub(crate) fn from_query(query: &Query, namespace: Option<&str>) -> Result<Self, ApiError> {
+        Ok(Self {
+            labels: parse_labels(query.get("labelSelector").unwrap_or_default())
+                .map_err(ApiError::bad_request)?,
+            fields: parse_fields(query.get("fieldSelector").unwrap_or_default())
+                .map_err(ApiError::bad_request)?,
+            namespace: namespace.map(str::to_owned),
+        })
+    }
+
+    pub(crate) fn matches(&self, object: &Object) -> bool {
+        self.namespace.as_ref().is_none_or(|ns| *ns == object.key.0)
+            && self.labels.iter().all(|r| r.matches(object))
+            && self
+                .fields
+                .iter()
+                .all(|(path, equal, value)| (field(object, path) == value) == *equal)
+    }
+}
+
+impl Requirement {
+    fn matches(&self, object: &Object) -> bool {
+        match self {
+            Self::Exists(key) => object.labels.contains_key(key),
+            Self::Absent(key) => !object.labels.contains_key(key),
+            Self::In(key, values) => object.labels.get(key).is_some_and(|v| values.contains(v)),
+            Self::NotIn(key, values) => !object.labels.get(key).is_some_and(|v| values.contains(v)),
+        }
+    }
+}
+
+fn field<'a>(object: &'a Object, path: &str) -> &'a str {
+    match path {
+        "metadata.name" => &object.key.1,
+        "metadata.namespace" => &object.key.0,
+        _ => {
+            let found = object.fields.iter().find(|(name, _)| *name == path);
+            found.map_or("", |(_, value)| value)
+        }
+    }
+}
+
+const KNOWN_FIELDS: [&str; 10] = [
+    "metadata.name",
+    "metadata.namespace",
+    "status.phase",
+    "spec.nodeName",
+    "involvedObject.kind",
+    "involvedObject.name",
+    "involvedObject.namespace",
+    "involvedObject.uid",
+    "reason",
+    "type",
+];
+
+fn parse_fields(text: &str) -> Result<Vec<(String, bool, String)>, String> {
+    let mut fields = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
+        let (path, equal, value) = if let Some((path, value)) = part.split_once("!=") {
+            (path, false, value)
+        } else if let Some((path, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+            (path, true, value)
+        } else {
+            return Err(format!(
+                "invalid selector: '{part}'; can't understand '{part}'"
+            ));
+        };
+        if !KNOWN_FIELDS.contains(&path) {
+            return Err(format!("field label not supported: {path}"));
+        }
+        fields.push((path.to_owned(), equal, value.to_owned()));
+    }
+    Ok(fields)
+}
+
+/// Splits at commas outside parentheses.
+fn split_top(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0_i32, 0);
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
+    let parts = split_top(text).into_iter().map(str::trim);
+    parts
+        .filter(|p| !p.is_empty())
+        .map(parse_requirement)
+        .collect()
+}
+
+fn parse_requirement(part: &str) -> Result<Requirement, String> {
+    let one = |text: &str| vec![text.trim().to_owned()];
+    if let Some((key, value)) = part.split_once("!=") {
+        return Ok(Requirement::NotIn(key_of(key, part)?, one(value)));
+    }
+    if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
+        return Ok(Requirement::In(key_of(key, part)?, one(value)));
+    }
+    if let Some(key) = part.strip_prefix('!') {
+        return Ok(Requirement::Absent(key_of(key, part)?));
+    }
+    let Some((head, values)) = part.split_once('(') else {
+        return Ok(Requirement::Exists(key_of(part, part)?));
+    };
+    let values = values
+        .strip_suffix(')')
+        .ok_or_else(|| format!("unable to parse requirement: `{part}` lacks `)`"))?;
+    let values = values.split(',').map(|v| v.trim().to_owned()).collect();
+    match head.split_whitespace().collect::<Vec<_>>()[..] {
+        [key, "in"] => Ok(Requirement::In(key.to_owned(), values)),
+        [key, "notin"] => Ok(Requirement::NotIn(key.to_owned(), values)),
+        _ => Err(format!(
+            "unable to parse requirement: `{part}`: expected `in` or `notin`"
+        )),
+    }
+}
+
+fn key_of(key: &str, part: &str) -> Result<String, String> {
+    let key = key.trim();
+    let fine = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    if key.is_empty() || !key.chars().all(fine) {
+        return Err(format!(
+            "unable to parse requirement: `{part}`: invalid label key `{key}`"
+        ));
+    }
+    Ok(key.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+    fn web() -> Object {
+        let labels = [("app", "web"), ("tier", "front")];
+        let meta = ObjectMeta {
+            name: Some("web".into()),
+            namespace: Some("default".into()),
+            labels: Some(labels.map(|(k, v)| (k.into(), v.into())).into()),
+            ..ObjectMeta::default()
+        };
+        Object::new(&meta, vec![("status.phase", "Running".into())])
+    }
+
+    #[test]
+    fn selectors_choose_as_kubernetes_does() {
+        let table = [
+            ("labelSelector=app%3Dweb", true),
+            ("labelSelector=app==web,tier!=front", false),
+            ("labelSelector=app+in+(db,web),!gone", true),
+            ("labelSelector=app+notin+(db,web)", false),
+            ("labelSelector=tier", true),
+            ("labelSelector=missing!=x", true),
+            ("fieldSelector=status.phase%3DRunning", true),
+            ("fieldSelector=metadata.name!=web", false),
+        ];
+        for (query, expected) in table {
+            let selector = Selector::from_query(&Query::parse(Some(query)), None).unwrap();
+            assert_eq!(selector.matches(&web()), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for query in [
+            "labelSelector=a+in+(b",
+            "labelSelector=a+near+(b)",
+            "labelSelector=%23",
+            "fieldSelector=spec.x=1",
+            "fieldSelector=bare",
+        ] {
+            assert!(
+                Selector::from_query(&Query::parse(Some(query)), None).is_err(),
+                "{query}"
+            );
+        }
+    }
+}

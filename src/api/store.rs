@@ -1,0 +1,232 @@
+//! What is there to see right now? The node writes here after every turn of its loop; handlers read. One lock, held
+//! only for look-ups; watchers are woken through channels of capacity one, so a slow client costs nothing.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hyper::body::Bytes;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use smol::channel::{Receiver, Sender, bounded};
+
+use super::events::{EventRecord, EventRing};
+use super::files::FileStatus;
+use super::metrics::{Metric, render};
+use super::object::{Change, Collection, Key, Object};
+
+/// Which collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Pods,
+    Nodes,
+    Events,
+}
+
+/// The snapshot that clients see.
+#[derive(Debug)]
+pub struct Store {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    version: u64,
+    pods: Collection,
+    nodes: Collection,
+    events: Collection,
+    ring: EventRing,
+    files: Vec<FileStatus>,
+    metrics: Vec<Metric>,
+    watchers: Vec<Sender<()>>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Store {
+    /// An empty store. Versions start at the wall clock, so that a version from before an agent restart is
+    /// recognised as too old rather than mistaken for a current one.
+    pub fn new() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let start = now.map_or(1, |d| u64::try_from(d.as_micros()).unwrap_or(1).max(1));
+        let collection = || Collection::starting_at(start);
+        Self {
+            inner: Mutex::new(Inner {
+                version: start,
+                pods: collection(),
+                nodes: collection(),
+                events: collection(),
+                ring: EventRing::default(),
+                files: Vec::new(),
+                metrics: Vec::new(),
+                watchers: Vec::new(),
+            }),
+        }
+    }
+
+    /// Shows a pod, status included. Nothing happens if it is shown already just so.
+    pub fn upsert_pod(&self, pod: Pod) {
+        let text = |t: Option<&String>| t.cloned().unwrap_or_default();
+        let fields = vec![
+            (
+                "status.phase",
+                text(pod.status.as_ref().and_then(|s| s.phase.as_ref())),
+            ),
+            (
+                "spec.nodeName",
+                text(pod.spec.as_ref().and_then(|s| s.node_name.as_ref())),
+            ),
+        ];
+        let object = Object::new(&pod.metadata, fields);
+        self.upsert(Kind::Pods, object, |version| {
+            let mut pod = pod.clone();
+            pod.metadata.resource_version = Some(version.to_string());
+            to_json(&pod)
+        });
+    }
+
+    /// Shows a pod no longer, if it is still the one with that UID.
+    pub fn remove_pod(&self, namespace: &str, name: &str, uid: &str) {
+        let mut inner = self.lock();
+        let version = inner.version + 1;
+        let key = (namespace.to_owned(), name.to_owned());
+        if inner.pods.remove(&key, Some(uid), version) {
+            inner.changed(version);
+        }
+    }
+
+    /// Shows the node.
+    pub fn set_node(&self, node: Node) {
+        let object = Object::new(&node.metadata, Vec::new());
+        self.upsert(Kind::Nodes, object, |version| {
+            let mut node = node.clone();
+            node.metadata.resource_version = Some(version.to_string());
+            to_json(&node)
+        });
+    }
+
+    /// Adds an event, or counts it up if it is the same as one before. The oldest of 1000 is forgotten.
+    pub fn push_event(&self, record: &EventRecord) {
+        let (event, forgotten) = self.lock().ring.push(record);
+        let field = |t: &Option<String>| t.clone().unwrap_or_default();
+        let about = &event.involved_object;
+        let fields = vec![
+            ("involvedObject.kind", field(&about.kind)),
+            ("involvedObject.name", field(&about.name)),
+            ("involvedObject.namespace", field(&about.namespace)),
+            ("involvedObject.uid", field(&about.uid)),
+            ("reason", field(&event.reason)),
+            ("type", field(&event.type_)),
+        ];
+        let object = Object::new(&event.metadata, fields);
+        self.upsert(Kind::Events, object, |version| {
+            let mut event = event.clone();
+            event.metadata.resource_version = Some(version.to_string());
+            to_json(&event)
+        });
+        if let Some(key) = forgotten {
+            let mut inner = self.lock();
+            let version = inner.version + 1;
+            if inner.events.remove(&key, None, version) {
+                inner.changed(version);
+            }
+        }
+    }
+
+    /// Replaces the list of manifest files.
+    pub fn set_files(&self, files: Vec<FileStatus>) {
+        self.lock().files = files;
+    }
+
+    /// The manifest files.
+    pub fn files(&self) -> Vec<FileStatus> {
+        self.lock().files.clone()
+    }
+
+    /// Replaces all metrics.
+    pub fn set_metrics(&self, metrics: Vec<Metric>) {
+        self.lock().metrics = metrics;
+    }
+
+    /// The pod of that name.
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let json = self.lock().pods.get(&key)?.json.clone();
+        serde_json::from_slice(&json).ok()
+    }
+
+    pub(crate) fn metrics_text(&self) -> String {
+        render(&self.lock().metrics)
+    }
+
+    pub(crate) fn get(&self, kind: Kind, key: &Key) -> Option<Arc<Object>> {
+        self.lock().collection(kind).get(key)
+    }
+
+    /// All objects of a kind, and the version they are of.
+    pub(crate) fn list(&self, kind: Kind) -> (u64, Vec<Arc<Object>>) {
+        let mut inner = self.lock();
+        let objects = inner.collection(kind).all().cloned().collect();
+        (inner.version, objects)
+    }
+
+    /// Changes since a version and the version they lead to; `None` if that version is not known (any more).
+    pub(crate) fn since(&self, kind: Kind, version: u64) -> Option<(u64, Vec<Change>)> {
+        let mut inner = self.lock();
+        let now = inner.version;
+        if version > now {
+            return None;
+        }
+        let changes = inner.collection(kind).since(version)?;
+        Some((now, changes))
+    }
+
+    /// A channel that becomes readable when anything has changed.
+    pub(crate) fn subscribe(&self) -> Receiver<()> {
+        let (sender, receiver) = bounded(1);
+        self.lock().watchers.push(sender);
+        receiver
+    }
+
+    fn upsert(&self, kind: Kind, object: Object, json: impl Fn(u64) -> Bytes) {
+        let mut inner = self.lock();
+        // Two versions a change: if an object of the same name but another UID goes, it goes at the first.
+        let version = inner.version + 2;
+        if inner.collection(kind).upsert(object, version, json) {
+            inner.changed(version);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic while the lock was held can at worst have lost one update, and updates are repeated.
+        self.inner.lock().unwrap_or_else(|bad| bad.into_inner())
+    }
+}
+
+impl Inner {
+    fn collection(&mut self, kind: Kind) -> &mut Collection {
+        match kind {
+            Kind::Pods => &mut self.pods,
+            Kind::Nodes => &mut self.nodes,
+            Kind::Events => &mut self.events,
+        }
+    }
+
+    fn changed(&mut self, version: u64) {
+        self.version = version;
+        self.watchers.retain(|watcher| {
+            !watcher.is_closed() && {
+                // A full channel means the watcher will look anyway.
+                let _ = watcher.try_send(());
+                true
+            }
+        });
+    }
+}
+
+fn to_json(value: &impl serde::Serialize) -> Bytes {
+    // Kubernetes types have string keys only, so this cannot fail.
+    Bytes::from(serde_json::to_vec(value).unwrap_or_default())
+}

@@ -1,0 +1,104 @@
+//! How does a server print for `kubectl`? `meta.k8s.io/v1` Tables, with the columns kubectl's users know.
+
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::object::Object;
+use super::pod_columns::{self, human_age};
+use super::store::Kind;
+
+/// The objects as a `Table` in JSON.
+pub(crate) fn of<'a>(
+    kind: Kind,
+    version: u64,
+    objects: impl IntoIterator<Item = &'a Object>,
+) -> Vec<u8> {
+    let now = Timestamp::now();
+    let columns: &[(&str, u8)] = match kind {
+        Kind::Pods => &[
+            ("Name", 0),
+            ("Ready", 0),
+            ("Status", 0),
+            ("Restarts", 0),
+            ("Age", 0),
+            ("IP", 1),
+            ("Node", 1),
+        ],
+        Kind::Nodes => &[
+            ("Name", 0),
+            ("Status", 0),
+            ("Roles", 0),
+            ("Age", 0),
+            ("Version", 0),
+        ],
+        Kind::Events => &[
+            ("Last Seen", 0),
+            ("Type", 0),
+            ("Reason", 0),
+            ("Object", 0),
+            ("Message", 0),
+        ],
+    };
+    let definitions: Vec<Value> = columns
+        .iter()
+        .map(|(name, priority)| {
+            let format = if *name == "Name" { "name" } else { "" };
+            json!({ "name": name, "type": "string", "format": format, "description": name, "priority": priority })
+        })
+        .collect();
+    let rows: Vec<Value> = objects
+        .into_iter()
+        .map(|object| {
+            let whole: Value = serde_json::from_slice(&object.json).unwrap_or_default();
+            json!({
+                "cells": cells(kind, object, now),
+                "object": { "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                            "metadata": whole["metadata"] },
+            })
+        })
+        .collect();
+    json!({ "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+            "metadata": { "resourceVersion": version.to_string() },
+            "columnDefinitions": definitions, "rows": rows })
+    .to_string()
+    .into_bytes()
+}
+
+fn cells(kind: Kind, object: &Object, now: Timestamp) -> Vec<String> {
+    match kind {
+        Kind::Pods => {
+            let pod: Pod = serde_json::from_slice(&object.json).unwrap_or_default();
+            let row = pod_columns::row(&pod, now);
+            vec![
+                row.name,
+                row.ready,
+                row.status,
+                row.restarts,
+                row.age,
+                row.ip,
+                row.node,
+            ]
+        }
+        Kind::Nodes => {
+            let node: Node = serde_json::from_slice(&object.json).unwrap_or_default();
+            let row = pod_columns::node_row(&node, now);
+            vec![row.name, row.status, row.roles, row.age, row.version]
+        }
+        Kind::Events => {
+            let event: Event = serde_json::from_slice(&object.json).unwrap_or_default();
+            let about = &event.involved_object;
+            let text = |t: &Option<String>| t.clone().unwrap_or_default();
+            vec![
+                event
+                    .last_timestamp
+                    .as_ref()
+                    .map_or_else(|| "<unknown>".to_owned(), |t| human_age(t.0, now)),
+                text(&event.type_),
+                text(&event.reason),
+                format!("{}/{}", text(&about.kind).to_lowercase(), text(&about.name)),
+                text(&event.message),
+            ]
+        }
+    }
+}
