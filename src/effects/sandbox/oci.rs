@@ -126,9 +126,9 @@ impl Bundle<'_> {
     fn root_propagation(&self) -> &'static str {
         let any = |kind| self.binds.iter().any(|bind| bind.propagation == kind);
         match () {
-            () if any(MountPropagation::Bidirectional) => "rshared",
-            () if any(MountPropagation::HostToContainer) => "rslave",
-            () => "rprivate",
+            () if any(MountPropagation::Bidirectional) => "shared",
+            () if any(MountPropagation::HostToContainer) => "slave",
+            () => "private",
         }
     }
 
