@@ -130,10 +130,13 @@ fn syntax(message: String, at: (usize, usize)) -> Problem {
 /// All documents, empty ones as [`Value::Null`].
 fn parse(text: &str) -> Result<Vec<Value>, Problem> {
     let left = Cell::new(MAX_VALUES);
+    if let Some(at) = too_deep(text) {
+        let message = format!("nested more than {MAX_BRACKETS} brackets deep");
+        return Err(syntax(message, at));
+    }
     if text.trim_start().starts_with('{') {
-        let json: Result<Vec<Value>, _> = parse_json(text, Reader { left: &left });
         // What is no JSON may still be YAML in braces, whose error then counts.
-        if let Ok(values) = json {
+        if let Ok(values) = parse_json(text, Reader { left: &left }) {
             return Ok(values);
         }
         left.set(MAX_VALUES);
@@ -150,7 +153,10 @@ fn parse(text: &str) -> Result<Vec<Value>, Problem> {
                     break;
                 }
                 // The place is shown before the message; it need not be in it too.
-                let bare = message.split(" at line ").next().unwrap_or_default();
+                let bare = match message.split(" at line ").next().unwrap_or_default() {
+                    "repetition limit exceeded" => "too many aliases of aliases",
+                    bare => bare,
+                };
                 return Err(syntax(
                     format!("not valid YAML: {bare}"),
                     place.unwrap_or((1, 1)),
@@ -161,16 +167,33 @@ fn parse(text: &str) -> Result<Vec<Value>, Problem> {
     Ok(values)
 }
 
+/// Brackets open at once, beyond which a file is not even parsed: the YAML scanner's time grows with their square.
+/// They are counted in text too, where they come in pairs or in small numbers.
+const MAX_BRACKETS: usize = 512;
+
+fn too_deep(text: &str) -> Option<(usize, usize)> {
+    let mut open = 0_usize;
+    for (number, line) in text.lines().enumerate() {
+        for (column, byte) in line.bytes().enumerate() {
+            match byte {
+                b'[' | b'{' => open += 1,
+                b']' | b'}' => open = open.saturating_sub(1),
+                _ => {}
+            }
+            if open > MAX_BRACKETS {
+                return Some((number + 1, column + 1));
+            }
+        }
+    }
+    None
+}
+
+/// One or more JSON documents after one another.
 fn parse_json(text: &str, reader: Reader<'_>) -> Result<Vec<Value>, serde_json::Error> {
     let mut values = Vec::new();
-    let mut rest = text;
-    while !rest.trim_start().is_empty() {
-        let mut stream = serde_json::Deserializer::from_str(rest);
+    let mut stream = serde_json::Deserializer::from_str(text);
+    while stream.end().is_err() {
         values.push(reader.deserialize(&mut stream)?);
-        // The deserializer does not tell how far it read; one document is the rule, so the rest is looked at only
-        // to be sure there is none.
-        stream.end()?;
-        rest = "";
     }
     Ok(values)
 }

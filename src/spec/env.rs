@@ -19,7 +19,7 @@ pub(crate) fn convert(
     if container.env_from.as_ref().is_some_and(|e| !e.is_empty()) {
         report.forbidden(
             &path.field("envFrom"),
-            "ConfigMaps and Secrets are not supported by this version",
+            "ConfigMaps and Secrets are not supported yet by this version",
         );
     }
     let list = path.field("env");
@@ -80,7 +80,7 @@ fn source(
         ),
     ] {
         if given {
-            let detail = format_args!("{what} are not supported by this version");
+            let detail = format_args!("{what} are not supported yet by this version");
             report.forbidden(&path.field(name), detail);
             return None;
         }

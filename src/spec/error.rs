@@ -113,6 +113,8 @@ pub(crate) struct Report {
     document: usize,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<String>>,
+    /// Where the pod being read stands in its document; warnings are kept with the pod and name paths inside it.
+    base: RefCell<String>,
     /// Paths about which nothing more is said, because the cause was reported already.
     settled: RefCell<BTreeSet<String>>,
 }
@@ -141,14 +143,24 @@ impl Report {
         self.warnings.take()
     }
 
-    /// Says that a field is accepted without effect.
-    pub(crate) fn warn(&self, path: &Path<'_>, message: impl fmt::Display) {
-        self.warnings
-            .borrow_mut()
-            .push(format!("{path}: {message}"));
+    /// From now on warnings are about the object at this path.
+    pub(crate) fn begin(&self, path: &Path<'_>) {
+        self.base.replace(path.to_string());
+        self.warnings.borrow_mut().clear();
     }
 
-    /// Says nothing more about this path: what is wrong there was said, or has its cause elsewhere.
+    /// Says that a field is accepted without effect.
+    pub(crate) fn warn(&self, path: &Path<'_>, message: impl fmt::Display) {
+        let path = path.to_string();
+        let inside = path.strip_prefix(self.base.borrow().as_str());
+        let inside = inside.unwrap_or(&path).trim_start_matches('.');
+        self.warnings
+            .borrow_mut()
+            .push(format!("{inside}: {message}"));
+    }
+
+    /// Says nothing more about this path and what is below it: what is wrong there was said, or has its cause
+    /// elsewhere.
     pub(crate) fn settle(&self, path: &Path<'_>) {
         self.settled.borrow_mut().insert(path.to_string());
     }
@@ -216,9 +228,13 @@ impl Report {
     }
 
     fn push(&self, path: &Path<'_>, occurrence: usize, message: String, hint: Option<String>) {
-        let path = path.to_string();
         let mut problems = self.problems.borrow_mut();
-        if problems.len() >= MAX_ERRORS || self.settled.borrow().contains(&path) {
+        if problems.len() >= MAX_ERRORS {
+            return;
+        }
+        let path = path.to_string();
+        let settled = self.settled.borrow();
+        if super::position::ancestors(&path).any(|above| settled.contains(above)) {
             return;
         }
         problems.push(Problem {

@@ -31,6 +31,9 @@ mod uid;
 mod value;
 mod volume;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::FieldError;
 
 pub use exit::{Exit, StopSignal};

@@ -51,7 +51,7 @@ impl Positions {
 }
 
 /// The path itself, then what is above it, nearest first.
-fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| {
         if path.is_empty() {
             return None;

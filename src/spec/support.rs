@@ -134,7 +134,7 @@ fn refuse(spec: &PodSpec, path: &Path<'_>, report: &Report) {
         ),
     ] {
         if given {
-            let detail = format_args!("{what} are not supported by this version");
+            let detail = format_args!("{what} are not supported yet by this version");
             report.forbidden(&path.field(field), detail);
         }
     }
