@@ -99,11 +99,7 @@ impl<'a> Node<'a> {
             }
             scalar => {
                 let text = scalar.scalar_text().unwrap_or_default();
-                self.report.error_hint(
-                    self.path,
-                    format_args!("must be a string, not {}", scalar.kind()),
-                    format!("quote it: \"{text}\""),
-                );
+                self.report.unquoted(self.path, scalar.kind(), &text);
                 self.report.settle(self.path);
                 text
             }

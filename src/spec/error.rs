@@ -90,6 +90,15 @@ pub(crate) fn join(parent: &str, name: &str) -> String {
     }
 }
 
+/// How to mend a problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Hint {
+    /// A sentence.
+    Text(String),
+    /// Put this scalar in quotes, as it is spelt in the file if that is known.
+    Quote(String),
+}
+
 /// One problem before its position is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -102,7 +111,7 @@ pub(crate) struct Problem {
     /// What is wrong.
     pub(crate) message: String,
     /// How to mend it.
-    pub(crate) hint: Option<String>,
+    pub(crate) hint: Option<Hint>,
     /// Line and column, where the parser already told them.
     pub(crate) at: Option<(usize, usize)>,
 }
@@ -172,7 +181,13 @@ impl Report {
 
     /// Adds a problem with advice.
     pub(crate) fn error_hint(&self, path: &Path<'_>, message: impl fmt::Display, hint: String) {
-        self.push(path, 0, message.to_string(), Some(hint));
+        self.push(path, 0, message.to_string(), Some(Hint::Text(hint)));
+    }
+
+    /// Adds the problem that a number or boolean stands where a string must.
+    pub(crate) fn unquoted(&self, path: &Path<'_>, kind: &str, text: &str) {
+        let message = format!("must be a string, not {kind}");
+        self.push(path, 0, message, Some(Hint::Quote(text.to_owned())));
     }
 
     /// Adds the problem that a key occurs again.
@@ -207,8 +222,8 @@ impl Report {
             "Unsupported value: {value:?}: supported values: {}",
             list.join(", ")
         );
-        let hint =
-            super::suggest::nearest(value, supported).map(|near| format!("did you mean `{near}`?"));
+        let hint = super::suggest::nearest(value, supported)
+            .map(|near| Hint::Text(format!("did you mean `{near}`?")));
         self.push(path, 0, message, hint);
     }
 
@@ -227,7 +242,7 @@ impl Report {
         self.error(path, format_args!("Not found: {value:?}"));
     }
 
-    fn push(&self, path: &Path<'_>, occurrence: usize, message: String, hint: Option<String>) {
+    fn push(&self, path: &Path<'_>, occurrence: usize, message: String, hint: Option<Hint>) {
         let mut problems = self.problems.borrow_mut();
         if problems.len() >= MAX_ERRORS {
             return;

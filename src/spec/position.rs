@@ -15,6 +15,8 @@ pub(crate) type Place = (usize, usize);
 pub(crate) struct Positions {
     places: BTreeMap<(usize, String), Vec<Place>>,
     documents: Vec<Place>,
+    /// Scalars at wanted paths, as spelt in the file.
+    scalars: BTreeMap<(usize, String), String>,
 }
 
 impl Positions {
@@ -36,6 +38,12 @@ impl Positions {
             walk.event(&event, span);
         }
         walk.found
+    }
+
+    /// How the scalar at this path is spelt.
+    pub(crate) fn scalar(&self, document: usize, path: &str) -> Option<&str> {
+        let found = self.scalars.get(&(document, path.to_owned()));
+        found.map(String::as_str)
     }
 
     /// The place of the `occurrence`th such path, or of what is nearest above it.
@@ -108,7 +116,10 @@ impl Walk {
                     *key = Some(full.clone());
                     self.note(full, place);
                 } else {
-                    self.value(place);
+                    let at = (self.started.saturating_sub(1), self.value(place));
+                    if self.wanted.contains(&at) {
+                        self.found.scalars.insert(at, text.to_string());
+                    }
                 }
             }
             Event::Alias(_) => {

@@ -155,6 +155,16 @@ fn json_documents_may_follow_one_another() {
 }
 
 #[test]
+fn an_unquoted_scalar_is_quoted_as_it_is_spelt() {
+    let text = POD.replace("{name: a}", "{name: a, labels: {version: 1.10}}");
+    let errors = read(&text).unwrap_err();
+    assert_eq!(
+        errors[0].to_string(),
+        "f.yaml:4:30: metadata.labels.version: must be a string, not a number; quote it: \"1.10\""
+    );
+}
+
+#[test]
 fn hostile_files_are_refused_in_good_time() {
     let million = 1 << 20;
     let flat = "x,".repeat(1000);
