@@ -166,9 +166,9 @@ impl Document<'_> {
             );
             return;
         };
-        let word = |key: &str| match value.get(key) {
-            Some(Value::String(text)) => Some(text.clone()),
-            _ => None,
+        let word = |key: &str| match value.get(key)? {
+            Value::Null => None,
+            other => Some(other.scalar_text().unwrap_or_default()),
         };
         let (version, kind) = (word("apiVersion"), word("kind"));
         let kind = kind.or(implied.map(str::to_owned)).unwrap_or_default();

@@ -208,6 +208,16 @@ fn resource_ref(
         return None;
     };
     let divisor = divisor(reference, resource, path, report)?;
+    let value = figure(container, kind, resource, divisor);
+    if value.is_none() {
+        let detail = format_args!("the container has no {resource} limit to refer to");
+        report.invalid(&at, &reference.resource, detail);
+    }
+    value
+}
+
+/// The figure divided and rounded up; `None` if there is none and the node has none to stand in for it.
+fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Option<EnvValue> {
     let resources = container.resources.as_ref();
     let map = resources.and_then(|r| match kind {
         "limits" => r.limits.as_ref(),
@@ -217,31 +227,25 @@ fn resource_ref(
         .and_then(|m| m.get(resource))
         .and_then(|q| Quantity::parse(&q.0).ok())
         .filter(|q| q.nano() > 0);
-    let cpu = resource == "cpu";
-    match amount {
-        // cpu is rounded to thousandths before it is divided.
-        Some(amount) => {
-            let amount = if cpu {
-                amount.ceil_milli()
-            } else {
-                amount.ceil()
+    match (amount, resource) {
+        (Some(amount), _) => {
+            // cpu is rounded to thousandths before it is divided.
+            let amount = match resource {
+                "cpu" => amount.ceil_milli(),
+                _ => amount.ceil(),
             };
             let divisor = i128::from(divisor);
             let quotient = amount / divisor + i128::from(amount % divisor != 0);
             Some(EnvValue::Resource(quotient.to_string()))
         }
-        None if kind == "requests" => Some(EnvValue::Resource("0".to_owned())),
-        None if cpu => Some(EnvValue::NodeCpu {
+        (None, _) if kind == "requests" => Some(EnvValue::Resource("0".to_owned())),
+        (None, "cpu") => Some(EnvValue::NodeCpu {
             divisor_milli: divisor,
         }),
-        None if resource == "memory" => Some(EnvValue::NodeMemory {
+        (None, "memory") => Some(EnvValue::NodeMemory {
             divisor_bytes: divisor,
         }),
-        None => {
-            let detail = format_args!("the container has no {resource} limit to refer to");
-            report.invalid(&at, &reference.resource, detail);
-            None
-        }
+        (None, _) => None,
     }
 }
 
