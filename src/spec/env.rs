@@ -99,6 +99,7 @@ fn source(
             );
             None
         }
+        (None, None) if report.is_wrong_below(path) => None,
         (None, None) => {
             let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`";
             report.invalid(path, "", detail);

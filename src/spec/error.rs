@@ -137,6 +137,16 @@ impl Report {
         }
     }
 
+    /// Whether something inside this field is wrong: then that it lacks something has its cause there.
+    pub(crate) fn is_wrong_below(&self, path: &Path<'_>) -> bool {
+        let path = path.to_string();
+        let problems = self.problems.borrow();
+        problems.iter().any(|problem| {
+            let below = problem.path.strip_prefix(path.as_str());
+            below.is_some_and(|below| below.starts_with(['.', '[']))
+        })
+    }
+
     /// Ends collecting.
     pub(crate) fn into_problems(self) -> Vec<Problem> {
         self.problems.into_inner()

@@ -161,3 +161,49 @@ impl Walk {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_stand_at_their_keys_items_where_they_begin_and_absent_ones_at_what_holds_them() {
+        let text = "\
+# comment
+a: 1
+list:
+- x
+- {b: ü, c: 2}
+a.b/c: quoted
+---
+---
+list: &anchor
+  - - deep
+again: *anchor
+dup: 1
+dup: 2
+";
+        for (document, path, occurrence, place) in [
+            (0, "a", 0, (2, 1)),
+            (0, "list", 0, (3, 1)),
+            (0, "list[0]", 0, (4, 3)),
+            (0, "list[1]", 0, (5, 3)),
+            (0, "list[1].c", 0, (5, 10)),
+            (0, "list[1].missing.below", 0, (5, 3)),
+            (0, "list[7]", 0, (3, 1)),
+            (0, "[a.b/c]", 0, (6, 1)),
+            (0, "missing", 0, (2, 1)),
+            (2, "list[0][0]", 0, (10, 7)),
+            (2, "again[0][0]", 0, (11, 1)),
+            (2, "dup", 0, (12, 1)),
+            (2, "dup", 1, (13, 1)),
+            (9, "a", 0, (1, 1)),
+        ] {
+            let positions = Positions::find(text, [(document, path)].into_iter());
+            let found = positions.of(document, path, occurrence);
+            assert_eq!(found, place, "{document} {path} {occurrence}");
+        }
+        let positions = Positions::find(text, [(0, "list[1].c")].into_iter());
+        assert_eq!(positions.scalar(0, "list[1].c"), Some("2"));
+    }
+}

@@ -96,6 +96,7 @@ fn handler(hook: &LifecycleHandler, path: &Path<'_>, report: &Report) {
 fn exactly_one(given: &[bool], path: &Path<'_>, report: &Report) {
     match given.iter().filter(|given| **given).count() {
         1 => {}
+        0 if report.is_wrong_below(path) => {}
         0 => report.error(path, "Required value: must specify a handler type"),
         _ => report.forbidden(path, "may not specify more than 1 handler type"),
     }
