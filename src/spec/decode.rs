@@ -346,8 +346,10 @@ impl Entries<'_> {
             Some(near) => {
                 let hint = format!("did you mean `{near}`?");
                 self.node.report.error_hint(&path, "unknown field", hint);
-                // The field that was meant is not there: one error for one mistake.
-                self.node.report.settle(&self.node.path.field(near));
+                // If the field that was meant is not there: one error for one mistake.
+                if self.node.value.get(near).is_none() {
+                    self.node.report.settle(&self.node.path.field(near));
+                }
             }
             None => self.node.report.error(&path, "unknown field"),
         }

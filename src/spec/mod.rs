@@ -33,9 +33,6 @@ mod uid;
 mod value;
 mod volume;
 
-#[cfg(test)]
-mod tests;
-
 pub use error::FieldError;
 
 pub use exit::{Exit, StopSignal};

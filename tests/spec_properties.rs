@@ -1,4 +1,4 @@
-//! What holds for every manifest? Properties of the whole way from bytes to [`PodSpec`].
+//! What holds for every manifest? Properties of the whole way from bytes to `PodSpec`.
 
 use std::fs;
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::convert::{self, ConvertContext};
-use super::{FieldError, PodSpec};
+use coracle::spec::convert::{self, ConvertContext};
+use coracle::spec::{FieldError, PodSpec};
 
 const CONTEXT: ConvertContext<'_> = ConvertContext { node_name: "n" };
 
@@ -161,6 +161,23 @@ fn an_unquoted_scalar_is_quoted_as_it_is_spelt() {
     assert_eq!(
         errors[0].to_string(),
         "f.yaml:4:30: metadata.labels.version: must be a string, not a number; quote it: \"1.10\""
+    );
+}
+
+#[test]
+fn a_misspelt_field_hides_no_error_of_the_right_one() {
+    let text = POD.replace("image: c:1", "image: C\n    imag: c");
+    let errors: Vec<String> = read(&text)
+        .unwrap_err()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        errors,
+        [
+            "f.yaml:8:5: spec.containers[0].image: Invalid value: \"C\": repository name `C` must be lowercase",
+            "f.yaml:9:5: spec.containers[0].imag: unknown field; did you mean `image`?",
+        ]
     );
 }
 
