@@ -18,6 +18,7 @@ pub(crate) fn pod(
     path: &Path<'_>,
     report: &Report,
 ) -> Option<PodSpec> {
+    report.begin(path);
     default::pod(&mut pod, node_name);
     metadata(&pod.metadata, &path.field("metadata"), report);
     let uid = match pod.metadata.uid.clone().filter(|uid| !uid.is_empty()) {
@@ -173,6 +174,9 @@ fn containers(pod: &Pod, spec: &Written, path: &Path<'_>, report: &Report) -> Ve
             report.duplicate(&path.field("name"), &each.name);
         }
         result.extend(container::convert(pod, spec, each, &path, report));
+    }
+    if result.len() != spec.containers.len() {
+        return result;
     }
     let ports = result.iter().map(|container| container.ports.as_slice());
     network::port_conflicts(ports, path, report);

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use super::error::{Path, Report};
 use super::names;
 use super::pod::{ContainerSpec, ImageName, PullPolicy};
-use super::{env, network, resources, security, support, volume};
+use super::{env, network, probe, resources, security, support, volume};
 
 /// Checks and converts one container; `None` if there is no image to run.
 pub(crate) fn convert(
@@ -22,19 +22,13 @@ pub(crate) fn convert(
         report.invalid(&name, &container.name, problem);
     }
     support::container(container, path, report);
+    probe::check(container, path, report);
     let context = container.security_context.as_ref();
     let security = security::container(context, spec.security_context.as_ref(), path, report);
     let volumes = spec.volumes.as_deref().unwrap_or_default();
     let host_network = spec.host_network == Some(true);
     let resources = container.resources.clone().unwrap_or_default();
-    for (field, texts) in [("command", &container.command), ("args", &container.args)] {
-        let list = path.field(field);
-        for (index, text) in texts.iter().flatten().enumerate() {
-            if text.contains('\0') {
-                report.invalid(&list.index(index), text, "must not contain a zero byte");
-            }
-        }
-    }
+    arguments(container, path, report);
     let working_dir = container.working_dir.clone().filter(|dir| !dir.is_empty());
     absolute(working_dir.as_deref(), &path.field("workingDir"), report);
     let termination = container.termination_message_path.as_deref();
@@ -43,7 +37,12 @@ pub(crate) fn convert(
     let image_name = image_name(&image, &path.field("image"), report);
     let pull_policy = pull_policy(container, path, report);
     let mounts = volume::mounts(container, volumes, security.privileged, path, report);
-    let result = ContainerSpec {
+    // Everything is looked at before a missing image ends the matter.
+    let env = env::convert(pod, container, path, report);
+    let ports = network::ports(container, host_network, path, report);
+    let resources = resources::convert(&resources, &path.field("resources"), report);
+    let termination_message_from_logs = message_from_logs(container, path, report);
+    Some(ContainerSpec {
         name: container.name.clone(),
         image,
         image_name: image_name?,
@@ -51,17 +50,27 @@ pub(crate) fn convert(
         command: container.command.clone().filter(|c| !c.is_empty()),
         args: container.args.clone().filter(|a| !a.is_empty()),
         working_dir,
-        env: env::convert(pod, container, path, report),
+        env,
         mounts,
-        ports: network::ports(container, host_network, path, report),
-        resources: resources::convert(&resources, &path.field("resources"), report),
+        ports,
+        resources,
         security,
         termination_message_path: termination.unwrap_or("/dev/termination-log").to_owned(),
-        termination_message_from_logs: message_from_logs(container, path, report),
+        termination_message_from_logs,
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
-    };
-    Some(result)
+    })
+}
+
+fn arguments(container: &Container, path: &Path<'_>, report: &Report) {
+    for (field, texts) in [("command", &container.command), ("args", &container.args)] {
+        let list = path.field(field);
+        for (index, text) in texts.iter().flatten().enumerate() {
+            if text.contains('\0') {
+                report.invalid(&list.index(index), text, "must not contain a zero byte");
+            }
+        }
+    }
 }
 
 fn image_name(image: &str, path: &Path<'_>, report: &Report) -> Option<ImageName> {

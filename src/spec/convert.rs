@@ -2,20 +2,18 @@
 //!
 //! A file counts as a whole: one mistake anywhere and none of its pods is handed out.
 
-use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
-use serde::de::DeserializeSeed;
 
-use super::error::{FieldError, MAX_ERRORS, Path, Problem, Report};
+use super::error::{FieldError, Hint, MAX_ERRORS, Path, Problem, Report};
+use super::parse::{parse, text};
 use super::pod::PodSpec;
 use super::position::Positions;
-use super::value::{MAX_VALUES, Reader, Value};
+use super::value::Value;
 use super::{assemble, decode, suggest};
 
-/// Largest manifest file, the kubelet's limit.
-pub const MAX_BYTES: usize = 10 << 20;
+pub use super::parse::MAX_BYTES;
 
 /// What a manifest is converted for.
 #[derive(Debug, Clone, Copy)]
@@ -96,85 +94,6 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     Err(placed(report.into_problems(), text, FILE))
 }
 
-/// The file as text.
-fn text(bytes: &[u8]) -> Result<&str, Problem> {
-    if bytes.len() > MAX_BYTES {
-        let message = format!(
-            "file has {} bytes, more than the limit of 10 MiB",
-            bytes.len()
-        );
-        return Err(syntax(message, (1, 1)));
-    }
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(text.strip_prefix('\u{feff}').unwrap_or(text)),
-        Err(error) => {
-            let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            let line = valid.matches('\n').count() + 1;
-            let column = valid.chars().rev().take_while(|c| *c != '\n').count() + 1;
-            Err(syntax("file is not UTF-8".to_owned(), (line, column)))
-        }
-    }
-}
-
-fn syntax(message: String, at: (usize, usize)) -> Problem {
-    Problem {
-        document: 0,
-        path: String::new(),
-        occurrence: 0,
-        message,
-        hint: None,
-        at: Some(at),
-    }
-}
-
-/// All documents, empty ones as [`Value::Null`].
-fn parse(text: &str) -> Result<Vec<Value>, Problem> {
-    let left = Cell::new(MAX_VALUES);
-    if text.trim_start().starts_with('{') {
-        let json: Result<Vec<Value>, _> = parse_json(text, Reader { left: &left });
-        // What is no JSON may still be YAML in braces, whose error then counts.
-        if let Ok(values) = json {
-            return Ok(values);
-        }
-        left.set(MAX_VALUES);
-    }
-    let mut values = Vec::new();
-    for document in serde_yaml::Deserializer::from_str(text) {
-        match (Reader { left: &left }).deserialize(document) {
-            Ok(value) => values.push(value),
-            Err(error) => {
-                let place = error.location().map(|at| (at.line(), at.column()));
-                let message = error.to_string();
-                // An empty stream is no error.
-                if message.starts_with("EOF while parsing") {
-                    break;
-                }
-                // The place is shown before the message; it need not be in it too.
-                let bare = message.split(" at line ").next().unwrap_or_default();
-                return Err(syntax(
-                    format!("not valid YAML: {bare}"),
-                    place.unwrap_or((1, 1)),
-                ));
-            }
-        }
-    }
-    Ok(values)
-}
-
-fn parse_json(text: &str, reader: Reader<'_>) -> Result<Vec<Value>, serde_json::Error> {
-    let mut values = Vec::new();
-    let mut rest = text;
-    while !rest.trim_start().is_empty() {
-        let mut stream = serde_json::Deserializer::from_str(rest);
-        values.push(reader.deserialize(&mut stream)?);
-        // The deserializer does not tell how far it read; one document is the rule, so the rest is looked at only
-        // to be sure there is none.
-        stream.end()?;
-        rest = "";
-    }
-    Ok(values)
-}
-
 /// Adds positions and sorts by them.
 fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
     let unplaced = problems.iter().filter(|p| p.at.is_none());
@@ -189,17 +108,27 @@ fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
             let (line, column) = problem.at.unwrap_or_else(|| {
                 positions.of(problem.document, &problem.path, problem.occurrence)
             });
+            // The tree has lost how a scalar was spelt: `1.10` is to be quoted as "1.10".
+            let spelt = positions.scalar(problem.document, &problem.path);
+            let hint = match problem.hint {
+                Some(Hint::Quote(text)) => {
+                    let text = spelt.unwrap_or(&text).replace('"', "\\\"");
+                    Some(format!("quote it: \"{text}\""))
+                }
+                Some(Hint::Text(text)) => Some(text),
+                None => None,
+            };
             FieldError {
                 file: file.to_owned(),
                 line,
                 column,
                 path: problem.path,
                 message: problem.message,
-                hint: problem.hint,
+                hint,
             }
         })
         .collect();
-    errors.sort_by(|a, b| (a.line, a.column).cmp(&(b.line, b.column)));
+    errors.sort_by_key(|error| (error.line, error.column));
     errors
 }
 
@@ -237,9 +166,9 @@ impl Document<'_> {
             );
             return;
         };
-        let word = |key: &str| match value.get(key) {
-            Some(Value::String(text)) => Some(text.clone()),
-            _ => None,
+        let word = |key: &str| match value.get(key)? {
+            Value::Null => None,
+            other => Some(other.scalar_text().unwrap_or_default()),
         };
         let (version, kind) = (word("apiVersion"), word("kind"));
         let kind = kind.or(implied.map(str::to_owned)).unwrap_or_default();

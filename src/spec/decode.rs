@@ -99,11 +99,7 @@ impl<'a> Node<'a> {
             }
             scalar => {
                 let text = scalar.scalar_text().unwrap_or_default();
-                self.report.error_hint(
-                    self.path,
-                    format_args!("must be a string, not {}", scalar.kind()),
-                    format!("quote it: \"{text}\""),
-                );
+                self.report.unquoted(self.path, scalar.kind(), &text);
                 self.report.settle(self.path);
                 text
             }
@@ -350,8 +346,10 @@ impl Entries<'_> {
             Some(near) => {
                 let hint = format!("did you mean `{near}`?");
                 self.node.report.error_hint(&path, "unknown field", hint);
-                // The field that was meant is not there: one error for one mistake.
-                self.node.report.settle(&self.node.path.field(near));
+                // If the field that was meant is not there: one error for one mistake.
+                if self.node.value.get(near).is_none() {
+                    self.node.report.settle(&self.node.path.field(near));
+                }
             }
             None => self.node.report.error(&path, "unknown field"),
         }

@@ -123,15 +123,14 @@ fn container(container: &mut Container, host_network: bool) {
         }
     }
     requests(container.resources.get_or_insert_default());
-    for each in [
+    [
         &mut container.liveness_probe,
         &mut container.readiness_probe,
         &mut container.startup_probe,
-    ] {
-        if let Some(each) = each {
-            probe(each);
-        }
-    }
+    ]
+    .into_iter()
+    .flatten()
+    .for_each(probe);
     for variable in container.env.iter_mut().flatten() {
         if let Some(from) = &mut variable.value_from {
             if let Some(field) = &mut from.field_ref {

@@ -19,7 +19,7 @@ pub(crate) fn convert(
     if container.env_from.as_ref().is_some_and(|e| !e.is_empty()) {
         report.forbidden(
             &path.field("envFrom"),
-            "ConfigMaps and Secrets are not supported by this version",
+            "ConfigMaps and Secrets are not supported yet by this version",
         );
     }
     let list = path.field("env");
@@ -80,7 +80,7 @@ fn source(
         ),
     ] {
         if given {
-            let detail = format_args!("{what} are not supported by this version");
+            let detail = format_args!("{what} are not supported yet by this version");
             report.forbidden(&path.field(name), detail);
             return None;
         }
@@ -99,6 +99,7 @@ fn source(
             );
             None
         }
+        (None, None) if report.is_wrong_below(path) => None,
         (None, None) => {
             let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`";
             report.invalid(path, "", detail);
@@ -208,6 +209,16 @@ fn resource_ref(
         return None;
     };
     let divisor = divisor(reference, resource, path, report)?;
+    let value = figure(container, kind, resource, divisor);
+    if value.is_none() {
+        let detail = format_args!("the container has no {resource} limit to refer to");
+        report.invalid(&at, &reference.resource, detail);
+    }
+    value
+}
+
+/// The figure divided and rounded up; `None` if there is none and the node has none to stand in for it.
+fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Option<EnvValue> {
     let resources = container.resources.as_ref();
     let map = resources.and_then(|r| match kind {
         "limits" => r.limits.as_ref(),
@@ -217,31 +228,25 @@ fn resource_ref(
         .and_then(|m| m.get(resource))
         .and_then(|q| Quantity::parse(&q.0).ok())
         .filter(|q| q.nano() > 0);
-    let cpu = resource == "cpu";
-    match amount {
-        // cpu is rounded to thousandths before it is divided.
-        Some(amount) => {
-            let amount = if cpu {
-                amount.ceil_milli()
-            } else {
-                amount.ceil()
+    match (amount, resource) {
+        (Some(amount), _) => {
+            // cpu is rounded to thousandths before it is divided.
+            let amount = match resource {
+                "cpu" => amount.ceil_milli(),
+                _ => amount.ceil(),
             };
             let divisor = i128::from(divisor);
             let quotient = amount / divisor + i128::from(amount % divisor != 0);
             Some(EnvValue::Resource(quotient.to_string()))
         }
-        None if kind == "requests" => Some(EnvValue::Resource("0".to_owned())),
-        None if cpu => Some(EnvValue::NodeCpu {
+        (None, _) if kind == "requests" => Some(EnvValue::Resource("0".to_owned())),
+        (None, "cpu") => Some(EnvValue::NodeCpu {
             divisor_milli: divisor,
         }),
-        None if resource == "memory" => Some(EnvValue::NodeMemory {
+        (None, "memory") => Some(EnvValue::NodeMemory {
             divisor_bytes: divisor,
         }),
-        None => {
-            let detail = format_args!("the container has no {resource} limit to refer to");
-            report.invalid(&at, &reference.resource, detail);
-            None
-        }
+        (None, _) => None,
     }
 }
 

@@ -90,6 +90,15 @@ pub(crate) fn join(parent: &str, name: &str) -> String {
     }
 }
 
+/// How to mend a problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Hint {
+    /// A sentence.
+    Text(String),
+    /// Put this scalar in quotes, as it is spelt in the file if that is known.
+    Quote(String),
+}
+
 /// One problem before its position is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
@@ -102,7 +111,7 @@ pub(crate) struct Problem {
     /// What is wrong.
     pub(crate) message: String,
     /// How to mend it.
-    pub(crate) hint: Option<String>,
+    pub(crate) hint: Option<Hint>,
     /// Line and column, where the parser already told them.
     pub(crate) at: Option<(usize, usize)>,
 }
@@ -113,6 +122,8 @@ pub(crate) struct Report {
     document: usize,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<String>>,
+    /// Where the pod being read stands in its document; warnings are kept with the pod and name paths inside it.
+    base: RefCell<String>,
     /// Paths about which nothing more is said, because the cause was reported already.
     settled: RefCell<BTreeSet<String>>,
 }
@@ -124,6 +135,16 @@ impl Report {
             document,
             ..Self::default()
         }
+    }
+
+    /// Whether something inside this field is wrong: then that it lacks something has its cause there.
+    pub(crate) fn is_wrong_below(&self, path: &Path<'_>) -> bool {
+        let path = path.to_string();
+        let problems = self.problems.borrow();
+        problems.iter().any(|problem| {
+            let below = problem.path.strip_prefix(path.as_str());
+            below.is_some_and(|below| below.starts_with(['.', '[']))
+        })
     }
 
     /// Ends collecting.
@@ -141,14 +162,24 @@ impl Report {
         self.warnings.take()
     }
 
-    /// Says that a field is accepted without effect.
-    pub(crate) fn warn(&self, path: &Path<'_>, message: impl fmt::Display) {
-        self.warnings
-            .borrow_mut()
-            .push(format!("{path}: {message}"));
+    /// From now on warnings are about the object at this path.
+    pub(crate) fn begin(&self, path: &Path<'_>) {
+        self.base.replace(path.to_string());
+        self.warnings.borrow_mut().clear();
     }
 
-    /// Says nothing more about this path: what is wrong there was said, or has its cause elsewhere.
+    /// Says that a field is accepted without effect.
+    pub(crate) fn warn(&self, path: &Path<'_>, message: impl fmt::Display) {
+        let path = path.to_string();
+        let inside = path.strip_prefix(self.base.borrow().as_str());
+        let inside = inside.unwrap_or(&path).trim_start_matches('.');
+        self.warnings
+            .borrow_mut()
+            .push(format!("{inside}: {message}"));
+    }
+
+    /// Says nothing more about this path and what is below it: what is wrong there was said, or has its cause
+    /// elsewhere.
     pub(crate) fn settle(&self, path: &Path<'_>) {
         self.settled.borrow_mut().insert(path.to_string());
     }
@@ -160,7 +191,13 @@ impl Report {
 
     /// Adds a problem with advice.
     pub(crate) fn error_hint(&self, path: &Path<'_>, message: impl fmt::Display, hint: String) {
-        self.push(path, 0, message.to_string(), Some(hint));
+        self.push(path, 0, message.to_string(), Some(Hint::Text(hint)));
+    }
+
+    /// Adds the problem that a number or boolean stands where a string must.
+    pub(crate) fn unquoted(&self, path: &Path<'_>, kind: &str, text: &str) {
+        let message = format!("must be a string, not {kind}");
+        self.push(path, 0, message, Some(Hint::Quote(text.to_owned())));
     }
 
     /// Adds the problem that a key occurs again.
@@ -195,8 +232,8 @@ impl Report {
             "Unsupported value: {value:?}: supported values: {}",
             list.join(", ")
         );
-        let hint =
-            super::suggest::nearest(value, supported).map(|near| format!("did you mean `{near}`?"));
+        let hint = super::suggest::nearest(value, supported)
+            .map(|near| Hint::Text(format!("did you mean `{near}`?")));
         self.push(path, 0, message, hint);
     }
 
@@ -215,10 +252,14 @@ impl Report {
         self.error(path, format_args!("Not found: {value:?}"));
     }
 
-    fn push(&self, path: &Path<'_>, occurrence: usize, message: String, hint: Option<String>) {
-        let path = path.to_string();
+    fn push(&self, path: &Path<'_>, occurrence: usize, message: String, hint: Option<Hint>) {
         let mut problems = self.problems.borrow_mut();
-        if problems.len() >= MAX_ERRORS || self.settled.borrow().contains(&path) {
+        if problems.len() >= MAX_ERRORS {
+            return;
+        }
+        let path = path.to_string();
+        let settled = self.settled.borrow();
+        if super::position::ancestors(&path).any(|above| settled.contains(above)) {
             return;
         }
         problems.push(Problem {

@@ -3,7 +3,7 @@
 //! Pure: no I/O, no clock, no async. The doors in are [`convert::documents`] for files people write and
 //! [`convert::admitted`] for what an agent stored.
 //!
-//! The way of a manifest: bytes → `value` (a tree) → `decode` (Kubernetes' types, every misspelling reported) →
+//! The way of a manifest: bytes → `parse` → `value` (a tree) → `decode` (Kubernetes' types, every misspelling reported) →
 //! `default` → `assemble` (every rule checked, [`PodSpec`] built) or → `position` (errors get line and column).
 
 pub mod convert;
@@ -22,7 +22,9 @@ mod env;
 mod error;
 mod names;
 mod network;
+mod parse;
 mod position;
+mod probe;
 mod resources;
 mod security;
 mod suggest;

@@ -139,3 +139,78 @@ fn is_label_value(text: &str) -> bool {
 fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rule, names it accepts, names it refuses.
+    type Rule<'a> = (fn(&str) -> Option<String>, &'a [&'a str], &'a [&'a str]);
+
+    #[test]
+    fn each_rule_accepts_its_names_and_no_others() {
+        let l63 = "a".repeat(63);
+        let l64 = "a".repeat(64);
+        let s253 = [l63.as_str(); 4].join(".")[..253].to_owned();
+        let s255 = [l63.as_str(); 4].join(".");
+        let prefixed = format!("{s253}/{l63}");
+        let rules: [Rule<'_>; 8] = [
+            (
+                dns_label,
+                &["a", "a-b", "0", "123-abc", &l63],
+                &["", "A", "a.b", "-a", "a-", "a_b", "ä", &l64],
+            ),
+            (
+                dns_subdomain,
+                &["a", "a.b", "a-b.c", &l64, &s253],
+                &["", ".", "a..b", "a.", ".a", "A.b", "a-.b", &s255],
+            ),
+            (
+                qualified_name,
+                &["a", "A_b.c", "example.com/Name", &prefixed],
+                &["", "/a", "a/", "a/b/c", "Ex.com/a", "-a", "a-", &l64],
+            ),
+            (
+                label_value,
+                &["", "a", "A_b.c-1", &l63],
+                &["-a", "a ", "a/b", &l64],
+            ),
+            (
+                env_name,
+                &["A", "a-b", "a.b", "1", " ", "$(X)"],
+                &["A=B", "ü", "a\n", "\u{7f}"],
+            ),
+            (
+                port_name,
+                &["http", "a", "8080-a", "a23456789012345"],
+                &[
+                    "HTTP",
+                    "8080",
+                    "a--b",
+                    "-a",
+                    "a-",
+                    "a_b",
+                    "a234567890123456",
+                ],
+            ),
+            (
+                uid,
+                &["a", "A.b_c-1", "0123456789abcdef0123456789abcdef", &l63],
+                &["", ".", "..", ".a", "a/b", "a b", "ü", &l64],
+            ),
+            (
+                sysctl,
+                &["kernel.sem", "net.ipv4.conf.eth0.rp_filter", "a"],
+                &["", ".", "a..b", "A", "a b", "-a", "a-"],
+            ),
+        ];
+        for (index, (rule, good, bad)) in rules.into_iter().enumerate() {
+            for name in good {
+                assert_eq!(rule(name), None, "rule {index}: {name:?}");
+            }
+            for name in bad {
+                assert!(rule(name).is_some(), "rule {index}: {name:?}");
+            }
+        }
+    }
+}

@@ -15,6 +15,8 @@ pub(crate) type Place = (usize, usize);
 pub(crate) struct Positions {
     places: BTreeMap<(usize, String), Vec<Place>>,
     documents: Vec<Place>,
+    /// Scalars at wanted paths, as spelt in the file.
+    scalars: BTreeMap<(usize, String), String>,
 }
 
 impl Positions {
@@ -38,6 +40,12 @@ impl Positions {
         walk.found
     }
 
+    /// How the scalar at this path is spelt.
+    pub(crate) fn scalar(&self, document: usize, path: &str) -> Option<&str> {
+        let found = self.scalars.get(&(document, path.to_owned()));
+        found.map(String::as_str)
+    }
+
     /// The place of the `occurrence`th such path, or of what is nearest above it.
     pub(crate) fn of(&self, document: usize, path: &str, occurrence: usize) -> Place {
         ancestors(path)
@@ -51,7 +59,7 @@ impl Positions {
 }
 
 /// The path itself, then what is above it, nearest first.
-fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| {
         if path.is_empty() {
             return None;
@@ -108,7 +116,10 @@ impl Walk {
                     *key = Some(full.clone());
                     self.note(full, place);
                 } else {
-                    self.value(place);
+                    let at = (self.started.saturating_sub(1), self.value(place));
+                    if self.wanted.contains(&at) {
+                        self.found.scalars.insert(at, text.to_string());
+                    }
                 }
             }
             Event::Alias(_) => {
@@ -148,5 +159,51 @@ impl Walk {
         if self.wanted.contains(&at) {
             self.found.places.entry(at).or_default().push(place);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_stand_at_their_keys_items_where_they_begin_and_absent_ones_at_what_holds_them() {
+        let text = "\
+# comment
+a: 1
+list:
+- x
+- {b: ü, c: 2}
+a.b/c: quoted
+---
+---
+list: &anchor
+  - - deep
+again: *anchor
+dup: 1
+dup: 2
+";
+        for (document, path, occurrence, place) in [
+            (0, "a", 0, (2, 1)),
+            (0, "list", 0, (3, 1)),
+            (0, "list[0]", 0, (4, 3)),
+            (0, "list[1]", 0, (5, 3)),
+            (0, "list[1].c", 0, (5, 10)),
+            (0, "list[1].missing.below", 0, (5, 3)),
+            (0, "list[7]", 0, (3, 1)),
+            (0, "[a.b/c]", 0, (6, 1)),
+            (0, "missing", 0, (2, 1)),
+            (2, "list[0][0]", 0, (10, 7)),
+            (2, "again[0][0]", 0, (11, 1)),
+            (2, "dup", 0, (12, 1)),
+            (2, "dup", 1, (13, 1)),
+            (9, "a", 0, (1, 1)),
+        ] {
+            let positions = Positions::find(text, [(document, path)].into_iter());
+            let found = positions.of(document, path, occurrence);
+            assert_eq!(found, place, "{document} {path} {occurrence}");
+        }
+        let positions = Positions::find(text, [(0, "list[1].c")].into_iter());
+        assert_eq!(positions.scalar(0, "list[1].c"), Some("2"));
     }
 }

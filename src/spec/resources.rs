@@ -23,6 +23,13 @@ pub(crate) fn convert(
     }
     let limits = amounts(&resources.limits, &path.field("limits"), report);
     let requests = amounts(&resources.requests, &path.field("requests"), report);
+    for name in limits.keys() {
+        idle(name, &path.field("limits"), report);
+    }
+    // What is in both, or was copied, is said once.
+    for name in requests.keys().filter(|name| !limits.contains_key(*name)) {
+        idle(name, &path.field("requests"), report);
+    }
     for (name, request) in &requests {
         let parent = path.field("requests");
         match limits.get(name) {
@@ -67,29 +74,28 @@ fn amounts<'m>(
     let mut result = BTreeMap::new();
     for (name, written) in map.iter().flatten() {
         let path = path.field(name);
-        match name.as_str() {
-            "cpu" | "memory" => {}
-            "ephemeral-storage" => report.warn(&path, "accepted, but disk use is not limited yet"),
-            _ if name.starts_with("hugepages-") => {
-                report.warn(&path, "accepted, but huge pages are not set up yet");
-            }
-            _ if name.contains('/') => {
-                report.warn(&path, "accepted, but there are no device plugins here");
-            }
-            _ => {
-                report.invalid(
-                    &path,
-                    name,
-                    "must be a standard resource type or fully qualified",
-                );
-                continue;
-            }
+        let known = ["cpu", "memory", "ephemeral-storage"].contains(&name.as_str());
+        if !known && !name.starts_with("hugepages-") && !name.contains('/') {
+            let detail = "must be a standard resource type or fully qualified";
+            report.invalid(&path, name, detail);
+            continue;
         }
         if let Some(quantity) = amount(written, &path, report) {
             result.insert(name.as_str(), quantity);
         }
     }
     result
+}
+
+/// Warns of a resource that is only written down.
+fn idle(name: &str, path: &Path<'_>, report: &Report) {
+    let what = match name {
+        "cpu" | "memory" => return,
+        "ephemeral-storage" => "disk use is not limited yet",
+        _ if name.starts_with("hugepages-") => "huge pages are not set up yet",
+        _ => "there are no device plugins here",
+    };
+    report.warn(&path.field(name), format_args!("accepted, but {what}"));
 }
 
 /// Quality of service class (kubelet-behaviour §9.2); `pod` are pod-level resources, which alone count if given.

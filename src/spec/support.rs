@@ -3,35 +3,66 @@
 //!
 //! What means nothing on a single node (scheduler, tolerations, service links) is accepted in silence.
 
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec};
 
 use super::default::builtin_priority;
 use super::error::{Path, Report};
 
+/// A field, whether it is given, and what happens instead of what it asks for.
+type Idle<'a> = (&'a str, bool, &'a str);
+
+fn warn(fields: &[Idle<'_>], path: &Path<'_>, report: &Report) {
+    for (field, _, what) in fields.iter().filter(|(_, given, _)| *given) {
+        report.warn(&path.field(field), format_args!("accepted, but {what}"));
+    }
+}
+
 /// Goes through the pod's own fields.
 pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
     refuse(spec, path, report);
-    let class = spec.priority_class_name.as_deref().unwrap_or_default();
-    let account = spec
-        .service_account_name
-        .as_ref()
-        .or(spec.service_account.as_ref());
-    for (field, given, what) in [
-        (
-            "affinity",
-            spec.affinity.is_some(),
-            "there is only this node",
-        ),
-        (
-            "nodeSelector",
-            some(&spec.node_selector),
-            "there is only this node",
-        ),
+    warn(&without_cluster(spec), path, report);
+    warn(&later(spec), path, report);
+    if let Some(context) = &spec.security_context {
+        pod_security(context, &path.field("securityContext"), report);
+    }
+}
+
+/// What needs more than one node, or an API server.
+fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 7] {
+    const ALONE: &str = "there is only this node";
+    let account = spec.service_account_name.as_ref();
+    let account = account.or(spec.service_account.as_ref());
+    [
+        ("affinity", spec.affinity.is_some(), ALONE),
+        ("nodeSelector", some(&spec.node_selector), ALONE),
         (
             "topologySpreadConstraints",
             some(&spec.topology_spread_constraints),
-            "there is only this node",
+            ALONE,
         ),
+        (
+            "schedulingGates",
+            some(&spec.scheduling_gates),
+            "there is no scheduler here",
+        ),
+        (
+            "runtimeClassName",
+            spec.runtime_class_name.is_some(),
+            "there is only one runtime",
+        ),
+        ("overhead", some(&spec.overhead), "overhead is not counted"),
+        (
+            "serviceAccountName",
+            account.is_some_and(|name| !name.is_empty() && name != "default"),
+            "there is no API server to log in to",
+        ),
+    ]
+}
+
+/// What this version does not do yet.
+fn later(spec: &PodSpec) -> [Idle<'_>; 7] {
+    let class = spec.priority_class_name.as_deref().unwrap_or_default();
+    [
         (
             "priorityClassName",
             !class.is_empty() && builtin_priority(class).is_none(),
@@ -63,50 +94,43 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
             "user namespaces are not made yet",
         ),
         (
-            "runtimeClassName",
-            spec.runtime_class_name.is_some(),
-            "there is only one runtime",
-        ),
-        (
-            "serviceAccountName",
-            account.is_some_and(|name| !name.is_empty() && name != "default"),
-            "there is no API server to log in to",
-        ),
-        (
             "imagePullSecrets",
             some(&spec.image_pull_secrets),
             "images are not pulled from registries yet",
         ),
-        ("overhead", some(&spec.overhead), "overhead is not counted"),
+    ]
+}
+
+const NOT_APPLIED: &str = "it is not applied yet";
+
+fn pod_security(context: &PodSecurityContext, path: &Path<'_>, report: &Report) {
+    let policy = context.fs_group_change_policy.as_deref();
+    let fields = [
         (
-            "schedulingGates",
-            some(&spec.scheduling_gates),
-            "there is no scheduler here",
+            "appArmorProfile",
+            context.app_armor_profile.is_some(),
+            NOT_APPLIED,
         ),
-    ] {
-        if given {
-            report.warn(&path.field(field), format_args!("accepted, but {what}"));
-        }
-    }
-    let Some(context) = &spec.security_context else {
-        return;
-    };
-    let path = path.field("securityContext");
-    for (field, given) in [
-        ("appArmorProfile", context.app_armor_profile.is_some()),
-        ("seLinuxOptions", context.se_linux_options.is_some()),
+        (
+            "seLinuxOptions",
+            context.se_linux_options.is_some(),
+            NOT_APPLIED,
+        ),
         (
             "seLinuxChangePolicy",
             context.se_linux_change_policy.is_some(),
+            NOT_APPLIED,
         ),
-    ] {
-        if given {
-            report.warn(&path.field(field), "accepted, but not applied yet");
-        }
-    }
-    if context.fs_group_change_policy.as_deref() == Some("OnRootMismatch") {
-        let what = "accepted, but ownership is always set anew";
-        report.warn(&path.field("fsGroupChangePolicy"), what);
+        (
+            "fsGroupChangePolicy",
+            policy == Some("OnRootMismatch"),
+            "ownership is always set anew",
+        ),
+    ];
+    warn(&fields, path, report);
+    if let Some(other) = policy.filter(|p| !["Always", "OnRootMismatch"].contains(p)) {
+        let words = ["Always", "OnRootMismatch"];
+        report.unsupported(&path.field("fsGroupChangePolicy"), other, &words);
     }
 }
 
@@ -134,7 +158,7 @@ fn refuse(spec: &PodSpec, path: &Path<'_>, report: &Report) {
         ),
     ] {
         if given {
-            let detail = format_args!("{what} are not supported by this version");
+            let detail = format_args!("{what} are not supported yet by this version");
             report.forbidden(&path.field(field), detail);
         }
     }
@@ -158,82 +182,65 @@ pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report)
         let detail = "block devices are not supported by this version";
         report.forbidden(&path.field("volumeDevices"), detail);
     }
-    let lifecycle = container.lifecycle.as_ref();
-    for (field, given, what) in [
-        (
-            "livenessProbe",
-            container.liveness_probe.is_some(),
-            "probes are not run yet",
-        ),
+    warn(&container_later(container), path, report);
+    if let Some(lifecycle) = &container.lifecycle {
+        const HOOKS: &str = "hooks are not run yet";
+        let fields = [
+            ("postStart", lifecycle.post_start.is_some(), HOOKS),
+            ("preStop", lifecycle.pre_stop.is_some(), HOOKS),
+            (
+                "stopSignal",
+                lifecycle.stop_signal.is_some(),
+                "the image's stop signal is used",
+            ),
+        ];
+        warn(&fields, &path.field("lifecycle"), report);
+    }
+    if let Some(context) = &container.security_context {
+        let fields = [
+            (
+                "appArmorProfile",
+                context.app_armor_profile.is_some(),
+                NOT_APPLIED,
+            ),
+            (
+                "seLinuxOptions",
+                context.se_linux_options.is_some(),
+                NOT_APPLIED,
+            ),
+        ];
+        warn(&fields, &path.field("securityContext"), report);
+    }
+}
+
+fn container_later(container: &Container) -> [Idle<'_>; 7] {
+    const PROBES: &str = "probes are not run yet";
+    const POLICY: &str = "the pod's restart policy is used";
+    [
+        ("livenessProbe", container.liveness_probe.is_some(), PROBES),
         (
             "readinessProbe",
             container.readiness_probe.is_some(),
-            "probes are not run yet",
+            PROBES,
         ),
-        (
-            "startupProbe",
-            container.startup_probe.is_some(),
-            "probes are not run yet",
-        ),
+        ("startupProbe", container.startup_probe.is_some(), PROBES),
         (
             "resizePolicy",
             some(&container.resize_policy),
             "containers are not resized in place yet",
         ),
-        (
-            "restartPolicy",
-            container.restart_policy.is_some(),
-            "the pod's restart policy is used",
-        ),
+        ("restartPolicy", container.restart_policy.is_some(), POLICY),
         (
             "restartPolicyRules",
             some(&container.restart_policy_rules),
-            "the pod's restart policy is used",
+            POLICY,
         ),
         (
             "stdinOnce",
             container.stdin_once == Some(true),
             "stdin stays open",
         ),
-    ] {
-        if given {
-            report.warn(&path.field(field), format_args!("accepted, but {what}"));
-        }
-    }
-    let at = path.field("lifecycle");
-    for (field, given, what) in [
-        (
-            "postStart",
-            lifecycle.is_some_and(|l| l.post_start.is_some()),
-            "hooks are not run yet",
-        ),
-        (
-            "preStop",
-            lifecycle.is_some_and(|l| l.pre_stop.is_some()),
-            "hooks are not run yet",
-        ),
-        (
-            "stopSignal",
-            lifecycle.is_some_and(|l| l.stop_signal.is_some()),
-            "the image's stop signal is used",
-        ),
-    ] {
-        if given {
-            report.warn(&at.field(field), format_args!("accepted, but {what}"));
-        }
-    }
-    let Some(context) = &container.security_context else {
-        return;
-    };
-    let path = path.field("securityContext");
-    for (field, given) in [
-        ("appArmorProfile", context.app_armor_profile.is_some()),
-        ("seLinuxOptions", context.se_linux_options.is_some()),
-    ] {
-        if given {
-            report.warn(&path.field(field), "accepted, but not applied yet");
-        }
-    }
+    ]
 }
 
 /// Whether an optional list or map has something in it.

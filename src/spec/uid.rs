@@ -39,7 +39,7 @@ fn remove_changeable(spec: &mut Value) {
 fn canonical(value: &Value, text: &mut String) {
     match value {
         Value::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().collect();
+            let mut fields: Vec<_> = fields.iter().filter(|(k, v)| !is_absent(k, v)).collect();
             fields.sort_by_key(|(key, _)| key.as_str());
             text.push('{');
             for (key, value) in fields {
@@ -61,6 +61,33 @@ fn canonical(value: &Value, text: &mut String) {
         scalar => text.push_str(&scalar.to_string()),
     }
 }
+
+/// Whether a field says what leaving it out says too.
+fn is_absent(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value && FALSE_BY_DEFAULT.contains(&key),
+        Value::Number(_) => false,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.iter().all(|(k, v)| is_absent(k, v)),
+    }
+}
+
+/// Fields for which `false` is the default; for others, such as `allowPrivilegeEscalation`, it is not.
+const FALSE_BY_DEFAULT: [&str; 11] = [
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "privileged",
+    "readOnly",
+    "readOnlyRootFilesystem",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "stdin",
+    "stdinOnce",
+    "tty",
+];
 
 fn fnv1a(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;

@@ -36,9 +36,14 @@ pub(crate) fn volumes(volumes: &[Volume], path: &Path<'_>, report: &Report) -> V
 fn source(volume: &Volume, path: &Path<'_>, report: &Report) -> Option<VolumeSource> {
     let unsupported = unsupported(volume);
     for kind in &unsupported {
+        let yet = if LATER.contains(&kind.as_str()) {
+            " yet"
+        } else {
+            ""
+        };
         report.forbidden(
             &path.field(kind),
-            format_args!("{kind} volumes are not supported by this version"),
+            format_args!("{kind} volumes are not supported{yet} by this version"),
         );
     }
     let count = unsupported.len()
@@ -95,6 +100,16 @@ fn source(volume: &Volume, path: &Path<'_>, report: &Report) -> Option<VolumeSou
     })
 }
 
+/// Sources that a later version brings.
+const LATER: [&str; 6] = [
+    "configMap",
+    "downwardAPI",
+    "image",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+];
+
 const HOST_PATH_TYPES: [(&str, HostPathType); 8] = [
     ("", HostPathType::Any),
     ("BlockDevice", HostPathType::BlockDevice),
@@ -144,9 +159,9 @@ pub(crate) fn mounts(
         }
         let some = |text: &Option<String>| text.clone().filter(|t| !t.is_empty());
         let (sub_path, sub_path_expr) = (some(&mount.sub_path), some(&mount.sub_path_expr));
-        if sub_path.is_some() && sub_path_expr.is_some() {
+        if let (Some(_), Some(expr)) = (&sub_path, &sub_path_expr) {
             let detail = "subPathExpr and subPath are mutually exclusive";
-            report.invalid(&path.field("subPathExpr"), &sub_path_expr, detail);
+            report.invalid(&path.field("subPathExpr"), expr, detail);
         }
         for (name, text) in [("subPath", &sub_path), ("subPathExpr", &sub_path_expr)] {
             check_sub_path(

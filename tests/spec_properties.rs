@@ -1,0 +1,311 @@
+//! What holds for every manifest? Properties of the whole way from bytes to `PodSpec`.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use coracle::spec::convert::{self, ConvertContext};
+use coracle::spec::{FieldError, PodSpec};
+
+const CONTEXT: ConvertContext<'_> = ConvertContext { node_name: "n" };
+
+fn read(text: &str) -> Result<Vec<PodSpec>, Vec<FieldError>> {
+    convert::documents(text.as_bytes(), "f.yaml", &CONTEXT)
+}
+
+fn one(text: &str) -> PodSpec {
+    let mut pods = read(text).unwrap_or_else(|errors| panic!("{text}\n{errors:#?}"));
+    assert_eq!(pods.len(), 1, "{text}");
+    pods.remove(0)
+}
+
+fn fixtures() -> Vec<String> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/spec");
+    let paths = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    paths
+        .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect()
+}
+
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec:
+  containers:
+  - name: c
+    image: c:1
+    resources: {limits: {cpu: 500m, memory: 1Gi}}
+";
+
+#[test]
+fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
+    let uid = one(POD).uid;
+    assert_eq!(uid.as_str().len(), 32);
+    for (sentence, from, to) in [
+        ("quoting", "name: c\n", "name: \"c\"\n"),
+        ("a comment", "spec:", "# comment\nspec:"),
+        ("a quantity spelt differently", "500m", "\"0.5\""),
+        ("another unit", "1Gi", "1024Mi"),
+        (
+            "requests equal to limits",
+            "{limits: {cpu: 500m, memory: 1Gi}}",
+            "{limits: {cpu: 500m, memory: 1Gi}, requests: {memory: 1Gi}}",
+        ),
+        (
+            "default namespace",
+            "{name: a}",
+            "{name: a, namespace: default}",
+        ),
+        ("labels", "{name: a}", "{name: a, labels: {x: y}}"),
+        ("annotations", "{name: a}", "{name: a, annotations: {x: y}}"),
+        (
+            "a default spelt out",
+            "spec:",
+            "spec:\n  restartPolicy: Always",
+        ),
+        (
+            "false where it is the default",
+            "spec:",
+            "spec:\n  hostNetwork: false",
+        ),
+        ("an empty list", "spec:", "spec:\n  volumes: []"),
+        (
+            "an empty object",
+            "image: c:1",
+            "image: c:1\n    securityContext: {}",
+        ),
+        (
+            "the grace period",
+            "spec:",
+            "spec:\n  terminationGracePeriodSeconds: 5",
+        ),
+        (
+            "a probe",
+            "image: c:1",
+            "image: c:1\n    livenessProbe: {exec: {command: [x]}}",
+        ),
+        ("status", "spec:", "status: {phase: Failed}\nspec:"),
+    ] {
+        let changed = POD.replacen(from, to, 1);
+        assert_ne!(changed, POD, "{sentence}");
+        assert_eq!(one(&changed).uid, uid, "{sentence}");
+    }
+    for (sentence, from, to) in [
+        ("the name", "{name: a}", "{name: b}"),
+        ("the namespace", "{name: a}", "{name: a, namespace: b}"),
+        ("the image", "image: c:1", "image: c:2"),
+        ("a command", "image: c:1", "image: c:1\n    command: [x]"),
+        ("an argument", "image: c:1", "image: c:1\n    args: ['']"),
+        (
+            "the restart policy",
+            "spec:",
+            "spec:\n  restartPolicy: Never",
+        ),
+        (
+            "escalation forbidden",
+            "image: c:1",
+            "image: c:1\n    securityContext: {allowPrivilegeEscalation: false}",
+        ),
+        ("a limit", "500m", "501m"),
+    ] {
+        let changed = POD.replacen(from, to, 1);
+        assert_ne!(changed, POD, "{sentence}");
+        assert_ne!(one(&changed).uid, uid, "{sentence}");
+    }
+}
+
+#[test]
+fn the_uid_does_not_depend_on_the_node() {
+    let other = ConvertContext { node_name: "other" };
+    let pods = convert::documents(POD.as_bytes(), "x", &other).unwrap();
+    assert_eq!(pods[0].uid, one(POD).uid);
+}
+
+#[test]
+fn files_that_cannot_be_text_are_refused_with_their_place() {
+    let too_large = vec![b' '; convert::MAX_BYTES + 1];
+    for (bytes, expected) in [
+        (
+            too_large.as_slice(),
+            "f:1:1: file has 10485761 bytes, more than the limit of 10 MiB",
+        ),
+        (b"a: b\nc: \xff".as_slice(), "f:2:4: file is not UTF-8"),
+    ] {
+        let errors = convert::documents(bytes, "f", &CONTEXT).unwrap_err();
+        assert_eq!(errors.len(), 1);
+        assert_eq!(errors[0].to_string(), expected);
+    }
+}
+
+#[test]
+fn json_documents_may_follow_one_another() {
+    let json = |name: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}"}},
+            "spec":{{"containers":[{{"name":"c","image":"c"}}]}}}}"#
+        )
+    };
+    let pods = read(&format!("\u{feff}{}\n{}\n", json("a"), json("b"))).unwrap();
+    assert_eq!(pods.len(), 2);
+    assert_eq!(pods[1].key.to_string(), "default/b");
+}
+
+#[test]
+fn an_unquoted_scalar_is_quoted_as_it_is_spelt() {
+    let text = POD.replace("{name: a}", "{name: a, labels: {version: 1.10}}");
+    let errors = read(&text).unwrap_err();
+    assert_eq!(
+        errors[0].to_string(),
+        "f.yaml:4:30: metadata.labels.version: must be a string, not a number; quote it: \"1.10\""
+    );
+}
+
+#[test]
+fn a_misspelt_field_hides_no_error_of_the_right_one() {
+    let text = POD.replace("image: c:1", "image: C\n    imag: c");
+    let errors: Vec<String> = read(&text)
+        .unwrap_err()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(
+        errors,
+        [
+            "f.yaml:8:5: spec.containers[0].image: Invalid value: \"C\": repository name `C` must be lowercase",
+            "f.yaml:9:5: spec.containers[0].imag: unknown field; did you mean `image`?",
+        ]
+    );
+}
+
+#[test]
+fn hostile_files_are_refused_in_good_time() {
+    let million = 1 << 20;
+    let flat = "x,".repeat(1000);
+    let aliases = "*a,".repeat(100_000);
+    let empty_map = "{".to_owned() + &"a: {},\n".repeat(100_000) + "}";
+    for (sentence, text) in [
+        ("deep lists", "[".repeat(million)),
+        ("deep mappings", "{a: ".repeat(million / 4)),
+        ("deep JSON", "{\"a\":".repeat(million / 4)),
+        ("deep block lists", "- ".repeat(million / 2)),
+        ("deep keys", "? ".repeat(10_000)),
+        (
+            "a wide list used often",
+            format!("a: &a [{flat}]\nb: [{aliases}]\n"),
+        ),
+        ("one key a hundred thousand times", empty_map),
+        ("control characters", "\u{1}".repeat(million)),
+        ("one long line", "a".repeat(million)),
+        ("unclosed quotes", "\"".repeat(million)),
+        ("anchors only", "&a ".repeat(10_000)),
+        ("many documents", "---\na\n".repeat(100_000)),
+    ] {
+        let begin = Instant::now();
+        let errors = read(&text).expect_err(sentence);
+        assert!(!errors.is_empty() && errors.len() <= 200, "{sentence}");
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(20), "{sentence} took {took:?}");
+    }
+}
+
+#[test]
+fn a_file_nested_too_deeply_for_the_parser_is_an_error() {
+    let text = format!("{}x{}", "[".repeat(200), "]".repeat(200));
+    let errors = read(&text).unwrap_err();
+    assert!(errors[0].message.contains("recursion limit"), "{errors:?}");
+}
+
+/// A fixture with something done to it: most results are nearly manifests, which random text never is.
+fn mangled() -> impl Strategy<Value = String> {
+    let pieces = prop::sample::select(vec![
+        "",
+        "\t",
+        "- ",
+        "  ",
+        ": ",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "'",
+        "&a ",
+        "*a",
+        "<<: *a",
+        "!!int ",
+        "!x ",
+        "|",
+        ">",
+        "---\n",
+        "...\n",
+        "# ",
+        "null",
+        "~",
+        "-1",
+        "1e999",
+        "0x10",
+        "true",
+        "\u{0}",
+        "\u{feff}",
+        "ü",
+        "? ",
+        "%YAML 1.1\n",
+        "99999999999999999999999999",
+        ".inf",
+        ".nan",
+        "$(",
+        "..",
+        "/",
+        "@",
+        "0777",
+    ]);
+    let edits = prop::collection::vec((any::<prop::sample::Index>(), 0..12_usize, pieces), 1..6);
+    (prop::sample::select(fixtures()), edits).prop_map(|(text, edits)| {
+        let mut chars: Vec<char> = text.chars().collect();
+        for (index, cut, piece) in edits {
+            if chars.is_empty() {
+                break;
+            }
+            let at = index.index(chars.len());
+            let end = (at + cut).min(chars.len());
+            chars.splice(at..end, piece.chars());
+        }
+        chars.into_iter().collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_give_pods_or_errors(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        if let Err(errors) = convert::documents(&bytes, "f", &CONTEXT) {
+            prop_assert!(!errors.is_empty());
+        }
+    }
+
+    #[test]
+    fn any_text_gives_pods_or_errors(text in "[-a-z:{}\\[\\]&*!|>'\"#?,\\n ]{0,80}") {
+        if let Err(errors) = read(&text) {
+            prop_assert!(!errors.is_empty());
+        }
+    }
+
+    #[test]
+    fn mangled_manifests_give_pods_that_read_back_the_same_or_errors_inside_the_file(text in mangled()) {
+        match read(&text) {
+            Ok(pods) => for pod in pods {
+                let json = serde_json::to_vec(&*pod.manifest).unwrap();
+                prop_assert_eq!(convert::admitted(&json).unwrap(), pod);
+            },
+            Err(errors) => for error in errors {
+                prop_assert!(error.line >= 1 && error.column >= 1, "{}", error);
+                prop_assert!(error.line <= text.lines().count() + 1, "{}", error);
+            },
+        }
+    }
+}
