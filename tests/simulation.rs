@@ -194,6 +194,8 @@ impl Sim {
         self.first_stop.clear();
         self.wake_at = None;
         self.restarts.clear();
+        let disk = &self.world.disk;
+        self.backoff.retain(|(uid, _), _| disk.contains_key(uid));
         for event in found {
             self.apply(&event);
         }
@@ -398,7 +400,8 @@ impl Sim {
         let finished = ended.exit.finished.time.0;
         let key = (uid.clone(), name.to_owned());
         let next = match self.backoff.get(&key) {
-            Some((_, _, permitted)) if *permitted == attempt => return,
+            // An agent that died may not know that a start it permitted came to nothing, and permits it again.
+            Some((_, _, permitted)) if *permitted >= attempt => return,
             Some((delay, permitted, _)) if finished.saturating_sub(*permitted) <= 600_000 => {
                 assert!(
                     self.world.now >= finished + delay,

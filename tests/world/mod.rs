@@ -226,10 +226,12 @@ impl World {
     }
 
     fn create(&mut self, pod: PodUid) {
+        self.order += 1;
+        let generation = self.order;
         let Some(disk) = self.disk.get_mut(&pod) else {
             return;
         };
-        disk.generation += 1;
+        disk.generation = generation;
         disk.removed = false;
         // What ran in the former sandbox ended with it; that is written down before a new one is made.
         for record in disk.records.values_mut() {
@@ -252,6 +254,7 @@ impl World {
             };
             return self.say(Event::SandboxFailed { pod, failure });
         }
+        self.forget(&pod);
         let disk = self.disk.get_mut(&pod).unwrap();
         disk.shim = true;
         disk.lost_said = false;
@@ -274,7 +277,11 @@ impl World {
         let Some(disk) = self.disk.get_mut(&instance.pod) else {
             return;
         };
-        if disk.generation != generation || !disk.shim {
+        if disk.generation != generation {
+            // The order was for a sandbox that is gone, which the agent has heard already.
+            return;
+        }
+        if !disk.shim {
             return self.say_lost(&instance.pod);
         }
         let record = disk.records.entry(instance.container.clone()).or_default();
@@ -335,7 +342,11 @@ impl World {
         let Some(disk) = self.disk.get_mut(&instance.pod) else {
             return;
         };
-        if disk.generation != generation || !disk.shim {
+        if disk.generation != generation {
+            // The order was for a sandbox that is gone, which the agent has heard already.
+            return;
+        }
+        if !disk.shim {
             return self.say_lost(&instance.pod);
         }
         if fails {
@@ -397,6 +408,7 @@ impl World {
             Event::ContainerExited { instance, .. }
             | Event::ContainerStarted { instance, .. }
             | Event::SignalSent { instance, .. } => instance.pod != *pod,
+            Event::SandboxLost { pod: lost } => lost != pod,
             _ => true,
         });
     }
@@ -407,7 +419,13 @@ impl World {
             return;
         };
         if !std::mem::replace(&mut disk.lost_said, true) {
-            self.say(Event::SandboxLost { pod: pod.clone() });
+            // Nobody watches a shim before its sandbox was announced.
+            let created = |e: &&(u64, u64, Event)| matches!(&e.2, Event::SandboxCreated { pod: p, .. } if p == pod);
+            let announced = self.inbox.iter().find(created).map_or(self.now, |e| e.0);
+            let due = announced + self.rng.delay();
+            self.order += 1;
+            let lost = Event::SandboxLost { pod: pod.clone() };
+            self.inbox.push((due, self.order, lost));
         }
     }
 
