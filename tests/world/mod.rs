@@ -407,6 +407,8 @@ impl World {
         self.inbox.retain(|(_, _, event)| match event {
             Event::ContainerExited { instance, .. }
             | Event::ContainerStarted { instance, .. }
+            | Event::ContainerStartFailed { instance, .. }
+            | Event::SignalFailed { instance, .. }
             | Event::SignalSent { instance, .. } => instance.pod != *pod,
             Event::SandboxLost { pod: lost } => lost != pod,
             _ => true,
