@@ -5,11 +5,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::apply::end_run;
 use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
 use super::notice::{Kind, Notices};
+use super::restart::lost_exit;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
 use super::{NodeState, Notice, PodState, Stamp};
-use crate::spec::{PodKey, PodSpec, PodUid};
+use crate::spec::{PodKey, PodSpec, PodUid, RestartPolicy};
 
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp) {
@@ -178,26 +180,17 @@ pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
         } = &container.run
         {
             let (attempt, image_id, started) = (*attempt, image_id.clone(), *started);
-            super::apply::end_run(
-                container,
-                attempt,
-                image_id,
-                super::restart::lost_exit(started, now),
-            );
+            end_run(container, attempt, image_id, lost_exit(started, now));
         }
     }
     let ran = pod.containers.iter().any(|c| c.run != Run::None);
-    if ran && pod.spec.restart_policy == crate::spec::RestartPolicy::Never {
+    let over = ran || pod.sandbox == Sandbox::Removed;
+    if over && pod.spec.restart_policy == RestartPolicy::Never {
         // A pod that is never restarted does not get a second sandbox: containers not yet started never will be
         // (kubelet-behaviour §2.4).
         for container in pod.containers.iter_mut().filter(|c| c.run == Run::None) {
             let attempt = container.next_attempt;
-            super::apply::end_run(
-                container,
-                attempt,
-                String::new(),
-                super::restart::lost_exit(now, now),
-            );
+            end_run(container, attempt, String::new(), lost_exit(now, now));
         }
     }
 }

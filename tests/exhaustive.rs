@@ -1,0 +1,349 @@
+//! Is there any short story that breaks the planner? Every sequence of answers and accidents up to a bounded depth,
+//! for one pod of one or two containers and every restart policy. States already seen are not followed again.
+
+mod pods;
+
+use std::collections::HashSet;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use coracle::plan::action::Keep;
+use coracle::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
+use coracle::plan::state::Run;
+use coracle::plan::{Action, Event, NodeState, Settings, Stamp, Time, plan};
+use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
+use pods::at;
+
+/// One story so far.
+#[derive(Clone)]
+struct Story {
+    state: NodeState,
+    now: u64,
+    wanted: bool,
+    going: bool,
+    /// Newest attempt of each container that really ran.
+    ran: Vec<Option<u32>>,
+}
+
+struct Search {
+    spec: Arc<PodSpec>,
+    seen: HashSet<(u32, u64)>,
+    stories: usize,
+}
+
+impl Search {
+    fn uid(&self) -> PodUid {
+        self.spec.uid.clone()
+    }
+
+    /// Everything that can happen next.
+    fn next(&self, story: &Story) -> Vec<Event> {
+        let pod = self.uid();
+        let mut events = vec![
+            Event::DesiredChanged(pods::desired(&[])),
+            Event::DesiredChanged(pods::desired(&[&self.spec])),
+            Event::DeleteRequested {
+                pod: pod.clone(),
+                grace_ms: Some(0),
+            },
+            Event::ImagesChanged,
+        ];
+        let Some(state) = story.state.pods.get(&pod) else {
+            return events;
+        };
+        events.push(Event::SandboxLost { pod });
+        for container in &state.containers {
+            // Exits of the newest run, of the one before and of the one being started: on time, late and early.
+            let newest = container.run.attempt().unwrap_or(0);
+            for attempt in newest.saturating_sub(1)..=newest + 1 {
+                for code in [0, 1] {
+                    let instance = state.instance(&container.name, attempt);
+                    let exit = pods::exit(code, at(story.now), at(story.now));
+                    events.push(Event::ContainerExited { instance, exit });
+                }
+            }
+        }
+        if let Some(action) = &state.in_flight {
+            answers(action, at(story.now), &mut events);
+        }
+        events
+    }
+
+    fn tell(&mut self, story: &Story, depth: u32) {
+        self.stories += 1;
+        if depth == 0 || !self.seen.insert((depth, fingerprint(story))) {
+            return;
+        }
+        for event in self.next(story) {
+            let mut next = story.clone();
+            self.apply(&mut next, &event);
+            self.decide(&mut next);
+            self.tell(&next, depth - 1);
+        }
+        let mut later = story.clone();
+        if let Some(wake) = plan(&later.state, Time(later.now)).wake_at {
+            later.now = wake.0;
+            self.decide(&mut later);
+            self.tell(&later, depth - 1);
+        }
+    }
+
+    fn apply(&self, story: &mut Story, event: &Event) {
+        let before = story.state.clone();
+        story.state.apply(event, at(story.now));
+        match event {
+            Event::DesiredChanged(desired) => {
+                story.wanted = desired.pods.contains_key(&self.spec.uid);
+                story.going |= !story.wanted && story.state.pods.contains_key(&self.spec.uid);
+            }
+            Event::DeleteRequested { .. } => {
+                story.going |= story.state.pods.contains_key(&self.spec.uid);
+            }
+            _ => {}
+        }
+        let removed = matches!(
+            before
+                .pods
+                .get(&self.spec.uid)
+                .and_then(|p| p.in_flight.as_ref()),
+            Some(Action::RemoveSandbox {
+                keep: Keep::Nothing,
+                ..
+            })
+        ) && matches!(event, Event::SandboxRemoved { .. });
+        if removed {
+            story.going = false;
+            story.ran.fill(None);
+        }
+        if let (Some(old), Some(new), false) = (
+            before.pods.get(&self.spec.uid),
+            story.state.pods.get(&self.spec.uid),
+            removed,
+        ) {
+            for (old, new) in old.containers.iter().zip(&new.containers) {
+                assert!(
+                    old.next_attempt <= new.next_attempt,
+                    "attempts only grow: {event:?}"
+                );
+                assert!(
+                    old.run.attempt() <= new.run.attempt(),
+                    "no step back: {event:?}"
+                );
+                let changed = old.run != new.run && old.run.ended().is_some();
+                assert!(
+                    !changed || old.run.attempt() < new.run.attempt(),
+                    "what ended stays ended: {event:?}"
+                );
+            }
+        }
+        let once = story.state.pods.clone();
+        let fact = !matches!(event, Event::SandboxLost { .. } | Event::DesiredChanged(_));
+        if fact {
+            story.state.apply(event, at(story.now));
+            assert_eq!(once, story.state.pods, "heard twice: {event:?}");
+        }
+    }
+
+    fn decide(&self, story: &mut Story) {
+        let now = Time(story.now);
+        let decided = plan(&story.state, now);
+        assert!(decided.actions.len() <= 1, "one action a pod");
+        for action in decided.actions {
+            let pod = &story.state.pods[action.pod()];
+            assert!(pod.in_flight.is_none(), "one action at a time: {action:?}");
+            match &action {
+                Action::CreateSandbox { .. } | Action::EnsureImage { .. } => {
+                    assert!(story.wanted && !story.going, "{action:?}");
+                }
+                Action::StartContainer { instance, .. } => {
+                    assert!(story.wanted && !story.going, "{action:?}");
+                    let i = index(pod, instance);
+                    let container = &pod.containers[i];
+                    assert!(!container.run.is_running(), "two runs at once: {action:?}");
+                    assert!(
+                        story.ran[i] < Some(instance.attempt),
+                        "numbers are used once: {action:?}"
+                    );
+                    match (pod.spec.restart_policy, container.run.ended()) {
+                        (RestartPolicy::Always, _) | (_, None) => {}
+                        (RestartPolicy::OnFailure, Some(e)) => assert_ne!(e.exit.code, 0),
+                        (RestartPolicy::Never, Some(_)) => panic!("never again: {action:?}"),
+                    }
+                }
+                Action::Signal { instance, .. } => {
+                    assert!(story.going, "{action:?}");
+                    assert!(pod.containers[index(pod, instance)].run.is_running());
+                }
+                Action::RemoveSandbox { keep, .. } => {
+                    assert!(!pod.any_running(), "{action:?}");
+                    assert_eq!(*keep == Keep::Nothing, story.going, "{action:?}");
+                }
+            }
+            story
+                .state
+                .apply(&Event::ActionStarted(action), at(story.now));
+        }
+        for pod in story.state.pods.values() {
+            for (i, container) in pod.containers.iter().enumerate() {
+                if container.run != Run::None {
+                    story.ran[i] = story.ran[i].max(container.run.attempt());
+                }
+            }
+        }
+        let again = plan(&story.state, now);
+        assert!(again.actions.is_empty(), "decided twice: {again:?}");
+        assert!(
+            again.wake_at.is_none_or(|t| t > now),
+            "wake-ups are in the future"
+        );
+        // Never stuck: something is under way, or will be, or all is as it should be.
+        for pod in story.state.pods.values() {
+            let settled = pod.stopping.is_none()
+                && pod
+                    .containers
+                    .iter()
+                    .all(|c| c.run.is_running() || !pod.wants_start(c));
+            assert!(
+                settled || pod.in_flight.is_some() || again.wake_at.is_some(),
+                "stuck: {pod:?}"
+            );
+        }
+    }
+}
+
+/// Everything that can make a difference later.
+fn fingerprint(story: &Story) -> u64 {
+    let pods = story.state.pods.values().map(|p| {
+        let retries = (p.create_retry, p.lost_retry, p.remove_retry);
+        (
+            p.sandbox,
+            &p.containers,
+            &p.in_flight,
+            p.stopping,
+            p.images_changed,
+            retries,
+        )
+    });
+    let text = format!(
+        "{:?}{:?}",
+        pods.collect::<Vec<_>>(),
+        (story.now, story.wanted, story.going, &story.ran)
+    );
+    let mut hasher = std::hash::DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn index(pod: &coracle::plan::PodState, instance: &Instance) -> usize {
+    let found = pod
+        .containers
+        .iter()
+        .position(|c| c.name == instance.container);
+    found.unwrap()
+}
+
+/// Every way an action can end.
+fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
+    let error = || "no".to_owned();
+    match action.clone() {
+        Action::CreateSandbox { pod } => {
+            out.push(Event::SandboxCreated {
+                pod: pod.clone(),
+                ips: vec![],
+                next_attempts: Default::default(),
+            });
+            let failure = SandboxFailure::Sandbox(error());
+            out.push(Event::SandboxFailed { pod, failure });
+        }
+        Action::EnsureImage { pod, container } => {
+            out.push(Event::ImageReady {
+                pod: pod.clone(),
+                container: container.clone(),
+                image_id: "sha256:1".into(),
+            });
+            out.push(Event::ImageFailed {
+                pod,
+                container,
+                failure: ImageFailure::Pull,
+                message: error(),
+            });
+        }
+        Action::StartContainer { instance, .. } => {
+            out.push(Event::ContainerStarted {
+                instance: instance.clone(),
+                pid: 7,
+                at: now,
+            });
+            for failure in [StartFailure::Create, StartFailure::Run] {
+                out.push(Event::ContainerStartFailed {
+                    instance: instance.clone(),
+                    failure,
+                    message: error(),
+                });
+            }
+        }
+        Action::Signal {
+            instance, signal, ..
+        } => {
+            assert!(matches!(signal, StopSignal::Stop | StopSignal::Kill));
+            out.push(Event::SignalSent {
+                instance: instance.clone(),
+                signal,
+                at: now.time,
+            });
+            let error = error();
+            out.push(Event::SignalFailed { instance, error });
+        }
+        Action::RemoveSandbox { pod, .. } => {
+            out.push(Event::SandboxRemoved { pod: pod.clone() });
+            let error = error();
+            out.push(Event::SandboxRemoveFailed { pod, error });
+        }
+    }
+}
+
+fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
+    let spec = Arc::new(pods::pod("u", "p", policy, containers));
+    let mut state = NodeState::new(Settings::default());
+    state.apply(
+        &Event::DesiredChanged(pods::desired(&[&spec])),
+        at(1_000_000),
+    );
+    let mut story = Story {
+        state,
+        now: 1_000_000,
+        wanted: true,
+        going: false,
+        ran: vec![None; containers.len()],
+    };
+    let mut search = Search {
+        spec,
+        seen: HashSet::new(),
+        stories: 0,
+    };
+    search.decide(&mut story);
+    search.tell(&story, depth);
+    search.stories
+}
+
+#[test]
+fn no_short_story_of_one_container_breaks_an_invariant() {
+    for policy in [
+        RestartPolicy::Always,
+        RestartPolicy::OnFailure,
+        RestartPolicy::Never,
+    ] {
+        assert!(search(policy, &["x"], 9) > 50_000);
+    }
+}
+
+#[test]
+fn no_short_story_of_two_containers_breaks_an_invariant() {
+    for policy in [
+        RestartPolicy::Always,
+        RestartPolicy::OnFailure,
+        RestartPolicy::Never,
+    ] {
+        assert!(search(policy, &["x", "y"], 8) > 50_000);
+    }
+}

@@ -1,0 +1,512 @@
+//! Does the planner keep its promises in a world where everything goes wrong? Each seed is a node with a virtual
+//! clock: manifests come and go, shims and agents die, effects fail, facts come late and twice. The invariants of
+//! `tests/README.md` are checked at every step, convergence at the end.
+//!
+//! A failing seed is printed; `CORACLE_SIM_SEED=<seed> cargo test --test simulation` plays it again with a trace,
+//! `CORACLE_SIM_SEEDS=<n>` plays more of them.
+
+#![allow(clippy::print_stderr, reason = "the trace of a failing seed")]
+
+mod pods;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use coracle::plan::action::Keep;
+use coracle::plan::state::{Run, Sandbox};
+use coracle::plan::{Action, Event, NodeState, Settings, Time, plan, status};
+use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
+use world::{Disk, World};
+
+/// How a pod that must go may be killed.
+#[derive(Debug, Clone, Copy)]
+struct Going {
+    grace_ms: u64,
+}
+
+struct Sim {
+    world: World,
+    state: NodeState,
+    wanted: BTreeMap<PodUid, Arc<PodSpec>>,
+    going: BTreeMap<PodUid, Going>,
+    wake_at: Option<Time>,
+    in_flight: BTreeSet<PodUid>,
+    first_stop: BTreeMap<(PodUid, String, u32), u64>,
+    /// Independent crash back-off: (delay, permitted, attempt).
+    backoff: BTreeMap<(PodUid, String), (u64, u64, u32)>,
+    restarts: BTreeMap<(PodUid, String), i32>,
+    actions: u64,
+    stimuli: u64,
+    trace: bool,
+}
+
+impl Sim {
+    fn new(seed: u64, trace: bool) -> Self {
+        Self {
+            world: World::new(seed),
+            state: NodeState::new(Settings::default()),
+            wanted: BTreeMap::new(),
+            going: BTreeMap::new(),
+            wake_at: None,
+            in_flight: BTreeSet::new(),
+            first_stop: BTreeMap::new(),
+            backoff: BTreeMap::new(),
+            restarts: BTreeMap::new(),
+            actions: 0,
+            stimuli: 0,
+            trace,
+        }
+    }
+
+    fn run(&mut self) {
+        self.edit_manifests();
+        let steps = 30 + self.world.rng.below(60);
+        for _ in 0..steps {
+            let pause = match self.world.rng.below(4) {
+                0 => self.world.rng.below(100),
+                1 | 2 => self.world.rng.below(20_000),
+                _ => self.world.rng.below(400_000),
+            };
+            self.run_until(self.world.now + pause);
+            self.disturb();
+        }
+        self.world.faults = false;
+        self.world.image = true;
+        self.apply(&Event::ImagesChanged);
+        self.decide();
+        self.run_until(self.world.now + 1_500_000);
+        self.converged();
+    }
+
+    /// Plays everything that happens up to that moment.
+    fn run_until(&mut self, end: u64) {
+        loop {
+            let wake = self.wake_at.map(|t| t.0);
+            let next = self.world.next_due().into_iter().chain(wake).min();
+            let Some(next) = next.filter(|n| *n <= end) else {
+                self.world.now = end;
+                return;
+            };
+            self.world.now = self.world.now.max(next);
+            self.world.advance();
+            let mut heard = false;
+            while let Some(event) = self.world.deliver() {
+                self.apply(&event);
+                self.decide();
+                heard = true;
+            }
+            if !heard && self.wake_at.is_some_and(|t| t.0 <= self.world.now) {
+                self.decide();
+            }
+        }
+    }
+
+    fn disturb(&mut self) {
+        self.stimuli += 1;
+        match self.world.rng.below(10) {
+            0..4 => self.edit_manifests(),
+            4 => self.delete_a_pod(),
+            5 | 6 => self.world.kill_a_shim(),
+            7 => {
+                self.world.image = !self.world.image;
+                if self.world.image {
+                    self.apply(&Event::ImagesChanged);
+                    self.decide();
+                }
+            }
+            _ => self.crash_agent(),
+        }
+    }
+
+    fn edit_manifests(&mut self) {
+        for name in ["a", "b", "c"] {
+            if !self.world.rng.chance(40) {
+                continue;
+            }
+            self.wanted.retain(|_, p| p.key.name != name);
+            if self.world.rng.chance(30) {
+                continue;
+            }
+            let version = self.world.rng.below(3);
+            let policy = match self.world.rng.below(3) {
+                0 => RestartPolicy::Always,
+                1 => RestartPolicy::OnFailure,
+                _ => RestartPolicy::Never,
+            };
+            let containers: &[&str] = if version == 0 { &["x"] } else { &["x", "y"] };
+            let uid = format!("{name}{version}");
+            let mut spec = pods::pod(&uid, name, policy, containers);
+            spec.grace_ms =
+                [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
+            self.wanted.insert(spec.uid.clone(), Arc::new(spec));
+        }
+        self.desire();
+    }
+
+    fn desire(&mut self) {
+        let pods: Vec<&Arc<PodSpec>> = self.wanted.values().collect();
+        let event = Event::DesiredChanged(pods::desired(&pods));
+        for (uid, pod) in &self.state.pods {
+            let changed = self.wanted.get(uid).is_none_or(|new| {
+                new.restart_policy != pod.spec.restart_policy
+                    || new.containers != pod.spec.containers
+            });
+            if changed {
+                let grace_ms = pod.spec.grace_ms.max(2_000);
+                self.going.entry(uid.clone()).or_insert(Going { grace_ms });
+            }
+        }
+        self.apply(&event);
+        self.decide();
+    }
+
+    fn delete_a_pod(&mut self) {
+        let uids: Vec<PodUid> = self.state.pods.keys().cloned().collect();
+        if uids.is_empty() {
+            return;
+        }
+        let i = usize::try_from(self.world.rng.below(uids.len() as u64)).unwrap();
+        let grace_ms = [None, Some(0), Some(1_000), Some(60_000)]
+            [usize::try_from(self.world.rng.below(4)).unwrap()];
+        let floor = match grace_ms {
+            Some(0) => 0,
+            Some(ms) => ms.max(2_000),
+            None => self.state.pods[&uids[i]].spec.grace_ms.max(2_000),
+        };
+        self.going
+            .entry(uids[i].clone())
+            .and_modify(|g| g.grace_ms = g.grace_ms.min(floor))
+            .or_insert(Going { grace_ms: floor });
+        let pod = uids[i].clone();
+        self.apply(&Event::DeleteRequested { pod, grace_ms });
+        self.decide();
+    }
+
+    fn crash_agent(&mut self) {
+        if self.trace {
+            eprintln!("{:>9} agent dies", self.world.now);
+        }
+        let found = self.world.recover();
+        self.state = NodeState::new(Settings::default());
+        self.in_flight.clear();
+        self.going.clear();
+        self.first_stop.clear();
+        self.wake_at = None;
+        self.restarts.clear();
+        let disk = &self.world.disk;
+        self.backoff.retain(|(uid, _), _| disk.contains_key(uid));
+        for event in found {
+            self.apply(&event);
+        }
+        self.decide();
+        assert!(
+            self.in_flight.is_empty(),
+            "nothing is done before the manifests are read"
+        );
+        for (uid, disk) in &self.world.disk {
+            let stopped =
+                |r: &world::Record| r.newest.as_ref().is_some_and(|n| n.stop_sent.is_some());
+            if disk.records.values().any(stopped) {
+                let grace_ms = disk.spec.grace_ms.max(2_000);
+                self.going.insert(uid.clone(), Going { grace_ms });
+            }
+        }
+        self.desire();
+    }
+
+    fn apply(&mut self, event: &Event) {
+        if self.trace {
+            eprintln!("{:>9} {event:?}", self.world.now);
+        }
+        let now = self.world.stamp();
+        if let Some(pod) = answered(event) {
+            self.in_flight.remove(pod);
+        }
+        self.state.apply(event, now);
+        if let Event::SandboxRemoved { pod } = event
+            && !self.world.disk.contains_key(pod)
+        {
+            self.going.remove(pod);
+            self.backoff.retain(|(uid, _), _| uid != pod);
+            self.restarts.retain(|(uid, _), _| uid != pod);
+            self.first_stop.retain(|(uid, _, _), _| uid != pod);
+        }
+        if matches!(
+            event,
+            Event::ContainerExited { .. }
+                | Event::ContainerStarted { .. }
+                | Event::SignalSent { .. }
+        ) {
+            let once = self.state.pods.clone();
+            self.state.apply(event, now);
+            assert_eq!(
+                once, self.state.pods,
+                "a fact heard twice is heard once: {event:?}"
+            );
+        }
+        if self.actions % 4 == 0 {
+            self.check_status();
+        }
+    }
+
+    /// Plans, and begins what is planned, like the node.
+    fn decide(&mut self) {
+        let now = Time(self.world.now);
+        let decided = plan(&self.state, now);
+        for action in decided.actions {
+            if self.trace {
+                eprintln!("{:>9}   {action:?}", self.world.now);
+            }
+            self.actions += 1;
+            self.check_action(&action);
+            self.state
+                .apply(&Event::ActionStarted(action.clone()), self.world.stamp());
+            self.write_down(&action);
+            self.world.begin(action);
+        }
+        let again = plan(&self.state, now);
+        assert!(
+            again.actions.is_empty(),
+            "the same state decides nothing new: {again:?}"
+        );
+        assert!(
+            again.wake_at.is_none_or(|t| t > now),
+            "wake-ups are in the future"
+        );
+        self.wake_at = again.wake_at;
+    }
+
+    /// The node's files: the pod as admitted and its back-off, written before anything is done.
+    fn write_down(&mut self, action: &Action) {
+        let Some(pod) = self.state.pods.get(action.pod()) else {
+            return;
+        };
+        if matches!(action, Action::CreateSandbox { .. }) {
+            self.world
+                .disk
+                .entry(action.pod().clone())
+                .or_insert_with(|| Disk {
+                    spec: Arc::clone(&pod.spec),
+                    created: pod.created,
+                    shim: false,
+                    lost_said: true,
+                    generation: 0,
+                    removed: false,
+                    records: BTreeMap::new(),
+                });
+        }
+        if let Some(disk) = self.world.disk.get_mut(action.pod()) {
+            disk.spec = Arc::clone(&pod.spec);
+            for container in &pod.containers {
+                if container.backoff.is_some() {
+                    disk.records
+                        .entry(container.name.clone())
+                        .or_default()
+                        .backoff = container.backoff;
+                }
+            }
+        }
+    }
+
+    fn check_action(&mut self, action: &Action) {
+        let uid = action.pod().clone();
+        assert!(
+            self.in_flight.insert(uid.clone()),
+            "one action at a time: {action:?}"
+        );
+        let disk = self.world.disk.get(&uid);
+        match action {
+            Action::CreateSandbox { .. } => {
+                self.check_may_start(action);
+                assert!(
+                    disk.is_none_or(|d| !d.removed),
+                    "a finished pod does not run again: {action:?}"
+                );
+                let name = &self.state.pods[&uid].spec.key;
+                let held = |(other, d): (&PodUid, &Disk)| *other != uid && d.spec.key == *name;
+                assert!(
+                    !self.world.disk.iter().any(held),
+                    "names are unique: {action:?}"
+                );
+            }
+            Action::EnsureImage { .. } => self.check_may_start(action),
+            Action::StartContainer { instance, .. } => {
+                self.check_may_start(action);
+                self.check_restart(&instance.container.clone(), &uid, instance.attempt);
+            }
+            Action::Signal {
+                instance, signal, ..
+            } => {
+                let going = self
+                    .going
+                    .get(&uid)
+                    .expect("only a pod that goes is signalled");
+                let key = (uid.clone(), instance.container.clone(), instance.attempt);
+                let record = disk.and_then(|d| d.records.get(&instance.container));
+                let sent = record
+                    .and_then(|r| r.newest.as_ref())
+                    .filter(|n| n.attempt == instance.attempt)
+                    .and_then(|n| n.stop_sent)
+                    .map(|t| t.0);
+                let first = sent.or_else(|| self.first_stop.get(&key).copied());
+                match signal {
+                    StopSignal::Stop => {
+                        self.first_stop.entry(key).or_insert(self.world.now);
+                        assert!(going.grace_ms > 0, "no grace means SIGKILL at once");
+                    }
+                    StopSignal::Kill => assert!(
+                        going.grace_ms == 0
+                            || first.is_some_and(|f| self.world.now >= f + going.grace_ms),
+                        "SIGKILL only after the grace period: {action:?}, {first:?}, {going:?}"
+                    ),
+                }
+            }
+            Action::RemoveSandbox { keep, .. } => {
+                let going = self.going.contains_key(&uid);
+                assert_eq!(
+                    *keep == Keep::Nothing,
+                    going,
+                    "what goes goes entirely: {action:?}"
+                );
+            }
+        }
+    }
+
+    fn check_may_start(&self, action: &Action) {
+        let uid = action.pod();
+        assert!(
+            !self.going.contains_key(uid),
+            "nothing is started in a pod that goes: {action:?}"
+        );
+        assert!(
+            self.wanted.contains_key(uid),
+            "only wanted pods are started: {action:?}"
+        );
+    }
+
+    /// Policy and crash back-off, computed a second time.
+    fn check_restart(&mut self, name: &str, uid: &PodUid, attempt: u32) {
+        let pod = &self.state.pods[uid];
+        let container = pod.container(name).unwrap();
+        let Some(ended) = container.run.ended() else {
+            return;
+        };
+        match pod.spec.restart_policy {
+            RestartPolicy::Always => {}
+            RestartPolicy::OnFailure => assert_ne!(ended.exit.code, 0, "{uid}/{name} ended well"),
+            RestartPolicy::Never => panic!("{uid}/{name} is never restarted"),
+        }
+        let finished = ended.exit.finished.time.0;
+        let key = (uid.clone(), name.to_owned());
+        let next = match self.backoff.get(&key) {
+            // An agent that died may not know that a start it permitted came to nothing, and permits it again.
+            Some((_, _, permitted)) if *permitted >= attempt => return,
+            Some((delay, permitted, _)) if finished.saturating_sub(*permitted) <= 600_000 => {
+                assert!(
+                    self.world.now >= finished + delay,
+                    "{uid}/{name}: restarted {} ms after its end, back-off is {delay} ms",
+                    self.world.now - finished
+                );
+                (delay * 2).min(300_000)
+            }
+            Some(_) | None => 10_000,
+        };
+        self.backoff.insert(key, (next, self.world.now, attempt));
+    }
+
+    fn check_status(&mut self) {
+        let node = status::NodeFacts::default();
+        for (uid, pod) in &self.state.pods {
+            let shown = status::pod(pod, &node, &self.state.settings);
+            let status = shown.status.unwrap();
+            let phase = status.phase.unwrap();
+            let finished = pod.finished();
+            if finished {
+                assert!(phase == "Succeeded" || phase == "Failed", "{uid}: {phase}");
+            }
+            assert_eq!(status.conditions.unwrap().len(), 5);
+            for c in status.container_statuses.unwrap() {
+                let s = c.state.unwrap();
+                let states = usize::from(s.running.is_some())
+                    + usize::from(s.waiting.is_some())
+                    + usize::from(s.terminated.is_some());
+                assert_eq!(states, 1, "{uid}/{}: one state", c.name);
+                let key = (uid.clone(), c.name);
+                let old = self.restarts.insert(key, c.restart_count).unwrap_or(0);
+                assert!(
+                    old <= c.restart_count,
+                    "{uid}: restartCount never decreases"
+                );
+            }
+        }
+    }
+
+    fn converged(&self) {
+        let wanted: BTreeSet<PodUid> = self.wanted.keys().cloned().collect();
+        let known: BTreeSet<PodUid> = self.state.pods.keys().cloned().collect();
+        assert_eq!(known, wanted, "the wanted pods exist, and no others");
+        assert_eq!(self.world.uids(), wanted, "nothing unwanted is left");
+        for (uid, pod) in &self.state.pods {
+            assert!(pod.stopping.is_none(), "{uid} still goes");
+            if pod.finished() {
+                let idle = pod.in_flight.is_some() || pod.sandbox == Sandbox::Removed;
+                assert!(idle, "{uid} has finished: {pod:?}");
+                continue;
+            }
+            for c in &pod.containers {
+                let busy = match &c.run {
+                    Run::None => false,
+                    Run::Running { .. } => true,
+                    Run::Ended(e) => {
+                        pod.in_flight.is_some()
+                            || !pod.wants_start(c)
+                            || e.exit.finished.time.plus(345_000) > Time(self.world.now)
+                    }
+                };
+                assert!(busy, "{uid}/{} neither runs nor waits: {pod:?}", c.name);
+            }
+        }
+        let minutes = self.world.now / 60_000;
+        let limit = 200 + 30 * minutes + 60 * self.stimuli;
+        assert!(self.actions < limit, "busy loop: {} actions", self.actions);
+    }
+}
+
+/// The pod whose action this answers. A lost sandbox answers starting and signalling.
+fn answered(event: &Event) -> Option<&PodUid> {
+    match event {
+        Event::SandboxCreated { pod, .. }
+        | Event::SandboxFailed { pod, .. }
+        | Event::SandboxLost { pod }
+        | Event::SandboxRemoved { pod }
+        | Event::SandboxRemoveFailed { pod, .. }
+        | Event::ImageReady { pod, .. }
+        | Event::ImageFailed { pod, .. } => Some(pod),
+        Event::ContainerStarted { instance, .. }
+        | Event::ContainerStartFailed { instance, .. }
+        | Event::SignalSent { instance, .. }
+        | Event::SignalFailed { instance, .. } => Some(&instance.pod),
+        Event::ContainerExited { .. }
+        | Event::DesiredChanged(_)
+        | Event::PodRecovered(_)
+        | Event::DeleteRequested { .. }
+        | Event::ActionStarted(_)
+        | Event::ImagesChanged => None,
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+#[test]
+fn every_seed_keeps_the_invariants_and_converges() {
+    if let Some(seed) = number("CORACLE_SIM_SEED") {
+        return Sim::new(seed, true).run();
+    }
+    for seed in 1..=number("CORACLE_SIM_SEEDS").unwrap_or(2_000) {
+        let played = std::panic::catch_unwind(|| Sim::new(seed, false).run());
+        assert!(played.is_ok(), "replay with CORACLE_SIM_SEED={seed}");
+    }
+}

@@ -1,0 +1,515 @@
+//! What would really happen? A whole node in memory: shims, containers that crash, end or hang, images that appear,
+//! volumes that fail, and an agent's disk that survives the agent. Executes actions like the node, with faults.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use coracle::plan::action::Keep;
+use coracle::plan::event::*;
+use coracle::plan::{Action, Event, Stamp, Time};
+use coracle::spec::{Exit, PodSpec, PodUid, StopSignal};
+
+use crate::pods::{at, exit};
+
+/// xorshift64*.
+#[derive(Debug, Clone)]
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 16) % n
+    }
+
+    /// True in `percent` of cases.
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// Mostly short, sometimes long.
+    pub(crate) fn delay(&mut self) -> u64 {
+        match self.below(20) {
+            0..10 => 0,
+            10..16 => self.below(50),
+            16..19 => self.below(3_000),
+            _ => self.below(40_000),
+        }
+    }
+}
+
+/// What a container does, by name and UID, always the same.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Habit {
+    Stays,
+    StaysAndHangs,
+    CrashesAtOnce,
+    CrashesLate,
+    EndsWell,
+}
+
+/// A pod's files, and its shim if that lives.
+#[derive(Debug)]
+pub(crate) struct Disk {
+    pub(crate) spec: Arc<PodSpec>,
+    pub(crate) created: Stamp,
+    pub(crate) shim: bool,
+    pub(crate) lost_said: bool,
+    pub(crate) generation: u64,
+    pub(crate) removed: bool,
+    pub(crate) records: BTreeMap<String, Record>,
+}
+
+/// What is known of a container outside the agent.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Record {
+    pub(crate) newest: Option<RecoveredRun>,
+    pub(crate) previous: Option<Exit>,
+    pub(crate) backoff: Option<CrashBackoff>,
+    pub(crate) highest: Option<u32>,
+    pub(crate) runs: u32,
+    pub(crate) ends: Option<(u64, i32)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: u64,
+    pub(crate) rng: Rng,
+    pub(crate) faults: bool,
+    pub(crate) disk: BTreeMap<PodUid, Disk>,
+    pub(crate) image: bool,
+    /// Facts on their way to the agent.
+    pub(crate) inbox: Vec<(u64, u64, Event)>,
+    /// Actions begun, to be done at that moment, by the sandbox's generation.
+    pub(crate) running: Vec<(u64, u64, Action)>,
+    pub(crate) order: u64,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        for _ in 0..8 {
+            rng.next();
+        }
+        Self {
+            now: 1_000_000,
+            faults: true,
+            image: rng.chance(60),
+            rng,
+            disk: BTreeMap::new(),
+            inbox: Vec::new(),
+            running: Vec::new(),
+            order: 0,
+        }
+    }
+
+    pub(crate) fn stamp(&self) -> Stamp {
+        at(self.now)
+    }
+
+    pub(crate) fn say(&mut self, event: Event) {
+        let due = self.now + self.rng.delay();
+        self.order += 1;
+        if self.faults && self.rng.chance(10) {
+            let repeatable = matches!(
+                event,
+                Event::ContainerExited { .. }
+                    | Event::ContainerStarted { .. }
+                    | Event::SignalSent { .. }
+            );
+            if repeatable {
+                let later = due + self.rng.below(30_000);
+                self.inbox.push((later, self.order, event.clone()));
+            }
+        }
+        self.inbox.push((due, self.order, event));
+    }
+
+    /// A fault now?
+    fn fault(&mut self, percent: u64) -> bool {
+        self.faults && self.rng.chance(percent)
+    }
+
+    pub(crate) fn begin(&mut self, action: Action) {
+        let due = self.now + self.rng.delay();
+        let generation = self.disk.get(action.pod()).map_or(0, |d| d.generation);
+        self.running.push((due, generation, action));
+    }
+
+    /// When something happens next by itself.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let inbox = self.inbox.iter().map(|e| e.0);
+        let running = self.running.iter().map(|e| e.0);
+        let ends = self.disk.values().filter(|d| d.shim).flat_map(|d| {
+            d.records
+                .values()
+                .filter_map(|r| r.ends.map(|(when, _)| when))
+        });
+        inbox.chain(running).chain(ends).min()
+    }
+
+    /// Ends the containers whose time has come, and does the actions whose time has come.
+    pub(crate) fn advance(&mut self) {
+        let now = self.now;
+        let mut ended = Vec::new();
+        for (uid, disk) in self.disk.iter_mut().filter(|(_, d)| d.shim) {
+            for (name, record) in &mut disk.records {
+                if let (Some((when, code)), Some(run)) = (record.ends, &mut record.newest)
+                    && when <= now
+                {
+                    record.ends = None;
+                    let exit = exit(code, run.started, at(when));
+                    run.exit = Some(exit.clone());
+                    let instance = Instance {
+                        pod: uid.clone(),
+                        container: name.clone(),
+                        attempt: run.attempt,
+                    };
+                    ended.push(Event::ContainerExited { instance, exit });
+                }
+            }
+        }
+        ended.into_iter().for_each(|e| self.say(e));
+        while let Some(i) = self.running.iter().position(|(due, _, _)| *due <= now) {
+            let (_, generation, action) = self.running.swap_remove(i);
+            self.execute(generation, action);
+        }
+    }
+
+    /// The next fact the agent gets now.
+    pub(crate) fn deliver(&mut self) -> Option<Event> {
+        let due = |e: &&(u64, u64, Event)| e.0 <= self.now;
+        let key = self.inbox.iter().filter(due).map(|e| (e.0, e.1)).min()?;
+        let i = self.inbox.iter().position(|e| (e.0, e.1) == key)?;
+        Some(self.inbox.swap_remove(i).2)
+    }
+
+    pub(crate) fn execute(&mut self, generation: u64, action: Action) {
+        match action {
+            Action::CreateSandbox { pod } => self.create(pod),
+            Action::EnsureImage { pod, container } => {
+                let event = if self.image && !self.fault(5) {
+                    let image_id = "sha256:1".to_owned();
+                    Event::ImageReady {
+                        pod,
+                        container,
+                        image_id,
+                    }
+                } else {
+                    let failure = match self.rng.below(3) {
+                        0 => ImageFailure::NeverPull,
+                        1 => ImageFailure::Pull,
+                        _ => ImageFailure::Inspect,
+                    };
+                    Event::ImageFailed {
+                        pod,
+                        container,
+                        failure,
+                        message: "no".into(),
+                    }
+                };
+                self.say(event);
+            }
+            Action::StartContainer { instance, image_id } => {
+                self.start(generation, instance, image_id);
+            }
+            Action::Signal {
+                instance, signal, ..
+            } => self.signal(generation, instance, signal),
+            Action::RemoveSandbox { pod, keep } => self.remove(pod, keep),
+        }
+    }
+
+    fn create(&mut self, pod: PodUid) {
+        self.order += 1;
+        let generation = self.order;
+        let Some(disk) = self.disk.get_mut(&pod) else {
+            return;
+        };
+        disk.generation = generation;
+        disk.removed = false;
+        // What ran in the former sandbox ended with it; that is written down before a new one is made.
+        for record in disk.records.values_mut() {
+            record.ends = None;
+            if let Some(run) = &mut record.newest
+                && run.exit.is_none()
+            {
+                run.exit = Some(exit(137, run.started, at(self.now)));
+            }
+        }
+        disk.shim = false;
+        if self.fault(15) {
+            let failure = if self.rng.chance(50) {
+                SandboxFailure::Volume {
+                    volume: "v".into(),
+                    error: "no".into(),
+                }
+            } else {
+                SandboxFailure::Sandbox("no".into())
+            };
+            return self.say(Event::SandboxFailed { pod, failure });
+        }
+        self.forget(&pod);
+        let disk = self.disk.get_mut(&pod).unwrap();
+        disk.shim = true;
+        disk.lost_said = false;
+        let next_attempts = disk
+            .records
+            .iter()
+            .filter_map(|(n, r)| Some((n.clone(), r.highest? + 1)))
+            .collect();
+        self.say(Event::SandboxCreated {
+            pod,
+            ips: vec!["10.0.0.2".parse().unwrap()],
+            next_attempts,
+        });
+    }
+
+    fn start(&mut self, generation: u64, instance: Instance, image_id: String) {
+        let fault = self.rng.below(100);
+        let faults = self.faults;
+        let now = self.stamp();
+        let Some(disk) = self.disk.get_mut(&instance.pod) else {
+            return;
+        };
+        if disk.generation != generation {
+            // The order was for a sandbox that is gone, which the agent has heard already.
+            return;
+        }
+        if !disk.shim {
+            return self.say_lost(&instance.pod);
+        }
+        let record = disk.records.entry(instance.container.clone()).or_default();
+        let alive = record.newest.as_ref().is_some_and(|r| r.exit.is_none());
+        assert!(!alive, "two runs of one container at once: {instance:?}");
+        assert!(
+            record.highest.is_none_or(|h| h < instance.attempt),
+            "attempts grow: {instance:?} after {:?}",
+            record.highest
+        );
+        let failure = match fault {
+            0..4 => Some(StartFailure::Config),
+            4..8 => Some(StartFailure::Create),
+            8..14 => Some(StartFailure::Run),
+            _ => None,
+        }
+        .filter(|_| faults);
+        if failure.is_none() || failure == Some(StartFailure::Run) {
+            record.highest = Some(instance.attempt);
+            record.runs += 1;
+            record.previous = record.newest.take().and_then(|r| r.exit);
+            record.newest = Some(RecoveredRun {
+                attempt: instance.attempt,
+                image_id,
+                started: now,
+                pid: 7,
+                exit: (failure.is_some()).then(|| exit(128, Stamp::default(), now)),
+                stop_sent: None,
+            });
+        }
+        if let Some(failure) = failure {
+            let message = "no".into();
+            return self.say(Event::ContainerStartFailed {
+                instance,
+                failure,
+                message,
+            });
+        }
+        let end = match habit(&instance) {
+            Habit::Stays | Habit::StaysAndHangs => None,
+            Habit::CrashesAtOnce => Some((self.now, 1)),
+            Habit::CrashesLate => Some((self.now + self.rng.below(900_000), 1)),
+            Habit::EndsWell => Some((self.now + self.rng.below(5_000), 0)),
+        };
+        let disk = self.disk.get_mut(&instance.pod).unwrap();
+        disk.records.get_mut(&instance.container).unwrap().ends = end;
+        self.say(Event::ContainerStarted {
+            instance,
+            pid: 7,
+            at: now,
+        });
+    }
+
+    fn signal(&mut self, generation: u64, instance: Instance, signal: StopSignal) {
+        let fails = self.fault(10);
+        let slow = self.rng.below(8_000);
+        let now = self.now;
+        let Some(disk) = self.disk.get_mut(&instance.pod) else {
+            return;
+        };
+        if disk.generation != generation {
+            // The order was for a sandbox that is gone, which the agent has heard already.
+            return;
+        }
+        if !disk.shim {
+            return self.say_lost(&instance.pod);
+        }
+        if fails {
+            let error = "no".into();
+            return self.say(Event::SignalFailed { instance, error });
+        }
+        let mut sent = Time(now);
+        if let Some(record) = disk.records.get_mut(&instance.container)
+            && let Some(run) = &mut record.newest
+            && run.attempt == instance.attempt
+        {
+            if signal == StopSignal::Stop {
+                sent = *run.stop_sent.get_or_insert(sent);
+            }
+            if run.exit.is_none() {
+                match signal {
+                    StopSignal::Stop if habit(&instance) == Habit::StaysAndHangs => {}
+                    StopSignal::Stop => record.ends = Some((now + slow, 143)),
+                    StopSignal::Kill => record.ends = Some((now, 137)),
+                }
+            }
+        }
+        self.say(Event::SignalSent {
+            instance,
+            signal,
+            at: sent,
+        });
+    }
+
+    fn remove(&mut self, pod: PodUid, keep: Keep) {
+        let fails = self.fault(15);
+        if let Some(disk) = self.disk.get_mut(&pod) {
+            let alive = |r: &Record| r.newest.as_ref().is_some_and(|n| n.exit.is_none());
+            assert!(
+                !disk.shim || !disk.records.values().any(alive),
+                "a sandbox is removed only when nothing runs in it: {pod}"
+            );
+            disk.shim = false;
+            disk.lost_said = true;
+            if fails {
+                let error = "no".into();
+                return self.say(Event::SandboxRemoveFailed { pod, error });
+            }
+            match keep {
+                Keep::Everything => disk.removed = true,
+                Keep::Nothing => {
+                    self.disk.remove(&pod);
+                }
+            }
+        }
+        // The connection to the shim is gone: nothing about its containers is heard after this.
+        self.forget(&pod);
+        self.say(Event::SandboxRemoved { pod });
+    }
+
+    /// Drops what is under way about a sandbox's containers.
+    fn forget(&mut self, pod: &PodUid) {
+        self.inbox.retain(|(_, _, event)| match event {
+            Event::ContainerExited { instance, .. }
+            | Event::ContainerStarted { instance, .. }
+            | Event::ContainerStartFailed { instance, .. }
+            | Event::SignalFailed { instance, .. }
+            | Event::SignalSent { instance, .. } => instance.pod != *pod,
+            Event::SandboxLost { pod: lost } => lost != pod,
+            _ => true,
+        });
+    }
+
+    /// Told once for each sandbox.
+    fn say_lost(&mut self, pod: &PodUid) {
+        let Some(disk) = self.disk.get_mut(pod) else {
+            return;
+        };
+        if !std::mem::replace(&mut disk.lost_said, true) {
+            // Nobody watches a shim before its sandbox was announced.
+            let created = |e: &&(u64, u64, Event)| matches!(&e.2, Event::SandboxCreated { pod: p, .. } if p == pod);
+            let announced = self.inbox.iter().find(created).map_or(self.now, |e| e.0);
+            let due = announced + self.rng.delay();
+            self.order += 1;
+            let lost = Event::SandboxLost { pod: pod.clone() };
+            self.inbox.push((due, self.order, lost));
+        }
+    }
+
+    /// Somebody kills a shim.
+    pub(crate) fn kill_a_shim(&mut self) {
+        let alive: Vec<PodUid> = self
+            .disk
+            .iter()
+            .filter(|(_, d)| d.shim)
+            .map(|(u, _)| u.clone())
+            .collect();
+        if alive.is_empty() {
+            return;
+        }
+        let i = usize::try_from(self.rng.below(alive.len() as u64)).unwrap();
+        let disk = self.disk.get_mut(&alive[i]).unwrap();
+        disk.shim = false;
+        for record in disk.records.values_mut() {
+            record.ends = None;
+        }
+        self.say_lost(&alive[i]);
+    }
+
+    /// What a new agent finds. Requests under way were finished by the shims, or never arrived.
+    pub(crate) fn recover(&mut self) -> Vec<Event> {
+        let running = std::mem::take(&mut self.running);
+        for (_, generation, action) in running {
+            if self.rng.chance(50) {
+                self.execute(generation, action);
+            }
+        }
+        self.inbox
+            .retain(|(_, _, e)| matches!(e, Event::DesiredChanged(_) | Event::ImagesChanged));
+        let mut found = Vec::new();
+        for disk in self.disk.values_mut() {
+            disk.lost_said = !disk.shim;
+            let sandbox = if disk.removed {
+                RecoveredSandbox::Removed
+            } else if disk.shim {
+                let ips = vec!["10.0.0.2".parse().unwrap()];
+                RecoveredSandbox::Ready { ips }
+            } else {
+                RecoveredSandbox::Lost
+            };
+            let containers = disk.records.iter().map(|(name, record)| {
+                let known = RecoveredContainer {
+                    newest: record.newest.clone(),
+                    previous: record.previous.clone(),
+                    backoff: record.backoff,
+                };
+                (name.clone(), known)
+            });
+            found.push(Event::PodRecovered(Box::new(Recovered {
+                spec: Arc::clone(&disk.spec),
+                sandbox,
+                containers: containers.collect(),
+                created: disk.created,
+            })));
+        }
+        found
+    }
+
+    pub(crate) fn uids(&self) -> BTreeSet<PodUid> {
+        self.disk.keys().cloned().collect()
+    }
+}
+
+fn habit(instance: &Instance) -> Habit {
+    let mut sum: u64 = 17;
+    for byte in instance
+        .pod
+        .as_str()
+        .bytes()
+        .chain(instance.container.bytes())
+    {
+        sum = sum.wrapping_mul(31).wrapping_add(u64::from(byte));
+    }
+    match sum % 7 {
+        0 | 1 => Habit::Stays,
+        2 => Habit::StaysAndHangs,
+        3 => Habit::CrashesAtOnce,
+        4 | 5 => Habit::CrashesLate,
+        _ => Habit::EndsWell,
+    }
+}
