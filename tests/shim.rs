@@ -97,22 +97,15 @@ fn fifty_restarts_open_nothing_more() {
         if attempt == 1 {
             fds = world.fds();
         }
-        if attempt % 10 == 1 {
-            println!("{attempt}: {} kB", world.memory("Private_Dirty:"));
-        }
     }
     assert_eq!(world.fds(), fds);
     assert_eq!(world.children(), Vec::<String>::new());
     assert!(!world.dir.join("c/layer-48").exists());
-    println!(
-        "{}",
-        fs::read_to_string(format!("/proc/{}/smaps", world.shim.id())).unwrap()
-    );
-    println!(
-        "after 50 restarts: private dirty {} kB, PSS {} kB",
-        world.memory("Private_Dirty:"),
-        world.memory("Pss:")
-    );
+    show(&format!(
+        "after 50 restarts: heap {} kB, stack {} kB",
+        world.dirty("[heap]"),
+        world.dirty("[stack]")
+    ));
 }
 
 #[test]
@@ -369,6 +362,23 @@ fn logs_rotate_and_old_ones_are_compressed() {
 }
 
 #[test]
+fn a_full_disk_loses_output_and_says_so_but_never_stops_the_container() {
+    let mut world = World::new();
+    let script = "seq 1 20000; while true; do echo tick; sleep 0.01; done";
+    let request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    std::os::unix::fs::symlink(world.dir.join("small"), &request.log_dir).unwrap();
+    let log = request.log_dir.join("0.log");
+    world.begin(request);
+    until("the loss is noticed", || {
+        world.shim_log().contains("dropping output").then_some(())
+    });
+    let file = fs::File::options().write(true).open(log).unwrap();
+    file.set_len(0).unwrap();
+    world.await_line("c", "bytes of output were lost: No space left on device");
+    world.await_line("c", "stdout F tick");
+}
+
+#[test]
 fn sub_paths_stay_in_their_volume() {
     let mut world = World::new();
     let volume = world.dir.join("volume");
@@ -442,11 +452,13 @@ fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
     world.start("c", &["sleep", "1000"]);
     assert!(world.mounts(&world.shim.id().to_string()) > 0);
     assert_eq!(world.mounts("self"), 0);
-    println!(
-        "one container: private dirty {} kB, PSS {} kB",
+    show(&format!(
+        "one container: private dirty {} kB (PSS {} kB), of it heap {} kB, stack {} kB",
         world.memory("Private_Dirty:"),
-        world.memory("Pss:")
-    );
+        world.memory("Pss:"),
+        world.dirty("[heap]"),
+        world.dirty("[stack]")
+    ));
     world.shim.kill().unwrap();
     world.shim.wait().unwrap();
     assert_eq!(world.mounts("self"), 0);
@@ -459,4 +471,8 @@ fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
     assert!(!world.run_dir.join("shim.sock").exists());
     assert!(!world.run_dir.join("libcontainer/c").exists());
     assert!(!world.dir.join("c/layer-0").exists());
+}
+
+fn show(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -64,6 +64,10 @@ impl World {
         )
         .unwrap();
         fs::create_dir_all(&run_dir).unwrap();
+        let small = dir.join("small");
+        fs::create_dir_all(&small).unwrap();
+        let tmpfs = Some("tmpfs");
+        mount(tmpfs, &small, tmpfs, MsFlags::empty(), Some("size=64k")).unwrap();
         make_layer(&dir.join("layer"));
         let hierarchies = hierarchies().unwrap();
         let make = |leaf: &str| {
@@ -236,7 +240,7 @@ impl World {
         let path = self.dir.join(container).join("logs/0.log");
         let text = fs::read_to_string(path).unwrap_or_default();
         text.lines()
-            .map(|line| line.split_once(' ').unwrap().1.to_owned())
+            .map(|line| line.split_once(' ').map_or("", |parts| parts.1).to_owned())
             .collect()
     }
 
@@ -263,7 +267,8 @@ impl World {
     pub(crate) fn exec(&self, argv: &[&str]) -> (i32, String) {
         use std::os::fd::AsFd;
         let null = fs::File::open("/dev/null").unwrap();
-        let (mut read, write) = std::io::pipe().unwrap();
+        let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).unwrap();
+        let mut read = fs::File::from(read);
         let mut client = self.connect();
         let request = exec_request(argv, false);
         client
@@ -287,6 +292,21 @@ impl World {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.shim.id())).unwrap();
         let line = text.lines().find(|line| line.starts_with(field)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Kilobytes of one named mapping of the shim that are dirty and its own.
+    pub(crate) fn dirty(&self, mapping: &str) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/smaps", self.shim.id())).unwrap();
+        let (_, after) = text.split_once(mapping).unwrap();
+        let line = after
+            .lines()
+            .find(|line| line.starts_with("Private_Dirty:"));
+        line.unwrap()
+            .split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     /// Mounts of a process below this world.
@@ -315,7 +335,9 @@ impl Drop for World {
             }
         }
         let _ = self.shim.wait();
-        let _ = umount2(&self.dir.join("pods"), MntFlags::MNT_DETACH);
+        for name in ["pods", "small"] {
+            let _ = umount2(&self.dir.join(name), MntFlags::MNT_DETACH);
+        }
         let _ = fs::remove_dir_all(&self.dir);
         let group = self.group.clone();
         let removed = || {
