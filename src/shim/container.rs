@@ -142,7 +142,13 @@ impl Place<'_> {
             Err(error) => return Err(explain(status.read(), error)),
         };
         let pid = engine.pid().map_or(0, |pid| pid.as_raw());
-        let launched = self.begin(request, &mut engine, pid, status, streams);
+        let launched = self.begin(
+            request,
+            &mut engine,
+            &bundle.linux.cgroups_path,
+            status,
+            streams,
+        );
         if launched.is_err() {
             end(pid);
         }
@@ -191,10 +197,13 @@ impl Place<'_> {
         &self,
         request: &StartRequest,
         engine: &mut Engine,
-        pid: i32,
+        group: &str,
         status: Status,
         streams: Streams,
     ) -> Result<(ContainerRecord, Log, Option<OwnedFd>), ShimError> {
+        let pid = engine.pid().map_or(0, |pid| pid.as_raw());
+        cgroup_join::move_in_bare(self.hierarchies, group, pid)
+            .map_err(ShimError::path("move the container to", Path::new(group)))?;
         let (stdout, stderr, stdin) = streams.outer()?;
         set_oom_score(pid, request.oom_score_adj);
         let pid_start = start_time(pid).map_err(ShimError::system("read the start time"))?;
@@ -245,8 +254,13 @@ fn explain(said: Said, error: String) -> ShimError {
     match said {
         Said { run: Some(run), .. } => ShimError::Run(run),
         Said {
-            event: Some(event), ..
-        } => ShimError::Create(format!("{error}: {event}")),
+            event: Some(event),
+            errno,
+            ..
+        } => {
+            let errno = errno.map_or_else(String::new, |errno| format!(": {errno}"));
+            ShimError::Create(format!("{error}: {event}{errno}"))
+        }
         _ => ShimError::Create(error),
     }
 }

@@ -38,6 +38,7 @@ pub(super) fn prune(current: &Path, max_files: u32) -> io::Result<()> {
 /// Starts a child that compresses all plain old logs but the newest. Says its pid, if there is something to do.
 pub(super) fn compress(current: &Path) -> Option<i32> {
     let mut plain = rotated(current).ok()?;
+    // The newest stays as it is: somebody may be reading it.
     plain.pop();
     plain.retain(|path| !ends_with(path, ".gz"));
     if plain.is_empty() {
@@ -90,8 +91,8 @@ fn rotated(current: &Path) -> io::Result<Vec<PathBuf>> {
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
         .map(|entry| entry.path())
-        .filter(|path| !ends_with(path, ".tmp"))
         .collect();
+    found.retain(|path| !ends_with(path, ".tmp"));
     found.sort();
     Ok(found)
 }

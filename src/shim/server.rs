@@ -41,6 +41,9 @@ enum Slot {
     Connection(usize),
 }
 
+/// What a poll found: slots, and streams by container and number.
+type Ready = (Vec<Slot>, Vec<(String, usize)>);
+
 /// Serves until the pod is shut down.
 pub(super) fn serve(pod: Pod, listener: UnixListener, signals: SignalFd) -> Result<(), ShimError> {
     let mut server = Server {
@@ -101,8 +104,8 @@ impl Server {
         Ok(done)
     }
 
-    /// Polls once. Returns what is ready: slots, and streams by container and number.
-    fn wait(&self, timeout: PollTimeout) -> Result<(Vec<Slot>, Vec<(String, usize)>), ShimError> {
+    /// Polls once.
+    fn wait(&self, timeout: PollTimeout) -> Result<Ready, ShimError> {
         let mut polled = Vec::with_capacity(8);
         let mut slots = vec![Slot::Signals, Slot::Listener];
         polled.push(PollFd::new(self.signals.as_fd(), PollFlags::POLLIN));

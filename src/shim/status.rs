@@ -35,6 +35,8 @@ pub(super) struct Said {
     pub(super) run: Option<String>,
     /// The first error event: the innermost cause.
     pub(super) event: Option<String>,
+    /// The first error number named by an event, if the first event named none.
+    pub(super) errno: Option<String>,
     /// A pid.
     pub(super) pid: Option<i32>,
 }
@@ -72,16 +74,39 @@ impl Status {
 
 fn parse(text: &str) -> Said {
     let mut said = Said::default();
+    let mut named_first = false;
     for line in text.lines() {
         let (kind, rest) = line.split_at_checked(1).unwrap_or(("", ""));
         match kind {
             "R" if said.run.is_none() => said.run = Some(rest.to_owned()),
-            "E" if said.event.is_none() => said.event = Some(rest.to_owned()),
+            "E" => {
+                let first = said.event.is_none();
+                if said.errno.is_none() {
+                    said.errno = errno_in(rest).map(str::to_owned);
+                    named_first |= first && said.errno.is_some();
+                }
+                said.event.get_or_insert_with(|| rest.to_owned());
+            }
             "P" => said.pid = rest.parse().ok(),
             _ => {}
         }
     }
+    if named_first {
+        said.errno = None;
+    }
     said
+}
+
+/// The first word that looks like `ENOENT`.
+fn errno_in(text: &str) -> Option<&str> {
+    text.split(|letter: char| !letter.is_ascii_alphanumeric())
+        .find(|word| {
+            let rest = word.strip_prefix('E').unwrap_or_default();
+            rest.len() >= 3
+                && rest
+                    .chars()
+                    .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit())
+        })
 }
 
 /// Writes one line to the pipe with this number.
@@ -155,5 +180,20 @@ impl Visit for Text {
         } else {
             write!(self.fields, " {}={value:?}", field.name())
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_innermost_cause_is_kept_and_its_error_number_found_elsewhere() {
+        let said = parse("Ecould not mount\nEprepare err=Nix(ENODEV)\nEouter err=EPERM\n");
+        assert_eq!(said.event.as_deref(), Some("could not mount"));
+        assert_eq!(said.errno.as_deref(), Some("ENODEV"));
+        let said = parse("Echdir e=ENOENT\nEouter e=EPERM\nRexec: no\nP12\n");
+        assert_eq!((said.errno, said.pid), (None, Some(12)));
+        assert_eq!(said.run.as_deref(), Some("exec: no"));
     }
 }

@@ -17,6 +17,8 @@ pub struct Hierarchy {
     pub v2: bool,
     /// Whether memory is accounted in it.
     pub memory: bool,
+    /// Whether it has no controllers: systemd's own, or cgroup2 beside v1 hierarchies.
+    pub bare: bool,
 }
 
 impl Hierarchy {
@@ -55,7 +57,12 @@ fn parse(mountinfo: &str) -> Vec<Hierarchy> {
             mount: PathBuf::from(mount.replace("\\040", " ")),
             v2,
             memory: v2 || options.split(',').any(|option| option == "memory"),
+            bare: !v2 && options.split(',').any(|option| option.starts_with("name=")),
         });
+    }
+    let hybrid = found.iter().any(|hierarchy| !hierarchy.v2);
+    for hierarchy in &mut found {
+        hierarchy.bare |= hierarchy.v2 && hybrid;
     }
     found
 }
@@ -73,6 +80,20 @@ pub fn join(hierarchies: &[Hierarchy], group: &str) -> io::Result<usize> {
         joined += 1;
     }
     Ok(joined)
+}
+
+/// Moves process `pid` into `group` of every hierarchy without controllers that has it: libcontainer leaves these
+/// out, and its processes would stay in the group of their parent.
+pub fn move_in_bare(hierarchies: &[Hierarchy], group: &str, pid: i32) -> io::Result<()> {
+    for hierarchy in hierarchies.iter().filter(|hierarchy| hierarchy.bare) {
+        let file = hierarchy.folder(group).join("cgroup.procs");
+        match fs::OpenOptions::new().write(true).open(&file) {
+            Ok(mut file) => file.write_all(pid.to_string().as_bytes())?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// SIGKILL to every process in `group` and below it, until none is found. Zombies of the caller do not count.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Which side of a fork the caller is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,13 +98,48 @@ fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
     }
 }
 
-/// Gives freed memory back to the system.
+/// Gives memory that is not in use back to the system: freed heap, and what the stack once needed.
 pub fn trim_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim has no preconditions.
     unsafe {
         libc::malloc_trim(0);
     }
+    if let Some(low) = stack_start() {
+        trim_stack(low);
+    }
+}
+
+/// The lowest address of the main thread's stack.
+fn stack_start() -> Option<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let line = maps.lines().find(|line| line.ends_with("[stack]"))?;
+    usize::from_str_radix(line.split_once('-')?.0, 16).ok()
+}
+
+/// Drops the pages between `low` and a safe distance below this function's own frame.
+#[inline(never)]
+fn trim_stack(low: usize) {
+    const PAGE: usize = 1 << 16; // The largest page size of any supported machine; smaller ones divide it.
+    const DISTANCE: usize = 4096;
+    let marker = 0u8;
+    let here = (&raw const marker) as usize;
+    let Some(page) = usize::try_from(page_size())
+        .ok()
+        .filter(|size| *size <= PAGE)
+    else {
+        return;
+    };
+    let end = here.saturating_sub(DISTANCE) / page * page;
+    if end > low && end - low < 16 << 20 {
+        // SAFETY: these pages belong to the stack below every live frame; they read as zero when next used.
+        unsafe { libc::madvise(low as *mut libc::c_void, end - low, libc::MADV_DONTNEED) };
+    }
+}
+
+fn page_size() -> libc::c_long {
+    // SAFETY: sysconf has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) }
 }
 
 /// Keeps the allocator from hoarding: small top pad, large blocks by mmap.
@@ -115,34 +150,6 @@ pub fn tune_allocator() {
         libc::mallopt(libc::M_TOP_PAD, 4096);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 32 * 1024);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 64 * 1024);
-    }
-}
-
-/// A stable reference to a process. The caller must know that `pid` is the process it means: its unreaped child.
-pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes integers, returns a new close-on-exec descriptor.
-    match unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: the kernel just made this descriptor for us.
-        fd => Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) }),
-    }
-}
-
-/// Signals the process behind a pidfd.
-pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
-    let none: *const libc::siginfo_t = std::ptr::null();
-    // SAFETY: a null siginfo is allowed and means "as kill(2)".
-    match unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            signal,
-            none,
-            0,
-        )
-    } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -21,9 +21,16 @@ pub fn watch(signals: &[Signal]) -> io::Result<SignalFd> {
 /// Nothing blocked, nothing ignored: what a program expects at its start. Rust's runtime ignores SIGPIPE, and the
 /// shim blocks what it reads from a descriptor; both would be inherited across an exec.
 pub fn reset() {
+    // All zero means "default" in every architecture's layout. By system call, because the C library refuses to touch
+    // signals 32 and 33, which whoever started us may have ignored.
+    let default = [0u64; 8];
     for signal in 1..=64 {
-        // SAFETY: setting a default disposition touches no memory; invalid numbers only fail.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: the kernel reads one sigaction, which is shorter than the buffer, and is not asked for the old one;
+        // numbers it does not let anyone change only fail.
+        unsafe {
+            let old: *mut u64 = std::ptr::null_mut();
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, 8);
+        }
     }
     // Emptying the mask cannot fail.
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);

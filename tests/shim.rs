@@ -1,0 +1,478 @@
+//! Does a shim hold real containers as it should? Needs root and the package `busybox-static`.
+
+mod shim_world;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+
+use coracle::shim::protocol::{FailedStep, Message, Reply, Request, SubPath};
+use coracle::spec::StopSignal;
+use serde_json::json;
+use shim_world::{World, exec_request, until};
+
+#[test]
+fn a_container_runs_logs_and_its_exit_code_is_told() {
+    let mut world = World::new();
+    let script = "echo out; echo err >&2; pwd; exit 3";
+    let request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    let exit = world.run(request);
+    assert_eq!((exit.code, exit.signal, exit.oom_killed), (3, None, false));
+    assert!(exit.finished.time >= exit.started.time && exit.started.wall.0 > 0);
+    let mut log = world.log("c");
+    log.sort();
+    let expected = ["stderr F err", "stdout F /made/by/the/shim", "stdout F out"];
+    assert_eq!(log, expected);
+    assert!(exit.message.contains("out\n"), "{:?}", exit.message);
+    let record = fs::read_to_string(world.run_dir.join("records/c.json")).unwrap();
+    assert!(record.contains("\"code\":3"), "{record}");
+}
+
+#[test]
+fn a_kill_ends_with_137_and_a_handled_term_with_the_programs_own_code() {
+    let mut world = World::new();
+    world.start("c", &["sleep", "1000"]);
+    let script = "trap 'exit 7' TERM; echo ready; while true; do sleep 0.01; done";
+    world.start("d", &["sh", "-c", script]);
+    world.await_line("d", "ready");
+    world.signal("c", StopSignal::Kill);
+    let exit = world.exit();
+    assert_eq!((exit.code, exit.signal), (137, Some(9)));
+    world.signal("d", StopSignal::Stop);
+    assert_eq!(world.exit().code, 7);
+    world.signal("d", StopSignal::Kill);
+}
+
+#[test]
+fn the_termination_message_is_the_end_of_its_file() {
+    let mut world = World::new();
+    let request = world.request("c", 0, &["sh", "-c", "echo log; exit 1"], |_| {});
+    fs::write(&request.termination_message, "x".repeat(5000) + "end").unwrap();
+    let exit = world.run(request);
+    assert_eq!(exit.message.len(), 4096);
+    assert!(exit.message.ends_with("xend"));
+}
+
+#[test]
+fn a_missing_program_fails_to_run_and_leaves_nothing() {
+    let mut world = World::new();
+    let memory = |world: &World| (world.fds(), world.mounts(&world.shim.id().to_string()));
+    // The first start opens what libcontainer keeps for good.
+    let request = world.request("c", 0, &["true"], |_| {});
+    world.run(request);
+    let request = world.request("c", 1, &["nothing"], |_| {});
+    world.fail(request);
+    let before = memory(&world);
+    for (program, message) in [
+        ("foo", "exec: \"foo\": executable file not found in $PATH"),
+        (
+            "/foo",
+            "exec: \"/foo\": stat /foo: no such file or directory",
+        ),
+        ("/bin/noexec", "exec: \"/bin/noexec\": permission denied"),
+    ] {
+        let request = world.request("c", 1, &[program], |_| {});
+        assert_eq!(world.fail(request), (FailedStep::Run, message.to_owned()));
+    }
+    let request = world.request("c", 1, &["true"], |config| {
+        config["mounts"][0]["type"] = json!("nofs");
+    });
+    let (step, message) = world.fail(request);
+    assert_eq!(step, FailedStep::Create);
+    assert!(message.contains("ENODEV"), "{message}");
+    assert_eq!(memory(&world), before);
+    assert_eq!(world.children(), Vec::<String>::new());
+    assert_eq!(world.mounts("self"), 0);
+    let request = world.request("c", 1, &["true"], |_| {});
+    assert_eq!(world.run(request).code, 0);
+}
+
+#[test]
+fn fifty_restarts_open_nothing_more() {
+    let mut world = World::new();
+    let mut fds = 0;
+    for attempt in 0..50 {
+        let request = world.request("c", attempt, &["true"], |_| {});
+        assert_eq!(world.run(request).code, 0);
+        if attempt == 1 {
+            fds = world.fds();
+        }
+    }
+    assert_eq!(world.fds(), fds);
+    assert_eq!(world.children(), Vec::<String>::new());
+    assert!(!world.dir.join("c/layer-48").exists());
+    show(&format!(
+        "after 50 restarts: heap {} kB, stack {} kB",
+        world.dirty("[heap]"),
+        world.dirty("[stack]")
+    ));
+}
+
+#[test]
+fn an_old_attempt_is_refused_and_a_known_one_answered() {
+    let mut world = World::new();
+    let request = world.request("c", 4, &["sleep", "1000"], |_| {});
+    let record = world.begin(request.clone());
+    assert_eq!(world.begin(request.clone()), record);
+    let mut older = request.clone();
+    older.attempt = 3;
+    assert_eq!(world.fail(older).0, FailedStep::Request);
+    let mut newer = request;
+    newer.attempt = 5;
+    let (step, message) = world.fail(newer);
+    assert_eq!(step, FailedStep::Request);
+    assert!(message.contains("still runs"), "{message}");
+}
+
+#[test]
+fn a_program_runs_in_a_container_as_the_container_does() {
+    let mut world = World::new();
+    let request = world.request("c", 0, &["sleep", "1000"], |config| {
+        config["process"]["user"] = json!({ "uid": 1000, "gid": 2000, "additionalGids": [3000] });
+    });
+    let record = world.begin(request);
+    assert_eq!(world.exec(&["sh", "-c", "exit 9"]), (9, String::new()));
+    let script = "echo $A $EXTRA $HOME; pwd; id -u; id -G; hostname; ulimit -n";
+    let expected = "b yes /\n/made/by/the/shim\n1000\n2000 3000\npodhost\n512\n";
+    assert_eq!(world.exec(&["sh", "-c", script]), (0, expected.to_owned()));
+    // Same capabilities, filter, signals, namespaces, cgroups and OOM score as the first process.
+    let status = "grep -E 'Cap|Sec|Sig[BI]|NoNew' /proc/$P/status; \
+        for n in ipc mnt net pid uts cgroup user; do readlink /proc/$P/ns/$n; done; \
+        cat /proc/$P/cgroup /proc/$P/oom_score_adj";
+    let (_, own) = world.exec(&["sh", "-c", &status.replace("$P", "self")]);
+    let (_, init) = world.exec(&["sh", "-c", &status.replace("$P", "1")]);
+    assert_eq!(own, init);
+    assert!(own.contains("Seccomp:\t2"), "{own}");
+    assert!(own.contains("SigBlk:\t0000000000000000"), "{own}");
+    assert!(own.contains("SigIgn:\t0000000000000000"), "{own}");
+    assert!(own.ends_with("500\n"), "{own}");
+    assert_eq!(world.children(), [record.pid.to_string()]);
+}
+
+#[test]
+fn the_container_is_filtered_and_its_signals_are_clean() {
+    let mut world = World::new();
+    let script =
+        "grep -E 'Sec|Sig[BI]' /proc/self/status; mount -t tmpfs x /tmp && echo mounted; true";
+    let request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    assert_eq!(world.run(request).code, 0);
+    let log = world.log("c").join("\n");
+    assert!(log.contains("Seccomp:\t2"), "{log}");
+    assert!(log.contains("SigBlk:\t0000000000000000"), "{log}");
+    assert!(log.contains("SigIgn:\t0000000000000000"), "{log}");
+    assert!(!log.contains("mounted"), "{log}");
+    let request = world.request(
+        "d",
+        0,
+        &["grep", "-E", "Sec|NoNew", "/proc/self/status"],
+        |config| {
+            config["process"]["noNewPrivileges"] = json!(true);
+        },
+    );
+    assert_eq!(world.run(request).code, 0);
+    let log = world.log("d").join("\n");
+    assert!(
+        log.contains("NoNewPrivs:\t1") && log.contains("Seccomp:\t2"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_program_that_is_not_there_fails_in_words_and_leaks_nothing() {
+    let mut world = World::new();
+    let record = world.start("c", &["sleep", "1000"]);
+    let mut before = 0;
+    for round in 0..3 {
+        let null = fs::File::open("/dev/null").unwrap();
+        let mut client = world.connect();
+        let request = exec_request(&["foo"], false);
+        client
+            .send(&request, &[null.as_fd(), null.as_fd(), null.as_fd()])
+            .unwrap();
+        let expected = Message::Reply(Reply::Failed {
+            step: FailedStep::Run,
+            message: "exec: \"foo\": executable file not found in $PATH".to_owned(),
+        });
+        assert_eq!(client.receive().unwrap(), expected);
+        drop(client);
+        world.client.hello(true).unwrap();
+        if round == 0 {
+            before = world.fds();
+        }
+    }
+    assert_eq!(world.fds(), before);
+    assert_eq!(world.children(), [record.pid.to_string()]);
+}
+
+#[test]
+fn a_program_gets_a_terminal_of_the_container() {
+    let mut world = World::new();
+    world.start("c", &["sleep", "1000"]);
+    let mut client = world.connect();
+    let script = "tty; stty size; echo $TERM; read line; echo got $line; exit 4";
+    let request = exec_request(&["sh", "-c", script], true);
+    client.send(&request, &[]).unwrap();
+    assert!(matches!(
+        client.receive().unwrap(),
+        Message::Reply(Reply::ExecStarted { .. })
+    ));
+    let mut terminal = fs::File::from(client.take_fds().pop().unwrap());
+    terminal.write_all(b"hello\n").unwrap();
+    assert_eq!(client.receive().unwrap(), Message::ExecExited { code: 4 });
+    let mut output = Vec::new();
+    // Ends with EIO once the last holder of the other side is gone.
+    let _ = terminal.read_to_end(&mut output);
+    let output = String::from_utf8(output).unwrap();
+    for part in ["/dev/pts/0", "40 100", "xterm", "got hello"] {
+        assert!(output.contains(part), "{part} not in {output}");
+    }
+}
+
+#[test]
+fn a_program_dies_with_its_connection() {
+    let mut world = World::new();
+    let record = world.start("c", &["sleep", "1000"]);
+    let null = fs::File::open("/dev/null").unwrap();
+    let mut client = world.connect();
+    let request = exec_request(&["sleep", "1000"], false);
+    client
+        .send(&request, &[null.as_fd(), null.as_fd(), null.as_fd()])
+        .unwrap();
+    client.receive().unwrap();
+    assert_eq!(world.children().len(), 2);
+    drop(client);
+    until("the program is gone", || {
+        (world.children() == [record.pid.to_string()]).then_some(())
+    });
+}
+
+#[test]
+fn containers_share_network_ipc_and_hostname_but_not_pids() {
+    let mut world = World::new();
+    let script = "for n in net ipc uts pid mnt; do readlink /proc/self/ns/$n; done; hostname; \
+        ip link show lo | grep -c LOWER_UP; cat /proc/sys/net/ipv4/ip_forward";
+    for name in ["c", "d"] {
+        let request = world.request(name, 0, &["sh", "-c", script], |_| {});
+        assert_eq!(world.run(request).code, 0);
+    }
+    let (c, d) = (world.log("c"), world.log("d"));
+    assert_eq!(c[..3], d[..3]);
+    assert_ne!(c[3], d[3]);
+    assert_eq!(c[5..], ["stdout F podhost", "stdout F 1", "stdout F 1"]);
+    let host = fs::read_link("/proc/self/ns/net").unwrap();
+    assert!(!c[0].contains(host.to_str().unwrap()));
+}
+
+#[test]
+fn an_agent_that_comes_back_is_told_everything() {
+    let mut world = World::new();
+    let record = world.start("c", &["sleep", "1000"]);
+    world.client = world.connect();
+    match world.client.hello(true).unwrap() {
+        Reply::Hello {
+            pid, containers, ..
+        } => {
+            assert_eq!(pid, world.shim.id());
+            assert_eq!(containers["c"], record);
+        }
+        other => panic!("{other:?}"),
+    }
+    world.signal("c", StopSignal::Stop);
+    world.signal("c", StopSignal::Kill);
+    let exit = world.exit();
+    world.client = world.connect();
+    match world.client.hello(true).unwrap() {
+        Reply::Hello { containers, .. } => {
+            assert_eq!(containers["c"].exit, Some(exit));
+            assert!(containers["c"].stop_sent.is_some());
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_bad_frame_closes_only_its_own_connection() {
+    let mut world = World::new();
+    let socket = world.run_dir.join("shim.sock");
+    for garbage in [b"\xff\xff\xff\xff".as_slice(), b"\x00\x00\x00\x02{]"] {
+        let mut bad = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        bad.write_all(garbage).unwrap();
+        let mut answer = Vec::new();
+        bad.read_to_end(&mut answer).unwrap();
+        assert!(String::from_utf8_lossy(&answer).contains("Failed"));
+    }
+    assert!(matches!(
+        world.client.hello(true).unwrap(),
+        Reply::Hello { .. }
+    ));
+}
+
+#[test]
+fn a_container_out_of_memory_says_so() {
+    let mut world = World::new();
+    let args = ["dd", "if=/dev/zero", "of=/dev/null", "bs=128M", "count=1"];
+    let request = world.request("c", 0, &args, |config| {
+        config["linux"]["resources"] = json!({ "memory": { "limit": 32 << 20 } });
+    });
+    let exit = world.run(request);
+    assert_eq!((exit.code, exit.oom_killed), (137, true));
+}
+
+#[test]
+fn lines_without_an_end_and_long_lines_are_partial_records() {
+    let mut world = World::new();
+    let script = "printf tail; head -c 40000 /dev/zero >&2; echo >&2";
+    let request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    world.run(request);
+    let log = world.log("c");
+    assert!(log.contains(&"stdout P tail".to_owned()));
+    let lengths: Vec<_> = log
+        .iter()
+        .filter_map(|line| line.strip_prefix("stderr "))
+        .map(|line| (line.chars().next().unwrap(), line.len() - 2))
+        .collect();
+    assert_eq!(lengths, [('P', 16384), ('P', 16384), ('F', 7232)]);
+}
+
+#[test]
+fn logs_rotate_and_old_ones_are_compressed() {
+    let mut world = World::new();
+    let script = "for i in $(seq 1 60); do seq 1 2000; sleep 0.1; done; sleep 1000";
+    let mut request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    request.log_max_bytes = 64 * 1024;
+    request.log_max_files = 3;
+    world.begin(request);
+    let logs = world.dir.join("c/logs");
+    let names = until("a compressed log", || {
+        let mut names: Vec<String> = fs::read_dir(&logs)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        let gz = names.iter().filter(|name| name.ends_with(".gz")).count();
+        (gz == 1 && names.len() == 3 && !names[2].ends_with(".gz")).then_some(names)
+    });
+    assert_eq!(names[0], "0.log");
+    let old = fs::File::open(logs.join(&names[1])).unwrap();
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(old)
+        .read_to_string(&mut text)
+        .unwrap();
+    assert!(text.lines().all(|line| line.contains(" stdout F ")));
+}
+
+#[test]
+fn a_full_disk_loses_output_and_says_so_but_never_stops_the_container() {
+    let mut world = World::new();
+    let script = "seq 1 20000; while true; do echo tick; sleep 0.01; done";
+    let request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    std::os::unix::fs::symlink(world.dir.join("small"), &request.log_dir).unwrap();
+    let log = request.log_dir.join("0.log");
+    world.begin(request);
+    until("the loss is noticed", || {
+        world.shim_log().contains("dropping output").then_some(())
+    });
+    let file = fs::File::options().write(true).open(log).unwrap();
+    file.set_len(0).unwrap();
+    world.await_line("c", "bytes of output were lost: No space left on device");
+    world.await_line("c", "stdout F tick");
+}
+
+#[test]
+fn sub_paths_stay_in_their_volume() {
+    let mut world = World::new();
+    let volume = world.dir.join("volume");
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(volume.join("file"), "in the volume").unwrap();
+    std::os::unix::fs::symlink("/etc", volume.join("escape")).unwrap();
+    let script = "cat /file; ls -a /mnt; ls /escape";
+    let mut request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    let binds = [("file", "file"), ("a/b", "mnt")];
+    let path = request.bundle.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for (path, name) in binds {
+        let target = world.run_dir.join("subpaths/c").join(name);
+        config["mounts"].as_array_mut().unwrap().push(json!({
+            "destination": format!("/{name}"), "type": "bind", "source": target, "options": ["bind"],
+        }));
+        request.sub_paths.push(SubPath {
+            volume: volume.clone(),
+            path: path.into(),
+            target,
+        });
+    }
+    fs::write(&path, config.to_string()).unwrap();
+    world.run(request.clone());
+    assert!(world.log("c").join("\n").contains("in the volume"));
+    assert!(volume.join("a/b").is_dir());
+    request.attempt = 1;
+    request.sub_paths.truncate(1);
+    request.sub_paths[0].path = "escape/passwd".into();
+    let (step, message) = world.fail(request);
+    assert_eq!(step, FailedStep::Create);
+    assert!(message.contains("sub-path"), "{message}");
+}
+
+#[test]
+fn a_hundred_and_fifty_layers_are_stacked_in_order() {
+    let mut world = World::new();
+    let mut request = world.request("c", 0, &["cat", "/top", "/n149"], |_| {});
+    let base = request.layers.pop().unwrap();
+    for number in 0..150 {
+        let layer = world.dir.join(format!(
+            "layers/a-rather-long-name,with:odd-letters-{number}"
+        ));
+        fs::create_dir_all(&layer).unwrap();
+        fs::write(layer.join("top"), format!("layer {number}\n")).unwrap();
+        fs::write(layer.join(format!("n{number}")), "lowest\n").unwrap();
+        request.layers.push(layer);
+    }
+    request.layers.push(base);
+    assert_eq!(world.run(request).code, 0);
+    assert_eq!(world.log("c"), ["stdout F layer 0", "stdout F lowest"]);
+}
+
+#[test]
+fn a_container_with_a_terminal_logs_what_it_shows() {
+    let mut world = World::new();
+    let request = world.request("c", 0, &["sh", "-c", "tty; exit 5"], |config| {
+        config["process"]["terminal"] = json!(true);
+    });
+    assert_eq!(world.run(request).code, 5);
+    let log = world.log("c").join("\n");
+    assert!(
+        log.contains("/dev/pts/0") || log.contains("/dev/console"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
+    let mut world = World::new();
+    world.start("c", &["sleep", "1000"]);
+    assert!(world.mounts(&world.shim.id().to_string()) > 0);
+    assert_eq!(world.mounts("self"), 0);
+    show(&format!(
+        "one container: private dirty {} kB (PSS {} kB), of it heap {} kB, stack {} kB",
+        world.memory("Private_Dirty:"),
+        world.memory("Pss:"),
+        world.dirty("[heap]"),
+        world.dirty("[stack]")
+    ));
+    world.shim.kill().unwrap();
+    world.shim.wait().unwrap();
+    assert_eq!(world.mounts("self"), 0);
+    drop(world);
+
+    let mut world = World::new();
+    world.start("c", &["sleep", "1000"]);
+    assert_eq!(world.client.call(&Request::Shutdown).unwrap(), Reply::Done);
+    assert!(world.shim.wait().unwrap().success());
+    assert!(!world.run_dir.join("shim.sock").exists());
+    assert!(!world.run_dir.join("libcontainer/c").exists());
+    assert!(!world.dir.join("c/layer-0").exists());
+}
+
+fn show(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
