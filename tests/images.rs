@@ -3,14 +3,14 @@
 
 #![allow(clippy::print_stdout, unreachable_pub, missing_docs, reason = "a test")]
 
-#[path = "images/fixture.rs"]
-mod fixture;
-#[path = "images/hostile.rs"]
-mod hostile;
 #[path = "images/crash.rs"]
 mod crash;
+#[path = "images/fixture.rs"]
+mod fixture;
 #[path = "images/formats.rs"]
 mod formats;
+#[path = "images/hostile.rs"]
+mod hostile;
 #[path = "images/layers.rs"]
 mod layers;
 #[path = "images/rules.rs"]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use coracle::effects::image::{Image, ImageError, ImportOptions, ImageStore, Imported, import};
+use coracle::effects::image::{Image, ImageError, ImageStore, ImportOptions, Imported, import};
 use sha2::{Digest, Sha256};
 use tar::{EntryType, Header};
 
@@ -16,7 +16,10 @@ impl Room {
     pub fn new(name: &str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("coracle-images-{name}-{}-{number}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!(
+            "coracle-images-{name}-{}-{number}",
+            std::process::id()
+        ));
         std::fs::create_dir_all(&dir).unwrap();
         Self(dir)
     }
@@ -43,7 +46,11 @@ impl Room {
         self.import_with(archive, &ImportOptions::default())
     }
 
-    pub fn import_with(&self, archive: &Path, options: &ImportOptions) -> Result<Vec<Imported>, ImageError> {
+    pub fn import_with(
+        &self,
+        archive: &Path,
+        options: &ImportOptions,
+    ) -> Result<Vec<Imported>, ImageError> {
         smol::block_on(import(exe(), &self.store(), archive, options, |_| {}))
     }
 
@@ -80,7 +87,9 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) {
     let output = Command::new(program)
         .args(args)
         .output()
-        .unwrap_or_else(|why| panic!("{program}: {why}; apt-get install skopeo umoci zstd busybox-static python3"));
+        .unwrap_or_else(|why| {
+            panic!("{program}: {why}; apt-get install skopeo umoci zstd busybox-static python3")
+        });
     assert!(
         output.status.success(),
         "{program}: {}",
@@ -165,7 +174,10 @@ impl Layer {
 }
 
 pub fn sha(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
 }
 
 pub fn arch() -> &'static str {
@@ -177,7 +189,10 @@ pub fn arch() -> &'static str {
 }
 
 pub fn config_json(arch: &str, layers: &[Vec<u8>]) -> String {
-    let diff_ids: Vec<_> = layers.iter().map(|l| format!("sha256:{}", sha(l))).collect();
+    let diff_ids: Vec<_> = layers
+        .iter()
+        .map(|l| format!("sha256:{}", sha(l)))
+        .collect();
     serde_json::json!({
         "architecture": arch, "os": "linux",
         "config": {"Cmd": ["sh"]},
@@ -190,11 +205,14 @@ pub fn config_json(arch: &str, layers: &[Vec<u8>]) -> String {
 pub fn docker_archive(layers: &[Vec<u8>]) -> Vec<u8> {
     let config = config_json(arch(), layers);
     let mut archive = Layer::default();
-    let names: Vec<_> = (0..layers.len()).map(|i| format!("{i}/layer.tar")).collect();
+    let names: Vec<_> = (0..layers.len())
+        .map(|i| format!("{i}/layer.tar"))
+        .collect();
     for (name, layer) in names.iter().zip(layers) {
         archive = archive.file(name, layer);
     }
-    let manifest = serde_json::json!([{"Config": "config.json", "RepoTags": ["test:1"], "Layers": names}]);
+    let manifest =
+        serde_json::json!([{"Config": "config.json", "RepoTags": ["test:1"], "Layers": names}]);
     archive
         .file("config.json", config.as_bytes())
         .file("manifest.json", manifest.to_string().as_bytes())
@@ -213,13 +231,19 @@ pub fn oci_layout(dir: &Path, archs: &[&str], layers: &[Vec<u8>]) {
     for arch in archs {
         let layers_json: Vec<_> = layers.iter().map(|l| put(l)).collect();
         let config = put(config_json(arch, layers).as_bytes());
-        let manifest = serde_json::json!({"schemaVersion": 2, "config": config, "layers": layers_json});
+        let manifest =
+            serde_json::json!({"schemaVersion": 2, "config": config, "layers": layers_json});
         let mut descriptor = put(manifest.to_string().as_bytes());
         descriptor["platform"] = serde_json::json!({"architecture": arch, "os": "linux"});
         manifests.push(descriptor);
     }
-    let mut index = put(serde_json::json!({"schemaVersion": 2, "manifests": manifests}).to_string().as_bytes());
-    index["annotations"] = serde_json::json!({"org.opencontainers.image.ref.name": "quay.io/acme/multi:3"});
+    let mut index = put(
+        serde_json::json!({"schemaVersion": 2, "manifests": manifests})
+            .to_string()
+            .as_bytes(),
+    );
+    index["annotations"] =
+        serde_json::json!({"org.opencontainers.image.ref.name": "quay.io/acme/multi:3"});
     let top = serde_json::json!({"schemaVersion": 2, "manifests": [index]});
     std::fs::write(dir.join("index.json"), top.to_string()).unwrap();
     std::fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();

@@ -11,25 +11,91 @@ fn every_form_of_archive_is_imported() {
     let plain = busybox(&room);
     let from = format!("docker-archive:{}", plain.display());
     let oci = room.path("oci");
-    run("skopeo", &["copy", "--insecure-policy", &from, &format!("oci:{}:{NAME}", oci.display())]);
+    run(
+        "skopeo",
+        &[
+            "copy",
+            "--insecure-policy",
+            &from,
+            &format!("oci:{}:{NAME}", oci.display()),
+        ],
+    );
     let zst = room.path("oci-zst");
-    run("skopeo", &["copy", "--insecure-policy", "--dest-compress", "--dest-compress-format", "zstd", &from, &format!("oci:{}:{NAME}", zst.display())]);
+    run(
+        "skopeo",
+        &[
+            "copy",
+            "--insecure-policy",
+            "--dest-compress",
+            "--dest-compress-format",
+            "zstd",
+            &from,
+            &format!("oci:{}:{NAME}", zst.display()),
+        ],
+    );
     let oci_tar = room.path("oci.tar");
-    run("skopeo", &["copy", "--insecure-policy", &from, &format!("oci-archive:{}:{NAME}", oci_tar.display())]);
+    run(
+        "skopeo",
+        &[
+            "copy",
+            "--insecure-policy",
+            &from,
+            &format!("oci-archive:{}:{NAME}", oci_tar.display()),
+        ],
+    );
     let docker = room.path("docker.tar");
-    run("skopeo", &["copy", "--insecure-policy", &from, &format!("docker-archive:{}:{NAME}", docker.display())]);
-    run("sh", &["-c", "cd $0 && gzip -kc bb.tar >whole-gz && zstd -qc bb.tar >whole-zst && gzip -c oci.tar >oci-gz", room.0.to_str().unwrap()]);
+    run(
+        "skopeo",
+        &[
+            "copy",
+            "--insecure-policy",
+            &from,
+            &format!("docker-archive:{}:{NAME}", docker.display()),
+        ],
+    );
+    run(
+        "sh",
+        &[
+            "-c",
+            "cd $0 && gzip -kc bb.tar >whole-gz && zstd -qc bb.tar >whole-zst && gzip -c oci.tar >oci-gz",
+            room.0.to_str().unwrap(),
+        ],
+    );
 
-    let mut id = None;
-    for name in ["bb.tar", "oci", "oci-zst", "oci.tar", "docker.tar", "whole-gz", "whole-zst", "oci-gz"] {
+    // skopeo rewrites the config when it turns one format into another; the layer stays the same.
+    let mut layer = None;
+    for name in [
+        "bb.tar",
+        "oci",
+        "oci-zst",
+        "oci.tar",
+        "docker.tar",
+        "whole-gz",
+        "whole-zst",
+        "oci-gz",
+    ] {
         let fresh = Room::new("matrix-store");
         let image = fresh.image(&room.path(name));
         assert_eq!(image.names, [NAME], "{name}");
-        assert_eq!(image.config.cmd.as_deref(), Some(&["sh".to_owned()][..]), "{name}");
+        assert_eq!(
+            image.config.cmd.as_deref(),
+            Some(&["sh".to_owned()][..]),
+            "{name}"
+        );
         assert_eq!(image.layers.len(), 1, "{name}");
         assert!(image.layers[0].join("bin/sh").is_file(), "{name}");
-        assert_eq!(*id.get_or_insert(image.id.clone()), image.id, "{name}");
-        assert_eq!(fresh.open().lookup("busybox").unwrap().unwrap(), image, "{name}");
+        let diff_id = image.layers[0]
+            .parent()
+            .unwrap()
+            .file_name()
+            .unwrap()
+            .to_owned();
+        assert_eq!(*layer.get_or_insert(diff_id.clone()), diff_id, "{name}");
+        assert_eq!(
+            fresh.open().lookup("busybox").unwrap().unwrap(),
+            image,
+            "{name}"
+        );
     }
 }
 
@@ -48,9 +114,16 @@ fn the_own_architecture_is_chosen_from_nested_indexes() {
 #[test]
 fn an_archive_for_other_machines_only_lists_what_it_has() {
     let room = Room::new("foreign");
-    oci_layout(&room.path("oci"), &["s390x", "mips"], &[Layer::default().tar()]);
+    oci_layout(
+        &room.path("oci"),
+        &["s390x", "mips"],
+        &[Layer::default().tar()],
+    );
     let message = room.import(&room.path("oci")).unwrap_err().to_string();
-    assert!(message.contains("it has linux/mips, linux/s390x"), "{message}");
+    assert!(
+        message.contains("it has linux/mips, linux/s390x"),
+        "{message}"
+    );
     room.assert_empty();
 }
 
@@ -67,7 +140,9 @@ fn an_image_without_a_name_is_called_by_its_file() {
         name: Some("acme/web:7".to_owned()),
         ..Default::default()
     };
-    let again = room.import_with(&room.path("my-web.tar"), &options).unwrap();
+    let again = room
+        .import_with(&room.path("my-web.tar"), &options)
+        .unwrap();
     assert_eq!(again[0].names, ["docker.io/acme/web:7"]);
     assert_eq!(again[0].id, image.id);
 }
@@ -76,7 +151,13 @@ fn an_image_without_a_name_is_called_by_its_file() {
 fn damaged_blobs_are_named_with_both_digests() {
     let room = Room::new("damaged");
     let layer = Layer::default().file("hello", &[b'x'; 5000]).tar();
-    for (part, word) in [(layer.clone(), "layer"), (config_json(arch(), std::slice::from_ref(&layer)).into_bytes(), "config")] {
+    for (part, word) in [
+        (layer.clone(), "layer"),
+        (
+            config_json(arch(), std::slice::from_ref(&layer)).into_bytes(),
+            "config",
+        ),
+    ] {
         let dir = room.path("oci");
         let _ = std::fs::remove_dir_all(&dir);
         oci_layout(&dir, &[arch()], std::slice::from_ref(&layer));
@@ -86,7 +167,12 @@ fn damaged_blobs_are_named_with_both_digests() {
         bytes[middle] ^= 1;
         std::fs::write(&blob, bytes).unwrap();
         let message = room.import(&dir).unwrap_err().to_string();
-        assert!(message.contains(word) && message.contains(&sha(&part)) && message.contains("its digest is"), "{message}");
+        assert!(
+            message.contains(word)
+                && message.contains(&sha(&part))
+                && message.contains("its digest is"),
+            "{message}"
+        );
         std::fs::write(&blob, &part[..part.len() - 10]).unwrap();
         let message = room.import(&dir).unwrap_err().to_string();
         assert!(message.contains("bytes, expected"), "{message}");
@@ -106,12 +192,43 @@ fn truncated_archives_are_told_so() {
     for (name, bytes) in [
         ("cut.tar", whole.clone()),
         ("cut.tar.gz", std::fs::read(room.path("bb.tar.gz")).unwrap()),
-        ("cut.tar.zst", std::fs::read(room.path("bb.tar.zst")).unwrap()),
+        (
+            "cut.tar.zst",
+            std::fs::read(room.path("bb.tar.zst")).unwrap(),
+        ),
     ] {
         let path = room.write(name, &bytes[..bytes.len() / 2]);
         let why = room.import(&path).unwrap_err();
-        assert!(matches!(&why, ImageError::Worker { hint: Some(_), .. }), "{name}: {why:?}");
+        assert!(
+            matches!(&why, ImageError::Worker { hint: Some(_), .. }),
+            "{name}: {why:?}"
+        );
         assert!(why.to_string().contains("truncated"), "{name}: {why}");
+        room.assert_empty();
+    }
+}
+
+#[test]
+fn what_is_no_archive_is_told_so_at_once() {
+    let room = Room::new("nothing");
+    run("mkfifo", &[&room.path("fifo")]);
+    room.write("empty", b"");
+    room.write("text", b"hello");
+    room.write("other.tar", &Layer::default().file("hello", b"").tar());
+    std::fs::create_dir(room.path("dir")).unwrap();
+    for (name, reason) in [
+        ("fifo", "neither a file nor a directory"),
+        ("empty", "it is empty"),
+        ("text", "does not start with a tar header"),
+        (
+            "other.tar",
+            "neither `index.json` and `oci-layout` nor `manifest.json`",
+        ),
+        ("absent", "No such file or directory"),
+        ("dir", "could not open"),
+    ] {
+        let why = room.import(&room.path(name)).unwrap_err().to_string();
+        assert!(why.contains(reason), "{name}: {why}");
         room.assert_empty();
     }
 }

@@ -42,9 +42,16 @@ fn owners_modes_times_links_devices_and_attributes_are_kept() {
         .dir("dev")
         .raw(&null, b"")
         .raw(&header(EntryType::Fifo, "dev/fifo", 0), b"")
-        .pax(&[("SCHILY.xattr.security.capability", &capability), ("SCHILY.xattr.user.note", b"a\nb\0c"), ("mtime", b"1600000000.5")])
+        .pax(&[
+            ("SCHILY.xattr.security.capability", &capability),
+            ("SCHILY.xattr.user.note", b"a\nb\0c"),
+            ("mtime", b"1600000000.5"),
+        ])
         .file("bin/ping", b"ping")
-        .pax(&[("path", long.as_bytes()), ("SCHILY.xattr.trusted.overlay.redirect", b"/etc")])
+        .pax(&[
+            ("path", long.as_bytes()),
+            ("SCHILY.xattr.trusted.overlay.redirect", b"/etc"),
+        ])
         .file("short", b"long")
         .file("twice", b"first")
         .file("twice", b"second")
@@ -59,15 +66,33 @@ fn owners_modes_times_links_devices_and_attributes_are_kept() {
     let root = &image.layers[0];
     let meta = |name: &str| std::fs::symlink_metadata(root.join(name)).unwrap();
     let su = meta("bin/su");
-    assert_eq!((su.mode() & 0o7777, su.uid(), su.gid()), (0o6755, 12345, 54321));
-    assert_eq!((su.ino(), su.ino()), (meta("bin/su2").ino(), meta("bin/su3").ino()));
-    assert_eq!(std::fs::read_link(root.join("bin/sh")).unwrap(), Path::new("/does/not/exist"));
+    assert_eq!(
+        (su.mode() & 0o7777, su.uid(), su.gid()),
+        (0o6755, 12345, 54321)
+    );
+    assert_eq!(
+        (su.ino(), su.ino()),
+        (meta("bin/su2").ino(), meta("bin/su3").ino())
+    );
+    assert_eq!(
+        std::fs::read_link(root.join("bin/sh")).unwrap(),
+        Path::new("/does/not/exist")
+    );
     assert_eq!(meta("dev/null").rdev(), 0x103);
     assert!(meta("dev/fifo").file_type().is_fifo());
-    assert_eq!((meta("bin/ping").mtime(), meta("bin/ping").mtime_nsec()), (1_600_000_000, 500_000_000));
+    assert_eq!(
+        (meta("bin/ping").mtime(), meta("bin/ping").mtime_nsec()),
+        (1_600_000_000, 500_000_000)
+    );
     assert_eq!(meta("bin").mtime(), 1_700_000_000);
-    assert_eq!(xattr(&root.join("bin/ping"), "user.note").unwrap(), b"a\nb\0c");
-    assert_eq!(xattr(&root.join("bin/ping"), "security.capability").unwrap(), capability);
+    assert_eq!(
+        xattr(&root.join("bin/ping"), "user.note").unwrap(),
+        b"a\nb\0c"
+    );
+    assert_eq!(
+        xattr(&root.join("bin/ping"), "security.capability").unwrap(),
+        capability
+    );
     assert_eq!(std::fs::read(root.join(&long)).unwrap(), b"long");
     assert_eq!(xattr(&root.join(&long), "trusted.overlay.redirect"), None);
     assert_eq!(std::fs::read(root.join("twice")).unwrap(), b"second");
@@ -87,8 +112,15 @@ fn gnu_tars_sparse_files_keep_their_holes() {
         assert!(layer.len() < 1 << 20);
         let image = room.image(&room.write("s.tar", &docker_archive(&[layer])));
         let (made, meant) = (image.layers[0].join("f"), dir.join("f"));
-        assert_eq!(std::fs::read(&made).unwrap(), std::fs::read(&meant).unwrap(), "{format}");
-        assert!(std::fs::metadata(&made).unwrap().blocks() * 512 < 1 << 20, "{format}");
+        assert_eq!(
+            std::fs::read(&made).unwrap(),
+            std::fs::read(&meant).unwrap(),
+            "{format}"
+        );
+        assert!(
+            std::fs::metadata(&made).unwrap().blocks() * 512 < 1 << 20,
+            "{format}"
+        );
     }
 }
 
@@ -96,13 +128,24 @@ fn gnu_tars_sparse_files_keep_their_holes() {
 fn whiteouts_work_under_overlayfs() {
     let room = Room::new("whiteout");
     let lower = Layer::default()
-        .dir("etc").file("etc/gone", b"").file("etc/stays", b"")
-        .dir("opaque").file("opaque/old", b"")
-        .dir("replaced").file("replaced/old", b"").tar();
+        .dir("etc")
+        .file("etc/gone", b"")
+        .file("etc/stays", b"")
+        .dir("opaque")
+        .file("opaque/old", b"")
+        .dir("replaced")
+        .file("replaced/old", b"")
+        .tar();
     let upper = Layer::default()
-        .dir("etc").file("etc/.wh.gone", b"")
-        .dir("opaque").file("opaque/.wh..wh..opq", b"").file("opaque/new", b"")
-        .file(".wh.replaced", b"").dir("replaced").file("replaced/new", b"").tar();
+        .dir("etc")
+        .file("etc/.wh.gone", b"")
+        .dir("opaque")
+        .file("opaque/.wh..wh..opq", b"")
+        .file("opaque/new", b"")
+        .file(".wh.replaced", b"")
+        .dir("replaced")
+        .file("replaced/new", b"")
+        .tar();
     // The same layer a second time: overlayfs refuses a directory given twice.
     let image = room.image(&room.write("a.tar", &docker_archive(&[lower, upper.clone(), upper])));
     assert_eq!(image.layers.len(), 2);
@@ -111,9 +154,22 @@ fn whiteouts_work_under_overlayfs() {
     let merged = room.path("merged");
     std::fs::create_dir(&merged).unwrap();
     let lowers: Vec<_> = image.layers.iter().map(|l| l.to_str().unwrap()).collect();
-    run("mount", &["-t", "overlay", "-o", &format!("ro,lowerdir={}", lowers.join(":")), "none", merged.to_str().unwrap()]);
+    run(
+        "mount",
+        &[
+            "-t",
+            "overlay",
+            "-o",
+            &format!("ro,lowerdir={}", lowers.join(":")),
+            "none",
+            merged.to_str().unwrap(),
+        ],
+    );
     let list = |dir: &str| {
-        let mut names: Vec<_> = std::fs::read_dir(merged.join(dir)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = std::fs::read_dir(merged.join(dir))
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     };
@@ -139,7 +195,11 @@ umoci repack --image u:v3 b2 >/dev/null 2>&1
 umoci config --image u:v3 --config.cmd /bin/x --config.user 7:8 --config.env A=b --config.label k=v"#;
     run("sh", &["-ec", script, room.0.to_str().unwrap()]);
     room.import(&room.path("u")).unwrap();
-    let image = room.open().lookup("u:v3").unwrap().expect("named by directory and tag");
+    let image = room
+        .open()
+        .lookup("u:v3")
+        .unwrap()
+        .expect("named by directory and tag");
     assert_eq!(image.config.user.as_deref(), Some("7:8"));
     assert!(image.config.env.contains(&"A=b".to_owned()));
     assert_eq!(image.layers.len(), 2);
@@ -149,7 +209,12 @@ umoci config --image u:v3 --config.cmd /bin/x --config.user 7:8 --config.env A=b
     assert_eq!(xattr(&base.join("etc/a"), "user.x").unwrap(), b"y");
     assert_eq!(std::fs::metadata(base.join("etc/dir")).unwrap().uid(), 7);
     for hidden in ["etc/dir", "hard"] {
-        assert!(std::fs::symlink_metadata(top.join(hidden)).unwrap().file_type().is_char_device());
+        assert!(
+            std::fs::symlink_metadata(top.join(hidden))
+                .unwrap()
+                .file_type()
+                .is_char_device()
+        );
     }
     assert!(top.join("etc/new").is_file());
 }
@@ -157,7 +222,9 @@ umoci config --image u:v3 --config.cmd /bin/x --config.user 7:8 --config.env A=b
 #[test]
 fn an_image_of_150_layers_is_imported_with_little_memory() {
     let room = Room::new("many");
-    let mut layers: Vec<_> = (0..149).map(|i| Layer::default().file(&format!("f{i}"), b"x").tar()).collect();
+    let mut layers: Vec<_> = (0..149)
+        .map(|i| Layer::default().file(&format!("f{i}"), b"x").tar())
+        .collect();
     layers.push(Layer::default().file("big", &vec![7; 64 << 20]).tar());
     let archive = room.write("a.tar", &docker_archive(&layers));
     // GNU time is not everywhere; the shell's child statistics are.
@@ -170,7 +237,10 @@ fn an_image_of_150_layers_is_imported_with_little_memory() {
         .output()
         .unwrap();
     assert!(output.status.success());
-    let peak_kb: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+    let peak_kb: u64 = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap();
     println!("peak memory of the worker: {peak_kb} kB for an archive of 64 MiB and 150 layers");
     assert!(peak_kb < 32 << 10, "{peak_kb} kB");
     let image = room.open().lookup("test:1").unwrap().unwrap();

@@ -9,9 +9,16 @@ fn two_images(room: &Room) -> (String, String) {
     let shared = Layer::default().file("shared", b"s").tar();
     let one = docker_archive(&[shared.clone(), Layer::default().file("one", b"1").tar()]);
     let two = docker_archive(&[shared, Layer::default().file("two", b"2").tar()]);
-    let named = |name: &str| ImportOptions { name: Some(name.to_owned()), ..Default::default() };
-    let one = room.import_with(&room.write("one.tar", &one), &named("one:1")).unwrap();
-    let two = room.import_with(&room.write("two.tar", &two), &named("two:1")).unwrap();
+    let named = |name: &str| ImportOptions {
+        name: Some(name.to_owned()),
+        ..Default::default()
+    };
+    let one = room
+        .import_with(&room.write("one.tar", &one), &named("one:1"))
+        .unwrap();
+    let two = room
+        .import_with(&room.write("two.tar", &two), &named("two:1"))
+        .unwrap();
     (one[0].id.clone(), two[0].id.clone())
 }
 
@@ -22,7 +29,10 @@ fn importing_again_changes_nothing_and_names_move() {
     let before = room.open().list().unwrap();
     two_images(&room);
     assert_eq!(room.open().list().unwrap(), before);
-    let options = ImportOptions { name: Some("one:1".to_owned()), ..Default::default() };
+    let options = ImportOptions {
+        name: Some("one:1".to_owned()),
+        ..Default::default()
+    };
     room.import_with(&room.path("two.tar"), &options).unwrap();
     let store = room.open();
     assert_eq!(store.lookup("one:1").unwrap().unwrap().id, two);
@@ -40,18 +50,45 @@ fn removal_untags_then_deletes_and_spares_what_is_shared_or_in_use() {
     let store = room.open();
     let in_use = BTreeSet::from([one.clone()]);
     let nobody = BTreeSet::new();
-    assert!(matches!(store.remove("one:1", &in_use), Err(ImageError::InUse { .. })));
-    assert!(matches!(store.remove("three:1", &nobody), Err(ImageError::NotFound { .. })));
-    room.import_with(&room.path("one.tar"), &ImportOptions { name: Some("uno:1".to_owned()), ..Default::default() }).unwrap();
-    assert!(matches!(store.remove(&one, &nobody), Err(ImageError::SeveralNames { .. })));
+    assert!(matches!(
+        store.remove("one:1", &in_use),
+        Err(ImageError::InUse { .. })
+    ));
+    assert!(matches!(
+        store.remove("three:1", &nobody),
+        Err(ImageError::NotFound { .. })
+    ));
+    room.import_with(
+        &room.path("one.tar"),
+        &ImportOptions {
+            name: Some("uno:1".to_owned()),
+            ..Default::default()
+        },
+    )
+    .unwrap();
+    assert!(matches!(
+        store.remove(&one, &nobody),
+        Err(ImageError::SeveralNames { .. })
+    ));
     let removed = store.remove("uno:1", &in_use).unwrap();
     assert_eq!((removed.untagged.len(), removed.deleted), (1, None));
     assert_eq!(store.remove(&one, &nobody).unwrap().deleted, Some(one));
     let left = store.lookup("two:1").unwrap().unwrap();
     assert_eq!(left.id, two);
     assert!(left.layers.iter().all(|layer| layer.is_dir()));
-    assert_eq!(std::fs::read_dir(room.store().join("layers")).unwrap().count(), 2);
-    assert_eq!(store.prune(&BTreeSet::from([two.clone()]), true).unwrap().deleted, Vec::<String>::new());
+    assert_eq!(
+        std::fs::read_dir(room.store().join("layers"))
+            .unwrap()
+            .count(),
+        2
+    );
+    assert_eq!(
+        store
+            .prune(&BTreeSet::from([two.clone()]), true)
+            .unwrap()
+            .deleted,
+        Vec::<String>::new()
+    );
     assert_eq!(store.prune(&nobody, true).unwrap().deleted, [two]);
     room.assert_empty();
 }
@@ -71,19 +108,38 @@ fn preload_directories_are_imported_once_and_never_pruned() {
     let found = preload::scan(&dirs);
     let pending = preload::pending(&store, &found).unwrap();
     assert_eq!(pending.len(), 1);
-    let options = ImportOptions { preloaded: true, name: None };
+    let options = ImportOptions {
+        preloaded: true,
+        name: None,
+    };
     room.import_with(&pending[0].path, &options).unwrap();
     assert_eq!(preload::pending(&store, &preload::scan(&dirs)).unwrap(), []);
     let image = store.lookup("test:1").unwrap().unwrap();
     assert!(image.preloaded);
-    assert_eq!(store.prune(&BTreeSet::new(), true).unwrap().deleted, Vec::<String>::new());
+    assert_eq!(
+        store.prune(&BTreeSet::new(), true).unwrap().deleted,
+        Vec::<String>::new()
+    );
     // A removed image comes back, a changed file is imported anew, a vanished one is no reason to keep an image.
     store.remove("test:1", &BTreeSet::new()).unwrap();
-    assert_eq!(preload::pending(&store, &preload::scan(&dirs)).unwrap().len(), 1);
+    assert_eq!(
+        preload::pending(&store, &preload::scan(&dirs))
+            .unwrap()
+            .len(),
+        1
+    );
     room.import_with(&pending[0].path, &options).unwrap();
     std::fs::write(dir.join("a.tar"), &archive).unwrap();
-    assert_eq!(preload::pending(&store, &preload::scan(&dirs)).unwrap().len(), 1);
+    assert_eq!(
+        preload::pending(&store, &preload::scan(&dirs))
+            .unwrap()
+            .len(),
+        1
+    );
     std::fs::remove_file(dir.join("a.tar")).unwrap();
     preload::forget_missing(&store, &preload::scan(&dirs)).unwrap();
-    assert_eq!(store.prune(&BTreeSet::new(), true).unwrap().deleted, [image.id]);
+    assert_eq!(
+        store.prune(&BTreeSet::new(), true).unwrap().deleted,
+        [image.id]
+    );
 }

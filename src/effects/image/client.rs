@@ -34,7 +34,11 @@ pub async fn import(
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let mut command = Command::new(exe);
-    command.arg("image-worker").arg("import").arg("--store").arg(store);
+    command
+        .arg("image-worker")
+        .arg("import")
+        .arg("--store")
+        .arg(store);
     if options.preloaded {
         command.arg("--preloaded");
     }
@@ -42,8 +46,14 @@ pub async fn import(
         command.arg("--name").arg(name);
     }
     command.arg("--").arg(archive);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.kill_on_drop(true).spawn().map_err(io("start", exe))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(io("start", exe))?;
     let failed = |message: String, hint| ImageError::Worker {
         archive: archive.to_owned(),
         message,
@@ -66,7 +76,10 @@ pub async fn import(
     let mut noise = String::new();
     if let Some(stderr) = child.stderr.take() {
         // Only for the message below; what cannot be read is not shown.
-        let _ = stderr.take(MAX_STDERR_BYTES).read_to_string(&mut noise).await;
+        let _ = stderr
+            .take(MAX_STDERR_BYTES)
+            .read_to_string(&mut noise)
+            .await;
     }
     let status = child.status().await.map_err(io("wait for", exe))?;
     if let Some(error) = error {
@@ -74,7 +87,10 @@ pub async fn import(
     }
     if !status.success() {
         let message = format!("the worker ended with {status}: {}", noise.trim());
-        return Err(failed(message.trim_end_matches([':', ' ']).to_owned(), None));
+        return Err(failed(
+            message.trim_end_matches([':', ' ']).to_owned(),
+            None,
+        ));
     }
     Ok(images)
 }

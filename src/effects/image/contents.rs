@@ -118,7 +118,8 @@ fn docker_images(archive: &Archive) -> Result<Vec<(Vec<u8>, DockerImage)>, Image
 
 fn docker_names(image: &DockerImage) -> Vec<String> {
     let tags = image.repo_tags.iter().flatten();
-    tags.filter_map(|tag| name::parse(tag).ok()?.tagged()).collect()
+    tags.filter_map(|tag| name::parse(tag).ok()?.tagged())
+        .collect()
 }
 
 fn docker_image(config: Vec<u8>, image: &DockerImage) -> Result<Found, ImageError> {
@@ -184,7 +185,11 @@ fn annotated_names(archive: &Archive, descriptor: &Descriptor) -> Vec<String> {
         if reference.contains([':', '/']) {
             return Some(reference.clone());
         }
-        let stem = archive.path().file_name()?.to_str().and_then(name::from_file_stem)?;
+        let stem = archive
+            .path()
+            .file_name()?
+            .to_str()
+            .and_then(name::from_file_stem)?;
         Some(format!("{stem}:{reference}"))
     });
     given
@@ -245,7 +250,10 @@ impl Search<'_> {
     ) -> Result<Option<(u32, Found)>, ImageError> {
         let mut ranked: Vec<(u32, &Descriptor)> = Vec::new();
         for descriptor in manifests {
-            let fitness = descriptor.platform.as_ref().map_or(1, |p| p.fitness(&self.own));
+            let fitness = descriptor
+                .platform
+                .as_ref()
+                .map_or(1, |p| p.fitness(&self.own));
             if fitness > 0 {
                 ranked.push((fitness, descriptor));
             } else if let Some(platform) = &descriptor.platform
@@ -316,7 +324,10 @@ fn diff_ids(file: &ConfigFile, layers: usize, what: &str) -> Result<Vec<String>,
         why,
     };
     if ids.len() != layers {
-        return Err(bad(format!("it lists {} layers, the manifest {layers}", ids.len())));
+        return Err(bad(format!(
+            "it lists {} layers, the manifest {layers}",
+            ids.len()
+        )));
     }
     if layers > MAX_LAYERS {
         return Err(ImageError::Limit {
@@ -326,7 +337,10 @@ fn diff_ids(file: &ConfigFile, layers: usize, what: &str) -> Result<Vec<String>,
         });
     }
     if let Some(id) = ids.iter().find(|id| !name::is_digest(id)) {
-        return Err(bad(format!("`{}` is not a sha256 digest", id.escape_debug())));
+        return Err(bad(format!(
+            "`{}` is not a sha256 digest",
+            id.escape_debug()
+        )));
     }
     Ok(ids)
 }

@@ -191,7 +191,9 @@ impl ImageError {
             | Self::Digest { .. }
             | Self::Size { .. } => "copy or make the archive again",
             Self::Platform { .. } => "make the archive on or for this architecture",
-            Self::NoSpace { .. } => "free space, or remove unused images with `coracle image prune --all`",
+            Self::NoSpace { .. } => {
+                "free space, or remove unused images with `coracle image prune --all`"
+            }
             Self::InUse { .. } => "remove the pod first",
             Self::SeveralNames { .. } => "remove it by each of its names",
             Self::NotFound { .. } => "images are listed by `coracle get images`",

@@ -23,7 +23,9 @@ use super::name;
 use super::preload;
 use super::progress::{Imported, Progress};
 use super::space::{MAX_UNPACKED_BYTES, Space};
-use super::store::{ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json};
+use super::store::{
+    ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
+};
 use super::tar_reader::{TarReader, broken};
 use super::unpack::Unpacker;
 
@@ -58,7 +60,9 @@ pub(crate) fn import(
     let _lock = loop {
         let missing: Vec<&FoundLayer> = layers
             .iter()
-            .filter(|l| !store.layer_dir(&l.diff_id).exists() && !staging.layer(&l.diff_id).exists())
+            .filter(|l| {
+                !store.layer_dir(&l.diff_id).exists() && !staging.layer(&l.diff_id).exists()
+            })
             .collect();
         for (done, layer) in missing.iter().enumerate() {
             let mut progress = Progress {
@@ -72,7 +76,9 @@ pub(crate) fn import(
         }
         staging.sync()?;
         let lock = store.lock()?;
-        let here = |l: &FoundLayer| store.layer_dir(&l.diff_id).exists() || staging.layer(&l.diff_id).exists();
+        let here = |l: &FoundLayer| {
+            store.layer_dir(&l.diff_id).exists() || staging.layer(&l.diff_id).exists()
+        };
         if layers.iter().all(here) {
             break lock;
         }
@@ -82,8 +88,7 @@ pub(crate) fn import(
             path: request.archive.clone(),
         });
     }
-    let imported = commit(&store, &staging, &images)
-        .map_err(|why| full_disk(why, &space))?;
+    let imported = commit(&store, &staging, &images).map_err(|why| full_disk(why, &space))?;
     if request.preloaded {
         let ids = imported.iter().map(|image| image.id.clone()).collect();
         preload::record(&store, &request.archive, fingerprint, ids)?;
@@ -100,7 +105,9 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
         };
         let full = name::parse(given)?.tagged();
         let [image] = images else {
-            return Err(bad("the archive has several images, which cannot share one name"));
+            return Err(bad(
+                "the archive has several images, which cannot share one name",
+            ));
         };
         image.names = vec![full.ok_or_else(|| bad("an imported image needs a tag"))?];
         return Ok(());
@@ -110,7 +117,10 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
     {
         let stem = request.archive.file_name().and_then(|name| name.to_str());
         let name = stem.and_then(name::from_file_stem);
-        image.names = name.and_then(|name| name::parse(&name).ok()?.tagged()).into_iter().collect();
+        image.names = name
+            .and_then(|name| name::parse(&name).ok()?.tagged())
+            .into_iter()
+            .collect();
     }
     Ok(())
 }
@@ -203,7 +213,9 @@ fn unpack_stream(
     };
     let mut tar = TarReader::streaming(Hashing::new(capped), what.to_owned());
     Unpacker::new(root, what.to_owned(), space).run(&mut tar, tick)?;
-    tar.into_inner().finish().map_err(|e| broken(what, &e, "its end"))
+    tar.into_inner()
+        .finish()
+        .map_err(|e| broken(what, &e, "its end"))
 }
 
 fn verify_blob<R: Read>(raw: Hashing<R>, layer: &FoundLayer, what: &str) -> Result<(), ImageError> {
@@ -241,7 +253,10 @@ fn commit(
     images: &[Found],
 ) -> Result<Vec<Imported>, ImageError> {
     for layer in distinct_layers(images) {
-        let (from, to) = (staging.layer(&layer.diff_id), store.layer_dir(&layer.diff_id));
+        let (from, to) = (
+            staging.layer(&layer.diff_id),
+            store.layer_dir(&layer.diff_id),
+        );
         if from.exists() && !to.exists() {
             fs::rename(&from, &to).map_err(io("move", &from))?;
         }
@@ -297,7 +312,11 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
     let record = Record {
         id: id.clone(),
         digests,
-        layers: image.layers.iter().map(|layer| layer.diff_id.clone()).collect(),
+        layers: image
+            .layers
+            .iter()
+            .map(|layer| layer.diff_id.clone())
+            .collect(),
         size_bytes: sizes.iter().sum(),
     };
     write_json(&store.record_path(&id), &record)?;
@@ -353,7 +372,10 @@ impl Staging {
     fn new(store: &ImageStore) -> Result<Self, ImageError> {
         let mut number = 0u32;
         loop {
-            let path = store.dir().join("tmp").join(format!("{}-{number}", std::process::id()));
+            let path = store
+                .dir()
+                .join("tmp")
+                .join(format!("{}-{number}", std::process::id()));
             number += 1;
             match fs::create_dir(&path) {
                 Err(why) if why.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -413,7 +435,9 @@ impl<R: Read> Read for Capped<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buffer)?;
         self.left = self.left.checked_sub(n as u64).ok_or_else(|| {
-            io::Error::other(format!("it unpacks to more than {MAX_UNPACKED_BYTES} bytes"))
+            io::Error::other(format!(
+                "it unpacks to more than {MAX_UNPACKED_BYTES} bytes"
+            ))
         })?;
         Ok(n)
     }

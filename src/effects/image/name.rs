@@ -47,7 +47,9 @@ pub(crate) fn parse(name: &str) -> Result<FullName, ImageError> {
     if let Some(tag) = &tag
         && !is_tag(tag)
     {
-        return Err(bad("the tag has a character that is not allowed, or is too long"));
+        return Err(bad(
+            "the tag has a character that is not allowed, or is too long",
+        ));
     }
     let (registry, repository) = match path.split_once('/') {
         Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest),
@@ -115,7 +117,9 @@ fn is_component(part: &str) -> bool {
     let edges = |b: Option<u8>| b.is_some_and(plain);
     edges(part.bytes().next())
         && edges(part.bytes().last())
-        && part.bytes().all(|b| plain(b) || matches!(b, b'.' | b'_' | b'-'))
+        && part
+            .bytes()
+            .all(|b| plain(b) || matches!(b, b'.' | b'_' | b'-'))
 }
 
 #[cfg(test)]
@@ -138,7 +142,16 @@ mod tests {
         let digest = format!("sha256:{}", "a".repeat(64));
         let pinned = parse(&format!("busybox@{digest}")).unwrap();
         assert_eq!((pinned.tag, pinned.digest), (None, Some(digest)));
-        for bad in ["", "Busy", "a//b", "../etc", "a:b c", "a@sha256:1", "-a", "a/.."] {
+        for bad in [
+            "",
+            "Busy",
+            "a//b",
+            "../etc",
+            "a:b c",
+            "a@sha256:1",
+            "-a",
+            "a/..",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

@@ -45,7 +45,9 @@ impl Sparse {
             if *offset < end {
                 return Err("a sparse map that does not ascend");
             }
-            end = offset.checked_add(*length).ok_or("a sparse map that overflows")?;
+            end = offset
+                .checked_add(*length)
+                .ok_or("a sparse map that overflows")?;
             sum += length;
         }
         if end > self.size {
@@ -125,7 +127,10 @@ pub(crate) fn parse(mut data: &[u8]) -> Result<Pax, &'static str> {
 }
 
 fn map(value: &[u8]) -> Option<Vec<(u64, u64)>> {
-    let numbers: Vec<u64> = value.split(|b| *b == b',').map(decimal).collect::<Option<_>>()?;
+    let numbers: Vec<u64> = value
+        .split(|b| *b == b',')
+        .map(decimal)
+        .collect::<Option<_>>()?;
     if numbers.len() % 2 != 0 {
         return None;
     }
@@ -141,7 +146,11 @@ fn timestamp(text: &[u8]) -> Option<(i64, i64)> {
     let text = std::str::from_utf8(text).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let seconds: i64 = whole.parse().ok()?;
-    let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
+    let digits: String = fraction
+        .chars()
+        .chain("000000000".chars())
+        .take(9)
+        .collect();
     let nanos: i64 = digits.parse().ok().filter(|n| *n >= 0)?;
     if whole.starts_with('-') && nanos > 0 {
         return Some((seconds - 1, 1_000_000_000 - nanos));
@@ -192,6 +201,9 @@ impl MapReader {
     }
 
     pub(crate) fn chunks(&self) -> Vec<(u64, u64)> {
-        self.numbers[1..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()
+        self.numbers[1..]
+            .chunks_exact(2)
+            .map(|pair| (pair[0], pair[1]))
+            .collect()
     }
 }

@@ -105,14 +105,17 @@ pub(crate) fn record(
 
 /// Ids of all preloaded images.
 pub(crate) fn ids(store: &ImageStore) -> Result<BTreeSet<String>, ImageError> {
-    Ok(read(store)?.into_values().flat_map(|entry| entry.ids).collect())
+    Ok(read(store)?
+        .into_values()
+        .flat_map(|entry| entry.ids)
+        .collect())
 }
 
 /// The state of a file, or of an OCI layout by its index.
 pub(crate) fn fingerprint(path: &Path) -> Result<Fingerprint, ImageError> {
     let mut meta = fs::metadata(path).map_err(io("open", path))?;
+    let index = path.join("index.json");
     if meta.is_dir() {
-        let index = path.join("index.json");
         meta = fs::metadata(&index).map_err(io("open", &index))?;
     }
     Ok(Fingerprint {
@@ -150,5 +153,6 @@ fn starts_like_archive(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(512).read_to_end(&mut start));
     read.is_ok()
-        && (Packing::detect(&start) != Packing::Plain || start.get(257..262) == Some(b"ustar".as_slice()))
+        && (Packing::detect(&start) != Packing::Plain
+            || start.get(257..262) == Some(b"ustar".as_slice()))
 }

@@ -19,8 +19,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::digest;
 use super::error::{ImageError, io};
@@ -181,7 +181,11 @@ impl ImageStore {
         let file: ConfigFile = oci::parse(&bytes, &format!("config {id}"))?;
         let created = file.created.clone();
         let mut seen = BTreeSet::new();
-        let layers = record.layers.iter().rev().filter(|layer| seen.insert(*layer));
+        let layers = record
+            .layers
+            .iter()
+            .rev()
+            .filter(|layer| seen.insert(*layer));
         Ok(Some(Image {
             names: references
                 .iter()
@@ -191,7 +195,9 @@ impl ImageStore {
             manifest_digest: record.digests.first().cloned().unwrap_or_default(),
             size_bytes: record.size_bytes,
             created,
-            layers: layers.map(|layer| self.layer_dir(layer).join("diff")).collect(),
+            layers: layers
+                .map(|layer| self.layer_dir(layer).join("diff"))
+                .collect(),
             config: file.into_config(),
             preloaded: preloaded.contains(id),
             id: record.id,
@@ -207,14 +213,20 @@ impl ImageStore {
     }
 
     pub(crate) fn record_path(&self, id: &str) -> PathBuf {
-        self.dir.join("records").join(format!("{}.json", digest::hex(id)))
+        self.dir
+            .join("records")
+            .join(format!("{}.json", digest::hex(id)))
     }
 
     /// `/` becomes `%`, which no name has; a name too long for a file is told apart by its digest.
     pub(crate) fn reference_path(&self, name: &str) -> PathBuf {
         let mut file = name.replace('/', "%");
         if file.len() > 200 {
-            file = format!("{}%{}", &file[..100], digest::hex(&digest::of(name.as_bytes())));
+            file = format!(
+                "{}%{}",
+                &file[..100],
+                digest::hex(&digest::of(name.as_bytes()))
+            );
         }
         self.dir.join("refs").join(format!("{file}.json"))
     }
@@ -280,7 +292,12 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), 
 /// Reads a JSON file; `None` if there is none.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ImageError> {
     let bytes = match fs::read(path) {
-        Err(why) if matches!(why.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename) => {
+        Err(why)
+            if matches!(
+                why.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename
+            ) =>
+        {
             return Ok(None);
         }
         other => other.map_err(io("read", path))?,

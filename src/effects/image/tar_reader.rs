@@ -53,7 +53,10 @@ impl Member {
     /// The name as a message shows it.
     pub(crate) fn shown(&self) -> String {
         let name = String::from_utf8_lossy(&self.name);
-        name.chars().take(200).flat_map(char::escape_debug).collect()
+        name.chars()
+            .take(200)
+            .flat_map(char::escape_debug)
+            .collect()
     }
 }
 
@@ -125,14 +128,20 @@ impl<R: Read> TarReader<R> {
                 EntryType::GNULongName => long_name = Some(self.extension(size)?),
                 EntryType::GNULongLink => long_link = Some(self.extension(size)?),
                 EntryType::XHeader => {
-                    pax = pax::parse(&self.extension(size)?).map_err(|why| ImageError::Malformed {
-                        what: self.what.clone(),
-                        why: why.to_owned(),
+                    pax = pax::parse(&self.extension(size)?).map_err(|why| {
+                        ImageError::Malformed {
+                            what: self.what.clone(),
+                            why: why.to_owned(),
+                        }
                     })?;
                 }
                 // Defaults for all members; no image builder writes any that matter.
                 EntryType::XGlobalHeader => drop(self.extension(size)?),
-                _ => return self.member(&header, size, long_name, long_link, pax).map(Some),
+                _ => {
+                    return self
+                        .member(&header, size, long_name, long_link, pax)
+                        .map(Some);
+                }
             }
         }
     }
@@ -189,17 +198,23 @@ impl<R: Read> TarReader<R> {
             pax.sparse.take()
         };
         if let Some(sparse) = &sparse {
-            sparse.check(self.left).map_err(|why| ImageError::Malformed {
-                what: self.what.clone(),
-                why: why.to_owned(),
-            })?;
+            sparse
+                .check(self.left)
+                .map_err(|why| ImageError::Malformed {
+                    what: self.what.clone(),
+                    why: why.to_owned(),
+                })?;
         }
         let number = |value: io::Result<u64>| value.map_err(|e| self.malformed(&e));
         let mtime = match pax.mtime {
             Some(mtime) => mtime,
             // A date before 1970 is written in base 256 and negative: not worth refusing an image for.
             None => (
-                header.mtime().ok().and_then(|t| i64::try_from(t).ok()).unwrap_or(0),
+                header
+                    .mtime()
+                    .ok()
+                    .and_then(|t| i64::try_from(t).ok())
+                    .unwrap_or(0),
                 0,
             ),
         };
@@ -252,7 +267,13 @@ impl<R: Read> TarReader<R> {
         let sum: u32 = bytes
             .iter()
             .enumerate()
-            .map(|(i, b)| if (148..156).contains(&i) { 32 } else { u32::from(*b) })
+            .map(|(i, b)| {
+                if (148..156).contains(&i) {
+                    32
+                } else {
+                    u32::from(*b)
+                }
+            })
             .sum();
         if header.cksum().ok() != Some(sum) {
             return Err(ImageError::Malformed {
@@ -302,7 +323,9 @@ impl<R: Read> TarReader<R> {
             size: gnu.real_size().map_err(|e| self.malformed(&e))?,
             chunks: Vec::new(),
         };
-        sparse.extend_gnu(&gnu.sparse).map_err(|e| self.malformed(&e))?;
+        sparse
+            .extend_gnu(&gnu.sparse)
+            .map_err(|e| self.malformed(&e))?;
         let mut more = gnu.is_extended();
         while more {
             let mut block = tar::GnuExtSparseHeader::new();
@@ -310,7 +333,9 @@ impl<R: Read> TarReader<R> {
                 .read_exact(block.as_mut_bytes())
                 .map_err(|e| self.broken(&e, "a sparse map"))?;
             self.position += BLOCK;
-            sparse.extend_gnu(&block.sparse).map_err(|e| self.malformed(&e))?;
+            sparse
+                .extend_gnu(&block.sparse)
+                .map_err(|e| self.malformed(&e))?;
             more = block.is_extended();
         }
         Ok(sparse)
@@ -346,7 +371,9 @@ impl<R: Read> TarReader<R> {
 
 impl<R: Read> Read for TarReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
+        let most = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(buffer.len());
         if most == 0 {
             return Ok(0);
         }

@@ -209,14 +209,13 @@ impl<'a> Unpacker<'a> {
 
     /// A parent is a symlink: it is followed inside the layer only, and nothing is made on the way.
     fn through_symlinks(&self, path: &Path) -> Result<OwnedFd, Fault> {
-        let fd = open_in_root(&self.root, path, How::dir()).map_err(|why| {
-            match why.raw_os_error() {
+        let fd =
+            open_in_root(&self.root, path, How::dir()).map_err(|why| match why.raw_os_error() {
                 Some(libc::ENOENT | libc::ELOOP | libc::ENOTDIR) => {
                     Fault::Refused("its path leads through a symlink to no directory of this layer")
                 }
                 _ => Fault::Io(why),
-            }
-        })?;
+            })?;
         // Chains of symlinks could nest directories deeper than any name says.
         use std::os::fd::AsRawFd;
         let real = readlinkat(
@@ -246,7 +245,8 @@ impl<'a> Unpacker<'a> {
             std::fs::remove_dir_all(base.join(name))?;
             // Directories below it are gone, and the cached parent may be one of them.
             self.parent = None;
-            self.times.retain(|(path, _)| path.file_name() != Some(name) || path.as_os_str().is_empty());
+            self.times
+                .retain(|(path, _)| path.file_name() != Some(name) || path.as_os_str().is_empty());
             return Ok(false);
         }
         unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?;
@@ -262,8 +262,14 @@ impl<'a> Unpacker<'a> {
         tar: &mut TarReader<R>,
         progress: &mut dyn FnMut(),
     ) -> Result<(), Fault> {
-        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut file = File::from(openat(parent, name, flags, Mode::from_bits_truncate(0o600))?);
+        let flags =
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(
+            parent,
+            name,
+            flags,
+            Mode::from_bits_truncate(0o600),
+        )?);
         let whole = [(0, member.size)];
         let chunks = match &member.sparse {
             Some(sparse) => {
@@ -276,10 +282,14 @@ impl<'a> Unpacker<'a> {
         for (offset, length) in chunks {
             let (mut offset, mut left) = (*offset, *length);
             while left > 0 {
-                let most = usize::try_from(left).unwrap_or(usize::MAX).min(self.buffer.len());
+                let most = usize::try_from(left)
+                    .unwrap_or(usize::MAX)
+                    .min(self.buffer.len());
                 let n = match tar.read(&mut self.buffer[..most]) {
                     Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                    other => other.map_err(|e| Fault::Other(tar.broken(&e, &format!("`{}`", member.shown()))))?,
+                    other => other.map_err(|e| {
+                        Fault::Other(tar.broken(&e, &format!("`{}`", member.shown())))
+                    })?,
                 };
                 self.space.take(n as u64).map_err(Fault::Other)?;
                 if member.sparse.is_some() {
@@ -319,7 +329,15 @@ impl<'a> Unpacker<'a> {
             let time = timespec(*mtime);
             let set = open_beneath(&self.root, path, How::dir())
                 .or_else(|_| open_in_root(&self.root, path, How::dir()))
-                .and_then(|fd| Ok(utimensat(&fd, ".", &time, &time, UtimensatFlags::NoFollowSymlink)?));
+                .and_then(|fd| {
+                    Ok(utimensat(
+                        &fd,
+                        ".",
+                        &time,
+                        &time,
+                        UtimensatFlags::NoFollowSymlink,
+                    )?)
+                });
             match set {
                 // It was replaced by a later entry.
                 Err(why) if why.kind() == io::ErrorKind::NotFound => {}
@@ -392,16 +410,36 @@ fn device(parent: &OwnedFd, name: &OsStr, member: &Member) -> Result<(), Fault> 
     };
     let (major, minor) = member.device;
     let number = makedev(major.into(), minor.into());
-    mknodat(parent, name, format, Mode::from_bits_truncate(0o600), number)?;
+    mknodat(
+        parent,
+        name,
+        format,
+        Mode::from_bits_truncate(0o600),
+        number,
+    )?;
     Ok(())
 }
 
 /// Owner, then mode (chown clears setuid), then attributes (chown clears capabilities), then times.
 fn metadata(parent: &OwnedFd, name: &OsStr, member: &Member) -> Result<(), Fault> {
     const BAD_ID: Fault = Fault::Refused("an owner that is no 32-bit number");
-    let id = |id: u64| u32::try_from(id).ok().filter(|id| *id != u32::MAX).ok_or(BAD_ID);
-    let (uid, gid) = (Uid::from_raw(id(member.uid)?), Gid::from_raw(id(member.gid)?));
-    fchownat(parent, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    let id = |id: u64| {
+        u32::try_from(id)
+            .ok()
+            .filter(|id| *id != u32::MAX)
+            .ok_or(BAD_ID)
+    };
+    let (uid, gid) = (
+        Uid::from_raw(id(member.uid)?),
+        Gid::from_raw(id(member.gid)?),
+    );
+    fchownat(
+        parent,
+        name,
+        Some(uid),
+        Some(gid),
+        AtFlags::AT_SYMLINK_NOFOLLOW,
+    )?;
     if member.kind != Kind::Symlink {
         // Not a symlink: it was made a moment ago, in a directory only this process writes to.
         let mode = Mode::from_bits_truncate(member.mode);

@@ -18,7 +18,8 @@ const MAX_MEMORY_BYTES: u64 = 512 << 20;
 /// Open files.
 const MAX_FILES: u64 = 1024;
 
-const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] PATH";
+const USAGE: &str =
+    "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] PATH";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
