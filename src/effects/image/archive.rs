@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::compress::{self, Packing};
@@ -45,7 +45,12 @@ impl Archive {
     /// Opens a directory, or a tar file that may be compressed as a whole; then it is unpacked to an unnamed file
     /// in `staging` first.
     pub(crate) fn open(path: &Path, staging: &Path, space: &mut Space) -> Result<Self, ImageError> {
-        let file = File::open(path).map_err(io("open", path))?;
+        // Opening a pipe would wait for its writer.
+        let file = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(path)
+            .map_err(io("open", path))?;
         let kind = file.metadata().map_err(io("read", path))?;
         if kind.is_dir() {
             return Ok(Self::Directory {

@@ -61,7 +61,14 @@ impl<R: BufRead> Read for ZstdFrames<R> {
                 State::Ended => return Ok(0),
                 State::Between(inner) => self.0 = start_frame(inner)?,
                 State::Inside(mut frame) => {
-                    let n = frame.read(buffer)?;
+                    let n = match frame.read(buffer) {
+                        Ok(n) => n,
+                        // ruzstd buries the kind of error; an input at its end tells a cut one.
+                        Err(_) if frame.get_mut().fill_buf()?.is_empty() => {
+                            return Err(io::ErrorKind::UnexpectedEof.into());
+                        }
+                        Err(why) => return Err(why),
+                    };
                     if n > 0 {
                         self.0 = State::Inside(frame);
                         return Ok(n);

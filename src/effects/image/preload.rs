@@ -114,8 +114,8 @@ pub(crate) fn ids(store: &ImageStore) -> Result<BTreeSet<String>, ImageError> {
 /// The state of a file, or of an OCI layout by its index.
 pub(crate) fn fingerprint(path: &Path) -> Result<Fingerprint, ImageError> {
     let mut meta = fs::metadata(path).map_err(io("open", path))?;
+    let index = path.join("index.json");
     if meta.is_dir() {
-        let index = path.join("index.json");
         meta = fs::metadata(&index).map_err(io("open", &index))?;
     }
     Ok(Fingerprint {

@@ -1,0 +1,17 @@
+//! Do archives become images, and nothing else? Needs root: layers hold devices, owners and `trusted.*` attributes.
+//! The real worker is started for every import.
+
+#![allow(clippy::print_stdout, unreachable_pub, missing_docs, reason = "a test")]
+
+#[path = "images/crash.rs"]
+mod crash;
+#[path = "images/fixture.rs"]
+mod fixture;
+#[path = "images/formats.rs"]
+mod formats;
+#[path = "images/hostile.rs"]
+mod hostile;
+#[path = "images/layers.rs"]
+mod layers;
+#[path = "images/rules.rs"]
+mod rules;

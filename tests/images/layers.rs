@@ -1,0 +1,249 @@
+//! Layers are unpacked as their authors meant them, and stack up under overlayfs.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::process::Command;
+
+use super::fixture::*;
+use tar::EntryType;
+
+fn xattr(path: &Path, key: &str) -> Option<Vec<u8>> {
+    let program = "import os,sys; sys.stdout.buffer.write(os.getxattr(sys.argv[1], sys.argv[2], follow_symlinks=False))";
+    let output = Command::new("python3")
+        .args(["-c", program])
+        .arg(path)
+        .arg(key)
+        .output()
+        .expect("apt-get install python3");
+    output.status.success().then_some(output.stdout)
+}
+
+#[test]
+fn owners_modes_times_links_devices_and_attributes_are_kept() {
+    let room = Room::new("metadata");
+    let mut setuid = header(EntryType::Regular, "bin/su", 2);
+    setuid.set_mode(0o6755);
+    setuid.set_uid(12345);
+    setuid.set_gid(54321);
+    setuid.set_cksum();
+    let mut null = header(EntryType::Char, "dev/null", 0);
+    null.set_device_major(1).unwrap();
+    null.set_device_minor(3).unwrap();
+    null.set_cksum();
+    let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let long = format!("deep/{}/{}", "a".repeat(200), "b".repeat(200));
+    let layer = Layer::default()
+        .dir("./")
+        .dir("bin/")
+        .raw(&setuid, b"su")
+        .link(EntryType::Link, "bin/su2", "bin/su")
+        .link(EntryType::Link, "/bin/su3", "./bin/su")
+        .link(EntryType::Symlink, "bin/sh", "/does/not/exist")
+        .dir("dev")
+        .raw(&null, b"")
+        .raw(&header(EntryType::Fifo, "dev/fifo", 0), b"")
+        .pax(&[
+            ("SCHILY.xattr.security.capability", &capability),
+            ("SCHILY.xattr.user.note", b"a\nb\0c"),
+            ("mtime", b"1600000000.5"),
+        ])
+        .file("bin/ping", b"ping")
+        .pax(&[
+            ("path", long.as_bytes()),
+            ("SCHILY.xattr.trusted.overlay.redirect", b"/etc"),
+        ])
+        .file("short", b"long")
+        .file("twice", b"first")
+        .file("twice", b"second")
+        .dir("swap")
+        .file("swap/inside", b"x")
+        .file("swap", b"a file now")
+        .file("swap2", b"a file")
+        .dir("swap2")
+        .file("swap2/inside", b"y")
+        .tar();
+    let image = room.image(&room.write("a.tar", &docker_archive(&[layer])));
+    let root = &image.layers[0];
+    let meta = |name: &str| std::fs::symlink_metadata(root.join(name)).unwrap();
+    let su = meta("bin/su");
+    assert_eq!(
+        (su.mode() & 0o7777, su.uid(), su.gid()),
+        (0o6755, 12345, 54321)
+    );
+    assert_eq!(
+        (su.ino(), su.ino()),
+        (meta("bin/su2").ino(), meta("bin/su3").ino())
+    );
+    assert_eq!(
+        std::fs::read_link(root.join("bin/sh")).unwrap(),
+        Path::new("/does/not/exist")
+    );
+    assert_eq!(meta("dev/null").rdev(), 0x103);
+    assert!(meta("dev/fifo").file_type().is_fifo());
+    assert_eq!(
+        (meta("bin/ping").mtime(), meta("bin/ping").mtime_nsec()),
+        (1_600_000_000, 500_000_000)
+    );
+    assert_eq!(meta("bin").mtime(), 1_700_000_000);
+    assert_eq!(
+        xattr(&root.join("bin/ping"), "user.note").unwrap(),
+        b"a\nb\0c"
+    );
+    assert_eq!(
+        xattr(&root.join("bin/ping"), "security.capability").unwrap(),
+        capability
+    );
+    assert_eq!(std::fs::read(root.join(&long)).unwrap(), b"long");
+    assert_eq!(xattr(&root.join(&long), "trusted.overlay.redirect"), None);
+    assert_eq!(std::fs::read(root.join("twice")).unwrap(), b"second");
+    assert_eq!(std::fs::read(root.join("swap")).unwrap(), b"a file now");
+    assert_eq!(std::fs::read(root.join("swap2/inside")).unwrap(), b"y");
+}
+
+#[test]
+fn gnu_tars_sparse_files_keep_their_holes() {
+    let room = Room::new("sparse");
+    for format in ["gnu", "posix"] {
+        let dir = room.path(format);
+        std::fs::create_dir_all(&dir).unwrap();
+        let script = "cd $0 && rm -f f && truncate -s 50M f && for i in 1 5 9 13 17 21 25; do printf data$i | dd of=f bs=1M seek=$i conv=notrunc status=none; done && tar --sparse --format=$1 -cf ../$1.tar f";
+        run("sh", &["-c", script, dir.to_str().unwrap(), format]);
+        let layer = std::fs::read(room.path(&format!("{format}.tar"))).unwrap();
+        assert!(layer.len() < 1 << 20);
+        let image = room.image(&room.write("s.tar", &docker_archive(&[layer])));
+        let (made, meant) = (image.layers[0].join("f"), dir.join("f"));
+        assert_eq!(
+            std::fs::read(&made).unwrap(),
+            std::fs::read(&meant).unwrap(),
+            "{format}"
+        );
+        assert!(
+            std::fs::metadata(&made).unwrap().blocks() * 512 < 1 << 20,
+            "{format}"
+        );
+    }
+}
+
+#[test]
+fn whiteouts_work_under_overlayfs() {
+    let room = Room::new("whiteout");
+    let lower = Layer::default()
+        .dir("etc")
+        .file("etc/gone", b"")
+        .file("etc/stays", b"")
+        .dir("opaque")
+        .file("opaque/old", b"")
+        .dir("replaced")
+        .file("replaced/old", b"")
+        .tar();
+    let upper = Layer::default()
+        .dir("etc")
+        .file("etc/.wh.gone", b"")
+        .dir("opaque")
+        .file("opaque/.wh..wh..opq", b"")
+        .file("opaque/new", b"")
+        .file(".wh.replaced", b"")
+        .dir("replaced")
+        .file("replaced/new", b"")
+        .tar();
+    // The same layer a second time: overlayfs refuses a directory given twice.
+    let image = room.image(&room.write("a.tar", &docker_archive(&[lower, upper.clone(), upper])));
+    assert_eq!(image.layers.len(), 2);
+    let gone = std::fs::symlink_metadata(image.layers[0].join("etc/gone")).unwrap();
+    assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
+    let merged = room.path("merged");
+    std::fs::create_dir(&merged).unwrap();
+    let lowers: Vec<_> = image.layers.iter().map(|l| l.to_str().unwrap()).collect();
+    run(
+        "mount",
+        &[
+            "-t",
+            "overlay",
+            "-o",
+            &format!("ro,lowerdir={}", lowers.join(":")),
+            "none",
+            merged.to_str().unwrap(),
+        ],
+    );
+    let list = |dir: &str| {
+        let mut names: Vec<_> = std::fs::read_dir(merged.join(dir))
+            .unwrap()
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let seen = (list("etc"), list("opaque"), list("replaced"));
+    run("umount", &[merged.to_str().unwrap()]);
+    assert_eq!(seen.0, ["stays"]);
+    assert_eq!(seen.1, ["new"]);
+    assert_eq!(seen.2, ["new"]);
+}
+
+#[test]
+fn what_umoci_packs_is_what_we_unpack() {
+    let room = Room::new("umoci");
+    let script = r#"cd $0
+umoci init --layout u; umoci new --image u:v1
+umoci unpack --image u:v1 b1 >/dev/null 2>&1
+mkdir -p b1/rootfs/etc/dir; echo a >b1/rootfs/etc/a; echo b >b1/rootfs/etc/dir/b; ln b1/rootfs/etc/a b1/rootfs/hard
+chmod 4711 b1/rootfs/etc/a; chown 7:8 b1/rootfs/etc/dir; mknod b1/rootfs/zero c 1 5; python3 -c 'import os; os.setxattr("b1/rootfs/etc/a", "user.x", b"y")'
+umoci repack --image u:v2 b1 >/dev/null 2>&1; rm -rf b1
+umoci unpack --image u:v2 b2 >/dev/null 2>&1
+rm -r b2/rootfs/etc/dir b2/rootfs/hard; echo n >b2/rootfs/etc/new
+umoci repack --image u:v3 b2 >/dev/null 2>&1
+umoci config --image u:v3 --config.cmd /bin/x --config.user 7:8 --config.env A=b --config.label k=v"#;
+    run("sh", &["-ec", script, room.0.to_str().unwrap()]);
+    room.import(&room.path("u")).unwrap();
+    let image = room
+        .open()
+        .lookup("u:v3")
+        .unwrap()
+        .expect("named by directory and tag");
+    assert_eq!(image.config.user.as_deref(), Some("7:8"));
+    assert!(image.config.env.contains(&"A=b".to_owned()));
+    assert_eq!(image.layers.len(), 2);
+    let (top, base) = (&image.layers[0], &image.layers[1]);
+    let a = std::fs::metadata(base.join("etc/a")).unwrap();
+    assert_eq!((a.mode() & 0o7777, a.nlink()), (0o4711, 2));
+    assert_eq!(xattr(&base.join("etc/a"), "user.x").unwrap(), b"y");
+    assert_eq!(std::fs::metadata(base.join("etc/dir")).unwrap().uid(), 7);
+    for hidden in ["etc/dir", "hard"] {
+        assert!(
+            std::fs::symlink_metadata(top.join(hidden))
+                .unwrap()
+                .file_type()
+                .is_char_device()
+        );
+    }
+    assert!(top.join("etc/new").is_file());
+}
+
+#[test]
+fn an_image_of_150_layers_is_imported_with_little_memory() {
+    let room = Room::new("many");
+    let mut layers: Vec<_> = (0..149)
+        .map(|i| Layer::default().file(&format!("f{i}"), b"x").tar())
+        .collect();
+    layers.push(Layer::default().file("big", &vec![7; 64 << 20]).tar());
+    let archive = room.write("a.tar", &docker_archive(&layers));
+    // GNU time is not everywhere; the shell's child statistics are.
+    let program = "import resource,subprocess,sys; subprocess.run(sys.argv[1:],check=True,stdout=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
+    let output = Command::new("python3")
+        .args(["-c", program])
+        .arg(exe())
+        .args(["image-worker", "import", "--store"])
+        .args([room.store(), archive])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let peak_kb: u64 = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    println!("peak memory of the worker: {peak_kb} kB for an archive of 64 MiB and 150 layers");
+    assert!(peak_kb < 32 << 10, "{peak_kb} kB");
+    let image = room.open().lookup("test:1").unwrap().unwrap();
+    assert_eq!(image.layers.len(), 150);
+    assert!(image.layers[0].join("big").is_file());
+}

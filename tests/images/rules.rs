@@ -1,0 +1,145 @@
+//! Names, removal, pruning and preload directories.
+
+use std::collections::BTreeSet;
+
+use super::fixture::*;
+use coracle::effects::image::{ImageError, ImportOptions, preload};
+
+fn two_images(room: &Room) -> (String, String) {
+    let shared = Layer::default().file("shared", b"s").tar();
+    let one = docker_archive(&[shared.clone(), Layer::default().file("one", b"1").tar()]);
+    let two = docker_archive(&[shared, Layer::default().file("two", b"2").tar()]);
+    let named = |name: &str| ImportOptions {
+        name: Some(name.to_owned()),
+        ..Default::default()
+    };
+    let one = room
+        .import_with(&room.write("one.tar", &one), &named("one:1"))
+        .unwrap();
+    let two = room
+        .import_with(&room.write("two.tar", &two), &named("two:1"))
+        .unwrap();
+    (one[0].id.clone(), two[0].id.clone())
+}
+
+#[test]
+fn importing_again_changes_nothing_and_names_move() {
+    let room = Room::new("again");
+    let (one, two) = two_images(&room);
+    let before = room.open().list().unwrap();
+    two_images(&room);
+    assert_eq!(room.open().list().unwrap(), before);
+    let options = ImportOptions {
+        name: Some("one:1".to_owned()),
+        ..Default::default()
+    };
+    room.import_with(&room.path("two.tar"), &options).unwrap();
+    let store = room.open();
+    assert_eq!(store.lookup("one:1").unwrap().unwrap().id, two);
+    assert!(store.lookup(&one).unwrap().unwrap().names.is_empty());
+    assert_eq!(store.lookup(&one[7..15]).unwrap().unwrap().id, one);
+    assert_eq!(store.lookup("nothing:here").unwrap(), None);
+    let pruned = store.prune(&BTreeSet::new(), false).unwrap();
+    assert_eq!(pruned.deleted, [one]);
+}
+
+#[test]
+fn removal_untags_then_deletes_and_spares_what_is_shared_or_in_use() {
+    let room = Room::new("remove");
+    let (one, two) = two_images(&room);
+    let store = room.open();
+    let in_use = BTreeSet::from([one.clone()]);
+    let nobody = BTreeSet::new();
+    assert!(matches!(
+        store.remove("one:1", &in_use),
+        Err(ImageError::InUse { .. })
+    ));
+    assert!(matches!(
+        store.remove("three:1", &nobody),
+        Err(ImageError::NotFound { .. })
+    ));
+    room.import_with(
+        &room.path("one.tar"),
+        &ImportOptions {
+            name: Some("uno:1".to_owned()),
+            ..Default::default()
+        },
+    )
+    .unwrap();
+    assert!(matches!(
+        store.remove(&one, &nobody),
+        Err(ImageError::SeveralNames { .. })
+    ));
+    let removed = store.remove("uno:1", &in_use).unwrap();
+    assert_eq!((removed.untagged.len(), removed.deleted), (1, None));
+    assert_eq!(store.remove(&one, &nobody).unwrap().deleted, Some(one));
+    let left = store.lookup("two:1").unwrap().unwrap();
+    assert_eq!(left.id, two);
+    assert!(left.layers.iter().all(|layer| layer.is_dir()));
+    assert_eq!(
+        std::fs::read_dir(room.store().join("layers"))
+            .unwrap()
+            .count(),
+        2
+    );
+    assert_eq!(
+        store
+            .prune(&BTreeSet::from([two.clone()]), true)
+            .unwrap()
+            .deleted,
+        Vec::<String>::new()
+    );
+    assert_eq!(store.prune(&nobody, true).unwrap().deleted, [two]);
+    room.assert_empty();
+}
+
+#[test]
+fn preload_directories_are_imported_once_and_never_pruned() {
+    let room = Room::new("preload");
+    let dir = room.path("images");
+    std::fs::create_dir(&dir).unwrap();
+    let archive = docker_archive(&[Layer::default().file("a", b"a").tar()]);
+    std::fs::write(dir.join("a.tar"), &archive).unwrap();
+    for ignored in [".hidden.tar", "b.tar.part", "c.tar~", "README"] {
+        std::fs::write(dir.join(ignored), &archive[..20]).unwrap();
+    }
+    let dirs = [dir.clone(), room.path("absent")];
+    let store = room.open();
+    let found = preload::scan(&dirs);
+    let pending = preload::pending(&store, &found).unwrap();
+    assert_eq!(pending.len(), 1);
+    let options = ImportOptions {
+        preloaded: true,
+        name: None,
+    };
+    room.import_with(&pending[0].path, &options).unwrap();
+    assert_eq!(preload::pending(&store, &preload::scan(&dirs)).unwrap(), []);
+    let image = store.lookup("test:1").unwrap().unwrap();
+    assert!(image.preloaded);
+    assert_eq!(
+        store.prune(&BTreeSet::new(), true).unwrap().deleted,
+        Vec::<String>::new()
+    );
+    // A removed image comes back, a changed file is imported anew, a vanished one is no reason to keep an image.
+    store.remove("test:1", &BTreeSet::new()).unwrap();
+    assert_eq!(
+        preload::pending(&store, &preload::scan(&dirs))
+            .unwrap()
+            .len(),
+        1
+    );
+    room.import_with(&pending[0].path, &options).unwrap();
+    std::fs::write(dir.join("a.tar"), &archive).unwrap();
+    assert_eq!(
+        preload::pending(&store, &preload::scan(&dirs))
+            .unwrap()
+            .len(),
+        1
+    );
+    std::fs::remove_file(dir.join("a.tar")).unwrap();
+    preload::forget_missing(&store, &preload::scan(&dirs)).unwrap();
+    assert_eq!(
+        store.prune(&BTreeSet::new(), true).unwrap().deleted,
+        [image.id]
+    );
+}
