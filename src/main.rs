@@ -1,2 +1,7 @@
-//! A signpost: which face of coracle was asked for?
-fn main() {}
+//! A signpost: which face of coracle was asked for? The faces that must be alone in their process come first.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    coracle::cli::main(std::env::args_os())
+}
