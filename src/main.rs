@@ -11,10 +11,10 @@ fn main() -> ExitCode {
             let config = args.next().unwrap_or_default();
             match coracle::shim::run(Path::new(&config)) {
                 Ok(()) => ExitCode::SUCCESS,
-                Err(error) => coracle::cli::fail(&error, None),
+                Err(error) => coracle::cli::fail(&error),
             }
         }
         Some(face) if face == "image-worker" => coracle::effects::image::worker::run(args),
-        _ => coracle::cli::main(),
+        _ => coracle::cli::main(std::env::args_os()),
     }
 }

@@ -18,19 +18,30 @@ fn main_status(pod: &Value) -> &Value {
 /// Process id of the pod's first process, from its shim's record.
 fn pid_of(agent: &Agent, pod: &Value) -> i64 {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
-    let record = fs::read_to_string(agent.root.join(format!("run/pods/{uid}/records/main.json"))).expect("a record");
-    serde_json::from_str::<Value>(&record).expect("JSON")["pid"].as_i64().expect("pid")
+    let record = fs::read_to_string(agent.root.join(format!("run/pods/{uid}/records/main.json")))
+        .expect("a record");
+    serde_json::from_str::<Value>(&record).expect("JSON")["pid"]
+        .as_i64()
+        .expect("pid")
 }
 
 #[test]
 fn a_file_becomes_a_running_pod_and_goes_without_a_trace() {
     let agent = Agent::start();
-    agent.write("web.yaml", &shell_pod("web", &format!("echo hello; {SLEEP}"), "", ""));
+    agent.write(
+        "web.yaml",
+        &shell_pod("web", &format!("echo hello; {SLEEP}"), "", ""),
+    );
     let pod = agent.wait_running("web");
     assert_eq!(pod["status"]["phase"], "Running");
     assert_eq!(pod["status"]["qosClass"], "BestEffort");
     let ready = pod["status"]["conditions"].as_array().expect("conditions");
-    assert!(ready.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"), "{ready:?}");
+    assert!(
+        ready
+            .iter()
+            .any(|c| c["type"] == "Ready" && c["status"] == "True"),
+        "{ready:?}"
+    );
     assert_eq!(agent.ok(&["logs", "web"]), "hello\n");
     assert!(agent.ok(&["get", "pods"]).contains("Running"));
     agent.remove("web.yaml");
@@ -41,14 +52,23 @@ fn a_file_becomes_a_running_pod_and_goes_without_a_trace() {
 #[test]
 fn a_crashing_container_restarts_at_once_then_backs_off() {
     let agent = Agent::start();
-    agent.write("crash.yaml", &shell_pod("crash", "echo run; exit 7", "", ""));
+    agent.write(
+        "crash.yaml",
+        &shell_pod("crash", "echo run; exit 7", "", ""),
+    );
     let pod = agent.wait_pod("crash", |pod| {
-        main_status(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff" && main_status(pod)["restartCount"] == 1
+        main_status(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+            && main_status(pod)["restartCount"] == 1
     });
     let status = main_status(&pod);
     assert_eq!(status["lastState"]["terminated"]["exitCode"], 7);
-    let message = status["state"]["waiting"]["message"].as_str().expect("a message");
-    assert!(message.starts_with("back-off 10s restarting failed container=main pod=crash_default("), "{message}");
+    let message = status["state"]["waiting"]["message"]
+        .as_str()
+        .expect("a message");
+    assert!(
+        message.starts_with("back-off 10s restarting failed container=main pod=crash_default("),
+        "{message}"
+    );
     assert_eq!(pod["status"]["phase"], "Running");
     assert!(agent.ok(&["get", "pods"]).contains("CrashLoopBackOff"));
     assert_eq!(agent.ok(&["logs", "crash", "--previous"]), "run\n");
@@ -58,7 +78,10 @@ fn a_crashing_container_restarts_at_once_then_backs_off() {
 fn pods_do_not_notice_that_their_agent_was_killed() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
-    agent.write("done.yaml", &shell_pod("done", "exit 3", "  restartPolicy: Never\n", ""));
+    agent.write(
+        "done.yaml",
+        &shell_pod("done", "exit 3", "  restartPolicy: Never\n", ""),
+    );
     let before = agent.wait_running("a");
     let finished = agent.wait_phase("done", "Failed");
     let pid = pid_of(&agent, &before);
@@ -69,7 +92,11 @@ fn pods_do_not_notice_that_their_agent_was_killed() {
         assert_eq!(main_status(&after)["restartCount"], 0);
         assert_eq!(after["status"]["startTime"], before["status"]["startTime"]);
         let still = agent.wait_phase("done", "Failed");
-        assert_eq!(main_status(&still)["state"], main_status(&finished)["state"], "a finished pod does not run again");
+        assert_eq!(
+            main_status(&still)["state"],
+            main_status(&finished)["state"],
+            "a finished pod does not run again"
+        );
     }
     agent.remove("a.yaml");
     agent.wait_gone("a");
@@ -93,7 +120,10 @@ fn a_pod_removed_while_no_agent_ran_is_stopped_gracefully_by_the_next() {
     agent.remove("a.yaml");
     agent.launch();
     agent.wait_gone("a");
-    assert!(fs::read_to_string(kept).expect("kept").contains(" bye\n"), "the container had time to say good-bye");
+    assert!(
+        fs::read_to_string(kept).expect("kept").contains(" bye\n"),
+        "the container had time to say good-bye"
+    );
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
@@ -103,14 +133,30 @@ fn a_pod_whose_shim_was_killed_starts_again() {
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let before = agent.wait_running("a");
     let uid = before["metadata"]["uid"].as_str().expect("uid");
-    let shim = agent.cgroup_file("memory", &format!("besteffort/pod{uid}/shim"), "cgroup.procs");
-    let shim: i32 = shim.lines().next().expect("the shim is in its cgroup").parse().expect("pid");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), Signal::SIGKILL).expect("the shim is there");
+    let shim = agent.cgroup_file(
+        "memory",
+        &format!("besteffort/pod{uid}/shim"),
+        "cgroup.procs",
+    );
+    let shim: i32 = shim
+        .lines()
+        .next()
+        .expect("the shim is in its cgroup")
+        .parse()
+        .expect("pid");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), Signal::SIGKILL)
+        .expect("the shim is there");
     let after = agent.wait_pod("a", |pod| {
         main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
     });
-    assert_eq!(main_status(&after)["lastState"]["terminated"]["exitCode"], 137);
-    assert_eq!(main_status(&after)["lastState"]["terminated"]["reason"], "ContainerStatusUnknown");
+    assert_eq!(
+        main_status(&after)["lastState"]["terminated"]["exitCode"],
+        137
+    );
+    assert_eq!(
+        main_status(&after)["lastState"]["terminated"]["reason"],
+        "ContainerStatusUnknown"
+    );
     agent.remove("a.yaml");
     agent.wait_gone("a");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
@@ -121,7 +167,10 @@ fn a_broken_edit_leaves_the_pod_alone_even_across_an_agent_restart() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let pid = pid_of(&agent, &agent.wait_running("a"));
-    agent.write("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  contaners: []\n");
+    agent.write(
+        "a.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  contaners: []\n",
+    );
     agent.write("marker.yaml", &shell_pod("marker", SLEEP, "", ""));
     agent.wait_running("marker");
     let files = agent.ok(&["get", "files"]);
@@ -130,7 +179,11 @@ fn a_broken_edit_leaves_the_pod_alone_even_across_an_agent_restart() {
     assert!(files.contains("did you mean `containers`?"), "{files}");
     assert_eq!(pid_of(&agent, &agent.wait_running("a")), pid);
     agent.kill_and_restart();
-    assert_eq!(pid_of(&agent, &agent.wait_running("a")), pid, "nor does an agent that never saw the good version");
+    assert_eq!(
+        pid_of(&agent, &agent.wait_running("a")),
+        pid,
+        "nor does an agent that never saw the good version"
+    );
 }
 
 #[test]
@@ -142,7 +195,10 @@ fn the_second_file_with_a_pods_name_is_refused_with_both_names() {
     agent.write("marker.yaml", &shell_pod("marker", SLEEP, "", ""));
     agent.wait_running("marker");
     let files = agent.ok(&["get", "files", "-o", "json"]);
-    assert!(files.contains("a.yaml: pod `default/same` is already defined by `b.yaml`"), "{files}");
+    assert!(
+        files.contains("a.yaml: pod `default/same` is already defined by `b.yaml`"),
+        "{files}"
+    );
     assert_eq!(pid_of(&agent, &agent.wait_running("same")), pid);
 }
 
@@ -151,9 +207,13 @@ fn an_edit_replaces_the_pod_after_the_old_one_has_ended() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let old = agent.wait_running("a");
-    agent.write("a.yaml", &shell_pod("a", &format!("echo new; {SLEEP}"), "", ""));
+    agent.write(
+        "a.yaml",
+        &shell_pod("a", &format!("echo new; {SLEEP}"), "", ""),
+    );
     let new = agent.wait_pod("a", |pod| {
-        pod["metadata"]["uid"] != old["metadata"]["uid"] && !main_status(pod)["state"]["running"].is_null()
+        pod["metadata"]["uid"] != old["metadata"]["uid"]
+            && !main_status(pod)["state"]["running"].is_null()
     });
     assert_eq!(main_status(&new)["restartCount"], 0);
     assert_eq!(agent.ok(&["logs", "a"]), "new\n");
@@ -174,7 +234,15 @@ fn a_deleted_pod_starts_again_because_its_file_is_still_there() {
 #[test]
 fn a_container_that_ignores_term_is_killed_after_its_grace() {
     let agent = Agent::start();
-    agent.write("a.yaml", &shell_pod("a", "trap '' TERM; echo up; while :; do sleep 1; done", "", ""));
+    agent.write(
+        "a.yaml",
+        &shell_pod(
+            "a",
+            "trap '' TERM; echo up; while :; do sleep 1; done",
+            "",
+            "",
+        ),
+    );
     agent.wait_running("a");
     agent.remove("a.yaml");
     agent.wait_gone("a");
@@ -189,12 +257,18 @@ fn restart_policies_end_pods_as_on_a_kubelet() {
         ("bad", "Never", "exit 9", "Failed"),
         ("once", "OnFailure", "exit 0", "Succeeded"),
     ] {
-        agent.write(&format!("{name}.yaml"), &shell_pod(name, script, &format!("  restartPolicy: {policy}\n"), ""));
+        agent.write(
+            &format!("{name}.yaml"),
+            &shell_pod(name, script, &format!("  restartPolicy: {policy}\n"), ""),
+        );
         let pod = agent.wait_phase(name, phase);
         assert_eq!(main_status(&pod)["restartCount"], 0, "{name}");
     }
     let table = agent.ok(&["get", "pods"]);
-    assert!(table.contains("Completed") && table.contains("Error"), "{table}");
+    assert!(
+        table.contains("Completed") && table.contains("Error"),
+        "{table}"
+    );
 }
 
 #[test]
@@ -203,11 +277,19 @@ fn an_image_that_is_not_there_is_named_with_the_way_out_and_found_once_imported(
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let never = shell_pod("never", SLEEP, "", "    imagePullPolicy: Never\n");
     agent.write("never.yaml", &never);
-    let pod = agent.wait_pod("a", |pod| main_status(pod)["state"]["waiting"]["reason"] == "ErrImagePull");
+    let pod = agent.wait_pod("a", |pod| {
+        main_status(pod)["state"]["waiting"]["reason"] == "ErrImagePull"
+    });
     let message = main_status(&pod)["state"]["waiting"]["message"].to_string();
     assert!(message.contains("coracle image import"), "{message}");
-    agent.wait_pod("never", |pod| main_status(pod)["state"]["waiting"]["reason"] == "ErrImageNeverPull");
-    agent.ok(&["image", "import", common::archive().to_str().expect("utf-8")]);
+    agent.wait_pod("never", |pod| {
+        main_status(pod)["state"]["waiting"]["reason"] == "ErrImageNeverPull"
+    });
+    agent.ok(&[
+        "image",
+        "import",
+        common::archive().to_str().expect("utf-8"),
+    ]);
     agent.wait_running("a");
     agent.wait_running("never");
     assert!(agent.ok(&["get", "images"]).contains("busybox"));
@@ -230,11 +312,26 @@ fn exec_runs_as_the_container_does_and_returns_the_commands_code() {
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", security));
     agent.wait_running("a");
     assert_eq!(agent.ok(&["exec", "a", "--", "id", "-u"]), "1000\n");
-    assert_eq!(agent.cli(&["exec", "a", "--", "sh", "-c", "exit 42"]).status.code(), Some(42));
+    assert_eq!(
+        agent
+            .cli(&["exec", "a", "--", "sh", "-c", "exit 42"])
+            .status
+            .code(),
+        Some(42)
+    );
     let status = agent.ok(&["exec", "a", "--", "cat", "/proc/self/status"]);
-    assert!(status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"), "{status}");
+    assert!(
+        status.contains("Seccomp:\t2") && status.contains("NoNewPrivs:\t1"),
+        "{status}"
+    );
     assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
-    assert_eq!(agent.cli(&["exec", "a", "--", "no-such-program"]).status.code(), Some(127));
+    assert_eq!(
+        agent
+            .cli(&["exec", "a", "--", "no-such-program"])
+            .status
+            .code(),
+        Some(127)
+    );
     let mut child = coracle()
         .args(["exec", "-i", "a", "--", "cat"])
         .env("CORACLE_SOCKET", agent.socket())
@@ -242,8 +339,12 @@ fn exec_runs_as_the_container_does_and_returns_the_commands_code() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("coracle runs");
-    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"through and back").expect("written");
-    assert_eq!(child.wait_with_output().expect("ends").stdout, b"through and back");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), b"through and back")
+        .expect("written");
+    assert_eq!(
+        child.wait_with_output().expect("ends").stdout,
+        b"through and back"
+    );
 }
 
 #[test]
@@ -280,7 +381,8 @@ fn a_container_is_confined_as_the_manifest_says() {
 #[test]
 fn limits_are_in_the_cgroups_of_pod_and_container() {
     let agent = Agent::start();
-    let limits = "    resources: {limits: {cpu: 500m, memory: 64Mi}, requests: {cpu: 100m, memory: 32Mi}}\n";
+    let limits =
+        "    resources: {limits: {cpu: 500m, memory: 64Mi}, requests: {cpu: 100m, memory: 32Mi}}\n";
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", limits));
     let pod = agent.wait_running("a");
     assert_eq!(pod["status"]["qosClass"], "Burstable");
@@ -289,7 +391,10 @@ fn limits_are_in_the_cgroups_of_pod_and_container() {
     let container = format!("{pod_group}/c-main");
     if std::path::Path::new("/sys/fs/cgroup/memory").is_dir() {
         for group in [&pod_group, &container] {
-            assert_eq!(agent.cgroup_file("memory", group, "memory.limit_in_bytes"), "67108864");
+            assert_eq!(
+                agent.cgroup_file("memory", group, "memory.limit_in_bytes"),
+                "67108864"
+            );
             assert_eq!(agent.cgroup_file("cpu", group, "cpu.cfs_quota_us"), "50000");
             assert_eq!(agent.cgroup_file("cpu", group, "cpu.shares"), "102");
         }
@@ -306,7 +411,10 @@ fn a_container_over_its_memory_limit_is_shown_as_oom_killed() {
     let agent = Agent::start();
     let limits = "    resources: {limits: {memory: 16Mi}}\n";
     let hog = "x=a; while :; do x=$x$x; done";
-    agent.write("hog.yaml", &shell_pod("hog", hog, "  restartPolicy: Never\n", limits));
+    agent.write(
+        "hog.yaml",
+        &shell_pod("hog", hog, "  restartPolicy: Never\n", limits),
+    );
     let pod = agent.wait_phase("hog", "Failed");
     let terminated = &main_status(&pod)["state"]["terminated"];
     assert_eq!(terminated["reason"], "OOMKilled", "{terminated}");
@@ -337,13 +445,28 @@ fn containers_share_volumes_network_and_shared_memory() {
     agent.write("two.yaml", &manifest);
     agent.wait_running("two");
     let log = follow_until(&agent, &["logs", "-f", "two", "-c", "main"], "done");
-    for expected in ["one", "two", "three", "four", "host data", "kayak", "1024", "refused"] {
-        assert!(log.lines().any(|line| line == expected), "no `{expected}` in:\n{log}");
+    for expected in [
+        "one",
+        "two",
+        "three",
+        "four",
+        "host data",
+        "kayak",
+        "1024",
+        "refused",
+    ] {
+        assert!(
+            log.lines().any(|line| line == expected),
+            "no `{expected}` in:\n{log}"
+        );
     }
     agent.remove("two.yaml");
     agent.wait_gone("two");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
-    assert_eq!(fs::read_to_string(host.join("sub/from-host")).expect("untouched"), "host data");
+    assert_eq!(
+        fs::read_to_string(host.join("sub/from-host")).expect("untouched"),
+        "host data"
+    );
 }
 
 /// Reads a command's output until a line equals `last`, then kills it.
@@ -379,13 +502,25 @@ fn a_sub_path_cannot_leave_its_volume() {
         "    volumeMounts: [{{name: v, mountPath: /v, subPath: link}}]\n  volumes: [{{name: v, hostPath: {{path: {}}}}}]\n",
         host.display()
     );
-    agent.write("a.yaml", &shell_pod("a", "ls /v | head; cat /v/passwd; echo end; exec sleep 1000", "", &more));
+    agent.write(
+        "a.yaml",
+        &shell_pod(
+            "a",
+            "ls /v | head; cat /v/passwd; echo end; exec sleep 1000",
+            "",
+            &more,
+        ),
+    );
     let pod = agent.wait_pod("a", |pod| {
-        !main_status(pod)["state"]["running"].is_null() || main_status(pod)["state"]["waiting"]["message"].is_string()
+        !main_status(pod)["state"]["running"].is_null()
+            || main_status(pod)["state"]["waiting"]["message"].is_string()
     });
     if !main_status(&pod)["state"]["running"].is_null() {
         let log = follow_until(&agent, &["logs", "-f", "a"], "end");
-        assert!(!log.contains("root:"), "the node's /etc shows through:\n{log}");
+        assert!(
+            !log.contains("root:"),
+            "the node's /etc shows through:\n{log}"
+        );
     }
 }
 
@@ -399,7 +534,11 @@ fn a_host_path_of_the_wrong_type_is_refused_in_the_kubelets_words() {
     let found = "hostPath type check failed: /proc/version is not a directory";
     let deadline = std::time::Instant::now() + PATIENCE;
     while !agent.ok(&["get", "events"]).contains(found) {
-        assert!(std::time::Instant::now() < deadline, "{}", agent.ok(&["get", "events"]));
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{}",
+            agent.ok(&["get", "events"])
+        );
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -416,7 +555,11 @@ fn a_second_agent_on_the_same_directories_refuses() {
 #[test]
 fn an_agent_that_is_told_to_stops_its_pods_when_it_ends() {
     let agent = Agent::start_with(&["--stop-pods-on-exit"]);
-    agent.ok(&["image", "import", common::archive().to_str().expect("utf-8")]);
+    agent.ok(&[
+        "image",
+        "import",
+        common::archive().to_str().expect("utf-8"),
+    ]);
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
     agent.signal(Signal::SIGINT);
@@ -431,7 +574,10 @@ fn an_agent_that_ends_leaves_its_pods_running() {
     let pid = pid_of(&agent, &agent.wait_running("a"));
     agent.signal(Signal::SIGTERM);
     assert!(agent.wait().success());
-    assert!(fs::metadata(format!("/proc/{pid}")).is_ok(), "the container runs on");
+    assert!(
+        fs::metadata(format!("/proc/{pid}")).is_ok(),
+        "the container runs on"
+    );
     agent.launch();
     assert_eq!(pid_of(&agent, &agent.wait_running("a")), pid);
 }
@@ -440,7 +586,10 @@ fn an_agent_that_ends_leaves_its_pods_running() {
 fn agents_and_shims_killed_at_random_moments_leave_everything_in_order() {
     let agent = Agent::start();
     for index in 0..4 {
-        agent.write(&format!("p{index}.yaml"), &shell_pod(&format!("p{index}"), SLEEP, "", ""));
+        agent.write(
+            &format!("p{index}.yaml"),
+            &shell_pod(&format!("p{index}"), SLEEP, "", ""),
+        );
     }
     // A fixed sequence of pauses: a failure can be repeated.
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
@@ -450,7 +599,10 @@ fn agents_and_shims_killed_at_random_moments_leave_everything_in_order() {
         random ^= random << 17;
         std::thread::sleep(Duration::from_millis(random % 60)); // The moment of the kill is the test's input.
         if round % 3 == 0 {
-            agent.write("p0.yaml", &shell_pod("p0", &format!("echo {round}; {SLEEP}"), "", ""));
+            agent.write(
+                "p0.yaml",
+                &shell_pod("p0", &format!("echo {round}; {SLEEP}"), "", ""),
+            );
         }
         agent.kill_and_restart();
     }
@@ -459,7 +611,11 @@ fn agents_and_shims_killed_at_random_moments_leave_everything_in_order() {
     }
     for index in 1..4 {
         let pod = agent.pod(&format!("p{index}"));
-        assert_eq!(main_status(&pod)["restartCount"], 0, "an agent's death is no reason to restart: {pod:#}");
+        assert_eq!(
+            main_status(&pod)["restartCount"],
+            0,
+            "an agent's death is no reason to restart: {pod:#}"
+        );
     }
     for index in 0..4 {
         agent.remove(&format!("p{index}.yaml"));

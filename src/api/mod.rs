@@ -36,5 +36,6 @@ pub use events::{EventRecord, EventType, ObjectKind};
 pub use files::{FileState, FileStatus};
 pub use listen::listen;
 pub use metrics::{Metric, MetricKind};
+pub(crate) use query::encode;
 pub use server::{Context, serve};
 pub use store::Store;

@@ -1,28 +1,113 @@
-//! What does a person type?
+//! What does a person type? One function a command; each talks to the agent through [`client`] and prints.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "printing is what this room is for"
+)]
+
+pub mod args;
+pub mod client;
+mod delete;
+mod describe;
+mod doctor;
+pub mod error;
+mod exec;
+mod get;
+mod image;
+mod jsonpath;
+mod logs;
+mod node_run;
+mod table;
+pub mod validate;
+mod version;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
-pub fn main() -> ExitCode {
-    let mut a = std::env::args().skip(2);
-    let mut r = crate::node::RunArgs::default();
-    while let Some(f) = a.next() {
-        let mut v = || a.next().unwrap().into();
-        match f.as_str() {
-            "--manifests" => r.manifests = Some(v()),
-            "--root" => r.root = Some(v()),
-            "--run-dir" => r.run_dir = Some(v()),
-            "--log-dir" => r.log_dir = Some(v()),
-            "--preload" => r.preload.push(v()),
-            "--cgroup-parent" => r.cgroup_parent = a.next(),
-            "--node-name" => r.node_name = a.next(),
-            "--stop-pods-on-exit" => r.stop_pods_on_exit = true,
-            _ => {}
+
+use clap::{CommandFactory, Parser};
+
+pub use args::RunArgs;
+use args::{Cli, Command};
+use client::Client;
+use error::{CliError, Result};
+
+/// Runs the command line; prints the error, if any.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    // Rust ignores SIGPIPE; a command whose reader has gone should just end.
+    if let Err(error) = crate::sys::signal::default_sigpipe() {
+        eprintln!("warning: could not reset SIGPIPE: {error}, ignoring");
+    }
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    match dispatch(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(error.exit_code())
         }
     }
-    match crate::node::run(r) {
-        Ok(c) => c,
-        Err(e) => fail(&e, None),
+}
+
+/// Tells an error of a face that is not a command.
+pub fn fail(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("{}", CliError::of(error));
+    ExitCode::FAILURE
+}
+
+fn dispatch(cli: Cli) -> Result<ExitCode> {
+    let client = Client { socket: cli.socket };
+    match cli.command {
+        Command::Run(args) => node_run::run(args),
+        Command::Get(args) => get::run(&client, &args),
+        Command::Describe(args) => describe::run(&client, &args),
+        Command::Logs(args) => logs::run(&client, &args),
+        Command::Exec(args) => exec::run(&client, &args),
+        Command::Delete(args) => delete::run(&client, &args),
+        Command::Image(command) => image::run(&client, command),
+        Command::Validate(args) => validate::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Version(args) => version::run(&client, &args),
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "coracle", &mut io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man => {
+            let page = clap_mangen::Man::new(Cli::command());
+            page.render(&mut io::stdout())
+                .map_err(|e| cannot_write(&e))?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
-pub fn fail(e: &dyn std::error::Error, _hint: Option<&str>) -> ExitCode {
-    eprintln!("error: {}", crate::chain(e));
-    ExitCode::FAILURE
+
+/// Writes to the standard output at once.
+fn put(text: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text)
+        .and_then(|()| out.flush())
+        .map_err(|e| cannot_write(&e))
+}
+
+fn cannot_write(error: &io::Error) -> CliError {
+    CliError::new("could not write to the standard output").because(error)
+}
+
+/// The path of a pod, or of all pods of a namespace.
+fn pod_path(namespace: &str, name: &str) -> String {
+    use crate::api::encode;
+    match name {
+        "" => format!("/api/v1/namespaces/{}/pods", encode(namespace)),
+        name => format!(
+            "/api/v1/namespaces/{}/pods/{}",
+            encode(namespace),
+            encode(name)
+        ),
+    }
 }

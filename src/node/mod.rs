@@ -27,7 +27,7 @@ use crate::plan::{Event, NodeState, Time, plan_pod};
 use crate::spec::{PodKey, PodUid, Stamp, Wall};
 use crate::sys::clock;
 
-pub use start::{RunArgs, StartError, run};
+pub use start::{StartError, run};
 
 /// What the loop waits for.
 #[derive(Debug)]

@@ -48,10 +48,6 @@ impl Links {
             .unwrap_or_default()
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.lock().len()
-    }
-
     pub(super) fn insert(
         &self,
         pod: &PodUid,

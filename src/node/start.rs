@@ -18,6 +18,7 @@ use super::pods::Links;
 use super::watch::Watch;
 use super::{Input, Node, facts, preload, recover};
 use crate::api;
+use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, DEFAULT_FILE};
 use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings};
 use crate::effects::image::{ImageError, ImageStore};
@@ -35,29 +36,6 @@ thread_local! {
 
 /// Events waiting for the loop; senders wait when it is full.
 const INPUT_QUEUE: usize = 1024;
-
-/// What `coracle run` was given; everything not given comes from the settings file or the defaults.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RunArgs {
-    /// Settings file.
-    pub config: Option<PathBuf>,
-    /// Manifest directory or file.
-    pub manifests: Option<PathBuf>,
-    /// State directory.
-    pub root: Option<PathBuf>,
-    /// Runtime directory.
-    pub run_dir: Option<PathBuf>,
-    /// Log directory.
-    pub log_dir: Option<PathBuf>,
-    /// Parent cgroup.
-    pub cgroup_parent: Option<String>,
-    /// Node name.
-    pub node_name: Option<String>,
-    /// Directories of image archives, instead of the default ones.
-    pub preload: Vec<PathBuf>,
-    /// Stop pods before ending.
-    pub stop_pods_on_exit: bool,
-}
 
 /// Why the agent did not come up.
 #[derive(Debug, thiserror::Error)]
@@ -246,9 +224,8 @@ fn serve(
         node_name: config.node_name.clone(),
     };
     super::spawn(async move {
-        if let Err(error) = api::serve(listener, context).await {
-            tracing::error!("the API has ended: {}", crate::chain(&error));
-        }
+        let Err(error) = api::serve(listener, context).await;
+        tracing::error!("the API has ended: {}", crate::chain(&error));
     });
     super::spawn(async move {
         while let Ok(command) = received.recv().await {

@@ -1,5 +1,6 @@
 //! A real agent in directories, cgroups and with an image of its own; gone without a trace when dropped.
-#![allow(dead_code, missing_docs, reason = "each test crate uses a part")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test crate uses a part")]
+#![allow(clippy::print_stderr, reason = "a failing test shows the agent's log")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -31,9 +32,19 @@ pub fn archive() -> &'static Path {
     ARCHIVE.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join(format!("busybox-{}.tar", std::process::id()));
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart/make-image.sh");
-        let made = Command::new("sh").arg(script).arg(&path).arg(IMAGE).output().expect("sh runs");
-        assert!(made.status.success(), "make-image.sh: {}", String::from_utf8_lossy(&made.stderr));
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart/make-image.sh");
+        let made = Command::new("sh")
+            .arg(script)
+            .arg(&path)
+            .arg(IMAGE)
+            .output()
+            .expect("sh runs");
+        assert!(
+            made.status.success(),
+            "make-image.sh: {}",
+            String::from_utf8_lossy(&made.stderr)
+        );
         path
     })
 }
@@ -56,7 +67,10 @@ impl Agent {
 
     /// Starts an agent with more flags and an empty image store.
     pub fn start_with(flags: &[&str]) -> Self {
-        assert!(nix::unistd::geteuid().is_root(), "these tests make containers: run them as root");
+        assert!(
+            nix::unistd::geteuid().is_root(),
+            "these tests make containers: run them as root"
+        );
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("coracle-test-{}-{number}", std::process::id());
         let root = std::env::temp_dir().join(&name);
@@ -64,14 +78,23 @@ impl Agent {
             fs::create_dir_all(root.join(part)).expect("temp dir");
         }
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let agent = Self { root, cgroup: format!("/{name}"), flags, child: Mutex::new(None) };
+        let agent = Self {
+            root,
+            cgroup: format!("/{name}"),
+            flags,
+            child: Mutex::new(None),
+        };
         agent.launch();
         agent
     }
 
     /// Starts the agent (again) and waits until it answers.
     pub fn launch(&self) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.root.join("agent.log")).expect("log");
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.root.join("agent.log"))
+            .expect("log");
         let mut child = self
             .command()
             .stdin(Stdio::null())
@@ -84,7 +107,11 @@ impl Agent {
             if let Some(status) = child.try_wait().expect("own child") {
                 panic!("the agent ended with {status}: {}", self.log());
             }
-            assert!(Instant::now() < deadline, "the agent does not listen: {}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "the agent does not listen: {}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(5)); // No event says that a socket will appear.
         }
         *self.child.lock().expect("lock") = Some(child);
@@ -92,7 +119,12 @@ impl Agent {
 
     pub fn command(&self) -> Command {
         let mut command = coracle();
-        command.arg("run").args(&self.flags).args(["--node-name", "test-node", "--cgroup-parent", &self.cgroup]);
+        command.arg("run").args(&self.flags).args([
+            "--node-name",
+            "test-node",
+            "--cgroup-parent",
+            &self.cgroup,
+        ]);
         for (flag, part) in [
             ("--manifests", "manifests"),
             ("--root", "root"),
@@ -111,7 +143,8 @@ impl Agent {
     }
 
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal).expect("the agent is there");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.pid()), signal)
+            .expect("the agent is there");
     }
 
     /// Waits for the agent's end.
@@ -148,7 +181,11 @@ impl Agent {
 
     /// Runs a client command.
     pub fn cli(&self, args: &[&str]) -> Output {
-        coracle().args(args).env("CORACLE_SOCKET", self.socket()).output().expect("coracle runs")
+        coracle()
+            .args(args)
+            .env("CORACLE_SOCKET", self.socket())
+            .output()
+            .expect("coracle runs")
     }
 
     /// Runs a client command that must succeed; returns its output.
@@ -156,7 +193,11 @@ impl Agent {
         let output = self.cli(args);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "coracle {args:?}: {text}{errors}\nagent:\n{}", self.log());
+        assert!(
+            output.status.success(),
+            "coracle {args:?}: {text}{errors}\nagent:\n{}",
+            self.log()
+        );
         text
     }
 
@@ -166,7 +207,9 @@ impl Agent {
 
     /// Waits, by watching, until the pod is as wanted; returns it.
     pub fn wait_pod(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let path = format!("/api/v1/namespaces/default/pods?watch=true&fieldSelector=metadata.name%3D{name}");
+        let path = format!(
+            "/api/v1/namespaces/default/pods?watch=true&fieldSelector=metadata.name%3D{name}"
+        );
         let mut last = Value::Null;
         for event in self.watch(&path) {
             last = event["object"].clone();
@@ -174,7 +217,10 @@ impl Agent {
                 return last;
             }
         }
-        panic!("pod {name} never got there: {last:#}\nagent:\n{}", self.log());
+        panic!(
+            "pod {name} never got there: {last:#}\nagent:\n{}",
+            self.log()
+        );
     }
 
     /// Waits until no pod has that name.
@@ -185,16 +231,27 @@ impl Agent {
         if list["items"].as_array().is_some_and(Vec::is_empty) {
             return;
         }
-        let version = list["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
-        let path = format!("/api/v1/namespaces/default/pods?watch=true&{selector}&resourceVersion={version}");
-        assert!(self.watch(&path).any(|event| event["type"] == "DELETED"), "pod {name} stays: {}", self.log());
+        let version = list["metadata"]["resourceVersion"]
+            .as_str()
+            .expect("a version")
+            .to_owned();
+        let path = format!(
+            "/api/v1/namespaces/default/pods?watch=true&{selector}&resourceVersion={version}"
+        );
+        assert!(
+            self.watch(&path).any(|event| event["type"] == "DELETED"),
+            "pod {name} stays: {}",
+            self.log()
+        );
     }
 
     pub fn wait_running(&self, name: &str) -> Value {
         self.wait_pod(name, |pod| {
             let statuses = pod["status"]["containerStatuses"].as_array();
             pod["metadata"]["deletionTimestamp"].is_null()
-                && statuses.is_some_and(|all| !all.is_empty() && all.iter().all(|c| !c["state"]["running"].is_null()))
+                && statuses.is_some_and(|all| {
+                    !all.is_empty() && all.iter().all(|c| !c["state"]["running"].is_null())
+                })
         })
     }
 
@@ -219,19 +276,37 @@ impl Agent {
     pub fn request(&self, path: &str) -> (String, String) {
         let mut stream = UnixStream::connect(self.socket()).expect("the agent listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: coracle\r\nConnection: close\r\n\r\n").expect("written");
+        write!(
+            stream,
+            "GET {path} HTTP/1.0\r\nHost: coracle\r\nConnection: close\r\n\r\n"
+        )
+        .expect("written");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
-        (body.to_owned(), head.lines().next().unwrap_or_default().to_owned())
+        (
+            body.to_owned(),
+            head.lines().next().unwrap_or_default().to_owned(),
+        )
     }
 
     /// Where the pod's cgroup lies in the hierarchy of a controller.
     pub fn cgroup_file(&self, controller: &str, below: &str, file: &str) -> String {
         let v1 = Path::new("/sys/fs/cgroup").join(controller);
-        let base = if v1.is_dir() { v1 } else { PathBuf::from("/sys/fs/cgroup") };
-        let path = base.join(self.cgroup.trim_start_matches('/')).join("pods").join(below).join(file);
-        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).trim().to_owned()
+        let base = if v1.is_dir() {
+            v1
+        } else {
+            PathBuf::from("/sys/fs/cgroup")
+        };
+        let path = base
+            .join(self.cgroup.trim_start_matches('/'))
+            .join("pods")
+            .join(below)
+            .join(file);
+        fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+            .trim()
+            .to_owned()
     }
 
     /// Everything that hangs around of this agent's pods: mounts, cgroup folders, processes in them.
@@ -240,14 +315,25 @@ impl Agent {
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc");
         let below = self.root.join("run/pods");
         let below = below.to_str().expect("utf-8");
-        left.extend(mounts.lines().filter(|l| l.contains(&format!("{below}/"))).map(str::to_owned));
+        left.extend(
+            mounts
+                .lines()
+                .filter(|l| l.contains(&format!("{below}/")))
+                .map(str::to_owned),
+        );
         for folder in cgroup_folders(&self.cgroup) {
-            if folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pod") && name != "pods") {
+            if folder
+                .file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("pod") && name != "pods")
+            {
                 left.push(folder.display().to_string());
             }
         }
         for part in ["run/pods", "root/pods", "logs"] {
-            let entries = fs::read_dir(self.root.join(part)).into_iter().flatten().flatten();
+            let entries = fs::read_dir(self.root.join(part))
+                .into_iter()
+                .flatten()
+                .flatten();
             left.extend(entries.map(|entry| entry.path().display().to_string()));
         }
         left
@@ -266,10 +352,17 @@ impl Drop for Agent {
             let processes: Vec<i32> = folders
                 .iter()
                 .filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok())
-                .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>())
+                .flat_map(|text| {
+                    text.lines()
+                        .filter_map(|line| line.parse().ok())
+                        .collect::<Vec<i32>>()
+                })
                 .collect();
             for pid in &processes {
-                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid), nix::sys::signal::Signal::SIGKILL);
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(*pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
             }
             if processes.is_empty() || Instant::now() > deadline {
                 break;
@@ -300,8 +393,15 @@ impl Drop for Agent {
 /// The folders of a cgroup subtree in every hierarchy, parents first.
 fn cgroup_folders(path: &str) -> Vec<PathBuf> {
     let mut bases = vec![PathBuf::from("/sys/fs/cgroup")];
-    let entries = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
-    bases.extend(entries.map(|entry| entry.path()).filter(|path| path.is_dir()));
+    let entries = fs::read_dir("/sys/fs/cgroup")
+        .into_iter()
+        .flatten()
+        .flatten();
+    bases.extend(
+        entries
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir()),
+    );
     let mut folders = Vec::new();
     for base in bases {
         let top = base.join(path.trim_start_matches('/'));

@@ -19,7 +19,7 @@ use crate::shim::protocol::{MAX_FRAME, Message, Reply, Request};
 use crate::spec::Exit;
 
 /// libcontainer has no timeouts: a shim that does not answer for so long is taken for dead.
-pub const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
 
 /// An exit as the shim told it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,0 +1,358 @@
+//! What can be typed? The whole command line as types; help texts are short, with examples, as kubectl's are.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done            1  it failed            2  the command line is wrong
+  3  no such pod, image or other object
+  `exec` ends with the command's own code; 126 if it cannot be executed, 127 if it is not found";
+
+/// Run Kubernetes pods from files on one Linux box.
+#[derive(Debug, Parser)]
+#[command(name = "coracle", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub struct Cli {
+    /// The agent's socket
+    #[arg(
+        long,
+        global = true,
+        env = "CORACLE_SOCKET",
+        default_value = "/run/coracle/coracle.sock",
+        hide_env_values = true
+    )]
+    pub socket: PathBuf,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// A command.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the node agent in the foreground
+    Run(RunArgs),
+    /// Show pods, the node, events, images or manifest files
+    #[command(
+        after_help = "Examples:\n  coracle get pods -A -o wide\n  coracle get pod web -o yaml\n  coracle get events -w"
+    )]
+    Get(GetArgs),
+    /// Show everything about a pod
+    #[command(after_help = "Examples:\n  coracle describe pod web")]
+    Describe(DescribeArgs),
+    /// Print a container's output
+    #[command(
+        after_help = "Examples:\n  coracle logs web --tail 20 -f\n  coracle logs web -c sidecar --previous"
+    )]
+    Logs(LogsArgs),
+    /// Run a program in a container
+    #[command(after_help = "Examples:\n  coracle exec web -- ls /\n  coracle exec -it web -- sh")]
+    Exec(ExecArgs),
+    /// Stop a pod; it starts again while its manifest file is there
+    #[command(
+        after_help = "Examples:\n  coracle delete pod web\n  coracle delete pod web --grace-period 5"
+    )]
+    Delete(DeleteArgs),
+    /// Import, list and remove images
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Check manifests without an agent
+    #[command(
+        after_help = "Examples:\n  coracle validate web.yaml\n  cat web.yaml | coracle validate -"
+    )]
+    Validate(ValidateArgs),
+    /// Check whether this machine can run pods, and say how to mend what cannot
+    Doctor(DoctorArgs),
+    /// Print the version of this program and of the agent
+    Version(OutputArgs),
+    /// Print a shell completion script
+    Completion {
+        /// For which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
+}
+
+/// `coracle run`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct RunArgs {
+    /// Settings, of kind KubeletConfiguration [default: /etc/coracle/config.yaml if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory of manifests, or a single one [default: /etc/coracle/manifests]
+    #[arg(long, value_name = "PATH")]
+    pub manifests: Option<PathBuf>,
+    /// State that outlives a reboot [default: /var/lib/coracle]
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// State that dies with the boot, and the socket [default: /run/coracle]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Pod logs [default: /var/log/pods]
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
+    /// Parent cgroup of all pods [default: the agent's own under systemd, else /coracle]
+    #[arg(long, value_name = "PATH")]
+    pub cgroup_parent: Option<String>,
+    /// The node's name [default: the host's]
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Import the image archives in this directory; may be given more than once
+    #[arg(long, value_name = "DIR")]
+    pub preload: Vec<PathBuf>,
+    /// Stop all pods gracefully when the agent ends (otherwise they keep running)
+    #[arg(long)]
+    pub stop_pods_on_exit: bool,
+}
+
+/// Namespace choice.
+#[derive(Debug, Clone, Args)]
+pub struct NamespaceArgs {
+    /// Namespace
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+}
+
+/// `-o` of small commands.
+#[derive(Debug, Clone, Args)]
+pub struct OutputArgs {
+    /// Print JSON
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<JsonOnly>,
+}
+
+/// The only other format of small commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum JsonOnly {
+    /// JSON.
+    Json,
+}
+
+/// `coracle get`.
+#[derive(Debug, Clone, Args)]
+pub struct GetArgs {
+    /// pods, nodes, events, images or files
+    pub resource: Resource,
+    /// Only these
+    pub names: Vec<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// wide, json, yaml, name, or jsonpath=TEMPLATE
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<String>,
+    /// Go on and print what changes
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Leave out the first line
+    #[arg(long)]
+    pub no_headers: bool,
+    /// Only what has these labels, e.g. app=web,tier!=db
+    #[arg(short = 'l', long)]
+    pub selector: Option<String>,
+    /// Only what has these fields, e.g. status.phase=Running
+    #[arg(long)]
+    pub field_selector: Option<String>,
+}
+
+/// What `get` can show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Resource {
+    /// Pods.
+    #[value(name = "pods", aliases = ["pod", "po"])]
+    Pods,
+    /// The node.
+    #[value(name = "nodes", aliases = ["node", "no"])]
+    Nodes,
+    /// Events.
+    #[value(name = "events", aliases = ["event", "ev"])]
+    Events,
+    /// Images in the store.
+    #[value(name = "images", aliases = ["image"])]
+    Images,
+    /// Manifest files.
+    #[value(name = "files", aliases = ["file"])]
+    Files,
+}
+
+/// `coracle describe`.
+#[derive(Debug, Clone, Args)]
+pub struct DescribeArgs {
+    /// `pod`
+    pub resource: DescribeResource,
+    /// Its name
+    #[arg(required = true)]
+    pub names: Vec<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+}
+
+/// What `describe` and `delete` know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DescribeResource {
+    /// A pod.
+    #[value(name = "pod", aliases = ["pods", "po"])]
+    Pod,
+}
+
+/// `coracle logs`.
+#[derive(Debug, Clone, Args)]
+pub struct LogsArgs {
+    /// The pod
+    pub pod: String,
+    /// The container; needed if the pod has several
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// Go on as more is written
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Of the run before the current one
+    #[arg(short, long)]
+    pub previous: bool,
+    /// Only so many last lines
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub tail: Option<i64>,
+    /// Only what is newer than this long ago, e.g. 5m or 1h30m
+    #[arg(long, value_name = "DURATION", conflicts_with = "since_time")]
+    pub since: Option<String>,
+    /// Only what is newer than this moment (RFC 3339)
+    #[arg(long, value_name = "TIME")]
+    pub since_time: Option<String>,
+    /// Put the time before each line
+    #[arg(long)]
+    pub timestamps: bool,
+    /// All containers, one after the other
+    #[arg(long, conflicts_with = "container")]
+    pub all_containers: bool,
+    /// Put pod and container before each line
+    #[arg(long)]
+    pub prefix: bool,
+    /// Stop after so many bytes
+    #[arg(long, value_name = "N")]
+    pub limit_bytes: Option<u64>,
+}
+
+/// `coracle exec`.
+#[derive(Debug, Clone, Args)]
+pub struct ExecArgs {
+    /// Pass this terminal's or pipe's input on
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// Give the program a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// The container; needed if the pod has several
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// The pod
+    pub pod: String,
+    /// Program and arguments
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+/// `coracle delete`.
+#[derive(Debug, Clone, Args)]
+pub struct DeleteArgs {
+    /// `pod`
+    pub resource: DescribeResource,
+    /// Its name
+    #[arg(required_unless_present = "all")]
+    pub names: Vec<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// Seconds between SIGTERM and SIGKILL, instead of the pod's own
+    #[arg(long, value_name = "SECONDS")]
+    pub grace_period: Option<u32>,
+    /// Kill at once
+    #[arg(long)]
+    pub force: bool,
+    /// Same as --grace-period 1
+    #[arg(long, conflicts_with_all = ["grace_period", "force"])]
+    pub now: bool,
+    /// Wait until it has stopped
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    pub wait: bool,
+    /// All pods of the namespace
+    #[arg(long, conflicts_with = "names")]
+    pub all: bool,
+}
+
+/// `coracle image`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ImageCommand {
+    /// Import image archives (OCI layout or docker-archive)
+    Import {
+        /// Archives, or OCI layout directories
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+        /// Name for an image that brings none
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// List images
+    Ls {
+        /// Only digests
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Remove images by name or digest
+    Rm {
+        /// Names or digests
+        #[arg(required = true)]
+        names: Vec<String>,
+        /// Also while a container uses it
+        #[arg(short, long)]
+        force: bool,
+    },
+    /// Remove what nothing refers to
+    Prune {
+        /// Also named images that no container uses
+        #[arg(short, long)]
+        all: bool,
+        /// Do not ask
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+/// `coracle validate`.
+#[derive(Debug, Clone, Args)]
+pub struct ValidateArgs {
+    /// Manifests, directories of them, or `-`
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Print JSON
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `coracle doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// State that outlives a reboot
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/coracle")]
+    pub root: PathBuf,
+    /// State that dies with the boot
+    #[arg(long, value_name = "DIR", default_value = "/run/coracle")]
+    pub run_dir: PathBuf,
+    /// Pod logs
+    #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
+    pub log_dir: PathBuf,
+    /// Print JSON
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

@@ -1,0 +1,238 @@
+//! How does a command talk to the agent? Blocking HTTP/1.1 over the unix socket, one connection a request, with chunked
+//! bodies and upgrades; nothing more.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::error::{CliError, Result};
+
+/// Longest line of a response head, and of a chunk head.
+const MAX_LINE: u64 = 16 * 1024;
+
+/// The agent behind a socket.
+#[derive(Debug, Clone)]
+pub struct Client {
+    /// Its socket.
+    pub socket: PathBuf,
+}
+
+/// An answer whose body is yet to be read.
+#[derive(Debug)]
+pub struct Response {
+    /// HTTP status.
+    pub status: u16,
+    /// The body, decoded.
+    pub body: Body,
+}
+
+/// A response body.
+#[derive(Debug)]
+pub struct Body {
+    stream: BufReader<UnixStream>,
+    framing: Framing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    Length(u64),
+    Chunked { left: u64, first: bool },
+    UntilClose,
+    End,
+}
+
+impl Client {
+    /// GET as JSON; a refusal becomes an error.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        self.json("GET", path, None)
+    }
+
+    /// A request with a JSON answer.
+    pub fn json(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let mut response = self.send(method, path, body)?;
+        let mut text = Vec::new();
+        response
+            .body
+            .read_to_end(&mut text)
+            .map_err(|e| self.broken(&e))?;
+        serde_json::from_slice(&text)
+            .map_err(|e| CliError::new("the agent's answer is not JSON").because(e))
+    }
+
+    /// A request whose answer is read bit by bit; a refusal becomes an error.
+    pub fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Response> {
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let kind = match body.is_empty() {
+            true => "",
+            false => "Content-Type: application/json\r\n",
+        };
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: coracle\r\nConnection: close\r\n{kind}Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut stream = self.connect()?;
+        stream
+            .write_all(head.as_bytes())
+            .and_then(|()| stream.write_all(body.as_bytes()))
+            .map_err(|e| self.broken(&e))?;
+        let response = read_head(stream).map_err(|e| self.broken(&e))?;
+        match response.status {
+            200..300 => Ok(response),
+            _ => Err(refusal(response)),
+        }
+    }
+
+    /// Switches the connection to another protocol; what is read from the result comes after the head.
+    pub fn upgrade(
+        &self,
+        path: &str,
+        protocol: &str,
+    ) -> Result<(UnixStream, BufReader<UnixStream>)> {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: coracle\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\nContent-Length: 0\r\n\r\n"
+        );
+        let mut stream = self.connect()?;
+        stream
+            .write_all(head.as_bytes())
+            .map_err(|e| self.broken(&e))?;
+        let write = stream.try_clone().map_err(|e| self.broken(&e))?;
+        let response = read_head(stream).map_err(|e| self.broken(&e))?;
+        match response.status {
+            101 => Ok((write, response.body.stream)),
+            _ => Err(refusal(response)),
+        }
+    }
+
+    fn connect(&self) -> Result<UnixStream> {
+        UnixStream::connect(&self.socket).map_err(|error| {
+            let socket = self.socket.display();
+            let failed = CliError::new(format!("could not reach the agent at `{socket}`")).because(&error);
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    failed.hint("only root may talk to the agent: run the command with sudo")
+                }
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => failed.hint(
+                    "start the agent with `coracle run` (or `systemctl start coracle`), or name its socket with --socket",
+                ),
+                _ => failed,
+            }
+        })
+    }
+
+    fn broken(&self, error: &io::Error) -> CliError {
+        let socket = self.socket.display();
+        CliError::new(format!("lost the agent at `{socket}`"))
+            .because(error)
+            .hint("the agent may have stopped; pods keep running without it")
+    }
+}
+
+fn refusal(mut response: Response) -> CliError {
+    let mut text = String::new();
+    let _ = (&mut response.body)
+        .take(64 * 1024)
+        .read_to_string(&mut text);
+    let status: Value = serde_json::from_str(&text).unwrap_or_default();
+    let message = match status["message"].as_str() {
+        Some(message) => message.to_owned(),
+        None => format!("the agent answered with HTTP status {}", response.status),
+    };
+    CliError::new(message).code(if response.status == 404 { 3 } else { 1 })
+}
+
+fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<String> {
+    let mut line = String::new();
+    stream.take(MAX_LINE).read_line(&mut line)?;
+    if !line.ends_with('\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line.trim_end().to_owned())
+}
+
+fn read_head(stream: UnixStream) -> io::Result<Response> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "not an HTTP answer");
+    let mut stream = BufReader::new(stream);
+    let line = read_line(&mut stream)?;
+    let code = line
+        .strip_prefix("HTTP/1.1 ")
+        .and_then(|rest| rest.get(..3))
+        .ok_or_else(bad)?;
+    let status: u16 = code.parse().map_err(|_| bad())?;
+    let mut framing = match status {
+        101 | 204 => Framing::End,
+        _ => Framing::UntilClose,
+    };
+    loop {
+        let line = read_line(&mut stream)?;
+        if line.is_empty() {
+            break;
+        }
+        let (name, value) = line.split_once(':').ok_or_else(bad)?;
+        if framing == Framing::End {
+            continue;
+        }
+        if name.eq_ignore_ascii_case("content-length") {
+            framing = Framing::Length(value.trim().parse().map_err(|_| bad())?);
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            framing = Framing::Chunked {
+                left: 0,
+                first: true,
+            };
+        }
+    }
+    let body = Body { stream, framing };
+    Ok(Response { status, body })
+}
+
+impl Body {
+    /// The descriptor to wait for input on.
+    pub fn lines(self) -> impl Iterator<Item = io::Result<String>> {
+        BufReader::new(self).lines()
+    }
+
+    fn next_chunk(&mut self, first: bool) -> io::Result<()> {
+        if !first {
+            read_line(&mut self.stream)?;
+        }
+        let head = read_line(&mut self.stream)?;
+        let size = head.split(';').next().unwrap_or_default();
+        let left = u64::from_str_radix(size, 16)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "bad chunk"))?;
+        self.framing = match left {
+            0 => Framing::End,
+            left => Framing::Chunked { left, first: false },
+        };
+        Ok(())
+    }
+}
+
+impl Read for Body {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.framing {
+                Framing::End | Framing::Length(0) => return Ok(0),
+                Framing::UntilClose => return self.stream.read(buffer),
+                Framing::Length(left) => {
+                    let got = (&mut self.stream).take(left).read(buffer)?;
+                    if got == 0 && !buffer.is_empty() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    self.framing = Framing::Length(left - got as u64);
+                    return Ok(got);
+                }
+                Framing::Chunked { left: 0, first } => self.next_chunk(first)?,
+                Framing::Chunked { left, first } => {
+                    let got = (&mut self.stream).take(left).read(buffer)?;
+                    if got == 0 && !buffer.is_empty() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                    let left = left - got as u64;
+                    self.framing = Framing::Chunked { left, first };
+                    return Ok(got);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How is a pod stopped? `coracle delete pod`: asks, then waits until that very pod (by UID) is gone or started anew.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::args::DeleteArgs;
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::{pod_path, put};
+use crate::api::encode;
+
+pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
+    let ns = &args.namespace.namespace;
+    let names = match args.all {
+        true => all_names(client, ns)?,
+        false => args.names.clone(),
+    };
+    if names.is_empty() {
+        eprintln!("No resources found in {ns} namespace.");
+    }
+    let grace = match (args.now, args.force) {
+        (true, _) => Some(1),
+        (_, true) => Some(args.grace_period.unwrap_or(0)),
+        _ => args.grace_period,
+    };
+    let (mut first_error, mut waiting) = (None, Vec::new());
+    for name in &names {
+        let path = pod_path(ns, name);
+        let options = match grace {
+            Some(seconds) => json!({ "gracePeriodSeconds": seconds }),
+            None => json!({}),
+        };
+        let query = format!("{path}?force={}", args.force);
+        match client.json("DELETE", &query, Some(&options)) {
+            Ok(pod) => {
+                let how = if args.force { " force" } else { "" };
+                put(format!("pod \"{name}\"{how} deleted\n").as_bytes())?;
+                waiting.push((name.clone(), pod));
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                first_error.get_or_insert(error.exit_code());
+            }
+        }
+    }
+    if args.wait {
+        for (name, pod) in waiting {
+            wait(client, ns, &name, &pod)?;
+        }
+    }
+    Ok(first_error.map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+fn all_names(client: &Client, ns: &str) -> Result<Vec<String>> {
+    let list = client.get(&pod_path(ns, ""))?;
+    let items = list["items"].as_array().into_iter().flatten();
+    Ok(items
+        .filter_map(|p| p["metadata"]["name"].as_str().map(str::to_owned))
+        .collect())
+}
+
+/// The pod keeps its name and, if its file is unchanged, its UID; that it stopped is seen by its start time, by new
+/// containers, or by its absence.
+fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
+    let field = format!("metadata.name={name}");
+    let path = format!(
+        "{}?watch=true&fieldSelector={}",
+        pod_path(ns, ""),
+        encode(&field)
+    );
+    let mut seen = false;
+    for line in client.send("GET", &path, None)?.body.lines() {
+        let line = line.map_err(|e| CliError::new("lost the agent").because(e))?;
+        let change: Value = serde_json::from_str(&line).unwrap_or_default();
+        let pod = &change["object"];
+        let deleting = !pod["metadata"]["deletionTimestamp"].is_null();
+        seen |= deleting;
+        let gone =
+            change["type"] == "DELETED" || pod["metadata"]["uid"] != before["metadata"]["uid"];
+        if gone || !deleting && (seen || is_new_run(before, pod)) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn is_new_run(before: &Value, now: &Value) -> bool {
+    let start = |pod: &Value| pod["status"]["startTime"].clone();
+    start(before) != start(now)
+        || ["Succeeded", "Failed"]
+            .iter()
+            .any(|p| now["status"]["phase"] == *p)
+}

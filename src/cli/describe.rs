@@ -1,0 +1,392 @@
+//! What is there to know about a pod? `coracle describe pod`, laid out as kubectl's, and its manifest file's state.
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod, Volume};
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::args::{DescribeArgs, Resource};
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::table::Table;
+use super::{pod_path, put};
+use crate::api::{FileStatus, encode};
+
+pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
+    let ns = &args.namespace.namespace;
+    for (index, name) in args.names.iter().enumerate() {
+        let pod = client.get(&pod_path(ns, name))?;
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let field = format!("involvedObject.uid={uid},involvedObject.name={name}");
+        let path = format!(
+            "/api/v1/namespaces/{}/events?fieldSelector={}",
+            encode(ns),
+            encode(&field)
+        );
+        let events = client.get(&path)?;
+        let files = client.get("/coracle/v1/files")?;
+        let files = Vec::<FileStatus>::deserialize(&files["items"]).unwrap_or_default();
+        let pod = Pod::deserialize(&pod)
+            .map_err(|e| CliError::new("the agent's answer is not a pod").because(e))?;
+        let events = events["items"].as_array().cloned().unwrap_or_default();
+        let gap = if index > 0 { "\n\n" } else { "" };
+        put(format!("{gap}{}", page(&pod, &events, &files)).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lines `Key:  value`, aligned within a block, as kubectl's tab writer does.
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, indent: usize, key: &str, value: impl std::fmt::Display) {
+        let key = format!("{:indent$}{key}:", "");
+        let width = 18 + indent;
+        let text = format!("{key:<width$}{value}");
+        self.0.push_str(text.trim_end());
+        self.0.push('\n');
+    }
+
+    /// A key with several values, one a line.
+    fn list(&mut self, indent: usize, key: &str, values: impl IntoIterator<Item = String>) {
+        let mut values = values.into_iter();
+        self.line(
+            indent,
+            key,
+            values.next().unwrap_or_else(|| "<none>".to_owned()),
+        );
+        for value in values {
+            let pad = 18 + indent;
+            let _ = writeln!(self.0, "{:pad$}{value}", "");
+        }
+    }
+}
+
+fn text(value: Option<&String>) -> &str {
+    value
+        .filter(|v| !v.is_empty())
+        .map_or("<none>", String::as_str)
+}
+
+fn time(at: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>) -> String {
+    at.map_or_else(
+        || "<unknown>".to_owned(),
+        |t| t.0.strftime("%a, %d %b %Y %H:%M:%S +0000").to_string(),
+    )
+}
+
+pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus]) -> String {
+    let mut page = Page(String::new());
+    let (spec, status) = (
+        pod.spec.clone().unwrap_or_default(),
+        pod.status.clone().unwrap_or_default(),
+    );
+    header(&mut page, pod);
+    let empty = Vec::new();
+    if let Some(init) = &spec.init_containers {
+        let statuses = status.init_container_statuses.as_ref().unwrap_or(&empty);
+        containers(&mut page, "Init Containers", init, statuses);
+    }
+    let statuses = status.container_statuses.as_ref().unwrap_or(&empty);
+    containers(&mut page, "Containers", &spec.containers, statuses);
+    page.0.push_str("Conditions:\n");
+    let rows: Vec<Vec<String>> = status
+        .conditions
+        .iter()
+        .flatten()
+        .map(|c| vec![format!("  {}", c.type_), c.status.clone()])
+        .collect();
+    page.0
+        .push_str(&Table::default().render(&["  Type", "Status"], &rows));
+    page.0.push_str("Volumes:\n");
+    for volume in spec.volumes.iter().flatten() {
+        describe_volume(&mut page, volume);
+    }
+    page.line(0, "QoS Class", text(status.qos_class.as_ref()));
+    manifest_file(&mut page, pod, files);
+    event_table(&mut page, events);
+    page.0
+}
+
+fn header(page: &mut Page, pod: &Pod) {
+    let meta = &pod.metadata;
+    let (spec, status) = (
+        pod.spec.clone().unwrap_or_default(),
+        pod.status.clone().unwrap_or_default(),
+    );
+    page.line(0, "Name", text(meta.name.as_ref()));
+    page.line(0, "Namespace", text(meta.namespace.as_ref()));
+    page.line(0, "Priority", spec.priority.unwrap_or(0));
+    if let Some(class) = &spec.priority_class_name {
+        page.line(0, "Priority Class Name", class);
+    }
+    let node = text(spec.node_name.as_ref());
+    match &status.host_ip {
+        Some(ip) => page.line(0, "Node", format!("{node}/{ip}")),
+        None => page.line(0, "Node", node),
+    }
+    page.line(0, "Start Time", time(status.start_time.as_ref()));
+    let pairs =
+        |map: &Option<std::collections::BTreeMap<String, String>>, sign: &str| -> Vec<String> {
+            map.iter()
+                .flatten()
+                .map(|(k, v)| format!("{k}{sign}{v}"))
+                .collect()
+        };
+    page.list(0, "Labels", pairs(&meta.labels, "="));
+    page.list(0, "Annotations", pairs(&meta.annotations, ": "));
+    let phase = text(status.phase.as_ref());
+    match &meta.deletion_timestamp {
+        Some(since) => {
+            page.line(
+                0,
+                "Status",
+                format!("Terminating (since {})", time(Some(since))),
+            );
+            let grace = meta.deletion_grace_period_seconds.unwrap_or_default();
+            page.line(0, "Termination Grace Period", format!("{grace}s"));
+        }
+        None => page.line(0, "Status", phase),
+    }
+    if let Some(reason) = &status.reason {
+        page.line(0, "Reason", reason);
+    }
+    if let Some(message) = &status.message {
+        page.line(0, "Message", message);
+    }
+    page.line(0, "IP", status.pod_ip.as_deref().unwrap_or(""));
+    let ips: Vec<String> = status
+        .pod_ips
+        .iter()
+        .flatten()
+        .map(|ip| ip.ip.clone())
+        .collect();
+    match ips.is_empty() {
+        true => page.line(0, "IPs", "<none>"),
+        false => {
+            page.0.push_str("IPs:\n");
+            ips.iter().for_each(|ip| page.line(2, "IP", ip));
+        }
+    }
+}
+
+fn containers(page: &mut Page, title: &str, all: &[Container], statuses: &[ContainerStatus]) {
+    let _ = writeln!(page.0, "{title}:");
+    for container in all {
+        let status = statuses.iter().find(|s| s.name == container.name);
+        let _ = writeln!(page.0, "  {}:", container.name);
+        if let Some(status) = status {
+            page.line(
+                4,
+                "Container ID",
+                status.container_id.as_deref().unwrap_or(""),
+            );
+        }
+        page.line(4, "Image", text(container.image.as_ref()));
+        if let Some(status) = status {
+            page.line(4, "Image ID", &status.image_id);
+        }
+        let ports = container.ports.iter().flatten().map(|port| {
+            format!(
+                "{}/{}",
+                port.container_port,
+                port.protocol.as_deref().unwrap_or("TCP")
+            )
+        });
+        let ports: Vec<String> = ports.collect();
+        page.line(
+            4,
+            "Port",
+            if ports.is_empty() {
+                "<none>".to_owned()
+            } else {
+                ports.join(", ")
+            },
+        );
+        for (title, words) in [("Command", &container.command), ("Args", &container.args)] {
+            if let Some(words) = words.as_ref().filter(|w| !w.is_empty()) {
+                let _ = writeln!(page.0, "    {title}:");
+                for line in words.iter().flat_map(|word| word.lines()) {
+                    let _ = writeln!(page.0, "      {line}");
+                }
+            }
+        }
+        if let Some(status) = status {
+            state(page, "State", status.state.as_ref());
+            if status
+                .last_state
+                .as_ref()
+                .is_some_and(|s| s.terminated.is_some())
+            {
+                state(page, "Last State", status.last_state.as_ref());
+            }
+            page.line(4, "Ready", if status.ready { "True" } else { "False" });
+            page.line(4, "Restart Count", status.restart_count);
+        }
+        limits(page, container);
+        environment(page, container);
+    }
+}
+
+fn state(page: &mut Page, title: &str, state: Option<&ContainerState>) {
+    let state = state.cloned().unwrap_or_default();
+    if let Some(running) = state.running {
+        page.line(4, title, "Running");
+        page.line(6, "Started", time(running.started_at.as_ref()));
+    } else if let Some(ended) = state.terminated {
+        page.line(4, title, "Terminated");
+        if let Some(reason) = &ended.reason {
+            page.line(6, "Reason", reason);
+        }
+        if let Some(message) = ended.message.as_ref().filter(|m| !m.is_empty()) {
+            page.line(6, "Message", message.trim_end());
+        }
+        page.line(6, "Exit Code", ended.exit_code);
+        if let Some(signal) = ended.signal.filter(|s| *s > 0) {
+            page.line(6, "Signal", signal);
+        }
+        page.line(6, "Started", time(ended.started_at.as_ref()));
+        page.line(6, "Finished", time(ended.finished_at.as_ref()));
+    } else {
+        page.line(4, title, "Waiting");
+        let waiting = state.waiting.unwrap_or_default();
+        if let Some(reason) = &waiting.reason {
+            page.line(6, "Reason", reason);
+        }
+        if let Some(message) = &waiting.message {
+            page.line(6, "Message", message);
+        }
+    }
+}
+
+fn limits(page: &mut Page, container: &Container) {
+    let resources = container.resources.clone().unwrap_or_default();
+    for (title, map) in [
+        ("Limits", resources.limits),
+        ("Requests", resources.requests),
+    ] {
+        let Some(map) = map.filter(|m| !m.is_empty()) else {
+            continue;
+        };
+        let _ = writeln!(page.0, "    {title}:");
+        for (name, quantity) in map {
+            page.line(6, &name, quantity.0);
+        }
+    }
+}
+
+fn environment(page: &mut Page, container: &Container) {
+    match container.env.as_ref().filter(|e| !e.is_empty()) {
+        None => page.line(4, "Environment", "<none>"),
+        Some(env) => {
+            page.0.push_str("    Environment:\n");
+            for one in env {
+                let value = match (&one.value, &one.value_from) {
+                    (_, Some(_)) => "<set from a reference>",
+                    (value, None) => value.as_deref().unwrap_or(""),
+                };
+                page.line(6, &one.name, value);
+            }
+        }
+    }
+    match container.volume_mounts.as_ref().filter(|m| !m.is_empty()) {
+        None => page.line(4, "Mounts", "<none>"),
+        Some(mounts) => {
+            page.0.push_str("    Mounts:\n");
+            for mount in mounts {
+                let access = if mount.read_only == Some(true) {
+                    "ro"
+                } else {
+                    "rw"
+                };
+                let path = mount.sub_path.as_ref().map(|p| format!(",path=\"{p}\""));
+                let path = path.unwrap_or_default();
+                let _ = writeln!(
+                    page.0,
+                    "      {} from {} ({access}{path})",
+                    mount.mount_path, mount.name
+                );
+            }
+        }
+    }
+}
+
+fn describe_volume(page: &mut Page, volume: &Volume) {
+    let _ = writeln!(page.0, "  {}:", volume.name);
+    if let Some(empty) = &volume.empty_dir {
+        page.line(
+            4,
+            "Type",
+            "EmptyDir (a temporary directory that shares a pod's lifetime)",
+        );
+        page.line(4, "Medium", empty.medium.as_deref().unwrap_or(""));
+        let limit = empty.size_limit.as_ref().map(|q| q.0.as_str());
+        page.line(4, "SizeLimit", limit.unwrap_or("<unset>"));
+    } else if let Some(host) = &volume.host_path {
+        page.line(4, "Type", "HostPath (bare host directory volume)");
+        page.line(4, "Path", &host.path);
+        page.line(4, "HostPathType", host.type_.as_deref().unwrap_or(""));
+    } else {
+        page.line(4, "Type", "<other>");
+    }
+}
+
+fn manifest_file(page: &mut Page, pod: &Pod, files: &[FileStatus]) {
+    let here = |file: &&FileStatus| {
+        file.pods.iter().any(|key| {
+            Some(&key.name) == pod.metadata.name.as_ref()
+                && Some(&key.namespace) == pod.metadata.namespace.as_ref()
+        })
+    };
+    for file in files.iter().filter(here) {
+        page.line(
+            0,
+            "Manifest",
+            format!("{} ({})", file.path.display(), file.state.as_str()),
+        );
+        for (title, lines) in [("Errors", &file.errors), ("Warnings", &file.warnings)] {
+            if !lines.is_empty() {
+                page.list(2, title, lines.iter().cloned());
+            }
+        }
+    }
+}
+
+fn event_table(page: &mut Page, events: &[Value]) {
+    if events.is_empty() {
+        page.line(0, "Events", "<none>");
+        return;
+    }
+    let now = Timestamp::now();
+    let (_, rows) = super::get::table(Resource::Events, events, true, false);
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .zip(events)
+        .map(|(mut row, event)| {
+            let count = event["count"].as_i64().unwrap_or(1);
+            let first = event["firstTimestamp"]
+                .as_str()
+                .and_then(|t| t.parse().ok());
+            let first = crate::api::pod_columns::age_of(first, now);
+            let age = match count {
+                1 => row[0].clone(),
+                n => format!("{} (x{n} over {first})", row[0]),
+            };
+            let from = event["source"]["component"].as_str().unwrap_or_default();
+            let (kind, reason) = (std::mem::take(&mut row[1]), std::mem::take(&mut row[2]));
+            vec![
+                format!("  {kind}"),
+                reason,
+                age,
+                from.to_owned(),
+                std::mem::take(&mut row[4]),
+            ]
+        })
+        .collect();
+    page.0.push_str("Events:\n");
+    let header = ["  Type", "Reason", "Age", "From", "Message"];
+    page.0.push_str(&Table::default().render(&header, &rows));
+}

@@ -1,0 +1,302 @@
+//! Can this machine run pods? `coracle doctor`: each check says what was found and, if that is not enough, how to mend it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nix::sys::statvfs::statvfs;
+use serde::Serialize;
+
+use super::args::DoctorArgs;
+use super::error::{CliError, Result};
+use super::put;
+use super::table::size;
+use crate::sys::overlay_check;
+
+/// Room that images and logs need at least.
+const MIN_FREE: u64 = 200 << 20;
+const GOOD_FREE: u64 = 1 << 30;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Finding {
+    level: Level,
+    name: &'static str,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<String>,
+}
+
+impl Finding {
+    fn new(level: Level, name: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            level,
+            name,
+            detail: detail.into(),
+            hint: None,
+        }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        if self.level != Level::Ok {
+            self.hint = Some(hint.into());
+        }
+        self
+    }
+}
+
+fn level(fine: bool, otherwise: Level) -> Level {
+    if fine { Level::Ok } else { otherwise }
+}
+
+pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
+    let mut findings = vec![root(), kernel()];
+    findings.extend(cgroups());
+    findings.extend([
+        overlay(&args.root),
+        seccomp(),
+        namespaces(),
+        open_by_handle(),
+        free_space("space for state", &args.root),
+        free_space("space for logs", &args.log_dir),
+        inotify(),
+        swap(),
+        clock(),
+        leftovers(&args.run_dir),
+    ]);
+    let text = match args.output.output {
+        Some(_) => {
+            let json = serde_json::to_string_pretty(&findings);
+            json.map_err(|e| CliError::new("could not print").because(e))? + "\n"
+        }
+        None => findings.iter().map(show).collect(),
+    };
+    put(text.as_bytes())?;
+    let failed = findings.iter().any(|f| f.level == Level::Fail);
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+fn show(finding: &Finding) -> String {
+    let level = match finding.level {
+        Level::Ok => "ok",
+        Level::Warn => "warn",
+        Level::Fail => "fail",
+    };
+    let mut line = format!("{level:<4}  {:<16}  {}\n", finding.name, finding.detail);
+    if let Some(hint) = &finding.hint {
+        line.push_str(&format!("      {:<16}  hint: {hint}\n", ""));
+    }
+    line
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path)
+        .map(|t| t.trim().to_owned())
+        .unwrap_or_default()
+}
+
+fn root() -> Finding {
+    let uid = nix::unistd::geteuid();
+    Finding::new(
+        level(uid.is_root(), Level::Fail),
+        "user",
+        format!("uid {uid}"),
+    )
+    .hint("containers need root: run coracle with sudo or as a system service")
+}
+
+fn kernel() -> Finding {
+    let release = read("/proc/sys/kernel/osrelease");
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .map(|n| n.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    Finding::new(level(version >= (5, 10), Level::Fail), "kernel", release)
+        .hint("Linux 5.10 or newer is needed: install your distribution's newer kernel package")
+}
+
+fn cgroups() -> Vec<Finding> {
+    let unified = read("/sys/fs/cgroup/cgroup.controllers");
+    let is_v2 = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    let v1: Vec<&str> = ["cpu", "memory", "pids", "cpuset"]
+        .into_iter()
+        .filter(|name| {
+            Path::new("/sys/fs/cgroup")
+                .join(name)
+                .join("cgroup.procs")
+                .exists()
+        })
+        .collect();
+    let mode = match (is_v2, v1.is_empty()) {
+        (true, _) => "v2",
+        (false, false) if Path::new("/sys/fs/cgroup/unified").exists() => "v1 (hybrid)",
+        (false, false) => "v1",
+        (false, true) => "not mounted",
+    };
+    let there = |name: &str| unified.split(' ').any(|c| c == name) || v1.contains(&name);
+    let missing: Vec<&str> = ["cpu", "memory", "pids"]
+        .into_iter()
+        .filter(|c| !there(c))
+        .collect();
+    let mounted = level(mode != "not mounted", Level::Fail);
+    let mut found = vec![
+        Finding::new(mounted, "cgroups", mode)
+            .hint("mount them: `mount -t cgroup2 none /sys/fs/cgroup`"),
+    ];
+    let detail = match missing.is_empty() {
+        true => "cpu memory pids".to_owned(),
+        false => format!("missing: {}", missing.join(" ")),
+    };
+    let controllers = Finding::new(level(missing.is_empty(), Level::Fail), "controllers", detail)
+        .hint("add `cgroup_enable=memory cgroup_memory=1` to the kernel command line and reboot (usual on Raspberry Pi), or enable the controllers in /sys/fs/cgroup/cgroup.subtree_control");
+    found.push(controllers);
+    let cpuset = level(there("cpuset"), Level::Warn);
+    found.push(Finding::new(cpuset, "cpuset", if there("cpuset") { "there" } else { "missing" }).hint(
+        "only pinning containers to cores needs it; it is a kernel build option (CONFIG_CPUSETS)",
+    ));
+    found
+}
+
+/// The nearest directory that exists: what the agent makes will lie on the same filesystem.
+fn existing(path: &Path) -> PathBuf {
+    let found = path.ancestors().find(|p| p.is_dir());
+    found.unwrap_or(Path::new("/")).to_owned()
+}
+
+fn overlay(root: &Path) -> Finding {
+    let base = existing(root);
+    match overlay_check::try_mount(&base) {
+        Ok(()) => Finding::new(Level::Ok, "overlayfs", format!("works on {}", base.display())),
+        Err(error) => Finding::new(Level::Fail, "overlayfs", format!("does not work on {}: {error}", base.display())).hint(
+            "run `modprobe overlay` as root; if the state directory itself lies on an overlay (in a container), put --root on a real filesystem",
+        ),
+    }
+}
+
+fn seccomp() -> Finding {
+    let actions = read("/proc/sys/kernel/seccomp/actions_avail");
+    let fine = ["errno", "allow"]
+        .iter()
+        .all(|a| actions.split(' ').any(|b| b == *a));
+    let detail = if fine {
+        "filters available"
+    } else {
+        "no seccomp filters"
+    };
+    Finding::new(level(fine, Level::Fail), "seccomp", detail)
+        .hint("the kernel needs CONFIG_SECCOMP_FILTER; without it only pods with `seccompProfile: {type: Unconfined}` run")
+}
+
+fn namespaces() -> Finding {
+    let missing: Vec<&str> = ["pid", "net", "ipc", "uts", "mnt"]
+        .into_iter()
+        .filter(|ns| !Path::new("/proc/self/ns").join(ns).exists())
+        .collect();
+    let user = Path::new("/proc/self/ns/user").exists();
+    match (missing.is_empty(), user) {
+        (true, true) => Finding::new(Level::Ok, "namespaces", "pid net ipc uts mnt user"),
+        (true, false) => Finding::new(Level::Warn, "namespaces", "missing: user")
+            .hint("only pods with `hostUsers: false` need it (CONFIG_USER_NS)"),
+        (false, _) => Finding::new(
+            Level::Fail,
+            "namespaces",
+            format!("missing: {}", missing.join(" ")),
+        )
+        .hint("use a kernel built with CONFIG_NAMESPACES and all its kinds"),
+    }
+}
+
+fn open_by_handle() -> Finding {
+    use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
+    match openat2(AT_FDCWD, "/", how) {
+        Ok(_) => Finding::new(Level::Ok, "openat2", "available"),
+        Err(error) => Finding::new(Level::Fail, "openat2", error.to_string())
+            .hint("it came with Linux 5.6; an outer container's seccomp profile may forbid it"),
+    }
+}
+
+fn free_space(name: &'static str, path: &Path) -> Finding {
+    let base = existing(path);
+    match statvfs(&base) {
+        Ok(stat) => {
+            let free =
+                u64::from(stat.blocks_available()).saturating_mul(u64::from(stat.fragment_size()));
+            let level = match free {
+                GOOD_FREE.. => Level::Ok,
+                MIN_FREE.. => Level::Warn,
+                _ => Level::Fail,
+            };
+            Finding::new(level, name, format!("{} free on {}", size(free), base.display()))
+                .hint("free some, e.g. with `coracle image prune -a`, or point --root and --log-dir elsewhere")
+        }
+        Err(error) => Finding::new(Level::Fail, name, format!("{}: {error}", base.display()))
+            .hint("check that the path exists and is mounted"),
+    }
+}
+
+fn inotify() -> Finding {
+    let limit = |name: &str| {
+        read(Path::new("/proc/sys/fs/inotify").join(name))
+            .parse::<u64>()
+            .unwrap_or(0)
+    };
+    let (instances, watches) = (limit("max_user_instances"), limit("max_user_watches"));
+    let fine = instances >= 128 && watches >= 8192;
+    Finding::new(
+        level(fine, Level::Warn),
+        "inotify",
+        format!("{instances} instances, {watches} watches"),
+    )
+    .hint(
+        "raise them: `sysctl fs.inotify.max_user_instances=512 fs.inotify.max_user_watches=65536`",
+    )
+}
+
+fn swap() -> Finding {
+    let lines = read("/proc/swaps").lines().count().saturating_sub(1);
+    let detail = match lines {
+        0 => "none".to_owned(),
+        n => format!("{n} device(s); pods use it only with `memorySwap.swapBehavior` set"),
+    };
+    Finding::new(Level::Ok, "swap", detail)
+}
+
+fn clock() -> Finding {
+    let synced = Path::new("/run/systemd/timesync/synchronized").exists()
+        || crate::sys::clock_sync::is_synchronized();
+    let detail = if synced {
+        "synchronised"
+    } else {
+        "not synchronised"
+    };
+    Finding::new(level(synced, Level::Warn), "time", detail)
+        .hint("times in logs and status may be wrong: enable systemd-timesyncd or chrony (pods do not depend on it)")
+}
+
+fn leftovers(run_dir: &Path) -> Finding {
+    let live = std::os::unix::net::UnixStream::connect(run_dir.join("coracle.sock")).is_ok();
+    let pods = fs::read_dir(run_dir.join("pods")).map_or(0, Iterator::count);
+    match (live, pods) {
+        (true, n) => Finding::new(Level::Ok, "agent", format!("running, {n} pod(s)")),
+        (false, 0) => Finding::new(Level::Ok, "agent", "not running, nothing left behind"),
+        (false, n) => Finding::new(
+            Level::Warn,
+            "agent",
+            format!(
+                "not running, {n} pod(s) of a former agent in {}",
+                run_dir.display()
+            ),
+        )
+        .hint("`coracle run` takes them over"),
+    }
+}

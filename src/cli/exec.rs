@@ -1,0 +1,229 @@
+//! How does a person get into a container? `coracle exec`: one poll loop between terminal and agent. Raw mode is undone
+//! on every way out, also when a signal ends the program.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
+
+use super::args::ExecArgs;
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::pod_path;
+use crate::api::encode;
+use crate::api::exec_frame::{self as frame, ExecStatus, Resize};
+use crate::sys::pty_size;
+
+pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
+    let terminal = match args.tty && args.stdin {
+        true => tcgetattr(io::stdin()).ok(),
+        false => None,
+    };
+    if args.tty && args.stdin && terminal.is_none() {
+        eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
+    }
+    let path = path(args, terminal.is_some());
+    let (write, read) = client.upgrade(&path, frame::PROTOCOL)?;
+    let wakeups =
+        Wakeups::new().map_err(|e| CliError::new("could not watch for signals").because(e))?;
+    let raw = match &terminal {
+        Some(before) => Some(RawMode::enter(before)?),
+        None => None,
+    };
+    let mut session = Session {
+        write,
+        read,
+        stdin_open: args.stdin,
+        terminal: terminal.is_some(),
+    };
+    let ended = session.pump(&wakeups);
+    drop(raw);
+    let status = ended.map_err(|e| match e.kind() {
+        io::ErrorKind::Interrupted => CliError::new("stopped by a signal").code(130),
+        _ => CliError::new("lost the agent").because(e),
+    })?;
+    match status {
+        ExecStatus {
+            exit_code: Some(code),
+            ..
+        } => Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1))),
+        ExecStatus { error, .. } => Err(CliError::new(
+            error.unwrap_or_else(|| "the session broke".to_owned()),
+        )),
+    }
+}
+
+fn path(args: &ExecArgs, terminal: bool) -> String {
+    let pod = args
+        .pod
+        .trim_start_matches("pod/")
+        .trim_start_matches("pods/");
+    let mut path = format!(
+        "{}/exec?stdin={}&tty={}",
+        pod_path(&args.namespace.namespace, pod),
+        args.stdin,
+        args.tty
+    );
+    if let Some(container) = &args.container {
+        path.push_str(&format!("&container={}", encode(container)));
+    }
+    if let (true, Some((columns, rows))) = (terminal, pty_size::get(io::stdin())) {
+        path.push_str(&format!("&cols={columns}&rows={rows}"));
+    }
+    for word in &args.command {
+        path.push_str(&format!("&command={}", encode(word)));
+    }
+    path
+}
+
+/// The terminal in raw mode, until dropped.
+#[derive(Debug)]
+struct RawMode<'a>(&'a Termios);
+
+impl<'a> RawMode<'a> {
+    fn enter(before: &'a Termios) -> Result<Self> {
+        let mut raw = before.clone();
+        cfmakeraw(&mut raw);
+        let guard = Self(before);
+        tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)
+            .map_err(|e| CliError::new("could not set the terminal to raw mode").because(e))?;
+        Ok(guard)
+    }
+}
+
+impl Drop for RawMode<'_> {
+    fn drop(&mut self) {
+        // Nothing better can be done on the way out.
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, self.0);
+    }
+}
+
+/// Signals as bytes in pipes: the terminal's size has changed, or the program is to end.
+#[derive(Debug)]
+struct Wakeups {
+    resized: UnixStream,
+    ended: UnixStream,
+}
+
+impl Wakeups {
+    fn new() -> io::Result<Self> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+        let (resized, on_resize) = UnixStream::pair()?;
+        let (ended, on_end) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(SIGWINCH, on_resize)?;
+        for signal in [SIGHUP, SIGINT, SIGTERM] {
+            signal_hook::low_level::pipe::register(signal, on_end.try_clone()?)?;
+        }
+        Ok(Self { resized, ended })
+    }
+}
+
+#[derive(Debug)]
+struct Session {
+    write: UnixStream,
+    read: BufReader<UnixStream>,
+    stdin_open: bool,
+    terminal: bool,
+}
+
+impl Session {
+    fn pump(&mut self, wakeups: &Wakeups) -> io::Result<ExecStatus> {
+        let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+        loop {
+            // Frames already in our buffer would not make the socket readable.
+            while !self.read.buffer().is_empty() {
+                if let Some(status) = self.frame()? {
+                    return Ok(status);
+                }
+            }
+            let ready = self.wait(stdin.as_fd(), wakeups)?;
+            let [agent, input, resized, ended] = ready;
+            if ended {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            if resized {
+                self.resize(wakeups)?;
+            }
+            if agent {
+                if let Some(status) = self.frame()? {
+                    return Ok(status);
+                }
+            }
+            if input {
+                self.forward(&stdin)?;
+            }
+        }
+    }
+
+    fn wait(&self, stdin: BorrowedFd<'_>, wakeups: &Wakeups) -> io::Result<[bool; 4]> {
+        let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = vec![
+            watch(self.read.get_ref().as_fd()),
+            watch(wakeups.resized.as_fd()),
+            watch(wakeups.ended.as_fd()),
+        ];
+        if self.stdin_open {
+            fds.push(watch(stdin));
+        }
+        match poll(&mut fds, PollTimeout::NONE) {
+            Err(nix::errno::Errno::EINTR) => return Ok([false; 4]),
+            other => other?,
+        };
+        let ready = |index: usize| fds.get(index).is_some_and(|fd| fd.any() == Some(true));
+        Ok([ready(0), ready(3), ready(1), ready(2)])
+    }
+
+    fn frame(&mut self) -> io::Result<Option<ExecStatus>> {
+        let mut head = [0; 5];
+        self.read.read_exact(&mut head)?;
+        let (channel, length) = frame::parse_header(head)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "frame too long"))?;
+        let mut data = vec![0; length];
+        self.read.read_exact(&mut data)?;
+        match channel {
+            frame::STDOUT => {
+                let mut out = io::stdout().lock();
+                out.write_all(&data).and_then(|()| out.flush())?;
+            }
+            frame::STDERR => io::stderr().lock().write_all(&data)?,
+            frame::STATUS => return Ok(Some(serde_json::from_slice(&data)?)),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn forward(&mut self, mut stdin: &File) -> io::Result<()> {
+        let mut buffer = [0; 16 * 1024];
+        let length = match stdin.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            other => other?,
+        };
+        if length == 0 {
+            self.stdin_open = false;
+            return self.send(frame::CLOSE_STDIN, &[]);
+        }
+        self.send(frame::STDIN, &buffer[..length])
+    }
+
+    fn resize(&mut self, wakeups: &Wakeups) -> io::Result<()> {
+        let mut notices = [0; 64];
+        let _ = (&wakeups.resized).read(&mut notices)?;
+        match pty_size::get(io::stdin()).filter(|_| self.terminal) {
+            Some((width, height)) => {
+                let size = serde_json::to_vec(&Resize { width, height })?;
+                self.send(frame::RESIZE, &size)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn send(&mut self, channel: u8, data: &[u8]) -> io::Result<()> {
+        let mut bytes = frame::header(channel, data).to_vec();
+        bytes.extend_from_slice(data);
+        self.write.write_all(&bytes)
+    }
+}

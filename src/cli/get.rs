@@ -1,0 +1,405 @@
+//! How is a list shown? `coracle get`: tables as kubectl prints them, or the objects as JSON, YAML, names, templates.
+
+use std::process::ExitCode;
+
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::args::{GetArgs, Resource};
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::table::{Table, size};
+use super::{jsonpath, put};
+use crate::api::pod_columns::{self, age_of, human_age};
+use crate::api::{FileStatus, ImageRow, encode};
+
+pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
+    let mut printer = Printer::new(args)?;
+    if args.watch {
+        if !matches!(
+            args.resource,
+            Resource::Pods | Resource::Nodes | Resource::Events
+        ) {
+            return Err(CliError::usage(
+                "only pods, nodes and events can be watched",
+            ));
+        }
+        return watch(client, args, &mut printer);
+    }
+    let (items, single) = fetch(client, args)?;
+    if items.is_empty() && printer.is_table() {
+        let place = match (args.all_namespaces, args.resource) {
+            (false, Resource::Pods | Resource::Events) => {
+                format!(" in {} namespace", args.namespace.namespace)
+            }
+            _ => String::new(),
+        };
+        eprintln!("No resources found{place}.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    put(printer.print(items, single)?.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Path of the list.
+fn collection(args: &GetArgs) -> String {
+    let ns = encode(&args.namespace.namespace);
+    match (args.resource, args.all_namespaces) {
+        (Resource::Pods, true) => "/api/v1/pods".to_owned(),
+        (Resource::Pods, false) => format!("/api/v1/namespaces/{ns}/pods"),
+        (Resource::Events, true) => "/api/v1/events".to_owned(),
+        (Resource::Events, false) => format!("/api/v1/namespaces/{ns}/events"),
+        (Resource::Nodes, _) => "/api/v1/nodes".to_owned(),
+        (Resource::Images, _) => "/coracle/v1/images".to_owned(),
+        (Resource::Files, _) => "/coracle/v1/files".to_owned(),
+    }
+}
+
+fn selectors(args: &GetArgs) -> String {
+    let label = args.selector.as_deref().unwrap_or_default();
+    let field = args.field_selector.as_deref().unwrap_or_default();
+    format!(
+        "labelSelector={}&fieldSelector={}",
+        encode(label),
+        encode(field)
+    )
+}
+
+/// The objects, and whether exactly one was asked for by name.
+fn fetch(client: &Client, args: &GetArgs) -> Result<(Vec<Value>, bool)> {
+    let path = collection(args);
+    let direct = matches!(
+        args.resource,
+        Resource::Pods | Resource::Nodes | Resource::Events
+    );
+    if direct && !args.names.is_empty() {
+        if args.all_namespaces {
+            return Err(CliError::usage(
+                "a resource cannot be retrieved by name across all namespaces",
+            ));
+        }
+        let items: Result<Vec<Value>> = args
+            .names
+            .iter()
+            .map(|name| client.get(&format!("{path}/{}", encode(name))))
+            .collect();
+        return Ok((items?, args.names.len() == 1));
+    }
+    let mut list = client.get(&format!("{path}?{}", selectors(args)))?;
+    let mut items = match list["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    };
+    for wanted in &args.names {
+        if !items.iter().any(|item| is_named(item, wanted)) {
+            return Err(CliError::new(format!("`{wanted}` not found")).code(3));
+        }
+    }
+    if !args.names.is_empty() {
+        items.retain(|item| args.names.iter().any(|wanted| is_named(item, wanted)));
+    }
+    Ok((items, false))
+}
+
+/// Images go by name or digest, files by path.
+fn is_named(item: &Value, wanted: &str) -> bool {
+    let names = item["names"].as_array().into_iter().flatten();
+    let mut all = names.chain([&item["id"], &item["path"]]);
+    all.any(|name| {
+        name.as_str().is_some_and(|name| {
+            name == wanted
+                || name.ends_with(&format!("/{wanted}"))
+                || name.strip_prefix("sha256:") == Some(wanted)
+        })
+    })
+}
+
+fn watch(client: &Client, args: &GetArgs, printer: &mut Printer<'_>) -> Result<ExitCode> {
+    loop {
+        let mut path = format!("{}?watch=true&{}", collection(args), selectors(args));
+        if let [name] = &args.names[..] {
+            let field = format!("metadata.name={name}");
+            path = format!(
+                "{}?watch=true&fieldSelector={}",
+                collection(args),
+                encode(&field)
+            );
+        }
+        let response = client.send("GET", &path, None)?;
+        for line in response.body.lines() {
+            let line = line.map_err(|e| CliError::new("lost the agent").because(e))?;
+            let mut change: Value = serde_json::from_str(&line)
+                .map_err(|e| CliError::new("the agent's answer is not JSON").because(e))?;
+            let kind = change["type"].as_str().unwrap_or_default();
+            match kind {
+                "ERROR" => break,
+                "BOOKMARK" => continue,
+                _ => {}
+            }
+            let object = change["object"].take();
+            put(printer.print(vec![object], true)?.as_bytes())?;
+        }
+    }
+}
+
+/// How to print.
+#[derive(Debug)]
+struct Printer<'a> {
+    args: &'a GetArgs,
+    format: Format<'a>,
+    table: Table,
+    header_done: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format<'a> {
+    Table,
+    Wide,
+    Json,
+    Yaml,
+    Name,
+    JsonPath(&'a str),
+}
+
+impl<'a> Printer<'a> {
+    fn new(args: &'a GetArgs) -> Result<Self> {
+        let format = match args.output.as_deref() {
+            None => Format::Table,
+            Some("wide") => Format::Wide,
+            Some("json") => Format::Json,
+            Some("yaml") => Format::Yaml,
+            Some("name") => Format::Name,
+            Some(other) => match other.strip_prefix("jsonpath=") {
+                Some(template) => Format::JsonPath(template),
+                None => {
+                    return Err(CliError::usage(format!("unknown output format `{other}`"))
+                        .hint("one of wide, json, yaml, name, jsonpath=TEMPLATE"));
+                }
+            },
+        };
+        Ok(Self {
+            args,
+            format,
+            table: Table::default(),
+            header_done: args.no_headers,
+        })
+    }
+
+    fn is_table(&self) -> bool {
+        matches!(self.format, Format::Table | Format::Wide | Format::Name)
+    }
+
+    fn print(&mut self, mut items: Vec<Value>, single: bool) -> Result<String> {
+        let whole = |items: &mut Vec<Value>| match (single, items.pop()) {
+            (true, Some(one)) => one,
+            (_, last) => {
+                items.extend(last);
+                json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items })
+            }
+        };
+        let bad = |e: &dyn std::fmt::Display| CliError::new("could not print").because(e);
+        match self.format {
+            Format::Json => {
+                let text = serde_json::to_string_pretty(&whole(&mut items)).map_err(|e| bad(&e))?;
+                Ok(format!("{text}\n"))
+            }
+            Format::Yaml => serde_yaml::to_string(&whole(&mut items)).map_err(|e| bad(&e)),
+            Format::JsonPath(template) => {
+                jsonpath::evaluate(template, &whole(&mut items)).map_err(CliError::usage)
+            }
+            Format::Name => Ok(items
+                .iter()
+                .map(|item| format!("{}\n", self.name(item)))
+                .collect()),
+            Format::Table | Format::Wide => Ok(self.rows(&items)),
+        }
+    }
+
+    fn name(&self, item: &Value) -> String {
+        let named = |kind: &str| {
+            format!(
+                "{kind}/{}",
+                item["metadata"]["name"].as_str().unwrap_or_default()
+            )
+        };
+        match self.args.resource {
+            Resource::Pods => named("pod"),
+            Resource::Nodes => named("node"),
+            Resource::Events => named("event"),
+            Resource::Images => item["id"].as_str().unwrap_or_default().to_owned(),
+            Resource::Files => item["path"].as_str().unwrap_or_default().to_owned(),
+        }
+    }
+
+    fn rows(&mut self, items: &[Value]) -> String {
+        let wide = self.format == Format::Wide;
+        let (mut header, rows) = table(self.args.resource, items, wide, self.args.all_namespaces);
+        if std::mem::replace(&mut self.header_done, true) {
+            header.clear();
+        }
+        self.table.render(&header, &rows)
+    }
+}
+
+/// Header and rows of a kind of object.
+pub(super) fn table(
+    resource: Resource,
+    items: &[Value],
+    wide: bool,
+    namespaces: bool,
+) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let now = Timestamp::now();
+    let (mut header, wide_header, row): (
+        Vec<&str>,
+        &[&str],
+        fn(&Value, bool, Timestamp) -> Vec<String>,
+    ) = match resource {
+        Resource::Pods => (
+            vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"],
+            &["IP", "NODE"],
+            pod,
+        ),
+        Resource::Nodes => (
+            vec!["NAME", "STATUS", "ROLES", "AGE", "VERSION"],
+            &[
+                "INTERNAL-IP",
+                "OS-IMAGE",
+                "KERNEL-VERSION",
+                "CONTAINER-RUNTIME",
+            ],
+            node,
+        ),
+        Resource::Events => (
+            vec!["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"],
+            &["FIRST SEEN", "COUNT"],
+            event,
+        ),
+        Resource::Images => (
+            vec!["IMAGE", "ID", "SIZE", "IN USE", "PRELOADED"],
+            &["CREATED"],
+            image,
+        ),
+        Resource::Files => (
+            vec!["FILE", "STATE", "PODS", "ERRORS", "WARNINGS"],
+            &["FIRST PROBLEM"],
+            file,
+        ),
+    };
+    if wide {
+        header.extend(wide_header);
+    }
+    let namespaced = namespaces && matches!(resource, Resource::Pods | Resource::Events);
+    if namespaced {
+        header.insert(0, "NAMESPACE");
+    }
+    let rows = items.iter().map(|item| {
+        let mut cells = row(item, wide, now);
+        if namespaced {
+            let ns = item["metadata"]["namespace"].as_str().unwrap_or_default();
+            cells.insert(0, ns.to_owned());
+        }
+        cells
+    });
+    (header, rows.collect())
+}
+
+fn typed<T: serde::de::DeserializeOwned>(item: &Value) -> Option<T> {
+    T::deserialize(item).ok()
+}
+
+fn pod(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let row = pod_columns::row(&typed::<Pod>(item).unwrap_or_default(), now);
+    let mut cells = vec![row.name, row.ready, row.status, row.restarts, row.age];
+    if wide {
+        cells.extend([row.ip, row.node]);
+    }
+    cells
+}
+
+fn node(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let node = typed::<Node>(item).unwrap_or_default();
+    let row = pod_columns::node_row(&node, now);
+    let mut cells = vec![row.name, row.status, row.roles, row.age, row.version];
+    if wide {
+        let status = node.status.unwrap_or_default();
+        let info = status.node_info.unwrap_or_default();
+        let mut addresses = status.addresses.into_iter().flatten();
+        let ip = addresses
+            .find(|a| a.type_ == "InternalIP")
+            .map(|a| a.address);
+        cells.push(ip.unwrap_or_else(|| "<none>".to_owned()));
+        cells.extend([
+            info.os_image,
+            info.kernel_version,
+            info.container_runtime_version,
+        ]);
+    }
+    cells
+}
+
+fn event(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let event = typed::<Event>(item).unwrap_or_default();
+    let about = &event.involved_object;
+    let text = |t: &Option<String>| t.clone().unwrap_or_default();
+    let mut cells = vec![
+        age_of(event.last_timestamp.as_ref().map(|t| t.0), now),
+        text(&event.type_),
+        text(&event.reason),
+        format!("{}/{}", text(&about.kind).to_lowercase(), text(&about.name)),
+        text(&event.message).trim().to_owned(),
+    ];
+    if wide {
+        cells.push(age_of(event.first_timestamp.as_ref().map(|t| t.0), now));
+        cells.push(event.count.unwrap_or(1).to_string());
+    }
+    cells
+}
+
+fn yes(flag: bool) -> String {
+    if flag { "yes" } else { "no" }.to_owned()
+}
+
+fn image(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let Some(row) = typed::<ImageRow>(item) else {
+        return Vec::new();
+    };
+    let id = row.id.strip_prefix("sha256:").unwrap_or(&row.id);
+    let mut cells = vec![
+        match row.names.is_empty() {
+            true => "<none>".to_owned(),
+            false => row.names.join(","),
+        },
+        id.chars().take(12).collect(),
+        size(row.size_bytes),
+        yes(row.in_use),
+        yes(row.preloaded),
+    ];
+    if wide {
+        let created = row.created.and_then(|c| c.parse().ok());
+        cells.push(created.map_or_else(|| "<none>".to_owned(), |at| human_age(at, now)));
+    }
+    cells
+}
+
+fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
+    let Some(file) = typed::<FileStatus>(item) else {
+        return Vec::new();
+    };
+    let pods: Vec<String> = file.pods.iter().map(ToString::to_string).collect();
+    let mut cells = vec![
+        file.path.display().to_string(),
+        file.state.as_str().to_owned(),
+        match pods.is_empty() {
+            true => "<none>".to_owned(),
+            false => pods.join(","),
+        },
+        file.errors.len().to_string(),
+        file.warnings.len().to_string(),
+    ];
+    if wide {
+        let problem = file.errors.first().or(file.warnings.first());
+        cells.push(problem.cloned().unwrap_or_else(|| "<none>".to_owned()));
+    }
+    cells
+}

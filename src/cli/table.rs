@@ -1,0 +1,51 @@
+//! How do columns line up? As kubectl's: three spaces between, the last column unpadded, upper-case headers.
+
+/// Rows below a header. Widths are fixed once printed, so that watched rows line up with the first ones.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    widths: Vec<usize>,
+}
+
+impl Table {
+    /// The text of these rows; the header too, unless empty.
+    pub(super) fn render(&mut self, header: &[&str], rows: &[Vec<String>]) -> String {
+        let header: Vec<String> = header.iter().map(|h| (*h).to_owned()).collect();
+        let all = std::iter::once(&header)
+            .chain(rows)
+            .filter(|r| !r.is_empty());
+        for row in all.clone() {
+            self.widths.resize(row.len().max(self.widths.len()), 0);
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let mut text = String::new();
+        for row in all {
+            let mut line = String::new();
+            for (index, cell) in row.iter().enumerate() {
+                line.push_str(cell);
+                if index + 1 < row.len() {
+                    let pad = self.widths[index] + 3 - cell.chars().count();
+                    line.extend(std::iter::repeat_n(' ', pad));
+                }
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Bytes with a binary unit, one decimal.
+pub(super) fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut tenths, mut unit) = (bytes.saturating_mul(10), 0);
+    while tenths >= 10_240 && unit + 1 < units.len() {
+        tenths /= 1024;
+        unit += 1;
+    }
+    match unit {
+        0 => format!("{bytes}B"),
+        _ => format!("{}.{}{}", tenths / 10, tenths % 10, units[unit]),
+    }
+}

@@ -1,0 +1,147 @@
+//! Is this manifest fine? `coracle validate`, without an agent.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use super::args::ValidateArgs;
+use super::error::{CliError, Result};
+use super::put;
+use crate::spec::convert::{self, ConvertContext};
+
+/// Files beyond this are refused unread.
+const MAX_FILE: u64 = 10 << 20;
+
+/// What was found out about one file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// As named on the command line.
+    pub file: String,
+    /// Everything that is wrong.
+    pub errors: Vec<String>,
+    /// Valid, but without effect here.
+    pub warnings: Vec<String>,
+    /// `namespace/name` of its pods.
+    pub pods: Vec<String>,
+}
+
+/// Errors, warnings and pods of a file's bytes.
+pub fn validate_bytes(name: &str, bytes: &[u8]) -> (Vec<String>, Vec<String>, Vec<String>) {
+    let context = ConvertContext { node_name: "" };
+    match convert::documents(bytes, name, &context) {
+        Ok(pods) => {
+            let warnings = pods.iter().flat_map(|pod| &pod.warnings);
+            let warnings = warnings
+                .map(|warning| format!("{name}: {warning}"))
+                .collect();
+            (
+                Vec::new(),
+                warnings,
+                pods.iter().map(|pod| pod.key.to_string()).collect(),
+            )
+        }
+        Err(errors) => (
+            errors.iter().map(ToString::to_string).collect(),
+            Vec::new(),
+            Vec::new(),
+        ),
+    }
+}
+
+pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
+    let mut reports = Vec::new();
+    for path in &args.paths {
+        for file in files(path)? {
+            reports.push(check(&file));
+        }
+    }
+    let text = match args.output.output {
+        Some(_) => {
+            let json = serde_json::to_string_pretty(&reports);
+            json.map_err(|e| CliError::new("could not print").because(e))? + "\n"
+        }
+        None => reports.iter().map(show).collect(),
+    };
+    put(text.as_bytes())?;
+    let bad = reports.iter().any(|report| !report.errors.is_empty());
+    Ok(ExitCode::from(u8::from(bad)))
+}
+
+/// The path itself, or what the agent would read in that directory.
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e| CliError::new(format!("could not read `{}`", path.display())).because(e);
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    for entry in path.read_dir().map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        let name = file
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let ignored = name.starts_with('.') || name.ends_with('~') || name.ends_with(".swp");
+        if file.is_file() && !ignored {
+            found.push(file);
+        }
+    }
+    found.sort();
+    if found.is_empty() {
+        return Err(CliError::new(format!("no manifests in `{}`", path.display())).code(3));
+    }
+    Ok(found)
+}
+
+fn check(file: &Path) -> Report {
+    let name = match file.as_os_str() == "-" {
+        true => "stdin".to_owned(),
+        false => file.display().to_string(),
+    };
+    let (errors, warnings, pods) = match read(file) {
+        Ok(bytes) if bytes.len() as u64 > MAX_FILE => (
+            vec!["larger than 10 MiB".to_owned()],
+            Vec::new(),
+            Vec::new(),
+        ),
+        Ok(bytes) => validate_bytes(&name, &bytes),
+        Err(error) => (
+            vec![format!("could not be read: {error}")],
+            Vec::new(),
+            Vec::new(),
+        ),
+    };
+    Report {
+        file: name,
+        errors,
+        warnings,
+        pods,
+    }
+}
+
+fn read(file: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let mut input: Box<dyn Read> = match file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin()),
+        false => Box::new(std::fs::File::open(file)?),
+    };
+    (&mut input).take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn show(report: &Report) -> String {
+    let file = &report.file;
+    let mut text = String::new();
+    for warning in &report.warnings {
+        text.push_str(&format!("{file}: warning: {warning}\n"));
+    }
+    for error in &report.errors {
+        text.push_str(&format!("{file}: error: {error}\n"));
+    }
+    if report.errors.is_empty() {
+        text.push_str(&format!("{file}: ok: {}\n", report.pods.join(", ")));
+    }
+    text
+}
