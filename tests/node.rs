@@ -42,7 +42,7 @@ fn a_file_becomes_a_running_pod_and_goes_without_a_trace() {
             .any(|c| c["type"] == "Ready" && c["status"] == "True"),
         "{ready:?}"
     );
-    assert_eq!(agent.ok(&["logs", "web"]), "hello\n");
+    assert_eq!(follow_until(&agent, &["logs", "-f", "web"], "hello"), "hello\n");
     assert!(agent.ok(&["get", "pods"]).contains("Running"));
     agent.remove("web.yaml");
     agent.wait_gone("web");
@@ -111,6 +111,7 @@ fn a_pod_removed_while_no_agent_ran_is_stopped_gracefully_by_the_next() {
     let script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done";
     agent.write("a.yaml", &shell_pod("a", script, "", ""));
     let pod = agent.wait_running("a");
+    follow_until(&agent, &["logs", "-f", "a"], "up");
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let log = agent.root.join(format!("logs/default_a_{uid}/main/0.log"));
     let kept = agent.root.join("kept.log");
@@ -216,7 +217,7 @@ fn an_edit_replaces_the_pod_after_the_old_one_has_ended() {
             && !main_status(pod)["state"]["running"].is_null()
     });
     assert_eq!(main_status(&new)["restartCount"], 0);
-    assert_eq!(agent.ok(&["logs", "a"]), "new\n");
+    assert_eq!(follow_until(&agent, &["logs", "-f", "a"], "new"), "new\n");
 }
 
 #[test]

@@ -140,14 +140,13 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     Ok(smol::block_on(executor.run(async move {
         let store = Arc::new(api::Store::new());
         store.set_node(facts::node_object(&hands.facts));
-        serve(listener, &store, &config, sender);
         let settings = Settings {
             max_restart_period_ms: config.max_container_restart_period_ms,
         };
         let mut node = Node {
             state: NodeState::new(settings),
             hands: hands.clone(),
-            store,
+            store: store.clone(),
             wakes: Default::default(),
             shown: Default::default(),
             checkpoints: Default::default(),
@@ -156,14 +155,14 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             leaving: false,
             swept: false,
         };
-        let mut running = Vec::new();
+        let (mut running, mut touched) = (Vec::new(), BTreeSet::new());
         for recovered in recover::recover(&hands).await {
             running.push(recovered.spec.clone());
-            node.record(
-                &Event::PodRecovered(Box::new(recovered)),
-                &mut BTreeSet::new(),
-            );
+            node.record(&Event::PodRecovered(Box::new(recovered)), &mut touched);
         }
+        // Nobody may be told that there are no pods only because they are not known yet.
+        node.decide(touched);
+        serve(listener, &store, &config, sender);
         tracing::info!(
             pods = running.len(),
             manifests = %config.manifests.display(),

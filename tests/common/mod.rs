@@ -1,5 +1,10 @@
 //! A real agent in directories, cgroups and with an image of its own; gone without a trace when dropped.
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test crate uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "each test crate uses a part"
+)]
 #![allow(clippy::print_stderr, reason = "a failing test shows the agent's log")]
 
 use std::fs;
