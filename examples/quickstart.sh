@@ -1,0 +1,72 @@
+#!/bin/sh
+# Builds coracle, makes a small image on the spot and runs the pods of examples/quickstart until Ctrl-C.
+# Everything it makes is in a temporary directory and goes with it.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/.."
+
+fail() { printf 'error: %s\n  hint: %s\n' "$1" "$2" >&2; exit 1; }
+
+[ "$(id -u)" = 0 ] || fail "containers can only be made by root" "run it with sudo"
+command -v cargo >/dev/null || fail "cargo is missing" "install Rust's toolchain: https://rustup.rs"
+
+missing=""
+for package in gcc libc6-dev libseccomp-dev busybox-static; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+done
+if [ -n "$missing" ]; then
+    echo "installing$missing"
+    apt-get update -qq || fail "apt-get update failed" "install by hand:$missing"
+    # shellcheck disable=SC2086 # one word a package
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null ||
+        fail "could not install$missing" "install them by hand"
+fi
+
+echo "building coracle (a few minutes the first time)"
+cargo build --release --quiet
+coracle=$(ls -t "${CARGO_TARGET_DIR:-target}"/*/release/coracle 2>/dev/null | head -n 1)
+[ -x "$coracle" ] || fail "the build left no binary" "run \`cargo build --release\` and look at its output"
+
+work=$(mktemp -d /tmp/coracle-quickstart.XXXXXX)
+mkdir "$work/images"
+sh "$here/make-image.sh" "$work/images/busybox.tar" docker.io/library/busybox:quickstart
+
+name=coracle-quickstart-$$
+export CORACLE_SOCKET="$work/run/coracle.sock"
+"$coracle" run --manifests "$here/quickstart" --root "$work/root" --run-dir "$work/run" --log-dir "$work/logs" \
+    --preload "$work/images" --cgroup-parent "/$name" --stop-pods-on-exit 2>"$work/agent.log" &
+agent=$!
+
+leave() {
+    trap '' INT TERM
+    echo
+    echo "stopping the pods"
+    kill -TERM "$agent" 2>/dev/null || true
+    wait "$agent" || true
+    umount "$work/run/pods" 2>/dev/null || true
+    for group in /sys/fs/cgroup/"$name" /sys/fs/cgroup/*/"$name"; do
+        [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    done
+    rm -rf "$work"
+    exit 0
+}
+trap leave INT TERM
+
+while [ ! -S "$CORACLE_SOCKET" ]; do
+    kill -0 "$agent" 2>/dev/null || { cat "$work/agent.log" >&2; rm -rf "$work"; exit 1; }
+    sleep 0.1
+done
+cat <<EOF
+
+The agent is up. Try these in another terminal:
+  export CORACLE_SOCKET=$CORACLE_SOCKET
+  $coracle get pods
+  $coracle logs -f hello -c writer
+  $coracle exec -it hello -c writer -- sh
+  curl http://127.0.0.1:8480/
+Pods are the files in $here/quickstart: edit one and see what happens. Ctrl-C stops everything.
+
+EOF
+"$coracle" get pods --watch &
+wait $! || true
+leave

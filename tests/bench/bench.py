@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Measures coracle's budgets, beside peers where they are installed, and prints one table.
+
+    tests/bench/run [--pods 50] [--rounds 15]
+
+Times come from the pods themselves (a busybox container writes its own CLOCK_BOOTTIME), so that no polling is
+measured. Figures are for comparison within one run on one machine; nothing here passes or fails.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+REPO = pathlib.Path(__file__).resolve().parents[2]
+IMAGE = "docker.io/library/busybox:bench"
+
+
+def boottime():
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def find_binary():
+    found = sorted(REPO.glob("target/*/release/coracle"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        sys.exit("error: no release binary\n  hint: cargo build --release")
+    return found[-1]
+
+
+class Agent:
+    """A release agent in a temporary directory."""
+
+    def __init__(self, binary):
+        self.binary = binary
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench.", dir="/tmp"))
+        self.cgroup = f"coracle-bench-{os.getpid()}"
+        for part in ("manifests", "out", "preload"):
+            (self.dir / part).mkdir()
+        # State of the boot lies on tmpfs on a real node.
+        (self.dir / "run").mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "bench", self.dir / "run"], check=True)
+        self.env = dict(os.environ, CORACLE_SOCKET=str(self.dir / "run/coracle.sock"))
+        self.log = open(self.dir / "agent.log", "wb")
+        self.process = subprocess.Popen(
+            [binary, "run", "--manifests", self.dir / "manifests", "--root", self.dir / "root", "--run-dir",
+             self.dir / "run", "--log-dir", self.dir / "logs", "--preload", self.dir / "preload", "--cgroup-parent",
+             "/" + self.cgroup, "--stop-pods-on-exit"],
+            stdout=subprocess.DEVNULL, stderr=self.log)
+        while True:
+            try:
+                probe = socket.socket(socket.AF_UNIX)
+                probe.connect(self.env["CORACLE_SOCKET"])
+                probe.close()
+                break
+            except OSError:
+                time.sleep(0.01)
+        self.idle_pss = pss([self.process.pid])
+
+    def cli(self, *args):
+        return subprocess.run([self.binary, *args], env=self.env, check=True, capture_output=True, text=True).stdout
+
+    def write(self, name, text):
+        hidden = self.dir / "manifests" / f".{name}"
+        hidden.write_text(text)
+        at = boottime()
+        hidden.rename(self.dir / "manifests" / name)
+        return at
+
+    def pod(self, name, script, extra=""):
+        return json.dumps({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+            "spec": {
+                "hostNetwork": True, "terminationGracePeriodSeconds": 1,
+                "volumes": [{"name": "out", "hostPath": {"path": str(self.dir / "out")}}],
+                "containers": [{
+                    "name": "main", "image": "busybox:bench", "command": ["sh", "-c", script],
+                    "volumeMounts": [{"name": "out", "mountPath": "/out"}]}],
+            }})
+
+    def wait_lines(self, name, count, patience=60):
+        path = self.dir / "out" / name
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline:
+            lines = path.read_text().splitlines() if path.exists() else []
+            if len(lines) >= count:
+                return [float(line) for line in lines]
+            time.sleep(0.002)
+        sys.exit(f"error: `{name}` did not get there\n{(self.dir / 'agent.log').read_text()}")
+
+    def wait_empty(self):
+        while json.loads(self.cli("get", "pods", "-A", "-o", "json"))["items"]:
+            time.sleep(0.05)
+
+    def remove(self, *names):
+        for name in names:
+            (self.dir / "manifests" / name).unlink()
+        self.wait_empty()
+
+    def pids(self):
+        """Agent and shims."""
+        found = [self.process.pid]
+        for folder in pathlib.Path("/sys/fs/cgroup").glob(f"**/{self.cgroup}/pods/**/shim/cgroup.procs"):
+            found += [int(pid) for pid in folder.read_text().split()]
+        return sorted(set(found))
+
+    def close(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+        subprocess.run(["umount", self.dir / "run/pods"], stderr=subprocess.DEVNULL)
+        subprocess.run(["umount", self.dir / "run"], check=False)
+        for top in pathlib.Path("/sys/fs/cgroup").glob(f"**/{self.cgroup}"):
+            subprocess.run(["find", top, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"],
+                           stderr=subprocess.DEVNULL)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def pss(pids):
+    total = 0
+    for pid in pids:
+        try:
+            text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        total += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+    return total
+
+
+def cpu_and_writes(pids):
+    cpu, written = 0, 0
+    for pid in pids:
+        try:
+            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            cpu += int(fields[11]) + int(fields[12])
+            io = pathlib.Path(f"/proc/{pid}/io").read_text()
+            written += int(next(line.split()[1] for line in io.splitlines() if line.startswith("write_bytes")))
+        except OSError:
+            continue
+    return cpu / os.sysconf("SC_CLK_TCK"), written
+
+
+UPTIME = "cut -d' ' -f1 /proc/uptime"
+# /proc/uptime has hundredths only; `adjtimex`-free busybox has no finer clock, so the process' own start time in
+# clock ticks is no better. The file's modification time, which the kernel stamps, is.
+
+
+def stamp(agent, name):
+    """When the container made its first file, on CLOCK_BOOTTIME."""
+    wall = (agent.dir / "out" / name).stat().st_mtime_ns / 1e9
+    return wall - (time.time() - boottime())
+
+
+def wait_file(path, patience=60):
+    deadline = time.monotonic() + patience
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def start_latency(agent, rounds):
+    times = []
+    for index in range(rounds):
+        name = f"start{index}"
+        at = agent.write(name + ".json", agent.pod(name, f": > /out/{name}; exec sleep 1000"))
+        if not wait_file(agent.dir / "out" / name):
+            sys.exit((agent.dir / "agent.log").read_text())
+        times.append(stamp(agent, name) - at)
+        agent.remove(name + ".json")
+        time.sleep(0.2)  # isolated starts: the kernel's grace period is paid each time
+    return times
+
+
+def crash_latency(agent, rounds):
+    times = []
+    for index in range(rounds):
+        name = f"crash{index}"
+        script = f"if [ -e /out/{name}-1 ]; then : > /out/{name}-2; exec sleep 1000; fi; : > /out/{name}-1; exit 1"
+        agent.write(name + ".json", agent.pod(name, script))
+        if not wait_file(agent.dir / "out" / f"{name}-2"):
+            sys.exit((agent.dir / "agent.log").read_text())
+        times.append(stamp(agent, f"{name}-2") - stamp(agent, f"{name}-1"))
+        agent.remove(name + ".json")
+        time.sleep(0.2)
+    return times
+
+
+def many(agent, count):
+    names = [f"many{index}" for index in range(count)]
+    at = boottime()
+    for name in names:
+        agent.write(name + ".json", agent.pod(name, f": > /out/{name}; exec sleep 1000"))
+    for name in names:
+        if not wait_file(agent.dir / "out" / name):
+            sys.exit((agent.dir / "agent.log").read_text())
+    return max(stamp(agent, name) for name in names) - at, [name + ".json" for name in names]
+
+
+def peer_runc(rounds):
+    """create + start + run of the same program by runc, a fresh process each time."""
+    if not shutil.which("runc"):
+        return None
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench-runc.", dir="/tmp"))
+    rootfs = folder / "rootfs"
+    (rootfs / "bin").mkdir(parents=True)
+    shutil.copy("/bin/busybox", rootfs / "bin/busybox")
+    subprocess.run(["runc", "spec"], cwd=folder, check=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["process"].update(terminal=False, args=["/bin/busybox", "true"])
+    (folder / "config.json").write_text(json.dumps(config))
+    times = []
+    for index in range(rounds):
+        began = time.monotonic()
+        done = subprocess.run(["runc", "run", f"coracle-bench-{os.getpid()}-{index}"], cwd=folder,
+                              stdin=subprocess.DEVNULL, capture_output=True)
+        if done.returncode:
+            return None
+        times.append(time.monotonic() - began)
+        time.sleep(0.2)
+    shutil.rmtree(folder)
+    return times
+
+
+def row(what, value, budget):
+    print(f"{what:<52} {value:>16} {budget:>18}")
+
+
+def ms(values):
+    return f"{statistics.median(values) * 1000:.1f} ms"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pods", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--idle", type=int, default=60, help="seconds of idling that are measured")
+    args = parser.parse_args()
+    binary = find_binary()
+    archive = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench-image.", dir="/tmp")) / "busybox.tar"
+    subprocess.run(["sh", REPO / "examples/make-image.sh", archive, IMAGE], check=True)
+    agent = Agent(binary)
+    try:
+        agent.cli("image", "import", str(archive))
+        row("figure (median)", "coracle", "budget")
+        row("binary", f"{binary.stat().st_size / 1e6:.1f} MB", "12 MB")
+        row("agent alone, PSS", f"{agent.idle_pss / 1024:.1f} MB", "8 MB")
+        row("file written -> process running", ms(start_latency(agent, args.rounds)), "35 ms")
+        row("crash -> first restart", ms(crash_latency(agent, args.rounds)), "30 ms")
+        took, names = many(agent, 40)
+        row("40 pods at once", f"{took:.2f} s", "1.0 s")
+        agent.remove(*names)
+        _, names = many(agent, args.pods)
+        pids = agent.pids()
+        row(f"agent + {len(pids) - 1} shims, PSS", f"{pss(pids) / 1024:.1f} MB", "30 MB with 50")
+        time.sleep(3)
+        before = cpu_and_writes(pids)
+        time.sleep(args.idle)
+        after = cpu_and_writes(pids)
+        minutes = args.idle / 60
+        row("idle cpu a minute", f"{(after[0] - before[0]) / minutes:.2f} s", "0.1 s")
+        row("idle disk writes a minute", f"{(after[1] - before[1]) / minutes:.0f} bytes", "0 bytes")
+        agent.remove(*names)
+        peer = peer_runc(args.rounds)
+        row("peer: runc run of the same program", ms(peer) if peer else "not installed", "")
+    finally:
+        agent.close()
+        shutil.rmtree(archive.parent, ignore_errors=True)
+
+
+main()
