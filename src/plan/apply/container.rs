@@ -1,0 +1,230 @@
+//! A container started, could not, ended, was signalled.
+
+use super::super::event::{Instance, StartFailure};
+use super::super::notice::{Kind, Notices};
+use super::super::state::{ContainerState, Ended, Image, Retry, Run, StartError, Stop};
+use super::super::{Action, Notice, PodState, Settings, Stamp, Time, restart};
+use super::sandbox::kill_failed;
+use super::{SIGNAL_RETRY_MS, START_RETRY_MS, is_start_of};
+use crate::spec::{Exit, StopSignal};
+
+/// The run is over: the one before it is remembered, and the next start begins with the image again.
+pub(in crate::plan) fn end_run(
+    container: &mut ContainerState,
+    attempt: u32,
+    image_id: String,
+    exit: Exit,
+) {
+    forget_start(container, attempt);
+    container.run = Run::Ended(Ended {
+        attempt,
+        image_id,
+        exit,
+    });
+}
+
+/// A new run takes the place of the newest one.
+pub(super) fn forget_start(container: &mut ContainerState, attempt: u32) {
+    if let Run::Ended(ended) = &container.run
+        && ended.attempt != attempt
+    {
+        container.previous = Some(ended.clone());
+    }
+    container.next_attempt = container.next_attempt.max(attempt.saturating_add(1));
+    container.image = Image::Unknown;
+    container.start_error = None;
+    container.stop.retry = Retry::default();
+}
+
+/// Created and started, as said once for each run.
+pub(super) fn say_started(pod: &PodState, name: &str, out: &mut Vec<Notice>) {
+    let mut notices = Notices::new(out, pod);
+    notices.container(
+        name,
+        Kind::Normal,
+        "Created",
+        "Container created".to_owned(),
+    );
+    notices.container(
+        name,
+        Kind::Normal,
+        "Started",
+        "Container started".to_owned(),
+    );
+}
+
+pub(super) fn container_started(
+    pod: &mut PodState,
+    instance: &Instance,
+    pid: u32,
+    at: Stamp,
+    out: &mut Vec<Notice>,
+) {
+    if !pod
+        .in_flight
+        .as_ref()
+        .is_some_and(|a| is_start_of(a, instance))
+    {
+        return;
+    }
+    let Some(Action::StartContainer { image_id, .. }) = pod.in_flight.take() else {
+        return;
+    };
+    if let Some(container) = pod.container_mut(&instance.container)
+        // Else its exit came first.
+        && container.next_attempt <= instance.attempt
+    {
+        forget_start(container, instance.attempt);
+        container.stop = Stop::default();
+        container.run = Run::Running {
+            attempt: instance.attempt,
+            image_id,
+            pid,
+            started: at,
+        };
+    }
+    say_started(pod, &instance.container, out);
+}
+
+pub(super) fn start_failed(
+    pod: &mut PodState,
+    settings: &Settings,
+    instance: &Instance,
+    (failure, message): (StartFailure, &str),
+    now: Stamp,
+    out: &mut Vec<Notice>,
+) {
+    let name = &instance.container;
+    let image_id = String::new();
+    let Some(container) = pod.container_mut(name) else {
+        return;
+    };
+    if container.next_attempt > instance.attempt {
+        return;
+    }
+    match failure {
+        StartFailure::Config | StartFailure::Create => {
+            container.image = Image::Unknown;
+            container.start_error = Some(StartError {
+                failure,
+                message: message.to_owned(),
+                retry_at: now.time.plus(START_RETRY_MS),
+            });
+        }
+        StartFailure::Run => {
+            let image_id = match &container.image {
+                Image::Ready { id } => id.clone(),
+                Image::Unknown | Image::Failed { .. } => image_id,
+            };
+            let exit = restart::start_error_exit(message, now);
+            end_run(container, instance.attempt, image_id, exit);
+            let text = "Container created".to_owned();
+            Notices::new(out, pod).container(name, Kind::Normal, "Created", text);
+        }
+    }
+    let text = format!("Error: {message}");
+    Notices::new(out, pod).container(name, Kind::Warning, "Failed", text);
+    say_backoff(pod, settings, name, now.time, out);
+}
+
+pub(super) fn container_exited(
+    pod: &mut PodState,
+    settings: &Settings,
+    instance: &Instance,
+    exit: &Exit,
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
+    let starting = match &pod.in_flight {
+        Some(Action::StartContainer {
+            instance: started,
+            image_id,
+        }) if started == instance => Some(image_id.clone()),
+        Some(
+            Action::StartContainer { .. }
+            | Action::CreateSandbox { .. }
+            | Action::EnsureImage { .. }
+            | Action::Signal { .. }
+            | Action::RemoveSandbox { .. },
+        )
+        | None => None,
+    };
+    let Some(container) = pod.container_mut(&instance.container) else {
+        return;
+    };
+    let image_id = match (&container.run, starting) {
+        (
+            Run::Running {
+                attempt, image_id, ..
+            },
+            _,
+        ) if *attempt == instance.attempt => image_id.clone(),
+        // The exit came before the start was acknowledged.
+        (Run::None | Run::Ended(_), Some(image_id))
+            if container.next_attempt <= instance.attempt =>
+        {
+            container.stop = Stop::default();
+            image_id
+        }
+        (Run::None | Run::Running { .. } | Run::Ended(_), _) => return,
+    };
+    end_run(container, instance.attempt, image_id, exit.clone());
+    say_backoff(pod, settings, &instance.container, now, out);
+}
+
+/// Tells once for each exit that the container has to wait.
+pub(super) fn say_backoff(
+    pod: &PodState,
+    settings: &Settings,
+    name: &str,
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
+    let waits = pod
+        .container(name)
+        .is_some_and(|c| pod.wants_start(c) && restart::earliest(c, settings) > now);
+    if waits {
+        let text = format!(
+            "Back-off restarting failed container {name} in pod {}",
+            pod.spec.kubelet_name()
+        );
+        Notices::new(out, pod).container(name, Kind::Warning, "BackOff", text);
+    }
+}
+
+pub(super) fn signal_sent(
+    pod: &mut PodState,
+    instance: &Instance,
+    signal: StopSignal,
+    at: Time,
+    now: Time,
+) {
+    let Some(container) = pod.container_mut(&instance.container) else {
+        return;
+    };
+    if container.run.attempt() != Some(instance.attempt) {
+        return;
+    }
+    container.stop.retry = Retry::default();
+    match signal {
+        StopSignal::Stop => {
+            let first = container.stop.sent.map_or(at, |old| old.min(at));
+            container.stop.sent = Some(first);
+        }
+        StopSignal::Kill => container.stop.killed = Some(now),
+    }
+}
+
+pub(super) fn signal_failed(
+    pod: &mut PodState,
+    instance: &Instance,
+    error: &str,
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
+    if let Some(container) = pod.container_mut(&instance.container) {
+        let (first, max) = SIGNAL_RETRY_MS;
+        container.stop.retry.fail(now, first, max);
+    }
+    kill_failed(pod, error, out);
+}

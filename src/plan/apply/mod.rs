@@ -1,0 +1,224 @@
+//! What does a fact change? One arm for each event; facts that come late, twice or out of order change nothing.
+//!
+//! Outcomes are believed only while the action they answer is in flight, facts about a container only if they are
+//! about its newest run or the one being started. Nothing is decided here: waits are recorded, not waited for.
+
+mod container;
+mod image;
+mod sandbox;
+
+use super::action::Keep;
+use super::event::Instance;
+use super::notice::{Kind, Notices};
+use super::state::{Retry, Sandbox};
+use super::{Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, restart};
+use crate::spec::PodUid;
+pub(super) use container::end_run;
+use container::{container_exited, container_started, signal_failed, signal_sent, start_failed};
+use image::{image_failed, image_ready, images_changed};
+use sandbox::{sandbox_created, sandbox_failed, sandbox_lost, sandbox_remove_failed};
+
+/// A container that could not be created is tried again after this long.
+pub const START_RETRY_MS: u64 = 10_000;
+/// Image back-off: 10 s, doubling up to 300 s.
+pub const IMAGE_RETRY_MS: (u64, u64) = (10_000, 300_000);
+/// Volume failures: 500 ms, doubling up to 122 s.
+pub const VOLUME_RETRY_MS: (u64, u64) = (500, 122_000);
+/// Other failures of making or removing a sandbox: 1 s, doubling up to 60 s.
+pub const SANDBOX_RETRY_MS: (u64, u64) = (1_000, 60_000);
+/// Signals that could not be sent: 1 s, doubling up to 10 s.
+pub const SIGNAL_RETRY_MS: (u64, u64) = (1_000, 10_000);
+/// A sandbox that lived this long is replaced at once when it is lost.
+pub const SANDBOX_STABLE_MS: u64 = 60_000;
+
+impl NodeState {
+    /// Records a fact; returns what is worth telling people.
+    pub fn apply(&mut self, event: &Event, now: Stamp) -> Vec<Notice> {
+        let mut out = Vec::new();
+        match event {
+            Event::DesiredChanged(desired) => self.desired_changed(desired, now),
+            Event::PodRecovered(recovered) => self.pod_recovered(recovered, now, &mut out),
+            Event::DeleteRequested { pod, grace_ms } => self.delete_requested(pod, *grace_ms, now),
+            Event::SandboxRemoved { pod } => self.sandbox_removed(pod, now),
+            Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
+            Event::ActionStarted(action) => self.on(action.pod(), now, |pod, settings| {
+                action_started(pod, settings, action, now.time, &mut out);
+            }),
+            Event::SandboxCreated {
+                pod,
+                ips,
+                next_attempts,
+            } => self.on(pod, now, |pod, _| {
+                if pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
+                    sandbox_created(pod, ips, next_attempts, now.time);
+                }
+            }),
+            Event::SandboxFailed { pod, failure } => self.on(pod, now, |pod, _| {
+                if pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
+                    sandbox_failed(pod, failure, now.time, &mut out);
+                }
+            }),
+            Event::SandboxLost { pod } => {
+                self.on(pod, now, |pod, _| sandbox_lost(pod, now, &mut out));
+            }
+            Event::SandboxRemoveFailed { pod, error } => self.on(pod, now, |pod, _| {
+                if pod.answered(|a| matches!(a, Action::RemoveSandbox { .. })) {
+                    sandbox_remove_failed(pod, error, now.time, &mut out);
+                }
+            }),
+            Event::ImageReady {
+                pod,
+                container,
+                image_id,
+            } => self.on(pod, now, |pod, _| {
+                if pod.answered(|a| is_image_of(a, container)) {
+                    image_ready(pod, container, image_id, &mut out);
+                }
+            }),
+            Event::ImageFailed {
+                pod,
+                container,
+                failure,
+                message,
+            } => self.on(pod, now, |pod, _| {
+                if pod.answered(|a| is_image_of(a, container)) {
+                    image_failed(pod, container, *failure, message, now.time, &mut out);
+                }
+            }),
+            Event::ContainerStarted { instance, pid, at } => {
+                self.on(&instance.pod, now, |pod, _| {
+                    container_started(pod, instance, *pid, *at, &mut out);
+                });
+            }
+            Event::ContainerStartFailed {
+                instance,
+                failure,
+                message,
+            } => self.on(&instance.pod, now, |pod, settings| {
+                if pod.answered(|a| is_start_of(a, instance)) {
+                    start_failed(pod, settings, instance, (*failure, message), now, &mut out);
+                }
+            }),
+            Event::ContainerExited { instance, exit } => {
+                self.on(&instance.pod, now, |pod, settings| {
+                    container_exited(pod, settings, instance, exit, now.time, &mut out);
+                });
+            }
+            Event::SignalSent {
+                instance,
+                signal,
+                at,
+            } => self.on(&instance.pod, now, |pod, _| {
+                pod.answered(|a| is_signal_to(a, instance));
+                signal_sent(pod, instance, *signal, *at, now.time);
+            }),
+            Event::SignalFailed { instance, error } => self.on(&instance.pod, now, |pod, _| {
+                if pod.answered(|a| is_signal_to(a, instance)) {
+                    signal_failed(pod, instance, error, now.time, &mut out);
+                }
+            }),
+        }
+        out
+    }
+
+    /// Changes one pod, then notes which of its conditions changed with it.
+    fn on(&mut self, uid: &PodUid, now: Stamp, change: impl FnOnce(&mut PodState, &Settings)) {
+        if let Some(pod) = self.pods.get_mut(uid) {
+            change(pod, &self.settings);
+            pod.note_conditions(now);
+        }
+    }
+
+    fn sandbox_removed(&mut self, uid: &PodUid, now: Stamp) {
+        let Some(pod) = self.pods.get_mut(uid) else {
+            return;
+        };
+        match pod.in_flight {
+            Some(Action::RemoveSandbox { keep, .. }) => match keep {
+                Keep::Everything => {
+                    pod.in_flight = None;
+                    pod.sandbox = Sandbox::Removed;
+                    pod.remove_retry = Retry::default();
+                    pod.note_conditions(now);
+                }
+                Keep::Nothing => {
+                    self.pods.remove(uid);
+                    self.admit(now);
+                }
+            },
+            // Late: the pod has moved on.
+            Some(
+                Action::CreateSandbox { .. }
+                | Action::EnsureImage { .. }
+                | Action::StartContainer { .. }
+                | Action::Signal { .. },
+            )
+            | None => {}
+        }
+    }
+}
+
+impl PodState {
+    /// Clears the action in flight if it is the one answered; whether it was.
+    fn answered(&mut self, is_it: impl FnOnce(&Action) -> bool) -> bool {
+        let yes = self.in_flight.as_ref().is_some_and(is_it);
+        if yes {
+            self.in_flight = None;
+        }
+        yes
+    }
+
+    fn note_conditions(&mut self, now: Stamp) {
+        let sandbox = matches!(self.sandbox, Sandbox::Ready { .. });
+        let ready = self.containers.iter().all(|c| c.run.is_running());
+        self.sandbox_ready.set(sandbox, now.wall);
+        self.ready.set(ready, now.wall);
+    }
+}
+
+fn is_image_of(action: &Action, name: &str) -> bool {
+    matches!(action, Action::EnsureImage { container, .. } if container == name)
+}
+
+fn is_start_of(action: &Action, of: &Instance) -> bool {
+    matches!(action, Action::StartContainer { instance, .. } if instance == of)
+}
+
+fn is_signal_to(action: &Action, to: &Instance) -> bool {
+    matches!(action, Action::Signal { instance, .. } if instance == to)
+}
+
+fn action_started(
+    pod: &mut PodState,
+    settings: &Settings,
+    action: &Action,
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
+    match action {
+        Action::CreateSandbox { .. } | Action::RemoveSandbox { .. } => {}
+        Action::EnsureImage { .. } => pod.images_changed = false,
+        Action::StartContainer { instance, .. } => {
+            if let Some(container) = pod.container_mut(&instance.container) {
+                restart::permit(container, instance.attempt, settings, now);
+            }
+        }
+        Action::Signal {
+            instance, reason, ..
+        } => {
+            let first = pod
+                .container_mut(&instance.container)
+                .filter(|c| c.run.attempt() == Some(instance.attempt) && c.stop.asked.is_none());
+            if let Some(container) = first {
+                container.stop.asked = Some(now);
+                Notices::new(out, pod).container(
+                    &instance.container,
+                    Kind::Normal,
+                    "Killing",
+                    reason.clone(),
+                );
+            }
+        }
+    }
+    pod.in_flight = Some(action.clone());
+}

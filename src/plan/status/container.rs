@@ -1,0 +1,187 @@
+//! What does a container look like? Its state, the one before, and why it waits (kubelet-behaviour §3.2, §3.3).
+
+use k8s_openapi::api::core::v1 as core;
+
+use super::super::event::{ImageFailure, StartFailure};
+use super::super::state::{ContainerState, Ended, Image, Run, StartError};
+use super::super::{PodState, Settings, restart};
+use super::text::{container_id, go_duration, some_text, time};
+
+pub(super) fn container(
+    state: &PodState,
+    c: &ContainerState,
+    settings: &Settings,
+) -> core::ContainerStatus {
+    let uid = &state.spec.uid;
+    let id = |attempt| container_id(&state.instance(&c.name, attempt));
+    let spec = state.spec.container(&c.name);
+    let mut last = c.previous.as_ref();
+    let shown = match (&c.run, waiting(state, c, settings)) {
+        (Run::Running { started, .. }, _) => core::ContainerState {
+            running: Some(core::ContainerStateRunning {
+                started_at: Some(time(started.wall)),
+            }),
+            ..core::ContainerState::default()
+        },
+        (run, Some((reason, message))) => {
+            last = run.ended().or(last);
+            core::ContainerState {
+                waiting: Some(core::ContainerStateWaiting {
+                    reason: Some(reason.to_owned()),
+                    message,
+                }),
+                ..core::ContainerState::default()
+            }
+        }
+        (Run::Ended(ended), None) => terminated(ended, id(ended.attempt)),
+        (Run::None, None) => core::ContainerState::default(),
+    };
+    let image_id = match &c.run {
+        Run::None => String::new(),
+        Run::Running { image_id, .. } => image_id.clone(),
+        Run::Ended(ended) => ended.image_id.clone(),
+    };
+    let running = c.run.is_running();
+    let manifest = state
+        .spec
+        .manifest
+        .spec
+        .as_ref()
+        .and_then(|s| s.containers.iter().find(|m| m.name == c.name));
+    debug_assert!(spec.is_some(), "{uid}: {} is in the spec", c.name);
+    core::ContainerStatus {
+        name: c.name.clone(),
+        image: spec.map_or_else(String::new, |s| s.image.clone()),
+        image_id,
+        container_id: c.run.attempt().map(&id),
+        restart_count: i32::try_from(c.restart_count()).unwrap_or(i32::MAX),
+        ready: running,
+        started: Some(running),
+        state: Some(shown),
+        last_state: Some(match last {
+            Some(ended) => terminated(ended, id(ended.attempt)),
+            None => core::ContainerState::default(),
+        }),
+        resources: running.then(|| {
+            manifest
+                .and_then(|m| m.resources.clone())
+                .unwrap_or_default()
+        }),
+        volume_mounts: manifest
+            .and_then(|m| m.volume_mounts.as_ref())
+            .map(|mounts| {
+                mounts
+                    .iter()
+                    .map(|mount| core::VolumeMountStatus {
+                        name: mount.name.clone(),
+                        mount_path: mount.mount_path.clone(),
+                        read_only: mount.read_only,
+                        recursive_read_only: (mount.read_only == Some(true))
+                            .then(|| "Disabled".to_owned()),
+                        ..core::VolumeMountStatus::default()
+                    })
+                    .collect()
+            }),
+        ..core::ContainerStatus::default()
+    }
+}
+
+pub(super) fn terminated(ended: &Ended, id: String) -> core::ContainerState {
+    let exit = &ended.exit;
+    core::ContainerState {
+        terminated: Some(core::ContainerStateTerminated {
+            exit_code: exit.code,
+            signal: None,
+            reason: Some(restart::reason(exit).to_owned()),
+            message: some_text(&exit.message),
+            started_at: Some(time(exit.started.wall)),
+            finished_at: Some(time(exit.finished.wall)),
+            container_id: Some(id),
+        }),
+        ..core::ContainerState::default()
+    }
+}
+
+/// Why a container that is to start does not run; `None` if its end is shown instead.
+pub(super) fn waiting(
+    state: &PodState,
+    c: &ContainerState,
+    settings: &Settings,
+) -> Option<(&'static str, Option<String>)> {
+    if c.run.is_running() {
+        return None;
+    }
+    let reason = if state.wants_start(c) {
+        trouble(state, c, settings)
+    } else {
+        None
+    };
+    match (&c.run, reason) {
+        (_, Some((reason, message))) => Some((reason, Some(message))),
+        (Run::None, None) => Some(("ContainerCreating", None)),
+        (Run::Running { .. } | Run::Ended(_), None) => None,
+    }
+}
+
+pub(super) fn trouble(
+    state: &PodState,
+    c: &ContainerState,
+    settings: &Settings,
+) -> Option<(&'static str, String)> {
+    if let Some(StartError {
+        failure, message, ..
+    }) = &c.start_error
+    {
+        return Some((start_failure(*failure), message.clone()));
+    }
+    if let Image::Failed {
+        failure,
+        message,
+        retry,
+    } = &c.image
+    {
+        let image = state.spec.container(&c.name).map_or("", |s| &s.image);
+        return Some(image_failure(image, *failure, message, retry.failures > 1));
+    }
+    let delay = restart::delay_ms(c, settings)?;
+    let text = format!(
+        "back-off {} restarting failed container={} pod={}",
+        go_duration(delay),
+        c.name,
+        state.spec.kubelet_name()
+    );
+    Some(("CrashLoopBackOff", text))
+}
+
+/// The reason shown for a container that could not be started.
+pub fn start_failure(failure: StartFailure) -> &'static str {
+    match failure {
+        StartFailure::Config => "CreateContainerConfigError",
+        StartFailure::Create => "CreateContainerError",
+        StartFailure::Run => "RunContainerError",
+    }
+}
+
+/// Reason and message for an image that is not to be had, for the first time or `again`.
+pub fn image_failure(
+    image: &str,
+    failure: ImageFailure,
+    error: &str,
+    again: bool,
+) -> (&'static str, String) {
+    match failure {
+        ImageFailure::NeverPull => (
+            "ErrImageNeverPull",
+            format!("Container image \"{image}\" is not present with pull policy of Never"),
+        ),
+        ImageFailure::Inspect => (
+            "ImageInspectError",
+            format!("Failed to inspect image \"{image}\": {error}"),
+        ),
+        ImageFailure::Pull if again => (
+            "ImagePullBackOff",
+            format!("Back-off pulling image \"{image}\": ErrImagePull: {error}"),
+        ),
+        ImageFailure::Pull => ("ErrImagePull", error.to_owned()),
+    }
+}

@@ -1,0 +1,76 @@
+//! How are ids, durations, times and addresses written?
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use k8s_openapi::jiff;
+use sha2::{Digest, Sha256};
+
+use super::super::Wall;
+use super::super::event::Instance;
+
+/// `coracle://` and 64 hex digits that are always the same for the same run.
+pub fn container_id(instance: &Instance) -> String {
+    let text = format!(
+        "{}/{}/{}",
+        instance.pod, instance.container, instance.attempt
+    );
+    let mut id = String::from("coracle://");
+    for byte in Sha256::digest(text.as_bytes()) {
+        // Writing to a String cannot fail.
+        let _ = write!(id, "{byte:02x}");
+    }
+    id
+}
+
+/// A duration as Go prints it: `500ms`, `10s`, `1m20s`, `1h0m0s`.
+pub fn go_duration(ms: u64) -> String {
+    if ms == 0 {
+        return "0s".to_owned();
+    }
+    if ms < 1000 {
+        return format!("{ms}ms");
+    }
+    let (hours, minutes, seconds, rest) =
+        (ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60, ms % 1000);
+    let mut text = String::new();
+    if hours > 0 {
+        text = format!("{hours}h");
+    }
+    if hours > 0 || minutes > 0 {
+        text = format!("{text}{minutes}m");
+    }
+    if rest == 0 {
+        return format!("{text}{seconds}s");
+    }
+    let fraction = format!("{rest:03}");
+    format!("{text}{seconds}.{}s", fraction.trim_end_matches('0'))
+}
+
+/// Kubernetes shows whole seconds.
+pub(super) fn time(wall: Wall) -> meta::Time {
+    let seconds = wall.0.div_euclid(1_000_000);
+    meta::Time(jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH))
+}
+
+/// At most one address of each family, the first one's family first.
+pub(super) fn addresses(ips: &[IpAddr]) -> Vec<String> {
+    let first = ips.first();
+    let second = ips
+        .iter()
+        .find(|ip| first.is_some_and(|f| f.is_ipv4() != ip.is_ipv4()));
+    first
+        .into_iter()
+        .chain(second)
+        .map(ToString::to_string)
+        .collect()
+}
+
+pub(super) fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+pub(super) fn some_text(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}

@@ -1,0 +1,822 @@
+//! Does the planner do, and say, what the kubelet does and says? Tables from the kubelet's formulas and from
+//! recordings of a real kubelet (crash loop, mixed exits, missing image, removal).
+
+mod pods;
+
+use std::sync::Arc;
+
+use coracle::plan::action::Keep;
+use coracle::plan::event::*;
+use coracle::plan::status::{self, NodeFacts};
+use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, plan};
+use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
+use pods::{at, desired, exit, pod};
+
+/// A node whose effects always succeed at once, unless the test answers itself.
+struct Node {
+    state: NodeState,
+    now: u64,
+    notices: Vec<Notice>,
+    /// Actions begun and not answered.
+    open: Vec<Action>,
+}
+
+impl Node {
+    fn new(max_restart_period_ms: u64) -> Self {
+        Self {
+            state: NodeState::new(Settings {
+                max_restart_period_ms,
+            }),
+            now: 1_000_000,
+            notices: vec![],
+            open: vec![],
+        }
+    }
+
+    /// A node on which this pod has just been asked for.
+    fn with(spec: &Arc<PodSpec>) -> Self {
+        let mut node = Self::new(300_000);
+        node.tell(Event::DesiredChanged(desired(&[spec])));
+        node
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.notices.extend(self.state.apply(&event, at(self.now)));
+        self.decide();
+    }
+
+    fn decide(&mut self) {
+        for action in plan(&self.state, Time(self.now)).actions {
+            let begun = Event::ActionStarted(action.clone());
+            self.notices.extend(self.state.apply(&begun, at(self.now)));
+            self.open.push(action);
+        }
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now += ms;
+        self.decide();
+    }
+
+    fn wake_at(&self) -> Option<u64> {
+        plan(&self.state, Time(self.now)).wake_at.map(|t| t.0)
+    }
+
+    fn take(&mut self) -> Action {
+        assert!(!self.open.is_empty(), "something is to be done");
+        self.open.remove(0)
+    }
+
+    /// Does whatever is open, and what follows, until nothing is.
+    fn work(&mut self) {
+        while !self.open.is_empty() {
+            let event = match self.take() {
+                Action::CreateSandbox { pod } => Event::SandboxCreated {
+                    pod,
+                    ips: vec!["10.88.0.94".parse().unwrap()],
+                    next_attempts: Default::default(),
+                },
+                Action::EnsureImage { pod, container } => Event::ImageReady {
+                    pod,
+                    container,
+                    image_id: "sha256:ab".into(),
+                },
+                Action::StartContainer { instance, .. } => Event::ContainerStarted {
+                    instance,
+                    pid: 7,
+                    at: at(self.now),
+                },
+                Action::Signal {
+                    instance, signal, ..
+                } => Event::SignalSent {
+                    instance,
+                    signal,
+                    at: Time(self.now),
+                },
+                Action::RemoveSandbox { pod, .. } => Event::SandboxRemoved { pod },
+            };
+            self.tell(event);
+        }
+    }
+
+    /// The newest run of this container ends now.
+    fn end(&mut self, container: &str, code: i32) {
+        let pod = self.state.pods.values().next().unwrap();
+        let attempt = pod.container(container).unwrap().run.attempt().unwrap();
+        let instance = pod.instance(container, attempt);
+        let exit = exit(code, at(self.now), at(self.now));
+        self.tell(Event::ContainerExited { instance, exit });
+    }
+
+    fn shown(&self) -> k8s_openapi::api::core::v1::Pod {
+        let pod = self.state.pods.values().next().unwrap();
+        let node = NodeFacts {
+            name: "node1".into(),
+            ips: vec!["192.168.1.2".parse().unwrap()],
+        };
+        status::pod(pod, &node, &self.state.settings)
+    }
+
+    /// Phase, then the conditions that are not `True` without reason, then each container.
+    fn line(&self) -> String {
+        let status = self.shown().status.unwrap();
+        let mut text = status.phase.unwrap();
+        for c in status.conditions.unwrap() {
+            if c.status != "True" || c.reason.is_some() {
+                let why = [c.reason, c.message].into_iter().flatten();
+                let why = why.collect::<Vec<_>>().join(": ");
+                text += &format!("; {}={} {why}", c.type_, c.status);
+            }
+        }
+        for c in status.container_statuses.unwrap() {
+            let state = word(&c.state.unwrap());
+            let last = word(&c.last_state.unwrap());
+            text += &format!("; {}: {state} < {last}, {}", c.name, c.restart_count);
+            assert_eq!(c.ready, state == "running");
+            assert_eq!(c.started, Some(c.ready));
+        }
+        text
+    }
+
+    fn said(&self) -> Vec<String> {
+        let line = |n: &Notice| format!("{} {} {}", n.kind.as_str(), n.reason, n.message);
+        self.notices.iter().map(line).collect()
+    }
+}
+
+fn word(state: &k8s_openapi::api::core::v1::ContainerState) -> String {
+    if state.running.is_some() {
+        return "running".into();
+    }
+    if let Some(w) = &state.waiting {
+        let parts = [w.reason.clone(), w.message.clone()];
+        return parts.into_iter().flatten().collect::<Vec<_>>().join(": ");
+    }
+    match &state.terminated {
+        Some(t) => format!("{} {}", t.reason.clone().unwrap(), t.exit_code),
+        None => "-".into(),
+    }
+}
+
+fn one(policy: RestartPolicy, containers: &[&str]) -> Arc<PodSpec> {
+    Arc::new(pod("u1", "p", policy, containers))
+}
+
+/// Start times in seconds of a container whose every run lasts `run_ms`.
+fn starts(max_ms: u64, run_ms: u64, count: usize) -> Vec<u64> {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::new(max_ms);
+    let begin = node.now;
+    node.tell(Event::DesiredChanged(desired(&[&spec])));
+    let mut starts = vec![];
+    while starts.len() < count {
+        node.work();
+        starts.push((node.now - begin) / 1000);
+        node.now += run_ms;
+        node.end("c", 7);
+        if node.open.is_empty() {
+            let wake = node.wake_at().unwrap();
+            node.wait(wake - node.now);
+        }
+    }
+    starts
+}
+
+#[test]
+fn a_crashing_container_starts_when_the_kubelet_would_start_it() {
+    let table: [(u64, u64, &[u64]); 5] = [
+        (300_000, 0, &[0, 0, 10, 30, 70, 150, 310, 610, 910]),
+        (30_000, 0, &[0, 0, 10, 30, 60, 90, 120]),
+        (2_000, 0, &[0, 0, 2, 4, 6, 8]),
+        (300_000, 5_000, &[0, 5, 20, 45, 90, 175, 340, 645]),
+        (300_000, 601_000, &[0, 601, 1202, 1803]),
+    ];
+    for (max_ms, run_ms, expected) in table {
+        assert_eq!(
+            starts(max_ms, run_ms, expected.len()),
+            expected,
+            "{max_ms} {run_ms}"
+        );
+    }
+}
+
+#[test]
+fn phases_follow_the_kubelets_table() {
+    use RestartPolicy::{Always, Never, OnFailure};
+    // `r` runs, `w` never started, a digit: ended with that code and (back-off) not started again.
+    let table = [
+        (Always, "0", "Running"),
+        (Always, "w", "Pending"),
+        (Always, "1", "Running"),
+        (OnFailure, "00", "Succeeded"),
+        (OnFailure, "01", "Running"),
+        (Never, "01", "Failed"),
+        (Never, "00", "Succeeded"),
+        (Never, "r1", "Running"),
+        (Always, "rw", "Pending"),
+        (Never, "1w", "Pending"),
+        (OnFailure, "r0", "Running"),
+    ];
+    for (policy, containers, expected) in table {
+        let names: Vec<String> = (0..containers.len()).map(|i| format!("c{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut state = coracle::plan::PodState::new(one(policy, &names), at(0));
+        for (c, letter) in state.containers.iter_mut().zip(containers.chars()) {
+            c.run = match letter {
+                'w' => continue,
+                'r' => coracle::plan::state::Run::Running {
+                    attempt: 0,
+                    image_id: String::new(),
+                    pid: 1,
+                    started: at(0),
+                },
+                code => coracle::plan::state::Run::Ended(coracle::plan::state::Ended {
+                    attempt: 0,
+                    image_id: String::new(),
+                    exit: exit(
+                        i32::try_from(code.to_digit(10).unwrap()).unwrap(),
+                        at(0),
+                        at(0),
+                    ),
+                }),
+            };
+        }
+        assert_eq!(
+            status::phase(&state).as_str(),
+            expected,
+            "{policy:?} {containers}"
+        );
+    }
+}
+
+const UNREADY: &str = "Ready=False ContainersNotReady: containers with unready status: [c]; \
+    ContainersReady=False ContainersNotReady: containers with unready status: [c]";
+
+#[test]
+fn a_pod_that_just_runs_looks_like_the_kubelets() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    let creating = "c: ContainerCreating < -, 0";
+    let first = format!("Pending; PodReadyToStartContainers=False ; {UNREADY}; {creating}");
+    assert_eq!(node.line(), first);
+    let Action::CreateSandbox { pod } = node.take() else {
+        panic!("the sandbox comes first");
+    };
+    node.now += 1_000;
+    node.tell(Event::SandboxCreated {
+        pod,
+        ips: vec!["10.88.0.94".parse().unwrap()],
+        next_attempts: Default::default(),
+    });
+    assert_eq!(node.line(), format!("Pending; {UNREADY}; {creating}"));
+    node.now += 2_000;
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+    let shown = serde_json::to_value(node.shown()).unwrap();
+    let status = &shown["status"];
+    let times: Vec<&str> = status["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| c["lastTransitionTime"].as_str().unwrap())
+        .collect();
+    let (sandbox, created, ready) = (
+        "2026-01-01T00:16:41Z",
+        "2026-01-01T00:16:40Z",
+        "2026-01-01T00:16:43Z",
+    );
+    assert_eq!(times, [sandbox, created, ready, ready, created]);
+    assert_eq!(status["startTime"], created);
+    assert_eq!(status["podIP"], "10.88.0.94");
+    assert_eq!(status["hostIP"], "192.168.1.2");
+    assert_eq!(status["qosClass"], "BestEffort");
+    assert_eq!(status["containerStatuses"][0]["imageID"], "sha256:ab");
+    let id = status["containerStatuses"][0]["containerID"]
+        .as_str()
+        .unwrap();
+    assert_eq!(id.len(), "coracle://".len() + 64);
+    assert_eq!(
+        node.said(),
+        [
+            "Normal Pulled Container image \"img:1\" already present on machine",
+            "Normal Created Container created",
+            "Normal Started Container started",
+        ]
+    );
+}
+
+#[test]
+fn a_crash_loop_looks_like_the_kubelets() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    node.work();
+    node.end("c", 7);
+    assert_eq!(
+        node.line(),
+        format!("Running; {UNREADY}; c: Error 7 < -, 0")
+    );
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < Error 7, 1");
+    node.end("c", 7);
+    let text = "c: CrashLoopBackOff: back-off 10s restarting failed container=c pod=p_default(u1)";
+    assert_eq!(
+        node.line(),
+        format!("Running; {UNREADY}; {text} < Error 7, 1")
+    );
+    let event = "Warning BackOff Back-off restarting failed container c in pod p_default(u1)";
+    assert!(node.said().contains(&event.to_owned()));
+    assert!(node.open.is_empty());
+    node.wait(9_999);
+    assert!(node.open.is_empty());
+    node.wait(1);
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < Error 7, 2");
+}
+
+#[test]
+fn a_pod_of_mixed_exits_fails_for_good_like_the_kubelets() {
+    let spec = one(RestartPolicy::Never, &["a", "b"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("a", 0);
+    let unready = UNREADY.replace("[c]", "[a]");
+    let line = format!("Running; {unready}; a: Completed 0 < -, 0; b: running < -, 0");
+    assert_eq!(node.line(), line);
+    node.end("b", 1);
+    let keep = Keep::Everything;
+    let pod = spec.uid.clone();
+    assert_eq!(node.open, [Action::RemoveSandbox { pod, keep }]);
+    node.work();
+    let failed = "Failed; PodReadyToStartContainers=False ; Ready=False PodFailed; ContainersReady=False PodFailed; \
+        a: Completed 0 < -, 0; b: Error 1 < -, 0";
+    assert_eq!(node.line(), failed);
+    assert_eq!(node.wake_at(), None);
+    assert_eq!(
+        node.shown().status.unwrap().pod_ip.as_deref(),
+        Some("10.88.0.94")
+    );
+}
+
+#[test]
+fn a_succeeded_pod_says_completed_in_its_conditions() {
+    let mut node = Node::with(&one(RestartPolicy::OnFailure, &["c"]));
+    node.work();
+    node.end("c", 0);
+    node.work();
+    let line = "Succeeded; PodReadyToStartContainers=False ; Initialized=True PodCompleted; Ready=False PodCompleted; \
+        ContainersReady=False PodCompleted; c: Completed 0 < -, 0";
+    assert_eq!(node.line(), line);
+}
+
+/// Answers the open search for an image.
+fn no_image(node: &mut Node, failure: ImageFailure) {
+    let Action::EnsureImage { pod, container } = node.take() else {
+        panic!("the image is looked for");
+    };
+    node.tell(Event::ImageFailed {
+        pod,
+        container,
+        failure,
+        message: "registry is down".into(),
+    });
+}
+
+fn make_sandbox(node: &mut Node) {
+    let Action::CreateSandbox { pod } = node.take() else {
+        panic!("the sandbox comes first");
+    };
+    node.tell(Event::SandboxCreated {
+        pod,
+        ips: vec![],
+        next_attempts: Default::default(),
+    });
+}
+
+#[test]
+fn a_missing_image_is_told_like_the_kubelets_and_tried_again_when_images_change() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    make_sandbox(&mut node);
+    no_image(&mut node, ImageFailure::NeverPull);
+    let text = "Container image \"img:1\" is not present with pull policy of Never";
+    assert_eq!(
+        node.line(),
+        format!("Pending; {UNREADY}; c: ErrImageNeverPull: {text} < -, 0")
+    );
+    assert_eq!(
+        node.said(),
+        [
+            format!("Warning ErrImageNeverPull {text}"),
+            "Warning Failed Error: ErrImageNeverPull".into()
+        ]
+    );
+    assert_eq!(node.wake_at(), Some(node.now + 10_000));
+    node.tell(Event::ImagesChanged);
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+}
+
+#[test]
+fn a_failing_pull_backs_off_up_to_five_minutes() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    make_sandbox(&mut node);
+    let mut waits = vec![];
+    for _ in 0..7 {
+        no_image(&mut node, ImageFailure::Pull);
+        let wait = node.wake_at().unwrap() - node.now;
+        waits.push(wait / 1000);
+        if waits.len() == 1 {
+            assert!(
+                node.line()
+                    .ends_with("c: ErrImagePull: registry is down < -, 0")
+            );
+        } else {
+            let text = "c: ImagePullBackOff: Back-off pulling image \"img:1\": ErrImagePull: registry is down < -, 0";
+            assert!(node.line().ends_with(text), "{}", node.line());
+        }
+        node.wait(wait);
+    }
+    assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300]);
+}
+
+#[test]
+fn one_containers_missing_image_does_not_keep_the_other_from_starting() {
+    let mut spec = pod("u1", "p", RestartPolicy::Always, &["a", "b"]);
+    spec.containers[0].image = "other:1".into();
+    let mut node = Node::with(&Arc::new(spec));
+    make_sandbox(&mut node);
+    no_image(&mut node, ImageFailure::Pull);
+    node.work();
+    let line = node.line();
+    assert!(line.starts_with("Pending"), "{line}");
+    assert!(
+        line.contains("a: ErrImagePull") && line.ends_with("b: running < -, 0"),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_counts_as_a_run_and_a_bad_config_does_not() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    let fail = |node: &mut Node, failure| loop {
+        match node.take() {
+            Action::StartContainer { instance, .. } => {
+                let message = "no such file".to_owned();
+                break node.tell(Event::ContainerStartFailed {
+                    instance,
+                    failure,
+                    message,
+                });
+            }
+            other => {
+                node.open.push(other);
+                let before = node.open.remove(0);
+                match before {
+                    Action::CreateSandbox { .. } => {
+                        node.open.push(before);
+                        make_sandbox(node);
+                    }
+                    Action::EnsureImage { pod, container } => node.tell(Event::ImageReady {
+                        pod,
+                        container,
+                        image_id: "sha256:ab".into(),
+                    }),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    };
+    fail(&mut node, StartFailure::Config);
+    let line = node.line();
+    assert!(
+        line.ends_with("c: CreateContainerConfigError: no such file < -, 0"),
+        "{line}"
+    );
+    assert_eq!(node.wake_at(), Some(node.now + 10_000));
+    node.wait(10_000);
+    fail(&mut node, StartFailure::Run);
+    let line = node.line();
+    assert!(line.ends_with("c: StartError 128 < -, 0"), "{line}");
+    fail(&mut node, StartFailure::Run);
+    let line = node.line();
+    assert!(line.contains("CrashLoopBackOff: back-off 10s"), "{line}");
+    assert!(line.ends_with("< StartError 128, 1"), "{line}");
+    assert!(
+        node.said()
+            .contains(&"Warning Failed Error: no such file".to_owned())
+    );
+}
+
+#[test]
+fn a_removed_pod_is_stopped_killed_after_its_grace_and_forgotten() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.tell(Event::DesiredChanged(desired(&[])));
+    assert!(matches!(
+        &node.open[..],
+        [Action::Signal {
+            signal: StopSignal::Stop,
+            ..
+        }]
+    ));
+    node.work();
+    let meta = node.shown().metadata;
+    assert_eq!(meta.deletion_grace_period_seconds, Some(30));
+    assert!(meta.deletion_timestamp.is_some());
+    assert_eq!(
+        node.said().last().unwrap(),
+        "Normal Killing Stopping container c"
+    );
+    node.wait(29_999);
+    assert!(node.open.is_empty());
+    // A file that comes back does not save the pod.
+    node.tell(Event::DesiredChanged(desired(&[&spec])));
+    node.wait(1);
+    assert!(matches!(
+        &node.open[..],
+        [Action::Signal {
+            signal: StopSignal::Kill,
+            ..
+        }]
+    ));
+    node.work();
+    node.end("c", 137);
+    let keep = Keep::Nothing;
+    let pod = spec.uid.clone();
+    assert_eq!(node.open, [Action::RemoveSandbox { pod, keep }]);
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+}
+
+#[test]
+fn a_shorter_grace_shortens_and_none_kills_at_once() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    let pod = spec.uid.clone();
+    let delete = |grace_ms| Event::DeleteRequested {
+        pod: pod.clone(),
+        grace_ms,
+    };
+    node.tell(delete(None));
+    node.work();
+    assert_eq!(node.wake_at(), Some(node.now + 30_000));
+    node.tell(delete(Some(60_000)));
+    assert_eq!(node.wake_at(), Some(node.now + 30_000));
+    node.tell(delete(Some(1_000)));
+    assert_eq!(node.wake_at(), Some(node.now + 2_000));
+    node.tell(delete(Some(0)));
+    assert!(matches!(
+        &node.open[..],
+        [Action::Signal {
+            signal: StopSignal::Kill,
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn a_new_version_starts_when_the_old_one_is_gone() {
+    let old = one(RestartPolicy::Always, &["c"]);
+    let new = Arc::new(pod("u2", "p", RestartPolicy::Always, &["c"]));
+    let mut node = Node::with(&old);
+    node.work();
+    node.tell(Event::DesiredChanged(desired(&[&new])));
+    node.work();
+    assert_eq!(node.state.pods.len(), 1, "the name is still held");
+    node.end("c", 0);
+    node.work();
+    assert_eq!(node.state.pods.keys().next().unwrap().as_str(), "u2");
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+}
+
+#[test]
+fn a_lost_sandbox_is_replaced_and_never_pods_end() {
+    for (policy, expected) in [
+        (
+            RestartPolicy::Always,
+            "Running; c: running < ContainerStatusUnknown 137, 1",
+        ),
+        (
+            RestartPolicy::Never,
+            "Failed; PodReadyToStartContainers=False ; Ready=False PodFailed; ContainersReady=False PodFailed; \
+             c: ContainerStatusUnknown 137 < -, 0",
+        ),
+    ] {
+        let spec = one(policy, &["c"]);
+        let mut node = Node::with(&spec);
+        node.work();
+        node.tell(Event::SandboxLost {
+            pod: spec.uid.clone(),
+        });
+        node.work();
+        assert_eq!(node.line(), expected);
+    }
+}
+
+#[test]
+fn sandbox_failures_wait_longer_each_time() {
+    type Failure = fn() -> SandboxFailure;
+    let volume: Failure = || SandboxFailure::Volume {
+        volume: "v".into(),
+        error: "no".into(),
+    };
+    let other: Failure = || SandboxFailure::Sandbox("no".into());
+    let table: [(Failure, &[u64], &str); 2] = [
+        (
+            volume,
+            &[
+                500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 122_000, 122_000,
+            ],
+            "Warning FailedMount MountVolume.SetUp failed for volume \"v\" : no",
+        ),
+        (
+            other,
+            &[1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000],
+            "Warning FailedCreatePodSandBox Failed to create pod sandbox: no",
+        ),
+    ];
+    for (failure, expected, said) in table {
+        let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+        let mut waits = vec![];
+        for _ in expected {
+            let Action::CreateSandbox { pod } = node.take() else {
+                panic!("the sandbox comes first");
+            };
+            node.tell(Event::SandboxFailed {
+                pod,
+                failure: failure(),
+            });
+            let wait = node.wake_at().unwrap() - node.now;
+            waits.push(wait);
+            node.wait(wait);
+        }
+        assert_eq!(waits, expected);
+        assert_eq!(node.said()[0], said);
+    }
+}
+
+/// The agent dies and a new one finds what the old one knew.
+fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSandbox) -> Node {
+    let mut new = Node::new(300_000);
+    new.now = node.now;
+    for pod in node.state.pods.values() {
+        let containers = pod.containers.iter().map(|c| {
+            let newest = match &c.run {
+                coracle::plan::state::Run::None => None,
+                coracle::plan::state::Run::Running {
+                    attempt,
+                    image_id,
+                    started,
+                    pid,
+                } => Some(RecoveredRun {
+                    attempt: *attempt,
+                    image_id: image_id.clone(),
+                    started: *started,
+                    pid: *pid,
+                    exit: None,
+                    stop_sent: c.stop.sent,
+                }),
+                coracle::plan::state::Run::Ended(e) => Some(RecoveredRun {
+                    attempt: e.attempt,
+                    image_id: e.image_id.clone(),
+                    started: e.exit.started,
+                    pid: 0,
+                    exit: Some(e.exit.clone()),
+                    stop_sent: c.stop.sent,
+                }),
+            };
+            let known = RecoveredContainer {
+                newest,
+                previous: c.previous.as_ref().map(|e| e.exit.clone()),
+                backoff: c.backoff,
+            };
+            (c.name.clone(), known)
+        });
+        new.state.apply(
+            &Event::PodRecovered(Box::new(Recovered {
+                spec: Arc::clone(&pod.spec),
+                sandbox: sandbox.clone(),
+                containers: containers.collect(),
+                created: pod.created,
+            })),
+            at(new.now),
+        );
+    }
+    new.decide();
+    assert!(new.open.is_empty(), "nothing before the manifests are read");
+    new.tell(Event::DesiredChanged(desired(wanted)));
+    new
+}
+
+fn ready() -> RecoveredSandbox {
+    let ips = vec!["10.88.0.94".parse().unwrap()];
+    RecoveredSandbox::Ready { ips }
+}
+
+#[test]
+fn an_agent_restart_changes_nothing_people_see() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.now += 5_000;
+    node.end("c", 1);
+    node.work();
+    let running = reborn(&node, &[&spec], ready());
+    assert_eq!(running.shown().status, {
+        let mut old = node.shown().status.unwrap();
+        // When the sandbox was made is not remembered; the pod's start is shown instead.
+        old.conditions.as_mut().unwrap()[0].last_transition_time = old.start_time.clone();
+        Some(old)
+    });
+    node.end("c", 1);
+    node.wait(3_000);
+    let waiting = reborn(&node, &[&spec], ready());
+    assert_eq!(waiting.line(), node.line());
+    assert_eq!(waiting.wake_at(), node.wake_at());
+}
+
+#[test]
+fn a_finished_pod_does_not_run_again_after_an_agent_restart() {
+    let spec = one(RestartPolicy::Never, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("c", 1);
+    node.work();
+    let new = reborn(&node, &[&spec], RecoveredSandbox::Removed);
+    assert!(new.open.is_empty());
+    assert_eq!(new.line(), node.line());
+}
+
+#[test]
+fn a_stop_under_way_keeps_its_deadline_over_an_agent_restart() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.tell(Event::DesiredChanged(desired(&[])));
+    node.work();
+    let deadline = node.wake_at();
+    node.wait(10_000);
+    for wanted in [&[][..], &[&spec][..]] {
+        let new = reborn(&node, wanted, ready());
+        assert!(
+            new.open.is_empty(),
+            "the stop signal was sent: {:?}",
+            new.open
+        );
+        assert_eq!(new.wake_at(), deadline);
+    }
+}
+
+#[test]
+fn a_pod_whose_file_went_while_the_agent_was_down_gets_its_full_grace() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    let mut new = reborn(&node, &[], ready());
+    assert!(matches!(
+        &new.open[..],
+        [Action::Signal {
+            signal: StopSignal::Stop,
+            ..
+        }]
+    ));
+    new.work();
+    assert_eq!(new.wake_at(), Some(new.now + 30_000));
+}
+
+#[test]
+fn durations_are_printed_as_go_prints_them() {
+    let table = [
+        (0, "0s"),
+        (500, "500ms"),
+        (10_000, "10s"),
+        (80_000, "1m20s"),
+        (160_000, "2m40s"),
+        (300_000, "5m0s"),
+        (1_500, "1.5s"),
+        (3_600_000, "1h0m0s"),
+    ];
+    for (ms, text) in table {
+        assert_eq!(status::go_duration(ms), text);
+    }
+}
+
+#[test]
+fn planning_five_hundred_pods_is_quick() {
+    let pods: Vec<Arc<PodSpec>> = (0..500)
+        .map(|i| {
+            let name = format!("p{i}");
+            Arc::new(pod(&name, &name, RestartPolicy::Always, &["a", "b"]))
+        })
+        .collect();
+    let mut node = Node::new(300_000);
+    node.tell(Event::DesiredChanged(desired(
+        &pods.iter().collect::<Vec<_>>(),
+    )));
+    node.work();
+    let begin = std::time::Instant::now();
+    for _ in 0..10 {
+        assert!(plan(&node.state, Time(node.now)).actions.is_empty());
+    }
+    // 1 ms is the budget of a release build; an unoptimised one gets ten times that.
+    assert!(begin.elapsed().as_millis() < 100, "{:?}", begin.elapsed());
+}
