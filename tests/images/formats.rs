@@ -225,7 +225,7 @@ fn what_is_no_archive_is_told_so_at_once() {
             "neither `index.json` and `oci-layout` nor `manifest.json`",
         ),
         ("absent", "No such file or directory"),
-        ("dir", "could not open"),
+        ("dir", "a directory without `index.json`"),
     ] {
         let why = room.import(&room.path(name)).unwrap_err().to_string();
         assert!(why.contains(reason), "{name}: {why}");
