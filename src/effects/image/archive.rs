@@ -12,7 +12,7 @@ use nix::fcntl::OFlag;
 use super::compress::{self, Packing};
 use super::error::{ImageError, io};
 use super::space::Space;
-use super::tar_reader::{Kind, TarReader, broken};
+use super::tar_reader::{Kind, TarReader, broken, is_header};
 use crate::sys::openat::{How, open_in_root};
 
 /// Longest manifest, index or config.
@@ -74,7 +74,7 @@ impl Archive {
         };
         let mut start = [0; 512];
         let got = file.read_at(&mut start, 0).map_err(io("read", path))?;
-        if got < 512 || &start[257..262] != b"ustar" {
+        if got < 512 || !is_header(&start) {
             return Err(ImageError::NotAnImage {
                 path: path.to_owned(),
                 why: if got == 0 {
