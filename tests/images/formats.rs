@@ -1,7 +1,7 @@
 //! Every form an archive comes in leads to the same image.
 
 use super::fixture::*;
-use coracle::effects::image::ImageError;
+use coracle::effects::image::{ImageError, import};
 
 const NAME: &str = "docker.io/library/busybox:latest";
 
@@ -148,6 +148,53 @@ fn an_image_without_a_name_is_called_by_its_file() {
 }
 
 #[test]
+fn several_images_in_one_archive_share_layers_by_symlink() {
+    let room = Room::new("several");
+    let shared = Layer::default().file("shared", b"s").tar();
+    let own = Layer::default().file("own", b"o").tar();
+    let small = config_json(arch(), std::slice::from_ref(&shared));
+    let large = config_json(arch(), &[shared.clone(), own.clone()]);
+    let manifest = serde_json::json!([
+        {"Config": "small.json", "RepoTags": ["small:1", "<none>:<none>"], "Layers": ["a/layer.tar"]},
+        {"Config": "large.json", "RepoTags": ["large:1", "large:2"], "Layers": ["b/layer.tar", "c/layer.tar"]},
+    ]);
+    let archive = Layer::default()
+        .file("a/layer.tar", &shared)
+        .link(tar::EntryType::Symlink, "b/layer.tar", "../a/layer.tar")
+        .link(tar::EntryType::Link, "c/layer.tar", "d/layer.tar")
+        .file("d/layer.tar", &own)
+        .file("small.json", small.as_bytes())
+        .file("large.json", large.as_bytes())
+        .file("manifest.json", manifest.to_string().as_bytes())
+        .tar();
+    let path = room.write("a.tar", &archive);
+    let unpacked = std::cell::RefCell::new(Vec::new());
+    let import = || {
+        let options = Default::default();
+        unpacked.borrow_mut().clear();
+        smol::block_on(import(exe(), &room.store(), &path, &options, |progress| {
+            unpacked
+                .borrow_mut()
+                .push((progress.layer, progress.layers));
+        }))
+        .unwrap()
+    };
+    assert_eq!(import().len(), 2);
+    assert!(unpacked.borrow().contains(&(2, 2)), "{unpacked:?}");
+    let store = room.open();
+    assert_eq!(store.lookup("small:1").unwrap().unwrap().layers.len(), 1);
+    let large = store.lookup("large:2").unwrap().unwrap();
+    assert_eq!(
+        large.names,
+        ["docker.io/library/large:1", "docker.io/library/large:2"]
+    );
+    assert_eq!(large.layers.len(), 2);
+    // Nothing is unpacked that is there already.
+    assert_eq!(import().len(), 2);
+    assert_eq!(*unpacked.borrow(), []);
+}
+
+#[test]
 fn damaged_blobs_are_named_with_both_digests() {
     let room = Room::new("damaged");
     let layer = Layer::default().file("hello", &[b'x'; 5000]).tar();
@@ -225,7 +272,7 @@ fn what_is_no_archive_is_told_so_at_once() {
             "neither `index.json` and `oci-layout` nor `manifest.json`",
         ),
         ("absent", "No such file or directory"),
-        ("dir", "could not open"),
+        ("dir", "a directory without `index.json`"),
     ] {
         let why = room.import(&room.path(name)).unwrap_err().to_string();
         assert!(why.contains(reason), "{name}: {why}");

@@ -143,3 +143,23 @@ fn preload_directories_are_imported_once_and_never_pruned() {
         [image.id]
     );
 }
+
+#[test]
+fn a_damaged_ref_harms_no_other_image() {
+    let room = Room::new("ref");
+    let (one, two) = two_images(&room);
+    let refs = room.store().join("refs");
+    std::fs::write(refs.join("docker.io%library%one:1.json"), "").unwrap();
+    let store = room.open();
+    assert_eq!(store.lookup("two:1").unwrap().unwrap().id, two);
+    assert!(
+        store
+            .lookup("one:1")
+            .unwrap_err()
+            .to_string()
+            .contains("one:1.json")
+    );
+    assert_eq!(store.list().unwrap().len(), 2);
+    two_images(&room);
+    assert_eq!(store.lookup("one:1").unwrap().unwrap().id, one);
+}

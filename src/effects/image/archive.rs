@@ -7,10 +7,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
+
 use super::compress::{self, Packing};
 use super::error::{ImageError, io};
 use super::space::Space;
-use super::tar_reader::{Kind, TarReader, broken};
+use super::tar_reader::{Kind, TarReader, broken, is_header};
 use crate::sys::openat::{How, open_in_root};
 
 /// Longest manifest, index or config.
@@ -72,7 +74,7 @@ impl Archive {
         };
         let mut start = [0; 512];
         let got = file.read_at(&mut start, 0).map_err(io("read", path))?;
-        if got < 512 || &start[257..262] != b"ustar" {
+        if got < 512 || !is_header(&start) {
             return Err(ImageError::NotAnImage {
                 path: path.to_owned(),
                 why: if got == 0 {
@@ -109,12 +111,18 @@ impl Archive {
         };
         match self {
             Self::Directory { path, fd } => {
-                let opened = open_in_root(fd, Path::new(name), How::read());
+                let mut how = How::read();
+                how.flags |= OFlag::O_NONBLOCK;
+                let opened = open_in_root(fd, Path::new(name), how);
                 let file = File::from(match opened {
                     Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing()),
                     other => other.map_err(io("open", &path.join(name)))?,
                 });
-                let size = file.metadata().map_err(io("read", &path.join(name)))?.len();
+                let meta = file.metadata().map_err(io("read", &path.join(name)))?;
+                if !meta.is_file() {
+                    return Err(missing());
+                }
+                let size = meta.len();
                 Ok(Section::new(file, 0, size))
             }
             Self::Tar {

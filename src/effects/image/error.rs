@@ -202,6 +202,11 @@ impl ImageError {
             Self::Unpack { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
                 "importing needs root with CAP_CHOWN, CAP_MKNOD, CAP_SETFCAP and CAP_SYS_ADMIN"
             }
+            Self::Unpack { source, .. } | Self::Io { source, .. }
+                if source.raw_os_error() == Some(libc::ENOSYS) =>
+            {
+                "Linux 5.6 or newer is needed (`openat2`)"
+            }
             Self::Io { .. }
             | Self::Malformed { .. }
             | Self::Json { .. }

@@ -138,7 +138,7 @@ impl ImageStore {
                 let grave = self.dir().join("tmp").join(format!(
                     "gone-{}-{}",
                     std::process::id(),
-                    entry.file_name().display()
+                    entry.file_name().to_string_lossy()
                 ));
                 fs::rename(&path, &grave).map_err(io("move", &path))?;
                 sync(&folder)?;

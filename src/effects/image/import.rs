@@ -2,30 +2,27 @@
 //! only then moved into place: layers, blobs, records, and names last. Runs in the worker.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::{Flock, FlockArg};
 use serde_json::json;
 
 use super::archive::Archive;
+use super::commit::{commit, distinct_layers};
 use super::compress;
 use super::contents::{self, Found, FoundLayer};
-use super::digest::{self, Hashing};
+use super::digest::Hashing;
 use super::error::{ImageError, io};
-use super::gc;
 use super::name;
 use super::preload;
 use super::progress::{Imported, Progress};
 use super::space::{MAX_UNPACKED_BYTES, Space};
-use super::store::{
-    ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
-};
+use super::staging::Staging;
+use super::store::ImageStore;
 use super::tar_reader::{TarReader, broken};
 use super::unpack::Unpacker;
 
@@ -125,16 +122,6 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
     Ok(())
 }
 
-fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
-    let mut seen = BTreeSet::new();
-    images
-        .iter()
-        .flat_map(|image| &image.layers)
-        .filter(|layer| seen.insert(layer.diff_id.clone()))
-        .cloned()
-        .collect()
-}
-
 fn unpack_layer(
     archive: &Archive,
     layer: &FoundLayer,
@@ -193,8 +180,9 @@ fn unpack_layer(
     }
     progress.done_bytes = progress.total_bytes;
     report(progress.clone());
-    write_json(&unfinished.join("layer.json"), &LayerRecord { tar_bytes })
-        .map_err(|why| full_disk(why, space))?;
+    let record = unfinished.join("layer.json");
+    fs::write(&record, json!({"tar_bytes": tar_bytes}).to_string())
+        .map_err(|why| space.write_error(why, |why| io("write", &record)(why)))?;
     fs::rename(&unfinished, &target).map_err(io("move", &unfinished))
 }
 
@@ -246,111 +234,6 @@ fn new_layer_dir(dir: &Path) -> Result<File, ImageError> {
     File::open(&root).map_err(io("open", &root))
 }
 
-/// Moves everything into place. The lock is held, and what is staged is on disk.
-fn commit(
-    store: &ImageStore,
-    staging: &Staging,
-    images: &[Found],
-) -> Result<Vec<Imported>, ImageError> {
-    for layer in distinct_layers(images) {
-        let (from, to) = (
-            staging.layer(&layer.diff_id),
-            store.layer_dir(&layer.diff_id),
-        );
-        if from.exists() && !to.exists() {
-            fs::rename(&from, &to).map_err(io("move", &from))?;
-        }
-    }
-    gc::sync(&store.dir().join("layers"))?;
-    let mut imported = Vec::new();
-    for image in images {
-        let id = write_image(store, image)?;
-        imported.push(Imported {
-            id,
-            names: image.names.clone(),
-        });
-    }
-    for image in &imported {
-        for name in &image.names {
-            let reference = Reference {
-                name: name.clone(),
-                id: image.id.clone(),
-            };
-            write_json(&store.reference_path(name), &reference)?;
-        }
-    }
-    Ok(imported)
-}
-
-fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> {
-    let id = digest::of(&image.config);
-    let mut sizes = Vec::new();
-    for layer in &image.layers {
-        let path = store.layer_dir(&layer.diff_id).join("layer.json");
-        let record: LayerRecord = read_json(&path)?.ok_or(ImageError::Missing {
-            what: format!("`{}`", path.display()),
-        })?;
-        sizes.push(record.tar_bytes);
-    }
-    let manifest = match &image.manifest {
-        Some(manifest) => manifest.clone(),
-        None => made_manifest(&id, image, &sizes),
-    };
-    let mut digests = vec![digest::of(&manifest)];
-    digests.extend(image.indexes.iter().cloned());
-    if let Some(known) = store.record(&id)? {
-        // The same image by another way: what it was known by stays true.
-        let new = std::mem::replace(&mut digests, known.digests);
-        for digest in new {
-            if !digests.contains(&digest) {
-                digests.push(digest);
-            }
-        }
-    }
-    write_atomic(&store.blob_path(&id), &image.config)?;
-    write_atomic(&store.blob_path(&digest::of(&manifest)), &manifest)?;
-    let record = Record {
-        id: id.clone(),
-        digests,
-        layers: image
-            .layers
-            .iter()
-            .map(|layer| layer.diff_id.clone())
-            .collect(),
-        size_bytes: sizes.iter().sum(),
-    };
-    write_json(&store.record_path(&id), &record)?;
-    Ok(id)
-}
-
-/// A docker-archive has no manifest; this is the one its uncompressed layers would have.
-fn made_manifest(id: &str, image: &Found, sizes: &[u64]) -> Vec<u8> {
-    let layers: Vec<_> = image
-        .layers
-        .iter()
-        .zip(sizes)
-        .map(|(layer, size)| {
-            json!({
-                "mediaType": "application/vnd.oci.image.layer.v1.tar",
-                "digest": layer.diff_id,
-                "size": size,
-            })
-        })
-        .collect();
-    json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": {
-            "mediaType": "application/vnd.oci.image.config.v1+json",
-            "digest": id,
-            "size": image.config.len(),
-        },
-        "layers": layers,
-    })
-    .to_string()
-    .into_bytes()
-}
-
 fn full_disk(why: ImageError, space: &Space) -> ImageError {
     match why {
         ImageError::Io {
@@ -359,56 +242,6 @@ fn full_disk(why: ImageError, space: &Space) -> ImageError {
             source,
         } => space.write_error(source, |source| io(doing, &path)(source)),
         other => other,
-    }
-}
-
-/// A directory of this import alone, gone when it ends. Locked, so that nobody takes it for a leftover.
-struct Staging {
-    path: PathBuf,
-    dir: Flock<File>,
-}
-
-impl Staging {
-    fn new(store: &ImageStore) -> Result<Self, ImageError> {
-        let mut number = 0u32;
-        loop {
-            let path = store
-                .dir()
-                .join("tmp")
-                .join(format!("{}-{number}", std::process::id()));
-            number += 1;
-            match fs::create_dir(&path) {
-                Err(why) if why.kind() == io::ErrorKind::AlreadyExists => continue,
-                other => other.map_err(io("create directory", &path))?,
-            }
-            // Until it is locked another process may take it for a leftover and remove it.
-            let Ok(dir) = File::open(&path) else {
-                continue;
-            };
-            let Ok(dir) = Flock::lock(dir, FlockArg::LockExclusiveNonblock) else {
-                continue;
-            };
-            let inode = |meta: io::Result<fs::Metadata>| meta.ok().map(|meta| meta.ino());
-            if inode(dir.metadata()) == inode(fs::metadata(&path)) {
-                return Ok(Self { path, dir });
-            }
-        }
-    }
-
-    fn layer(&self, diff_id: &str) -> PathBuf {
-        self.path.join(digest::hex(diff_id))
-    }
-
-    /// Puts all that was unpacked on disk: one call instead of one for each file.
-    fn sync(&self) -> Result<(), ImageError> {
-        nix::unistd::syncfs(&*self.dir).map_err(io("sync", &self.path))
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        // What cannot be removed now is removed by the next open.
-        let _ = fs::remove_dir_all(&self.path);
     }
 }
 

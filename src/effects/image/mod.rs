@@ -1,14 +1,17 @@
 //! How do images get into the store, and out of it? Archives are unpacked by a worker process ([`worker`]) that the
 //! agent starts ([`import()`]); the agent itself only reads the store ([`ImageStore`]) and never a byte of an archive.
 //!
-//! The way of an archive: [`archive`](self) finds the parts, `contents` the images, `import` verifies and unpacks the
-//! layers (`tar_reader`, `unpack`) into a staging directory and moves everything into the store at the end.
+//! The way of an archive: `archive` finds its parts and `contents` its images; `import` has the layers unpacked
+//! (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging` directory and verifies them; `commit` makes
+//! everything visible at the end.
 
 mod archive;
 mod client;
+mod commit;
 mod compress;
 mod contents;
 mod digest;
+mod entry;
 mod error;
 mod gc;
 mod import;
@@ -18,6 +21,7 @@ mod pax;
 pub mod preload;
 mod progress;
 mod space;
+mod staging;
 mod store;
 mod tar_reader;
 mod unpack;

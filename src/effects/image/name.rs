@@ -69,7 +69,11 @@ pub(crate) fn parse(name: &str) -> Result<FullName, ImageError> {
             "the repository must be lower-case letters and digits, separated by single `.`, `_`, `-` or `/`",
         ));
     }
-    if registry.is_empty() || !registry.bytes().all(is_host_byte) {
+    let edge = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric() || b"[]".contains(&b));
+    if !edge(registry.bytes().next())
+        || !edge(registry.bytes().last())
+        || !registry.bytes().all(is_host_byte)
+    {
         return Err(bad("the registry is not a host name with an optional port"));
     }
     let repository = format!("{registry}/{repository}");

@@ -116,7 +116,13 @@ pub(crate) fn fingerprint(path: &Path) -> Result<Fingerprint, ImageError> {
     let mut meta = fs::metadata(path).map_err(io("open", path))?;
     let index = path.join("index.json");
     if meta.is_dir() {
-        meta = fs::metadata(&index).map_err(io("open", &index))?;
+        meta = fs::metadata(&index).map_err(|why| match why.kind() {
+            std::io::ErrorKind::NotFound => ImageError::NotAnImage {
+                path: path.to_owned(),
+                why: "it is a directory without `index.json`".to_owned(),
+            },
+            _ => io("open", &index)(why),
+        })?;
     }
     Ok(Fingerprint {
         size: meta.size(),

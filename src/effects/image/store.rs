@@ -240,12 +240,14 @@ impl ImageStore {
     }
 
     pub(crate) fn records(&self) -> Result<Vec<Record>, ImageError> {
-        read_all(&self.dir.join("records"))
+        read_all(&self.dir.join("records"))?.into_iter().collect()
     }
 
-    /// Name → id.
+    /// Name → id. A damaged ref names nothing: its image is left without that name until it is imported again, and
+    /// the others are not harmed.
     pub(crate) fn references(&self) -> Result<BTreeMap<String, String>, ImageError> {
-        let list: Vec<Reference> = read_all(&self.dir.join("refs"))?;
+        let list = read_all(&self.dir.join("refs"))?;
+        let list: Vec<Reference> = list.into_iter().filter_map(Result::ok).collect();
         Ok(list.into_iter().map(|r| (r.name, r.id)).collect())
     }
 
@@ -305,12 +307,13 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, I
     oci::parse(&bytes, &format!("`{}`", path.display())).map(Some)
 }
 
-fn read_all<T: DeserializeOwned>(folder: &Path) -> Result<Vec<T>, ImageError> {
+/// Reads all documents of a folder; those that make no sense are told one by one.
+fn read_all<T: DeserializeOwned>(folder: &Path) -> Result<Vec<Result<T, ImageError>>, ImageError> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).map_err(io("list", folder))? {
-        let entry = entry.map_err(io("list", folder))?;
-        if entry.path().extension().is_some_and(|e| e == "json") {
-            all.extend(read_json(&entry.path())?);
+        let path = entry.map_err(io("list", folder))?.path();
+        if path.extension().is_some_and(|e| e == "json") {
+            all.extend(read_json(&path).transpose());
         }
     }
     Ok(all)

@@ -15,6 +15,9 @@ const BLOCK: u64 = 512;
 /// Longest extension header (PAX records, GNU long name).
 const MAX_EXTENSION_BYTES: u64 = 1 << 20;
 
+/// Longest name or link target: the kernel takes no longer path.
+const MAX_NAME_BYTES: usize = 4096;
+
 /// What a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -165,26 +168,14 @@ impl<R: Read> TarReader<R> {
             .or(long_link.map(until_nul))
             .or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned))
             .unwrap_or_default();
-        let kind = match header.entry_type() {
-            EntryType::Regular if name.ends_with(b"/") => Kind::Directory,
-            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
-            EntryType::Link => Kind::HardLink,
-            EntryType::Symlink => Kind::Symlink,
-            EntryType::Char => Kind::Char,
-            EntryType::Block => Kind::Block,
-            EntryType::Directory => Kind::Directory,
-            EntryType::Fifo => Kind::Fifo,
-            other => {
-                return Err(ImageError::Malformed {
-                    what: self.what.clone(),
-                    why: format!(
-                        "entry `{}` has the unknown type `{}`",
-                        String::from_utf8_lossy(&name),
-                        char::from(other.as_byte()).escape_default()
-                    ),
-                });
-            }
-        };
+        if name.len().max(link.len()) > MAX_NAME_BYTES {
+            return Err(ImageError::Limit {
+                what: format!("a name in {}", self.what),
+                limit: MAX_NAME_BYTES as u64,
+                unit: "bytes",
+            });
+        }
+        let kind = self.kind(header, &name)?;
         let size = pax.size.unwrap_or(size);
         // Only files have data; some writers put a size on links and directories all the same.
         let size = if kind == Kind::File { size } else { 0 };
@@ -235,6 +226,29 @@ impl<R: Read> TarReader<R> {
         })
     }
 
+    fn kind(&self, header: &Header, name: &[u8]) -> Result<Kind, ImageError> {
+        Ok(match header.entry_type() {
+            EntryType::Regular if name.ends_with(b"/") => Kind::Directory,
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
+            EntryType::Link => Kind::HardLink,
+            EntryType::Symlink => Kind::Symlink,
+            EntryType::Char => Kind::Char,
+            EntryType::Block => Kind::Block,
+            EntryType::Directory => Kind::Directory,
+            EntryType::Fifo => Kind::Fifo,
+            other => {
+                return Err(ImageError::Malformed {
+                    what: self.what.clone(),
+                    why: format!(
+                        "entry `{}` has the unknown type `{}`",
+                        String::from_utf8_lossy(name),
+                        char::from(other.as_byte()).escape_default()
+                    ),
+                });
+            }
+        })
+    }
+
     /// Skips to the next header; `None` at the end of the archive.
     fn header(&mut self) -> Result<Option<Header>, ImageError> {
         let rest = self.left + self.padding;
@@ -264,18 +278,7 @@ impl<R: Read> TarReader<R> {
         if bytes.iter().all(|b| *b == 0) {
             return Ok(None);
         }
-        let sum: u32 = bytes
-            .iter()
-            .enumerate()
-            .map(|(i, b)| {
-                if (148..156).contains(&i) {
-                    32
-                } else {
-                    u32::from(*b)
-                }
-            })
-            .sum();
-        if header.cksum().ok() != Some(sum) {
+        if !is_header(bytes) {
             return Err(ImageError::Malformed {
                 what: self.what.clone(),
                 why: format!("no tar header at byte {}", self.position - BLOCK),
@@ -385,6 +388,23 @@ impl<R: Read> Read for TarReader<R> {
         self.position += n as u64;
         Ok(n)
     }
+}
+
+/// Whether a block is a tar header: its checksum is right.
+pub(crate) fn is_header(block: &[u8; 512]) -> bool {
+    // The checksum's own field counts as spaces.
+    let sum: u32 = block
+        .iter()
+        .enumerate()
+        .map(|(i, b)| {
+            if (148..156).contains(&i) {
+                32
+            } else {
+                u32::from(*b)
+            }
+        })
+        .sum();
+    Header::from_byte_slice(block).cksum().ok() == Some(sum)
 }
 
 /// An error of reading `what`.

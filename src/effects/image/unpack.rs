@@ -4,35 +4,26 @@
 //! The result is an overlayfs lower directory: whiteouts are 0:0 character devices, opaque directories carry
 //! `trusted.overlay.opaque`. A parent directory that has no entry of its own is made `root:root 0755`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
-use nix::sys::stat::{
-    FchmodatFlags, Mode, SFlag, UtimensatFlags, fchmodat, fstatat, makedev, mkdirat, mknodat,
-    utimensat,
-};
-use nix::sys::time::TimeSpec;
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, linkat, symlinkat, unlinkat};
+use nix::sys::stat::{Mode, SFlag, UtimensatFlags, fstatat, mkdirat, utimensat};
+use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 
+use super::entry::{Fault, MAX_DEPTH, device, hide_lower, metadata, relative, timespec, whiteout};
 use super::error::ImageError;
 use super::space::Space;
 use super::tar_reader::{Kind, Member, TarReader};
 use crate::sys::openat::{How, open_beneath, open_in_root};
-use crate::sys::xattr;
 
 /// Most entries of a layer.
 const MAX_ENTRIES: u64 = 1_000_000;
-
-/// Deepest directory; deeper trees only exist to break programs that walk them.
-const MAX_DEPTH: usize = 256;
-
-const OPAQUE: &str = "trusted.overlay.opaque";
 
 /// Unpacks one layer.
 pub(crate) struct Unpacker<'a> {
@@ -45,19 +36,6 @@ pub(crate) struct Unpacker<'a> {
     /// Directories' times, set at the end because making entries changes them.
     times: Vec<(PathBuf, (i64, i64))>,
     buffer: Vec<u8>,
-}
-
-/// A failure of one entry, before it is known to which it belongs.
-enum Fault {
-    Refused(&'static str),
-    Io(io::Error),
-    Other(ImageError),
-}
-
-impl<E: Into<io::Error>> From<E> for Fault {
-    fn from(why: E) -> Self {
-        Self::Io(why.into())
-    }
 }
 
 impl<'a> Unpacker<'a> {
@@ -129,7 +107,7 @@ impl<'a> Unpacker<'a> {
         if let Some(hidden) = name.as_bytes().strip_prefix(b".wh.") {
             return whiteout(&parent, OsStr::from_bytes(hidden)).inspect(|()| self.parent = None);
         }
-        let hid_lower = self.make_room(&parent, &name, member.kind)?;
+        let hid_lower = self.make_room(&parent, &path, &name, member.kind)?;
         match member.kind {
             Kind::File => self.file(&parent, &name, member, tar, progress)?,
             Kind::HardLink => return self.hard_link(&parent, &name, &member.link),
@@ -146,7 +124,7 @@ impl<'a> Unpacker<'a> {
                     Err(why) => return Err(why.into()),
                 }
                 if hid_lower {
-                    xattr::set_at(parent.as_fd(), &name, OsStr::new(OPAQUE), b"y")?;
+                    hide_lower(&parent, &name)?;
                 }
                 self.times.push((path, member.mtime));
             }
@@ -217,7 +195,6 @@ impl<'a> Unpacker<'a> {
                 _ => Fault::Io(why),
             })?;
         // Chains of symlinks could nest directories deeper than any name says.
-        use std::os::fd::AsRawFd;
         let real = readlinkat(
             nix::fcntl::AT_FDCWD,
             format!("/proc/self/fd/{}", fd.as_raw_fd()).as_str(),
@@ -230,7 +207,13 @@ impl<'a> Unpacker<'a> {
 
     /// Removes what an entry replaces. Says whether that was a whiteout, so that a directory in its place hides the
     /// lower layers'.
-    fn make_room(&mut self, parent: &OwnedFd, name: &OsStr, kind: Kind) -> Result<bool, Fault> {
+    fn make_room(
+        &mut self,
+        parent: &OwnedFd,
+        path: &Path,
+        name: &OsStr,
+        kind: Kind,
+    ) -> Result<bool, Fault> {
         let found = match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Err(nix::errno::Errno::ENOENT) => return Ok(false),
             other => other?,
@@ -240,13 +223,11 @@ impl<'a> Unpacker<'a> {
             if kind == Kind::Directory {
                 return Ok(false);
             }
-            use std::os::fd::AsRawFd;
             let base = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd()));
             std::fs::remove_dir_all(base.join(name))?;
             // Directories below it are gone, and the cached parent may be one of them.
             self.parent = None;
-            self.times
-                .retain(|(path, _)| path.file_name() != Some(name) || path.as_os_str().is_empty());
+            self.times.retain(|(other, _)| !other.starts_with(path));
             return Ok(false);
         }
         unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?;
@@ -354,132 +335,4 @@ impl<'a> Unpacker<'a> {
         }
         Ok(())
     }
-}
-
-/// `/` and `./` in front are taken off, as other engines do; `..` is refused.
-fn relative(name: &[u8]) -> Result<PathBuf, Fault> {
-    if name.contains(&0) {
-        return Err(Fault::Refused("a NUL byte in its name"));
-    }
-    let mut path = PathBuf::new();
-    for part in Path::new(&OsString::from_vec(name.to_vec())).components() {
-        match part {
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
-            Component::ParentDir => return Err(Fault::Refused("`..` in its name")),
-            Component::Normal(part) => path.push(part),
-        }
-    }
-    if path.components().count() > MAX_DEPTH {
-        return Err(Fault::Refused("directories are nested too deeply"));
-    }
-    Ok(path)
-}
-
-/// `.wh.<hidden>`: the lower layers' `hidden` is gone. `.wh..wh..opq`: everything of the lower layers' directory is.
-fn whiteout(parent: &OwnedFd, hidden: &OsStr) -> Result<(), Fault> {
-    match hidden.as_bytes() {
-        b".wh..opq" => {
-            xattr::set_at(parent.as_fd(), OsStr::new("."), OsStr::new(OPAQUE), b"y")?;
-            return Ok(());
-        }
-        // AUFS's own files, of no meaning elsewhere.
-        name if name.starts_with(b".wh.") => return Ok(()),
-        b"" | b"." | b".." => return Err(Fault::Refused("a whiteout of nothing")),
-        _ => {}
-    }
-    match mknodat(parent, hidden, SFlag::S_IFCHR, Mode::empty(), 0) {
-        Ok(()) => Ok(()),
-        // The layer itself brings something of that name, before its whiteout. A directory must then hide the
-        // lower one; anything else does so anyway.
-        Err(nix::errno::Errno::EEXIST) => {
-            let found = fstatat(parent, hidden, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-            if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
-                xattr::set_at(parent.as_fd(), hidden, OsStr::new(OPAQUE), b"y")?;
-            }
-            Ok(())
-        }
-        Err(why) => Err(why.into()),
-    }
-}
-
-fn device(parent: &OwnedFd, name: &OsStr, member: &Member) -> Result<(), Fault> {
-    let format = match member.kind {
-        Kind::Char => SFlag::S_IFCHR,
-        Kind::Block => SFlag::S_IFBLK,
-        _ => SFlag::S_IFIFO,
-    };
-    let (major, minor) = member.device;
-    let number = makedev(major.into(), minor.into());
-    mknodat(
-        parent,
-        name,
-        format,
-        Mode::from_bits_truncate(0o600),
-        number,
-    )?;
-    Ok(())
-}
-
-/// Owner, then mode (chown clears setuid), then attributes (chown clears capabilities), then times.
-fn metadata(parent: &OwnedFd, name: &OsStr, member: &Member) -> Result<(), Fault> {
-    const BAD_ID: Fault = Fault::Refused("an owner that is no 32-bit number");
-    let id = |id: u64| {
-        u32::try_from(id)
-            .ok()
-            .filter(|id| *id != u32::MAX)
-            .ok_or(BAD_ID)
-    };
-    let (uid, gid) = (
-        Uid::from_raw(id(member.uid)?),
-        Gid::from_raw(id(member.gid)?),
-    );
-    fchownat(
-        parent,
-        name,
-        Some(uid),
-        Some(gid),
-        AtFlags::AT_SYMLINK_NOFOLLOW,
-    )?;
-    if member.kind != Kind::Symlink {
-        // Not a symlink: it was made a moment ago, in a directory only this process writes to.
-        let mode = Mode::from_bits_truncate(member.mode);
-        fchmodat(parent, name, mode, FchmodatFlags::FollowSymlink)?;
-    }
-    for (key, value) in &member.xattrs {
-        if !wanted(key) {
-            continue;
-        }
-        match xattr::set_at(parent.as_fd(), name, OsStr::from_bytes(key), value) {
-            Ok(()) => {}
-            // Attributes the filesystem does not know, or not on this kind of entry, are lost, as elsewhere. A lost
-            // file capability would break the program.
-            Err(why)
-                if key != b"security.capability"
-                    && matches!(why.raw_os_error(), Some(libc::ENOTSUP | libc::EPERM)) => {}
-            Err(why) => return Err(why.into()),
-        }
-    }
-    if member.kind != Kind::Directory {
-        let time = timespec(member.mtime);
-        utimensat(parent, name, &time, &time, UtimensatFlags::NoFollowSymlink)?;
-    }
-    Ok(())
-}
-
-/// overlayfs's own attributes would let a layer redirect lookups, and labels belong to another machine's policy.
-fn wanted(key: &[u8]) -> bool {
-    let own = [b"trusted.overlay.".as_slice(), b"user.overlay."];
-    let kept = [b"user.".as_slice(), b"trusted.", b"system.posix_acl_"];
-    !own.iter().any(|prefix| key.starts_with(prefix))
-        && !key.contains(&0)
-        && (key == b"security.capability" || kept.iter().any(|prefix| key.starts_with(prefix)))
-}
-
-#[allow(
-    clippy::useless_conversion,
-    clippy::cast_possible_truncation,
-    reason = "time_t and long are 32 bits wide on some targets"
-)]
-fn timespec((seconds, nanos): (i64, i64)) -> TimeSpec {
-    TimeSpec::new(seconds as libc::time_t, nanos as libc::c_long)
 }
