@@ -195,6 +195,8 @@ fn a_program_that_is_not_there_fails_in_words_and_leaks_nothing() {
         });
         assert_eq!(client.receive().unwrap(), expected);
         drop(client);
+        // The first may be answered in the turn that notices the end of the other connection.
+        world.client.hello(true).unwrap();
         world.client.hello(true).unwrap();
         if round == 0 {
             before = world.fds();
@@ -257,7 +259,8 @@ fn containers_share_network_ipc_and_hostname_but_not_pids() {
     }
     let (c, d) = (world.log("c"), world.log("d"));
     assert_eq!(c[..3], d[..3]);
-    assert_ne!(c[3], d[3]);
+    let pids = fs::read_link("/proc/self/ns/pid").unwrap();
+    assert!(!c[3].contains(pids.to_str().unwrap()));
     assert_eq!(c[5..], ["stdout F podhost", "stdout F 1", "stdout F 1"]);
     let host = fs::read_link("/proc/self/ns/net").unwrap();
     assert!(!c[0].contains(host.to_str().unwrap()));
@@ -372,10 +375,19 @@ fn a_full_disk_loses_output_and_says_so_but_never_stops_the_container() {
     until("the loss is noticed", || {
         world.shim_log().contains("dropping output").then_some(())
     });
-    let file = fs::File::options().write(true).open(log).unwrap();
-    file.set_len(0).unwrap();
-    world.await_line("c", "bytes of output were lost: No space left on device");
-    world.await_line("c", "stdout F tick");
+    // Make room, again and again: what the first lines were may fill it once more.
+    until("the loss and later lines are logged", || {
+        let lines = world.log("c").join("\n");
+        let told = lines.contains("bytes of output were lost: No space left on device");
+        if told && lines.contains("stdout F tick") {
+            return Some(());
+        }
+        if fs::metadata(&log).unwrap().len() > 60_000 {
+            let file = fs::File::options().write(true).open(&log).unwrap();
+            file.set_len(0).unwrap();
+        }
+        None
+    });
 }
 
 #[test]

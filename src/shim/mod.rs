@@ -2,7 +2,7 @@
 //! containers, the reader of their output, and the only code that calls libcontainer.
 //!
 //! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
-//! and reaps; [`container`] starts a container ([`rootfs`], [`executor`], [`status`]), [`exec`] a program in one;
+//! and reaps; [`container`] starts a container ([`rootfs`], [`streams`], [`executor`], [`status`]), [`exec`] a program in one;
 //! [`log`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
 //! the agent.
 //!
@@ -26,6 +26,7 @@ mod rotate;
 mod server;
 mod setup;
 mod status;
+mod streams;
 
 use std::path::Path;
 
