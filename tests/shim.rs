@@ -338,6 +338,52 @@ fn lines_without_an_end_and_long_lines_are_partial_records() {
 }
 
 #[test]
+fn a_flood_of_output_does_not_starve_a_neighbour() {
+    let mut world = World::new();
+    let mut request = world.request(
+        "c",
+        0,
+        &["yes", "a line of a rather chatty program"],
+        |_| {},
+    );
+    request.log_max_bytes = 4 << 20;
+    request.log_max_files = 2;
+    world.begin(request);
+    let script = "for i in 1 2 3 4 5 6 7 8 9 10; do echo $i; done";
+    let request = world.request("d", 0, &["sh", "-c", script], |_| {});
+    assert_eq!(world.run(request).code, 0);
+    assert_eq!(world.log("d").len(), 10);
+    world.signal("c", StopSignal::Kill);
+    assert_eq!(world.exit().code, 137);
+}
+
+#[test]
+fn twenty_programs_cost_little() {
+    let mut world = World::new();
+    world.start("c", &["sleep", "1000"]);
+    let cpu = |world: &World| {
+        let text = fs::read_to_string(format!("/proc/{}/stat", world.shim.id())).unwrap();
+        let fields: Vec<u64> = text
+            .rsplit(") ")
+            .next()
+            .unwrap()
+            .split(' ')
+            .map(|field| field.trim().parse().unwrap_or(0))
+            .collect();
+        fields[11..15].iter().sum::<u64>()
+    };
+    let (before, start) = (cpu(&world), std::time::Instant::now());
+    for _ in 0..20 {
+        assert_eq!(world.exec(&["true"]), (0, String::new()));
+    }
+    show(&format!(
+        "a program: {} ms of CPU in shim and children, {} ms in all",
+        (cpu(&world) - before) * 10 / 20,
+        start.elapsed().as_millis() / 20
+    ));
+}
+
+#[test]
 fn logs_rotate_and_old_ones_are_compressed() {
     let mut world = World::new();
     let script = "for i in $(seq 1 60); do seq 1 2000; sleep 0.1; done; sleep 1000";
