@@ -338,6 +338,61 @@ fn lines_without_an_end_and_long_lines_are_partial_records() {
 }
 
 #[test]
+fn what_a_container_without_pid_namespace_leaves_behind_is_killed() {
+    let mut world = World::new();
+    let script = "sleep 1000 & echo orphan; exit 2";
+    let request = world.request("c", 0, &["sh", "-c", script], |config| {
+        config["linux"]["namespaces"] = json!([{ "type": "mount" }]);
+    });
+    assert_eq!(world.run(request).code, 2);
+    assert_eq!(world.log("c"), ["stdout F orphan"]);
+    until("the orphan is gone", || {
+        world.children().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_terminated_shim_leaves_once_nothing_runs() {
+    let mut world = World::new();
+    world.start("c", &["sleep", "1000"]);
+    let pid = nix::unistd::Pid::from_raw(world.shim.id().try_into().unwrap());
+    for signal in [nix::sys::signal::SIGHUP, nix::sys::signal::SIGTERM] {
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+    world.signal("c", StopSignal::Kill);
+    assert_eq!(world.exit().code, 137);
+    assert!(world.shim.wait().unwrap().success());
+    assert!(!world.run_dir.join("shim.sock").exists());
+}
+
+#[test]
+fn what_is_mounted_into_a_host_path_later_is_seen_if_propagated() {
+    let mut world = World::new();
+    let volume = world.dir.join("shared");
+    let script = "until test -e /volume/inner/file; do sleep 0.01; done; cat /volume/inner/file";
+    let request = world.request("c", 0, &["sh", "-c", script], |config| {
+        config["mounts"].as_array_mut().unwrap().push(json!({
+            "destination": "/volume", "type": "bind", "source": volume,
+            "options": ["rbind", "rslave"],
+        }));
+    });
+    world.begin(request);
+    let inner = volume.join("inner");
+    fs::create_dir_all(&inner).unwrap();
+    nix::mount::mount(
+        Some("tmpfs"),
+        &inner,
+        Some("tmpfs"),
+        nix::mount::MsFlags::empty(),
+        None::<&str>,
+    )
+    .unwrap();
+    fs::write(inner.join("file"), "arrived\n").unwrap();
+    assert_eq!(world.exit().code, 0);
+    assert_eq!(world.log("c"), ["stdout F arrived"]);
+}
+
+#[test]
 fn a_flood_of_output_does_not_starve_a_neighbour() {
     let mut world = World::new();
     let mut request = world.request(

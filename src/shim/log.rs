@@ -325,7 +325,7 @@ impl LogFile {
     }
 
     fn tidy(&mut self) {
-        if let Err(error) = rotate::prune(&self.path, self.max_files) {
+        if let Err(error) = rotate::prune(&self.path, self.max_files, self.compressor.is_some()) {
             warn(format_args!(
                 "could not remove old logs of `{}`: {error}, ignoring",
                 self.path.display()
