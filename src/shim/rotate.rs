@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::log::civil;
+use super::stamp::civil;
 use crate::sys::process::{self, Fork};
 
 /// Moves the current log away under the name of second `now`.
