@@ -5,14 +5,12 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use libcontainer::container::Container as Engine;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
-use nix::fcntl::OFlag;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use serde::Deserialize;
@@ -22,11 +20,12 @@ use super::executor::Program;
 use super::log::Log;
 use super::protocol::{ContainerRecord, StartRequest};
 use super::status::{Said, Status};
+use super::streams::Streams;
 use super::{ShimError, rootfs, setup, warn};
 use crate::layout;
 use crate::spec::{Stamp, Time, Wall};
 use crate::sys::cgroup_join::{self, Hierarchy};
-use crate::sys::{clock, fdpass, process};
+use crate::sys::{clock, process};
 
 /// What a shim knows of one container: its newest attempt.
 pub(super) struct Container {
@@ -55,9 +54,9 @@ struct BundleProcess {
 }
 
 #[derive(Deserialize)]
-struct BundleUser {
-    uid: u32,
-    gid: u32,
+pub(super) struct BundleUser {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
 }
 
 #[derive(Deserialize)]
@@ -136,7 +135,7 @@ impl Place<'_> {
     fn launch(&self, request: &StartRequest, bundle: &Bundle) -> Result<Launched, ShimError> {
         let oom_before = cgroup_join::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
         let status = Status::open()?;
-        let mut streams = Streams::open(request, bundle, self.run_dir)?;
+        let mut streams = Streams::open(request, &bundle.process.user, self.run_dir)?;
         let mut engine = match self.create(request, &status, &mut streams) {
             Ok(engine) => engine,
             Err(error) => return Err(explain(status.read(), error)),
@@ -177,8 +176,8 @@ impl Place<'_> {
             .with_root_path(states)
             .map_err(|error| chain(&error))?
             .with_executor(program);
-        if let Some(console) = &streams.console {
-            builder = builder.with_console_socket(Some(console.path.clone()));
+        if let Some(path) = streams.console_path() {
+            builder = builder.with_console_socket(Some(path));
         }
         if let Some([stdin, stdout, stderr]) = streams.inner.take() {
             builder = builder
@@ -263,106 +262,6 @@ fn explain(said: Said, error: String) -> ShimError {
         }
         _ => ShimError::Create(error),
     }
-}
-
-/// The two sides of a container's standard streams.
-struct Streams {
-    console: Option<Console>,
-    /// What the container gets: in, out, err.
-    inner: Option<[OwnedFd; 3]>,
-    /// What the shim keeps: out, err, in.
-    outer: Option<(OwnedFd, OwnedFd, Option<OwnedFd>)>,
-}
-
-struct Console {
-    listener: UnixListener,
-    path: PathBuf,
-}
-
-impl Drop for Console {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-impl Streams {
-    fn open(request: &StartRequest, bundle: &Bundle, run_dir: &Path) -> Result<Self, ShimError> {
-        if request.tty {
-            return Ok(Self {
-                console: Some(Console::listen(run_dir, &request.container)?),
-                inner: None,
-                outer: None,
-            });
-        }
-        let (out_read, out_write) = pipe()?;
-        let (err_read, err_write) = pipe()?;
-        let (stdin, kept) = if request.stdin {
-            let (read, write) = pipe()?;
-            (read, Some(write))
-        } else {
-            let null = Path::new("/dev/null");
-            let file = fs::File::open(null).map_err(ShimError::path("open", null))?;
-            (file.into(), None)
-        };
-        for reader in [&out_read, &err_read] {
-            fdpass::set_nonblocking(reader).map_err(ShimError::system("set up a log pipe"))?;
-        }
-        // Programs open /dev/stdout and /dev/stderr by name, as their own user.
-        let BundleUser { uid, gid } = bundle.process.user;
-        for writer in [&out_write, &err_write] {
-            std::os::unix::fs::fchown(writer, Some(uid), Some(gid))
-                .map_err(ShimError::system("give a log pipe to the container's user"))?;
-        }
-        Ok(Self {
-            console: None,
-            inner: Some([stdin, out_write, err_write]),
-            outer: Some((out_read, err_read, kept)),
-        })
-    }
-
-    /// What the shim keeps: stdout or the terminal, stderr, stdin.
-    fn outer(self) -> Result<(OwnedFd, Option<OwnedFd>, Option<OwnedFd>), ShimError> {
-        if let Some((stdout, stderr, stdin)) = self.outer {
-            return Ok((stdout, Some(stderr), stdin));
-        }
-        let missing = || ShimError::Create("no terminal came from the container".to_owned());
-        let console = self.console.as_ref().ok_or_else(missing)?;
-        let master = console.receive()?.ok_or_else(missing)?;
-        Ok((master, None, None))
-    }
-}
-
-impl Console {
-    fn listen(run_dir: &Path, container: &str) -> Result<Self, ShimError> {
-        let name = format!("{container}.tty");
-        let path = run_dir.join(&name);
-        let _ = fs::remove_file(&path);
-        // By relative name: socket addresses are at most 107 bytes.
-        std::env::set_current_dir(run_dir).map_err(ShimError::path("enter", run_dir))?;
-        let listener = UnixListener::bind(&name);
-        let root = Path::new("/");
-        std::env::set_current_dir(root).map_err(ShimError::path("enter", root))?;
-        let listener = listener.map_err(ShimError::path("bind", &path))?;
-        Ok(Self { listener, path })
-    }
-
-    /// The terminal's master, which the container's first process sent while it was created.
-    fn receive(&self) -> Result<Option<OwnedFd>, ShimError> {
-        let failed = || ShimError::system("receive the container's terminal");
-        let (socket, _) = self.listener.accept().map_err(failed())?;
-        let mut fds = Vec::new();
-        fdpass::receive(socket.as_fd(), &mut [0; 4096], &mut fds).map_err(failed())?;
-        let master = fds.pop();
-        if let Some(master) = &master {
-            fdpass::set_nonblocking(master).map_err(failed())?;
-        }
-        Ok(master)
-    }
-}
-
-fn pipe() -> Result<(OwnedFd, OwnedFd), ShimError> {
-    nix::unistd::pipe2(OFlag::O_CLOEXEC)
-        .map_err(|errno| ShimError::system("open a pipe")(errno.into()))
 }
 
 fn set_oom_score(pid: i32, score: i32) {

@@ -68,7 +68,7 @@ pub(super) fn start(
     match process::fork().map_err(ShimError::system("fork"))? {
         Fork::Child => {
             let failure = job.courier();
-            say(number, 'E', &failure);
+            say(number, 'F', &failure);
             process::exit_now(1);
         }
         Fork::Parent(courier) => {
@@ -78,7 +78,7 @@ pub(super) fn start(
             let failed = said
                 .run
                 .map(ShimError::Run)
-                .or(said.event.map(ShimError::Create));
+                .or(said.fatal.map(ShimError::Create));
             match (said.pid, failed) {
                 (Some(pid), None) => Ok(Started {
                     pid,

@@ -2,8 +2,8 @@
 //! containers, the reader of their output, and the only code that calls libcontainer.
 //!
 //! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
-//! and reaps; [`container`] starts a container ([`rootfs`], [`executor`], [`status`]), [`exec`] a program in one;
-//! [`log`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
+//! and reaps; [`container`] starts a container ([`rootfs`], [`streams`], [`executor`], [`status`]), [`exec`] a program in one;
+//! [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
 //! the agent.
 //!
 //! Signals: SIGCHLD, SIGHUP, SIGINT and SIGTERM are blocked and read from a descriptor. HUP and INT mean nothing to a
@@ -19,13 +19,16 @@ mod exec;
 mod executor;
 mod exit;
 mod log;
+mod log_file;
 mod pod;
 mod record;
 mod rootfs;
 mod rotate;
 mod server;
 mod setup;
+mod stamp;
 mod status;
+mod streams;
 
 use std::path::Path;
 
@@ -47,6 +50,6 @@ pub fn run(config_path: &Path) -> Result<(), ShimError> {
 fn warn(message: std::fmt::Arguments<'_>) {
     use std::io::Write;
     let (seconds, nanos) = crate::sys::clock::wall_ns();
-    let stamp = log::rfc3339_nano(seconds, nanos);
+    let stamp = stamp::rfc3339_nano(seconds, nanos);
     let _ = writeln!(std::io::stderr(), "{stamp} {message}");
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::log::civil;
+use super::stamp::civil;
 use crate::sys::process::{self, Fork};
 
 /// Moves the current log away under the name of second `now`.
@@ -18,9 +18,17 @@ pub(super) fn rename(current: &Path, now: i64) -> io::Result<()> {
     fs::rename(current, target)
 }
 
-/// Removes what a crashed compressor left, plain files that have a compressed twin, and the oldest until `max_files`
-/// are left with the current one.
-pub(super) fn prune(current: &Path, max_files: u32) -> io::Result<()> {
+/// Removes what a crashed compressor left (unless one is at `work`), plain files that have a compressed twin, and the
+/// oldest until `max_files` are left with the current one.
+pub(super) fn prune(current: &Path, max_files: u32, work: bool) -> io::Result<()> {
+    if !work {
+        for path in siblings(current)?
+            .iter()
+            .filter(|path| ends_with(path, ".tmp"))
+        {
+            fs::remove_file(path)?;
+        }
+    }
     let mut old = rotated(current)?;
     old.retain(|path| {
         let twin = with_suffix(path, ".gz").exists() && !ends_with(path, ".gz");
@@ -83,18 +91,23 @@ fn write_compressed(path: &Path, temporary: &Path) -> io::Result<()> {
 
 /// Old logs, oldest first: the stamp in the name sorts like the time.
 fn rotated(current: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = siblings(current)?;
+    found.retain(|path| !ends_with(path, ".tmp"));
+    found.sort();
+    Ok(found)
+}
+
+/// All files whose name begins with that of the current log and a dot.
+fn siblings(current: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(folder), Some(name)) = (current.parent(), current.file_name()) else {
         return Ok(Vec::new());
     };
     let prefix = format!("{}.", name.to_string_lossy());
-    let mut found: Vec<PathBuf> = fs::read_dir(folder)?
+    Ok(fs::read_dir(folder)?
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
         .map(|entry| entry.path())
-        .collect();
-    found.retain(|path| !ends_with(path, ".tmp"));
-    found.sort();
-    Ok(found)
+        .collect())
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
@@ -105,4 +118,36 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 fn ends_with(path: &Path, suffix: &str) -> bool {
     path.to_string_lossy().ends_with(suffix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_logs_stay_and_leftovers_of_a_crash_go() {
+        let folder = std::env::temp_dir().join(format!("coracle-rotate-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let names = [
+            "0.log",
+            "0.log.20260101-000000.gz",
+            "0.log.20260102-000000",
+            "0.log.20260102-000000.gz",
+            "0.log.20260103-000000",
+            "0.log.20260103-000000.tmp",
+            "0.log.20260104-000000",
+            "1.log.20250101-000000",
+        ];
+        for name in names {
+            fs::write(folder.join(name), "x").unwrap();
+        }
+        prune(&folder.join("0.log"), 3, false).unwrap();
+        let mut left: Vec<_> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(left, [names[0], names[4], names[6], names[7]]);
+    }
 }

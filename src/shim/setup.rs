@@ -42,6 +42,8 @@ pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
         return Err(ShimError::NoCgroup(group));
     }
     process::tune_allocator();
+    // Containers inherit it, whatever the agent was started with.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     process::set_name(c"coracle-shim");
     fill_standard_fds()?;
     // Fails only if the agent already made us a session leader.
@@ -106,6 +108,7 @@ fn enter_namespaces(config: &ShimConfig) -> Result<(), ShimError> {
     Ok(())
 }
 
+<<<<<<< HEAD
 /// The shared memory of the pod's containers: it belongs to the IPC namespace, and ends with the shim.
 fn mount_shm(path: &Path) -> Result<(), ShimError> {
     use nix::mount::{MsFlags, mount};
@@ -138,16 +141,25 @@ pub(super) fn announce() -> Result<(), ShimError> {
 }
 
 /// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`; a slash in the name stands for a dot.
+=======
+/// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`. Whichever of `.` and `/` comes first separates, the other
+/// one stands for itself or, between dots, for a dot: `net/ipv4/conf/eth0.1/mtu` is `net.ipv4.conf.eth0/1.mtu`.
+>>>>>>> w/shim
 fn sysctl_path(name: &str) -> PathBuf {
-    let swapped: String = name
-        .chars()
-        .map(|letter| match letter {
-            '.' => '/',
-            '/' => '.',
-            other => other,
-        })
-        .collect();
-    Path::new("/proc/sys").join(swapped.trim_start_matches('/'))
+    let by_slash = name
+        .find(['.', '/'])
+        .is_some_and(|at| name[at..].starts_with('/'));
+    let swap = |letter| match letter {
+        '.' => '/',
+        '/' => '.',
+        other => other,
+    };
+    let path: String = if by_slash {
+        name.to_owned()
+    } else {
+        name.chars().map(swap).collect()
+    };
+    Path::new("/proc/sys").join(path.trim_start_matches('/'))
 }
 
 /// Sets the shim's own `oom_score_adj`; without CAP_SYS_RESOURCE it stays what it was.
@@ -192,4 +204,17 @@ fn listen_here(run_dir: &Path) -> Result<UnixListener, ShimError> {
         .map_err(ShimError::path("restrict", &path))?;
     fs::rename(temporary, &path).map_err(ShimError::path("rename into place", &path))?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sysctls_may_be_written_with_dots_or_slashes() {
+        for name in ["net.ipv4.conf.eth0/1.mtu", "net/ipv4/conf/eth0.1/mtu"] {
+            let path = Path::new("/proc/sys/net/ipv4/conf/eth0.1/mtu");
+            assert_eq!(sysctl_path(name), path);
+        }
+    }
 }

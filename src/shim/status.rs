@@ -1,7 +1,7 @@
 //! Why did a start fail? libcontainer's errors lose the cause, which appears only as a tracing event in the child.
 //!
 //! A close-on-exec pipe is inherited by everything a start forks. Children write lines to it: `E…` for an error event
-//! of libcontainer, `R…` for a program that could not be executed. Its end means: executed, or dead.
+//! of libcontainer, `R…` for a program that could not be executed, `F…` for anything else fatal, `P…` for a pid. Its end means: executed, or dead.
 
 use std::fmt::{self, Write as _};
 use std::io::Read;
@@ -33,6 +33,8 @@ pub(super) struct Status {
 pub(super) struct Said {
     /// Why the program could not be executed.
     pub(super) run: Option<String>,
+    /// What failed for good, in the shim's own children.
+    pub(super) fatal: Option<String>,
     /// The first error event: the innermost cause.
     pub(super) event: Option<String>,
     /// The first error number named by an event, if the first event named none.
@@ -79,6 +81,7 @@ fn parse(text: &str) -> Said {
         let (kind, rest) = line.split_at_checked(1).unwrap_or(("", ""));
         match kind {
             "R" if said.run.is_none() => said.run = Some(rest.to_owned()),
+            "F" if said.fatal.is_none() => said.fatal = Some(rest.to_owned()),
             "E" => {
                 let first = said.event.is_none();
                 if said.errno.is_none() {

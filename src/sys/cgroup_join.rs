@@ -71,15 +71,22 @@ fn parse(mountinfo: &str) -> Vec<Hierarchy> {
 pub fn join(hierarchies: &[Hierarchy], group: &str) -> io::Result<usize> {
     let mut joined = 0;
     for hierarchy in hierarchies {
-        let file = hierarchy.folder(group).join("cgroup.procs");
-        match fs::OpenOptions::new().write(true).open(&file) {
-            Ok(mut file) => file.write_all(b"0")?,
+        let file_path = hierarchy.folder(group).join("cgroup.procs");
+        match fs::OpenOptions::new().write(true).open(&file_path) {
+            Ok(mut file) => file
+                .write_all(b"0")
+                .map_err(|error| at(&file_path, &error))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
+            Err(error) => return Err(at(&file_path, &error)),
         }
         joined += 1;
     }
     Ok(joined)
+}
+
+/// Which of many hierarchies failed is half of the cause: an empty cpuset says "no space left on device".
+fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
 }
 
 /// Moves process `pid` into `group` of every hierarchy without controllers that has it: libcontainer leaves these

@@ -68,6 +68,11 @@ impl World {
         fs::create_dir_all(&small).unwrap();
         let tmpfs = Some("tmpfs");
         mount(tmpfs, &small, tmpfs, MsFlags::empty(), Some("size=64k")).unwrap();
+        let shared = dir.join("shared");
+        fs::create_dir_all(&shared).unwrap();
+        let none = None::<&str>;
+        mount(Some(&shared), &shared, none, MsFlags::MS_BIND, none).unwrap();
+        mount(none, &shared, none, MsFlags::MS_SHARED, none).unwrap();
         make_layer(&dir.join("layer"));
         let hierarchies = hierarchies().unwrap();
         let make = |leaf: &str| {
@@ -335,7 +340,7 @@ impl Drop for World {
             }
         }
         let _ = self.shim.wait();
-        for name in ["pods", "small"] {
+        for name in ["pods", "small", "shared/inner", "shared"] {
             let _ = umount2(&self.dir.join(name), MntFlags::MNT_DETACH);
         }
         let _ = fs::remove_dir_all(&self.dir);
@@ -403,7 +408,7 @@ fn make_layer(layer: &Path) {
     }
     fs::copy(busybox, layer.join("bin/busybox")).unwrap();
     let applets = "sh cat echo sleep ls grep kill tty id true false stty hostname ip dd yes head seq printf mkdir \
-        sysctl readlink touch pwd env mount";
+        sysctl readlink touch pwd env mount test";
     for applet in applets.split_whitespace() {
         symlink("busybox", layer.join("bin").join(applet)).unwrap();
     }
