@@ -30,6 +30,8 @@ mod watch;
 #[cfg(test)]
 mod log_reader_test;
 #[cfg(test)]
+mod pod_columns_test;
+#[cfg(test)]
 mod server_test;
 
 pub use command::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
