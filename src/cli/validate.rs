@@ -41,7 +41,11 @@ pub fn validate_bytes(_name: &str, bytes: &[u8]) -> (Vec<String>, Vec<String>, V
                     .unwrap_or_else(|| "default".to_owned());
                 pods.push(format!("{ns}/{}", pod.metadata.name.unwrap_or_default()));
             }
-            Err(error) => errors.push(error.to_string()),
+            // After a syntax error the parser repeats it for ever.
+            Err(error) => {
+                errors.push(error.to_string());
+                break;
+            }
         }
     }
     (errors, Vec::new(), pods)
