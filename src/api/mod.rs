@@ -28,6 +28,10 @@ mod table;
 mod watch;
 
 #[cfg(test)]
+mod log_reader_test;
+#[cfg(test)]
+mod pod_columns_test;
+#[cfg(test)]
 mod server_test;
 
 pub use command::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};

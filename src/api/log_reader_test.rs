@@ -1,0 +1,208 @@
+//! Log reading against real files.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::log_reader::{Liveness, LogOptions, LogReader};
+
+/// A folder that is gone after the test.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("coracle-log-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+
+    fn append(&self, name: &str, text: &str) {
+        let mut file = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.0.join(name))
+            .unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    fn gzip(&self, name: &str, text: &str) {
+        let file = fs::File::create(self.0.join(name)).unwrap();
+        let mut gz = flate2::write::GzEncoder::new(file, flate2::Compression::fast());
+        gz.write_all(text.as_bytes()).unwrap();
+        gz.finish().unwrap();
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn options(dir: &Path) -> LogOptions {
+    LogOptions {
+        dir: dir.to_owned(),
+        attempt: 0,
+        follow: false,
+        tail_lines: None,
+        since: None,
+        timestamps: false,
+        limit_bytes: None,
+    }
+}
+
+fn read(options: LogOptions) -> String {
+    smol::block_on(async {
+        let mut reader = LogReader::open(options, None).unwrap();
+        let mut all = Vec::new();
+        while let Some(chunk) = reader.next().await.unwrap() {
+            all.extend(chunk);
+        }
+        String::from_utf8(all).unwrap()
+    })
+}
+
+/// `n` lines from `first`, a second apart.
+fn lines(first: u32, n: u32) -> String {
+    (first..first + n)
+        .map(|i| {
+            format!(
+                "2026-01-01T00:{:02}:{:02}Z stdout F line {i}\n",
+                i / 60,
+                i % 60
+            )
+        })
+        .collect()
+}
+
+fn shown(first: u32, n: u32) -> String {
+    (first..first + n).map(|i| format!("line {i}\n")).collect()
+}
+
+fn rotated(name: &str) -> Dir {
+    let dir = Dir::new(name);
+    dir.gzip("0.log.20260101-000010.gz", &lines(0, 10));
+    dir.write("0.log.20260101-000020", &lines(10, 10));
+    dir.write("0.log", &lines(20, 10));
+    dir.write("1.log", &lines(500, 1));
+    dir.write("0.log.20260101-000020.tmp", "half");
+    dir
+}
+
+#[test]
+fn rotated_and_compressed_files_come_in_order() {
+    let dir = rotated("order");
+    assert_eq!(read(options(&dir.0)), shown(0, 30));
+}
+
+#[test]
+fn a_tail_begins_in_the_right_file() {
+    let dir = rotated("tail");
+    for n in [0, 1, 9, 10, 11, 20, 25, 29, 30, 99] {
+        let tail = LogOptions {
+            tail_lines: Some(u64::from(n)),
+            ..options(&dir.0)
+        };
+        let n = n.min(30);
+        assert_eq!(read(tail), shown(30 - n, n), "tail {n}");
+    }
+}
+
+#[test]
+fn a_tail_crosses_block_borders() {
+    let dir = Dir::new("blocks");
+    dir.write("0.log", &lines(0, 3000));
+    for n in [1, 800, 2999, 3000] {
+        let tail = LogOptions {
+            tail_lines: Some(u64::from(n)),
+            ..options(&dir.0)
+        };
+        assert_eq!(read(tail), shown(3000 - n, n));
+    }
+}
+
+#[test]
+fn parts_are_joined_a_stream_at_a_time() {
+    let dir = Dir::new("parts");
+    dir.write(
+        "0.log",
+        "2026-01-01T00:00:00Z stdout P a\n2026-01-01T00:00:00Z stderr F e\n\
+         2026-01-01T00:00:01Z stdout F b\ntorn\n2026-01-01T00:00:02Z stdout P end",
+    );
+    dir.append("0.log", "\n");
+    assert_eq!(read(options(&dir.0)), "e\nab\nend");
+    let timed = LogOptions {
+        timestamps: true,
+        tail_lines: Some(2),
+        ..options(&dir.0)
+    };
+    assert_eq!(
+        read(timed),
+        "2026-01-01T00:00:01Z b\n2026-01-01T00:00:02Z end"
+    );
+}
+
+#[test]
+fn since_and_limit_cut_at_both_ends() {
+    let dir = rotated("since");
+    let late = LogOptions {
+        since: Some("2026-01-01T00:00:18Z".parse().unwrap()),
+        limit_bytes: Some(12),
+        ..options(&dir.0)
+    };
+    assert_eq!(read(late), "line 18\nline");
+}
+
+#[test]
+fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
+    let dir = Dir::new("follow");
+    dir.write("0.log", &lines(0, 2));
+    let alive = Arc::new(AtomicBool::new(true));
+    let (changed, receiver) = smol::channel::bounded(1);
+    let flag = alive.clone();
+    let liveness = Liveness {
+        alive: Box::new(move || flag.load(Ordering::SeqCst)),
+        changed: receiver,
+    };
+    let follow = LogOptions {
+        follow: true,
+        ..options(&dir.0)
+    };
+    smol::block_on(async {
+        let mut reader = LogReader::open(follow, Some(liveness)).unwrap();
+        let mut all = String::new();
+        let mut steps = 0;
+        while let Some(chunk) = reader.next().await.unwrap() {
+            all.push_str(std::str::from_utf8(&chunk).unwrap());
+            let so_far = all.lines().count();
+            match (steps, so_far) {
+                (0, 2) => dir.append("0.log", &lines(2, 1)),
+                (1, 3) => {
+                    // Written, rotated, compressed, and written again, twice, before the reader looks.
+                    dir.append("0.log", &lines(3, 1));
+                    fs::rename(dir.0.join("0.log"), dir.0.join("0.log.20260101-000100")).unwrap();
+                    dir.write("0.log", &lines(4, 1));
+                    fs::rename(dir.0.join("0.log"), dir.0.join("0.log.20260101-000101")).unwrap();
+                    fs::remove_file(dir.0.join("0.log.20260101-000100")).unwrap();
+                    dir.gzip("0.log.20260101-000100.gz", &lines(0, 4));
+                    dir.write("0.log", &lines(5, 1));
+                }
+                (2, 6) => dir.write("1.log", &lines(6, 1)),
+                (3, 7) => {
+                    alive.store(false, Ordering::SeqCst);
+                    changed.try_send(()).unwrap();
+                }
+                _ => continue,
+            }
+            steps += 1;
+        }
+        assert_eq!(all, shown(0, 7));
+    });
+}

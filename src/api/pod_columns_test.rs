@@ -1,0 +1,141 @@
+//! kubectl's printer rules as a table: pod in, columns out.
+
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::pod_columns::{human_duration, row};
+
+fn status(state: Value, restarts: u32, ready: bool) -> Value {
+    let last = match restarts {
+        0 => json!({}),
+        _ => json!({ "terminated": { "exitCode": 1, "finishedAt": "2026-01-01T00:00:00Z" } }),
+    };
+    json!({ "name": "c", "image": "i", "imageID": "", "ready": ready, "restartCount": restarts,
+            "state": state, "lastState": last })
+}
+
+fn columns(pod: Value) -> String {
+    let now: Timestamp = "2026-01-01T00:03:10Z".parse().unwrap();
+    let row = row(&serde_json::from_value(pod).unwrap(), now);
+    format!("{} {} {}", row.ready, row.status, row.restarts)
+}
+
+fn pod(phase: &str, containers: Value, init: Value) -> Value {
+    let init_specs: Vec<Value> = init
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|_| json!({ "name": "c" }))
+        .collect();
+    json!({ "metadata": { "name": "p" },
+            "spec": { "containers": [{ "name": "c" }], "initContainers": init_specs },
+            "status": { "phase": phase, "containerStatuses": containers, "initContainerStatuses": init } })
+}
+
+#[test]
+fn the_status_column_follows_kubectls_rules() {
+    let running = json!({ "running": {} });
+    let waiting = |why: &str| json!({ "waiting": { "reason": why } });
+    let ended = |why: &str, code: i32| json!({ "terminated": { "reason": why, "exitCode": code } });
+    let none = json!([]);
+    let table = [
+        (
+            "1/1 Running 0",
+            pod(
+                "Running",
+                json!([status(running.clone(), 0, true)]),
+                none.clone(),
+            ),
+        ),
+        (
+            "0/1 CrashLoopBackOff 2 (3m10s ago)",
+            pod(
+                "Running",
+                json!([status(waiting("CrashLoopBackOff"), 2, false)]),
+                none.clone(),
+            ),
+        ),
+        (
+            "0/1 Completed 0",
+            pod(
+                "Succeeded",
+                json!([status(ended("Completed", 0), 0, false)]),
+                none.clone(),
+            ),
+        ),
+        (
+            "0/1 ExitCode:3 0",
+            pod(
+                "Failed",
+                json!([status(ended("", 3), 0, false)]),
+                none.clone(),
+            ),
+        ),
+        ("0/1 Pending 0", pod("Pending", json!([]), none.clone())),
+        (
+            "0/1 Init:0/1 0",
+            pod(
+                "Pending",
+                json!([]),
+                json!([status(running.clone(), 0, false)]),
+            ),
+        ),
+        (
+            "0/1 Init:Error 0",
+            pod(
+                "Pending",
+                json!([]),
+                json!([status(ended("Error", 1), 0, false)]),
+            ),
+        ),
+        (
+            "0/1 Init:CrashLoopBackOff 1 (3m10s ago)",
+            pod(
+                "Pending",
+                json!([]),
+                json!([status(waiting("CrashLoopBackOff"), 1, false)]),
+            ),
+        ),
+        (
+            "1/1 Running 0",
+            pod(
+                "Running",
+                json!([status(running.clone(), 0, true)]),
+                json!([status(ended("Completed", 0), 1, true)]),
+            ),
+        ),
+    ];
+    for (expected, pod) in table {
+        assert_eq!(columns(pod.clone()), expected, "{pod}");
+    }
+    let mut stopping = pod("Running", json!([status(running, 0, true)]), none);
+    stopping["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert_eq!(columns(stopping), "1/1 Terminating 0");
+}
+
+#[test]
+fn durations_are_rounded_as_kubectl_does() {
+    let (minute, hour, day) = (60, 3600, 86_400);
+    let table = [
+        (-5, "<invalid>"),
+        (-1, "0s"),
+        (119, "119s"),
+        (120, "2m"),
+        (190, "3m10s"),
+        (10 * minute, "10m"),
+        (179 * minute, "179m"),
+        (3 * hour, "3h"),
+        (3 * hour + 5 * minute, "3h5m"),
+        (8 * hour, "8h"),
+        (47 * hour, "47h"),
+        (2 * day, "2d"),
+        (2 * day + 3 * hour, "2d3h"),
+        (8 * day, "8d"),
+        (729 * day, "729d"),
+        (731 * day, "2y1d"),
+        (8 * 365 * day, "8y"),
+    ];
+    for (seconds, expected) in table {
+        assert_eq!(human_duration(seconds), expected, "{seconds}");
+    }
+}
