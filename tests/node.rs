@@ -42,7 +42,10 @@ fn a_file_becomes_a_running_pod_and_goes_without_a_trace() {
             .any(|c| c["type"] == "Ready" && c["status"] == "True"),
         "{ready:?}"
     );
-    assert_eq!(follow_until(&agent, &["logs", "-f", "web"], "hello"), "hello\n");
+    assert_eq!(
+        follow_until(&agent, &["logs", "-f", "web"], "hello"),
+        "hello\n"
+    );
     assert!(agent.ok(&["get", "pods"]).contains("Running"));
     agent.remove("web.yaml");
     agent.wait_gone("web");

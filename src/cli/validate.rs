@@ -27,7 +27,6 @@ pub struct Report {
     pub pods: Vec<String>,
 }
 
-<<<<<<< HEAD
 /// Errors, warnings and pods of a file's bytes.
 pub fn validate_bytes(name: &str, bytes: &[u8]) -> (Vec<String>, Vec<String>, Vec<String>) {
     let context = ConvertContext { node_name: "" };
@@ -42,28 +41,6 @@ pub fn validate_bytes(name: &str, bytes: &[u8]) -> (Vec<String>, Vec<String>, Ve
                 warnings,
                 pods.iter().map(|pod| pod.key.to_string()).collect(),
             )
-=======
-/// The single seam to `spec::convert`: errors, warnings and pods of a file's bytes.
-pub fn validate_bytes(_name: &str, bytes: &[u8]) -> (Vec<String>, Vec<String>, Vec<String>) {
-    let documents = serde_yaml::Deserializer::from_slice(bytes);
-    let mut errors = Vec::new();
-    let mut pods = Vec::new();
-    for document in documents {
-        use serde::Deserialize as _;
-        match k8s_openapi::api::core::v1::Pod::deserialize(document) {
-            Ok(pod) => {
-                let ns = pod
-                    .metadata
-                    .namespace
-                    .unwrap_or_else(|| "default".to_owned());
-                pods.push(format!("{ns}/{}", pod.metadata.name.unwrap_or_default()));
-            }
-            // After a syntax error the parser repeats it for ever.
-            Err(error) => {
-                errors.push(error.to_string());
-                break;
-            }
->>>>>>> w/api
         }
         Err(errors) => (
             errors.iter().map(ToString::to_string).collect(),

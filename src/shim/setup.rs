@@ -108,7 +108,6 @@ fn enter_namespaces(config: &ShimConfig) -> Result<(), ShimError> {
     Ok(())
 }
 
-<<<<<<< HEAD
 /// The shared memory of the pod's containers: it belongs to the IPC namespace, and ends with the shim.
 fn mount_shm(path: &Path) -> Result<(), ShimError> {
     use nix::mount::{MsFlags, mount};
@@ -140,11 +139,8 @@ pub(super) fn announce() -> Result<(), ShimError> {
         .map_err(|errno| ShimError::system("close standard output")(errno.into()))
 }
 
-/// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`; a slash in the name stands for a dot.
-=======
 /// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`. Whichever of `.` and `/` comes first separates, the other
 /// one stands for itself or, between dots, for a dot: `net/ipv4/conf/eth0.1/mtu` is `net.ipv4.conf.eth0/1.mtu`.
->>>>>>> w/shim
 fn sysctl_path(name: &str) -> PathBuf {
     let by_slash = name
         .find(['.', '/'])

@@ -38,7 +38,7 @@ pub fn archive() -> &'static Path {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join(format!("busybox-{}.tar", std::process::id()));
         let script =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart/make-image.sh");
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/make-image.sh");
         let made = Command::new("sh")
             .arg(script)
             .arg(&path)

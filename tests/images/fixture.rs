@@ -100,7 +100,7 @@ pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) {
 /// The quickstart's busybox image.
 pub fn busybox(room: &Room) -> PathBuf {
     let path = room.path("bb.tar");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/quickstart/make-image.sh");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/make-image.sh");
     run(script.to_str().unwrap(), &[&path]);
     path
 }
