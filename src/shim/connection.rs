@@ -1,4 +1,5 @@
-//! What is one agent's connection? Bytes in, bytes out, never waiting: a peer that does not read is dropped.
+//! What is one agent's connection? Bytes in, bytes out, never waiting: a peer that does not read is dropped. A peer that
+//! shuts down its writing side counts as gone, and its program is killed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -141,13 +141,7 @@ impl Place<'_> {
             Err(error) => return Err(explain(status.read(), error)),
         };
         let pid = engine.pid().map_or(0, |pid| pid.as_raw());
-        let launched = self.begin(
-            request,
-            &mut engine,
-            &bundle.linux.cgroups_path,
-            status,
-            streams,
-        );
+        let launched = self.begin(request, &mut engine, status, streams);
         if launched.is_err() {
             end(pid);
         }
@@ -196,13 +190,10 @@ impl Place<'_> {
         &self,
         request: &StartRequest,
         engine: &mut Engine,
-        group: &str,
         status: Status,
         streams: Streams,
     ) -> Result<(ContainerRecord, Log, Option<OwnedFd>), ShimError> {
         let pid = engine.pid().map_or(0, |pid| pid.as_raw());
-        cgroup_join::move_in_bare(self.hierarchies, group, pid)
-            .map_err(ShimError::path("move the container to", Path::new(group)))?;
         let (stdout, stderr, stdin) = streams.outer()?;
         set_oom_score(pid, request.oom_score_adj);
         let pid_start = start_time(pid).map_err(ShimError::system("read the start time"))?;

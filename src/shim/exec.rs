@@ -146,7 +146,13 @@ impl Job<'_> {
         let score = self.container.request.oom_score_adj.to_string();
         // Without the right to lower it, it stays what the shim has.
         let _ = std::fs::write("/proc/self/oom_score_adj", score);
-        cgroup_join::join(self.hierarchies, &self.container.group)
+        let joined: Vec<Hierarchy> = self
+            .hierarchies
+            .iter()
+            .filter(|h| !h.bare)
+            .cloned()
+            .collect();
+        cgroup_join::join(&joined, &self.container.group)
             .map_err(told("join the container's cgroup"))?;
         let pid = self.container.record.pid;
         let kinds = [

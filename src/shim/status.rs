@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::Read;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::fcntl::OFlag;
@@ -14,7 +14,7 @@ use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::ShimError;
-use crate::sys::fdpass;
+use crate::sys::{fdpass, process};
 
 /// Most bytes of a line.
 const LONGEST: usize = 1024;
@@ -125,9 +125,7 @@ pub(super) fn say(number: i32, kind: char, text: &str) {
             .take(LONGEST),
     );
     line.push('\n');
-    // SAFETY: the number is that of a pipe which stays open until its reader is done.
-    let pipe = unsafe { BorrowedFd::borrow_raw(number) };
-    let _ = nix::unistd::write(pipe, line.as_bytes());
+    process::write_to(number, line.as_bytes());
 }
 
 /// Makes this process and its forked children report libcontainer's error events.

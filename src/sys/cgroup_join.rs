@@ -17,7 +17,8 @@ pub struct Hierarchy {
     pub v2: bool,
     /// Whether memory is accounted in it.
     pub memory: bool,
-    /// Whether it has no controllers: systemd's own, or cgroup2 beside v1 hierarchies.
+    /// Whether it has no controllers: systemd's own, or cgroup2 beside v1 hierarchies. libcontainer leaves containers
+    /// out of these; moving them there too would cost a kernel grace period (8 ms) a start.
     pub bare: bool,
 }
 
@@ -87,20 +88,6 @@ pub fn join(hierarchies: &[Hierarchy], group: &str) -> io::Result<usize> {
 /// Which of many hierarchies failed is half of the cause: an empty cpuset says "no space left on device".
 fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
-}
-
-/// Moves process `pid` into `group` of every hierarchy without controllers that has it: libcontainer leaves these
-/// out, and its processes would stay in the group of their parent.
-pub fn move_in_bare(hierarchies: &[Hierarchy], group: &str, pid: i32) -> io::Result<()> {
-    for hierarchy in hierarchies.iter().filter(|hierarchy| hierarchy.bare) {
-        let file = hierarchy.folder(group).join("cgroup.procs");
-        match fs::OpenOptions::new().write(true).open(&file) {
-            Ok(mut file) => file.write_all(pid.to_string().as_bytes())?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// SIGKILL to every process in `group` and below it, until none is found. Zombies of the caller do not count.

@@ -27,8 +27,9 @@ pub fn fork() -> io::Result<Fork> {
 /// Forks a sibling: the new process is a child of the caller's parent. Same condition as [`fork`].
 pub fn fork_sibling() -> io::Result<Fork> {
     let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
+    let none: libc::c_long = 0;
     // SAFETY: without CLONE_VM and with a null stack this is a fork; single-threaded as above.
-    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+    match unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
         pid => Ok(Fork::Parent(i32::try_from(pid).unwrap_or(i32::MAX))),
@@ -174,6 +175,12 @@ pub fn place_fd(fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
+}
+
+/// Writes to a descriptor known by number only, as forked children know what they inherited. Errors are ignored.
+pub fn write_to(number: i32, bytes: &[u8]) {
+    // SAFETY: reads `bytes` only; a number that is not open fails.
+    unsafe { libc::write(number, bytes.as_ptr().cast(), bytes.len()) };
 }
 
 /// Closes a descriptor number that nothing in this process owns any more.

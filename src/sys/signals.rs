@@ -24,12 +24,18 @@ pub fn reset() {
     // All zero means "default" in every architecture's layout. By system call, because the C library refuses to touch
     // signals 32 and 33, which whoever started us may have ignored.
     let default = [0u64; 8];
-    for signal in 1..=64 {
+    for signal in 1..=64 as libc::c_long {
         // SAFETY: the kernel reads one sigaction, which is shorter than the buffer, and is not asked for the old one;
         // numbers it does not let anyone change only fail.
         unsafe {
             let old: *mut u64 = std::ptr::null_mut();
-            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), old, 8);
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                old,
+                8usize,
+            );
         }
     }
     // Emptying the mask cannot fail.
