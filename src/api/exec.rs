@@ -12,7 +12,9 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Request, Response, StatusCode};
+use nix::fcntl::OFlag;
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::unistd::pipe2;
 use smol::Async;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol_hyper::rt::FuturesIo;
@@ -133,9 +135,9 @@ async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Ses
             tty,
         });
     }
-    let (in_read, in_write) = io::pipe()?;
-    let (out_read, out_write) = io::pipe()?;
-    let (err_read, err_write) = io::pipe()?;
+    let (in_read, in_write) = pipe2(OFlag::O_CLOEXEC)?;
+    let (out_read, out_write) = pipe2(OFlag::O_CLOEXEC)?;
+    let (err_read, err_write) = pipe2(OFlag::O_CLOEXEC)?;
     let fds = [
         in_read.as_raw_fd(),
         out_write.as_raw_fd(),
@@ -148,11 +150,11 @@ async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Ses
     Ok(Session {
         shim,
         stdin: match stdin {
-            true => Some(file(in_write.into())?),
+            true => Some(file(in_write)?),
             false => None,
         },
-        stdout: file(out_read.into())?,
-        stderr: Some(file(err_read.into())?),
+        stdout: file(out_read)?,
+        stderr: Some(file(err_read)?),
         tty,
     })
 }

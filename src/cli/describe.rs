@@ -390,3 +390,40 @@ fn event_table(page: &mut Page, events: &[Value]) {
     let header = ["  Type", "Reason", "Age", "From", "Message"];
     page.0.push_str(&Table::default().render(&header, &rows));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// `UPDATE_GOLDEN=1` writes the file anew; the diff is the review.
+    #[test]
+    fn the_page_is_laid_out_as_kubectls() {
+        let pod = json!({
+            "metadata": { "name": "web", "namespace": "default", "uid": "u", "labels": { "app": "web", "tier": "front" } },
+            "spec": { "nodeName": "box", "volumes": [{ "name": "data", "emptyDir": {} }], "containers": [{
+                "name": "c", "image": "nginx:1.25", "command": ["sh", "-c", "sleep 1\nexit"],
+                "ports": [{ "containerPort": 80 }], "env": [{ "name": "A", "value": "b" }],
+                "resources": { "limits": { "memory": "64Mi" } },
+                "volumeMounts": [{ "name": "data", "mountPath": "/data", "readOnly": true }] }] },
+            "status": { "phase": "Running", "qosClass": "Burstable", "startTime": "2026-01-01T00:00:00Z",
+                "podIP": "10.0.0.2", "podIPs": [{ "ip": "10.0.0.2" }],
+                "conditions": [{ "type": "Ready", "status": "False" }],
+                "containerStatuses": [{ "name": "c", "image": "nginx:1.25", "imageID": "sha256:1", "ready": false,
+                    "restartCount": 3, "state": { "waiting": { "reason": "CrashLoopBackOff", "message": "back-off" } },
+                    "lastState": { "terminated": { "exitCode": 137, "reason": "OOMKilled",
+                        "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:05Z" } } }] },
+        });
+        let file = json!([{ "path": "/etc/coracle/manifests/web.yaml", "state": "Rejected", "modified": null,
+            "pods": [{ "namespace": "default", "name": "web" }], "errors": ["3:1: spec.x: unknown field"],
+            "warnings": ["spec.nodeSelector has no effect"] }]);
+        let pod = Pod::deserialize(&pod).unwrap();
+        let files = Vec::<FileStatus>::deserialize(&file).unwrap();
+        let shown = page(&pod, &[], &files);
+        let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/golden/describe.txt");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            std::fs::write(golden, &shown).unwrap();
+        }
+        assert_eq!(shown, std::fs::read_to_string(golden).unwrap());
+    }
+}

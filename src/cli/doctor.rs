@@ -225,6 +225,10 @@ fn open_by_handle() -> Finding {
     }
 }
 
+#[allow(
+    clippy::useless_conversion,
+    reason = "the types of statvfs are narrower on 32-bit machines"
+)]
 fn free_space(name: &'static str, path: &Path) -> Finding {
     let base = existing(path);
     match statvfs(&base) {

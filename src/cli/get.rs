@@ -242,6 +242,9 @@ impl<'a> Printer<'a> {
     }
 }
 
+/// Makes the cells of one object: wide or not, as of now.
+type Row = fn(&Value, bool, Timestamp) -> Vec<String>;
+
 /// Header and rows of a kind of object.
 pub(super) fn table(
     resource: Resource,
@@ -250,11 +253,7 @@ pub(super) fn table(
     namespaces: bool,
 ) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let now = Timestamp::now();
-    let (mut header, wide_header, row): (
-        Vec<&str>,
-        &[&str],
-        fn(&Value, bool, Timestamp) -> Vec<String>,
-    ) = match resource {
+    let (mut header, wide_header, row): (Vec<&str>, &[&str], Row) = match resource {
         Resource::Pods => (
             vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"],
             &["IP", "NODE"],
