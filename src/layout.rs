@@ -106,6 +106,11 @@ impl PodRunDir {
         self.dir.join("shim.log")
     }
 
+    /// Start time and back-off: what the next agent of this boot has to know.
+    pub fn checkpoint(&self) -> PathBuf {
+        self.dir.join("checkpoint.json")
+    }
+
     /// Exists once the sandbox was removed because the pod had finished.
     pub fn finished(&self) -> PathBuf {
         self.dir.join("finished")
@@ -142,7 +147,7 @@ impl PodRunDir {
     }
 }
 
-/// `<root>/pods/<uid>`: what a pod keeps across a reboot.
+/// `<root>/pods/<uid>`: what is too large for memory, and what a pod keeps across a reboot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodStateDir {
     /// The folder itself.
@@ -150,11 +155,6 @@ pub struct PodStateDir {
 }
 
 impl PodStateDir {
-    /// Restart counts and back-off.
-    pub fn checkpoint(&self) -> PathBuf {
-        self.dir.join("checkpoint.json")
-    }
-
     /// The pod's `/etc/hosts`.
     pub fn etc_hosts(&self) -> PathBuf {
         self.dir.join("etc-hosts")

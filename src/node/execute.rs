@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use smol::channel::Sender;
+use smol::channel::{Receiver, Sender, bounded};
 
 use super::Input;
 use super::pods::Links;
@@ -53,8 +53,13 @@ impl Hands {
     }
 
     async fn create_sandbox(&self, pod: PodUid, spec: &Arc<PodSpec>) -> Option<Event> {
-        match self.try_create_sandbox(&pod, spec).await {
-            Ok(event) => Some(event),
+        let (announcing, announced) = bounded(1);
+        match self.try_create_sandbox(&pod, spec, announced).await {
+            Ok(event) => {
+                let _ = self.inputs.send(Input::Event(event)).await;
+                drop(announcing);
+                None
+            }
             Err(error) => {
                 let (links, sandboxes, uid) =
                     (self.links.clone(), self.sandboxes.clone(), pod.clone());
@@ -83,6 +88,7 @@ impl Hands {
         &self,
         pod: &PodUid,
         spec: &Arc<PodSpec>,
+        announced: Receiver<()>,
     ) -> Result<Event, SandboxError> {
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         let next_attempts = smol::unblock(move || {
@@ -101,6 +107,7 @@ impl Hands {
             client.clone(),
             self.sandboxes.clone(),
             self.inputs.clone(),
+            announced,
         );
         super::spawn(listener);
         client

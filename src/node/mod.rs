@@ -59,7 +59,6 @@ struct Node {
     shown: HashMap<PodUid, PodKey>,
     /// The last checkpoint written for each pod.
     checkpoints: HashMap<PodUid, checkpoint::Checkpoint>,
-    boot_id: String,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -167,7 +166,10 @@ impl Node {
                 let spec = pod.spec.clone();
                 match plan_pod(pod, &self.state.settings, now().time) {
                     Step::Do(action) => {
-                        self.record(&Event::ActionStarted(action.clone()), &mut BTreeSet::new());
+                        let started = Event::ActionStarted(action.clone());
+                        self.record(&started, &mut BTreeSet::new());
+                        // Back-off has to be written down before the start it permits.
+                        self.checkpoint(&uid);
                         spawn(self.hands.clone().execute(action, spec));
                     }
                     Step::WakeAt(at) => {
@@ -188,16 +190,21 @@ impl Node {
     }
 
     fn publish(&mut self, uid: &PodUid) {
+        if let Some(pod) = self.state.pods.get(uid) {
+            publish::pod(&self.store, pod, &self.hands.facts, &self.state.settings);
+            self.shown.insert(uid.clone(), pod.spec.key.clone());
+            self.checkpoint(uid);
+        }
+    }
+
+    fn checkpoint(&mut self, uid: &PodUid) {
         let Some(pod) = self.state.pods.get(uid) else {
             return;
         };
-        publish::pod(&self.store, pod, &self.hands.facts, &self.state.settings);
-        self.shown.insert(uid.clone(), pod.spec.key.clone());
-        let checkpoint = publish::checkpoint(pod, &self.boot_id);
-        if self.checkpoints.get(uid) != Some(&checkpoint) {
-            self.checkpoints.insert(uid.clone(), checkpoint.clone());
-            let path = self.hands.config.layout.pod_state(uid).checkpoint();
-            spawn(smol::unblock(move || checkpoint::write(&path, &checkpoint)));
+        let checkpoint = publish::checkpoint(pod);
+        let path = self.hands.config.layout.pod_run(uid).checkpoint();
+        if self.checkpoints.get(uid) != Some(&checkpoint) && checkpoint::write(&path, &checkpoint) {
+            self.checkpoints.insert(uid.clone(), checkpoint);
         }
     }
 

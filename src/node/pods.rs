@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::process::Child;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use smol::channel::Sender;
+use smol::channel::{Receiver, Sender};
 
 use super::Input;
 use crate::effects::sandbox::{Exited, Sandboxes, ShimClient};
@@ -99,13 +99,15 @@ impl Links {
         }
     }
 
-    /// Listens to a shim until it is gone; says so unless that was expected. To be run as a task.
+    /// Listens to a shim until it is gone; says so unless that was expected, and not before `announced` is closed:
+    /// nobody can lose what he does not know. To be run as a task.
     pub(super) async fn listen(
         self,
         pod: PodUid,
         client: ShimClient,
         sandboxes: Sandboxes,
         inputs: Sender<Input>,
+        announced: Receiver<()>,
     ) {
         client
             .listen(async |exited: Exited| {
@@ -124,6 +126,7 @@ impl Links {
                     .await;
             })
             .await;
+        let _ = announced.recv().await;
         let expected = self.lock().get(&pod).is_none_or(|link| link.closing);
         if expected {
             return;

@@ -53,14 +53,13 @@ pub(super) fn notice(store: &Store, notice: &Notice, at: Stamp) {
 }
 
 /// What the next agent has to know of the pod.
-pub(super) fn checkpoint(state: &PodState, boot_id: &str) -> Checkpoint {
+pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
     let backoff: BTreeMap<_, _> = state
         .containers
         .iter()
         .filter_map(|c| Some((c.name.clone(), c.backoff?)))
         .collect();
     Checkpoint {
-        boot_id: boot_id.to_owned(),
         created: Some(state.created),
         backoff,
     }

@@ -6,6 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use smol::channel::bounded;
+
 use super::checkpoint::{self, Checkpoint};
 use super::execute::Hands;
 use crate::effects::sandbox::ShimClient;
@@ -91,7 +93,7 @@ async fn recover_pod(hands: &Hands, spec: Arc<PodSpec>) -> Recovered {
             }
         }
     };
-    let checkpoint = checkpoint::read(&layout.pod_state(&spec.uid).checkpoint());
+    let checkpoint = checkpoint::read(&run.checkpoint());
     let containers = spec
         .containers
         .iter()
@@ -121,6 +123,8 @@ async fn greet(hands: &Hands, uid: &PodUid) -> Option<BTreeMap<String, Container
         client.clone(),
         hands.sandboxes.clone(),
         hands.inputs.clone(),
+        // `PodRecovered` is recorded before any input is looked at.
+        bounded(1).1,
     );
     super::spawn(listener);
     match client

@@ -150,7 +150,6 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             wakes: Default::default(),
             shown: Default::default(),
             checkpoints: Default::default(),
-            boot_id: super::checkpoint::boot_id(),
             stop_pods_on_exit: config.stop_pods_on_exit,
             leaving: false,
             swept: false,

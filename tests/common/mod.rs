@@ -37,8 +37,7 @@ pub fn archive() -> &'static Path {
     ARCHIVE.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join(format!("busybox-{}.tar", std::process::id()));
-        let script =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/make-image.sh");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/make-image.sh");
         let made = Command::new("sh")
             .arg(script)
             .arg(&path)

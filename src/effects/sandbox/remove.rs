@@ -1,8 +1,13 @@
 //! How does a pod go without a trace? Every step is tried even if one before it failed.
 
+use std::fs;
+use std::path::Path;
+
 use super::{SandboxError, Sandboxes, access};
-use crate::spec::{PodKey, PodUid};
-use crate::sys::{file, mount};
+use crate::shim::protocol::ContainerRecord;
+use crate::spec::{Exit, PodKey, PodUid, Stamp, Time, Wall};
+use crate::sys::file::Durability;
+use crate::sys::{clock, file, mount};
 
 /// What to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +30,7 @@ impl Sandboxes {
             result = result.and(killed.map_err(SandboxError::from));
         }
         let run = self.layout().pod_run(uid);
+        end_records(&run.records());
         for folder in [run.libcontainer(), run.dir.join("bundles"), run.subpaths()] {
             result = result.and(
                 file::remove_tree(&folder).map_err(|source| access("remove", &folder, source)),
@@ -77,5 +83,33 @@ impl Sandboxes {
             .filter(|(found, _)| found == uid)
             .map(|(_, path)| path)
             .collect()
+    }
+}
+
+/// What ran in the sandbox runs no more: says so in the records whose end nobody saw, or the next agent would take
+/// those runs for alive.
+fn end_records(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let record = fs::read(&path).ok();
+        let record =
+            record.and_then(|bytes| serde_json::from_slice::<ContainerRecord>(&bytes).ok());
+        let Some(mut record) = record.filter(|record| record.exit.is_none()) else {
+            continue;
+        };
+        record.exit = Some(Exit {
+            code: 137,
+            signal: Some(libc::SIGKILL),
+            oom_killed: false,
+            message: String::new(),
+            started: record.started,
+            finished: Stamp {
+                time: Time(clock::boot_ms()),
+                wall: Wall(clock::wall_us()),
+            },
+        });
+        let bytes = serde_json::to_vec(&record).expect("plain data");
+        // On a full tmpfs the run counts as lost a second time, no worse.
+        let _ = file::replace(&path, &bytes, 0o600, Durability::Process);
     }
 }
