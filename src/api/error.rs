@@ -49,6 +49,12 @@ pub(crate) struct ApiError {
     pub(crate) about: Option<(&'static str, String)>,
 }
 
+/// `reason` of a `Status`: the container has no such program.
+pub(crate) const COMMAND_NOT_FOUND: &str = "CommandNotFound";
+
+/// `reason` of a `Status`: the program cannot be executed.
+pub(crate) const COMMAND_NOT_EXECUTABLE: &str = "CommandNotExecutable";
+
 impl ApiError {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
@@ -107,6 +113,16 @@ impl ApiError {
 
     pub(crate) fn gone(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// `exec`: the container has no such program.
+    pub(crate) fn command_not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, COMMAND_NOT_FOUND, message)
+    }
+
+    /// `exec`: the program is there but cannot be executed.
+    pub(crate) fn command_not_executable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, COMMAND_NOT_EXECUTABLE, message)
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {

@@ -3,6 +3,7 @@
 //! the other: closing the shim's connection kills the program.
 
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -25,10 +26,10 @@ use super::logs::{choose_container, status_of};
 use super::query::Query;
 use super::server::{Body, Context, Spawner, reply};
 use crate::shim::protocol::{
-    ExecRequest, MAX_FRAME, Message, Reply, Request as ShimRequest, VERSION,
+    ExecRequest, FailedStep, MAX_FRAME, Message, Reply, Request as ShimRequest, VERSION,
 };
 use crate::spec::PodUid;
-use crate::sys::{fd_passing, pty_size};
+use crate::sys::{fdpass, pty, unix_socket};
 
 /// Output still on its way when the program has ended is waited for so long (a child may hold the pipe for ever).
 const DRAIN: Duration = Duration::from_millis(500);
@@ -87,7 +88,14 @@ pub(crate) async fn answer(
     let socket = context.layout.pod_run(&uid).shim_socket();
     let session = start(&socket, asked, query.flag("stdin")?)
         .await
-        .map_err(|error| ApiError::internal(format!("could not exec in pod {name}: {error}")))?;
+        .map_err(|error| {
+            let message = format!("could not exec in pod {name}: {error}");
+            match error.kind() {
+                io::ErrorKind::NotFound => ApiError::command_not_found(message),
+                io::ErrorKind::PermissionDenied => ApiError::command_not_executable(message),
+                _ => ApiError::internal(message),
+            }
+        })?;
     let upgraded = hyper::upgrade::on(request);
     spawner
         .spawn(async move {
@@ -107,7 +115,7 @@ pub(crate) async fn answer(
 
 /// Asks the shim.
 async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Session> {
-    let shim = Async::<UnixStream>::connect(socket).await?;
+    let shim = Async::new(unix_socket::connect(socket).map_err(io::Error::other)?)?;
     let hello = ShimRequest::Hello {
         version: VERSION,
         subscribe: false,
@@ -162,6 +170,18 @@ async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Ses
 fn started((message, fd): (Message, Option<OwnedFd>)) -> io::Result<Option<OwnedFd>> {
     match message {
         Message::Reply(Reply::ExecStarted { .. }) => Ok(fd),
+        Message::Reply(Reply::Failed {
+            step: FailedStep::Run,
+            message,
+        }) => {
+            // The shells' distinction between 127 and 126.
+            let missing = message.contains("not found") || message.contains("no such file");
+            let kind = match missing {
+                true => io::ErrorKind::NotFound,
+                false => io::ErrorKind::PermissionDenied,
+            };
+            Err(io::Error::new(kind, message))
+        }
         Message::Reply(Reply::Failed { message, .. }) => Err(io::Error::other(message)),
         other => Err(unexpected(&other)),
     }
@@ -271,7 +291,7 @@ async fn incoming(
                     (terminal, serde_json::from_slice::<Resize>(&data))
                 {
                     // A terminal whose program is gone cannot be resized, which does no harm.
-                    let _ = pty_size::set(terminal, size.width, size.height);
+                    let _ = pty::set_size(terminal, size.width, size.height);
                 }
             }
             frame::CLOSE_STDIN => {
@@ -344,8 +364,9 @@ async fn send(shim: &Async<UnixStream>, request: &ShimRequest, fds: &[RawFd]) ->
 /// Receives a frame of the shim and the descriptor that may come with it.
 async fn receive(shim: &Async<UnixStream>) -> io::Result<(Message, Option<OwnedFd>)> {
     let mut head = [0; 4];
-    let (got, fd) = shim
-        .read_with(|socket| fd_passing::receive(socket, &mut head))
+    let mut fds = Vec::new();
+    let got = shim
+        .read_with(|socket| fdpass::receive(socket.as_fd(), &mut head, &mut fds))
         .await?;
     if got == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -358,5 +379,5 @@ async fn receive(shim: &Async<UnixStream>) -> io::Result<(Message, Option<OwnedF
     }
     let mut body = vec![0; length];
     rest.read_exact(&mut body).await?;
-    Ok((serde_json::from_slice(&body)?, fd))
+    Ok((serde_json::from_slice(&body)?, fds.into_iter().next()))
 }

@@ -36,6 +36,7 @@ mod server_test;
 
 pub use command::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
 pub use error::ServeError;
+pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
 pub use events::{EventRecord, EventType, ObjectKind};
 pub use files::{FileState, FileStatus};
 pub use listen::listen;

@@ -1,7 +1,7 @@
 //! The real server on a real socket, asked by the command line's own client.
 
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -18,7 +18,7 @@ use crate::cli::client::Client;
 use crate::layout::Layout;
 use crate::shim::protocol::{Message, Reply, Request, VERSION};
 use crate::spec::Stamp;
-use crate::sys::fd_passing;
+use crate::sys::fdpass;
 
 /// A server with its folder; both end with the test.
 struct Server {
@@ -326,7 +326,8 @@ fn shim_session(listener: &UnixListener) {
 
 fn shim_request(socket: &mut UnixStream) -> (Request, Vec<OwnedFd>) {
     let mut head = [0; 4];
-    let (got, fds) = fd_passing::receive_all(&*socket, &mut head).unwrap();
+    let mut fds = Vec::new();
+    let got = fdpass::receive(socket.as_fd(), &mut head, &mut fds).unwrap();
     socket.read_exact(&mut head[got..]).unwrap();
     let mut body = vec![0; u32::from_be_bytes(head) as usize];
     socket.read_exact(&mut body).unwrap();

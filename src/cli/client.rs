@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::error::{CliError, Result};
+use crate::api;
 
 /// Longest line of a response head, and of a chunk head.
 const MAX_LINE: u64 = 16 * 1024;
@@ -106,7 +107,7 @@ impl Client {
     }
 
     fn connect(&self) -> Result<UnixStream> {
-        UnixStream::connect(&self.socket).map_err(|error| {
+        crate::sys::unix_socket::connect(&self.socket).map_err(|error| {
             let socket = self.socket.display();
             let failed = CliError::new(format!("could not reach the agent at `{socket}`")).because(&error);
             match error.kind() {
@@ -139,7 +140,12 @@ fn refusal(mut response: Response) -> CliError {
         Some(message) => message.to_owned(),
         None => format!("the agent answered with HTTP status {}", response.status),
     };
-    CliError::new(message).code(if response.status == 404 { 3 } else { 1 })
+    CliError::new(message).code(match (response.status, status["reason"].as_str()) {
+        (404, _) => 3,
+        (_, Some(api::COMMAND_NOT_FOUND)) => 127,
+        (_, Some(api::COMMAND_NOT_EXECUTABLE)) => 126,
+        _ => 1,
+    })
 }
 
 fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<String> {

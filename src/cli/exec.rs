@@ -16,7 +16,7 @@ use super::error::{CliError, Result};
 use super::pod_path;
 use crate::api::encode;
 use crate::api::exec_frame::{self as frame, ExecStatus, Resize};
-use crate::sys::pty_size;
+use crate::sys::pty;
 
 pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
     let terminal = match args.tty && args.stdin {
@@ -71,7 +71,7 @@ fn path(args: &ExecArgs, terminal: bool) -> String {
     if let Some(container) = &args.container {
         path.push_str(&format!("&container={}", encode(container)));
     }
-    if let (true, Some((columns, rows))) = (terminal, pty_size::get(io::stdin())) {
+    if let (true, Some((columns, rows))) = (terminal, pty::size(io::stdin())) {
         path.push_str(&format!("&cols={columns}&rows={rows}"));
     }
     for word in &args.command {
@@ -212,7 +212,7 @@ impl Session {
     fn resize(&mut self, wakeups: &Wakeups) -> io::Result<()> {
         let mut notices = [0; 64];
         let _ = (&wakeups.resized).read(&mut notices)?;
-        match pty_size::get(io::stdin()).filter(|_| self.terminal) {
+        match pty::size(io::stdin()).filter(|_| self.terminal) {
             Some((width, height)) => {
                 let size = serde_json::to_vec(&Resize { width, height })?;
                 self.send(frame::RESIZE, &size)

@@ -32,7 +32,7 @@ use error::{CliError, Result};
 /// Runs the command line; prints the error, if any.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // Rust ignores SIGPIPE; a command whose reader has gone should just end.
-    if let Err(error) = crate::sys::signal::default_sigpipe() {
+    if let Err(error) = crate::sys::signals::default_sigpipe() {
         eprintln!("warning: could not reset SIGPIPE: {error}, ignoring");
     }
     let cli = match Cli::try_parse_from(args) {

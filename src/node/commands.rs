@@ -39,7 +39,7 @@ impl Node {
                 super::spawn(async move {
                     let in_use = if force { BTreeSet::new() } else { in_use };
                     let wanted = full_name(&name);
-                    let removed = smol::unblock(move || images.remove(&wanted, &in_use)).await;
+                    let removed = super::unblock(move || images.remove(&wanted, &in_use)).await;
                     let removed = removed.map(|removed| RemovedImages {
                         untagged: removed.untagged,
                         deleted: removed.deleted.into_iter().collect(),
@@ -51,7 +51,7 @@ impl Node {
             Command::PruneImages { all, reply } => {
                 let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
                 super::spawn(async move {
-                    let pruned = smol::unblock(move || images.prune(&in_use, all)).await;
+                    let pruned = super::unblock(move || images.prune(&in_use, all)).await;
                     let pruned = pruned.map(|pruned| RemovedImages {
                         untagged: Vec::new(),
                         deleted: pruned.deleted,
@@ -63,7 +63,7 @@ impl Node {
             Command::ListImages { reply } => {
                 let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
                 super::spawn(async move {
-                    let rows = smol::unblock(move || images.list()).await;
+                    let rows = super::unblock(move || images.list()).await;
                     let rows = rows
                         .map(|list| list.into_iter().map(|image| row(image, &in_use)).collect());
                     let _ = reply.try_send(rows.map_err(|error| command_error(&error)));

@@ -65,7 +65,7 @@ impl Hands {
                     (self.links.clone(), self.sandboxes.clone(), pod.clone());
                 links.begin_closing(&pod);
                 // Half a sandbox must not be left: the next try starts from nothing.
-                let cleared = smol::unblock(move || {
+                let cleared = super::unblock(move || {
                     links.reap(&uid);
                     sandboxes.clear(&uid)
                 });
@@ -91,7 +91,7 @@ impl Hands {
         announced: Receiver<()>,
     ) -> Result<Event, SandboxError> {
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
-        let next_attempts = smol::unblock(move || {
+        let next_attempts = super::unblock(move || {
             // What a former sandbox may have left behind would be in the way.
             sandboxes.clear(&owned.uid)?;
             sandboxes.prepare(&owned)?;
@@ -131,7 +131,7 @@ impl Hands {
     ) -> Option<Event> {
         let wanted = spec.container(&container)?;
         let (images, name) = (self.images.clone(), wanted.image_name.to_string());
-        let found = smol::unblock(move || images.lookup(&name)).await;
+        let found = super::unblock(move || images.lookup(&name)).await;
         Some(match found {
             Ok(Some(image)) => Event::ImageReady {
                 pod,
@@ -181,7 +181,7 @@ impl Hands {
         };
         let hands = self.clone();
         let wanted = instance.clone();
-        let request = smol::unblock(move || hands.start_request(&wanted, &image_id, &spec)).await;
+        let request = super::unblock(move || hands.start_request(&wanted, &image_id, &spec)).await;
         let request = match request {
             Ok(request) => request,
             Err((failure, message)) => return failed(failure, message),
@@ -293,7 +293,7 @@ impl Hands {
     /// There is no shim to talk to: make sure of it, and say so.
     async fn lost(&self, pod: PodUid) -> Option<Event> {
         let (sandboxes, uid) = (self.sandboxes.clone(), pod.clone());
-        let _ = smol::unblock(move || sandboxes.clear(&uid)).await;
+        let _ = super::unblock(move || sandboxes.clear(&uid)).await;
         Some(Event::SandboxLost { pod })
     }
 
@@ -304,7 +304,7 @@ impl Hands {
         }
         let (links, sandboxes, uid) = (self.links.clone(), self.sandboxes.clone(), pod.clone());
         let layout = self.config.layout.clone();
-        let removed = smol::unblock(move || {
+        let removed = super::unblock(move || {
             links.reap(&uid);
             let cleared = sandboxes.clear(&uid);
             let (leave, marker) = match keep {

@@ -11,6 +11,7 @@ mod preload;
 mod publish;
 mod recover;
 mod start;
+mod unblock;
 mod watch;
 
 use std::collections::{BTreeSet, HashMap};
@@ -26,6 +27,8 @@ use crate::plan::event::Desired;
 use crate::plan::{Event, NodeState, Time, plan_pod};
 use crate::spec::{PodKey, PodUid, Stamp, Wall};
 use crate::sys::clock;
+
+use unblock::unblock;
 
 pub use start::{StartError, run};
 
@@ -218,7 +221,7 @@ impl Node {
             .chain(self.state.pods.keys())
             .cloned()
             .collect();
-        spawn(smol::unblock(move || {
+        spawn(unblock(move || {
             let left = recover::folder_names(&layout.pods_state_dir());
             for uid in left.into_iter().filter(|uid| !wanted.contains(uid)) {
                 let folder = layout.pod_state(&uid).dir;

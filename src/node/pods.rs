@@ -133,7 +133,7 @@ impl Links {
         }
         let links = self.clone();
         let uid = pod.clone();
-        let cleared = smol::unblock(move || {
+        let cleared = super::unblock(move || {
             links.reap(&uid);
             sandboxes.clear(&uid)
         })

@@ -50,7 +50,7 @@ async fn watch_one(hands: Hands, directory: PathBuf, turn: Arc<smol::lock::Mutex
 
 async fn import_new(hands: &Hands) {
     let (images, directories) = (hands.images.clone(), hands.config.preload.clone());
-    let pending = smol::unblock(move || {
+    let pending = super::unblock(move || {
         let found = preload::scan(&directories);
         preload::forget_missing(&images, &found)?;
         preload::pending(&images, &found)

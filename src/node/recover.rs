@@ -55,7 +55,7 @@ async fn discard(hands: &Hands, uid: &PodUid) {
         hands.config.layout.clone(),
         uid.clone(),
     );
-    let result = smol::unblock(move || {
+    let result = super::unblock(move || {
         sandboxes.clear(&owned)?;
         let run = layout.pod_run(&owned).dir;
         let _ = crate::sys::mount::unmount_below(&run.join("volumes"));
@@ -83,7 +83,7 @@ async fn recover_pod(hands: &Hands, spec: Arc<PodSpec>) -> Recovered {
         }
         None => {
             let (sandboxes, uid) = (hands.sandboxes.clone(), spec.uid.clone());
-            if let Err(error) = smol::unblock(move || sandboxes.clear(&uid)).await {
+            if let Err(error) = super::unblock(move || sandboxes.clear(&uid)).await {
                 tracing::warn!(pod = %spec.uid, "{}, going on", crate::chain(&error));
             }
             if run.finished().exists() {

@@ -27,7 +27,7 @@ use crate::plan::state::Settings;
 use crate::plan::{Event, NodeState};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::file::Durability;
-use crate::sys::{clock, file, mount};
+use crate::sys::{clock, file, mount, process};
 
 thread_local! {
     /// The one executor of the agent's one thread.
@@ -88,6 +88,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(StartError::NotRoot);
     }
+    process::tune_allocator();
     let (config, without_effect) = settings(args)?;
     start_logging();
     if !without_effect.is_empty() {
@@ -252,7 +253,7 @@ async fn watch_manifests(config: Arc<Config>, recovered: Vec<Arc<PodSpec>>, inpu
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scanned;
-        (manifests, scanned) = smol::unblock(move || {
+        (manifests, scanned) = super::unblock(move || {
             let mut manifests = manifests;
             let scan = manifests.scan(clock::boot_ms(), &closed, first, &running);
             (manifests, (scan, running))

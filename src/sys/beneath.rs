@@ -1,15 +1,16 @@
-//! How is a path below a folder opened so that nothing in it leads outside? `openat2` with RESOLVE_IN_ROOT.
+//! How is a place below a folder reached, and made where it is missing, so that nothing in it leads outside?
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::process::c_string;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 
-const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
-const RESOLVE_IN_ROOT: u64 = 0x10;
+use super::openat;
+use super::process::c_string;
 
 /// Opens a folder or file as a mere place (O_PATH).
 pub fn place(path: &Path) -> io::Result<OwnedFd> {
@@ -21,41 +22,16 @@ pub fn place(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Opens `path` as a place with `root` as its `/`: symlinks and `..` stay inside.
-pub fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    // SAFETY: all-zero is the documented base value of this struct.
-    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-    how.flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
-    how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-    let name = c_string(if path.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        path
-    });
-    loop {
-        // SAFETY: name and struct are valid for the call, the size is the struct's own.
-        let fd = unsafe {
-            libc::syscall(
-                libc::SYS_openat2,
-                root.as_raw_fd(),
-                name.as_ptr(),
-                &how,
-                size_of::<libc::open_how>(),
-            )
-        };
-        if fd >= 0 {
-            // SAFETY: the kernel just made this descriptor for us.
-            return Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap_or(-1)) });
-        }
-        let error = io::Error::last_os_error();
-        // EAGAIN: something was renamed while `..` was walked; the kernel asks to try again.
-        match error.raw_os_error() {
-            Some(libc::EINTR | libc::EAGAIN) => {}
-            _ => return Err(error),
-        }
-    }
+fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let how = openat::How {
+        flags: OFlag::O_PATH,
+        mode: Mode::empty(),
+    };
+    openat::open_in_root(root, path, how)
 }
 
-/// Like [`open`], and makes missing folders with `mode` on the way. `..` is refused.
+/// Opens `path` below `root` as a place and makes missing folders with `mode` on the way. Symlinks stay inside; `..`
+/// is refused.
 pub fn open_or_make(root: BorrowedFd<'_>, path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let mut so_far = PathBuf::new();
     let mut at = open(root, &so_far)?;

@@ -143,11 +143,12 @@ fn page_size() -> libc::c_long {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }
 }
 
-/// Keeps the allocator from hoarding: small top pad, large blocks by mmap.
+/// Keeps the allocator from hoarding: one arena for all threads, small top pad, large blocks by mmap.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt has no preconditions; unknown options only fail.
     unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_TOP_PAD, 4096);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 32 * 1024);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 64 * 1024);

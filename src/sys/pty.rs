@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 /// A new pseudo-terminal of the devpts behind `/dev/ptmx`: master and slave.
@@ -34,8 +34,21 @@ pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((master, unsafe { OwnedFd::from_raw_fd(slave) }))
 }
 
-/// Sets the window size.
-pub fn set_size(terminal: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result<()> {
+/// Columns and rows of a terminal; `None` if `fd` is none.
+pub fn size(fd: impl AsFd) -> Option<(u16, u16)> {
+    let mut size = libc::winsize {
+        ws_row: 0,
+        ws_col: 0,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    // SAFETY: `size` is a valid winsize for the kernel to fill in, and `fd` is open for the time of the call.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (result == 0).then_some((size.ws_col, size.ws_row))
+}
+
+/// Sets the window size; the terminal's foreground processes get SIGWINCH.
+pub fn set_size(terminal: impl AsFd, columns: u16, rows: u16) -> io::Result<()> {
     let size = libc::winsize {
         ws_row: rows,
         ws_col: columns,
@@ -43,7 +56,7 @@ pub fn set_size(terminal: BorrowedFd<'_>, columns: u16, rows: u16) -> io::Result
         ws_ypixel: 0,
     };
     // SAFETY: TIOCSWINSZ reads one winsize through a valid pointer.
-    match unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size) } {
+    match unsafe { libc::ioctl(terminal.as_fd().as_raw_fd(), libc::TIOCSWINSZ, &size) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// Blocks `signals` for good and returns the descriptor they are read from.
@@ -24,14 +24,14 @@ pub fn reset() {
     // All zero means "default" in every architecture's layout. By system call, because the C library refuses to touch
     // signals 32 and 33, which whoever started us may have ignored.
     let default = [0u64; 8];
-    for signal in 1..=64 as libc::c_long {
+    for number in 1..=64 as libc::c_long {
         // SAFETY: the kernel reads one sigaction, which is shorter than the buffer, and is not asked for the old one;
         // numbers it does not let anyone change only fail.
         unsafe {
             let old: *mut u64 = std::ptr::null_mut();
             libc::syscall(
                 libc::SYS_rt_sigaction,
-                signal,
+                number,
                 default.as_ptr(),
                 old,
                 8usize,
@@ -40,4 +40,11 @@ pub fn reset() {
     }
     // Emptying the mask cannot fail.
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
+}
+
+/// Lets SIGPIPE end the process, as it does for programs that are not written in Rust.
+pub fn default_sigpipe() -> io::Result<()> {
+    // SAFETY: the default action runs no code of ours.
+    unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
+    Ok(())
 }

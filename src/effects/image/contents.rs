@@ -118,7 +118,7 @@ fn docker_images(archive: &Archive) -> Result<Vec<(Vec<u8>, DockerImage)>, Image
 
 fn docker_names(image: &DockerImage) -> Vec<String> {
     let tags = image.repo_tags.iter().flatten();
-    tags.filter_map(|tag| name::parse(tag).ok()?.tagged())
+    tags.filter_map(|tag| name::tagged(&name::parse(tag).ok()?))
         .collect()
 }
 
@@ -193,7 +193,7 @@ fn annotated_names(archive: &Archive, descriptor: &Descriptor) -> Vec<String> {
         Some(format!("{stem}:{reference}"))
     });
     given
-        .and_then(|given| name::parse(&given).ok()?.tagged())
+        .and_then(|given| name::tagged(&name::parse(&given).ok()?))
         .into_iter()
         .collect()
 }

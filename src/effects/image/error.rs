@@ -131,7 +131,7 @@ pub enum ImageError {
         /// As given.
         name: String,
         /// Why.
-        why: &'static str,
+        why: String,
     },
     /// No such image.
     #[error("no image `{name}` in the store")]

@@ -50,7 +50,7 @@ impl ImageStore {
         let named = name::parse(given)
             .ok()
             .filter(|parsed| parsed.digest.is_none())
-            .and_then(|parsed| parsed.tagged())
+            .and_then(|parsed| name::tagged(&parsed))
             .filter(|full| names.contains(full));
         let last = names.len() <= 1;
         if named.is_none() && !last {

@@ -96,11 +96,11 @@ pub(crate) fn import(
 /// A name given by the person replaces those in the archive; an only image without a name is called by its file.
 fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageError> {
     if let Some(given) = &request.name {
-        let bad = |why| ImageError::Name {
+        let bad = |why: &str| ImageError::Name {
             name: given.clone(),
-            why,
+            why: why.into(),
         };
-        let full = name::parse(given)?.tagged();
+        let full = name::tagged(&name::parse(given)?);
         let [image] = images else {
             return Err(bad(
                 "the archive has several images, which cannot share one name",
@@ -115,7 +115,7 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
         let stem = request.archive.file_name().and_then(|name| name.to_str());
         let name = stem.and_then(name::from_file_stem);
         image.names = name
-            .and_then(|name| name::parse(&name).ok()?.tagged())
+            .and_then(|name| name::tagged(&name::parse(&name).ok()?))
             .into_iter()
             .collect();
     }

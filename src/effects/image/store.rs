@@ -138,7 +138,7 @@ impl ImageStore {
                     .find(|record| record.digests.contains(digest))
                     .map(|record| record.id));
             }
-            if let Some(full) = parsed.tagged()
+            if let Some(full) = name::tagged(parsed)
                 && let Some(reference) = self.reference(&full)?
             {
                 return Ok(Some(reference.id));

@@ -1,10 +1,7 @@
 //! How does the agent talk to a shim? One connection a pod; requests are answered in order, exits arrive between.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -17,6 +14,7 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 use super::SandboxError;
 use crate::shim::protocol::{MAX_FRAME, Message, Reply, Request};
 use crate::spec::Exit;
+use crate::sys::unix_socket;
 
 /// libcontainer has no timeouts: a shim that does not answer for so long is taken for dead.
 pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
@@ -51,7 +49,7 @@ struct Shared {
 impl ShimClient {
     /// Connects. Somebody has to drive [`ShimClient::listen`] for answers to arrive.
     pub fn connect(path: &Path) -> Result<Self, SandboxError> {
-        let stream = connect_any_length(path)
+        let stream = unix_socket::connect(path)
             .and_then(Async::new)
             .map_err(|source| SandboxError::Shim {
                 action: "connect to",
@@ -154,20 +152,6 @@ impl ShimClient {
             .get_ref()
             .shutdown(std::net::Shutdown::Both);
     }
-}
-
-/// Socket addresses hold 107 bytes; through a descriptor of its folder any path is short enough.
-fn connect_any_length(path: &Path) -> io::Result<UnixStream> {
-    let folder = File::options()
-        .read(true)
-        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
-        .open(path.parent().unwrap_or(Path::new("/")))?;
-    let name = path.file_name().unwrap_or_default();
-    UnixStream::connect(
-        Path::new("/proc/self/fd")
-            .join(folder.as_raw_fd().to_string())
-            .join(name),
-    )
 }
 
 fn encode(request: &Request) -> Result<Vec<u8>, SandboxError> {

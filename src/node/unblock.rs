@@ -1,0 +1,88 @@
+//! Where does work go that may block? To a few threads that end when there is nothing to do, so that an idle agent
+//! has one thread less to wake up for each (the usual pool of the async ecosystem keeps its threads, and they wake up
+//! twice a second for ever).
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use smol::channel::bounded;
+
+/// Enough to keep a few slow disks and dying processes from holding up the rest.
+const MAX_THREADS: usize = 8;
+
+/// A thread without work ends after this.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Most work is a few system calls deep.
+const STACK_BYTES: usize = 512 << 10;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Pool {
+    queue: VecDeque<Work>,
+    threads: usize,
+    idle: usize,
+}
+
+static POOL: Mutex<Pool> = Mutex::new(Pool {
+    queue: VecDeque::new(),
+    threads: 0,
+    idle: 0,
+});
+static WORK_ARRIVED: Condvar = Condvar::new();
+
+/// Runs `work` on a thread of its own kind and waits for its result without blocking.
+pub(super) async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = bounded(1);
+    submit(Box::new(move || {
+        let _ = sender.try_send(work());
+    }));
+    receiver
+        .recv()
+        .await
+        .expect("the work sends its result unless it panics")
+}
+
+fn submit(work: Work) {
+    let mut pool = POOL.lock().expect("no panic holds this lock");
+    pool.queue.push_back(work);
+    if pool.queue.len() > pool.idle && pool.threads < MAX_THREADS {
+        let thread = std::thread::Builder::new()
+            .name("unblock".into())
+            .stack_size(STACK_BYTES);
+        match thread.spawn(serve) {
+            Ok(_) => pool.threads += 1,
+            // Some thread gets to it; without any, there is no agent to be had on this machine.
+            Err(error) if pool.threads > 0 => {
+                tracing::warn!("could not start a thread: {error}, going on with fewer")
+            }
+            Err(error) => panic!("could not start a thread: {error}"),
+        }
+    }
+    drop(pool);
+    WORK_ARRIVED.notify_one();
+}
+
+fn serve() {
+    let mut pool = POOL.lock().expect("no panic holds this lock");
+    loop {
+        if let Some(work) = pool.queue.pop_front() {
+            drop(pool);
+            work();
+            pool = POOL.lock().expect("no panic holds this lock");
+            continue;
+        }
+        pool.idle += 1;
+        let (woken, waited) = WORK_ARRIVED
+            .wait_timeout(pool, PATIENCE)
+            .expect("no panic holds this lock");
+        pool = woken;
+        pool.idle -= 1;
+        if waited.timed_out() && pool.queue.is_empty() {
+            pool.threads -= 1;
+            return;
+        }
+    }
+}
