@@ -67,6 +67,6 @@ The agent is up. Try these in another terminal:
 Pods are the files in $here/quickstart: edit one and see what happens. Ctrl-C stops everything.
 
 EOF
-"$coracle" get pods --watch &
+"$coracle" get pods --watch 2>/dev/null &
 wait $! || true
 leave

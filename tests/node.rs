@@ -548,6 +548,33 @@ fn a_host_path_of_the_wrong_type_is_refused_in_the_kubelets_words() {
 }
 
 #[test]
+fn health_metrics_node_and_events_are_served_in_kubernetes_terms() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    assert_eq!(agent.request("/healthz").0, "ok");
+    let (metrics, _) = agent.request("/metrics");
+    assert!(metrics.contains("kubelet_running_pods 1\n"), "{metrics}");
+    assert!(
+        metrics.contains("kubelet_started_containers_total{container_type=\"container\"} 1\n"),
+        "{metrics}"
+    );
+    let (node, _) = agent.request("/api/v1/nodes/test-node");
+    let node: Value = serde_json::from_str(&node).expect("JSON");
+    assert_eq!(node["status"]["conditions"][0]["type"], "Ready");
+    let (events, _) = agent.request("/api/v1/namespaces/default/events");
+    for reason in ["Pulled", "Created", "Started", "Starting"] {
+        assert!(
+            events.contains(&format!("\"reason\":\"{reason}\"")),
+            "no {reason} in {events}"
+        );
+    }
+    let (missing, status) = agent.request("/api/v1/namespaces/default/pods/nope");
+    assert!(status.contains("404"), "{status}");
+    assert!(missing.contains("\"kind\":\"Status\""), "{missing}");
+}
+
+#[test]
 fn a_second_agent_on_the_same_directories_refuses() {
     let agent = Agent::start_with(&[]);
     let output = agent.command().output().expect("coracle runs");

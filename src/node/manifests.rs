@@ -405,3 +405,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+#[path = "manifests_test.rs"]
+mod tests;

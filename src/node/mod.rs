@@ -6,6 +6,7 @@ mod commands;
 mod execute;
 mod facts;
 mod manifests;
+mod metrics;
 mod pods;
 mod preload;
 mod publish;
@@ -58,6 +59,7 @@ struct Node {
     store: Arc<crate::api::Store>,
     /// When each pod wants to be looked at again.
     wakes: HashMap<PodUid, Time>,
+    counters: metrics::Counters,
     /// The names under which pods are shown.
     shown: HashMap<PodUid, PodKey>,
     /// The last checkpoint written for each pod.
@@ -148,6 +150,7 @@ impl Node {
             touched.extend(self.state.pods.keys().cloned());
         }
         touched.extend(event.pod().cloned());
+        self.counters.count(event);
         let stamp = now();
         for notice in self.state.apply(event, stamp) {
             publish::notice(&self.store, &notice, stamp);
@@ -159,6 +162,7 @@ impl Node {
 
     /// Asks the planner about the touched pods, starts what it says and shows the result.
     fn decide(&mut self, touched: BTreeSet<PodUid>) {
+        let anything = !touched.is_empty();
         for uid in touched {
             self.wakes.remove(&uid);
             let Some(pod) = self.state.pods.get(&uid) else {
@@ -182,6 +186,9 @@ impl Node {
                 }
             }
             self.publish(&uid);
+        }
+        if anything {
+            self.store.set_metrics(self.counters.metrics(&self.state));
         }
     }
 

@@ -24,6 +24,21 @@ pub(super) fn pod_gone(store: &Store, key: &PodKey, uid: &PodUid) {
     store.remove_pod(&key.namespace, &key.name, uid.as_str());
 }
 
+/// Shows that this agent has come up.
+pub(super) fn node_started(store: &Store, node: &str) {
+    store.push_event(&EventRecord {
+        namespace: "default".to_owned(),
+        name: node.to_owned(),
+        uid: node.to_owned(),
+        kind: ObjectKind::Node,
+        field_path: String::new(),
+        type_: EventType::Normal,
+        reason: "Starting".to_owned(),
+        message: "Starting coracle.".to_owned(),
+        at: super::now(),
+    });
+}
+
 /// Shows an event, and logs what went wrong.
 pub(super) fn notice(store: &Store, notice: &Notice, at: Stamp) {
     let type_ = match notice.kind {

@@ -16,7 +16,7 @@ use super::execute::Hands;
 use super::manifests::Manifests;
 use super::pods::Links;
 use super::watch::Watch;
-use super::{Input, Node, facts, preload, recover};
+use super::{Input, Node, facts, preload, publish, recover};
 use crate::api;
 use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, DEFAULT_FILE};
@@ -141,6 +141,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     Ok(smol::block_on(executor.run(async move {
         let store = Arc::new(api::Store::new());
         store.set_node(facts::node_object(&hands.facts));
+        publish::node_started(&store, &hands.facts.name);
         let settings = Settings {
             max_restart_period_ms: config.max_container_restart_period_ms,
         };
@@ -149,6 +150,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             hands: hands.clone(),
             store: store.clone(),
             wakes: Default::default(),
+            counters: Default::default(),
             shown: Default::default(),
             checkpoints: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,

@@ -1,0 +1,190 @@
+//! The manifest directory, with real files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Manifests, Scan};
+use crate::api::FileState;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("coracle-manifests-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, file: &str, pod: &str, image: &str) -> PathBuf {
+        let path = self.0.join(file);
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  containers: [{{name: c, image: {image}}}]\n"
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn manifests(&self) -> Manifests {
+        Manifests::new(self.0.clone(), "n".into(), BTreeMap::new())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn scan_all(manifests: &mut Manifests) -> Scan {
+    manifests.scan(0, &BTreeSet::new(), true, &BTreeSet::new())
+}
+
+fn pods(manifests: &Manifests) -> Vec<String> {
+    manifests
+        .desired()
+        .pods
+        .values()
+        .map(|pod| format!("{}={}", pod.key.name, pod.containers[0].image))
+        .collect()
+}
+
+#[test]
+fn what_editors_leave_is_no_manifest_and_neither_are_folders() {
+    let folder = Folder::new();
+    for name in [".hidden.yaml", "web.yaml~", ".web.yaml.swp", "web.swp"] {
+        folder.write(name, "no", "a:1");
+    }
+    fs::create_dir(folder.0.join("sub")).unwrap();
+    nix::unistd::mkfifo(&folder.0.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink("/nowhere", folder.0.join("dangling")).unwrap();
+    folder.write("yes", "yes", "a:1");
+    let mut manifests = folder.manifests();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(pods(&manifests), ["yes=a:1"]);
+}
+
+#[test]
+fn a_file_still_being_written_is_read_once_it_is_closed_or_has_settled() {
+    let folder = Folder::new();
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let path = folder.write("a.yaml", "a", "a:1");
+    let nothing = BTreeSet::new();
+    let running = BTreeSet::new();
+    let first = manifests.scan(1000, &nothing, false, &running);
+    assert_eq!((first.changed, first.again_in_ms), (false, Some(500)));
+    folder.write("a.yaml", "a", "longer:1");
+    assert_eq!(
+        manifests.scan(1400, &nothing, false, &running).again_in_ms,
+        Some(500),
+        "it changed meanwhile"
+    );
+    assert!(manifests.scan(1900, &nothing, false, &running).changed);
+    assert_eq!(pods(&manifests), ["a=longer:1"]);
+    folder.write("a.yaml", "a", "closed:1");
+    assert!(
+        manifests
+            .scan(2000, &[path].into(), false, &running)
+            .changed,
+        "closed after writing"
+    );
+    assert_eq!(pods(&manifests), ["a=closed:1"]);
+    assert_eq!(
+        manifests.scan(9000, &nothing, false, &running),
+        Scan::default()
+    );
+}
+
+#[test]
+fn a_broken_edit_keeps_the_version_before_in_force() {
+    let folder = Folder::new();
+    folder.write("a.yaml", "a", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    fs::write(folder.0.join("a.yaml"), "kind: Pod\nspec: [").unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(pods(&manifests), ["a=a:1"]);
+    let states: Vec<FileState> = manifests.status().iter().map(|row| row.state).collect();
+    assert_eq!(states, [FileState::Rejected, FileState::Superseded]);
+    assert!(!manifests.all_in_effect());
+    fs::remove_file(folder.0.join("a.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert!(
+        pods(&manifests).is_empty(),
+        "only removing the file removes the pod"
+    );
+}
+
+#[test]
+fn a_directory_out_of_reach_changes_nothing_until_it_is_back() {
+    let folder = Folder::new();
+    folder.write("a.yaml", "a", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let away = folder.0.with_extension("away");
+    fs::rename(&folder.0, &away).unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(pods(&manifests), ["a=a:1"]);
+    assert_eq!(manifests.status()[0].state, FileState::Rejected);
+    fs::rename(&away, &folder.0).unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(manifests.status()[0].state, FileState::Loaded);
+}
+
+#[test]
+fn a_name_taken_by_another_file_is_refused_until_it_is_free() {
+    let folder = Folder::new();
+    folder.write("b.yaml", "same", "b:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    folder.write("a.yaml", "same", "a:1");
+    scan_all(&mut manifests);
+    assert_eq!(pods(&manifests), ["same=b:1"]);
+    let errors = manifests
+        .status()
+        .into_iter()
+        .flat_map(|row| row.errors)
+        .collect::<Vec<_>>();
+    assert_eq!(
+        errors,
+        ["a.yaml: pod `default/same` is already defined by `b.yaml`"]
+    );
+    fs::remove_file(folder.0.join("b.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(pods(&manifests), ["same=a:1"]);
+}
+
+#[test]
+fn a_renamed_file_is_the_same_pod() {
+    let folder = Folder::new();
+    folder.write("a.yaml", "a", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let before = manifests.desired();
+    fs::rename(folder.0.join("a.yaml"), folder.0.join("z.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(manifests.desired(), before);
+}
+
+#[test]
+fn pods_of_a_former_agent_stay_while_their_file_is_broken() {
+    let folder = Folder::new();
+    let path = folder.write("a.yaml", "a", "a:1");
+    let mut first = folder.manifests();
+    scan_all(&mut first);
+    let recovered = first.desired().pods.into_values().collect();
+    fs::write(&path, "broken: [").unwrap();
+    let mut second = Manifests::new(
+        folder.0.clone(),
+        "n".into(),
+        [(path.clone(), recovered)].into(),
+    );
+    scan_all(&mut second);
+    assert_eq!(pods(&second), ["a=a:1"]);
+    assert_eq!(second.sources().into_values().collect::<Vec<_>>(), [path]);
+}

@@ -1,0 +1,161 @@
+//! What can be counted? The kubelet's metrics that have a meaning here, by their names (kubelet-behaviour §12.3).
+
+use std::collections::BTreeMap;
+
+use crate::api::{Metric, MetricKind};
+use crate::plan::event::StartFailure;
+use crate::plan::state::Run;
+use crate::plan::{Event, NodeState, status};
+
+/// What only grows, since this agent started.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pods: f64,
+    pod_errors: f64,
+    containers: f64,
+    container_errors: BTreeMap<&'static str, f64>,
+    lost_sandboxes: f64,
+}
+
+impl Counters {
+    pub(super) fn count(&mut self, event: &Event) {
+        match event {
+            Event::SandboxCreated { .. } => self.pods += 1.0,
+            Event::SandboxFailed { .. } => self.pod_errors += 1.0,
+            Event::SandboxLost { .. } => self.lost_sandboxes += 1.0,
+            Event::ContainerStarted { .. } => self.containers += 1.0,
+            Event::ContainerStartFailed { failure, .. } => {
+                let code = match failure {
+                    StartFailure::Config | StartFailure::Create | StartFailure::Run => {
+                        status::start_failure(*failure)
+                    }
+                };
+                *self.container_errors.entry(code).or_default() += 1.0;
+            }
+            Event::DesiredChanged(_)
+            | Event::PodRecovered(_)
+            | Event::DeleteRequested { .. }
+            | Event::ActionStarted(_)
+            | Event::SandboxRemoved { .. }
+            | Event::SandboxRemoveFailed { .. }
+            | Event::ImageReady { .. }
+            | Event::ImageFailed { .. }
+            | Event::ImagesChanged
+            | Event::ContainerExited { .. }
+            | Event::SignalSent { .. }
+            | Event::SignalFailed { .. } => {}
+        }
+    }
+
+    /// Everything as it is now.
+    pub(super) fn metrics(&self, state: &NodeState) -> Vec<Metric> {
+        let (mut running_pods, mut running, mut exited) = (0.0, 0.0, 0.0);
+        for pod in state.pods.values() {
+            running_pods += f64::from(u8::from(pod.any_running()));
+            for container in &pod.containers {
+                match container.run {
+                    Run::None => {}
+                    Run::Running { .. } => running += 1.0,
+                    Run::Ended(_) => exited += 1.0,
+                }
+            }
+        }
+        let desired = state
+            .desired
+            .as_ref()
+            .map_or(0, |desired| desired.pods.len());
+        let errors = self.container_errors.iter();
+        let errors: Vec<_> = errors
+            .map(|(code, n)| {
+                (
+                    labels(&[("code", code), ("container_type", "container")]),
+                    *n,
+                )
+            })
+            .collect();
+        vec![
+            gauge(
+                "coracle_build_info",
+                "The running version.",
+                vec![(labels(&[("version", env!("CARGO_PKG_VERSION"))]), 1.0)],
+            ),
+            gauge(
+                "kubelet_desired_pods",
+                "Pods that manifests ask for.",
+                vec![(
+                    labels(&[("static", "true")]),
+                    u32::try_from(desired).map_or(0.0, f64::from),
+                )],
+            ),
+            gauge(
+                "kubelet_running_pods",
+                "Pods with a running container.",
+                one(running_pods),
+            ),
+            gauge(
+                "kubelet_running_containers",
+                "Containers by state.",
+                vec![
+                    (labels(&[("container_state", "running")]), running),
+                    (labels(&[("container_state", "exited")]), exited),
+                ],
+            ),
+            counter(
+                "kubelet_started_pods_total",
+                "Sandboxes made.",
+                one(self.pods),
+            ),
+            counter(
+                "kubelet_started_pods_errors_total",
+                "Sandboxes that could not be made.",
+                one(self.pod_errors),
+            ),
+            counter(
+                "coracle_lost_sandboxes_total",
+                "Sandboxes whose shim died.",
+                one(self.lost_sandboxes),
+            ),
+            counter(
+                "kubelet_started_containers_total",
+                "Containers started.",
+                vec![(labels(&[("container_type", "container")]), self.containers)],
+            ),
+            counter(
+                "kubelet_started_containers_errors_total",
+                "Containers that could not be started.",
+                errors,
+            ),
+        ]
+    }
+}
+
+type Samples = Vec<(Vec<(String, String)>, f64)>;
+
+fn labels(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn one(value: f64) -> Samples {
+    vec![(Vec::new(), value)]
+}
+
+fn gauge(name: &str, help: &str, samples: Samples) -> Metric {
+    Metric {
+        name: name.to_owned(),
+        help: help.to_owned(),
+        kind: MetricKind::Gauge,
+        samples,
+    }
+}
+
+fn counter(name: &str, help: &str, samples: Samples) -> Metric {
+    Metric {
+        name: name.to_owned(),
+        help: help.to_owned(),
+        kind: MetricKind::Counter,
+        samples,
+    }
+}
