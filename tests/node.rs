@@ -131,17 +131,12 @@ fn a_pod_removed_while_no_agent_ran_is_stopped_gracefully_by_the_next() {
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
-#[test]
-fn a_pod_whose_shim_was_killed_starts_again() {
-    let agent = Agent::start();
-    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
-    let before = agent.wait_running("a");
-    let uid = before["metadata"]["uid"].as_str().expect("uid");
-    let shim = agent.cgroup_file(
-        "memory",
-        &format!("besteffort/pod{uid}/shim"),
-        "cgroup.procs",
-    );
+/// kill -9 of the process that holds a BestEffort pod.
+fn kill_shim(agent: &Agent, pod: &str) {
+    let pod = agent.pod(pod);
+    let uid = pod["metadata"]["uid"].as_str().expect("uid");
+    let group = format!("besteffort/pod{uid}/shim");
+    let shim = agent.cgroup_file("memory", &group, "cgroup.procs");
     let shim: i32 = shim
         .lines()
         .next()
@@ -150,6 +145,15 @@ fn a_pod_whose_shim_was_killed_starts_again() {
         .expect("pid");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), Signal::SIGKILL)
         .expect("the shim is there");
+}
+
+#[test]
+fn a_pod_whose_shim_was_killed_starts_again() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let before = agent.wait_running("a");
+    kill_shim(&agent, "a");
+    assert_eq!(main_status(&before)["restartCount"], 0);
     let after = agent.wait_pod("a", |pod| {
         main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
     });
@@ -349,6 +353,43 @@ fn exec_runs_as_the_container_does_and_returns_the_commands_code() {
         child.wait_with_output().expect("ends").stdout,
         b"through and back"
     );
+}
+
+#[test]
+fn exec_with_a_terminal_is_a_terminal_of_the_containers_own() {
+    use std::io::{Read, Write};
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let size = nix::pty::Winsize {
+        ws_row: 33,
+        ws_col: 77,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let terminal = nix::pty::openpty(&size, None).expect("a terminal");
+    let stdio = || std::process::Stdio::from(terminal.slave.try_clone().expect("duplicated"));
+    let script = "tty; stty size; read line; echo got $line; exit 5";
+    let mut child = coracle()
+        .args(["exec", "-it", "a", "--", "sh", "-c", script])
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(stdio())
+        .stdout(stdio())
+        .stderr(stdio())
+        .spawn()
+        .expect("coracle runs");
+    drop(terminal.slave);
+    let mut master = fs::File::from(terminal.master);
+    master.write_all(b"typed\n").expect("written");
+    let (mut said, mut buffer) = (String::new(), [0; 1024]);
+    // Ends with EIO when the last holder of the terminal is gone.
+    while let Ok(read @ 1..) = master.read(&mut buffer) {
+        said.push_str(&String::from_utf8_lossy(&buffer[..read]));
+    }
+    assert_eq!(child.wait().expect("ends").code(), Some(5), "{said}");
+    for expected in ["/dev/pts/", "33 77", "got typed"] {
+        assert!(said.contains(expected), "no `{expected}` in {said}");
+    }
 }
 
 #[test]
@@ -635,12 +676,21 @@ fn agents_and_shims_killed_at_random_moments_leave_everything_in_order() {
                 &shell_pod("p0", &format!("echo {round}; {SLEEP}"), "", ""),
             );
         }
+        if round == 7 {
+            agent.wait_running("p3");
+            kill_shim(&agent, "p3");
+        }
         agent.kill_and_restart();
     }
     for index in 0..4 {
         agent.wait_running(&format!("p{index}"));
     }
-    for index in 1..4 {
+    assert_eq!(
+        main_status(&agent.pod("p3"))["restartCount"],
+        1,
+        "its shim was killed once"
+    );
+    for index in 1..3 {
         let pod = agent.pod(&format!("p{index}"));
         assert_eq!(
             main_status(&pod)["restartCount"],

@@ -10,7 +10,7 @@ use smol::channel::bounded;
 
 use super::checkpoint::{self, Checkpoint};
 use super::execute::Hands;
-use crate::effects::sandbox::ShimClient;
+use crate::effects::sandbox::{ShimClient, unseen_exit};
 use crate::plan::event::{Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox};
 use crate::shim::protocol::{ContainerRecord, Reply, Request, VERSION};
 use crate::spec::{PodSpec, PodUid, convert};
@@ -78,7 +78,12 @@ async fn recover_pod(hands: &Hands, spec: Arc<PodSpec>) -> Recovered {
     let mut records = read_records(&run.records());
     let sandbox = match greet(hands, &spec.uid).await {
         Some(live) => {
-            records = live;
+            // A shim knows only the runs it started itself. What ran under one before it has ended.
+            for record in records.values_mut() {
+                let exit = unseen_exit(record);
+                record.exit.get_or_insert(exit);
+            }
+            records.extend(live);
             RecoveredSandbox::Ready { ips: Vec::new() }
         }
         None => {

@@ -32,7 +32,7 @@ use crate::sys::file::{self, Durability};
 
 pub use container::{ContainerOrder, PrepareError, start_request};
 pub use environment::NodeFacts;
-pub use remove::Leave;
+pub use remove::{Leave, unseen_exit};
 pub use shim_client::{Exited, ShimClient};
 
 /// Why a sandbox could not be made, used or removed.

@@ -97,19 +97,24 @@ fn end_records(folder: &Path) {
         let Some(mut record) = record.filter(|record| record.exit.is_none()) else {
             continue;
         };
-        record.exit = Some(Exit {
-            code: 137,
-            signal: Some(libc::SIGKILL),
-            oom_killed: false,
-            message: String::new(),
-            started: record.started,
-            finished: Stamp {
-                time: Time(clock::boot_ms()),
-                wall: Wall(clock::wall_us()),
-            },
-        });
+        record.exit = Some(unseen_exit(&record));
         let bytes = serde_json::to_vec(&record).expect("plain data");
         // On a full tmpfs the run counts as lost a second time, no worse.
         let _ = file::replace(&path, &bytes, 0o600, Durability::Process);
+    }
+}
+
+/// How a run is taken to have ended whose end nobody saw: killed with its shim.
+pub fn unseen_exit(record: &ContainerRecord) -> Exit {
+    Exit {
+        code: 137,
+        signal: Some(libc::SIGKILL),
+        oom_killed: false,
+        message: String::new(),
+        started: record.started,
+        finished: Stamp {
+            time: Time(clock::boot_ms()),
+            wall: Wall(clock::wall_us()),
+        },
     }
 }
