@@ -613,6 +613,66 @@ fn a_lost_sandbox_is_replaced_and_never_pods_end() {
 }
 
 #[test]
+fn a_start_under_way_when_the_sandbox_is_lost_counts_as_a_run() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    make_sandbox(&mut node);
+    let Action::EnsureImage { pod, container } = node.take() else {
+        panic!("the image comes first");
+    };
+    node.tell(Event::ImageReady {
+        pod,
+        container,
+        image_id: "sha256:ab".into(),
+    });
+    assert!(matches!(node.take(), Action::StartContainer { .. }));
+    // The program may have run: its attempt number is used up.
+    node.tell(Event::SandboxLost {
+        pod: spec.uid.clone(),
+    });
+    node.work();
+    assert_eq!(
+        node.line(),
+        "Running; c: running < ContainerStatusUnknown 137, 1"
+    );
+}
+
+#[test]
+fn a_start_that_has_to_be_retried_does_not_lengthen_the_wait_twice() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("c", 1);
+    // The first restart is permitted at once, but its image or its creation fails some times.
+    for _ in 0..3 {
+        while let Some(Action::EnsureImage { .. }) = node.open.first() {
+            let Action::EnsureImage { pod, container } = node.take() else {
+                unreachable!("looked at above");
+            };
+            node.tell(Event::ImageReady {
+                pod,
+                container,
+                image_id: "sha256:ab".into(),
+            });
+        }
+        let Action::StartContainer { instance, .. } = node.take() else {
+            panic!("the container starts");
+        };
+        node.tell(Event::ContainerStartFailed {
+            instance,
+            failure: StartFailure::Create,
+            message: "no room".into(),
+        });
+        node.wait(10_000);
+    }
+    node.work();
+    node.end("c", 1);
+    let ended = node.now;
+    let wake = node.wake_at().expect("it waits");
+    assert_eq!(wake - ended, 10_000, "the second restart waits 10 s");
+}
+
+#[test]
 fn sandbox_failures_wait_longer_each_time() {
     type Failure = fn() -> SandboxFailure;
     let volume: Failure = || SandboxFailure::Volume {

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use super::apply::end_run;
 use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
 use super::notice::{Kind, Notices};
-use super::restart::lost_exit;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
 use super::{NodeState, Notice, PodState, Stamp};
-use crate::spec::{PodKey, PodSpec, PodUid, RestartPolicy};
+use crate::spec::{Exit, PodKey, PodSpec, PodUid, RestartPolicy};
 
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp) {
@@ -180,7 +179,7 @@ pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
         } = &container.run
         {
             let (attempt, image_id, started) = (*attempt, image_id.clone(), *started);
-            end_run(container, attempt, image_id, lost_exit(started, now));
+            end_run(container, attempt, image_id, Exit::lost(started, now));
         }
     }
     let ran = pod.containers.iter().any(|c| c.run != Run::None);
@@ -190,7 +189,7 @@ pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
         // (kubelet-behaviour §2.4).
         for container in pod.containers.iter_mut().filter(|c| c.run == Run::None) {
             let attempt = container.next_attempt;
-            end_run(container, attempt, String::new(), lost_exit(now, now));
+            end_run(container, attempt, String::new(), Exit::lost(now, now));
         }
     }
 }

@@ -12,9 +12,6 @@ use crate::spec::{Exit, RestartPolicy};
 pub const INITIAL_MS: u64 = 10_000;
 /// A run that lasts longer than this is no crash loop.
 pub const RESET_MS: u64 = 600_000;
-/// The message of a container whose shim died.
-pub const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
-
 /// Whether the policy starts a container again after this exit.
 pub fn wanted(policy: RestartPolicy, exit: &Exit) -> bool {
     match policy {
@@ -69,18 +66,6 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, settings: &Se
     });
 }
 
-/// The exit of a container that went with its shim.
-pub(super) fn lost_exit(started: Stamp, now: Stamp) -> Exit {
-    Exit {
-        code: 137,
-        signal: None,
-        oom_killed: false,
-        message: LOST_MESSAGE.to_owned(),
-        started,
-        finished: now,
-    }
-}
-
 /// The exit of a container whose program could not be executed. It never started, which is how it is told from a
 /// program that exits with 128 itself, also after an agent restart.
 pub(super) fn start_error_exit(message: &str, now: Stamp) -> Exit {
@@ -98,7 +83,7 @@ pub(super) fn start_error_exit(message: &str, now: Stamp) -> Exit {
 pub fn reason(exit: &Exit) -> &'static str {
     if exit.code == 128 && exit.signal.is_none() && exit.started.wall == Wall(0) {
         "StartError"
-    } else if exit.code == 137 && exit.signal.is_none() && exit.message == LOST_MESSAGE {
+    } else if exit.is_lost() {
         "ContainerStatusUnknown"
     } else if exit.oom_killed {
         "OOMKilled"

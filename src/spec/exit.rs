@@ -21,6 +21,28 @@ pub struct Exit {
     pub finished: Stamp,
 }
 
+/// The message of a run whose end nobody saw; the kubelet's sentence.
+const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
+
+impl Exit {
+    /// How a run is taken to have ended that went with its shim (`ContainerStatusUnknown`).
+    pub fn lost(started: Stamp, now: Stamp) -> Self {
+        Self {
+            code: 137,
+            signal: None,
+            oom_killed: false,
+            message: LOST_MESSAGE.to_owned(),
+            started,
+            finished: now,
+        }
+    }
+
+    /// Whether this is such an end.
+    pub fn is_lost(&self) -> bool {
+        self.code == 137 && self.signal.is_none() && self.message == LOST_MESSAGE
+    }
+}
+
 /// The two steps of stopping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum StopSignal {

@@ -104,17 +104,11 @@ fn end_records(folder: &Path) {
     }
 }
 
-/// How a run is taken to have ended whose end nobody saw: killed with its shim.
+/// How a run is taken to have ended whose end nobody saw.
 pub fn unseen_exit(record: &ContainerRecord) -> Exit {
-    Exit {
-        code: 137,
-        signal: Some(libc::SIGKILL),
-        oom_killed: false,
-        message: String::new(),
-        started: record.started,
-        finished: Stamp {
-            time: Time(clock::boot_ms()),
-            wall: Wall(clock::wall_us()),
-        },
-    }
+    let now = Stamp {
+        time: Time(clock::boot_ms()),
+        wall: Wall(clock::wall_us()),
+    };
+    Exit::lost(record.started, now)
 }

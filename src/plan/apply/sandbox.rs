@@ -1,5 +1,6 @@
 //! A sandbox was made, could not be made, was lost, could not be removed.
 
+use crate::spec::Exit;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -7,7 +8,7 @@ use super::super::admit::{end_lost_runs, sandbox_changed};
 use super::super::event::SandboxFailure;
 use super::super::notice::{Kind, Notices};
 use super::super::state::{Retry, Sandbox};
-use super::super::{Action, Notice, PodState, Stamp, Time, restart};
+use super::super::{Action, Notice, PodState, Stamp, Time};
 use super::container::end_run;
 use super::{SANDBOX_RETRY_MS, SANDBOX_STABLE_MS, VOLUME_RETRY_MS};
 
@@ -72,7 +73,7 @@ pub(super) fn sandbox_lost(pod: &mut PodState, now: Stamp, out: &mut Vec<Notice>
             if let Some(container) = pod.container_mut(&instance.container)
                 && container.next_attempt <= instance.attempt
             {
-                let exit = restart::lost_exit(now, now);
+                let exit = Exit::lost(now, now);
                 end_run(container, instance.attempt, image_id, exit);
             }
         }
