@@ -24,7 +24,7 @@ use super::streams::Streams;
 use super::{ShimError, rootfs, setup, warn};
 use crate::layout;
 use crate::spec::{Stamp, Time, Wall};
-use crate::sys::cgroup_join::{self, Hierarchy};
+use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::{clock, process};
 
 /// What a shim knows of one container: its newest attempt.
@@ -120,8 +120,8 @@ impl Place<'_> {
 
     /// Removes what libcontainer keeps of a container: its own `delete` fails for ever on nested cgroups.
     pub(super) fn remove_state(&self, container: &str, group: &str) {
-        cgroup_join::kill(self.hierarchies, group);
-        cgroup_join::remove(self.hierarchies, group);
+        cgroup::kill(self.hierarchies, group);
+        cgroup::remove(self.hierarchies, group);
         let state = self.states().join(container);
         match fs::remove_dir_all(&state) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => warn(format_args!(
@@ -133,7 +133,7 @@ impl Place<'_> {
     }
 
     fn launch(&self, request: &StartRequest, bundle: &Bundle) -> Result<Launched, ShimError> {
-        let oom_before = cgroup_join::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
+        let oom_before = cgroup::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
         let status = Status::open()?;
         let mut streams = Streams::open(request, &bundle.process.user, self.run_dir)?;
         let mut engine = match self.create(request, &status, &mut streams) {

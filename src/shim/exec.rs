@@ -28,7 +28,7 @@ use super::error::chain;
 use super::executor::{self, DEFAULT_PATH};
 use super::protocol::ExecRequest;
 use super::status::{Status, say};
-use crate::sys::cgroup_join::{self, Hierarchy};
+use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::process::{self, Fork};
 use crate::sys::{fdpass, pty, signals};
 
@@ -152,7 +152,7 @@ impl Job<'_> {
             .filter(|h| !h.bare)
             .cloned()
             .collect();
-        cgroup_join::join(&joined, &self.container.group)
+        cgroup::join(&joined, &self.container.group)
             .map_err(told("join the container's cgroup"))?;
         let pid = self.container.record.pid;
         let kinds = [

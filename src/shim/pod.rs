@@ -14,7 +14,7 @@ use super::protocol::{
 };
 use super::{ShimError, exec, exit, record, warn};
 use crate::spec::{Exit, StopSignal};
-use crate::sys::cgroup_join::{self, Hierarchy};
+use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::process;
 
 /// A pod.
@@ -177,7 +177,7 @@ impl Pod {
         };
         process::kill(pid, number).map_err(ShimError::system("signal the container"))?;
         if signal == StopSignal::Kill {
-            cgroup_join::kill(&self.hierarchies, &container.group);
+            cgroup::kill(&self.hierarchies, &container.group);
         }
         if container.record.stop_sent.is_none() {
             container.record.stop_sent = Some(at);
@@ -257,10 +257,10 @@ impl Pod {
     ) -> Option<Ended> {
         let finished = now();
         let container = self.containers.get_mut(name)?;
-        let kills = cgroup_join::oom_kills(&self.hierarchies, &container.group);
+        let kills = cgroup::oom_kills(&self.hierarchies, &container.group);
         let oom_killed = kills > container.oom_before;
         // Without a pid namespace of its own something may live on and hold the log's pipes.
-        cgroup_join::kill(&self.hierarchies, &container.group);
+        cgroup::kill(&self.hierarchies, &container.group);
         container.log.finish(buffer);
         let exit = Exit {
             code,
@@ -295,7 +295,7 @@ impl Pod {
                 let pid = i32::try_from(container.record.pid).unwrap_or(0);
                 let _ = process::kill(pid, libc::SIGKILL);
             }
-            cgroup_join::kill(&self.hierarchies, &container.group);
+            cgroup::kill(&self.hierarchies, &container.group);
             if let Some(pid) = container.log.compressor() {
                 let _ = process::kill(pid, libc::SIGKILL);
             }

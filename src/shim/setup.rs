@@ -14,7 +14,7 @@ use nix::sys::signalfd::SignalFd;
 use super::ShimError;
 use super::protocol::ShimConfig;
 use super::warn;
-use crate::sys::cgroup_join::{self, Hierarchy};
+use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::{loopback, process, signals};
 
 /// The shim's `oom_score_adj`: the last to go, as the kubelet's sandbox.
@@ -34,9 +34,9 @@ pub(super) fn read_config(path: &Path) -> Result<ShimConfig, ShimError> {
 /// Everything but signals and socket. Returns the cgroup hierarchies.
 pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
     let hierarchies =
-        cgroup_join::hierarchies().map_err(ShimError::system("list cgroup hierarchies"))?;
+        cgroup::hierarchies().map_err(ShimError::system("list cgroup hierarchies"))?;
     let group = format!("{}/shim", config.cgroup);
-    let joined = cgroup_join::join(&hierarchies, &group)
+    let joined = cgroup::join(&hierarchies, &group)
         .map_err(ShimError::path("join cgroup", Path::new(&group)))?;
     if joined == 0 {
         return Err(ShimError::NoCgroup(group));

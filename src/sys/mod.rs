@@ -2,7 +2,7 @@
 
 pub mod beneath;
 pub mod capability;
-pub mod cgroup_join;
+pub mod cgroup;
 pub mod clock;
 pub mod clock_sync;
 pub mod fdpass;

@@ -14,7 +14,7 @@ use coracle::shim::protocol::{
     ContainerRecord, ExecRequest, FailedStep, Message, Reply, Request, ShimConfig, StartRequest,
 };
 use coracle::spec::{Exit, StopSignal};
-use coracle::sys::cgroup_join::{Hierarchy, hierarchies};
+use coracle::sys::cgroup::{Hierarchy, hierarchies};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 
@@ -336,7 +336,7 @@ impl Drop for World {
         } else {
             let _ = self.shim.kill();
             for hierarchy in &self.hierarchies {
-                coracle::sys::cgroup_join::kill(std::slice::from_ref(hierarchy), &self.group);
+                coracle::sys::cgroup::kill(std::slice::from_ref(hierarchy), &self.group);
             }
         }
         let _ = self.shim.wait();
@@ -346,7 +346,7 @@ impl Drop for World {
         let _ = fs::remove_dir_all(&self.dir);
         let group = self.group.clone();
         let removed = || {
-            coracle::sys::cgroup_join::remove(&self.hierarchies, &group);
+            coracle::sys::cgroup::remove(&self.hierarchies, &group);
             let left = |hierarchy: &Hierarchy| hierarchy.folder(&group).exists();
             (!self.hierarchies.iter().any(left)).then_some(())
         };

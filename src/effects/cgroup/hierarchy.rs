@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{CgroupError, Usage, folders, join};
-use crate::sys::mount;
+use super::{CgroupError, Usage, join};
+use crate::sys::{cgroup, mount};
 
 /// Which interface the kernel offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,10 +218,12 @@ impl Hierarchies {
     pub fn kill(&self, path: &str) -> Result<(), CgroupError> {
         let mut waited = 0;
         loop {
-            let mut alive = Vec::new();
-            for mount in self.mounts() {
-                collect_processes(&join(mount, path), &mut alive);
-            }
+            let mut alive: Vec<i32> = self
+                .mounts()
+                .flat_map(|mount| cgroup::processes(&join(mount, path)))
+                .collect();
+            alive.sort_unstable();
+            alive.dedup();
             if alive.is_empty() {
                 return Ok(());
             }
@@ -334,24 +336,9 @@ fn enable_controllers(mount: &Path, path: &str, controllers: &[String]) -> Resul
     Ok(())
 }
 
-fn collect_processes(folder: &Path, into: &mut Vec<i32>) {
-    if let Ok(text) = fs::read_to_string(folder.join("cgroup.procs")) {
-        into.extend(
-            text.lines()
-                .filter_map(|line| line.parse::<i32>().ok())
-                .filter(|pid| *pid > 0),
-        );
-    }
-    for name in folders(folder) {
-        collect_processes(&folder.join(name), into);
-    }
-    into.sort_unstable();
-    into.dedup();
-}
-
 fn remove_below(folder: &Path) -> Result<(), CgroupError> {
-    for name in folders(folder) {
-        remove_below(&folder.join(name))?;
+    for below in cgroup::children(folder) {
+        remove_below(&below)?;
     }
     match fs::remove_dir(folder) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(CgroupError::Access {

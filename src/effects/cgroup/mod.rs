@@ -8,11 +8,11 @@ mod hierarchy;
 mod limits;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::spec::{ContainerResources, PodSpec, PodUid, QosClass};
+use crate::sys::cgroup;
 
 pub use hierarchy::{Hierarchies, Mode};
 pub use limits::Limits;
@@ -146,7 +146,8 @@ impl Cgroups {
         for level in ["/pods", "/pods/burstable", "/pods/besteffort"] {
             let level = format!("{}{level}", self.root);
             for mount in self.hierarchies.mounts() {
-                for name in folders(&join(mount, &level)) {
+                for folder in cgroup::children(&join(mount, &level)) {
+                    let name = folder.file_name().unwrap_or_default().to_string_lossy();
                     if let Some(uid) = name.strip_prefix("pod") {
                         found.insert((PodUid::from(uid), format!("{level}/{name}")));
                     }
@@ -190,15 +191,4 @@ pub struct Usage {
 
 fn join(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
-}
-
-fn folders(path: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(path) else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .collect()
 }

@@ -142,6 +142,9 @@ impl Sandboxes {
         for folder in [&run.dir, &run.records(), &run.subpaths(), &state.dir] {
             file::make_dirs(folder, 0o700).map_err(|source| access("make", folder, source))?;
         }
+        // Writable layers of runs before (a lost sandbox, a reboot) are of no use any more.
+        let layers = state.dir.join("containers");
+        file::remove_tree(&layers).map_err(|source| access("remove", &layers, source))?;
         let finished = run.finished();
         file::remove_file(&finished).map_err(|source| access("remove", &finished, source))?;
         let manifest = serde_json::to_vec(&*spec.manifest).expect("a pod is plain data");

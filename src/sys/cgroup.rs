@@ -121,7 +121,7 @@ fn alive(pid: i32) -> bool {
 }
 
 /// The processes of a group's folder and of all below it.
-fn processes(folder: &Path) -> Vec<i32> {
+pub fn processes(folder: &Path) -> Vec<i32> {
     let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<i32> = text
         .lines()
@@ -134,7 +134,8 @@ fn processes(folder: &Path) -> Vec<i32> {
     pids
 }
 
-fn children(folder: &Path) -> Vec<PathBuf> {
+/// The groups directly below a group's folder.
+pub fn children(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
