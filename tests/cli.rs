@@ -99,5 +99,5 @@ fn validate_ends_with_one_on_errors() {
     assert!(fine.status.success(), "{}", text(&fine.stdout));
     assert!(text(&fine.stdout).contains("ok: default/web"));
     assert_eq!(wrong.status.code(), Some(1));
-    assert!(text(&wrong.stdout).contains("bad.yaml: error: "));
+    assert!(text(&wrong.stdout).starts_with("error: "));
 }

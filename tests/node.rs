@@ -314,6 +314,19 @@ fn an_archive_in_the_preload_folder_is_imported_by_itself() {
 }
 
 #[test]
+fn a_pod_waits_for_an_image_that_is_being_imported_at_the_start() {
+    let agent = Agent::start_with(&[]);
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    fs::copy(common::archive(), agent.root.join("preload/busybox.tar")).expect("copied");
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.launch();
+    agent.wait_running("a");
+    let events = agent.ok(&["get", "events"]);
+    assert!(!events.contains("ErrImagePull"), "{events}");
+}
+
+#[test]
 fn exec_runs_as_the_container_does_and_returns_the_commands_code() {
     let agent = Agent::start();
     let security = "    securityContext: {runAsUser: 1000, runAsGroup: 1000, allowPrivilegeEscalation: false}\n";

@@ -135,10 +135,10 @@ fn show(report: &Report) -> String {
     let file = &report.file;
     let mut text = String::new();
     for warning in &report.warnings {
-        text.push_str(&format!("{file}: warning: {warning}\n"));
+        text.push_str(&format!("warning: {warning}\n"));
     }
     for error in &report.errors {
-        text.push_str(&format!("{file}: error: {error}\n"));
+        text.push_str(&format!("error: {error}\n"));
     }
     if report.errors.is_empty() {
         text.push_str(&format!("{file}: ok: {}\n", report.pods.join(", ")));

@@ -1,13 +1,14 @@
 //! How are actions carried out? One match; each arm runs as a task and ends in exactly one outcome event.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::Input;
 use super::pods::Links;
 use crate::config::Config;
-use crate::effects::image::ImageStore;
+use crate::effects::image::{Image, ImageError, ImageStore};
 use crate::effects::sandbox::{
     ContainerOrder, Leave, NodeFacts, PrepareError, SandboxError, Sandboxes, start_request,
 };
@@ -20,12 +21,17 @@ use crate::spec::{PodSpec, PodUid, PullPolicy, StopSignal};
 /// The binary that image workers are started from: the one that runs.
 pub(super) const WORKER: &str = "/proc/self/exe";
 
+/// How long a pod waits for an import that runs already before it says that its image is missing.
+const IMPORT_PATIENCE: Duration = Duration::from_secs(30);
+
 /// What tasks need; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Hands {
     pub(super) config: Arc<Config>,
     pub(super) sandboxes: Sandboxes,
     pub(super) images: Arc<ImageStore>,
+    /// Held while archives of the preload directories are imported; one import at a time.
+    pub(super) importing: Arc<smol::lock::Mutex<()>>,
     pub(super) links: Links,
     pub(super) facts: Arc<NodeFacts>,
     pub(super) inputs: Sender<Input>,
@@ -130,8 +136,19 @@ impl Hands {
         spec: &Arc<PodSpec>,
     ) -> Option<Event> {
         let wanted = spec.container(&container)?;
-        let (images, name) = (self.images.clone(), wanted.image_name.to_string());
-        let found = super::unblock(move || images.lookup(&name)).await;
+        let name = wanted.image_name.to_string();
+        let mut found = self.look_up(&name).await;
+        if matches!(found, Ok(None)) {
+            // An archive may be on its way: at the first start all of them are.
+            let patience = async {
+                smol::Timer::after(IMPORT_PATIENCE).await;
+            };
+            let imported = async {
+                let _turn = self.importing.lock().await;
+            };
+            smol::future::or(imported, patience).await;
+            found = self.look_up(&name).await;
+        }
         Some(match found {
             Ok(Some(image)) => Event::ImageReady {
                 pod,
@@ -161,6 +178,11 @@ impl Hands {
                 }
             }
         })
+    }
+
+    async fn look_up(&self, name: &str) -> Result<Option<Image>, ImageError> {
+        let (images, name) = (self.images.clone(), name.to_owned());
+        super::unblock(move || images.lookup(&name)).await
     }
 
     async fn start_container(

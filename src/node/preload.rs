@@ -1,7 +1,6 @@
 //! Which image archives lie ready? The preload directories are imported at the start and when something appears.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Input;
@@ -17,15 +16,13 @@ const RESCAN: Duration = Duration::from_secs(300);
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Watches every preload directory.
-pub(super) async fn watch(hands: Hands) {
-    // One import at a time: the worker is as large as the archive's metadata.
-    let turn = Arc::new(smol::lock::Mutex::new(()));
+pub(super) fn watch(hands: Hands) {
     for directory in hands.config.preload.clone() {
-        super::spawn(watch_one(hands.clone(), directory, turn.clone()));
+        super::spawn(watch_one(hands.clone(), directory));
     }
 }
 
-async fn watch_one(hands: Hands, directory: PathBuf, turn: Arc<smol::lock::Mutex<()>>) {
+async fn watch_one(hands: Hands, directory: PathBuf) {
     let mut watch = match Watch::new(&directory) {
         Ok(watch) => watch,
         Err(error) => {
@@ -38,7 +35,7 @@ async fn watch_one(hands: Hands, directory: PathBuf, turn: Arc<smol::lock::Mutex
     };
     loop {
         {
-            let _turn = turn.lock().await;
+            let _turn = hands.importing.lock().await;
             import_new(&hands).await;
         }
         watch.ensure();

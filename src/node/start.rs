@@ -131,6 +131,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             cgroups,
         },
         images,
+        importing: Arc::default(),
         links: Links::default(),
         facts: Arc::new(facts::gather(&config.node_name)),
         inputs: sender.clone(),
@@ -170,12 +171,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             manifests = %config.manifests.display(),
             "coracle {} is up", env!("CARGO_PKG_VERSION")
         );
-        super::spawn(watch_manifests(
-            config.clone(),
-            running,
-            hands.inputs.clone(),
-        ));
-        super::spawn(preload::watch(hands));
+        // Images before pods, so that a pod finds the import of its image under way.
+        preload::watch(hands.clone());
+        super::spawn(watch_manifests(config.clone(), running, hands.inputs));
         node.run(inputs).await
     })))
 }
