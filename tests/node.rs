@@ -437,6 +437,63 @@ fn a_container_is_confined_as_the_manifest_says() {
 }
 
 #[test]
+fn a_container_sees_its_own_cgroup_and_cannot_change_it() {
+    let agent = Agent::start();
+    let limits = "    resources: {limits: {memory: 64Mi}}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", limits));
+    agent.wait_running("a");
+    let script = "cd /sys/fs/cgroup; ls; cat memory*/memory.limit_in_bytes memory.max 2>/dev/null; \
+                  for f in */cgroup.procs cgroup.procs; do [ -e $f ] && echo 0 > $f && echo CHANGED $f; done; \
+                  mkdir */new 2>/dev/null && echo MADE; true";
+    let seen = agent.ok(&["exec", "a", "--", "sh", "-c", script]);
+    assert!(seen.contains("67108864"), "{seen}");
+    for forbidden in ["CHANGED", "MADE", "systemd", "unified"] {
+        assert!(!seen.contains(forbidden), "`{forbidden}` in {seen}");
+    }
+}
+
+#[test]
+fn what_enters_a_container_cannot_be_looked_into_and_its_binary_not_be_written() {
+    let agent = Agent::start();
+    // Looks at the descriptors of every process that appears beside it.
+    let thief = "echo up; while :; do for p in /proc/[0-9]*; do [ $p = /proc/1 ] || ls -l $p/fd 2>/dev/null | \
+                 grep -E 'socket:|signalfd|shim|memfd|coracle' >> /tmp/stolen; done; done";
+    agent.write("a.yaml", &shell_pod("a", thief, "", ""));
+    let pod = agent.wait_running("a");
+    follow_until(&agent, &["logs", "-f", "a"], "up");
+    for _ in 0..40 {
+        agent.ok(&["exec", "a", "--", "true"]);
+    }
+    let stolen = agent.ok(&[
+        "exec",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "cat /tmp/stolen 2>/dev/null; true",
+    ]);
+    assert_eq!(
+        stolen, "",
+        "a process was seen with descriptors of its shim"
+    );
+    let uid = pod["metadata"]["uid"].as_str().expect("uid");
+    let shim = agent.cgroup_file(
+        "memory",
+        &format!("besteffort/pod{uid}/shim"),
+        "cgroup.procs",
+    );
+    let shim = shim.lines().next().expect("the shim");
+    let exe = fs::File::open(format!("/proc/{shim}/exe")).expect("the shim runs");
+    let flags = nix::sys::statvfs::fstatvfs(&exe)
+        .expect("a file system")
+        .flags();
+    assert!(
+        flags.contains(nix::sys::statvfs::FsFlags::ST_RDONLY),
+        "also once nothing runs from it"
+    );
+}
+
+#[test]
 fn limits_are_in_the_cgroups_of_pod_and_container() {
     let agent = Agent::start();
     let limits =

@@ -27,7 +27,7 @@ use crate::plan::state::Settings;
 use crate::plan::{Event, NodeState};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::file::Durability;
-use crate::sys::{clock, file, mount, process};
+use crate::sys::{clock, file, mount, own_binary, process};
 
 thread_local! {
     /// The one executor of the agent's one thread.
@@ -129,6 +129,12 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         sandboxes: Sandboxes {
             config: config.clone(),
             cgroups,
+            binary: Arc::new(
+                own_binary::read_only().map_err(|source| StartError::System {
+                    action: "make a read-only view of the own binary",
+                    source,
+                })?,
+            ),
         },
         images,
         importing: Arc::default(),

@@ -277,7 +277,6 @@ fn start_time(pid: i32) -> io::Result<u64> {
 /// What libcontainer changed in its caller is set back.
 fn process_restored() {
     let _ = std::env::set_current_dir("/");
-    let _ = process::set_dumpable(true);
     setup::restore_oom_score();
     process::trim_memory();
 }

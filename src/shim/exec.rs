@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -123,6 +123,7 @@ impl Job<'_> {
     fn courier(&self) -> String {
         let fork = self.read_spec().and_then(|spec| {
             self.enter()?;
+            self.close_the_rest();
             let fork = process::fork_sibling().map_err(told("fork"))?;
             Ok((fork, spec))
         });
@@ -134,6 +135,13 @@ impl Job<'_> {
             Ok((Fork::Child, spec)) => self.program(&spec).err().unwrap_or_default(),
             Err(message) => message,
         }
+    }
+
+    /// Closes every descriptor the program has no use for: what runs in a container with CAP_SYS_PTRACE could take it.
+    fn close_the_rest(&self) {
+        let mut keep = vec![0, 1, 2, self.status, self.terminal.as_raw_fd()];
+        keep.extend(self.stdio.iter().map(AsRawFd::as_raw_fd));
+        process::close_except(&mut keep);
     }
 
     fn read_spec(&self) -> Result<Spec, String> {

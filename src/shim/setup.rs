@@ -45,6 +45,9 @@ pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
     // Containers inherit it, whatever the agent was started with.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     process::set_name(c"coracle-shim");
+    // Inherited by what is forked to enter a container: nobody in there may look at its descriptors before it has
+    // become the program that was asked for.
+    process::set_dumpable(false).map_err(ShimError::system("forbid being looked into"))?;
     fill_standard_fds()?;
     // Fails only if the agent already made us a session leader.
     let _ = nix::unistd::setsid();

@@ -11,6 +11,7 @@ pub mod loopback;
 pub mod mount;
 pub mod openat;
 pub mod overlay_check;
+pub mod own_binary;
 pub mod process;
 pub mod pty;
 pub mod signals;

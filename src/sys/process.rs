@@ -190,6 +190,27 @@ pub fn close_leaked(number: i32) {
     unsafe { libc::close(number) };
 }
 
+/// Closes every descriptor but these, whoever owns them: for forked children that are about to become something else.
+pub fn close_except(keep: &mut [i32]) {
+    keep.sort_unstable();
+    let mut next = 0;
+    for kept in keep
+        .iter()
+        .filter_map(|fd| libc::c_uint::try_from(*fd).ok())
+    {
+        if kept > next {
+            close_between(next, kept - 1);
+        }
+        next = next.max(kept + 1);
+    }
+    close_between(next, libc::c_uint::MAX);
+}
+
+fn close_between(first: libc::c_uint, last: libc::c_uint) {
+    // SAFETY: takes integers only; the caller gives up what the descriptors stood for.
+    unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+}
+
 /// Sets close-on-exec on every descriptor from 3 on.
 pub fn cloexec_rest() {
     // SAFETY: only flags of descriptors change.

@@ -96,6 +96,20 @@ impl Hierarchies {
         self.mounts.iter().map(|(mount, _)| mount.as_path())
     }
 
+    /// On v1: each controller's name and the folder of `path` in its hierarchy.
+    pub fn v1_folders(&self, path: &str) -> Vec<(String, PathBuf)> {
+        if self.mode == Mode::V2 {
+            return Vec::new();
+        }
+        let folders = self.mounts.iter().flat_map(|(mount, controllers)| {
+            let folder = join(mount, path);
+            controllers
+                .iter()
+                .map(move |name| (name.clone(), folder.clone()))
+        });
+        folders.collect()
+    }
+
     /// The own cgroup on v2 if systemd started this process as a service: `/system.slice/coracle.service`.
     pub fn delegated_root(&self) -> Option<String> {
         if self.mode == Mode::V1 || std::env::var_os("INVOCATION_ID").is_none() {

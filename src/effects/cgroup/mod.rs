@@ -130,6 +130,11 @@ impl Cgroups {
         Ok(path)
     }
 
+    /// On v1: each controller's name and the folder of `path` in its hierarchy; nothing on v2.
+    pub fn v1_folders(&self, path: &str) -> Vec<(String, PathBuf)> {
+        self.hierarchies.v1_folders(path)
+    }
+
     /// Kills every process at or below `path` and waits until they are gone (at most five seconds).
     pub fn kill(&self, path: &str) -> Result<(), CgroupError> {
         self.hierarchies.kill(path)

@@ -117,6 +117,7 @@ pub fn start_request(
         } else {
             run.shm()
         },
+        v1_cgroups: sandboxes.cgroups.v1_folders(&cgroup),
         cgroup,
         cgroup_mode,
         seccomp_profiles: layout.root.join("seccomp"),

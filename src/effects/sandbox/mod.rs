@@ -15,6 +15,7 @@ mod user;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -120,6 +121,8 @@ pub struct Sandboxes {
     pub config: Arc<Config>,
     /// The cgroup tree.
     pub cgroups: Arc<Cgroups>,
+    /// What shims are started from: a view of the own binary that no container can write to.
+    pub binary: Arc<OwnedFd>,
 }
 
 impl Sandboxes {
@@ -182,7 +185,7 @@ impl Sandboxes {
         let shim = |action| move |source| SandboxError::Shim { action, source };
         file::remove_file(&run.shim_socket()).map_err(shim("replace the socket of"))?;
         let log = shim_log(&run.shim_log()).map_err(shim("open the log of"))?;
-        let mut child = Command::new("/proc/self/exe")
+        let mut child = Command::new(format!("/proc/self/fd/{}", self.binary.as_raw_fd()))
             .arg("shim")
             .arg(run.shim_config())
             .env_clear()

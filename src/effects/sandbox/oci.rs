@@ -61,6 +61,8 @@ pub(super) struct Bundle<'a> {
     pub(super) shm: PathBuf,
     pub(super) cgroup: String,
     pub(super) cgroup_mode: Mode,
+    /// On v1: each controller's name and the container's folder in its hierarchy.
+    pub(super) v1_cgroups: Vec<(String, PathBuf)>,
     /// Folder of `Localhost` seccomp profiles.
     pub(super) seccomp_profiles: PathBuf,
 }
@@ -157,15 +159,11 @@ impl Bundle<'_> {
             ),
             mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
             mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", access]),
-            mount(
-                "/sys/fs/cgroup",
-                "cgroup",
-                &["nosuid", "noexec", "nodev", "relatime", access],
-            ),
             json!({
                 "destination": "/dev/shm", "type": "bind", "source": self.shm, "options": ["rbind", "rprivate"],
             }),
         ];
+        list.extend(self.cgroup_mounts(access));
         // Parents before children, whatever the order in the manifest.
         let mut binds: Vec<&Bind> = self.binds.iter().collect();
         binds.sort_by_key(|bind| Path::new(&bind.target).components().count());
@@ -182,6 +180,29 @@ impl Bundle<'_> {
             })
         }));
         json!(list)
+    }
+
+    /// The container's own cgroup, and nothing above it. On v1 bound folder by folder: libcontainer's `cgroup` mount
+    /// would be writable there, and would hold the node's systemd hierarchy.
+    fn cgroup_mounts(&self, access: &str) -> Vec<Value> {
+        const TARGET: &str = "/sys/fs/cgroup";
+        let options = ["nosuid", "noexec", "nodev", "relatime"];
+        if self.cgroup_mode == Mode::V2 {
+            let options = [options.as_slice(), &[access]].concat();
+            return vec![
+                json!({ "destination": TARGET, "type": "cgroup", "source": "cgroup", "options": options }),
+            ];
+        }
+        let tmpfs = [options.as_slice(), &["mode=755", "size=64k"]].concat();
+        let mut list = vec![
+            json!({ "destination": TARGET, "type": "tmpfs", "source": "tmpfs", "options": tmpfs }),
+        ];
+        let bind = [options.as_slice(), &["rbind", "rprivate", access]].concat();
+        list.extend(self.v1_cgroups.iter().map(|(controller, folder)| {
+            let target = format!("{TARGET}/{controller}");
+            json!({ "destination": target, "type": "bind", "source": folder, "options": bind })
+        }));
+        list
     }
 
     fn device_rules(&self) -> Value {
