@@ -131,20 +131,18 @@ fn a_pod_removed_while_no_agent_ran_is_stopped_gracefully_by_the_next() {
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
-/// kill -9 of the process that holds a BestEffort pod.
-fn kill_shim(agent: &Agent, pod: &str) {
+/// The process that holds a BestEffort pod.
+fn shim_of(agent: &Agent, pod: &str) -> nix::unistd::Pid {
     let pod = agent.pod(pod);
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let group = format!("besteffort/pod{uid}/shim");
     let shim = agent.cgroup_file("memory", &group, "cgroup.procs");
-    let shim: i32 = shim
-        .lines()
-        .next()
-        .expect("the shim is in its cgroup")
-        .parse()
-        .expect("pid");
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(shim), Signal::SIGKILL)
-        .expect("the shim is there");
+    let shim = shim.lines().next().expect("the shim is in its cgroup");
+    nix::unistd::Pid::from_raw(shim.parse().expect("pid"))
+}
+
+fn kill_shim(agent: &Agent, pod: &str) {
+    nix::sys::signal::kill(shim_of(agent, pod), Signal::SIGKILL).expect("the shim is there");
 }
 
 #[test]
@@ -707,6 +705,50 @@ fn an_agent_that_is_told_to_stops_its_pods_when_it_ends() {
     agent.signal(Signal::SIGINT);
     assert!(agent.wait().success());
     assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_stuck_shim_is_replaced_and_holds_nobody_else_up() {
+    let agent = Agent::start();
+    agent.write("stuck.yaml", &shell_pod("stuck", SLEEP, "", ""));
+    agent.write("fine.yaml", &shell_pod("fine", SLEEP, "", ""));
+    agent.wait_running("stuck");
+    let fine = pid_of(&agent, &agent.wait_running("fine"));
+    let shim = shim_of(&agent, "stuck");
+    nix::sys::signal::kill(shim, Signal::SIGSTOP).expect("the shim is there");
+    agent.kill_and_restart();
+    assert_eq!(pid_of(&agent, &agent.wait_running("fine")), fine);
+    agent.wait_pod("stuck", |pod| {
+        main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
+    });
+}
+
+#[test]
+fn a_pod_removed_while_the_machine_was_off_leaves_no_logs() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.write("b.yaml", &shell_pod("b", SLEEP, "", ""));
+    agent.wait_running("a");
+    agent.wait_running("b");
+    agent.power_cut();
+    agent.remove("a.yaml");
+    agent.launch();
+    agent.wait_running("b");
+    let logs = agent.root.join("logs");
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let names = || -> Vec<String> {
+        let entries = fs::read_dir(&logs).expect("log folder").flatten();
+        entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    };
+    while names().iter().any(|name| name.starts_with("default_a_")) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", names());
+        std::thread::sleep(Duration::from_millis(10)); // The sweep is not announced.
+    }
+    assert!(names().iter().any(|name| name.starts_with("default_b_")));
+    // The run before the cut counts: attempt numbers are not used twice.
+    assert_eq!(main_status(&agent.pod("b"))["restartCount"], 1);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{Input, Node};
 use crate::api::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
 use crate::effects::image::{self, Image, ImageError, ImportOptions, Progress};
 use crate::plan::Event;
-use crate::plan::state::Run;
+use crate::plan::state::{Image as Found, Run};
 use crate::spec::{ImageName, PodUid};
 
 impl Node {
@@ -109,6 +109,9 @@ impl Node {
         let mut used = BTreeSet::new();
         for pod in self.state.pods.values() {
             for container in &pod.containers {
+                if let Found::Ready { id } = &container.image {
+                    used.insert(id.clone());
+                }
                 match &container.run {
                     Run::None => {}
                     Run::Running { image_id, .. } => {

@@ -15,7 +15,7 @@ use crate::effects::sandbox::{
 use crate::plan::action::Keep;
 use crate::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
 use crate::plan::{Action, Event};
-use crate::shim::protocol::{FailedStep, Reply, Request, VERSION};
+use crate::shim::protocol::{FailedStep, Reply, Request};
 use crate::spec::{PodSpec, PodUid, PullPolicy, StopSignal};
 
 /// The binary that image workers are started from: the one that runs.
@@ -116,12 +116,7 @@ impl Hands {
             announced,
         );
         super::spawn(listener);
-        client
-            .request(&Request::Hello {
-                version: VERSION,
-                subscribe: true,
-            })
-            .await?;
+        client.hello().await?;
         Ok(Event::SandboxCreated {
             pod: pod.clone(),
             ips: Vec::new(),

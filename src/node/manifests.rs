@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,7 +103,8 @@ impl Manifests {
                 let changed = self.unreadable.is_none();
                 self.unreadable = Some(error);
                 for (path, pods) in std::mem::take(&mut self.inherited) {
-                    self.entries.entry(path).or_default().applied = Some(Loaded::inherited(pods));
+                    let entry = self.entries.entry(path).or_default();
+                    entry.applied.get_or_insert_with(|| Loaded::inherited(pods));
                 }
                 return Scan {
                     changed,
@@ -144,6 +145,8 @@ impl Manifests {
                 entry.applied = self.inherited.remove(path).map(Loaded::inherited);
             }
         }
+        // From here on the files speak for themselves.
+        self.inherited.clear();
         if scan.changed {
             self.resolve(running);
         }
@@ -305,6 +308,8 @@ impl Entry {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.errors = vec![format!("{name}: {error}")];
+                // Unlike bad content this may pass by itself: look again at the next scan.
+                self.read = None;
                 return;
             }
         };
@@ -359,6 +364,9 @@ fn conflicts(path: &Path, pods: &[Arc<PodSpec>], taken: &[(PathBuf, Arc<PodSpec>
 /// The manifest files: of a directory the regular ones (symlinks followed) that are not hidden or left by editors.
 fn list(path: &Path) -> io::Result<BTreeMap<PathBuf, Fingerprint>> {
     let metadata = fs::metadata(path)?;
+    if !metadata.is_dir() && !metadata.is_file() {
+        return Err(not_a_file());
+    }
     if !metadata.is_dir() {
         return Ok([(path.to_owned(), fingerprint(&metadata))].into());
     }
@@ -393,10 +401,16 @@ fn fingerprint(metadata: &fs::Metadata) -> Fingerprint {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Not blocking, should a FIFO have taken the file's place.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(not_a_file());
+    }
     let mut bytes = Vec::new();
-    File::open(path)?
-        .take(MAX_FILE + 1)
-        .read_to_end(&mut bytes)?;
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MAX_FILE {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
@@ -404,6 +418,10 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         ));
     }
     Ok(bytes)
+}
+
+fn not_a_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "is no regular file")
 }
 
 #[cfg(test)]

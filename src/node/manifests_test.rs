@@ -188,3 +188,43 @@ fn pods_of_a_former_agent_stay_while_their_file_is_broken() {
     assert_eq!(pods(&second), ["a=a:1"]);
     assert_eq!(second.sources().into_values().collect::<Vec<_>>(), [path]);
 }
+
+#[test]
+fn once_files_were_read_nothing_inherited_comes_back() {
+    let folder = Folder::new();
+    let path = folder.write("a.yaml", "a", "old:1");
+    let gone = folder.write("gone.yaml", "gone", "g:1");
+    let mut first = folder.manifests();
+    scan_all(&mut first);
+    let by = |name: &str| {
+        first
+            .desired()
+            .pods
+            .into_values()
+            .filter(|pod| pod.key.name == name)
+            .collect::<Vec<_>>()
+    };
+    let inherited = [(path, by("a")), (gone.clone(), by("gone"))].into();
+    let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
+    scan_all(&mut second);
+    folder.write("a.yaml", "a", "newer:1");
+    fs::remove_file(gone).unwrap();
+    scan_all(&mut second);
+    let away = folder.0.with_extension("away");
+    fs::rename(&folder.0, &away).unwrap();
+    scan_all(&mut second);
+    assert_eq!(pods(&second), ["a=newer:1"]);
+    fs::rename(&away, &folder.0).unwrap();
+    scan_all(&mut second);
+    assert_eq!(pods(&second), ["a=newer:1"]);
+}
+
+#[test]
+fn a_fifo_instead_of_a_file_or_folder_is_refused_at_once() {
+    let folder = Folder::new();
+    let pipe = folder.0.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut manifests = Manifests::new(pipe, "n".into(), BTreeMap::new());
+    scan_all(&mut manifests);
+    assert!(manifests.unreadable.is_some());
+}

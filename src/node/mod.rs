@@ -231,9 +231,17 @@ impl Node {
         spawn(unblock(move || {
             let left = recover::folder_names(&layout.pods_state_dir());
             for uid in left.into_iter().filter(|uid| !wanted.contains(uid)) {
-                let folder = layout.pod_state(&uid).dir;
-                if let Err(error) = crate::sys::file::remove_tree(&folder) {
-                    tracing::warn!("could not remove `{}`: {error}, ignoring", folder.display());
+                // The logs first: the state folder is what tells that there may be some.
+                for folder in recover::log_folders(&layout, &uid)
+                    .into_iter()
+                    .chain([layout.pod_state(&uid).dir])
+                {
+                    if let Err(error) = crate::sys::file::remove_tree(&folder) {
+                        tracing::warn!(
+                            "could not remove `{}`: {error}, ignoring",
+                            folder.display()
+                        );
+                    }
                 }
             }
         }));
@@ -248,7 +256,12 @@ fn now() -> Stamp {
     }
 }
 
+/// Runs a future beside the loop, on the same thread; its result can be awaited.
+fn task<T: 'static>(future: impl Future<Output = T> + 'static) -> smol::Task<T> {
+    start::EXECUTOR.with(|executor| executor.spawn(future))
+}
+
 /// Runs a future beside the loop, on the same thread.
 fn spawn(future: impl Future<Output = ()> + 'static) {
-    start::EXECUTOR.with(|executor| executor.spawn(future).detach());
+    task(future).detach();
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use smol::channel::bounded;
@@ -11,8 +11,9 @@ use smol::channel::bounded;
 use super::checkpoint::{self, Checkpoint};
 use super::execute::Hands;
 use crate::effects::sandbox::{ShimClient, unseen_exit};
+use crate::layout::Layout;
 use crate::plan::event::{Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox};
-use crate::shim::protocol::{ContainerRecord, Reply, Request, VERSION};
+use crate::shim::protocol::{ContainerRecord, Reply};
 use crate::spec::{PodSpec, PodUid, convert};
 
 /// Finds all pods of a former agent, and clears away what belongs to none.
@@ -27,7 +28,8 @@ pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
             .and_then(|bytes| convert::admitted(&bytes).ok());
         match spec {
             Some(spec) => {
-                found.push(recover_pod(hands, Arc::new(spec)).await);
+                // All at once: one stuck shim must not hold up the others.
+                found.push(super::task(recover_pod(hands.clone(), Arc::new(spec))));
                 known.insert(uid);
             }
             // Without its manifest (killed while it was written) the pod has not started yet: begin anew.
@@ -45,7 +47,11 @@ pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
     for uid in stray {
         discard(hands, &uid).await;
     }
-    found
+    let mut recovered = Vec::new();
+    for pod in found {
+        recovered.push(pod.await);
+    }
+    recovered
 }
 
 async fn discard(hands: &Hands, uid: &PodUid) {
@@ -72,11 +78,11 @@ async fn discard(hands: &Hands, uid: &PodUid) {
     }
 }
 
-async fn recover_pod(hands: &Hands, spec: Arc<PodSpec>) -> Recovered {
+async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
     let layout = &hands.config.layout;
     let run = layout.pod_run(&spec.uid);
     let mut records = read_records(&run.records());
-    let sandbox = match greet(hands, &spec.uid).await {
+    let sandbox = match greet(&hands, &spec.uid).await {
         Some(live) => {
             // A shim knows only the runs it started itself. What ran under one before it has ended.
             for record in records.values_mut() {
@@ -132,13 +138,7 @@ async fn greet(hands: &Hands, uid: &PodUid) -> Option<BTreeMap<String, Container
         bounded(1).1,
     );
     super::spawn(listener);
-    match client
-        .request(&Request::Hello {
-            version: VERSION,
-            subscribe: true,
-        })
-        .await
-    {
+    match client.hello().await {
         Ok(Reply::Hello {
             pid, containers, ..
         }) => {
@@ -205,5 +205,23 @@ pub(super) fn folder_names(path: &Path) -> Vec<PodUid> {
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .filter_map(|entry| Some(PodUid::from(entry.file_name().to_str()?)))
+        .collect()
+}
+
+/// The log folders of a pod whose name is no longer known: `<ns>_<name>_<uid>`.
+pub(super) fn log_folders(layout: &Layout, uid: &PodUid) -> Vec<PathBuf> {
+    let ending = format!("_{uid}");
+    let entries = fs::read_dir(&layout.log_dir)
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.ends_with(&ending))
+        })
+        .map(|entry| entry.path())
         .collect()
 }

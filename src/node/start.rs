@@ -313,7 +313,12 @@ fn inherited(
 }
 
 fn write_sources(sources_file: &Path, sources: &BTreeMap<PodUid, PathBuf>) {
-    let bytes = serde_json::to_vec(sources).expect("plain data");
+    // A name that is not UTF-8 is found again only by its like, which costs a broken edit its grace, no more.
+    let readable: BTreeMap<&PodUid, String> = sources
+        .iter()
+        .map(|(uid, path)| (uid, path.to_string_lossy().into_owned()))
+        .collect();
+    let bytes = serde_json::to_vec(&readable).expect("plain data");
     if let Err(error) = file::replace(sources_file, &bytes, 0o600, Durability::Process) {
         tracing::warn!(
             "could not write `{}`: {error}, going on",

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use inotify::{EventMask, Inotify, WatchMask};
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask};
 use smol::Async;
 
 /// Changes below one directory, or of one file.
@@ -15,7 +15,7 @@ pub(super) struct Watch {
     target: PathBuf,
     inotify: Inotify,
     readiness: Async<OwnedFd>,
-    watching: bool,
+    watching: Option<WatchDescriptor>,
 }
 
 impl Watch {
@@ -27,7 +27,7 @@ impl Watch {
             target: target.to_owned(),
             inotify,
             readiness,
-            watching: false,
+            watching: None,
         };
         watch.ensure();
         Ok(watch)
@@ -35,7 +35,7 @@ impl Watch {
 
     /// Watches the target if it is there.
     pub(super) fn ensure(&mut self) {
-        if self.watching {
+        if self.watching.is_some() {
             return;
         }
         let mask = WatchMask::CLOSE_WRITE
@@ -46,7 +46,7 @@ impl Watch {
             | WatchMask::DELETE
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF;
-        self.watching = self.inotify.watches().add(&self.target, mask).is_ok();
+        self.watching = self.inotify.watches().add(&self.target, mask).ok();
     }
 
     /// Waits for a change, at most `patience`. Returns the files that are now complete.
@@ -59,7 +59,7 @@ impl Watch {
         if !smol::future::or(changed, timeout).await {
             return BTreeSet::new();
         }
-        let mut closed = BTreeSet::new();
+        let (mut closed, mut lost) = (BTreeSet::new(), false);
         let mut buffer = [0; 4096];
         while let Ok(events) = self.inotify.read_events(&mut buffer) {
             for event in events {
@@ -71,13 +71,15 @@ impl Watch {
                             .map_or_else(|| self.target.clone(), |name| self.target.join(name)),
                     );
                 }
-                if event
-                    .mask
-                    .intersects(EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED)
-                {
-                    self.watching = false;
+                let gone = EventMask::DELETE_SELF | EventMask::MOVE_SELF | EventMask::IGNORED;
+                if event.mask.intersects(gone) {
+                    lost = true;
                 }
             }
+        }
+        // A moved directory would go on telling of files that are no manifests any more.
+        if let Some(old) = self.watching.take_if(|_| lost) {
+            let _ = self.inotify.watches().remove(old);
         }
         closed
     }

@@ -164,6 +164,46 @@ impl Agent {
         self.launch();
     }
 
+    /// Kills everything and empties what lies on tmpfs, as a reboot would.
+    pub fn power_cut(&self) {
+        self.signal(nix::sys::signal::Signal::SIGKILL);
+        self.wait();
+        self.kill_pods();
+        let run = self.root.join("run");
+        let _ = nix::mount::umount2(&run.join("pods"), nix::mount::MntFlags::MNT_DETACH);
+        fs::remove_dir_all(run).expect("removed");
+    }
+
+    /// Kills everything in the agent's cgroups and removes them.
+    fn kill_pods(&self) {
+        let folders = cgroup_folders(&self.cgroup);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let processes: Vec<i32> = folders
+                .iter()
+                .filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok())
+                .flat_map(|text| {
+                    text.lines()
+                        .filter_map(|line| line.parse().ok())
+                        .collect::<Vec<i32>>()
+                })
+                .collect();
+            for pid in &processes {
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(*pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
+            }
+            if processes.is_empty() || Instant::now() > deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2)); // v1 has no event for an empty cgroup.
+        }
+        for folder in folders.iter().rev() {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.root.join("run/coracle.sock")
     }
@@ -350,32 +390,7 @@ impl Drop for Agent {
             let _ = child.kill();
             let _ = child.wait();
         }
-        let folders = cgroup_folders(&self.cgroup);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            let processes: Vec<i32> = folders
-                .iter()
-                .filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok())
-                .flat_map(|text| {
-                    text.lines()
-                        .filter_map(|line| line.parse().ok())
-                        .collect::<Vec<i32>>()
-                })
-                .collect();
-            for pid in &processes {
-                let _ = nix::sys::signal::kill(
-                    nix::unistd::Pid::from_raw(*pid),
-                    nix::sys::signal::Signal::SIGKILL,
-                );
-            }
-            if processes.is_empty() || Instant::now() > deadline {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2)); // v1 has no event for an empty cgroup.
-        }
-        for folder in folders.iter().rev() {
-            let _ = fs::remove_dir(folder);
-        }
+        self.kill_pods();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mut targets: Vec<&str> = mounts
             .lines()

@@ -12,12 +12,15 @@ use smol::channel::{Sender, bounded};
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::SandboxError;
-use crate::shim::protocol::{MAX_FRAME, Message, Reply, Request};
+use crate::shim::protocol::{MAX_FRAME, Message, Reply, Request, VERSION};
 use crate::spec::Exit;
 use crate::sys::unix_socket;
 
 /// libcontainer has no timeouts: a shim that does not answer for so long is taken for dead.
 pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The same for the greeting: the agent's start waits for it.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 
 /// An exit as the shim told it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +70,23 @@ impl ShimClient {
 
     /// Sends a request and waits for its answer.
     pub async fn request(&self, request: &Request) -> Result<Reply, SandboxError> {
+        self.request_within(request, REQUEST_PATIENCE).await
+    }
+
+    /// Greets the shim. One that is alive is at most in the middle of starting a container.
+    pub async fn hello(&self) -> Result<Reply, SandboxError> {
+        let hello = Request::Hello {
+            version: VERSION,
+            subscribe: true,
+        };
+        self.request_within(&hello, HELLO_PATIENCE).await
+    }
+
+    async fn request_within(
+        &self,
+        request: &Request,
+        patience: Duration,
+    ) -> Result<Reply, SandboxError> {
         let answer = async {
             let (sender, receiver) = bounded(1);
             {
@@ -93,15 +113,15 @@ impl ShimClient {
             }
             receiver.recv().await.map_err(|_| gone())
         };
-        let patience = async {
-            smol::Timer::after(REQUEST_PATIENCE).await;
-            let source = io::Error::new(io::ErrorKind::TimedOut, "no answer within a minute");
+        let given_up = async {
+            smol::Timer::after(patience).await;
+            let source = io::Error::new(io::ErrorKind::TimedOut, "it does not answer");
             Err(SandboxError::Shim {
                 action: "hear from",
                 source,
             })
         };
-        smol::future::or(answer, patience).await
+        smol::future::or(answer, given_up).await
     }
 
     /// Hands on answers and exits until the shim is gone.
