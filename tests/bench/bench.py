@@ -3,7 +3,7 @@
 
     tests/bench/run [--pods 50] [--rounds 15]
 
-Times come from the pods themselves (a busybox container writes its own CLOCK_BOOTTIME), so that no polling is
+Times come from the pods themselves (a busybox container makes a file, which the kernel stamps), so that no polling is
 measured. Figures are for comparison within one run on one machine; nothing here passes or fails.
 """
 
@@ -85,16 +85,6 @@ class Agent:
                     "volumeMounts": [{"name": "out", "mountPath": "/out"}]}],
             }})
 
-    def wait_lines(self, name, count, patience=60):
-        path = self.dir / "out" / name
-        deadline = time.monotonic() + patience
-        while time.monotonic() < deadline:
-            lines = path.read_text().splitlines() if path.exists() else []
-            if len(lines) >= count:
-                return [float(line) for line in lines]
-            time.sleep(0.002)
-        sys.exit(f"error: `{name}` did not get there\n{(self.dir / 'agent.log').read_text()}")
-
     def wait_empty(self):
         while json.loads(self.cli("get", "pods", "-A", "-o", "json"))["items"]:
             time.sleep(0.05)
@@ -146,13 +136,8 @@ def cpu_and_writes(pids):
     return cpu / os.sysconf("SC_CLK_TCK"), written
 
 
-UPTIME = "cut -d' ' -f1 /proc/uptime"
-# /proc/uptime has hundredths only; `adjtimex`-free busybox has no finer clock, so the process' own start time in
-# clock ticks is no better. The file's modification time, which the kernel stamps, is.
-
-
 def stamp(agent, name):
-    """When the container made its first file, on CLOCK_BOOTTIME."""
+    """When the container made its file, on CLOCK_BOOTTIME: the kernel's own time stamp, nothing is polled."""
     wall = (agent.dir / "out" / name).stat().st_mtime_ns / 1e9
     return wall - (time.time() - boottime())
 
