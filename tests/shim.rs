@@ -178,6 +178,63 @@ fn the_container_is_filtered_and_its_signals_are_clean() {
 }
 
 #[test]
+fn the_filter_sees_through_upper_bits_and_denies_only_what_it_knows() {
+    let mut world = World::new();
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <errno.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        #include <sys/syscall.h>
+        static void show(const char *name, long result) {
+            printf("%s %s\n", name, result >= 0 ? "ok" : errno == EPERM ? "EPERM" : errno == ENOSYS ? "ENOSYS" : "other");
+        }
+        int main(void) {
+            show("unix", syscall(SYS_socket, 1L, 1L, 0L));
+            show("vsock", syscall(SYS_socket, 40L, 1L, 0L));
+            show("vsock with upper bits", syscall(SYS_socket, 0x100000028L, 1L, 0L));
+            show("unix with upper bits", syscall(SYS_socket, 0x100000001L, 1L, 0L));
+            show("family 47", syscall(SYS_socket, 47L, 1L, 0L));
+            show("keyctl", syscall(SYS_keyctl, 0L, -3L, 0L));
+            show("mount", syscall(SYS_mount, 0L, 0L, 0L, 0L, 0L));
+            show("unshare", syscall(SYS_unshare, 0x10000000L));
+            show("clone namespaces", syscall(SYS_clone, 0x30000011L, 0L, 0L, 0L, 0L));
+            show("clone3", syscall(435L, 0L, 0L));
+            show("newer than all", syscall(9999L));
+            long child = syscall(SYS_clone, 17L, 0L, 0L, 0L, 0L);
+            if (child == 0) _exit(0);
+            show("clone", child);
+            show("personality", syscall(SYS_personality, 0xffffffffL));
+            return 0;
+        }"#;
+    world.compile("calls", source);
+    let expected = [
+        "unix ok",
+        "vsock EPERM",
+        "vsock with upper bits EPERM",
+        "unix with upper bits EPERM",
+        "family 47 EPERM",
+        "keyctl EPERM",
+        "mount EPERM",
+        "unshare EPERM",
+        "clone namespaces EPERM",
+        "clone3 ENOSYS",
+        "newer than all ENOSYS",
+        "clone ok",
+        "personality ok",
+    ];
+    let request = world.request("c", 0, &["calls"], |_| {});
+    assert_eq!(world.run(request).code, 0);
+    let log = world.log("c");
+    let found: Vec<_> = log
+        .iter()
+        .filter_map(|l| l.strip_prefix("stdout F "))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn a_program_that_is_not_there_fails_in_words_and_leaks_nothing() {
     let mut world = World::new();
     let record = world.start("c", &["sleep", "1000"]);

@@ -240,6 +240,18 @@ impl World {
         }
     }
 
+    /// Makes a static program of C source in the layer of all containers.
+    pub(crate) fn compile(&self, name: &str, source: &str) {
+        let file = self.dir.join(format!("{name}.c"));
+        fs::write(&file, source).unwrap();
+        let done = Command::new("cc")
+            .args(["-static", "-O1", "-w", "-o"])
+            .arg(self.dir.join("layer/bin").join(name))
+            .arg(&file)
+            .status();
+        assert!(done.unwrap().success(), "needs gcc and libc6-dev");
+    }
+
     /// The contents of a container's log, without stamps.
     pub(crate) fn log(&self, container: &str) -> Vec<String> {
         let path = self.dir.join(container).join("logs/0.log");
