@@ -617,6 +617,20 @@ fn a_container_with_a_terminal_logs_what_it_shows() {
 }
 
 #[test]
+fn a_terminal_belongs_to_the_containers_user() {
+    let mut world = World::new();
+    let script = "echo by name > /dev/stdout && echo to tty > /dev/tty";
+    let request = world.request("c", 0, &["sh", "-c", script], |config| {
+        config["process"]["terminal"] = json!(true);
+        config["process"]["user"] = json!({ "uid": 1000, "gid": 1000 });
+    });
+    let exit = world.run(request);
+    let log = world.log("c").join("\n");
+    assert_eq!(exit.code, 0, "{log}");
+    assert!(log.contains("by name") && log.contains("to tty"), "{log}");
+}
+
+#[test]
 fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);
