@@ -631,6 +631,41 @@ fn a_terminal_belongs_to_the_containers_user() {
 }
 
 #[test]
+fn a_pod_has_a_session_keyring_of_its_own() {
+    let source = r#"
+        #include <stdio.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int main(void) {
+            printf("%ld\n", syscall(SYS_keyctl, 0L, -3L, 0L));
+            return 0;
+        }"#;
+    let unfiltered = |config: &mut serde_json::Value| config["linux"]["seccomp"] = json!(null);
+    let mut keyrings = Vec::new();
+    let mut worlds = [World::new(), World::new()];
+    for world in &mut worlds {
+        world.compile("keyring", source);
+        let script = "keyring; sleep 1000";
+        let request = world.request("c", 0, &["sh", "-c", script], unfiltered);
+        world.begin(request);
+        world.await_line("c", "stdout F ");
+        let first = world.log("c")[0].replace("stdout F ", "");
+        let (code, of_program) = world.exec(&["keyring"]);
+        assert_eq!((code, of_program.trim()), (0, first.as_str()));
+        keyrings.push(first);
+    }
+    let own = std::process::Command::new(worlds[0].dir.join("layer/bin/keyring")).output();
+    keyrings.push(
+        String::from_utf8(own.unwrap().stdout)
+            .unwrap()
+            .trim()
+            .to_owned(),
+    );
+    let different: std::collections::BTreeSet<_> = keyrings.iter().collect();
+    assert_eq!(different.len(), 3, "{keyrings:?}");
+}
+
+#[test]
 fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);
