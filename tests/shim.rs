@@ -666,6 +666,51 @@ fn a_pod_has_a_session_keyring_of_its_own() {
 }
 
 #[test]
+fn a_container_may_use_neither_tunnels_nor_the_nodes_console() {
+    let mut world = World::new();
+    let folder = |world: &World, container: &str| {
+        let group = format!("{}/{container}", world.group);
+        let mut folders = world.hierarchies.iter().map(|h| h.folder(&group));
+        folders.find(|folder| folder.join("devices.list").exists())
+    };
+    for (name, allow) in [("c", false), ("d", true)] {
+        let request = world.request(name, 0, &["sleep", "1000"], |config| {
+            let rules = json!([{ "allow": allow, "access": "rwm" }]);
+            config["linux"]["resources"] = json!({ "devices": rules });
+        });
+        world.begin(request);
+        let Some(folder) = folder(&world, name) else {
+            show("cgroup v1 has no devices here: nothing to test");
+            return;
+        };
+        let list = fs::read_to_string(folder.join("devices.list")).unwrap();
+        let denied = !list.contains("c 10:200") && !list.contains("c 5:1 ");
+        let everything = list.contains("a *:* rwm");
+        assert_eq!(
+            (denied && !everything, everything),
+            (!allow, allow),
+            "{list}"
+        );
+        assert!(allow || list.contains("c 1:3 rwm"), "{list}");
+    }
+}
+
+#[test]
+fn folders_of_device_nodes_are_not_writable_for_everybody() {
+    let mut world = World::new();
+    let script = "stat -c %a /dev/net /dev/a /dev/a/b /dev/net/tun";
+    let request = world.request("c", 0, &["sh", "-c", script], |config| {
+        let device = |path| {
+            json!({ "path": path, "type": "c", "major": 10, "minor": 200, "fileMode": 0o666 })
+        };
+        config["linux"]["devices"] = json!([device("/dev/net/tun"), device("/dev/a/b/c")]);
+    });
+    assert_eq!(world.run(request).code, 0, "{:?}", world.log("c"));
+    let modes = ["755", "755", "755", "666"].map(|mode| format!("stdout F {mode}"));
+    assert_eq!(world.log("c"), modes);
+}
+
+#[test]
 fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);

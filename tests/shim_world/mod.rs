@@ -27,8 +27,8 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct World {
     pub(crate) dir: PathBuf,
     pub(crate) run_dir: PathBuf,
-    group: String,
-    hierarchies: Vec<Hierarchy>,
+    pub(crate) group: String,
+    pub(crate) hierarchies: Vec<Hierarchy>,
     pub(crate) shim: Child,
     pub(crate) client: Client,
 }
@@ -420,7 +420,7 @@ fn make_layer(layer: &Path) {
     }
     fs::copy(busybox, layer.join("bin/busybox")).unwrap();
     let applets = "sh cat echo sleep ls grep kill tty id true false stty hostname ip dd yes head seq printf mkdir \
-        sysctl readlink touch pwd env mount test";
+        sysctl readlink touch pwd env mount test stat";
     for applet in applets.split_whitespace() {
         symlink("busybox", layer.join("bin").join(applet)).unwrap();
     }
