@@ -711,6 +711,55 @@ fn folders_of_device_nodes_are_not_writable_for_everybody() {
 }
 
 #[test]
+fn a_frozen_container_does_not_hold_up_its_pod() {
+    let mut world = World::new();
+    let record = world.start("c", &["sleep", "1000"]);
+    let script = "while true; do echo tick; sleep 0.05; done";
+    let ticker = world.start("d", &["sh", "-c", script]);
+    let group = format!("{}/c", world.group);
+    let mut states = world
+        .hierarchies
+        .iter()
+        .map(|h| h.folder(&group).join("freezer.state"));
+    let Some(state) = states.find(|state| state.exists()) else {
+        show("cgroup v1 has no freezer here: nothing to test");
+        return;
+    };
+    let frozen = Thaw(state);
+    fs::write(&frozen.0, "FROZEN").unwrap();
+    let null = fs::File::open("/dev/null").unwrap();
+    let mut client = world.connect();
+    let fds = [null.as_fd(), null.as_fd(), null.as_fd()];
+    client.send(&exec_request(&["true"], false), &fds).unwrap();
+    match client.receive().unwrap() {
+        Message::Reply(Reply::Failed { step, message }) => {
+            assert_eq!(step, FailedStep::Create);
+            assert!(message.contains("frozen"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let before = world.log("d").len();
+    until("the neighbour's log goes on", || {
+        (world.log("d").len() > before).then_some(())
+    });
+    drop(frozen);
+    let left = [record.pid.to_string(), ticker.pid.to_string()];
+    until("the courier is gone", || {
+        (world.children() == left).then_some(())
+    });
+    assert_eq!(world.exec(&["true"]), (0, String::new()));
+}
+
+/// Thaws at its end: nothing frozen can be killed.
+struct Thaw(std::path::PathBuf);
+
+impl Drop for Thaw {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.0, "THAWED");
+    }
+}
+
+#[test]
 fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);
