@@ -39,7 +39,7 @@ pub(super) fn deny_devices(
     group: &str,
     resources: &BundleResources,
 ) -> Result<(), ShimError> {
-    if !resources.devices.first().is_some_and(|rule| !rule.allow) {
+    if resources.devices.first().is_none_or(|rule| rule.allow) {
         return Ok(());
     }
     for hierarchy in hierarchies.iter().filter(|hierarchy| !hierarchy.v2) {
