@@ -20,7 +20,7 @@ pub(crate) const MAX_RECORD: u64 = 64 * 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogFile {
     pub(crate) path: PathBuf,
-    /// Rotation time as in its name; empty for the current file.
+    /// Rotation time as in its name, and a number within the second; empty for the current file.
     pub(crate) rotated: String,
     pub(crate) gzip: bool,
 }

@@ -103,6 +103,17 @@ fn rotated_and_compressed_files_come_in_order() {
 }
 
 #[test]
+fn several_files_of_one_second_come_in_order() {
+    let dir = Dir::new("second");
+    dir.gzip("0.log.20260101-000010.gz", &lines(0, 10));
+    dir.gzip("0.log.20260101-000010-0001.gz", &lines(10, 10));
+    dir.write("0.log.20260101-000010-0002", &lines(20, 10));
+    dir.write("0.log.20260101-000011", &lines(30, 10));
+    dir.write("0.log", &lines(40, 10));
+    assert_eq!(read(options(&dir.0)), shown(0, 50));
+}
+
+#[test]
 fn a_tail_begins_in_the_right_file() {
     let dir = rotated("tail");
     for n in [0, 1, 9, 10, 11, 20, 25, 29, 30, 99] {

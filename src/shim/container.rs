@@ -21,6 +21,7 @@ use super::log::Log;
 use super::protocol::{ContainerRecord, StartRequest};
 use super::status::{Said, Status};
 use super::streams::Streams;
+use super::tighten::{self, BundleDevice, BundleResources};
 use super::{ShimError, rootfs, setup, warn};
 use crate::layout;
 use crate::spec::{Stamp, Time, Wall};
@@ -63,6 +64,10 @@ pub(super) struct BundleUser {
 struct BundleLinux {
     #[serde(rename = "cgroupsPath")]
     cgroups_path: String,
+    #[serde(default)]
+    resources: BundleResources,
+    #[serde(default)]
+    devices: Vec<BundleDevice>,
 }
 
 /// Both clocks now.
@@ -141,7 +146,11 @@ impl Place<'_> {
             Err(error) => return Err(explain(status.read(), error)),
         };
         let pid = engine.pid().map_or(0, |pid| pid.as_raw());
-        let launched = self.begin(request, &mut engine, status, streams);
+        let linux = &bundle.linux;
+        let launched =
+            tighten::deny_devices(self.hierarchies, &linux.cgroups_path, &linux.resources)
+                .and_then(|()| tighten::close_device_folders(pid, &linux.devices))
+                .and_then(|()| self.begin(request, &mut engine, status, streams));
         if launched.is_err() {
             end(pid);
         }

@@ -32,6 +32,9 @@ use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::process::{self, Fork};
 use crate::sys::{fdpass, pty, signals};
 
+/// A program that has not begun by then never will: its container's cgroup is frozen, or a disk hangs.
+const PATIENCE_MS: u64 = 10_000;
+
 /// A running program.
 #[derive(Debug)]
 pub(super) struct Started {
@@ -73,7 +76,10 @@ pub(super) fn start(
         }
         Fork::Parent(courier) => {
             drop(job);
-            let said = status.read();
+            let said = status.read_within(PATIENCE_MS);
+            if said.late {
+                return Err(give_up(courier, said.pid));
+            }
             while waitpid(Pid::from_raw(courier), None) == Err(nix::Error::EINTR) {}
             let failed = said
                 .run
@@ -96,6 +102,17 @@ pub(super) fn start(
             }
         }
     }
+}
+
+/// Kills courier and program without waiting for them: who is frozen dies when it thaws, and is reaped as all others.
+fn give_up(courier: i32, program: Option<i32>) -> ShimError {
+    for pid in program.into_iter().chain([courier]) {
+        let _ = process::kill(pid, libc::SIGKILL);
+    }
+    ShimError::Create(format!(
+        "the program did not begin within {} s: is the container frozen?",
+        PATIENCE_MS / 1000
+    ))
 }
 
 fn receive_terminal(socket: BorrowedFd<'_>, tty: bool) -> Result<Option<OwnedFd>, ShimError> {

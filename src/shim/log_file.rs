@@ -22,8 +22,8 @@ pub(super) struct LogFile {
     lost: Option<(u64, io::Error)>,
     /// The last write stopped within a line.
     torn: bool,
-    /// Second of the last rotation: names have seconds, so there is at most one a second.
-    rotated: i64,
+    /// Second in which rotating failed last: tried and told once a second.
+    failed: i64,
     compressor: Option<i32>,
 }
 
@@ -38,7 +38,7 @@ impl LogFile {
             size: 0,
             lost: None,
             torn: false,
-            rotated: 0,
+            failed: 0,
             compressor: None,
         }
     }
@@ -178,11 +178,11 @@ impl LogFile {
     fn rotate(&mut self, more: u64) {
         let (now, _) = clock::wall_ns();
         let full = self.max_bytes > 0 && self.size > 0 && self.size + more > self.max_bytes;
-        if !full || now == self.rotated || self.file.is_none() {
+        if !full || now == self.failed || self.file.is_none() {
             return;
         }
-        self.rotated = now;
         if let Err(error) = rotate::rename(&self.path, now) {
+            self.failed = now;
             warn(format_args!(
                 "could not rotate log `{}`: {error}, ignoring",
                 self.path.display()

@@ -2,7 +2,7 @@
 //! containers, the reader of their output, and the only code that calls libcontainer.
 //!
 //! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
-//! and reaps; [`container`] starts a container ([`rootfs`], [`streams`], [`executor`], [`status`]), [`exec`] a program in one;
+//! and reaps; [`container`] starts a container ([`rootfs`], [`streams`], [`executor`], [`status`], [`tighten`]), [`exec`] a program in one;
 //! [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
 //! the agent.
 //!
@@ -29,6 +29,7 @@ mod setup;
 mod stamp;
 mod status;
 mod streams;
+mod tighten;
 
 use std::path::Path;
 

@@ -1,5 +1,6 @@
 //! Which old logs stay? `<n>.log` is current, `<n>.log.<YYYYMMDD-HHMMSS>` the newest before it, and older ones end in
-//! `.gz`, compressed by a child at the lowest priority: beside a `.tmp`, then renamed.
+//! `.gz`, compressed by a child at the lowest priority: beside a `.tmp`, then renamed. Further ones of the same second
+//! are `<n>.log.<YYYYMMDD-HHMMSS>-0001` and so on.
 
 use std::fs;
 use std::io;
@@ -11,11 +12,28 @@ use crate::sys::process::{self, Fork};
 /// Moves the current log away under the name of second `now`.
 pub(super) fn rename(current: &Path, now: i64) -> io::Result<()> {
     let [year, month, day, hour, minute, second] = civil(now);
-    let mut target = current.as_os_str().to_owned();
-    target.push(format!(
-        ".{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}"
-    ));
+    let base = with_suffix(
+        current,
+        &format!(".{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}"),
+    );
+    let newest = siblings(current)?
+        .iter()
+        .filter_map(|path| number_after(path, &base))
+        .max();
+    let target = match newest {
+        Some(number) => with_suffix(&base, &format!("-{:04}", number + 1)),
+        None => base,
+    };
     fs::rename(current, target)
+}
+
+/// The which-th of its second an old log is; `None` if it is not of the second of `base`.
+fn number_after(path: &Path, base: &Path) -> Option<u32> {
+    let stem = stem(path).to_string_lossy().into_owned();
+    match stem.strip_prefix(&*base.to_string_lossy())? {
+        "" => Some(0),
+        rest => rest.strip_prefix('-')?.parse().ok(),
+    }
 }
 
 /// Removes what a crashed compressor left (unless one is at `work`), plain files that have a compressed twin, and the
@@ -89,11 +107,11 @@ fn write_compressed(path: &Path, temporary: &Path) -> io::Result<()> {
     encoder.finish().map(drop)
 }
 
-/// Old logs, oldest first: the stamp in the name sorts like the time.
+/// Old logs, oldest first: stamp and number in the name sort like the time, without what compressing adds.
 fn rotated(current: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = siblings(current)?;
     found.retain(|path| !ends_with(path, ".tmp"));
-    found.sort();
+    found.sort_by_key(|path| stem(path));
     Ok(found)
 }
 
@@ -110,6 +128,14 @@ fn siblings(current: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
+/// The name an old log had at first.
+fn stem(path: &Path) -> PathBuf {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("gz" | "tmp") => path.with_extension(""),
+        _ => path.to_owned(),
+    }
+}
+
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -124,10 +150,46 @@ fn ends_with(path: &Path, suffix: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn folder(name: &str) -> PathBuf {
+        let name = format!("coracle-rotate-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    #[test]
+    fn logs_of_one_second_are_numbered_and_sort_by_age() {
+        let folder = folder("second");
+        let current = folder.join("0.log");
+        let now = 1_767_225_600;
+        for round in 0..12 {
+            fs::write(&current, round.to_string()).unwrap();
+            rename(&current, now + i64::from(round == 11)).unwrap();
+            if round == 0 {
+                let first = folder.join("0.log.20260101-000000");
+                fs::rename(&first, with_suffix(&first, ".gz")).unwrap();
+            }
+        }
+        let texts = |files: &[PathBuf]| -> Vec<u32> {
+            let text = |path| fs::read_to_string(path).unwrap().parse().unwrap();
+            files.iter().map(text).collect()
+        };
+        let found = rotated(&current).unwrap();
+        assert_eq!(texts(&found), (0..12).collect::<Vec<_>>());
+        prune(&current, 4, false).unwrap();
+        fs::write(&current, "12").unwrap();
+        rename(&current, now).unwrap();
+        let found = rotated(&current).unwrap();
+        let last = found.last().unwrap().to_string_lossy().into_owned();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(last.ends_with("20260101-000001"), "{last}");
+        let number = number_after(&found[2], &folder.join("0.log.20260101-000000"));
+        assert_eq!((found.len(), number), (4, Some(11)));
+    }
+
     #[test]
     fn the_newest_logs_stay_and_leftovers_of_a_crash_go() {
-        let folder = std::env::temp_dir().join(format!("coracle-rotate-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = folder("prune");
         let names = [
             "0.log",
             "0.log.20260101-000000.gz",

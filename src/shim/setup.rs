@@ -52,11 +52,24 @@ pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
     // Fails only if the agent already made us a session leader.
     let _ = nix::unistd::setsid();
     process::become_subreaper().map_err(ShimError::system("become a child subreaper"))?;
+    leave_keyring();
     clean_environment();
     std::env::set_current_dir("/").map_err(ShimError::path("enter", Path::new("/")))?;
     enter_namespaces(config)?;
     restore_oom_score();
     Ok(hierarchies)
+}
+
+/// The pod's processes share a keyring of their own, not the agent's or that of a login.
+fn leave_keyring() {
+    match process::join_new_keyring() {
+        Ok(()) => {}
+        // A kernel without keys, or a sandbox without them.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {}
+        Err(error) => warn(format_args!(
+            "could not make a session keyring: {error}, ignoring"
+        )),
+    }
 }
 
 /// libcontainer would pass LISTEN_FDS descriptors on to containers, and refuses to work without PATH.

@@ -5,19 +5,23 @@
 
 use std::fmt::{self, Write as _};
 use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::ShimError;
-use crate::sys::{fdpass, process};
+use crate::sys::{clock, fdpass, process};
 
 /// Most bytes of a line.
 const LONGEST: usize = 1024;
+
+/// Most bytes of all.
+const MOST: usize = 64 * 1024;
 
 /// Where events go now; -1 for nowhere. An atomic and no lock: it is read in forked children.
 static SINK: AtomicI32 = AtomicI32::new(-1);
@@ -41,6 +45,8 @@ pub(super) struct Said {
     pub(super) errno: Option<String>,
     /// A pid.
     pub(super) pid: Option<i32>,
+    /// Somebody held the pipe until the deadline.
+    pub(super) late: bool,
 }
 
 impl Status {
@@ -62,6 +68,41 @@ impl Status {
         self.writer.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
+    /// As [`Status::read`], but stops waiting after so many milliseconds.
+    pub(super) fn read_within(mut self, patience: u64) -> Said {
+        SINK.store(-1, Ordering::Relaxed);
+        self.writer = None;
+        let deadline = clock::boot_ms() + patience;
+        let mut text = Vec::new();
+        let mut late = false;
+        let mut piece = [0; LONGEST];
+        while text.len() < MOST {
+            let left = deadline.saturating_sub(clock::boot_ms());
+            let mut polled = [PollFd::new(self.reader.as_fd(), PollFlags::POLLIN)];
+            match poll(
+                &mut polled,
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX),
+            ) {
+                Ok(0) => {
+                    late = true;
+                    break;
+                }
+                Err(nix::Error::EINTR) => continue,
+                // Reading says what is wrong.
+                Ok(_) | Err(_) => {}
+            }
+            match nix::unistd::read(&self.reader, &mut piece) {
+                Ok(0) => break,
+                Ok(count) => text.extend_from_slice(&piece[..count]),
+                Err(nix::Error::EINTR) => {}
+                // What was read so far is left.
+                Err(_) => break,
+            }
+        }
+        let said = parse(&String::from_utf8_lossy(&text));
+        Said { late, ..said }
+    }
+
     /// Closes the own writing end and reads all that was said.
     pub(super) fn read(mut self) -> Said {
         SINK.store(-1, Ordering::Relaxed);
@@ -69,7 +110,7 @@ impl Status {
         let mut text = Vec::new();
         let mut file = std::fs::File::from(self.reader);
         // An error leaves what was read so far.
-        let _ = file.by_ref().take(64 * 1024).read_to_end(&mut text);
+        let _ = file.by_ref().take(MOST as u64).read_to_end(&mut text);
         parse(&String::from_utf8_lossy(&text))
     }
 }

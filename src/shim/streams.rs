@@ -10,7 +10,7 @@ use nix::fcntl::OFlag;
 use super::ShimError;
 use super::container::BundleUser;
 use super::protocol::StartRequest;
-use crate::sys::fdpass;
+use crate::sys::{fdpass, pty};
 
 /// What the shim keeps: standard output or the terminal, standard error, standard input.
 type Kept = (OwnedFd, Option<OwnedFd>, Option<OwnedFd>);
@@ -27,6 +27,8 @@ pub(super) struct Streams {
 struct Console {
     listener: UnixListener,
     path: PathBuf,
+    /// Whose the terminal is to be.
+    uid: u32,
 }
 
 impl Drop for Console {
@@ -43,7 +45,7 @@ impl Streams {
     ) -> Result<Self, ShimError> {
         if request.tty {
             return Ok(Self {
-                console: Some(Console::listen(run_dir, &request.container)?),
+                console: Some(Console::listen(run_dir, &request.container, user.uid)?),
                 inner: None,
                 outer: None,
             });
@@ -91,7 +93,7 @@ impl Streams {
 }
 
 impl Console {
-    fn listen(run_dir: &Path, container: &str) -> Result<Self, ShimError> {
+    fn listen(run_dir: &Path, container: &str, uid: u32) -> Result<Self, ShimError> {
         let name = format!("{container}.tty");
         let path = run_dir.join(&name);
         let _ = fs::remove_file(&path);
@@ -101,7 +103,11 @@ impl Console {
         let root = Path::new("/");
         std::env::set_current_dir(root).map_err(ShimError::path("enter", root))?;
         let listener = listener.map_err(ShimError::path("bind", &path))?;
-        Ok(Self { listener, path })
+        Ok(Self {
+            listener,
+            path,
+            uid,
+        })
     }
 
     /// The terminal's master, which the container's first process sent while it was created.
@@ -113,6 +119,12 @@ impl Console {
         let master = fds.pop();
         if let Some(master) = &master {
             fdpass::set_nonblocking(master).map_err(failed())?;
+            // Programs open /dev/stdout and /dev/tty by name, as their own user.
+            pty::slave(master.as_fd())
+                .and_then(|slave| std::os::unix::fs::fchown(slave, Some(self.uid), None))
+                .map_err(ShimError::system(
+                    "give the terminal to the container's user",
+                ))?;
         }
         Ok(master)
     }

@@ -22,7 +22,7 @@ pub fn place(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Opens `path` as a place with `root` as its `/`: symlinks and `..` stay inside.
-fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+pub fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let how = openat::How {
         flags: OFlag::O_PATH,
         mode: Mode::empty(),

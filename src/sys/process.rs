@@ -99,6 +99,17 @@ fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
     }
 }
 
+/// Leaves the session keyring of whoever started us for a new, empty one that children inherit.
+pub fn join_new_keyring() -> io::Result<()> {
+    // KEYCTL_JOIN_SESSION_KEYRING; all of keyctl's arguments are as wide as a register.
+    let (join, no_name): (libc::c_long, libc::c_long) = (1, 0);
+    // SAFETY: a null name asks for an anonymous keyring; nothing is read or written through it.
+    match unsafe { libc::syscall(libc::SYS_keyctl, join, no_name) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Gives memory that is not in use back to the system: freed heap, and what the stack once needed.
 pub fn trim_memory() {
     #[cfg(target_env = "gnu")]

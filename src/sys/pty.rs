@@ -18,6 +18,12 @@ pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
     if unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCSPTLCK, &unlock) } < 0 {
         return Err(io::Error::last_os_error());
     }
+    let slave = slave(master.as_fd())?;
+    Ok((master, slave))
+}
+
+/// The other side of a terminal, unlocked already.
+pub fn slave(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // By ioctl and not by path: what lies at /dev/pts in a container is not to be trusted.
     // SAFETY: TIOCGPTPEER takes open flags by value and returns a new descriptor.
     let slave = unsafe {
@@ -31,7 +37,7 @@ pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel just made this descriptor for us.
-    Ok((master, unsafe { OwnedFd::from_raw_fd(slave) }))
+    Ok(unsafe { OwnedFd::from_raw_fd(slave) })
 }
 
 /// Columns and rows of a terminal; `None` if `fd` is none.

@@ -27,8 +27,8 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 pub(crate) struct World {
     pub(crate) dir: PathBuf,
     pub(crate) run_dir: PathBuf,
-    group: String,
-    hierarchies: Vec<Hierarchy>,
+    pub(crate) group: String,
+    pub(crate) hierarchies: Vec<Hierarchy>,
     pub(crate) shim: Child,
     pub(crate) client: Client,
 }
@@ -240,6 +240,18 @@ impl World {
         }
     }
 
+    /// Makes a static program of C source in the layer of all containers.
+    pub(crate) fn compile(&self, name: &str, source: &str) {
+        let file = self.dir.join(format!("{name}.c"));
+        fs::write(&file, source).unwrap();
+        let done = Command::new("cc")
+            .args(["-static", "-O1", "-w", "-o"])
+            .arg(self.dir.join("layer/bin").join(name))
+            .arg(&file)
+            .status();
+        assert!(done.unwrap().success(), "needs gcc and libc6-dev");
+    }
+
     /// The contents of a container's log, without stamps.
     pub(crate) fn log(&self, container: &str) -> Vec<String> {
         let path = self.dir.join(container).join("logs/0.log");
@@ -408,7 +420,7 @@ fn make_layer(layer: &Path) {
     }
     fs::copy(busybox, layer.join("bin/busybox")).unwrap();
     let applets = "sh cat echo sleep ls grep kill tty id true false stty hostname ip dd yes head seq printf mkdir \
-        sysctl readlink touch pwd env mount test";
+        sysctl readlink touch pwd env mount test stat";
     for applet in applets.split_whitespace() {
         symlink("busybox", layer.join("bin").join(applet)).unwrap();
     }

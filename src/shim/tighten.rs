@@ -1,0 +1,90 @@
+//! What does libcontainer leave wider open than other engines, and how is it closed between create and start?
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::ShimError;
+use crate::sys::beneath;
+use crate::sys::cgroup::Hierarchy;
+
+/// Allowed by libcontainer to everybody: making network tunnels, and the node's own console.
+const DENIED: [&str; 2] = ["c 10:200 rwm", "c 5:1 rwm"];
+
+/// A device of `config.json`.
+#[derive(Deserialize)]
+pub(super) struct BundleDevice {
+    path: PathBuf,
+}
+
+/// The limits of `config.json`, as far as they matter here.
+#[derive(Deserialize, Default)]
+pub(super) struct BundleResources {
+    #[serde(default)]
+    devices: Vec<BundleDeviceRule>,
+}
+
+#[derive(Deserialize)]
+struct BundleDeviceRule {
+    allow: bool,
+}
+
+/// Takes the devices above from a container whose rules begin with "none". Only cgroup v1 has such rules.
+pub(super) fn deny_devices(
+    hierarchies: &[Hierarchy],
+    group: &str,
+    resources: &BundleResources,
+) -> Result<(), ShimError> {
+    if resources.devices.first().is_none_or(|rule| rule.allow) {
+        return Ok(());
+    }
+    for hierarchy in hierarchies.iter().filter(|hierarchy| !hierarchy.v2) {
+        let path = hierarchy.folder(group).join("devices.deny");
+        if !path.exists() {
+            continue;
+        }
+        for rule in DENIED {
+            fs::write(&path, rule).map_err(ShimError::path("write", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Folders made for device nodes (`/dev/net`) come out writable for everybody, because libcontainer makes them without
+/// a umask: sets them back. `pid` is the container's first process.
+pub(super) fn close_device_folders(pid: i32, devices: &[BundleDevice]) -> Result<(), ShimError> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    for device in devices {
+        let folders = device.path.ancestors().skip(1);
+        for folder in folders.take_while(|folder| *folder != Path::new("/dev")) {
+            match close_folder(&root, folder) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(ShimError::path("restrict", folder)(error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn close_folder(root: &Path, folder: &Path) -> io::Result<()> {
+    let root = beneath::place(root)?;
+    let device = |path: &Path| -> io::Result<_> {
+        let place = beneath::open(root.as_fd(), path)?;
+        let name = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+        let found = fs::metadata(&name)?;
+        Ok((place, name, found))
+    };
+    let (_, _, dev) = device(Path::new("/dev"))?;
+    let (_place, name, found) = device(folder)?;
+    // A volume mounted there keeps the mode it has.
+    if found.dev() == dev.dev() && found.is_dir() && found.mode() & 0o7777 == 0o777 {
+        fs::set_permissions(&name, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
