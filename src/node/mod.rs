@@ -232,7 +232,7 @@ impl Node {
             let left = recover::folder_names(&layout.pods_state_dir());
             for uid in left.into_iter().filter(|uid| !wanted.contains(uid)) {
                 let folder = layout.pod_state(&uid).dir;
-                if let Err(error) = crate::sys::file::remove_tree(&folder) {
+                if let Err(error) = crate::sys::tree::remove(&folder) {
                     tracing::warn!("could not remove `{}`: {error}, ignoring", folder.display());
                 }
             }

@@ -14,5 +14,6 @@ pub mod overlay_check;
 pub mod process;
 pub mod pty;
 pub mod signals;
+pub mod tree;
 pub mod unix_socket;
 pub mod xattr;
