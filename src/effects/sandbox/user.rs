@@ -3,12 +3,11 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
 use crate::spec::{ContainerSpec, PodSpec};
-use crate::sys::openat;
+use crate::sys::openat::{self, Found};
 
 /// Longest passwd or group file that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -159,14 +158,11 @@ fn read_in_image(layers: &[PathBuf], path: &str) -> String {
 
 fn read_in_layer(layer: &Path, path: &str) -> Option<String> {
     let root = File::open(layer).ok()?;
-    let file = File::from(openat::open_in_root(&root, Path::new(path), openat::How::read()).ok()?);
-    let metadata = file.metadata().ok()?;
-    if metadata.file_type().is_char_device() && metadata.rdev() == 0 {
-        return Some(String::new());
-    }
-    if !metadata.is_file() {
-        return None;
-    }
+    let file = match openat::read_regular_in_root(&root, Path::new(path)).ok()? {
+        Found::Regular(file) => file,
+        Found::Whiteout => return Some(String::new()),
+        Found::Other => return None,
+    };
     let mut text = String::new();
     file.take(MAX_FILE).read_to_string(&mut text).ok()?;
     Some(text)
