@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::MultiGzDecoder;
 
 use super::log_line::Record;
+use crate::sys::openat::{self, Found};
 
 /// Read so much at once.
 pub(crate) const BLOCK: usize = 32 * 1024;
@@ -73,6 +74,14 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
         .collect()
 }
 
+/// Opens a log file. A container may be given the folder, so anything but a regular file counts as absent.
+fn open(path: &Path) -> io::Result<File> {
+    match openat::read_regular(path)? {
+        Found::Regular(file) => Ok(file),
+        Found::Whiteout | Found::Other => Err(io::ErrorKind::NotFound.into()),
+    }
+}
+
 /// An open log file, positioned somewhere.
 pub(crate) struct Source {
     pub(crate) inode: u64,
@@ -93,7 +102,7 @@ impl Source {
     /// Opens at `offset` (of the decompressed text).
     pub(crate) fn open(file: &LogFile, offset: u64) -> io::Result<Self> {
         use std::io::Seek as _;
-        let mut raw = File::open(&file.path)?;
+        let mut raw = open(&file.path)?;
         let inode = raw.metadata()?.ino();
         let mut read: Box<dyn Read + Send + Sync> = if file.gzip {
             Box::new(MultiGzDecoder::new(raw))
@@ -137,7 +146,7 @@ pub(crate) fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u64)> {
         let (found, offset) = if file.gzip {
             tail_gzip(file, missing)?
         } else {
-            tail_plain(&File::open(&file.path)?, missing)?
+            tail_plain(&open(&file.path)?, missing)?
         };
         if let Some(offset) = offset {
             return Ok((index, offset));

@@ -236,7 +236,7 @@ impl Node {
                     .into_iter()
                     .chain([layout.pod_state(&uid).dir])
                 {
-                    if let Err(error) = crate::sys::file::remove_tree(&folder) {
+                    if let Err(error) = crate::sys::tree::remove(&folder) {
                         tracing::warn!(
                             "could not remove `{}`: {error}, ignoring",
                             folder.display()

@@ -65,7 +65,7 @@ async fn discard(hands: &Hands, uid: &PodUid) {
         sandboxes.clear(&owned)?;
         let run = layout.pod_run(&owned).dir;
         let _ = crate::sys::mount::unmount_below(&run.join("volumes"));
-        crate::sys::file::remove_tree(&run).map_err(|source| {
+        crate::sys::tree::remove(&run).map_err(|source| {
             crate::effects::sandbox::SandboxError::Access {
                 action: "remove",
                 path: run,

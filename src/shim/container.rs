@@ -26,7 +26,7 @@ use super::{ShimError, rootfs, setup, warn};
 use crate::layout;
 use crate::spec::{Stamp, Time, Wall};
 use crate::sys::cgroup::{self, Hierarchy};
-use crate::sys::{clock, process};
+use crate::sys::{clock, process, tree};
 
 /// What a shim knows of one container: its newest attempt.
 pub(super) struct Container {
@@ -128,12 +128,11 @@ impl Place<'_> {
         cgroup::kill(self.hierarchies, group);
         cgroup::remove(self.hierarchies, group);
         let state = self.states().join(container);
-        match fs::remove_dir_all(&state) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => warn(format_args!(
+        if let Err(error) = tree::remove(&state) {
+            warn(format_args!(
                 "could not remove `{}`: {error}, ignoring",
                 state.display()
-            )),
-            _ => {}
+            ));
         }
     }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,11 +29,15 @@ use super::executor::{self, DEFAULT_PATH};
 use super::protocol::ExecRequest;
 use super::status::{Status, say};
 use crate::sys::cgroup::{self, Hierarchy};
+use crate::sys::openat::{self, Found};
 use crate::sys::process::{self, Fork};
 use crate::sys::{fdpass, pty, signals};
 
 /// A program that has not begun by then never will: its container's cgroup is frozen, or a disk hangs.
 const PATIENCE_MS: u64 = 10_000;
+
+/// Longest passwd file that is read.
+const PASSWD_BYTES: u64 = 1 << 20;
 
 /// A running program.
 #[derive(Debug)]
@@ -361,7 +365,14 @@ fn set_identity(process: &Process, syscall: &dyn Syscall) -> Result<(), String> 
 
 /// The home folder of a user by the container's own `/etc/passwd`.
 fn home_of(uid: u32) -> Option<String> {
-    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    // The container's file: it may be a pipe, a device, or without end.
+    let root = File::open("/").ok()?;
+    let Found::Regular(file) = openat::read_regular_in_root(root, Path::new("etc/passwd")).ok()?
+    else {
+        return None;
+    };
+    let mut text = String::new();
+    file.take(PASSWD_BYTES).read_to_string(&mut text).ok()?;
     let wanted = uid.to_string();
     text.lines().find_map(|line| {
         let mut fields = line.split(':');

@@ -1,6 +1,5 @@
 //! How did a container end? The termination message, and the code people know.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -8,6 +7,7 @@ use nix::sys::wait::WaitStatus;
 
 use super::protocol::StartRequest;
 use crate::layout;
+use crate::sys::openat::{self, Found};
 
 /// Longest termination message in bytes.
 const MESSAGE_BYTES: u64 = 4096;
@@ -47,16 +47,11 @@ pub(super) fn message(request: &StartRequest, code: i32) -> String {
 
 /// The last `limit` bytes of a file. Opened so that a pipe or device in its place cannot make us wait.
 fn tail(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut file = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
-        .open(path)?;
-    let found = file.metadata()?;
-    if !found.is_file() {
+    let Found::Regular(mut file) = openat::read_regular(path)? else {
         return Ok(Vec::new());
-    }
-    file.seek(SeekFrom::Start(found.len().saturating_sub(limit)))?;
+    };
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(limit)))?;
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)

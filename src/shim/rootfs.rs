@@ -13,7 +13,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::ShimError;
 use super::protocol::{StartRequest, SubPath};
-use crate::sys::beneath;
+use crate::sys::{beneath, tree};
 
 /// The mount point in the bundle.
 pub(super) fn mount_point(bundle: &Path) -> PathBuf {
@@ -42,12 +42,7 @@ pub(super) fn remove(request: &StartRequest) -> Result<(), ShimError> {
 }
 
 fn remove_folder(path: &Path) -> Result<(), ShimError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(ShimError::path("remove", path)(error))
-        }
-        _ => Ok(()),
-    }
+    tree::remove(path).map_err(ShimError::path("remove", path))
 }
 
 /// Unmounts all that is mounted at `path`.

@@ -221,6 +221,12 @@ fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> String {
     if parts.is_empty() {
         report.invalid(path, written, "must not be the container's root");
     }
+    // The runtime trusts what it reads there, about itself and about the container.
+    match parts.as_slice() {
+        ["proc"] => report.invalid(path, written, "must not be /proc"),
+        ["proc", ..] => report.invalid(path, written, "must not be below /proc"),
+        _ => {}
+    }
     format!("/{}", parts.join("/"))
 }
 

@@ -52,14 +52,6 @@ pub fn make_dirs(path: &Path, mode: u32) -> io::Result<()> {
         .create(path)
 }
 
-/// Removes a tree; an absent one is fine. Symlinks are removed, not followed.
-pub fn remove_tree(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
-}
-
 /// Removes a file; an absent one is fine.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {

@@ -15,5 +15,6 @@ pub mod own_binary;
 pub mod process;
 pub mod pty;
 pub mod signals;
+pub mod tree;
 pub mod unix_socket;
 pub mod xattr;

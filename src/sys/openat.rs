@@ -1,12 +1,14 @@
 //! How is a path opened that somebody else made up? With `openat2(2)`, which lets the kernel refuse to leave a
 //! directory: no check-then-open race, no string comparison.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, SFlag, fstat};
 
 /// How to open: flags (`O_CLOEXEC` is always added) and the mode of a file made by `O_CREAT`.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +50,50 @@ pub fn open_beneath(dirfd: impl AsFd, path: &Path, how: How) -> io::Result<Owned
 pub fn open_in_root(dirfd: impl AsFd, path: &Path, how: How) -> io::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     open(dirfd, path, how, resolve)
+}
+
+/// What lies at a path somebody else made up.
+#[derive(Debug)]
+pub enum Found {
+    /// A regular file, open for reading.
+    Regular(File),
+    /// An overlay's whiteout: the path is hidden.
+    Whiteout,
+    /// Anything else; it was not opened.
+    Other,
+}
+
+/// Opens `path` as if `dirfd` were `/` if it is a regular file. Nothing else is opened, not even for a moment: a pipe
+/// would make the caller wait, and opening a device may already do something.
+pub fn read_regular_in_root(dirfd: impl AsFd, path: &Path) -> io::Result<Found> {
+    let place = How {
+        flags: OFlag::O_PATH,
+        mode: Mode::empty(),
+    };
+    read_if_regular(open_in_root(dirfd, path, place)?)
+}
+
+/// Opens `path` if it is a regular file, in the same way. Its last component may be no symlink; the folders are trusted.
+pub fn read_regular(path: &Path) -> io::Result<Found> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    read_if_regular(nix::fcntl::open(path, flags, Mode::empty())?)
+}
+
+fn read_if_regular(place: OwnedFd) -> io::Result<Found> {
+    let found = fstat(&place)?;
+    let kind = found.st_mode & SFlag::S_IFMT.bits();
+    if kind == SFlag::S_IFCHR.bits() && found.st_rdev == 0 {
+        return Ok(Found::Whiteout);
+    }
+    if kind != SFlag::S_IFREG.bits() {
+        return Ok(Found::Other);
+    }
+    // The very same file: the link leads to what is open, whatever has its name by now.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
+    Ok(Found::Regular(file))
 }
 
 fn open(dirfd: impl AsFd, path: &Path, how: How, resolve: ResolveFlag) -> io::Result<OwnedFd> {
@@ -98,6 +144,47 @@ mod tests {
         }
         assert!(open_beneath(&fd, Path::new("../x"), How::read()).is_err());
         open_beneath(&fd, Path::new(""), How::dir()).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn only_regular_files_are_opened_and_nothing_makes_us_wait() {
+        use nix::sys::stat::mknod;
+        let dir = std::env::temp_dir().join(format!("coracle-regular-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("folder")).unwrap();
+        fs::write(dir.join("file"), "text").unwrap();
+        std::os::unix::fs::symlink("/file", dir.join("link")).unwrap();
+        std::os::unix::fs::symlink("fifo", dir.join("to-fifo")).unwrap();
+        std::os::unix::fs::symlink("loop", dir.join("loop")).unwrap();
+        nix::unistd::mkfifo(&dir.join("fifo"), Mode::from_bits_truncate(0o600)).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.join("socket")).unwrap();
+        // Whiteouts may be made by anyone, devices by root.
+        let zero = nix::sys::stat::makedev(0, 0);
+        mknod(&dir.join("whiteout"), SFlag::S_IFCHR, Mode::empty(), zero).unwrap();
+        let console = nix::sys::stat::makedev(5, 1);
+        let device = mknod(&dir.join("device"), SFlag::S_IFCHR, Mode::empty(), console).is_ok();
+        let fd = fs::File::open(&dir).unwrap();
+
+        let open = |name: &str| read_regular_in_root(&fd, Path::new(name));
+        for name in ["file", "link"] {
+            let Found::Regular(file) = open(name).unwrap() else {
+                panic!("{name} is a regular file");
+            };
+            assert_eq!(io::read_to_string(file).unwrap(), "text");
+        }
+        for name in ["fifo", "to-fifo", "socket", "folder"] {
+            assert!(matches!(open(name).unwrap(), Found::Other), "{name}");
+            let direct = read_regular(&dir.join(name)).unwrap();
+            assert!(matches!(direct, Found::Other), "{name}");
+        }
+        if device {
+            assert!(matches!(open("device").unwrap(), Found::Other));
+        }
+        assert!(matches!(open("whiteout").unwrap(), Found::Whiteout));
+        assert!(open("loop").is_err() && open("absent").is_err());
+        let through_link = read_regular(&dir.join("link")).unwrap();
+        assert!(matches!(through_link, Found::Other));
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -12,7 +12,7 @@ use nix::unistd::{ForkResult, fork};
 pub fn try_mount(base: &Path) -> io::Result<()> {
     let dir = base.join(format!(".coracle-doctor-{}", std::process::id()));
     let result = prepare(&dir).and_then(|()| in_child(&dir));
-    let removed = std::fs::remove_dir_all(&dir);
+    let removed = super::tree::remove(&dir);
     result.and(removed)
 }
 

@@ -7,13 +7,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
-
 use super::compress::{self, Packing};
 use super::error::{ImageError, io};
 use super::space::Space;
 use super::tar_reader::{Kind, TarReader, broken, is_header};
-use crate::sys::openat::{How, open_in_root};
+use crate::sys::openat::{Found, read_regular_in_root};
 
 /// Longest manifest, index or config.
 pub(crate) const MAX_JSON_BYTES: u64 = 4 << 20;
@@ -111,17 +109,13 @@ impl Archive {
         };
         match self {
             Self::Directory { path, fd } => {
-                let mut how = How::read();
-                how.flags |= OFlag::O_NONBLOCK;
-                let opened = open_in_root(fd, Path::new(name), how);
-                let file = File::from(match opened {
+                let file = match read_regular_in_root(fd, Path::new(name)) {
+                    Ok(Found::Regular(file)) => file,
+                    Ok(Found::Whiteout | Found::Other) => return Err(missing()),
                     Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(missing()),
-                    other => other.map_err(io("open", &path.join(name)))?,
-                });
+                    Err(e) => return Err(io("open", &path.join(name))(e)),
+                };
                 let meta = file.metadata().map_err(io("read", &path.join(name)))?;
-                if !meta.is_file() {
-                    return Err(missing());
-                }
                 let size = meta.len();
                 Ok(Section::new(file, 0, size))
             }

@@ -13,6 +13,7 @@ use super::error::{ImageError, io};
 use super::name;
 use super::preload;
 use super::store::{ImageStore, Record};
+use crate::sys::tree;
 
 /// What [`ImageStore::remove`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -167,10 +168,7 @@ pub(crate) fn remove_leftovers(store: &ImageStore) -> Result<(), ImageError> {
 }
 
 fn remove_tree(path: &Path) -> Result<(), ImageError> {
-    match fs::remove_dir_all(path) {
-        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(io("remove", path)(why)),
-        _ => Ok(()),
-    }
+    tree::remove(path).map_err(io("remove", path))
 }
 
 fn remove_file(path: &Path) -> Result<(), ImageError> {

@@ -59,6 +59,6 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         // What cannot be removed now is removed by the next open.
-        let _ = fs::remove_dir_all(&self.path);
+        let _ = crate::sys::tree::remove(&self.path);
     }
 }

@@ -7,7 +7,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,7 @@ use super::error::ImageError;
 use super::space::Space;
 use super::tar_reader::{Kind, Member, TarReader};
 use crate::sys::openat::{How, open_beneath, open_in_root};
+use crate::sys::tree;
 
 /// Most entries of a layer.
 const MAX_ENTRIES: u64 = 1_000_000;
@@ -223,8 +224,7 @@ impl<'a> Unpacker<'a> {
             if kind == Kind::Directory {
                 return Ok(false);
             }
-            let base = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd()));
-            std::fs::remove_dir_all(base.join(name))?;
+            tree::remove_at(parent.as_fd(), Path::new(name))?;
             // Directories below it are gone, and the cached parent may be one of them.
             self.parent = None;
             self.times.retain(|(other, _)| !other.starts_with(path));

@@ -30,6 +30,7 @@ use crate::layout::Layout;
 use crate::shim::protocol::ShimConfig;
 use crate::spec::PodSpec;
 use crate::sys::file::{self, Durability};
+use crate::sys::tree;
 
 pub use container::{ContainerOrder, PrepareError, start_request};
 pub use environment::NodeFacts;
@@ -147,7 +148,7 @@ impl Sandboxes {
         }
         // Writable layers of runs before (a lost sandbox, a reboot) are of no use any more.
         let layers = state.dir.join("containers");
-        file::remove_tree(&layers).map_err(|source| access("remove", &layers, source))?;
+        tree::remove(&layers).map_err(|source| access("remove", &layers, source))?;
         let finished = run.finished();
         file::remove_file(&finished).map_err(|source| access("remove", &finished, source))?;
         let manifest = serde_json::to_vec(&*spec.manifest).expect("a pod is plain data");

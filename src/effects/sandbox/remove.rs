@@ -7,7 +7,7 @@ use super::{SandboxError, Sandboxes, access};
 use crate::shim::protocol::ContainerRecord;
 use crate::spec::{Exit, PodKey, PodUid, Stamp, Time, Wall};
 use crate::sys::file::Durability;
-use crate::sys::{clock, file, mount};
+use crate::sys::{clock, file, mount, tree};
 
 /// What to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,9 +32,8 @@ impl Sandboxes {
         let run = self.layout().pod_run(uid);
         end_records(&run.records());
         for folder in [run.libcontainer(), run.dir.join("bundles"), run.subpaths()] {
-            result = result.and(
-                file::remove_tree(&folder).map_err(|source| access("remove", &folder, source)),
-            );
+            result = result
+                .and(tree::remove(&folder).map_err(|source| access("remove", &folder, source)));
         }
         for path in [run.shim_socket(), run.shim_config()] {
             result = result
@@ -63,15 +62,13 @@ impl Sandboxes {
             trees.extend([logs, state.dir]);
         }
         if result.is_ok() {
-            for tree in trees {
-                result = result.and(
-                    file::remove_tree(&tree).map_err(|source| access("remove", &tree, source)),
-                );
+            for path in trees {
+                result = result
+                    .and(tree::remove(&path).map_err(|source| access("remove", &path, source)));
             }
         }
         if result.is_ok() && leave == Leave::Nothing {
-            result =
-                file::remove_tree(&run.dir).map_err(|source| access("remove", &run.dir, source));
+            result = tree::remove(&run.dir).map_err(|source| access("remove", &run.dir, source));
         }
         result
     }

@@ -3,12 +3,11 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
 use crate::spec::{ContainerSpec, PodSpec};
-use crate::sys::openat;
+use crate::sys::openat::{self, Found};
 
 /// Longest passwd or group file that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -41,7 +40,7 @@ pub(super) fn resolve(
     let uid = match (wanted.as_str(), &entry) {
         ("", _) => 0,
         (_, Some(entry)) => entry.uid,
-        (text, None) => text.parse().map_err(|_| ConfigError::NoSuchUser {
+        (text, None) => id(text).ok_or_else(|| ConfigError::NoSuchUser {
             user: text.to_owned(),
         })?,
     };
@@ -92,15 +91,28 @@ fn check_non_root(
         container.name
     );
     let refuse = |text: String| Err(ConfigError::Refused(format!("{text} {who}")));
-    match (container.security.run_as_user, image_user) {
+    let image_id = if image_user.is_empty() {
+        Some(0)
+    } else {
+        id(image_user)
+    };
+    match (container.security.run_as_user, image_id) {
         (Some(0), _) => refuse("container's runAsUser breaks non-root policy".into()),
         (Some(_), _) => Ok(()),
-        (None, "" | "0") => refuse("container has runAsNonRoot and image will run as root".into()),
-        (None, user) if user.parse::<u32>().is_ok() => Ok(()),
-        (None, user) => refuse(format!(
-            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
+        (None, Some(0)) => refuse("container has runAsNonRoot and image will run as root".into()),
+        (None, Some(_)) => Ok(()),
+        (None, None) => refuse(format!(
+            "container has runAsNonRoot and image has non-numeric user ({image_user}), cannot verify user is non-root"
         )),
     }
+}
+
+/// The number a text stands for: digits only, so that `+0` is a name, as it is for everybody else. Larger ones than
+/// Kubernetes allows are none: the largest would tell the kernel to leave the id as it is, which is root's.
+fn id(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = digits.then(|| text.parse::<i32>().ok())??;
+    u32::try_from(number).ok()
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +123,7 @@ struct PasswdEntry {
     home: String,
 }
 
+/// A number is never a name: an image could give root's line the name `1000`.
 fn find_passwd(text: &str, wanted: &str) -> Option<PasswdEntry> {
     let entries = text.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
@@ -119,24 +132,26 @@ fn find_passwd(text: &str, wanted: &str) -> Option<PasswdEntry> {
         };
         Some(PasswdEntry {
             name: name.into(),
-            uid: uid.parse().ok()?,
-            gid: gid.parse().ok()?,
+            uid: id(uid)?,
+            gid: id(gid)?,
             home: home.into(),
         })
     });
     let wanted = if wanted.is_empty() { "0" } else { wanted };
-    let number = wanted.parse::<u32>().ok();
+    let number = id(wanted);
     entries
         .into_iter()
-        .find(|entry| entry.name == wanted || Some(entry.uid) == number)
+        .find(|entry| number.map_or(entry.name == wanted, |uid| entry.uid == uid))
 }
 
 fn find_group(text: &str, wanted: &str) -> Option<u32> {
-    let named = text.lines().find_map(|line| {
+    if let Some(gid) = id(wanted) {
+        return Some(gid);
+    }
+    text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
-        (fields.first() == Some(&wanted)).then(|| fields.get(2)?.parse().ok())?
-    });
-    named.or_else(|| wanted.parse().ok())
+        (fields.first() == Some(&wanted)).then(|| id(fields.get(2)?))?
+    })
 }
 
 fn groups_of(text: &str, user: &str) -> Vec<u32> {
@@ -144,7 +159,7 @@ fn groups_of(text: &str, user: &str) -> Vec<u32> {
         .filter_map(|line| {
             let fields: Vec<&str> = line.split(':').collect();
             let member = fields.get(3)?.split(',').any(|name| name == user);
-            member.then(|| fields[2].parse().ok())?
+            member.then(|| id(fields[2]))?
         })
         .collect()
 }
@@ -159,14 +174,11 @@ fn read_in_image(layers: &[PathBuf], path: &str) -> String {
 
 fn read_in_layer(layer: &Path, path: &str) -> Option<String> {
     let root = File::open(layer).ok()?;
-    let file = File::from(openat::open_in_root(&root, Path::new(path), openat::How::read()).ok()?);
-    let metadata = file.metadata().ok()?;
-    if metadata.file_type().is_char_device() && metadata.rdev() == 0 {
-        return Some(String::new());
-    }
-    if !metadata.is_file() {
-        return None;
-    }
+    let file = match openat::read_regular_in_root(&root, Path::new(path)).ok()? {
+        Found::Regular(file) => file,
+        Found::Whiteout => return Some(String::new()),
+        Found::Other => return None,
+    };
     let mut text = String::new();
     file.take(MAX_FILE).read_to_string(&mut text).ok()?;
     Some(text)
@@ -174,7 +186,11 @@ fn read_in_layer(layer: &Path, path: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::spec::convert::{self, ConvertContext};
+    use crate::sys::tree;
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nweb:x:101:102:Web:/var/www:/bin/false\n";
     const GROUP: &str = "root:x:0:\nweb:x:102:\nlogs:x:110:web,other\n";
@@ -195,5 +211,116 @@ mod tests {
         assert_eq!(find_group(GROUP, "7"), Some(7));
         assert_eq!(find_group(GROUP, "nope"), None);
         assert_eq!(groups_of(GROUP, "web"), [110]);
+    }
+
+    fn non_root_pod(more: &str) -> PodSpec {
+        let manifest = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - name: c\n    image: x:1\n    \
+             securityContext: {{runAsNonRoot: true{more}}}\n"
+        );
+        let context = ConvertContext { node_name: "n" };
+        let mut pods = convert::documents(manifest.as_bytes(), "p.yaml", &context).unwrap();
+        pods.remove(0)
+    }
+
+    /// A layer with these files in `/etc`.
+    struct Layer(PathBuf);
+
+    impl Layer {
+        fn new(name: &str) -> Self {
+            let dir =
+                std::env::temp_dir().join(format!("coracle-user-{name}-{}", std::process::id()));
+            tree::remove(&dir).unwrap();
+            fs::create_dir_all(dir.join("etc")).unwrap();
+            Self(dir)
+        }
+
+        fn etc(&self, file: &str) -> PathBuf {
+            self.0.join("etc").join(file)
+        }
+    }
+
+    impl Drop for Layer {
+        fn drop(&mut self) {
+            let _ = tree::remove(&self.0);
+        }
+    }
+
+    #[test]
+    fn run_as_non_root_compares_numbers_and_only_digits_are_one() {
+        let layer = Layer::new("numbers");
+        let passwd = "root:x:0:0::/root:\n1000:x:0:0::/root:\n+0:x:0:0::/:\nweb:x:101:102::/:\nall:x:4294967295:0::/:\n";
+        fs::write(layer.etc("passwd"), passwd).unwrap();
+        let layers = [layer.0.clone()];
+        let (root, name) = ("image will run as root", "non-numeric user");
+        let pod = non_root_pod("");
+        for (user, expected) in [
+            ("", Err(root)),
+            ("0", Err(root)),
+            ("00", Err(root)),
+            ("0:1000", Err(root)),
+            ("000000000000000", Err(root)),
+            ("+0", Err(name)),
+            ("-0", Err(name)),
+            ("0x0", Err(name)),
+            (" 0", Err(name)),
+            ("\u{660}", Err(name)),
+            ("+1000", Err(name)),
+            ("web", Err(name)),
+            ("2147483648", Err(name)),
+            ("4294967295", Err(name)),
+            ("4294967296", Err(name)),
+            ("1000", Ok(1000)),
+            ("01000", Ok(1000)),
+            ("101", Ok(101)),
+        ] {
+            let found = resolve(&pod, &pod.containers[0], user, &layers).map(|user| user.uid);
+            match (found, expected) {
+                (Ok(uid), Ok(wanted)) => assert_eq!(uid, wanted, "{user}"),
+                (Err(error), Err(text)) => {
+                    assert!(error.to_string().contains(text), "{user}: {error}");
+                }
+                (found, expected) => panic!("{user}: {found:?}, not {expected:?}"),
+            }
+        }
+        let pod = non_root_pod(", runAsUser: 1000");
+        let user = resolve(&pod, &pod.containers[0], "0", &layers).unwrap();
+        assert_eq!(user.uid, 1000);
+    }
+
+    #[test]
+    fn a_number_is_no_name_and_a_name_no_number() {
+        let passwd = "0:x:5:5::/five:\nroot:x:0:0::/root:\nx:x:+7:0::/:\nall:x:4294967295:0::/:\n";
+        assert_eq!(find_passwd(passwd, "0").expect("root").home, "/root");
+        assert_eq!(find_passwd(passwd, "00").expect("root").home, "/root");
+        assert_eq!(find_passwd(passwd, "5").expect("by uid").home, "/five");
+        for nobody in ["+0", "-0", "0x0", "7", "x", "all", "4294967295"] {
+            assert_eq!(find_passwd(passwd, nobody), None, "{nobody}");
+        }
+        assert_eq!(find_group("7:x:0:\n", "7"), Some(7));
+        assert_eq!(find_group("a:x:+5:\n", "a"), None);
+        assert_eq!(find_group("", "+7"), None);
+        assert_eq!(find_group("", "4294967295"), None);
+    }
+
+    #[test]
+    fn a_pipe_or_socket_for_passwd_neither_blocks_nor_counts() {
+        use std::os::unix::fs::symlink;
+        let mode = nix::sys::stat::Mode::from_bits_truncate(0o644);
+        let (pipe, whiteout, below) =
+            (Layer::new("pipe"), Layer::new("white"), Layer::new("below"));
+        nix::unistd::mkfifo(&pipe.etc("passwd"), mode).unwrap();
+        symlink("passwd", pipe.etc("group")).unwrap();
+        fs::write(below.etc("passwd"), PASSWD).unwrap();
+        let kind = nix::sys::stat::SFlag::S_IFCHR;
+        nix::sys::stat::mknod(&whiteout.etc("passwd"), kind, mode, 0).unwrap();
+        let read = |layers: &[&Layer], path: &str| {
+            let layers: Vec<PathBuf> = layers.iter().map(|layer| layer.0.clone()).collect();
+            read_in_image(&layers, path)
+        };
+        assert_eq!(read(&[&pipe], "etc/passwd"), "");
+        assert_eq!(read(&[&pipe], "etc/group"), "");
+        assert_eq!(read(&[&below], "etc/passwd"), PASSWD);
+        assert_eq!(read(&[&whiteout, &below], "etc/passwd"), "");
     }
 }
