@@ -44,6 +44,17 @@ fn a_kill_ends_with_137_and_a_handled_term_with_the_programs_own_code() {
 }
 
 #[test]
+fn a_frozen_container_can_be_killed_also_in_a_group_of_its_own() {
+    let mut world = World::new();
+    for (container, below) in [("c", ""), ("d", "/inner")] {
+        let record = world.start(container, &["sleep", "1000"]);
+        world.freeze(&format!("{container}{below}"), record.pid);
+        world.signal(container, StopSignal::Kill);
+        assert_eq!(world.exit().code, 137, "{container}");
+    }
+}
+
+#[test]
 fn the_termination_message_is_the_end_of_its_file() {
     let mut world = World::new();
     let request = world.request("c", 0, &["sh", "-c", "echo log; exit 1"], |_| {});
