@@ -161,6 +161,17 @@ fn a_program_runs_in_a_container_as_the_container_does() {
 }
 
 #[test]
+fn a_pipe_for_passwd_in_the_container_does_not_hold_a_program_up() {
+    let mut world = World::new();
+    let script =
+        "mkdir -p /etc; rm -f /etc/passwd; mkfifo /etc/passwd; echo ready; exec sleep 1000";
+    world.start("c", &["sh", "-c", script]);
+    world.await_line("c", "ready");
+    let (code, output) = world.exec(&["sh", "-c", "test -p /etc/passwd && echo home $HOME"]);
+    assert_eq!((code, output.trim()), (0, "home /"));
+}
+
+#[test]
 fn the_container_is_filtered_and_its_signals_are_clean() {
     let mut world = World::new();
     let script =
