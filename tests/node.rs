@@ -255,6 +255,97 @@ fn a_container_that_ignores_term_is_killed_after_its_grace() {
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
+/// Freezes the pod's containers from the host's side, as an operator or a container with rights could.
+fn freeze(agent: &Agent, uid: &str, below: &str) {
+    let group = format!("besteffort/pod{uid}/{below}");
+    let v1 = agent.cgroup_path("freezer", &group, "freezer.state");
+    let (file, value, seen, done) = if v1.exists() {
+        (v1.clone(), "FROZEN", v1, "FROZEN")
+    } else {
+        let folder = |file: &str| agent.cgroup_path("", &group, file);
+        (
+            folder("cgroup.freeze"),
+            "1",
+            folder("cgroup.events"),
+            "frozen 1",
+        )
+    };
+    fs::write(&file, value).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let start = std::time::Instant::now();
+    while !fs::read_to_string(&seen).expect("readable").contains(done) {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{} does not freeze",
+            file.display()
+        );
+    }
+}
+
+#[test]
+fn a_frozen_container_is_killed_after_its_grace() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let pod = agent.wait_running("a");
+    freeze(
+        &agent,
+        pod["metadata"]["uid"].as_str().expect("uid"),
+        "c-main",
+    );
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_frozen_container_whose_shim_was_killed_goes_too() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let pod = agent.wait_running("a");
+    freeze(
+        &agent,
+        pod["metadata"]["uid"].as_str().expect("uid"),
+        "c-main",
+    );
+    kill_shim(&agent, "a");
+    agent.wait_pod("a", |pod| {
+        main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
+    });
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+/// `mkdir d; cd d`, so often that no path and no stack is long enough.
+fn nest(top: &std::path::Path, depth: usize) {
+    use nix::fcntl::{OFlag, open, openat};
+    use nix::sys::stat::{Mode, mkdirat};
+    let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut at = open(top, flags, Mode::empty()).expect("the volume is there");
+    for _ in 0..depth {
+        mkdirat(&at, "d", Mode::from_bits_truncate(0o755)).expect("made");
+        at = openat(&at, "d", flags, Mode::empty()).expect("there");
+    }
+}
+
+#[test]
+fn a_very_deep_volume_and_writable_layer_go_and_the_agent_lives_on() {
+    let agent = Agent::start();
+    let volumes = "  volumes:\n  - {name: v, emptyDir: {}}\n";
+    let mounts = "    volumeMounts:\n    - {name: v, mountPath: /v}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, volumes, mounts));
+    let pod = agent.wait_running("a");
+    let before = agent.pid();
+    let uid = pod["metadata"]["uid"].as_str().expect("uid");
+    let state = agent.root.join("root/pods").join(uid);
+    nest(&state.join("volumes/kubernetes.io~empty-dir/v"), 40_000);
+    nest(&state.join("containers/main/layer-0/upper"), 40_000);
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+    agent.request("/healthz");
+    assert_eq!(agent.pid(), before);
+}
+
 #[test]
 fn restart_policies_end_pods_as_on_a_kubelet() {
     let agent = Agent::start();

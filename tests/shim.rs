@@ -44,6 +44,17 @@ fn a_kill_ends_with_137_and_a_handled_term_with_the_programs_own_code() {
 }
 
 #[test]
+fn a_frozen_container_can_be_killed_also_in_a_group_of_its_own() {
+    let mut world = World::new();
+    for (container, below) in [("c", ""), ("d", "/inner")] {
+        let record = world.start(container, &["sleep", "1000"]);
+        world.freeze(&format!("{container}{below}"), record.pid);
+        world.signal(container, StopSignal::Kill);
+        assert_eq!(world.exit().code, 137, "{container}");
+    }
+}
+
+#[test]
 fn the_termination_message_is_the_end_of_its_file() {
     let mut world = World::new();
     let request = world.request("c", 0, &["sh", "-c", "echo log; exit 1"], |_| {});
@@ -147,6 +158,17 @@ fn a_program_runs_in_a_container_as_the_container_does() {
     assert!(own.contains("SigIgn:\t0000000000000000"), "{own}");
     assert!(own.ends_with("500\n"), "{own}");
     assert_eq!(world.children(), [record.pid.to_string()]);
+}
+
+#[test]
+fn a_pipe_for_passwd_in_the_container_does_not_hold_a_program_up() {
+    let mut world = World::new();
+    let script =
+        "mkdir -p /etc; rm -f /etc/passwd; mkfifo /etc/passwd; echo ready; exec sleep 1000";
+    world.start("c", &["sh", "-c", script]);
+    world.await_line("c", "ready");
+    let (code, output) = world.exec(&["sh", "-c", "test -p /etc/passwd && echo home $HOME"]);
+    assert_eq!((code, output.trim()), (0, "home /"));
 }
 
 #[test]

@@ -2,11 +2,19 @@
 //!
 //! A group is named by its path below each hierarchy's mount; it need not exist in every hierarchy.
 
+use std::ffi::{CStr, OsStr, OsString};
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::process;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::{process, tree};
 
 /// One mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +99,14 @@ fn at(path: &Path, error: &io::Error) -> io::Error {
 }
 
 /// SIGKILL to every process in `group` and below it, until none is found. Zombies of the caller do not count.
+/// Frozen ones are thawed, or they would not die.
 pub fn kill(hierarchies: &[Hierarchy], group: &str) {
+    let thaw_all = || {
+        for hierarchy in hierarchies {
+            thaw(&hierarchy.folder(group));
+        }
+    };
+    thaw_all();
     for hierarchy in hierarchies {
         let folder = hierarchy.folder(group);
         if hierarchy.v2 && fs::write(folder.join("cgroup.kill"), "1").is_ok() {
@@ -108,6 +123,29 @@ pub fn kill(hierarchies: &[Hierarchy], group: &str) {
             }
         }
     }
+    // Whoever froze the group from inside may have done so again before the signal came.
+    thaw_all();
+}
+
+/// Thaws a group's folder and all below it. A v1 process that is frozen does not even die of SIGKILL.
+pub fn thaw(folder: &Path) {
+    let switches = [(c"freezer.state", "THAWED"), (c"cgroup.freeze", "0")];
+    // Folders of one hierarchy have the same files, so one look spares the walk through all the others.
+    let has = |name: &CStr| folder.join(OsStr::from_bytes(name.to_bytes())).exists();
+    let Some((name, value)) = switches.into_iter().find(|(name, _)| has(name)) else {
+        return;
+    };
+    let mut thaw_one = |group: BorrowedFd<'_>| {
+        if let Ok(mut file) = open_file(group, name, OFlag::O_WRONLY) {
+            let _ = file.write_all(value.as_bytes());
+        }
+    };
+    let _ = walk(folder, &mut thaw_one, &mut |_, _| Ok(()));
+}
+
+fn open_file(group: BorrowedFd<'_>, name: &CStr, access: OFlag) -> nix::Result<fs::File> {
+    let flags = access | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    nix::fcntl::openat(group, name, flags, Mode::empty()).map(fs::File::from)
 }
 
 fn alive(pid: i32) -> bool {
@@ -122,42 +160,110 @@ fn alive(pid: i32) -> bool {
 
 /// The processes of a group's folder and of all below it.
 pub fn processes(folder: &Path) -> Vec<i32> {
-    let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
-    let mut pids: Vec<i32> = text
-        .lines()
-        .filter_map(|line| line.parse().ok())
-        .filter(|pid| *pid > 0)
-        .collect();
-    for below in children(folder) {
-        pids.extend(processes(&below));
-    }
+    let mut pids: Vec<i32> = Vec::new();
+    let mut read = |group: BorrowedFd<'_>| {
+        let file = open_file(group, c"cgroup.procs", OFlag::O_RDONLY);
+        let text = file
+            .map_err(io::Error::from)
+            .and_then(io::read_to_string)
+            .unwrap_or_default();
+        let listed = text.lines().filter_map(|line| line.parse().ok());
+        pids.extend(listed.filter(|pid: &i32| *pid > 0));
+    };
+    let _ = walk(folder, &mut read, &mut |_, _| Ok(()));
     pids
+}
+
+/// A group on the way down: its name, and the groups in it that are still to be visited.
+struct Level {
+    name: OsString,
+    below: Vec<OsString>,
+}
+
+/// Visits a group's folder and all below it: `enter` on the way down, `leave` (with the parent's folder and the name)
+/// on the way up, but not for `folder` itself. One folder is open at a time and no path is built, so that groups
+/// nested deeper than a path is long are reached too. Way up is `..`: groups never move to another parent.
+/// An absent folder is fine. Goes on after an error; the first one is told.
+fn walk(
+    folder: &Path,
+    enter: &mut dyn FnMut(BorrowedFd<'_>),
+    leave: &mut dyn FnMut(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
+) -> io::Result<()> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut at = match nix::fcntl::open(folder, flags, Mode::empty()) {
+        Ok(at) => at,
+        Err(Errno::ENOENT) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    };
+    enter(at.as_fd());
+    let mut levels = vec![Level {
+        name: OsString::new(),
+        below: names_below(at.as_fd()),
+    }];
+    let mut result = Ok(());
+    while let Some(level) = levels.last_mut() {
+        if let Some(name) = level.below.pop() {
+            // Gone meanwhile, or no folder.
+            let Ok(next) = tree::open_folder(at.as_fd(), &name) else {
+                continue;
+            };
+            at = next;
+            enter(at.as_fd());
+            let below = names_below(at.as_fd());
+            levels.push(Level { name, below });
+            continue;
+        }
+        let name = std::mem::take(&mut level.name);
+        levels.pop();
+        if levels.is_empty() {
+            break;
+        }
+        // It fails if the group was removed behind our back; then nothing is left to do above it either.
+        at = nix::fcntl::openat(&at, "..", flags, Mode::empty())?;
+        result = result.and(leave(at.as_fd(), &name));
+    }
+    result
 }
 
 /// The groups directly below a group's folder.
 pub fn children(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else {
+    let Ok(group) = fs::File::open(folder) else {
         return Vec::new();
     };
-    entries
-        .flatten()
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect()
+    let names = names_below(group.as_fd());
+    names.into_iter().map(|name| folder.join(name)).collect()
+}
+
+fn names_below(group: BorrowedFd<'_>) -> Vec<OsString> {
+    let mut names = Vec::new();
+    if let Ok(mut entries) = tree::Entries::of(group) {
+        while let Ok(Some((name, folder))) = entries.next_kind() {
+            if folder {
+                names.push(name);
+            }
+        }
+    }
+    names
 }
 
 /// Removes `group` and all groups below it, as far as they are empty.
 pub fn remove(hierarchies: &[Hierarchy], group: &str) {
     for hierarchy in hierarchies {
-        remove_folder(&hierarchy.folder(group));
+        let _ = remove_folder(&hierarchy.folder(group));
     }
 }
 
-fn remove_folder(folder: &Path) {
-    for below in children(folder) {
-        remove_folder(&below);
-    }
-    let _ = fs::remove_dir(folder);
+/// Removes a group's folder and all below it, deepest first; absent ones are fine. Goes on after an error; the first
+/// one is told.
+pub fn remove_folder(folder: &Path) -> io::Result<()> {
+    let gone = |result: nix::Result<()>| match result {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(io::Error::from(errno)),
+    };
+    let below = walk(folder, &mut |_| {}, &mut |parent, name| {
+        gone(unlinkat(parent, name, UnlinkatFlags::RemoveDir))
+    });
+    below.and(gone(unlinkat(AT_FDCWD, folder, UnlinkatFlags::RemoveDir)))
 }
 
 /// How many processes of `group` the kernel has killed for memory.
@@ -202,5 +308,40 @@ mod tests {
             found[1].folder("/a/b"),
             Path::new("/sys/fs/cgroup/unified/a/b")
         );
+    }
+
+    #[test]
+    fn a_group_nested_deeper_than_a_path_is_long_is_visited_and_goes() {
+        let hierarchies = hierarchies().unwrap();
+        let hierarchy = hierarchies
+            .iter()
+            .find(|hierarchy| !hierarchy.v2 && hierarchy.bare)
+            .or(hierarchies.first())
+            .expect("a cgroup hierarchy is mounted");
+        let top = hierarchy.folder(&format!("coracle-deep-{}", std::process::id()));
+        fs::create_dir(&top).unwrap();
+        let mut at = std::os::fd::OwnedFd::from(fs::File::open(&top).unwrap());
+        let name = OsString::from("n".repeat(200));
+        for _ in 0..50 {
+            nix::sys::stat::mkdirat(&at, name.as_os_str(), Mode::from_bits_truncate(0o755))
+                .unwrap();
+            at = tree::open_folder(at.as_fd(), &name).unwrap();
+        }
+        let mut sleeper = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let pid = i32::try_from(sleeper.id()).unwrap();
+        let joined = open_file(at.as_fd(), c"cgroup.procs", OFlag::O_WRONLY)
+            .map_err(io::Error::from)
+            .and_then(|mut file| file.write_all(pid.to_string().as_bytes()));
+        let found = processes(&top);
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        let removed = remove_folder(&top);
+        joined.unwrap();
+        assert_eq!(found, [pid]);
+        removed.unwrap();
+        assert!(!top.exists());
     }
 }

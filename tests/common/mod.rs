@@ -334,23 +334,27 @@ impl Agent {
         )
     }
 
-    /// Where the pod's cgroup lies in the hierarchy of a controller.
+    /// Reads a file of a pod's cgroup in the hierarchy of a controller.
     pub fn cgroup_file(&self, controller: &str, below: &str, file: &str) -> String {
+        let path = self.cgroup_path(controller, below, file);
+        fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+            .trim()
+            .to_owned()
+    }
+
+    /// Where it lies.
+    pub fn cgroup_path(&self, controller: &str, below: &str, file: &str) -> PathBuf {
         let v1 = Path::new("/sys/fs/cgroup").join(controller);
         let base = if v1.is_dir() {
             v1
         } else {
             PathBuf::from("/sys/fs/cgroup")
         };
-        let path = base
-            .join(self.cgroup.trim_start_matches('/'))
+        base.join(self.cgroup.trim_start_matches('/'))
             .join("pods")
             .join(below)
-            .join(file);
-        fs::read_to_string(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-            .trim()
-            .to_owned()
+            .join(file)
     }
 
     /// Everything that hangs around of this agent's pods: mounts, cgroup folders, processes in them.

@@ -252,6 +252,28 @@ impl World {
         assert!(done.unwrap().success(), "needs gcc and libc6-dev");
     }
 
+    /// Moves a process to `group` below the pod's in the hierarchy with a freezer, and freezes that.
+    pub(crate) fn freeze(&self, group: &str, pid: u32) {
+        let group = format!("{}/{group}", self.group);
+        let v1 =
+            |hierarchy: &&Hierarchy| hierarchy.folder(&self.group).join("freezer.state").exists();
+        let freezer = self.hierarchies.iter().find(v1);
+        let unified = || self.hierarchies.iter().find(|hierarchy| hierarchy.v2);
+        let hierarchy = freezer.or_else(unified).expect("some hierarchy can freeze");
+        let folder = hierarchy.folder(&group);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("cgroup.procs"), pid.to_string()).unwrap();
+        let (file, value, seen, done) = match freezer {
+            Some(_) => ("freezer.state", "FROZEN", "freezer.state", "FROZEN"),
+            None => ("cgroup.freeze", "1", "cgroup.events", "frozen 1"),
+        };
+        fs::write(folder.join(file), value).unwrap();
+        until("the group is frozen", || {
+            let text = fs::read_to_string(folder.join(seen)).unwrap();
+            text.contains(done).then_some(())
+        });
+    }
+
     /// The contents of a container's log, without stamps.
     pub(crate) fn log(&self, container: &str) -> Vec<String> {
         let path = self.dir.join(container).join("logs/0.log");

@@ -241,6 +241,10 @@ impl Hierarchies {
             if alive.is_empty() {
                 return Ok(());
             }
+            // Each time: a group may freeze itself or one below it until its processes are gone.
+            for mount in self.mounts() {
+                cgroup::thaw(&join(mount, path));
+            }
             if self.mode == Mode::V2 {
                 // Absent before Linux 5.14; the loop below serves then.
                 let _ = fs::write(join(&self.mounts[0].0, path).join("cgroup.kill"), "1");
@@ -351,15 +355,9 @@ fn enable_controllers(mount: &Path, path: &str, controllers: &[String]) -> Resul
 }
 
 fn remove_below(folder: &Path) -> Result<(), CgroupError> {
-    for below in cgroup::children(folder) {
-        remove_below(&below)?;
-    }
-    match fs::remove_dir(folder) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(CgroupError::Access {
-            action: "remove".into(),
-            path: folder.to_owned(),
-            source,
-        }),
-        _ => Ok(()),
-    }
+    cgroup::remove_folder(folder).map_err(|source| CgroupError::Access {
+        action: "remove".into(),
+        path: folder.to_owned(),
+        source,
+    })
 }
