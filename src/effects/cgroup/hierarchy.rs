@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{CgroupError, Usage, join};
+use super::{CgroupError, join};
 use crate::sys::{cgroup, mount};
 
 /// Which interface the kernel offers.
@@ -174,57 +174,6 @@ impl Hierarchies {
                 Ok(())
             }
             other => other,
-        }
-    }
-
-    /// Reads a file, trimmed.
-    pub fn read(&self, path: &str, file: &str) -> Option<String> {
-        Some(
-            fs::read_to_string(self.file(path, file)?)
-                .ok()?
-                .trim()
-                .to_owned(),
-        )
-    }
-
-    /// The files whose values bound a cgroup.
-    pub fn limit_files(&self) -> &'static [&'static str] {
-        match self.mode {
-            Mode::V2 => &[
-                "cpu.weight",
-                "cpu.max",
-                "memory.max",
-                "memory.swap.max",
-                "pids.max",
-            ],
-            Mode::V1 => &[
-                "cpu.shares",
-                "cpu.cfs_quota_us",
-                "cpu.cfs_period_us",
-                "memory.limit_in_bytes",
-                "memory.memsw.limit_in_bytes",
-                "pids.max",
-            ],
-        }
-    }
-
-    /// What the cgroup has used.
-    pub fn usage(&self, path: &str) -> Usage {
-        let number = |file: &str| self.read(path, file).and_then(|text| text.parse().ok());
-        match self.mode {
-            Mode::V2 => Usage {
-                memory_bytes: number("memory.current"),
-                cpu_us: self.read(path, "cpu.stat").and_then(|text| {
-                    text.lines()
-                        .find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok())
-                }),
-                pids: number("pids.current"),
-            },
-            Mode::V1 => Usage {
-                memory_bytes: number("memory.usage_in_bytes"),
-                cpu_us: number("cpuacct.usage").map(|ns: u64| ns / 1000),
-                pids: number("pids.current"),
-            },
         }
     }
 

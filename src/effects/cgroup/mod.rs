@@ -162,36 +162,12 @@ impl Cgroups {
         found
     }
 
-    /// Current memory use in bytes and total cpu time in microseconds of a cgroup.
-    pub fn usage(&self, path: &str) -> Usage {
-        self.hierarchies.usage(path)
-    }
-
-    /// The values in force, read back, as `file`, `value` pairs in a fixed order.
-    pub fn read_back(&self, path: &str) -> Vec<(String, String)> {
-        let files = self.hierarchies.limit_files().iter();
-        files
-            .filter_map(|file| Some(((*file).to_owned(), self.hierarchies.read(path, file)?)))
-            .collect()
-    }
-
     fn write(&self, path: &str, limits: &Limits) -> Result<(), CgroupError> {
         for (file, value) in limits.files(self.mode()) {
             self.hierarchies.write(path, file, &value)?;
         }
         Ok(())
     }
-}
-
-/// What a cgroup has used; `None` where the controller is missing.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes charged now, page cache included.
-    pub memory_bytes: Option<u64>,
-    /// cpu time since the cgroup was made.
-    pub cpu_us: Option<u64>,
-    /// Processes and threads now.
-    pub pids: Option<u64>,
 }
 
 fn join(mount: &Path, path: &str) -> PathBuf {
