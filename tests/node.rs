@@ -776,3 +776,61 @@ fn agents_and_shims_killed_at_random_moments_leave_everything_in_order() {
     }
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
+
+/// Starts `coracle exec` with pipes for its input and output.
+fn exec(agent: &Agent, args: &[&str]) -> std::process::Child {
+    use std::process::Stdio;
+    coracle()
+        .arg("exec")
+        .args(args)
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("coracle runs")
+}
+
+/// The rest of what a client says, and its exit code. One that does not end in time is killed.
+fn output_in_time(mut child: std::process::Child) -> (Vec<u8>, Option<i32>) {
+    use std::io::Read;
+    let mut stdout = child.stdout.take().expect("piped");
+    let (done, wait) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        let read = stdout.read_to_end(&mut said);
+        let _ = done.send(());
+        read.map(|_| said).expect("read")
+    });
+    let in_time = wait.recv_timeout(PATIENCE);
+    if in_time.is_err() {
+        child.kill().expect("own child");
+    }
+    let said = reader.join().expect("read");
+    assert!(in_time.is_ok(), "no end after {} bytes", said.len());
+    (said, child.wait().expect("own child").code())
+}
+
+#[test]
+fn exec_loses_nothing_when_its_output_is_read_slowly() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let child = exec(&agent, &["a", "--", "head", "-c", "300000", "/dev/zero"]);
+    std::thread::sleep(Duration::from_millis(1500)); // How slow the reader is, is the test's input.
+    let (said, code) = output_in_time(child);
+    assert_eq!((said.len(), code), (300_000, Some(0)));
+}
+
+#[test]
+fn exec_ends_with_its_program_although_a_child_keeps_the_output_open() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    for child in ["sleep 1000", "while :; do echo tick; sleep 0.1; done"] {
+        let script = format!("({child}) & echo hi; exit 4");
+        let (said, code) = output_in_time(exec(&agent, &["a", "--", "sh", "-c", &script]));
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(said.contains("hi\n"), "{said}");
+        assert_eq!(code, Some(4), "{child}");
+    }
+}
