@@ -834,3 +834,40 @@ fn exec_ends_with_its_program_although_a_child_keeps_the_output_open() {
         assert_eq!(code, Some(4), "{child}");
     }
 }
+
+/// Writes to a client's input on a thread, until all is taken or the client has gone; then closes it.
+fn feed(child: &mut std::process::Child, length: usize) -> std::thread::JoinHandle<()> {
+    use std::io::Write;
+    let mut stdin = child.stdin.take().expect("piped");
+    std::thread::spawn(move || {
+        let _ = stdin.write_all(&vec![b'x'; length]);
+    })
+}
+
+#[test]
+fn exec_carries_large_input_and_still_larger_output_at_the_same_time() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let args = ["-i", "a", "--", "od", "-An", "-v", "-tx1"];
+    let mut child = exec(&agent, &args);
+    let feeder = feed(&mut child, 1_600_000);
+    let (said, code) = output_in_time(child);
+    // Sixteen bytes a line, each as a space and two digits.
+    assert_eq!((said.len(), code), (100_000 * 49, Some(0)));
+    feeder.join().expect("fed");
+}
+
+#[test]
+fn exec_tells_how_a_program_ended_that_left_its_input_unread() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    // The child keeps the input open, and never reads it.
+    let script = "exec 3<&0; sleep 1000 & echo enough; exit 3";
+    let mut child = exec(&agent, &["-i", "a", "--", "sh", "-c", script]);
+    let feeder = feed(&mut child, 8_000_000);
+    let (said, code) = output_in_time(child);
+    assert_eq!((&said[..], code), (&b"enough\n"[..], Some(3)));
+    feeder.join().expect("fed");
+}
