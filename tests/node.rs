@@ -871,3 +871,42 @@ fn exec_tells_how_a_program_ended_that_left_its_input_unread() {
     assert_eq!((&said[..], code), (&b"enough\n"[..], Some(3)));
     feeder.join().expect("fed");
 }
+
+/// The agent's open pipes.
+fn pipes(agent: &Agent) -> usize {
+    let open = fs::read_dir(format!("/proc/{}/fd", agent.pid())).expect("the agent runs");
+    let targets = open
+        .flatten()
+        .filter_map(|fd| fs::read_link(fd.path()).ok());
+    targets
+        .filter(|target| target.to_string_lossy().starts_with("pipe:"))
+        .count()
+}
+
+#[test]
+fn a_killed_exec_client_takes_its_program_along_although_its_input_lies_unread() {
+    use std::io::{Read, Write};
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let before = pipes(&agent);
+    // Whoever reads this pipe sees its end when the program has ended.
+    let script = "mkfifo /held; exec 9<>/held; echo up; echo held >&9; exec sleep 777";
+    let mut client = exec(&agent, &["-i", "a", "--", "sh", "-c", script]);
+    let mut up = [0; 3];
+    let mut stdout = client.stdout.take().expect("piped");
+    stdout.read_exact(&mut up).expect("the program runs");
+    let mut watcher = exec(&agent, &["a", "--", "cat", "/held"]);
+    let mut held = [0; 5];
+    let seen = watcher.stdout.as_mut().expect("piped");
+    seen.read_exact(&mut held).expect("the pipe is open");
+    // Two pipes and the client's buffer hold less: the rest has reached the socket, and is more than the program's pipe
+    // takes. Yet all buffers together hold it.
+    let mut stdin = client.stdin.take().expect("piped");
+    stdin.write_all(&[b'x'; 256 * 1024]).expect("taken");
+    client.kill().expect("own child");
+    client.wait().expect("own child");
+    assert_eq!(output_in_time(watcher).1, Some(0));
+    agent.ok(&["get", "pods"]);
+    assert!(pipes(&agent) <= before, "its pipes are closed");
+}

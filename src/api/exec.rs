@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Request, Response, StatusCode};
 use nix::fcntl::OFlag;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::pipe2;
 use smol::Async;
@@ -231,6 +232,14 @@ async fn run(session: Session, client: Async<UnixStream>, early: &[u8]) {
         let (code, _) = smol::future::zip(exit, outputs).await;
         Some(code)
     };
+    // `from_client` reads nothing while the program leaves its input unread, so it cannot tell.
+    let gone = async {
+        match hang_up(&client).await {
+            Ok(()) => None,
+            Err(_) => smol::future::pending().await,
+        }
+    };
+    let from_client = smol::future::or(gone, from_client);
     let status = match smol::future::or(from_client, to_client).await {
         Some(Ok(code)) => ExecStatus {
             exit_code: Some(code),
@@ -245,6 +254,14 @@ async fn run(session: Session, client: Async<UnixStream>, early: &[u8]) {
     let status = serde_json::to_vec(&status).unwrap_or_default();
     // A client that has gone cannot be told.
     let _ = write_frame(&out, frame::STATUS, &status).await;
+}
+
+/// Waits until the client has closed its side, whatever it sent before. Not "readable" (input may lie unread for ever),
+/// so by an epoll of its own that asks for nothing: hang-ups are always told.
+async fn hang_up(client: &Async<UnixStream>) -> io::Result<()> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(client, EpollEvent::new(EpollFlags::empty(), 0))?;
+    Async::new(epoll.0)?.readable().await
 }
 
 /// Waits for the program's end.
