@@ -910,3 +910,34 @@ fn a_killed_exec_client_takes_its_program_along_although_its_input_lies_unread()
     agent.ok(&["get", "pods"]);
     assert!(pipes(&agent) <= before, "its pipes are closed");
 }
+
+#[test]
+fn exec_with_a_terminal_but_without_input_knows_the_terminals_size() {
+    use std::io::Read;
+    use std::process::Stdio;
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let size = nix::pty::Winsize {
+        ws_row: 33,
+        ws_col: 77,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let terminal = nix::pty::openpty(&size, None).expect("a terminal");
+    let mut child = coracle()
+        .args(["exec", "-t", "a", "--", "stty", "size"])
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(Stdio::null())
+        .stdout(Stdio::from(terminal.slave))
+        .spawn()
+        .expect("coracle runs");
+    let mut master = fs::File::from(terminal.master);
+    let (mut said, mut buffer) = (String::new(), [0; 1024]);
+    // Ends with EIO when the last holder of the terminal is gone.
+    while let Ok(read @ 1..) = master.read(&mut buffer) {
+        said.push_str(&String::from_utf8_lossy(&buffer[..read]));
+    }
+    assert!(child.wait().expect("ends").success(), "{said}");
+    assert_eq!(said.trim(), "33 77");
+}

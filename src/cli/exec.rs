@@ -28,7 +28,7 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
     if args.tty && args.stdin && terminal.is_none() {
         eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
     }
-    let path = path(args, terminal.is_some());
+    let path = path(args);
     let (write, read) = client.upgrade(&path, frame::PROTOCOL)?;
     let wakeups =
         Wakeups::new().map_err(|e| CliError::new("could not watch for signals").because(e))?;
@@ -41,7 +41,7 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
         read,
         unsent: Vec::new(),
         stdin_open: args.stdin,
-        terminal: terminal.is_some(),
+        tty: args.tty,
     };
     let ended = session.pump(&wakeups);
     drop(raw);
@@ -60,7 +60,12 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
     }
 }
 
-fn path(args: &ExecArgs, terminal: bool) -> String {
+/// The size of the terminal a person looks at, whether or not it is typed into.
+fn size() -> Option<(u16, u16)> {
+    pty::size(io::stdin()).or_else(|| pty::size(io::stdout()))
+}
+
+fn path(args: &ExecArgs) -> String {
     let pod = args
         .pod
         .trim_start_matches("pod/")
@@ -74,7 +79,7 @@ fn path(args: &ExecArgs, terminal: bool) -> String {
     if let Some(container) = &args.container {
         path.push_str(&format!("&container={}", encode(container)));
     }
-    if let (true, Some((columns, rows))) = (terminal, pty::size(io::stdin())) {
+    if let Some((columns, rows)) = size().filter(|_| args.tty) {
         path.push_str(&format!("&cols={columns}&rows={rows}"));
     }
     for word in &args.command {
@@ -133,7 +138,7 @@ struct Session {
     /// to read, and memory is bounded.
     unsent: Vec<u8>,
     stdin_open: bool,
-    terminal: bool,
+    tty: bool,
 }
 
 /// What a poll found.
@@ -241,7 +246,7 @@ impl Session {
     fn resize(&mut self, wakeups: &Wakeups) -> io::Result<()> {
         let mut notices = [0; 64];
         let _ = (&wakeups.resized).read(&mut notices)?;
-        match pty::size(io::stdin()).filter(|_| self.terminal) {
+        match size().filter(|_| self.tty) {
             Some((width, height)) => {
                 let size = serde_json::to_vec(&Resize { width, height })?;
                 self.send(frame::RESIZE, &size)
