@@ -2,21 +2,24 @@
 //! ([`super::exec_frame`]), and carries bytes both ways until the program has ended. If either side goes away, so does
 //! the other: closing the shim's connection kills the program.
 
+use std::convert::Infallible;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Request, Response, StatusCode};
 use nix::fcntl::OFlag;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::pipe2;
 use smol::Async;
+use smol::channel::{self, Receiver};
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol_hyper::rt::FuturesIo;
 
@@ -31,7 +34,8 @@ use crate::shim::protocol::{
 use crate::spec::PodUid;
 use crate::sys::{fdpass, pty, unix_socket};
 
-/// Output still on its way when the program has ended is waited for so long (a child may hold the pipe for ever).
+/// Once the program has ended, an output is waited for so long in all while it is silent: a child may hold the pipe for
+/// ever. What the program itself wrote is in the pipe by then, and takes the time that the client needs to read it.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// The agent's ends of a program's input and output.
@@ -210,43 +214,32 @@ async fn run(session: Session, client: Async<UnixStream>, early: &[u8]) {
         let _ = incoming(&client, early, stdin, tty.then_some(size_of)).await;
         None
     };
-    let to_client = async {
-        let outputs = smol::future::zip(outgoing(&stdout, frame::STDOUT, &out), async {
-            match &stderr {
-                Some(stderr) => outgoing(stderr, frame::STDERR, &out).await,
-                None => Ok(()),
-            }
-        });
-        let mut outputs = std::pin::pin!(outputs);
-        let mut drained = false;
-        let ended = async {
-            loop {
-                match receive(&shim).await {
-                    Ok((Message::ExecExited { code }, _)) => return Ok(code),
-                    Ok(_) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        };
-        let mut ended = std::pin::pin!(ended);
-        let both = async {
-            // A broken pipe to the client ends the session through `from_client`.
-            let _ = outputs.as_mut().await;
-            drained = true;
-            smol::future::pending().await
-        };
-        let code = smol::future::or(ended.as_mut(), both).await;
-        if !drained {
-            let late = async {
-                smol::Timer::after(DRAIN).await;
-            };
-            let rest = async {
-                let _ = outputs.as_mut().await;
-            };
-            smol::future::or(rest, late).await;
+    // Closed when the program has ended.
+    let (running, ended) = channel::bounded::<Infallible>(1);
+    let exit = async {
+        let code = exit_code(&shim).await;
+        drop(running);
+        code
+    };
+    let outputs = smol::future::zip(outgoing(&stdout, frame::STDOUT, &out, &ended), async {
+        match &stderr {
+            Some(stderr) => outgoing(stderr, frame::STDERR, &out, &ended).await,
+            None => Ok(()),
         }
+    });
+    let to_client = async {
+        // A broken pipe to the client ends the session through `from_client`.
+        let (code, _) = smol::future::zip(exit, outputs).await;
         Some(code)
     };
+    // `from_client` reads nothing while the program leaves its input unread, so it cannot tell.
+    let gone = async {
+        match hang_up(&client).await {
+            Ok(()) => None,
+            Err(_) => smol::future::pending().await,
+        }
+    };
+    let from_client = smol::future::or(gone, from_client);
     let status = match smol::future::or(from_client, to_client).await {
         Some(Ok(code)) => ExecStatus {
             exit_code: Some(code),
@@ -261,6 +254,23 @@ async fn run(session: Session, client: Async<UnixStream>, early: &[u8]) {
     let status = serde_json::to_vec(&status).unwrap_or_default();
     // A client that has gone cannot be told.
     let _ = write_frame(&out, frame::STATUS, &status).await;
+}
+
+/// Waits until the client has closed its side, whatever it sent before. Not "readable" (input may lie unread for ever),
+/// so by an epoll of its own that asks for nothing: hang-ups are always told.
+async fn hang_up(client: &Async<UnixStream>) -> io::Result<()> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(client, EpollEvent::new(EpollFlags::empty(), 0))?;
+    Async::new(epoll.0)?.readable().await
+}
+
+/// Waits for the program's end.
+async fn exit_code(shim: &Async<UnixStream>) -> io::Result<i32> {
+    loop {
+        if let (Message::ExecExited { code }, _) = receive(shim).await? {
+            return Ok(code);
+        }
+    }
 }
 
 async fn incoming(
@@ -306,15 +316,17 @@ async fn incoming(
     }
 }
 
+/// Carries output to the client, however slowly that reads. It ends with the pipe, or with silence after the program.
 async fn outgoing(
     source: &Async<std::fs::File>,
     channel: u8,
     out: &smol::lock::Mutex<&Async<UnixStream>>,
+    ended: &Receiver<Infallible>,
 ) -> io::Result<()> {
-    let mut source = source;
+    let mut patience = DRAIN;
     let mut buffer = vec![0; 16 * 1024];
     loop {
-        let length = match source.read(&mut buffer).await {
+        let length = match read_or_tire(source, &mut buffer, ended, &mut patience).await {
             // The terminal has hung up: nobody holds its other side any more.
             Err(error) if error.raw_os_error() == Some(nix::libc::EIO) => return Ok(()),
             other => other?,
@@ -324,6 +336,30 @@ async fn outgoing(
         }
         write_frame(out, channel, &buffer[..length]).await?;
     }
+}
+
+/// Reads what there is, or waits for it: once the program has ended, only as long as there is `patience` left. 0 is the
+/// end.
+async fn read_or_tire(
+    mut source: &Async<std::fs::File>,
+    buffer: &mut [u8],
+    ended: &Receiver<Infallible>,
+    patience: &mut Duration,
+) -> io::Result<usize> {
+    let mut silent_since = None;
+    let silence = async {
+        // Nothing is ever sent: this waits until the channel is closed.
+        let _ = ended.recv().await;
+        silent_since = Some(Instant::now());
+        smol::Timer::after(*patience).await;
+        Ok(0)
+    };
+    // Reading comes first: what the program left in the pipe is there without waiting.
+    let read = smol::future::or(source.read(buffer), silence).await;
+    if let Some(since) = silent_since {
+        *patience = patience.saturating_sub(since.elapsed());
+    }
+    read
 }
 
 async fn write_frame(

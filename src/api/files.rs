@@ -1,15 +1,16 @@
 //! What became of each manifest file?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::spec::{PodKey, Wall};
 
 /// One manifest file as the node sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileStatus {
-    /// Where it lies.
+    /// Where it lies. In JSON, bytes that are not UTF-8 are shown as U+FFFD.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// What became of it.
     pub state: FileState,
@@ -21,6 +22,11 @@ pub struct FileStatus {
     pub warnings: Vec<String>,
     /// When it was last written.
     pub modified: Option<Wall>,
+}
+
+/// A name that is not UTF-8 is still a name: without this, one such file would keep all of them from being listed.
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// What became of a manifest file.

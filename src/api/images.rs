@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response};
 use serde::Deserialize;
-use serde_json::json;
 
 use super::command::Command;
 use super::error::ApiError;
 use super::query::Query;
 use super::routes::ask;
-use super::server::{Body, Context, json as json_reply, read_body, streamed};
+use super::server::{Body, Context, Items, json_of, read_body, streamed};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,7 +37,7 @@ pub(crate) async fn answer(
         (Method::GET, []) => {
             let (reply, answer) = smol::channel::bounded(1);
             let rows = ask(context, Command::ListImages { reply }, answer).await?;
-            Ok(json_reply(json!({ "items": rows }).to_string()))
+            json_of(&Items { items: rows })
         }
         (Method::DELETE, []) => {
             let name = query
@@ -50,7 +49,7 @@ pub(crate) async fn answer(
             let (reply, answer) = smol::channel::bounded(1);
             let command = Command::RemoveImage { name, force, reply };
             let removed = ask(context, command, answer).await?;
-            Ok(json_reply(json!(removed).to_string()))
+            json_of(&removed)
         }
         (Method::POST, ["prune"]) => {
             let body = read_body(request.into_body()).await?;
@@ -60,7 +59,7 @@ pub(crate) async fn answer(
             };
             let (reply, answer) = smol::channel::bounded(1);
             let removed = ask(context, Command::PruneImages { all, reply }, answer).await?;
-            Ok(json_reply(json!(removed).to_string()))
+            json_of(&removed)
         }
         (Method::POST, ["import"]) => {
             let body = read_body(request.into_body()).await?;

@@ -11,7 +11,9 @@ use super::command::Command;
 use super::error::ApiError;
 use super::query::{Query, decode};
 use super::selector::Selector;
-use super::server::{Body, Context, Spawner, json as json_reply, read_body, reply, streamed};
+use super::server::{
+    Body, Context, Items, Spawner, json as json_reply, json_of, read_body, reply, streamed,
+};
 use super::store::Kind;
 use super::watch::Watch;
 use super::{exec, images, logs, table};
@@ -97,10 +99,9 @@ fn get(
         ["api", "v1", "namespaces", ns, "events", name] => {
             one(context, Kind::Events, ns, name, as_table)
         }
-        ["coracle", "v1", "files"] => {
-            let files = json!({ "items": context.store.files() });
-            Ok(json_reply(files.to_string()))
-        }
+        ["coracle", "v1", "files"] => json_of(&Items {
+            items: context.store.files(),
+        }),
         _ => Err(ApiError::no_such_path()),
     }
 }

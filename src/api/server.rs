@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use serde::Serialize;
 use smol::Async;
 use smol::channel::Sender;
 use smol_hyper::rt::{FuturesIo, SmolTimer};
@@ -157,6 +158,19 @@ pub(crate) fn reply(
 /// A whole answer in JSON.
 pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {
     reply(StatusCode::OK, "application/json", body)
+}
+
+/// A list without more.
+#[derive(Debug, Serialize)]
+pub(crate) struct Items<T> {
+    pub(crate) items: Vec<T>,
+}
+
+/// A value as a whole answer. Not every value can be JSON (a path may not be UTF-8), and `json!` would panic.
+pub(crate) fn json_of(value: &impl Serialize) -> Result<Response<Body>, ApiError> {
+    serde_json::to_vec(value)
+        .map(json)
+        .map_err(|error| ApiError::internal(format!("could not make JSON of the answer: {error}")))
 }
 
 /// An answer that comes bit by bit.

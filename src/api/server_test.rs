@@ -255,6 +255,26 @@ fn deleting_is_a_command_to_the_node() {
 }
 
 #[test]
+fn a_file_whose_name_is_not_utf8_is_listed_like_any_other() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let server = Server::start("file-names");
+    let file = |name: &[u8]| FileStatus {
+        path: std::path::Path::new("/manifests").join(std::ffi::OsStr::from_bytes(name)),
+        state: FileState::Loaded,
+        pods: Vec::new(),
+        errors: Vec::new(),
+        warnings: Vec::new(),
+        modified: None,
+    };
+    server
+        .store
+        .set_files(vec![file(b"a\xffb.yaml"), file(b"c.yaml")]);
+    let listed = server.get("/coracle/v1/files");
+    assert_eq!(listed["items"][0]["path"], "/manifests/a\u{fffd}b.yaml");
+    assert_eq!(listed["items"][1]["path"], "/manifests/c.yaml");
+}
+
+#[test]
 fn logs_come_from_the_containers_files() {
     let server = Server::start("logs");
     server.store.upsert_pod(pod("web", "Running"));

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::args::{DescribeArgs, Resource};
 use super::client::Client;
 use super::error::{CliError, Result};
-use super::table::Table;
+use super::table::{Table, one_line};
 use super::{pod_path, put};
 use crate::api::{FileStatus, encode};
 
@@ -345,11 +345,15 @@ fn manifest_file(page: &mut Page, pod: &Pod, files: &[FileStatus]) {
         page.line(
             0,
             "Manifest",
-            format!("{} ({})", file.path.display(), file.state.as_str()),
+            format!(
+                "{} ({})",
+                one_line(&file.path.to_string_lossy()),
+                file.state.as_str()
+            ),
         );
         for (title, lines) in [("Errors", &file.errors), ("Warnings", &file.warnings)] {
             if !lines.is_empty() {
-                page.list(2, title, lines.iter().cloned());
+                page.list(2, title, lines.iter().map(|line| one_line(line)));
             }
         }
     }
@@ -395,6 +399,22 @@ fn event_table(page: &mut Page, events: &[Value]) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_manifests_name_cannot_add_lines_to_the_page() {
+        let file = json!({ "path": "/m/a\nStatus: fine.yaml", "state": "Rejected", "modified": null,
+            "pods": [{ "namespace": "default", "name": "web" }], "warnings": [],
+            "errors": ["a\nb.yaml: already defined"] });
+        let pod = json!({ "metadata": { "name": "web", "namespace": "default" } });
+        let mut shown = Page(String::new());
+        manifest_file(
+            &mut shown,
+            &Pod::deserialize(&pod).unwrap(),
+            &[FileStatus::deserialize(&file).unwrap()],
+        );
+        let expected = "Manifest:         /m/a\\nStatus: fine.yaml (Rejected)\n  Errors:           a\\nb.yaml: already defined\n";
+        assert_eq!(shown.0, expected);
+    }
 
     /// `UPDATE_GOLDEN=1` writes the file anew; the diff is the review.
     #[test]

@@ -3,11 +3,13 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
 use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 
 use super::args::ExecArgs;
@@ -26,7 +28,7 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
     if args.tty && args.stdin && terminal.is_none() {
         eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
     }
-    let path = path(args, terminal.is_some());
+    let path = path(args);
     let (write, read) = client.upgrade(&path, frame::PROTOCOL)?;
     let wakeups =
         Wakeups::new().map_err(|e| CliError::new("could not watch for signals").because(e))?;
@@ -37,8 +39,9 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
     let mut session = Session {
         write,
         read,
+        unsent: Vec::new(),
         stdin_open: args.stdin,
-        terminal: terminal.is_some(),
+        tty: args.tty,
     };
     let ended = session.pump(&wakeups);
     drop(raw);
@@ -57,7 +60,12 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
     }
 }
 
-fn path(args: &ExecArgs, terminal: bool) -> String {
+/// The size of the terminal a person looks at, whether or not it is typed into.
+fn size() -> Option<(u16, u16)> {
+    pty::size(io::stdin()).or_else(|| pty::size(io::stdout()))
+}
+
+fn path(args: &ExecArgs) -> String {
     let pod = args
         .pod
         .trim_start_matches("pod/")
@@ -71,7 +79,7 @@ fn path(args: &ExecArgs, terminal: bool) -> String {
     if let Some(container) = &args.container {
         path.push_str(&format!("&container={}", encode(container)));
     }
-    if let (true, Some((columns, rows))) = (terminal, pty::size(io::stdin())) {
+    if let Some((columns, rows)) = size().filter(|_| args.tty) {
         path.push_str(&format!("&cols={columns}&rows={rows}"));
     }
     for word in &args.command {
@@ -126,8 +134,21 @@ impl Wakeups {
 struct Session {
     write: UnixStream,
     read: BufReader<UnixStream>,
+    /// Frames the agent has not taken yet. While there are any, nothing new is made: neither side waits for the other
+    /// to read, and memory is bounded.
+    unsent: Vec<u8>,
     stdin_open: bool,
-    terminal: bool,
+    tty: bool,
+}
+
+/// What a poll found.
+#[derive(Debug, Default)]
+struct Ready {
+    agent: bool,
+    agent_takes: bool,
+    ended: bool,
+    resized: bool,
+    input: bool,
 }
 
 impl Session {
@@ -141,40 +162,53 @@ impl Session {
                 }
             }
             let ready = self.wait(stdin.as_fd(), wakeups)?;
-            let [agent, input, resized, ended] = ready;
-            if ended {
+            if ready.ended {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            if resized {
-                self.resize(wakeups)?;
+            if ready.agent_takes {
+                self.flush()?;
             }
-            if agent {
+            if ready.agent {
                 if let Some(status) = self.frame()? {
                     return Ok(status);
                 }
             }
-            if input {
+            if ready.resized {
+                self.resize(wakeups)?;
+            }
+            if ready.input {
                 self.forward(&stdin)?;
             }
         }
     }
 
-    fn wait(&self, stdin: BorrowedFd<'_>, wakeups: &Wakeups) -> io::Result<[bool; 4]> {
+    fn wait(&self, stdin: BorrowedFd<'_>, wakeups: &Wakeups) -> io::Result<Ready> {
         let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let mut fds = vec![
-            watch(self.read.get_ref().as_fd()),
-            watch(wakeups.resized.as_fd()),
-            watch(wakeups.ended.as_fd()),
-        ];
-        if self.stdin_open {
+        let idle = self.unsent.is_empty();
+        let mut agent = watch(self.read.get_ref().as_fd());
+        if !idle {
+            agent.set_events(PollFlags::POLLIN | PollFlags::POLLOUT);
+        }
+        let mut fds = vec![agent, watch(wakeups.ended.as_fd())];
+        if idle {
+            fds.push(watch(wakeups.resized.as_fd()));
+        }
+        if idle && self.stdin_open {
             fds.push(watch(stdin));
         }
         match poll(&mut fds, PollTimeout::NONE) {
-            Err(nix::errno::Errno::EINTR) => return Ok([false; 4]),
+            Err(Errno::EINTR) => return Ok(Ready::default()),
             other => other?,
         };
         let ready = |index: usize| fds.get(index).is_some_and(|fd| fd.any() == Some(true));
-        Ok([ready(0), ready(3), ready(1), ready(2)])
+        let found = fds[0].revents().unwrap_or(PollFlags::empty());
+        Ok(Ready {
+            agent: found.intersects(!PollFlags::POLLOUT),
+            agent_takes: found.contains(PollFlags::POLLOUT),
+            ended: ready(1),
+            resized: ready(2),
+            input: ready(3),
+        })
     }
 
     fn frame(&mut self) -> io::Result<Option<ExecStatus>> {
@@ -212,7 +246,7 @@ impl Session {
     fn resize(&mut self, wakeups: &Wakeups) -> io::Result<()> {
         let mut notices = [0; 64];
         let _ = (&wakeups.resized).read(&mut notices)?;
-        match pty::size(io::stdin()).filter(|_| self.terminal) {
+        match size().filter(|_| self.tty) {
             Some((width, height)) => {
                 let size = serde_json::to_vec(&Resize { width, height })?;
                 self.send(frame::RESIZE, &size)
@@ -222,8 +256,27 @@ impl Session {
     }
 
     fn send(&mut self, channel: u8, data: &[u8]) -> io::Result<()> {
-        let mut bytes = frame::header(channel, data).to_vec();
-        bytes.extend_from_slice(data);
-        self.write.write_all(&bytes)
+        self.unsent.extend(frame::header(channel, data));
+        self.unsent.extend_from_slice(data);
+        self.flush()
+    }
+
+    /// Sends what the agent takes without waiting.
+    fn flush(&mut self) -> io::Result<()> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        while !self.unsent.is_empty() {
+            match send(self.write.as_raw_fd(), &self.unsent, flags) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(Errno::EAGAIN) => break,
+                Err(Errno::EINTR) => {}
+                // The program has ended without reading its input: how, is yet to be read.
+                Err(Errno::EPIPE | Errno::ECONNRESET) => {
+                    self.stdin_open = false;
+                    self.unsent.clear();
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 }

@@ -375,8 +375,13 @@ fn image(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
         yes(row.preloaded),
     ];
     if wide {
-        let created = row.created.and_then(|c| c.parse().ok());
-        cells.push(created.map_or_else(|| "<none>".to_owned(), |at| human_age(at, now)));
+        let created = row.created.and_then(|c| c.parse::<Timestamp>().ok());
+        cells.push(match created {
+            None => "<none>".to_owned(),
+            // Reproducible builds stamp their images so.
+            Some(at) if at == Timestamp::UNIX_EPOCH => "<unknown>".to_owned(),
+            Some(at) => human_age(at, now),
+        });
     }
     cells
 }
@@ -401,4 +406,27 @@ fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
         cells.push(problem.cloned().unwrap_or_else(|| "<none>".to_owned()));
     }
     cells
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(resource: Resource, item: Value) -> Vec<String> {
+        table(resource, &[item], true, false).1.remove(0)
+    }
+
+    #[test]
+    fn an_image_of_the_epoch_has_no_known_age() {
+        for (created, expected) in [
+            (json!("1970-01-01T00:00:00Z"), "<unknown>"),
+            (Value::Null, "<none>"),
+            (json!(Timestamp::now().to_string()), "0s"),
+        ] {
+            let image = json!({ "id": "sha256:1", "names": [], "size_bytes": 1, "created": created,
+                                "preloaded": false, "in_use": false });
+            let row = shown(Resource::Images, image);
+            assert_eq!(row.last().map(String::as_str), Some(expected));
+        }
+    }
 }

@@ -10,8 +10,12 @@ impl Table {
     /// The text of these rows; the header too, unless empty.
     pub(super) fn render(&mut self, header: &[&str], rows: &[Vec<String>]) -> String {
         let header: Vec<String> = header.iter().map(|h| (*h).to_owned()).collect();
+        let rows: Vec<Vec<String>> = rows
+            .iter()
+            .map(|row| row.iter().map(|cell| one_line(cell)).collect())
+            .collect();
         let all = std::iter::once(&header)
-            .chain(rows)
+            .chain(&rows)
             .filter(|r| !r.is_empty());
         for row in all.clone() {
             self.widths.resize(row.len().max(self.widths.len()), 0);
@@ -36,6 +40,19 @@ impl Table {
     }
 }
 
+/// Text with control characters escaped: a file's name may hold newlines, which would make rows of their own, and
+/// sequences that terminals obey.
+pub(super) fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char.is_control() {
+            true => line.extend(char.escape_default()),
+            false => line.push(char),
+        }
+    }
+    line
+}
+
 /// Bytes with a binary unit, one decimal.
 pub(super) fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -47,5 +64,20 @@ pub(super) fn size(bytes: u64) -> String {
     match unit {
         0 => format!("{bytes}B"),
         _ => format!("{}.{}{}", tenths / 10, tenths % 10, units[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_stays_one_cell_whatever_is_in_it() {
+        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let rows = [row(["a\nb\u{1b}[2J\u{e4}", "1"]), row(["c", "2"])];
+        assert_eq!(
+            Table::default().render(&["FILE", "N"], &rows),
+            "FILE             N\na\\nb\\u{1b}[2J\u{e4}   1\nc                2\n"
+        );
     }
 }
