@@ -32,7 +32,12 @@ pub(crate) fn convert(
     let working_dir = container.working_dir.clone().filter(|dir| !dir.is_empty());
     absolute(working_dir.as_deref(), &path.field("workingDir"), report);
     let termination = container.termination_message_path.as_deref();
-    absolute(termination, &path.field("terminationMessagePath"), report);
+    let at = path.field("terminationMessagePath");
+    absolute(termination, &at, report);
+    if let Some(written) = termination.filter(|written| written.starts_with('/')) {
+        // It is a mount like any other.
+        volume::mount_path(written, &at, report);
+    }
     let image = container.image.clone().unwrap_or_default();
     let image_name = image_name(&image, &path.field("image"), report);
     let pull_policy = pull_policy(container, path, report);

@@ -201,8 +201,8 @@ pub(crate) fn mounts(
     result
 }
 
-/// As the kubelet does, a relative path is taken to begin at the root.
-fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> String {
+/// Where something is mounted in a container. As the kubelet does, a relative path is taken to begin at the root.
+pub(super) fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> String {
     if written.is_empty() {
         report.required(path);
         return String::new();
