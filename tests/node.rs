@@ -1074,3 +1074,15 @@ fn exec_with_a_terminal_but_without_input_knows_the_terminals_size() {
     assert!(child.wait().expect("ends").success(), "{said}");
     assert_eq!(said.trim(), "33 77");
 }
+
+#[test]
+fn an_agent_survives_a_program_that_ends_before_its_input() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let mut child = exec(&agent, &["-i", "a", "--", "sh", "-c", "exit 3"]);
+    let feeder = feed(&mut child, 1_000_000);
+    assert_eq!(output_in_time(child).1, Some(3));
+    feeder.join().expect("fed");
+    agent.ok(&["get", "pods"]);
+}

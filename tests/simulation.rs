@@ -245,7 +245,7 @@ impl Sim {
                 "a fact heard twice is heard once: {event:?}"
             );
         }
-        if self.actions % 4 == 0 {
+        if self.actions.is_multiple_of(4) {
             self.check_status();
         }
     }

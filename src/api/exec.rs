@@ -103,10 +103,10 @@ pub(crate) async fn answer(
     let upgraded = hyper::upgrade::on(request);
     spawner
         .spawn(async move {
-            if let Ok(upgraded) = upgraded.await {
-                if let Ok(parts) = upgraded.downcast::<FuturesIo<Async<UnixStream>>>() {
-                    run(session, parts.io.into_inner(), &parts.read_buf).await;
-                }
+            if let Ok(upgraded) = upgraded.await
+                && let Ok(parts) = upgraded.downcast::<FuturesIo<Async<UnixStream>>>()
+            {
+                run(session, parts.io.into_inner(), &parts.read_buf).await;
             }
         })
         .detach();
@@ -290,10 +290,10 @@ async fn incoming(
         input.read_exact(&mut data).await?;
         match channel {
             frame::STDIN => {
-                if let Some(pipe) = &mut stdin {
-                    if pipe.write_all(&data).await.is_err() {
-                        stdin = None;
-                    }
+                if let Some(pipe) = &mut stdin
+                    && pipe.write_all(&data).await.is_err()
+                {
+                    stdin = None;
                 }
             }
             frame::RESIZE => {

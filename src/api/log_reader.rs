@@ -273,17 +273,17 @@ impl LogReader {
         let Some(record) = Record::parse(raw) else {
             return;
         };
-        if let Some(seen) = &self.seen {
-            if record.time <= seen.as_str() {
-                return;
-            }
+        if let Some(seen) = &self.seen
+            && record.time <= seen.as_str()
+        {
+            return;
         }
         self.last_time.clear();
         self.last_time.push_str(record.time);
-        if let (Some(since), Some(time)) = (self.options.since, record.timestamp()) {
-            if time < since {
-                return;
-            }
+        if let (Some(since), Some(time)) = (self.options.since, record.timestamp())
+            && time < since
+        {
+            return;
         }
         let line = &mut self.pending[usize::from(record.stderr)];
         if line.is_empty() && self.options.timestamps {

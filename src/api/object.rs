@@ -121,10 +121,10 @@ impl Collection {
         let mut gone = Object::clone(old);
         gone.version = version;
         self.removed.push_back(Arc::new(gone));
-        if self.removed.len() > MAX_REMOVED {
-            if let Some(oldest) = self.removed.pop_front() {
-                self.forgotten = oldest.version;
-            }
+        if self.removed.len() > MAX_REMOVED
+            && let Some(oldest) = self.removed.pop_front()
+        {
+            self.forgotten = oldest.version;
         }
     }
 

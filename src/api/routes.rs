@@ -194,13 +194,13 @@ async fn delete_pod(
         .store
         .get(Kind::Pods, &key)
         .ok_or_else(|| ApiError::not_found("pods", name))?;
-    if let Some(uid) = options["preconditions"]["uid"].as_str() {
-        if uid != object.uid {
-            return Err(ApiError::conflict(format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                object.uid
-            )));
-        }
+    if let Some(uid) = options["preconditions"]["uid"].as_str()
+        && uid != object.uid
+    {
+        return Err(ApiError::conflict(format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            object.uid
+        )));
     }
     let asked = options["gracePeriodSeconds"].as_i64();
     let asked = asked.or(query.number("gracePeriodSeconds")?);

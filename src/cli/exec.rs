@@ -168,10 +168,10 @@ impl Session {
             if ready.agent_takes {
                 self.flush()?;
             }
-            if ready.agent {
-                if let Some(status) = self.frame()? {
-                    return Ok(status);
-                }
+            if ready.agent
+                && let Some(status) = self.frame()?
+            {
+                return Ok(status);
             }
             if ready.resized {
                 self.resize(wakeups)?;

@@ -31,10 +31,6 @@ use error::{CliError, Result};
 
 /// Runs the command line; prints the error, if any.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    // Rust ignores SIGPIPE; a command whose reader has gone should just end.
-    if let Err(error) = crate::sys::signals::default_sigpipe() {
-        eprintln!("warning: could not reset SIGPIPE: {error}, ignoring");
-    }
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -42,6 +38,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
+    // Rust ignores SIGPIPE; a command whose reader has gone should just end. The agent must not: programs it feeds may
+    // close their input.
+    if !matches!(cli.command, Command::Run(_))
+        && let Err(error) = crate::sys::signals::default_sigpipe()
+    {
+        eprintln!("warning: could not reset SIGPIPE: {error}, ignoring");
+    }
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {

@@ -146,18 +146,18 @@ fn grace_ms(spec: &Written, path: &Path<'_>, report: &Report) -> u64 {
 }
 
 fn numbers(spec: &Written, path: &Path<'_>, report: &Report) {
-    if let Some(seconds) = spec.active_deadline_seconds {
-        if !(1..=i64::from(i32::MAX)).contains(&seconds) {
-            let at = path.field("activeDeadlineSeconds");
-            report.invalid(&at, seconds, "must be between 1 and 2147483647, inclusive");
-        }
+    if let Some(seconds) = spec.active_deadline_seconds
+        && !(1..=i64::from(i32::MAX)).contains(&seconds)
+    {
+        let at = path.field("activeDeadlineSeconds");
+        report.invalid(&at, seconds, "must be between 1 and 2147483647, inclusive");
     }
     let class = spec.priority_class_name.as_deref().unwrap_or_default();
-    if let (Some(value), Some(given)) = (default::builtin_priority(class), spec.priority) {
-        if value != given {
-            let detail = format_args!("must be {value}, the value of priority class {class}");
-            report.invalid(&path.field("priority"), given, detail);
-        }
+    if let (Some(value), Some(given)) = (default::builtin_priority(class), spec.priority)
+        && value != given
+    {
+        let detail = format_args!("must be {value}, the value of priority class {class}");
+        report.invalid(&path.field("priority"), given, detail);
     }
 }
 

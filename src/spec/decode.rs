@@ -364,11 +364,11 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
         seed: K,
     ) -> Result<Option<K::Value>, Failure> {
         while let Some(entry) = self.entries.next() {
-            if let Some(fields) = self.fields {
-                if !fields.contains(&entry.0.as_str()) {
-                    self.unknown(&entry.0, fields);
-                    continue;
-                }
+            if let Some(fields) = self.fields
+                && !fields.contains(&entry.0.as_str())
+            {
+                self.unknown(&entry.0, fields);
+                continue;
             }
             self.current = Some(entry);
             return seed

@@ -131,7 +131,7 @@ fn map(value: &[u8]) -> Option<Vec<(u64, u64)>> {
         .split(|b| *b == b',')
         .map(decimal)
         .collect::<Option<_>>()?;
-    if numbers.len() % 2 != 0 {
+    if !numbers.len().is_multiple_of(2) {
         return None;
     }
     Some(numbers.chunks(2).map(|pair| (pair[0], pair[1])).collect())
