@@ -179,7 +179,13 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         );
         // Images before pods, so that a pod finds the import of its image under way.
         preload::watch(hands.clone());
-        super::spawn(watch_manifests(config.clone(), running, hands.inputs));
+        let cgroups = hands.sandboxes.cgroups.clone();
+        super::spawn(watch_manifests(
+            config.clone(),
+            running,
+            cgroups,
+            hands.inputs,
+        ));
         node.run(inputs).await
     })))
 }
@@ -240,7 +246,12 @@ fn serve(
 }
 
 /// Reads the manifests now and whenever they change. `recovered` are the pods that run already.
-async fn watch_manifests(config: Arc<Config>, recovered: Vec<Arc<PodSpec>>, inputs: Sender<Input>) {
+async fn watch_manifests(
+    config: Arc<Config>,
+    recovered: Vec<Arc<PodSpec>>,
+    cgroups: Arc<Cgroups>,
+    inputs: Sender<Input>,
+) {
     let mut watch = match Watch::new(&config.manifests) {
         Ok(watch) => watch,
         Err(error) => {
@@ -291,6 +302,11 @@ async fn watch_manifests(config: Arc<Config>, recovered: Vec<Arc<PodSpec>>, inpu
         watch.ensure();
         let patience = scan.again_in_ms.unwrap_or(config.file_check_frequency_ms);
         closed = watch.next(Duration::from_millis(patience)).await;
+        if !closed.is_empty() {
+            // Most likely a pod is about to start: while its file is read the kernel can get ready.
+            let cgroups = cgroups.clone();
+            super::spawn(super::unblock(move || cgroups.warm_up()));
+        }
     }
 }
 

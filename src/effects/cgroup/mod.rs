@@ -88,6 +88,12 @@ impl Cgroups {
         Ok(cgroups)
     }
 
+    /// Blocking. Has the kernel begin the grace period that the first move of a process after a pause waits for (some
+    /// 15 ms), by moving the agent to where it is. A pod that starts meanwhile finds it over, or nearly so.
+    pub fn warm_up(&self) {
+        self.hierarchies.warm_up();
+    }
+
     /// cgroup v1 or v2.
     pub fn mode(&self) -> Mode {
         self.hierarchies.mode()
