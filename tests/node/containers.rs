@@ -1,0 +1,286 @@
+//! What containers see, share and may use up; and that they go whatever they did.
+
+use super::*;
+
+#[test]
+fn a_frozen_container_is_killed_after_its_grace() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let pod = agent.wait_running("a");
+    freeze(
+        &agent,
+        pod["metadata"]["uid"].as_str().expect("uid"),
+        "c-main",
+    );
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_frozen_container_whose_shim_was_killed_goes_too() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let pod = agent.wait_running("a");
+    freeze(
+        &agent,
+        pod["metadata"]["uid"].as_str().expect("uid"),
+        "c-main",
+    );
+    kill_shim(&agent, "a");
+    agent.wait_pod("a", |pod| {
+        main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
+    });
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_very_deep_volume_and_writable_layer_go_and_the_agent_lives_on() {
+    let agent = Agent::start();
+    let volumes = "  volumes:\n  - {name: v, emptyDir: {}}\n";
+    let mounts = "    volumeMounts:\n    - {name: v, mountPath: /v}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, volumes, mounts));
+    let pod = agent.wait_running("a");
+    let before = agent.pid();
+    let uid = pod["metadata"]["uid"].as_str().expect("uid");
+    let state = agent.root.join("root/pods").join(uid);
+    nest(&state.join("volumes/kubernetes.io~empty-dir/v"), 40_000);
+    nest(&state.join("containers/main/layer-0/upper"), 40_000);
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+    agent.request("/healthz");
+    assert_eq!(agent.pid(), before);
+}
+
+#[test]
+fn a_container_is_confined_as_the_manifest_says() {
+    let agent = Agent::start();
+    let script = "grep -E 'Cap(Eff|Bnd)|Seccomp:|NoNewPrivs|SigBlk|SigIgn' /proc/self/status; \
+                  cat /etc/hostname /proc/sys/kernel/hostname; cat /etc/hosts; ls /proc/acpi | wc -l; \
+                  touch /x && echo writable || echo read-only; ls -l /proc/self/ns | wc -l; \
+                  ip addr 2>/dev/null | grep -c lo; env; pwd; id; echo END; exec sleep 1000";
+    let more = "    workingDir: /tmp\n    env:\n    - {name: A, value: a}\n    - {name: B, value: \"$(A)-b $(C)\"}\n    - \
+                {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}\n    securityContext:\n      \
+                readOnlyRootFilesystem: true\n      capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}\n";
+    agent.write("a.yaml", &shell_pod("a", script, "", more));
+    agent.wait_running("a");
+    let log = follow_until(&agent, &["logs", "-f", "a"], "END");
+    for expected in [
+        "CapEff:\t0000000000000400",
+        "CapBnd:\t0000000000000400",
+        "Seccomp:\t2",
+        "NoNewPrivs:\t0",
+        "SigBlk:\t0000000000000000",
+        "# Kubernetes-managed hosts file.",
+        "read-only",
+        "A=a",
+        "B=a-b $(C)",
+        "NODE=test-node",
+        "HOSTNAME=a",
+        "/tmp",
+    ] {
+        assert!(log.contains(expected), "no `{expected}` in:\n{log}");
+    }
+}
+
+#[test]
+fn a_container_sees_its_own_cgroup_and_cannot_change_it() {
+    let agent = Agent::start();
+    let limits = "    resources: {limits: {memory: 64Mi}}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", limits));
+    agent.wait_running("a");
+    let script = "cd /sys/fs/cgroup; ls; cat memory*/memory.limit_in_bytes memory.max 2>/dev/null; \
+                  for f in */cgroup.procs cgroup.procs; do [ -e $f ] && echo 0 > $f && echo CHANGED $f; done; \
+                  mkdir */new 2>/dev/null && echo MADE; true";
+    let seen = agent.ok(&["exec", "a", "--", "sh", "-c", script]);
+    assert!(seen.contains("67108864"), "{seen}");
+    for forbidden in ["CHANGED", "MADE", "systemd", "unified"] {
+        assert!(!seen.contains(forbidden), "`{forbidden}` in {seen}");
+    }
+}
+
+#[test]
+fn what_enters_a_container_cannot_be_looked_into_and_its_binary_not_be_written() {
+    let agent = Agent::start();
+    // Looks at the descriptors of every process that appears beside it.
+    let thief = "echo up; while :; do for p in /proc/[0-9]*; do [ $p = /proc/1 ] || ls -l $p/fd 2>/dev/null | \
+                 grep -E 'socket:|signalfd|shim|memfd|coracle' >> /tmp/stolen; done; done";
+    agent.write("a.yaml", &shell_pod("a", thief, "", ""));
+    let pod = agent.wait_running("a");
+    follow_until(&agent, &["logs", "-f", "a"], "up");
+    for _ in 0..40 {
+        agent.ok(&["exec", "a", "--", "true"]);
+    }
+    let stolen = agent.ok(&[
+        "exec",
+        "a",
+        "--",
+        "sh",
+        "-c",
+        "cat /tmp/stolen 2>/dev/null; true",
+    ]);
+    assert_eq!(
+        stolen, "",
+        "a process was seen with descriptors of its shim"
+    );
+    let uid = pod["metadata"]["uid"].as_str().expect("uid");
+    let shim = agent.cgroup_file(
+        "memory",
+        &format!("besteffort/pod{uid}/shim"),
+        "cgroup.procs",
+    );
+    let shim = shim.lines().next().expect("the shim");
+    let exe = fs::File::open(format!("/proc/{shim}/exe")).expect("the shim runs");
+    let flags = nix::sys::statvfs::fstatvfs(&exe)
+        .expect("a file system")
+        .flags();
+    assert!(
+        flags.contains(nix::sys::statvfs::FsFlags::ST_RDONLY),
+        "also once nothing runs from it"
+    );
+}
+
+#[test]
+fn limits_are_in_the_cgroups_of_pod_and_container() {
+    let agent = Agent::start();
+    let limits =
+        "    resources: {limits: {cpu: 500m, memory: 64Mi}, requests: {cpu: 100m, memory: 32Mi}}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", limits));
+    let pod = agent.wait_running("a");
+    assert_eq!(pod["status"]["qosClass"], "Burstable");
+    let uid = pod["metadata"]["uid"].as_str().expect("uid");
+    let pod_group = format!("burstable/pod{uid}");
+    let container = format!("{pod_group}/c-main");
+    if std::path::Path::new("/sys/fs/cgroup/memory").is_dir() {
+        for group in [&pod_group, &container] {
+            assert_eq!(
+                agent.cgroup_file("memory", group, "memory.limit_in_bytes"),
+                "67108864"
+            );
+            assert_eq!(agent.cgroup_file("cpu", group, "cpu.cfs_quota_us"), "50000");
+            assert_eq!(agent.cgroup_file("cpu", group, "cpu.shares"), "102");
+        }
+    } else {
+        for group in [&pod_group, &container] {
+            assert_eq!(agent.cgroup_file("memory", group, "memory.max"), "67108864");
+            assert_eq!(agent.cgroup_file("cpu", group, "cpu.max"), "50000 100000");
+        }
+    }
+}
+
+#[test]
+fn a_container_over_its_memory_limit_is_shown_as_oom_killed() {
+    let agent = Agent::start();
+    let limits = "    resources: {limits: {memory: 16Mi}}\n";
+    let hog = "x=a; while :; do x=$x$x; done";
+    agent.write(
+        "hog.yaml",
+        &shell_pod("hog", hog, "  restartPolicy: Never\n", limits),
+    );
+    let pod = agent.wait_phase("hog", "Failed");
+    let terminated = &main_status(&pod)["state"]["terminated"];
+    assert_eq!(terminated["reason"], "OOMKilled", "{terminated}");
+    assert_eq!(terminated["exitCode"], 137);
+}
+
+#[test]
+fn containers_share_volumes_network_and_shared_memory() {
+    let agent = Agent::start();
+    let host = agent.root.join("host");
+    fs::create_dir_all(host.join("sub")).expect("temp dir");
+    fs::write(host.join("sub/from-host"), "host data").expect("written");
+    fs::create_dir_all(host.join("escape")).expect("temp dir");
+    let manifest = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: two}}\nspec:\n  terminationGracePeriodSeconds: 1\n  hostname: \
+         kayak\n  volumes:\n  - {{name: disk, emptyDir: {{}}}}\n  - {{name: mem, emptyDir: {{medium: Memory, \
+         sizeLimit: 1Mi}}}}\n  - {{name: host, hostPath: {{path: {host}, type: Directory}}}}\n  containers:\n  - name: \
+         writer\n    image: busybox:test\n    command: [sh, -c, \"echo one > /disk/f; echo two > /mem/f; echo three > \
+         /dev/shm/f; echo four | nc -l -p 4444; exec sleep 1000\"]\n    volumeMounts:\n    - {{name: disk, mountPath: \
+         /disk}}\n    - {{name: mem, mountPath: /mem}}\n  - name: main\n    image: busybox:test\n    command: [sh, -c, \
+         \"until [ -s /dev/shm/f ]; do sleep 0.05; done; cat /disk/f /mem/f /dev/shm/f; until nc 127.0.0.1 4444; do \
+         sleep 0.05; done; cat /h/from-host; echo; hostname; df -k /mem | tail -n 1 | awk '{{print $2}}'; touch /h/x || \
+         echo refused; echo done; exec sleep 1000\"]\n    volumeMounts:\n    - {{name: disk, mountPath: /disk, \
+         readOnly: true}}\n    - {{name: mem, mountPath: /mem}}\n    - {{name: host, mountPath: /h, subPath: sub, \
+         readOnly: true}}\n",
+        host = host.display()
+    );
+    agent.write("two.yaml", &manifest);
+    agent.wait_running("two");
+    let log = follow_until(&agent, &["logs", "-f", "two", "-c", "main"], "done");
+    for expected in [
+        "one",
+        "two",
+        "three",
+        "four",
+        "host data",
+        "kayak",
+        "1024",
+        "refused",
+    ] {
+        assert!(
+            log.lines().any(|line| line == expected),
+            "no `{expected}` in:\n{log}"
+        );
+    }
+    agent.remove("two.yaml");
+    agent.wait_gone("two");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+    assert_eq!(
+        fs::read_to_string(host.join("sub/from-host")).expect("untouched"),
+        "host data"
+    );
+}
+
+#[test]
+fn a_sub_path_cannot_leave_its_volume() {
+    let agent = Agent::start();
+    let host = agent.root.join("host");
+    fs::create_dir_all(&host).expect("temp dir");
+    std::os::unix::fs::symlink("/etc", host.join("link")).expect("symlink");
+    let more = format!(
+        "    volumeMounts: [{{name: v, mountPath: /v, subPath: link}}]\n  volumes: [{{name: v, hostPath: {{path: {}}}}}]\n",
+        host.display()
+    );
+    agent.write(
+        "a.yaml",
+        &shell_pod(
+            "a",
+            "ls /v | head; cat /v/passwd; echo end; exec sleep 1000",
+            "",
+            &more,
+        ),
+    );
+    let pod = agent.wait_pod("a", |pod| {
+        !main_status(pod)["state"]["running"].is_null()
+            || main_status(pod)["state"]["waiting"]["message"].is_string()
+    });
+    if !main_status(&pod)["state"]["running"].is_null() {
+        let log = follow_until(&agent, &["logs", "-f", "a"], "end");
+        assert!(
+            !log.contains("root:"),
+            "the node's /etc shows through:\n{log}"
+        );
+    }
+}
+
+#[test]
+fn a_host_path_of_the_wrong_type_is_refused_in_the_kubelets_words() {
+    let agent = Agent::start();
+    let more = "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes: [{name: v, hostPath: {path: /proc/version, type: \
+                Directory}}]\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", more));
+    agent.wait_pod("a", |pod| pod["status"]["phase"] == "Pending");
+    let found = "hostPath type check failed: /proc/version is not a directory";
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !agent.ok(&["get", "events"]).contains(found) {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{}",
+            agent.ok(&["get", "events"])
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
