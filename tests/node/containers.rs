@@ -284,3 +284,75 @@ fn a_host_path_of_the_wrong_type_is_refused_in_the_kubelets_words() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn the_settings_file_bounds_processes_and_says_what_has_no_effect() {
+    let path = std::env::temp_dir().join(format!("coracle-settings-{}.yaml", std::process::id()));
+    let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\npodPidsLimit: 77\nport: 10250\n";
+    fs::write(&path, text).expect("written");
+    let agent = Agent::start_with(&["--config", path.to_str().expect("utf-8")]);
+    fs::remove_file(&path).expect("removed");
+    agent.ok(&[
+        "image",
+        "import",
+        common::archive().to_str().expect("utf-8"),
+    ]);
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let pod = agent.wait_running("a");
+    let group = format!(
+        "besteffort/pod{}",
+        pod["metadata"]["uid"].as_str().expect("uid")
+    );
+    assert_eq!(agent.cgroup_file("pids", &group, "pids.max"), "77");
+    assert!(
+        agent.log().contains("settings without effect here: port"),
+        "{}",
+        agent.log()
+    );
+}
+
+#[test]
+fn a_mount_made_in_a_bidirectional_volume_reaches_the_node() {
+    let agent = Agent::start();
+    let host = agent.root.join("shared");
+    fs::create_dir_all(&host).expect("temp dir");
+    let none = None::<&str>;
+    let flags = nix::mount::MsFlags::MS_BIND;
+    nix::mount::mount(Some(&host), &host, none, flags, none).expect("mounted");
+    let flags = nix::mount::MsFlags::MS_SHARED;
+    nix::mount::mount(none, &host, none, flags, none).expect("shared");
+    let script = format!("mkdir -p /v/in && mount -t tmpfs inner /v/in && echo mounted; {SLEEP}");
+    let more = format!(
+        "    securityContext: {{privileged: true}}\n    volumeMounts: [{{name: v, mountPath: /v, mountPropagation: \
+         Bidirectional}}]\n  volumes: [{{name: v, hostPath: {{path: {}}}}}]\n",
+        host.display()
+    );
+    agent.write("a.yaml", &shell_pod("a", &script, "", &more));
+    agent.wait_running("a");
+    follow_until(&agent, &["logs", "-f", "a"], "mounted");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc");
+    let inner = host.join("in").display().to_string();
+    assert!(
+        mounts
+            .lines()
+            .any(|line| line.split(' ').nth(4) == Some(&inner)),
+        "{mounts}"
+    );
+}
+
+#[test]
+fn a_container_whose_seccomp_profile_cannot_be_had_is_refused() {
+    let agent = Agent::start();
+    let security =
+        "    securityContext: {seccompProfile: {type: Localhost, localhostProfile: none.json}}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", security));
+    let pod = agent.wait_pod("a", |pod| {
+        main_status(pod)["state"]["waiting"]["message"].is_string()
+    });
+    let waiting = &main_status(&pod)["state"]["waiting"];
+    assert_eq!(waiting["reason"], "CreateContainerConfigError", "{waiting}");
+    assert!(
+        waiting["message"].to_string().contains("none.json"),
+        "{waiting}"
+    );
+}

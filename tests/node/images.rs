@@ -48,3 +48,18 @@ fn a_pod_waits_for_an_image_that_is_being_imported_at_the_start() {
     let events = agent.ok(&["get", "events"]);
     assert!(!events.contains("ErrImagePull"), "{events}");
 }
+
+#[test]
+fn an_image_in_use_is_neither_removed_nor_pruned() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let refused = agent.cli(&["image", "rm", "busybox:test"]);
+    assert!(!refused.status.success(), "a container runs from it");
+    agent.ok(&["image", "prune", "-a", "-f"]);
+    assert!(agent.ok(&["image", "ls"]).contains("busybox"));
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    agent.ok(&["image", "rm", "busybox:test"]);
+    assert!(!agent.ok(&["image", "ls"]).contains("busybox"));
+}
