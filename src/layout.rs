@@ -32,6 +32,21 @@ impl Layout {
         self.run_dir.join("sources.json")
     }
 
+    /// Where network namespaces of pods are pinned: `<run-dir>/netns/<uid>`.
+    pub fn netns_dir(&self) -> PathBuf {
+        self.run_dir.join("netns")
+    }
+
+    /// Where one pod's network namespace is pinned.
+    pub fn netns(&self, uid: &PodUid) -> PathBuf {
+        self.netns_dir().join(uid.as_str())
+    }
+
+    /// The address ranges chosen for this boot.
+    pub fn network(&self) -> PathBuf {
+        self.run_dir.join("network.json")
+    }
+
     /// The content-addressed image store: `<root>/images`.
     pub fn image_store(&self) -> PathBuf {
         self.root.join("images")
@@ -114,6 +129,11 @@ impl PodRunDir {
     /// Exists once the sandbox was removed because the pod had finished.
     pub fn finished(&self) -> PathBuf {
         self.dir.join("finished")
+    }
+
+    /// The pod's address on the bridge.
+    pub fn network(&self) -> PathBuf {
+        self.dir.join("network.json")
     }
 
     /// The folder of container records (`shim::protocol::ContainerRecord`, one JSON file a container).

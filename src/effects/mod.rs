@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 pub mod image;
+pub mod network;
 pub mod sandbox;
 pub mod seccomp;
 pub mod volume;

@@ -6,12 +6,14 @@
 //! The way of a manifest: bytes → `parse` → `value` (a tree) → `decode` (Kubernetes' types, every misspelling reported) →
 //! `default` → `assemble` (every rule checked, [`PodSpec`] built) or → `position` (errors get line and column).
 
+pub mod cluster;
 pub mod convert;
 pub mod exit;
 pub mod expand;
 pub mod image_name;
 pub mod pod;
 pub mod quantity;
+pub mod service;
 pub mod time;
 
 mod assemble;
@@ -37,4 +39,5 @@ pub use error::FieldError;
 
 pub use exit::{Exit, StopSignal};
 pub use pod::*;
+pub use service::{ServiceAddress, ServicePort, ServiceSpec, TargetPort};
 pub use time::{Stamp, Time, Wall};

@@ -332,7 +332,7 @@ pub struct ContainerPort {
 }
 
 /// Transport of a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Protocol {
     /// TCP.
     Tcp,
