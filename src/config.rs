@@ -1,8 +1,10 @@
 //! How is this node set up? The settings of one agent, read from a `kind: KubeletConfiguration` file, validated
 //! all at once, every default written down.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_yaml::Value;
 
@@ -33,6 +35,14 @@ pub struct Config {
     pub cluster_domain: String,
     /// The node's resolver file; empty: none.
     pub resolv_conf: PathBuf,
+    /// Name of the bridge that pods are on (default `coracle0`).
+    pub bridge: String,
+    /// Ranges of pod addresses, at most one a family; empty: free ones are chosen.
+    pub pod_cidrs: Vec<IpNet>,
+    /// Ranges of service addresses, at most one a family; empty: free ones are chosen.
+    pub service_cidrs: Vec<IpNet>,
+    /// Name servers for pods with `dnsPolicy: ClusterFirst`; empty: coracle's own.
+    pub cluster_dns: Vec<IpAddr>,
     /// Longest wait between restarts of a crashing container (default 300 s).
     pub max_container_restart_period_ms: u64,
     /// cpu quota period in microseconds (default 100 000).
@@ -64,6 +74,10 @@ impl Default for Config {
             pod_pids_limit: None,
             cluster_domain: "cluster.local".into(),
             resolv_conf: "/etc/resolv.conf".into(),
+            bridge: DEFAULT_BRIDGE.into(),
+            pod_cidrs: Vec::new(),
+            service_cidrs: Vec::new(),
+            cluster_dns: Vec::new(),
             max_container_restart_period_ms: 300_000,
             cpu_cfs_quota_period_us: 100_000,
             cpu_cfs_quota: true,
@@ -72,6 +86,9 @@ impl Default for Config {
     }
 }
 
+/// The bridge's name unless another is given.
+pub const DEFAULT_BRIDGE: &str = "coracle0";
+
 /// Where settings are looked for when no `--config` is given.
 pub const DEFAULT_FILE: &str = "/etc/coracle/config.yaml";
 
@@ -79,7 +96,7 @@ pub const DEFAULT_FILE: &str = "/etc/coracle/config.yaml";
 const WITHOUT_EFFECT: &str = "staticPodURL staticPodURLHeader httpCheckFrequency syncFrequency enableServer address \
     port readOnlyPort healthzPort healthzBindAddress enableDebuggingHandlers enableSystemLogHandler \
     enableProfilingHandler enableDebugFlagsHandler authentication authorization registryPullQPS registryBurst \
-    serializeImagePulls maxParallelImagePulls eventRecordQPS eventBurst oomScoreAdj clusterDNS \
+    serializeImagePulls maxParallelImagePulls eventRecordQPS eventBurst oomScoreAdj \
     nodeStatusUpdateFrequency nodeStatusReportFrequency nodeLeaseDurationSeconds imageMinimumGCAge \
     imageMaximumGCAge imageGCHighThresholdPercent imageGCLowThresholdPercent volumeStatsAggPeriod cgroupRoot \
     cgroupsPerQOS cgroupDriver kubeletCgroups systemCgroups failCgroupV1 singleProcessOOMKill cpuManagerPolicy \
@@ -186,6 +203,17 @@ impl Config {
             }
             "clusterDomain" => self.cluster_domain = text(value)?.to_owned(),
             "resolvConf" => self.resolv_conf = text(value)?.into(),
+            "podCIDR" => self.pod_cidrs = cidrs(text(value)?)?,
+            "clusterDNS" => {
+                let list = value
+                    .as_sequence()
+                    .ok_or("must be a list of IP addresses")?;
+                let texts: Result<Vec<&str>, String> = list.iter().map(text).collect();
+                self.cluster_dns = texts?
+                    .into_iter()
+                    .map(ip_address)
+                    .collect::<Result<_, _>>()?;
+            }
             "cpuCFSQuota" => self.cpu_cfs_quota = value.as_bool().ok_or("must be true or false")?,
             "cpuCFSQuotaPeriod" => {
                 let period = duration_ms(value)?;
@@ -226,6 +254,8 @@ fn hint(name: &str) -> String {
         .chain([
             "podPidsLimit",
             "clusterDomain",
+            "clusterDNS",
+            "podCIDR",
             "resolvConf",
             "cpuCFSQuota",
             "cpuCFSQuotaPeriod",
@@ -255,6 +285,49 @@ fn absolute(value: &Value) -> Result<PathBuf, String> {
         Ok(path)
     } else {
         Err("must be an absolute path".into())
+    }
+}
+
+/// A list like `10.77.0.0/20,fd00:77::/64`: at most one range a family, none of them too small to be of use.
+pub fn cidrs(list: &str) -> Result<Vec<IpNet>, String> {
+    let mut found: Vec<IpNet> = Vec::new();
+    for text in list.split(',').map(str::trim).filter(|t| !t.is_empty()) {
+        let range: IpNet = text
+            .parse()
+            .map_err(|_| format!("`{text}` is not a range like 10.77.0.0/20"))?;
+        if range.max_prefix_len() - range.prefix_len() < 2 {
+            return Err(format!("`{text}` has no room for pods"));
+        }
+        let same_family = |other: &IpNet| other.addr().is_ipv4() == range.addr().is_ipv4();
+        if let Some(other) = found.iter().find(|other| same_family(other)) {
+            return Err(format!(
+                "`{other}` and `{text}` are of one family, and only one range a family is possible"
+            ));
+        }
+        found.push(range.trunc());
+    }
+    found.sort_by_key(|range| range.addr().is_ipv6());
+    Ok(found)
+}
+
+/// An IP address.
+pub fn ip_address(text: &str) -> Result<IpAddr, String> {
+    let trimmed = text.trim();
+    trimmed
+        .parse()
+        .map_err(|_| format!("`{trimmed}` is not an IP address"))
+}
+
+/// A name the kernel takes for an interface, and that is plain in packet rules.
+pub fn bridge_name(name: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if starts_well && name.len() <= 15 && name.chars().all(plain) {
+        Ok(name.to_owned())
+    } else {
+        Err(format!(
+            "`{name}` is no name for a bridge: a letter, then letters, digits, `-` and `_`, 15 characters at most"
+        ))
     }
 }
 
@@ -335,6 +408,50 @@ mod tests {
                 "containerLogMaxFiles: must be greater than 1",
             ]
         );
+    }
+
+    #[test]
+    fn ranges_are_a_list_with_one_range_a_family() {
+        let ranges = |text| cidrs(text).map(|list| list.iter().map(IpNet::to_string).collect());
+        for (text, result) in [
+            ("", Ok(vec![])),
+            (
+                "fd00::1/64, 10.9.8.7/20",
+                Ok(vec!["10.9.0.0/20".to_owned(), "fd00::/64".to_owned()]),
+            ),
+            (
+                "10.0.0.0",
+                Err("`10.0.0.0` is not a range like 10.77.0.0/20".to_owned()),
+            ),
+            (
+                "10.0.0.0/31",
+                Err("`10.0.0.0/31` has no room for pods".to_owned()),
+            ),
+            (
+                "10.0.0.0/24,10.1.0.0/24",
+                Err(
+                    "`10.0.0.0/24` and `10.1.0.0/24` are of one family, and only one range a family is possible"
+                        .to_owned(),
+                ),
+            ),
+        ] {
+            assert_eq!(ranges(text), result, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bridge_has_a_name_that_is_plain_everywhere() {
+        for (name, fine) in [
+            ("coracle0", true),
+            ("br-lan_1", true),
+            ("", false),
+            ("0br", false),
+            ("br.7", false),
+            ("a b", false),
+            ("sixteencharacter", false),
+        ] {
+            assert_eq!(bridge_name(name).is_ok(), fine, "{name}");
+        }
     }
 
     #[test]

@@ -99,6 +99,18 @@ pub struct RunArgs {
     /// The node's name [default: the host's]
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
+    /// Name of the bridge that pods are on [default: coracle0]
+    #[arg(long, value_name = "NAME", value_parser = crate::config::bridge_name)]
+    pub bridge: Option<String>,
+    /// Ranges of pod addresses, at most one for IPv4 and one for IPv6 [default: free ones are chosen]
+    #[arg(long, value_name = "CIDR[,CIDR]")]
+    pub pod_cidr: Option<String>,
+    /// Ranges of service addresses [default: free ones are chosen]
+    #[arg(long, value_name = "CIDR[,CIDR]")]
+    pub service_cidr: Option<String>,
+    /// Name servers for pods with `dnsPolicy: ClusterFirst` [default: coracle's own]
+    #[arg(long, value_name = "IP", value_delimiter = ',', value_parser = crate::config::ip_address)]
+    pub cluster_dns: Vec<std::net::IpAddr>,
     /// Import the image archives in this directory; may be given more than once
     #[arg(long, value_name = "DIR")]
     pub preload: Vec<PathBuf>,

@@ -24,6 +24,7 @@ fn hint(error: &StartError) -> Option<&'static str> {
         }
         StartError::Cgroup(_) => Some("`coracle doctor` tells what is missing"),
         StartError::Config(_)
+        | StartError::Flag { .. }
         | StartError::Access { .. }
         | StartError::Images(_)
         | StartError::Api(_)

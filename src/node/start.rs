@@ -22,6 +22,7 @@ use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, DEFAULT_FILE};
 use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings};
 use crate::effects::image::{ImageError, ImageStore};
+use crate::effects::network::{Network, NetworkSettings};
 use crate::effects::sandbox::Sandboxes;
 use crate::plan::state::Settings;
 use crate::plan::{Event, NodeState};
@@ -43,6 +44,14 @@ pub enum StartError {
     /// The settings are not usable.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A flag's value is not usable.
+    #[error("{flag}: {problem}")]
+    Flag {
+        /// `--pod-cidr`.
+        flag: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Only root may make containers.
     #[error("coracle run has to be started as root")]
     NotRoot,
@@ -129,6 +138,12 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         sandboxes: Sandboxes {
             config: config.clone(),
             cgroups,
+            network: Network::new(NetworkSettings {
+                layout: config.layout.clone(),
+                bridge: config.bridge.clone(),
+                pod_cidrs: config.pod_cidrs.clone(),
+                service_cidrs: config.service_cidrs.clone(),
+            }),
             binary: Arc::new(
                 own_binary::read_only().map_err(|source| StartError::System {
                     action: "make a read-only view of the own binary",
@@ -210,6 +225,23 @@ fn settings(args: RunArgs) -> Result<(Config, Vec<String>), StartError> {
         config.preload = args.preload.into_iter().map(absolute).collect();
     }
     config.cgroup_parent = args.cgroup_parent.or(config.cgroup_parent);
+    config.bridge = args.bridge.unwrap_or(config.bridge);
+    for (flag, given, target) in [
+        ("--pod-cidr", args.pod_cidr, &mut config.pod_cidrs),
+        (
+            "--service-cidr",
+            args.service_cidr,
+            &mut config.service_cidrs,
+        ),
+    ] {
+        if let Some(list) = given {
+            *target = crate::config::cidrs(&list)
+                .map_err(|problem| StartError::Flag { flag, problem })?;
+        }
+    }
+    if !args.cluster_dns.is_empty() {
+        config.cluster_dns = args.cluster_dns;
+    }
     config.stop_pods_on_exit |= args.stop_pods_on_exit;
     if let Some(name) = args.node_name {
         config.node_name = name;

@@ -29,8 +29,11 @@ pub struct ShimConfig {
     /// Absolute cgroup path below each hierarchy's mount, of the pod: `/coracle/pods/burstable/pod<uid>`. The shim
     /// joins `<this>/shim` first of all (the folder exists) and reads OOM counts below it.
     pub cgroup: String,
-    /// Make namespaces of its own; containers inherit what the shim has.
-    pub new_network: bool,
+    /// The network namespace to join, as a path; `None`: the node's. Containers inherit what the shim has.
+    pub network: Option<PathBuf>,
+    /// Where other pods' namespaces are pinned. The shim lets go of its copies of these mounts, or it would keep those
+    /// namespaces alive.
+    pub netns_dir: PathBuf,
     /// Own IPC namespace.
     pub new_ipc: bool,
     /// Own UTS namespace with this hostname.

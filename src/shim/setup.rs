@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 
@@ -15,7 +15,7 @@ use super::ShimError;
 use super::protocol::ShimConfig;
 use super::warn;
 use crate::sys::cgroup::{self, Hierarchy};
-use crate::sys::{loopback, process, signals};
+use crate::sys::{mount, process, signals};
 
 /// The shim's `oom_score_adj`: the last to go, as the kubelet's sandbox.
 const OOM_SCORE_ADJ: &str = "-998";
@@ -101,12 +101,14 @@ fn fill_standard_fds() -> Result<(), ShimError> {
 
 fn enter_namespaces(config: &ShimConfig) -> Result<(), ShimError> {
     let system = |what| move |errno: nix::Error| ShimError::system(what)(errno.into());
+    if let Some(path) = &config.network {
+        let netns = fs::File::open(path).map_err(ShimError::path("open", path))?;
+        setns(netns, CloneFlags::CLONE_NEWNET).map_err(system("join the network namespace"))?;
+    }
     // Mount propagation is left as it is: what is mounted into hostPath volumes must reach the containers.
     unshare(CloneFlags::CLONE_NEWNS).map_err(system("make a mount namespace"))?;
-    if config.new_network {
-        unshare(CloneFlags::CLONE_NEWNET).map_err(system("make a network namespace"))?;
-        loopback::up().map_err(ShimError::system("bring up the loopback interface"))?;
-    }
+    let pins = &config.netns_dir;
+    mount::let_go(pins).map_err(ShimError::path("let go of the mounts at", pins))?;
     if config.new_ipc {
         unshare(CloneFlags::CLONE_NEWIPC).map_err(system("make an IPC namespace"))?;
     }

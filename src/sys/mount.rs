@@ -63,6 +63,21 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets go of a mount point and everything below it in this mount namespace only, after a copy of the table was made
+/// (`unshare`). No mount point there is fine.
+pub fn let_go(path: &Path) -> io::Result<()> {
+    let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+    match mount(None::<&str>, path, None::<&str>, private, None::<&str>) {
+        Ok(()) => {}
+        Err(Errno::EINVAL | Errno::ENOENT) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    }
+    Ok(umount2(
+        path,
+        MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW,
+    )?)
+}
+
 /// Mounts a tmpfs, without swap where the kernel can (Linux 6.4) and `noswap` asks for it. A mounted one is left
 /// as it is.
 pub fn tmpfs(path: &Path, size_bytes: Option<u64>, noswap: bool) -> io::Result<()> {

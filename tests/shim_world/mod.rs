@@ -1,7 +1,8 @@
 //! What does a shim need around it? Folders, cgroups and bundles of its own, made and removed for one test.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -82,11 +83,18 @@ impl World {
         };
         make("");
         make("/shim");
+        let network = network_namespace();
+        let netns = PathBuf::from(format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            network.as_raw_fd()
+        ));
         let config = ShimConfig {
             pod: "p".to_owned(),
             run_dir: run_dir.clone(),
             cgroup: group.clone(),
-            new_network: true,
+            network: Some(netns.clone()),
+            netns_dir: dir.join("netns"),
             new_ipc: true,
             hostname: Some("podhost".to_owned()),
             sysctls: vec![("net.ipv4.ip_forward".to_owned(), "1".to_owned())],
@@ -432,6 +440,17 @@ fn make_group(hierarchy: &Hierarchy, group: &str) {
         }
         at.push(part);
     }
+}
+
+/// A fresh network namespace with `lo` up, for as long as the file is open.
+fn network_namespace() -> File {
+    std::thread::spawn(|| {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+        coracle::sys::loopback::up().unwrap();
+        File::open("/proc/thread-self/ns/net").unwrap()
+    })
+    .join()
+    .unwrap()
 }
 
 fn make_layer(layer: &Path) {

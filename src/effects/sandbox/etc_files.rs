@@ -1,24 +1,89 @@
-//! What do `/etc/hosts`, `/etc/resolv.conf` and `/etc/hostname` say in a pod? The kubelet's texts
-//! (kubelet-behaviour §11.2–§11.4).
+//! What do `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf` say in a pod? Each container start writes them anew, in
+//! the kubelet's words (kubelet-behaviour §11.2, §11.3; [`super::resolver`] has §11.4).
 
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use crate::spec::{DnsPolicy, HostAlias, PodSpec};
+use super::resolver::{self, Resolver};
+use super::{ConfigError, Sandboxes};
+use crate::spec::{HostAlias, PodSpec};
 
-/// Limits of glibc's resolver as the kubelet applies them.
-const MAX_NAMESERVERS: usize = 3;
-const MAX_SEARCHES: usize = 32;
+impl Sandboxes {
+    /// The pod's domain: `<subdomain>.<namespace>.svc.<clusterDomain>`.
+    pub(super) fn domain(&self, spec: &PodSpec) -> Option<String> {
+        let subdomain = spec.subdomain.as_ref()?;
+        Some(format!("{subdomain}.{}", self.config.cluster_domain))
+    }
+
+    /// Blocking. Writes the files every container of the pod shares; repeated at each container start.
+    pub(super) fn write_etc(&self, spec: &PodSpec, ips: &[IpAddr]) -> Result<(), ConfigError> {
+        let state = self.layout().pod_state(&spec.uid);
+        let domain = self.domain(spec);
+        let node_hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
+        let hostname = if spec.host_network {
+            nix::unistd::gethostname()
+                .map(|name| name.to_string_lossy().into_owned())
+                .unwrap_or_default()
+        } else {
+            hostname(spec, domain.as_deref())
+        };
+        let hosts = hosts(spec, domain.as_deref(), ips, &node_hosts);
+        for (path, text) in [
+            (state.etc_hosts(), hosts),
+            (state.etc_hostname(), format!("{hostname}\n")),
+        ] {
+            write_if_changed(&path, &text).map_err(|source| ConfigError::Access {
+                action: "write",
+                path,
+                source,
+            })?;
+        }
+        self.write_resolv_conf(spec)
+    }
+
+    /// Blocking. Writes the pod's `resolv.conf` as it should be now. Containers see it at once.
+    pub fn write_resolv_conf(&self, spec: &PodSpec) -> Result<(), ConfigError> {
+        let path = self.layout().pod_state(&spec.uid).resolv_conf();
+        let (resolver, _) = self.resolver(spec);
+        write_if_changed(&path, &resolver.text()).map_err(|source| ConfigError::Access {
+            action: "write",
+            path,
+            source,
+        })
+    }
+
+    /// Blocking. What the pod's `resolv.conf` lacks of what its manifest asks for: reason and message of events.
+    pub fn resolver_warnings(&self, spec: &PodSpec) -> Vec<(String, String)> {
+        self.resolver(spec).1
+    }
+
+    fn resolver(&self, spec: &PodSpec) -> (Resolver, Vec<(String, String)>) {
+        let node = resolver::node_resolv_conf(&self.config.resolv_conf);
+        let servers = if resolver::wants_cluster_dns(spec) {
+            self.cluster_dns()
+        } else {
+            Vec::new()
+        };
+        resolver::of_pod(spec, &node, &servers, &self.config.cluster_domain)
+    }
+
+    /// The name servers of pods with `dnsPolicy: ClusterFirst`: those of the settings, else our own.
+    fn cluster_dns(&self) -> Vec<IpAddr> {
+        if !self.config.cluster_dns.is_empty() {
+            return self.config.cluster_dns.clone();
+        }
+        // One is enough, and musl's resolver asks all there are at once.
+        let own = self.network.name_servers().unwrap_or_default();
+        own.into_iter().take(1).collect()
+    }
+}
 
 /// `/etc/hosts`.
-pub(super) fn hosts(
-    spec: &PodSpec,
-    domain: Option<&str>,
-    ips: &[IpAddr],
-    node_hosts: &str,
-) -> String {
+fn hosts(spec: &PodSpec, domain: Option<&str>, ips: &[IpAddr], node_hosts: &str) -> String {
     let mut text = String::new();
     if spec.host_network {
         text.push_str("# Kubernetes-managed hosts file (host network).\n");
@@ -53,86 +118,6 @@ fn aliases(text: &mut String, aliases: &[HostAlias]) {
     }
 }
 
-/// `/etc/resolv.conf`. Without cluster DNS, `ClusterFirst` falls back to the node's resolver as on a kubelet.
-pub(super) fn resolv_conf(spec: &PodSpec, node: &str) -> String {
-    let mut conf = match spec.dns_policy {
-        DnsPolicy::None => Resolver::default(),
-        DnsPolicy::Default | DnsPolicy::ClusterFirst | DnsPolicy::ClusterFirstWithHostNet => {
-            Resolver::parse(node)
-        }
-    };
-    let config = &spec.dns_config;
-    extend_new(&mut conf.nameservers, &config.nameservers);
-    extend_new(&mut conf.searches, &config.searches);
-    for (name, value) in &config.options {
-        let option = value
-            .as_ref()
-            .map_or_else(|| name.clone(), |value| format!("{name}:{value}"));
-        conf.options
-            .retain(|have| have.split(':').next() != Some(name));
-        conf.options.push(option);
-    }
-    conf.nameservers.truncate(MAX_NAMESERVERS);
-    conf.searches.truncate(MAX_SEARCHES);
-    conf.text()
-}
-
-#[derive(Debug, Default)]
-struct Resolver {
-    nameservers: Vec<String>,
-    searches: Vec<String>,
-    options: Vec<String>,
-}
-
-impl Resolver {
-    fn parse(text: &str) -> Self {
-        let mut conf = Self::default();
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            match words.next() {
-                Some("nameserver") => conf.nameservers.extend(words.next().map(str::to_owned)),
-                Some("search") => {
-                    let trimmed = words.map(|word| word.trim_end_matches('.').to_owned());
-                    conf.searches = trimmed.filter(|word| !word.is_empty()).collect();
-                }
-                Some("options") => conf.options = words.map(str::to_owned).collect(),
-                _ => {}
-            }
-        }
-        conf
-    }
-
-    fn text(&self) -> String {
-        let mut text = String::new();
-        if !self.searches.is_empty() {
-            let _ = writeln!(text, "search {}", self.searches.join(" "));
-        }
-        for server in &self.nameservers {
-            let _ = writeln!(text, "nameserver {server}");
-        }
-        if !self.options.is_empty() {
-            let _ = writeln!(text, "options {}", self.options.join(" "));
-        }
-        text
-    }
-}
-
-fn extend_new(list: &mut Vec<String>, more: &[String]) {
-    for item in more {
-        if !list.contains(item) {
-            list.push(item.clone());
-        }
-    }
-}
-
-/// The node's resolver file; a path that is empty stands for a resolver on the node itself.
-pub(super) fn node_resolv_conf(path: &Path) -> String {
-    if path.as_os_str().is_empty() {
-        return "nameserver 127.0.0.1\n".to_owned();
-    }
-    fs::read_to_string(path).unwrap_or_default()
-}
-
 /// The kernel hostname of the pod.
 pub(super) fn hostname(spec: &PodSpec, domain: Option<&str>) -> String {
     match domain {
@@ -141,25 +126,18 @@ pub(super) fn hostname(spec: &PodSpec, domain: Option<&str>) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_search_line_wins_and_options_merge() {
-        let conf = Resolver::parse(
-            "search a.b\nnameserver 1.1.1.1\nsearch c. .\noptions ndots:2 rotate\n",
-        );
-        assert_eq!(
-            conf.text(),
-            "search c\nnameserver 1.1.1.1\noptions ndots:2 rotate\n"
-        );
+/// Writes in place: the file is bind-mounted into containers, which would not see a renamed one. Cut to size only
+/// afterwards, so that no reader finds it empty. Flash is spared when nothing changes.
+fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|have| have == text) {
+        return Ok(());
     }
-
-    #[test]
-    fn an_address_is_not_listed_twice() {
-        let mut list = vec!["1.1.1.1".to_owned()];
-        extend_new(&mut list, &["1.1.1.1".to_owned(), "8.8.8.8".to_owned()]);
-        assert_eq!(list, ["1.1.1.1", "8.8.8.8"]);
-    }
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .open(path)?;
+    io::Write::write_all(&mut file, text.as_bytes())?;
+    file.set_len(text.len() as u64)
 }

@@ -9,12 +9,12 @@ mod environment;
 mod etc_files;
 mod oci;
 mod remove;
+mod resolver;
 mod shim_client;
 mod user;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,7 @@ use smol::io::AsyncReadExt;
 
 use crate::config::Config;
 use crate::effects::cgroup::{CgroupError, Cgroups};
+use crate::effects::network::{Network, NetworkError};
 use crate::effects::volume::{self, VolumeFailure};
 use crate::layout::Layout;
 use crate::shim::protocol::ShimConfig;
@@ -43,6 +44,9 @@ pub enum SandboxError {
     /// A volume is not to be had.
     #[error(transparent)]
     Volume(#[from] VolumeFailure),
+    /// The pod gets no network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// A cgroup could not be made or removed.
     #[error("could not set up cgroups")]
     Cgroup(#[from] CgroupError),
@@ -122,6 +126,8 @@ pub struct Sandboxes {
     pub config: Arc<Config>,
     /// The cgroup tree.
     pub cgroups: Arc<Cgroups>,
+    /// The pods' network.
+    pub network: Network,
     /// What shims are started from: a view of the own binary that no container can write to.
     pub binary: Arc<OwnedFd>,
 }
@@ -129,12 +135,6 @@ pub struct Sandboxes {
 impl Sandboxes {
     fn layout(&self) -> &Layout {
         &self.config.layout
-    }
-
-    /// The pod's domain: `<subdomain>.<namespace>.svc.<clusterDomain>`.
-    fn domain(&self, spec: &PodSpec) -> Option<String> {
-        let subdomain = spec.subdomain.as_ref()?;
-        Some(format!("{subdomain}.{}", self.config.cluster_domain))
     }
 
     /// Blocking. Makes all that a shim needs to find, and writes down which pod this is.
@@ -168,7 +168,8 @@ impl Sandboxes {
             pod: spec.uid.to_string(),
             run_dir: run.dir.clone(),
             cgroup,
-            new_network: !spec.host_network,
+            network: (!spec.host_network).then(|| self.layout().netns(&spec.uid)),
+            netns_dir: self.layout().netns_dir(),
             new_ipc: !spec.host_ipc,
             hostname: (!spec.host_network).then_some(hostname),
             sysctls: spec.sysctls.clone(),
@@ -238,52 +239,6 @@ impl Sandboxes {
             .filter_map(|c| Some((c.name.clone(), newest(&c.name)? + 1)))
             .collect()
     }
-
-    /// Blocking. Writes the files every container of the pod shares; repeated at each container start.
-    fn write_etc(&self, spec: &PodSpec, ips: &[IpAddr]) -> Result<(), ConfigError> {
-        let state = self.layout().pod_state(&spec.uid);
-        let domain = self.domain(spec);
-        let node_hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
-        let hostname = if spec.host_network {
-            nix::unistd::gethostname()
-                .map(|name| name.to_string_lossy().into_owned())
-                .unwrap_or_default()
-        } else {
-            etc_files::hostname(spec, domain.as_deref())
-        };
-        let resolv =
-            etc_files::resolv_conf(spec, &etc_files::node_resolv_conf(&self.config.resolv_conf));
-        for (path, text) in [
-            (
-                state.etc_hosts(),
-                etc_files::hosts(spec, domain.as_deref(), ips, &node_hosts),
-            ),
-            (state.resolv_conf(), resolv),
-            (state.etc_hostname(), format!("{hostname}\n")),
-        ] {
-            write_if_changed(&path, &text).map_err(|source| ConfigError::Access {
-                action: "write",
-                path,
-                source,
-            })?;
-        }
-        Ok(())
-    }
-}
-
-/// Writes in place: the file is bind-mounted into containers, which would not see a renamed one. Flash is spared
-/// when nothing changes.
-fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
-    if fs::read_to_string(path).is_ok_and(|have| have == text) {
-        return Ok(());
-    }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o644)
-        .open(path)?;
-    io::Write::write_all(&mut file, text.as_bytes())
 }
 
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<(), SandboxError> {
