@@ -3,6 +3,7 @@
 
 mod checkpoint;
 mod commands;
+mod conflicts;
 mod execute;
 mod facts;
 mod manifests;
@@ -11,6 +12,7 @@ mod pods;
 mod preload;
 mod publish;
 mod recover;
+mod sources;
 mod start;
 mod unblock;
 mod watch;

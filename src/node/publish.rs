@@ -61,7 +61,7 @@ pub(super) fn notice(store: &Store, notice: &Notice, at: Stamp) {
         kind: ObjectKind::Pod,
         field_path: about.to_owned(),
         type_,
-        reason: notice.reason.to_owned(),
+        reason: notice.reason.clone().into_owned(),
         message: notice.message.clone(),
         at,
     });
