@@ -133,7 +133,7 @@ pub enum JsonOnly {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, nodes, events, images or files
+    /// pods, services, endpoints, nodes, events, images or files
     pub resource: Resource,
     /// Only these
     pub names: Vec<String>,
@@ -166,6 +166,12 @@ pub enum Resource {
     /// Pods.
     #[value(name = "pods", aliases = ["pod", "po"])]
     Pods,
+    /// Services.
+    #[value(name = "services", aliases = ["service", "svc"])]
+    Services,
+    /// The pods behind services.
+    #[value(name = "endpoints", aliases = ["endpoint", "ep"])]
+    Endpoints,
     /// The node.
     #[value(name = "nodes", aliases = ["node", "no"])]
     Nodes,
@@ -183,7 +189,7 @@ pub enum Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`
+    /// `pod` or `service`
     pub resource: DescribeResource,
     /// Its name
     #[arg(required = true)]
@@ -193,9 +199,20 @@ pub struct DescribeArgs {
     pub namespace: NamespaceArgs,
 }
 
-/// What `describe` and `delete` know.
+/// What `describe` knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DescribeResource {
+    /// A pod.
+    #[value(name = "pod", aliases = ["pods", "po"])]
+    Pod,
+    /// A service.
+    #[value(name = "service", aliases = ["services", "svc"])]
+    Service,
+}
+
+/// What `delete` knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeleteResource {
     /// A pod.
     #[value(name = "pod", aliases = ["pods", "po"])]
     Pod,
@@ -267,7 +284,7 @@ pub struct ExecArgs {
 #[derive(Debug, Clone, Args)]
 pub struct DeleteArgs {
     /// `pod`
-    pub resource: DescribeResource,
+    pub resource: DeleteResource,
     /// Its name
     #[arg(required_unless_present = "all")]
     pub names: Vec<String>,

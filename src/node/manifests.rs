@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1 as core;
 use super::conflicts::conflicts;
 use crate::api::{FileState, FileStatus};
 use crate::plan::event::Desired;
+use crate::plan::status;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::{PodKey, PodSpec, PodUid, ServiceDocument, Wall, convert};
 
@@ -375,9 +376,15 @@ impl Entry {
                 let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
                 let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
                 let warnings = of_pods.chain(of_services).cloned().collect();
+                let mut services = found.services;
+                for service in &mut services {
+                    // The nearest thing to a time of creation that is the same for the next agent.
+                    service.manifest.metadata.creation_timestamp =
+                        Some(status::time(self.modified));
+                }
                 self.candidate = Some(Loaded {
                     pods: found.pods.into_iter().map(Arc::new).collect(),
-                    services: found.services,
+                    services,
                     warnings,
                     modified: self.modified,
                 });

@@ -160,6 +160,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             shown: Default::default(),
             checkpoints: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
+            services: Vec::new(),
+            network_changes: 0,
             leaving: false,
             swept: false,
         };
@@ -285,12 +287,14 @@ async fn watch_manifests(
         if scan.changed || first {
             sources::write(&config.layout, &manifests);
             let desired = manifests.desired();
+            let services = manifests.services().map(|(_, s)| s.clone()).collect();
             running = desired.pods.keys().cloned().collect();
             let files = manifests.status();
             let complete = manifests.all_in_effect();
             let _ = inputs
                 .send(Input::Manifests {
                     desired,
+                    services,
                     files,
                     complete,
                 })
