@@ -32,6 +32,11 @@ impl Layout {
         self.run_dir.join("sources.json")
     }
 
+    /// The services in force, by the manifest file that asked for them.
+    pub fn services(&self) -> PathBuf {
+        self.run_dir.join("services.json")
+    }
+
     /// Where network namespaces of pods are pinned: `<run-dir>/netns/<uid>`.
     pub fn netns_dir(&self) -> PathBuf {
         self.run_dir.join("netns")

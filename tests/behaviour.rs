@@ -9,7 +9,7 @@ use coracle::plan::action::Keep;
 use coracle::plan::event::*;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, plan};
-use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
+use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
 use pods::{at, desired, exit, pod};
 
 /// A node whose effects always succeed at once, unless the test answers itself.
@@ -75,6 +75,7 @@ impl Node {
                     pod,
                     ips: vec!["10.88.0.94".parse().unwrap()],
                     next_attempts: Default::default(),
+                    warnings: vec![],
                 },
                 Action::EnsureImage { pod, container } => Event::ImageReady {
                     pod,
@@ -97,6 +98,39 @@ impl Node {
             };
             self.tell(event);
         }
+    }
+
+    /// Does what is open for this pod, leaving others waiting.
+    fn work_on(&mut self, uid: &PodUid) {
+        while let Some(at) = self.open.iter().position(|a| a.pod() == uid) {
+            let (others, mine) = std::mem::take(&mut self.open)
+                .into_iter()
+                .enumerate()
+                .partition::<Vec<_>, _>(|(i, _)| *i != at);
+            let others: Vec<Action> = others.into_iter().map(|(_, a)| a).collect();
+            let event = match mine.into_iter().next().unwrap().1 {
+                Action::Signal {
+                    instance, signal, ..
+                } => Event::SignalSent {
+                    instance,
+                    signal,
+                    at: Time(self.now),
+                },
+                Action::RemoveSandbox { pod, .. } => Event::SandboxRemoved { pod },
+                other => panic!("the pod only goes: {other:?}"),
+            };
+            self.open = others;
+            self.tell(event);
+        }
+    }
+
+    /// The first container of this pod ends now.
+    fn end_of(&mut self, uid: &PodUid, code: i32) {
+        let pod = &self.state.pods[uid];
+        let container = &pod.containers[0];
+        let instance = pod.instance(&container.name, container.run.attempt().unwrap());
+        let exit = exit(code, at(self.now), at(self.now));
+        self.tell(Event::ContainerExited { instance, exit });
     }
 
     /// The newest run of this container ends now.
@@ -266,6 +300,7 @@ fn a_pod_that_just_runs_looks_like_the_kubelets() {
         pod,
         ips: vec!["10.88.0.94".parse().unwrap()],
         next_attempts: Default::default(),
+        warnings: vec![],
     });
     assert_eq!(node.line(), format!("Pending; {UNREADY}; {creating}"));
     node.now += 2_000;
@@ -387,6 +422,7 @@ fn make_sandbox(node: &mut Node) {
         pod,
         ips: vec![],
         next_attempts: Default::default(),
+        warnings: vec![],
     });
 }
 
@@ -680,7 +716,12 @@ fn sandbox_failures_wait_longer_each_time() {
         error: "no".into(),
     };
     let other: Failure = || SandboxFailure::Sandbox("no".into());
-    let table: [(Failure, &[u64], &str); 2] = [
+    let port: Failure = || SandboxFailure::HostPort {
+        message: "no".into(),
+    };
+    const SANDBOX: [u64; 8] = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000];
+    const SAID: &str = "Warning FailedCreatePodSandBox Failed to create pod sandbox: no";
+    let table: [(Failure, &[u64], &str); 3] = [
         (
             volume,
             &[
@@ -688,11 +729,8 @@ fn sandbox_failures_wait_longer_each_time() {
             ],
             "Warning FailedMount MountVolume.SetUp failed for volume \"v\" : no",
         ),
-        (
-            other,
-            &[1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000],
-            "Warning FailedCreatePodSandBox Failed to create pod sandbox: no",
-        ),
+        (other, &SANDBOX, SAID),
+        (port, &SANDBOX, SAID),
     ];
     for (failure, expected, said) in table {
         let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
@@ -712,6 +750,75 @@ fn sandbox_failures_wait_longer_each_time() {
         assert_eq!(waits, expected);
         assert_eq!(node.said()[0], said);
     }
+}
+
+#[test]
+fn a_pod_that_waits_for_a_host_port_is_tried_again_when_any_other_sandbox_goes() {
+    for (failure, at_once) in [
+        (
+            SandboxFailure::HostPort {
+                message: "host port 80/TCP is taken by pod default/other".into(),
+            },
+            true,
+        ),
+        (SandboxFailure::Sandbox("no".into()), false),
+    ] {
+        let (other, waiting) = (
+            Arc::new(pod("1", "other", RestartPolicy::Always, &["c"])),
+            Arc::new(pod("2", "waiting", RestartPolicy::Always, &["c"])),
+        );
+        let mut node = Node::with(&other);
+        node.work();
+        node.tell(Event::DesiredChanged(desired(&[&other, &waiting])));
+        let uid = waiting.uid.clone();
+        for _ in 0..5 {
+            let Action::CreateSandbox { pod } = node.take() else {
+                panic!("the sandbox comes first");
+            };
+            let failure = failure.clone();
+            node.tell(Event::SandboxFailed { pod, failure });
+            node.wait(node.wake_at().unwrap() - node.now);
+        }
+        let Action::CreateSandbox { pod } = node.take() else {
+            panic!("the sandbox comes first");
+        };
+        node.tell(Event::SandboxFailed { pod, failure });
+        let shown = status::pod(
+            &node.state.pods[&uid],
+            &NodeFacts::default(),
+            &node.state.settings,
+        );
+        let shown = shown.status.unwrap();
+        assert_eq!(shown.phase.as_deref(), Some("Pending"));
+        let container = &shown.container_statuses.unwrap()[0];
+        assert_eq!(word(container.state.as_ref().unwrap()), "ContainerCreating");
+        node.tell(Event::DesiredChanged(desired(&[&waiting])));
+        node.now += 100;
+        node.work_on(&other.uid);
+        node.end_of(&other.uid, 0);
+        node.work_on(&other.uid);
+        assert!(!node.state.pods.contains_key(&other.uid));
+        let tried = matches!(node.open.first(), Some(Action::CreateSandbox { pod }) if *pod == uid);
+        assert_eq!(tried, at_once);
+    }
+}
+
+#[test]
+fn what_a_sandbox_was_made_without_is_a_warning_event() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    let Action::CreateSandbox { pod } = node.take() else {
+        panic!("the sandbox comes first");
+    };
+    let created = Event::SandboxCreated {
+        pod,
+        ips: vec![],
+        next_attempts: Default::default(),
+        warnings: vec![("MissingClusterDNS".into(), "none".into())],
+    };
+    node.tell(created.clone());
+    assert_eq!(node.said(), ["Warning MissingClusterDNS none"]);
+    node.tell(created);
+    assert_eq!(node.said().len(), 1, "heard twice, said once");
 }
 
 /// The agent dies and a new one finds what the old one knew.

@@ -47,6 +47,7 @@ impl Search {
                 grace_ms: Some(0),
             },
             Event::ImagesChanged,
+            Event::NodeAddressesChanged,
         ];
         let Some(state) = story.state.pods.get(&pod) else {
             return events;
@@ -136,6 +137,7 @@ impl Search {
                 );
             }
         }
+        pods::check_view(&before, &story.state);
         let once = story.state.pods.clone();
         let fact = !matches!(event, Event::SandboxLost { .. } | Event::DesiredChanged(_));
         if fact {
@@ -221,6 +223,7 @@ fn fingerprint(story: &Story) -> u64 {
             &p.in_flight,
             p.stopping,
             p.images_changed,
+            p.waits_for_host_port,
             retries,
         )
     });
@@ -249,10 +252,16 @@ fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
         Action::CreateSandbox { pod } => {
             out.push(Event::SandboxCreated {
                 pod: pod.clone(),
-                ips: vec![],
+                ips: vec!["10.0.0.2".parse().unwrap()],
                 next_attempts: Default::default(),
+                warnings: vec![],
             });
             let failure = SandboxFailure::Sandbox(error());
+            out.push(Event::SandboxFailed {
+                pod: pod.clone(),
+                failure,
+            });
+            let failure = SandboxFailure::HostPort { message: error() };
             out.push(Event::SandboxFailed { pod, failure });
         }
         Action::EnsureImage { pod, container } => {

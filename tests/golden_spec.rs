@@ -43,10 +43,14 @@ fn convert_file(path: &Path) -> String {
     let name = path.file_name().unwrap().to_str().unwrap();
     let mut text = String::new();
     match convert::documents(&bytes, name, &CONTEXT) {
-        Ok(pods) => {
-            writeln!(text, "{} pods", pods.len()).unwrap();
-            for pod in &pods {
+        Ok(found) => {
+            writeln!(text, "{} pods", found.pods.len()).unwrap();
+            for pod in &found.pods {
                 text.push_str(&render(pod));
+            }
+            for service in &found.services {
+                let manifest = serde_yaml::to_string(&service.manifest).unwrap();
+                writeln!(text, "service\n{manifest}---\n{:#?}", service.spec).unwrap();
             }
         }
         Err(errors) => {
@@ -107,16 +111,21 @@ fn bad_fixtures_are_rejected_and_the_others_are_not() {
 }
 
 #[test]
-fn an_admitted_pod_read_back_is_the_same_pod() {
+fn what_was_admitted_read_back_is_the_same() {
     for path in fixtures() {
         let bytes = fs::read(&path).unwrap();
-        let Ok(pods) = convert::documents(&bytes, "x.yaml", &CONTEXT) else {
+        let Ok(found) = convert::documents(&bytes, "x.yaml", &CONTEXT) else {
             continue;
         };
-        for pod in pods {
+        for pod in found.pods {
             let json = serde_json::to_vec(&*pod.manifest).unwrap();
             let again = convert::admitted(&json).unwrap_or_else(|errors| panic!("{errors:?}"));
             assert_eq!(again, pod, "{}", path.display());
+        }
+        for service in found.services {
+            let json = serde_json::to_vec(&service.manifest).unwrap();
+            let again = convert::documents(&json, "x.json", &CONTEXT).unwrap();
+            assert_eq!(again.services, [service], "{}", path.display());
         }
     }
 }

@@ -146,7 +146,11 @@ impl Sim {
 
     fn desire(&mut self) {
         let pods: Vec<&Arc<PodSpec>> = self.wanted.values().collect();
-        let event = Event::DesiredChanged(pods::desired(&pods));
+        let mut desired = pods::desired(&pods);
+        if self.world.rng.chance(30) {
+            desired.services.pop_first();
+        }
+        let event = Event::DesiredChanged(desired);
         for (uid, pod) in &self.state.pods {
             let changed = self.wanted.get(uid).is_none_or(|new| {
                 new.restart_policy != pod.spec.restart_policy
@@ -223,7 +227,9 @@ impl Sim {
         if let Some(pod) = answered(event) {
             self.in_flight.remove(pod);
         }
+        let before = self.state.clone();
         self.state.apply(event, now);
+        pods::check_view(&before, &self.state);
         if let Event::SandboxRemoved { pod } = event
             && !self.world.disk.contains_key(pod)
         {
@@ -492,6 +498,7 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }
         | Event::ActionStarted(_)
+        | Event::NodeAddressesChanged
         | Event::ImagesChanged => None,
     }
 }

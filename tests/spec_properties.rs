@@ -12,7 +12,7 @@ use coracle::spec::{FieldError, PodSpec};
 const CONTEXT: ConvertContext<'_> = ConvertContext { node_name: "n" };
 
 fn read(text: &str) -> Result<Vec<PodSpec>, Vec<FieldError>> {
-    convert::documents(text.as_bytes(), "f.yaml", &CONTEXT)
+    convert::documents(text.as_bytes(), "f.yaml", &CONTEXT).map(|found| found.pods)
 }
 
 fn one(text: &str) -> PodSpec {
@@ -121,7 +121,9 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
 #[test]
 fn the_uid_does_not_depend_on_the_node() {
     let other = ConvertContext { node_name: "other" };
-    let pods = convert::documents(POD.as_bytes(), "x", &other).unwrap();
+    let pods = convert::documents(POD.as_bytes(), "x", &other)
+        .unwrap()
+        .pods;
     assert_eq!(pods[0].uid, one(POD).uid);
 }
 

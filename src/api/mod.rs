@@ -23,6 +23,7 @@ mod query;
 mod routes;
 mod selector;
 mod server;
+pub mod service_columns;
 mod store;
 mod table;
 mod watch;

@@ -99,6 +99,20 @@ fn get(
         ["api", "v1", "namespaces", ns, "events", name] => {
             one(context, Kind::Events, ns, name, as_table)
         }
+        ["api", "v1", "services"] => list(context, query, Kind::Services, None, as_table),
+        ["api", "v1", "endpoints"] => list(context, query, Kind::Endpoints, None, as_table),
+        ["api", "v1", "namespaces", ns, "services"] => {
+            list(context, query, Kind::Services, Some(ns), as_table)
+        }
+        ["api", "v1", "namespaces", ns, "endpoints"] => {
+            list(context, query, Kind::Endpoints, Some(ns), as_table)
+        }
+        ["api", "v1", "namespaces", ns, "services", name] => {
+            one(context, Kind::Services, ns, name, as_table)
+        }
+        ["api", "v1", "namespaces", ns, "endpoints", name] => {
+            one(context, Kind::Endpoints, ns, name, as_table)
+        }
         ["coracle", "v1", "files"] => json_of(&Items {
             items: context.store.files(),
         }),
@@ -111,6 +125,8 @@ fn names(kind: Kind) -> (&'static str, &'static str) {
         Kind::Pods => ("pods", "PodList"),
         Kind::Nodes => ("nodes", "NodeList"),
         Kind::Events => ("events", "EventList"),
+        Kind::Services => ("services", "ServiceList"),
+        Kind::Endpoints => ("endpoints", "EndpointsList"),
     }
 }
 
@@ -263,18 +279,22 @@ fn resources() -> Value {
     };
     let read = ["get", "list", "watch"];
     json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [
+        resource("endpoints", "endpoints", "Endpoints", true, &read, &["ep"]),
         resource("events", "event", "Event", true, &read, &["ev"]),
         resource("namespaces", "namespace", "Namespace", false, &["get", "list"], &["ns"]),
         resource("nodes", "node", "Node", false, &read, &["no"]),
         resource("pods", "pod", "Pod", true, &["delete", "get", "list", "watch"], &["po"]),
         resource("pods/log", "", "Pod", true, &["get"], &[]),
         resource("pods/status", "", "Pod", true, &["get"], &[]),
+        resource("services", "service", "Service", true, &read, &["svc"]),
     ] })
 }
 
 fn namespace_names(context: &Context) -> Vec<String> {
     let (_, pods) = context.store.list(Kind::Pods);
-    let mut names: Vec<String> = pods.iter().map(|pod| pod.key.0.clone()).collect();
+    let (_, services) = context.store.list(Kind::Services);
+    let all = pods.iter().chain(&services);
+    let mut names: Vec<String> = all.map(|object| object.key.0.clone()).collect();
     names.push("default".to_owned());
     names.sort();
     names.dedup();

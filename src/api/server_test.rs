@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 use serde_json::{Value, json};
 use smol::channel::{Receiver, Sender};
 
@@ -129,6 +129,34 @@ fn lists_and_objects_are_what_kubernetes_clients_expect() {
         "default"
     );
     assert_eq!(server.get("/version")["minor"], "36");
+}
+
+#[test]
+fn services_are_listed_watched_and_gone_when_they_are_no_longer_set() {
+    let server = Server::start("services");
+    let service = |name: &str, ip: &str| -> Service {
+        let json = json!({"apiVersion": "v1", "kind": "Service", "spec": {"clusterIP": ip},
+            "metadata": {"name": name, "namespace": "shop"}});
+        serde_json::from_value(json).unwrap()
+    };
+    let (web, db) = (service("web", "10.0.0.1"), service("db", "10.0.0.2"));
+    server.store.set_services(&[web.clone(), db]);
+    let list = server.get("/api/v1/services");
+    assert_eq!(list["kind"], "ServiceList");
+    assert_eq!(list["items"].as_array().unwrap().len(), 2);
+    let one = server.get("/api/v1/namespaces/shop/services/web");
+    assert_eq!(one["spec"]["clusterIP"], "10.0.0.1");
+    let namespaces = server.get("/api/v1/namespaces")["items"].to_string();
+    assert!(namespaces.contains("shop"));
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+    server.store.set_services(std::slice::from_ref(&web));
+    server.store.set_services(std::slice::from_ref(&web));
+    server.store.set_services(&[service("web", "10.0.0.9")]);
+    let path = format!("/api/v1/namespaces/shop/services?watch=true&resourceVersion={version}");
+    let mut lines = server.client.send("GET", &path, None).unwrap().body.lines();
+    assert_eq!(next(&mut lines), pair("DELETED", "db"));
+    assert_eq!(next(&mut lines), pair("MODIFIED", "web"));
+    assert_eq!(server.get("/api/v1/endpoints")["items"], json!([]));
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! What is there to see right now? The node writes here after every turn of its loop; handlers read. One lock, held
 //! only for look-ups; watchers are woken through channels of capacity one, so a slow client costs nothing.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::Metadata;
+use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::events::{EventRecord, EventRing};
@@ -19,6 +22,8 @@ pub(crate) enum Kind {
     Pods,
     Nodes,
     Events,
+    Services,
+    Endpoints,
 }
 
 /// The snapshot that clients see.
@@ -33,6 +38,8 @@ struct Inner {
     pods: Collection,
     nodes: Collection,
     events: Collection,
+    services: Collection,
+    endpoints: Collection,
     ring: EventRing,
     files: Vec<FileStatus>,
     metrics: Vec<Metric>,
@@ -58,6 +65,8 @@ impl Store {
                 pods: collection(),
                 nodes: collection(),
                 events: collection(),
+                services: collection(),
+                endpoints: collection(),
                 ring: EventRing::default(),
                 files: Vec::new(),
                 metrics: Vec::new(),
@@ -135,6 +144,27 @@ impl Store {
         }
     }
 
+    /// Shows these services and no others.
+    pub fn set_services(&self, services: &[Service]) {
+        let fields = |service: &Service| {
+            let spec = service.spec.as_ref();
+            let of = |field: Option<&String>| field.cloned().unwrap_or_default();
+            vec![
+                ("spec.type", of(spec.and_then(|s| s.type_.as_ref()))),
+                (
+                    "spec.clusterIP",
+                    of(spec.and_then(|s| s.cluster_ip.as_ref())),
+                ),
+            ]
+        };
+        self.set_all(Kind::Services, services, fields);
+    }
+
+    /// Shows these endpoints and no others.
+    pub fn set_endpoints(&self, endpoints: &[Endpoints]) {
+        self.set_all(Kind::Endpoints, endpoints, |_| Vec::new());
+    }
+
     /// Replaces the list of manifest files.
     pub fn set_files(&self, files: Vec<FileStatus>) {
         self.lock().files = files;
@@ -190,6 +220,35 @@ impl Store {
         receiver
     }
 
+    fn set_all<T>(
+        &self,
+        kind: Kind,
+        items: &[T],
+        fields: impl Fn(&T) -> Vec<(&'static str, String)>,
+    ) where
+        T: Metadata<Ty = ObjectMeta> + serde::Serialize + Clone,
+    {
+        let mut wanted = BTreeSet::new();
+        for item in items {
+            let object = Object::new(item.metadata(), fields(item));
+            wanted.insert(object.key.clone());
+            self.upsert(kind, object, |version| {
+                let mut item = item.clone();
+                item.metadata_mut().resource_version = Some(version.to_string());
+                to_json(&item)
+            });
+        }
+        let mut inner = self.lock();
+        let shown = inner.collection(kind).all().map(|o| o.key.clone());
+        let gone: Vec<Key> = shown.filter(|key| !wanted.contains(key)).collect();
+        for key in gone {
+            let version = inner.version + 1;
+            if inner.collection(kind).remove(&key, None, version) {
+                inner.changed(version);
+            }
+        }
+    }
+
     fn upsert(&self, kind: Kind, object: Object, json: impl Fn(u64) -> Bytes) {
         let mut inner = self.lock();
         // Two versions a change: if an object of the same name but another UID goes, it goes at the first.
@@ -211,6 +270,8 @@ impl Inner {
             Kind::Pods => &mut self.pods,
             Kind::Nodes => &mut self.nodes,
             Kind::Events => &mut self.events,
+            Kind::Services => &mut self.services,
+            Kind::Endpoints => &mut self.endpoints,
         }
     }
 

@@ -1,11 +1,12 @@
 //! How does a server print for `kubectl`? `meta.k8s.io/v1` Tables, with the columns kubectl's users know.
 
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::object::Object;
 use super::pod_columns::{self, human_age};
+use super::service_columns;
 use super::store::Kind;
 
 /// The objects as a `Table` in JSON.
@@ -39,6 +40,16 @@ pub(crate) fn of<'a>(
             ("Object", 0),
             ("Message", 0),
         ],
+        Kind::Services => &[
+            ("Name", 0),
+            ("Type", 0),
+            ("Cluster-IP", 0),
+            ("External-IP", 0),
+            ("Port(s)", 0),
+            ("Age", 0),
+            ("Selector", 1),
+        ],
+        Kind::Endpoints => &[("Name", 0), ("Endpoints", 0), ("Age", 0)],
     };
     let definitions: Vec<Value> = columns
         .iter()
@@ -99,6 +110,14 @@ fn cells(kind: Kind, object: &Object, now: Timestamp) -> Vec<String> {
                 format!("{}/{}", text(&about.kind).to_lowercase(), text(&about.name)),
                 text(&event.message),
             ]
+        }
+        Kind::Services => {
+            let service: Service = serde_json::from_slice(&object.json).unwrap_or_default();
+            service_columns::service(&service, now).to_vec()
+        }
+        Kind::Endpoints => {
+            let endpoints: Endpoints = serde_json::from_slice(&object.json).unwrap_or_default();
+            service_columns::endpoints(&endpoints, now).to_vec()
         }
     }
 }

@@ -153,6 +153,8 @@ impl Watch {
             Kind::Pods => "Pod",
             Kind::Nodes => "Node",
             Kind::Events => "Event",
+            Kind::Services => "Service",
+            Kind::Endpoints => "Endpoints",
         };
         let version = self.version.unwrap_or_default().to_string();
         let mark = serde_json::json!({ "type": "BOOKMARK", "object": {

@@ -145,7 +145,7 @@ pub enum JsonOnly {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, nodes, events, images or files
+    /// pods, services, endpoints, nodes, events, images or files
     pub resource: Resource,
     /// Only these
     pub names: Vec<String>,
@@ -178,6 +178,12 @@ pub enum Resource {
     /// Pods.
     #[value(name = "pods", aliases = ["pod", "po"])]
     Pods,
+    /// Services.
+    #[value(name = "services", aliases = ["service", "svc"])]
+    Services,
+    /// The pods behind services.
+    #[value(name = "endpoints", aliases = ["endpoint", "ep"])]
+    Endpoints,
     /// The node.
     #[value(name = "nodes", aliases = ["node", "no"])]
     Nodes,
@@ -195,7 +201,7 @@ pub enum Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`
+    /// `pod` or `service`
     pub resource: DescribeResource,
     /// Its name
     #[arg(required = true)]
@@ -205,9 +211,20 @@ pub struct DescribeArgs {
     pub namespace: NamespaceArgs,
 }
 
-/// What `describe` and `delete` know.
+/// What `describe` knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DescribeResource {
+    /// A pod.
+    #[value(name = "pod", aliases = ["pods", "po"])]
+    Pod,
+    /// A service.
+    #[value(name = "service", aliases = ["services", "svc"])]
+    Service,
+}
+
+/// What `delete` knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DeleteResource {
     /// A pod.
     #[value(name = "pod", aliases = ["pods", "po"])]
     Pod,
@@ -279,7 +296,7 @@ pub struct ExecArgs {
 #[derive(Debug, Clone, Args)]
 pub struct DeleteArgs {
     /// `pod`
-    pub resource: DescribeResource,
+    pub resource: DeleteResource,
     /// Its name
     #[arg(required_unless_present = "all")]
     pub names: Vec<String>,

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::args::{DescribeArgs, Resource};
+use super::args::{DescribeArgs, DescribeResource, Resource};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::table::{Table, one_line};
@@ -16,6 +16,9 @@ use super::{pod_path, put};
 use crate::api::{FileStatus, encode};
 
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
+    if args.resource == DescribeResource::Service {
+        return super::describe_service::run(client, args);
+    }
     let ns = &args.namespace.namespace;
     for (index, name) in args.names.iter().enumerate() {
         let pod = client.get(&pod_path(ns, name))?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -12,17 +12,15 @@ use super::error::{CliError, Result};
 use super::table::{Table, size};
 use super::{jsonpath, put};
 use crate::api::pod_columns::{self, age_of, human_age};
+use crate::api::service_columns;
 use crate::api::{FileStatus, ImageRow, encode};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     let mut printer = Printer::new(args)?;
     if args.watch {
-        if !matches!(
-            args.resource,
-            Resource::Pods | Resource::Nodes | Resource::Events
-        ) {
+        if !is_kubernetes(args.resource) {
             return Err(CliError::usage(
-                "only pods, nodes and events can be watched",
+                "only pods, services, endpoints, nodes and events can be watched",
             ));
         }
         return watch(client, args, &mut printer);
@@ -30,7 +28,7 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     let (items, single) = fetch(client, args)?;
     if items.is_empty() && printer.is_table() {
         let place = match (args.all_namespaces, args.resource) {
-            (false, Resource::Pods | Resource::Events) => {
+            (false, resource) if is_namespaced(resource) => {
                 format!(" in {} namespace", args.namespace.namespace)
             }
             _ => String::new(),
@@ -42,12 +40,32 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether it is an object of Kubernetes' API, with metadata.
+fn is_kubernetes(resource: Resource) -> bool {
+    match resource {
+        Resource::Pods
+        | Resource::Services
+        | Resource::Endpoints
+        | Resource::Nodes
+        | Resource::Events => true,
+        Resource::Images | Resource::Files => false,
+    }
+}
+
+fn is_namespaced(resource: Resource) -> bool {
+    is_kubernetes(resource) && resource != Resource::Nodes
+}
+
 /// Path of the list.
 fn collection(args: &GetArgs) -> String {
     let ns = encode(&args.namespace.namespace);
     match (args.resource, args.all_namespaces) {
         (Resource::Pods, true) => "/api/v1/pods".to_owned(),
         (Resource::Pods, false) => format!("/api/v1/namespaces/{ns}/pods"),
+        (Resource::Services, true) => "/api/v1/services".to_owned(),
+        (Resource::Services, false) => format!("/api/v1/namespaces/{ns}/services"),
+        (Resource::Endpoints, true) => "/api/v1/endpoints".to_owned(),
+        (Resource::Endpoints, false) => format!("/api/v1/namespaces/{ns}/endpoints"),
         (Resource::Events, true) => "/api/v1/events".to_owned(),
         (Resource::Events, false) => format!("/api/v1/namespaces/{ns}/events"),
         (Resource::Nodes, _) => "/api/v1/nodes".to_owned(),
@@ -69,11 +87,7 @@ fn selectors(args: &GetArgs) -> String {
 /// The objects, and whether exactly one was asked for by name.
 fn fetch(client: &Client, args: &GetArgs) -> Result<(Vec<Value>, bool)> {
     let path = collection(args);
-    let direct = matches!(
-        args.resource,
-        Resource::Pods | Resource::Nodes | Resource::Events
-    );
-    if direct && !args.names.is_empty() {
+    if is_kubernetes(args.resource) && !args.names.is_empty() {
         if args.all_namespaces {
             return Err(CliError::usage(
                 "a resource cannot be retrieved by name across all namespaces",
@@ -225,6 +239,8 @@ impl<'a> Printer<'a> {
         };
         match self.args.resource {
             Resource::Pods => named("pod"),
+            Resource::Services => named("service"),
+            Resource::Endpoints => named("endpoints"),
             Resource::Nodes => named("node"),
             Resource::Events => named("event"),
             Resource::Images => item["id"].as_str().unwrap_or_default().to_owned(),
@@ -259,6 +275,19 @@ pub(super) fn table(
             &["IP", "NODE"],
             pod,
         ),
+        Resource::Services => (
+            vec![
+                "NAME",
+                "TYPE",
+                "CLUSTER-IP",
+                "EXTERNAL-IP",
+                "PORT(S)",
+                "AGE",
+            ],
+            &["SELECTOR"],
+            service,
+        ),
+        Resource::Endpoints => (vec!["NAME", "ENDPOINTS", "AGE"], &[], endpoints),
         Resource::Nodes => (
             vec!["NAME", "STATUS", "ROLES", "AGE", "VERSION"],
             &[
@@ -288,7 +317,7 @@ pub(super) fn table(
     if wide {
         header.extend(wide_header);
     }
-    let namespaced = namespaces && matches!(resource, Resource::Pods | Resource::Events);
+    let namespaced = namespaces && is_namespaced(resource);
     if namespaced {
         header.insert(0, "NAMESPACE");
     }
@@ -314,6 +343,20 @@ fn pod(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
         cells.extend([row.ip, row.node]);
     }
     cells
+}
+
+fn service(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let row = service_columns::service(&typed::<Service>(item).unwrap_or_default(), now);
+    let mut cells = row.to_vec();
+    if !wide {
+        cells.pop();
+    }
+    cells
+}
+
+fn endpoints(item: &Value, _: bool, now: Timestamp) -> Vec<String> {
+    let endpoints = typed::<Endpoints>(item).unwrap_or_default();
+    service_columns::endpoints(&endpoints, now).to_vec()
 }
 
 fn node(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {

@@ -25,29 +25,32 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// `namespace/name` of its pods.
     pub pods: Vec<String>,
+    /// `namespace/name` of its services.
+    pub services: Vec<String>,
 }
 
-/// Errors, warnings and pods of a file's bytes.
-pub fn validate_bytes(name: &str, bytes: &[u8]) -> (Vec<String>, Vec<String>, Vec<String>) {
+/// What is to be said about a file's bytes.
+pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
     let context = ConvertContext { node_name: "" };
+    let mut report = Report {
+        file: name.to_owned(),
+        ..Report::default()
+    };
     match convert::documents(bytes, name, &context) {
-        Ok(pods) => {
-            let warnings = pods.iter().flat_map(|pod| &pod.warnings);
-            let warnings = warnings
+        Ok(found) => {
+            let pods = found.pods.iter().flat_map(|pod| &pod.warnings);
+            let services = found.services.iter().flat_map(|s| &s.spec.warnings);
+            report.warnings = pods
+                .chain(services)
                 .map(|warning| format!("{name}: {warning}"))
                 .collect();
-            (
-                Vec::new(),
-                warnings,
-                pods.iter().map(|pod| pod.key.to_string()).collect(),
-            )
+            report.pods = found.pods.iter().map(|pod| pod.key.to_string()).collect();
+            let services = found.services.iter();
+            report.services = services.map(|s| s.spec.key.to_string()).collect();
         }
-        Err(errors) => (
-            errors.iter().map(ToString::to_string).collect(),
-            Vec::new(),
-            Vec::new(),
-        ),
+        Err(errors) => report.errors = errors.iter().map(ToString::to_string).collect(),
     }
+    report
 }
 
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
@@ -100,24 +103,15 @@ fn check(file: &Path) -> Report {
         true => "stdin".to_owned(),
         false => file.display().to_string(),
     };
-    let (errors, warnings, pods) = match read(file) {
-        Ok(bytes) if bytes.len() as u64 > MAX_FILE => (
-            vec!["larger than 10 MiB".to_owned()],
-            Vec::new(),
-            Vec::new(),
-        ),
-        Ok(bytes) => validate_bytes(&name, &bytes),
-        Err(error) => (
-            vec![format!("could not be read: {error}")],
-            Vec::new(),
-            Vec::new(),
-        ),
+    let failed = |error| Report {
+        file: name.clone(),
+        errors: vec![error],
+        ..Report::default()
     };
-    Report {
-        file: name,
-        errors,
-        warnings,
-        pods,
+    match read(file) {
+        Ok(bytes) if bytes.len() as u64 > MAX_FILE => failed("larger than 10 MiB".to_owned()),
+        Ok(bytes) => validate_bytes(&name, &bytes),
+        Err(error) => failed(format!("could not be read: {error}")),
     }
 }
 
@@ -141,7 +135,9 @@ fn show(report: &Report) -> String {
         text.push_str(&format!("error: {error}\n"));
     }
     if report.errors.is_empty() {
-        text.push_str(&format!("{file}: ok: {}\n", report.pods.join(", ")));
+        let services = report.services.iter().map(|s| format!("service {s}"));
+        let all: Vec<String> = report.pods.iter().cloned().chain(services).collect();
+        text.push_str(&format!("{file}: ok: {}\n", all.join(", ")));
     }
     text
 }

@@ -121,6 +121,7 @@ impl Hands {
             pod: pod.clone(),
             ips: Vec::new(),
             next_attempts,
+            warnings: Vec::new(),
         })
     }
 

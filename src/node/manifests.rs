@@ -1,4 +1,4 @@
-//! Which files are there, and which pods do they ask for? One state a file; a broken edit never touches what runs
+//! Which files are there, and which pods and services do they ask for? One state a file; a broken edit never touches what runs
 //! (part A5), and a file is taken whole or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +8,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1 as core;
+
+use super::conflicts::conflicts;
 use crate::api::{FileState, FileStatus};
 use crate::plan::event::Desired;
-use crate::spec::{PodKey, PodSpec, PodUid, Wall, convert};
+use crate::plan::status;
+use crate::spec::node_ports::{self, PortOf};
+use crate::spec::{PodKey, PodSpec, PodUid, ServiceDocument, Wall, convert};
 
 /// A file that changed without being closed is read when it has stayed the same for so long.
 const SETTLE_MS: u64 = 500;
@@ -28,10 +33,20 @@ struct Fingerprint {
 
 /// A version of a file that is valid by itself.
 #[derive(Debug, Clone)]
-struct Loaded {
-    pods: Vec<Arc<PodSpec>>,
+pub(super) struct Loaded {
+    pub(super) pods: Vec<Arc<PodSpec>>,
+    pub(super) services: Vec<ServiceDocument>,
     warnings: Vec<String>,
     modified: Wall,
+}
+
+/// What a file asked for when the former agent saw it last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Inherited {
+    /// Its pods that run.
+    pub(super) pods: Vec<Arc<PodSpec>>,
+    /// Its services, with the ports of the node they had.
+    pub(super) services: Vec<ServiceDocument>,
 }
 
 #[derive(Debug, Default)]
@@ -57,9 +72,13 @@ pub(super) struct Manifests {
     path: PathBuf,
     node_name: String,
     entries: BTreeMap<PathBuf, Entry>,
-    /// Pods that run since before this agent, by the file that asked for them: should that file be broken now, or
-    /// out of reach, they stay as they are.
-    inherited: BTreeMap<PathBuf, Vec<Arc<PodSpec>>>,
+    /// What was in force before this agent, by the file that asked for it: should that file be broken now, or out of
+    /// reach, it stays as it is.
+    inherited: BTreeMap<PathBuf, Inherited>,
+    /// The services of all versions in effect with the ports of the node they have, and their files.
+    services: Vec<(PathBuf, ServiceDocument)>,
+    /// The ports of the node that were chosen, to be chosen again.
+    node_ports: BTreeMap<PortOf, u16>,
     /// Why the directory could not be read; what it last asked for stays in force.
     pub(super) unreadable: Option<io::Error>,
 }
@@ -77,13 +96,23 @@ impl Manifests {
     pub(super) fn new(
         path: PathBuf,
         node_name: String,
-        inherited: BTreeMap<PathBuf, Vec<Arc<PodSpec>>>,
+        inherited: BTreeMap<PathBuf, Inherited>,
     ) -> Self {
+        let services = inherited.values().flat_map(|from| &from.services);
+        let node_ports = services
+            .flat_map(|service| {
+                let key = &service.spec.key;
+                let ports = service.spec.ports.iter();
+                ports.filter_map(|p| Some(((key.clone(), p.protocol, p.port), p.node_port?)))
+            })
+            .collect();
         Self {
             path,
             node_name,
             entries: BTreeMap::new(),
             inherited,
+            services: Vec::new(),
+            node_ports,
             unreadable: None,
         }
     }
@@ -102,10 +131,11 @@ impl Manifests {
             Err(error) => {
                 let changed = self.unreadable.is_none();
                 self.unreadable = Some(error);
-                for (path, pods) in std::mem::take(&mut self.inherited) {
+                for (path, from) in std::mem::take(&mut self.inherited) {
                     let entry = self.entries.entry(path).or_default();
-                    entry.applied.get_or_insert_with(|| Loaded::inherited(pods));
+                    entry.applied.get_or_insert_with(|| Loaded::inherited(from));
                 }
+                self.assign_node_ports();
                 return Scan {
                     changed,
                     again_in_ms: None,
@@ -149,8 +179,27 @@ impl Manifests {
         self.inherited.clear();
         if scan.changed {
             self.resolve(running);
+            self.assign_node_ports();
         }
         scan
+    }
+
+    fn assign_node_ports(&mut self) {
+        let applied = self
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| Some((path, entry.applied.as_ref()?)));
+        let (paths, mut services): (Vec<PathBuf>, Vec<ServiceDocument>) = applied
+            .flat_map(|(path, loaded)| loaded.services.iter().map(|s| (path.clone(), s.clone())))
+            .unzip();
+        self.node_ports = node_ports::assign(&mut services, &self.node_ports);
+        self.services = paths.into_iter().zip(services).collect();
+    }
+
+    /// The services in force as they are shown, with the files that ask for them.
+    pub(super) fn services(&self) -> impl Iterator<Item = (&Path, &core::Service)> {
+        let services = self.services.iter();
+        services.map(|(path, service)| (path.as_path(), &service.manifest))
     }
 
     /// Which file asks for which pod, to be handed to the next agent.
@@ -169,7 +218,8 @@ impl Manifests {
             .collect()
     }
 
-    /// Lets candidates take effect unless a pod of theirs has the name or UID of another file's.
+    /// Lets candidates take effect unless something of theirs has the name, or whatever only
+    /// one can have, of something in another file.
     fn resolve(&mut self, running: &BTreeSet<PodUid>) {
         let mut order: Vec<PathBuf> = self
             .entries
@@ -183,16 +233,17 @@ impl Manifests {
         };
         order.sort_by_key(|path| !runs(path));
         for path in order {
-            let others = self.entries.iter().filter(|(other, _)| **other != path);
-            let taken: Vec<(PathBuf, Arc<PodSpec>)> = others
-                .filter_map(|(other, entry)| Some((other, entry.applied.as_ref()?)))
-                .flat_map(|(other, loaded)| {
-                    loaded.pods.iter().map(|pod| (other.clone(), pod.clone()))
-                })
-                .collect();
             let entry = self.entries.get_mut(&path).expect("listed above");
             let candidate = entry.candidate.take().expect("filtered above");
-            entry.conflicts = conflicts(&path, &candidate.pods, &taken);
+            let others: Vec<(&Path, &Loaded)> = self
+                .entries
+                .iter()
+                .filter(|(other, _)| **other != path)
+                .filter_map(|(other, entry)| Some((other.as_path(), entry.applied.as_ref()?)))
+                .collect();
+            let found = conflicts(&path, &candidate, &others);
+            let entry = self.entries.get_mut(&path).expect("listed above");
+            entry.conflicts = found;
             if entry.conflicts.is_empty() {
                 entry.applied = Some(candidate);
             } else {
@@ -201,7 +252,7 @@ impl Manifests {
         }
     }
 
-    /// The pods of all versions in effect.
+    /// The pods and services of all versions in effect.
     pub(super) fn desired(&self) -> Desired {
         let applied = self
             .entries
@@ -211,6 +262,11 @@ impl Manifests {
             pods: applied
                 .flat_map(|loaded| &loaded.pods)
                 .map(|pod| (pod.uid.clone(), pod.clone()))
+                .collect(),
+            services: self
+                .services
+                .iter()
+                .map(|(_, s)| (s.spec.key.clone(), Arc::new(s.spec.clone())))
                 .collect(),
         }
     }
@@ -283,9 +339,10 @@ impl Manifests {
 }
 
 impl Loaded {
-    fn inherited(pods: Vec<Arc<PodSpec>>) -> Self {
+    fn inherited(from: Inherited) -> Self {
         Self {
-            pods,
+            pods: from.pods,
+            services: from.services,
             warnings: Vec::new(),
             modified: Wall::default(),
         }
@@ -314,12 +371,20 @@ impl Entry {
             }
         };
         match convert::documents(&bytes, &name, &convert::ConvertContext { node_name }) {
-            Ok(pods) => {
+            Ok(found) => {
                 self.errors.clear();
-                let warnings = pods.iter().flat_map(|pod| pod.warnings.clone()).collect();
-                let pods = pods.into_iter().map(Arc::new).collect();
+                let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
+                let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
+                let warnings = of_pods.chain(of_services).cloned().collect();
+                let mut services = found.services;
+                for service in &mut services {
+                    // The nearest thing to a time of creation that is the same for the next agent.
+                    service.manifest.metadata.creation_timestamp =
+                        Some(status::time(self.modified));
+                }
                 self.candidate = Some(Loaded {
-                    pods,
+                    pods: found.pods.into_iter().map(Arc::new).collect(),
+                    services,
                     warnings,
                     modified: self.modified,
                 });
@@ -327,38 +392,6 @@ impl Entry {
             Err(errors) => self.errors = errors.iter().map(ToString::to_string).collect(),
         }
     }
-}
-
-fn conflicts(path: &Path, pods: &[Arc<PodSpec>], taken: &[(PathBuf, Arc<PodSpec>)]) -> Vec<String> {
-    let name = |path: &Path| {
-        path.file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned()
-    };
-    let mut problems = Vec::new();
-    for (index, pod) in pods.iter().enumerate() {
-        let earlier = pods[..index].iter().map(|other| (path, other));
-        let others = taken
-            .iter()
-            .map(|(path, other)| (path.as_path(), other))
-            .chain(earlier);
-        for (other_path, other) in others {
-            let what = if other.key == pod.key {
-                format!("pod `{}`", pod.key)
-            } else if other.uid == pod.uid {
-                format!("UID `{}`", pod.uid)
-            } else {
-                continue;
-            };
-            problems.push(format!(
-                "{}: {what} is already defined by `{}`",
-                name(path),
-                name(other_path)
-            ));
-        }
-    }
-    problems
 }
 
 /// The manifest files: of a directory the regular ones (symlinks followed) that are not hidden or left by editors.

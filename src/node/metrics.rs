@@ -41,6 +41,7 @@ impl Counters {
             | Event::ImageReady { .. }
             | Event::ImageFailed { .. }
             | Event::ImagesChanged
+            | Event::NodeAddressesChanged
             | Event::ContainerExited { .. }
             | Event::SignalSent { .. }
             | Event::SignalFailed { .. } => {}

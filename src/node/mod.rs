@@ -3,6 +3,7 @@
 
 mod checkpoint;
 mod commands;
+mod conflicts;
 mod execute;
 mod facts;
 mod manifests;
@@ -11,21 +12,23 @@ mod pods;
 mod preload;
 mod publish;
 mod recover;
+mod sources;
 mod start;
 mod unblock;
 mod watch;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Service;
 use smol::channel::Receiver;
 
 use crate::api::{Command, FileStatus};
 use crate::plan::decide::Step;
 use crate::plan::event::Desired;
-use crate::plan::{Event, NodeState, Time, plan_pod};
+use crate::plan::{Event, NodeState, Time, network, plan_pod};
 use crate::spec::{PodKey, PodUid, Stamp, Wall};
 use crate::sys::clock;
 
@@ -41,6 +44,8 @@ enum Input {
     /// The manifest directory was read.
     Manifests {
         desired: Desired,
+        /// The services among it, as they are shown.
+        services: Vec<Service>,
         files: Vec<FileStatus>,
         /// Every file is in effect, so what no file asks for may be cleared away.
         complete: bool,
@@ -64,6 +69,10 @@ struct Node {
     shown: HashMap<PodUid, PodKey>,
     /// The last checkpoint written for each pod.
     checkpoints: HashMap<PodUid, checkpoint::Checkpoint>,
+    /// The services that are wanted, as they are shown.
+    services: Vec<Service>,
+    /// What of `NodeState::network_changes` has been acted on.
+    network_changes: u64,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -121,10 +130,12 @@ impl Node {
             Input::Event(event) => self.record(&event, touched),
             Input::Manifests {
                 desired,
+                services,
                 files,
                 complete,
             } => {
                 self.store.set_files(files);
+                self.services = services;
                 if !self.leaving {
                     if complete && !self.swept {
                         self.sweep(&desired);
@@ -186,6 +197,11 @@ impl Node {
                 }
             }
             self.publish(&uid);
+        }
+        if self.network_changes != self.state.network_changes {
+            self.network_changes = self.state.network_changes;
+            let view = network::view(&self.state, &self.hands.facts.ips);
+            publish::services(&self.store, &self.services, &BTreeMap::new(), &view);
         }
         if anything {
             self.store.set_metrics(self.counters.metrics(&self.state));

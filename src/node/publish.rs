@@ -1,6 +1,9 @@
 //! What do others get to see? The planner's state as API objects.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Service;
 
 use super::checkpoint::Checkpoint;
 use crate::api::{EventRecord, EventType, ObjectKind, Store};
@@ -8,6 +11,7 @@ use crate::effects::sandbox::NodeFacts;
 use crate::plan::notice::{Kind, Notice};
 use crate::plan::state::PodState;
 use crate::plan::{Settings, status};
+use crate::spec::cluster::ClusterView;
 use crate::spec::{PodKey, PodUid, Stamp};
 
 /// Shows a pod as it is now.
@@ -22,6 +26,43 @@ pub(super) fn pod(store: &Store, state: &PodState, facts: &NodeFacts, settings: 
 /// Shows it no longer.
 pub(super) fn pod_gone(store: &Store, key: &PodKey, uid: &PodUid) {
     store.remove_pod(&key.namespace, &key.name, uid.as_str());
+}
+
+/// Shows the services with the `addresses` they have, and the pods behind them.
+pub(super) fn services(
+    store: &Store,
+    manifests: &[Service],
+    addresses: &BTreeMap<PodKey, Vec<IpAddr>>,
+    view: &ClusterView,
+) {
+    let shown: Vec<Service> = manifests
+        .iter()
+        .map(|manifest| {
+            let key = PodKey {
+                namespace: manifest.metadata.namespace.clone().unwrap_or_default(),
+                name: manifest.metadata.name.clone().unwrap_or_default(),
+            };
+            let own = addresses.get(&key).map(Vec::as_slice).unwrap_or_default();
+            status::service(manifest, own)
+        })
+        .collect();
+    store.set_services(&shown);
+    // As in Kubernetes, there are none of names that stand for something elsewhere.
+    let inside = view.services.iter().filter(|s| !s.spec.selector.is_empty());
+    let endpoints: Vec<_> = inside
+        .map(|entry| {
+            let mut endpoints = status::endpoints(entry);
+            let key = &entry.spec.key;
+            let of = shown.iter().find(|s| {
+                s.metadata.name.as_ref() == Some(&key.name)
+                    && s.metadata.namespace.as_ref() == Some(&key.namespace)
+            });
+            let since = of.and_then(|s| s.metadata.creation_timestamp.clone());
+            endpoints.metadata.creation_timestamp = since;
+            endpoints
+        })
+        .collect();
+    store.set_endpoints(&endpoints);
 }
 
 /// Shows that this agent has come up.
@@ -61,7 +102,7 @@ pub(super) fn notice(store: &Store, notice: &Notice, at: Stamp) {
         kind: ObjectKind::Pod,
         field_path: about.to_owned(),
         type_,
-        reason: notice.reason.to_owned(),
+        reason: notice.reason.clone().into_owned(),
         message: notice.message.clone(),
         at,
     });

@@ -1,9 +1,9 @@
 //! How does the agent come up? Settings, directories, one lock, then everything the loop needs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::execute::Hands;
 use super::manifests::Manifests;
 use super::pods::Links;
 use super::watch::Watch;
-use super::{Input, Node, facts, preload, publish, recover};
+use super::{Input, Node, facts, preload, publish, recover, sources};
 use crate::api;
 use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, DEFAULT_FILE};
@@ -27,7 +27,6 @@ use crate::effects::sandbox::Sandboxes;
 use crate::plan::state::Settings;
 use crate::plan::{Event, NodeState};
 use crate::spec::{PodSpec, PodUid};
-use crate::sys::file::Durability;
 use crate::sys::{clock, file, mount, own_binary, process};
 
 thread_local! {
@@ -176,6 +175,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             shown: Default::default(),
             checkpoints: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
+            services: Vec::new(),
+            network_changes: 0,
             leaving: false,
             swept: false,
         };
@@ -291,9 +292,8 @@ async fn watch_manifests(
             return;
         }
     };
-    let sources_file = config.layout.sources();
     let mut running: BTreeSet<PodUid> = recovered.iter().map(|spec| spec.uid.clone()).collect();
-    let inherited = inherited(&sources_file, recovered);
+    let inherited = sources::inherited(&config.layout, recovered);
     let mut manifests = Manifests::new(
         config.manifests.clone(),
         config.node_name.clone(),
@@ -317,14 +317,16 @@ async fn watch_manifests(
             );
         }
         if scan.changed || first {
-            write_sources(&sources_file, &manifests.sources());
+            sources::write(&config.layout, &manifests);
             let desired = manifests.desired();
+            let services = manifests.services().map(|(_, s)| s.clone()).collect();
             running = desired.pods.keys().cloned().collect();
             let files = manifests.status();
             let complete = manifests.all_in_effect();
             let _ = inputs
                 .send(Input::Manifests {
                     desired,
+                    services,
                     files,
                     complete,
                 })
@@ -342,40 +344,6 @@ async fn watch_manifests(
     }
 }
 
-/// The recovered pods by the file that asked for them, as the former agent noted it.
-fn inherited(
-    sources_file: &Path,
-    recovered: Vec<Arc<PodSpec>>,
-) -> BTreeMap<PathBuf, Vec<Arc<PodSpec>>> {
-    let noted = std::fs::read(sources_file).ok();
-    let sources: BTreeMap<PodUid, PathBuf> = noted
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default();
-    let mut inherited: BTreeMap<PathBuf, Vec<Arc<PodSpec>>> = BTreeMap::new();
-    for spec in recovered {
-        if let Some(path) = sources.get(&spec.uid) {
-            inherited.entry(path.clone()).or_default().push(spec);
-        }
-    }
-    inherited
-}
-
-fn write_sources(sources_file: &Path, sources: &BTreeMap<PodUid, PathBuf>) {
-    // A name that is not UTF-8 is found again only by its like, which costs a broken edit its grace, no more.
-    let readable: BTreeMap<&PodUid, String> = sources
-        .iter()
-        .map(|(uid, path)| (uid, path.to_string_lossy().into_owned()))
-        .collect();
-    let bytes = serde_json::to_vec(&readable).expect("plain data");
-    if let Err(error) = file::replace(sources_file, &bytes, 0o600, Durability::Process) {
-        tracing::warn!(
-            "could not write `{}`: {error}, going on",
-            sources_file.display()
-        );
-    }
-}
-
-/// SIGTERM and SIGINT become inputs.
 fn watch_signals(inputs: Sender<Input>) -> Result<(), StartError> {
     let failed = |source| StartError::System {
         action: "watch for signals",

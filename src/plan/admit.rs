@@ -14,6 +14,7 @@ use crate::spec::{Exit, PodKey, PodSpec, PodUid, RestartPolicy};
 
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp) {
+        self.network_changes += 1;
         for (uid, pod) in &mut self.pods {
             match desired.pods.get(uid) {
                 None => stop(pod, None, now),
@@ -48,7 +49,10 @@ impl NodeState {
     pub(super) fn delete_requested(&mut self, uid: &PodUid, grace_ms: Option<u64>, now: Stamp) {
         if let Some(pod) = self.pods.get_mut(uid) {
             match &mut pod.stopping {
-                None => stop(pod, grace_ms, now),
+                None => {
+                    self.network_changes += 1;
+                    stop(pod, grace_ms, now);
+                }
                 Some(stopping) => {
                     let asked = grace_ms.unwrap_or(pod.spec.grace_ms);
                     stopping.asked_ms = stopping.asked_ms.min(asked);
@@ -102,6 +106,7 @@ impl NodeState {
         pod.ready.since = last_change(&pod);
         pod.ready.yes = pod.containers.iter().all(|c| c.run.is_running());
         self.pods.insert(uid, pod);
+        self.network_changes += 1;
     }
 }
 

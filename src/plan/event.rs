@@ -8,13 +8,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Action, Stamp, Time};
-use crate::spec::{Exit, PodSpec, PodUid, StopSignal};
+use crate::spec::{Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
 
-/// The valid pods of the manifest directory, by UID. Names are unique: `node::manifests` rejects the later file.
+/// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Desired {
     /// What should run.
     pub pods: BTreeMap<PodUid, Arc<PodSpec>>,
+    /// The services there should be, with the ports of the node that were chosen for them.
+    pub services: BTreeMap<PodKey, Arc<ServiceSpec>>,
 }
 
 /// One run of one container.
@@ -52,6 +54,8 @@ pub enum Event {
         ips: Vec<IpAddr>,
         /// For containers whose logs or checkpoint remember earlier runs: the next attempt number.
         next_attempts: BTreeMap<String, u32>,
+        /// What people should know about it, as reason and message of a Warning event (`MissingClusterDNS`).
+        warnings: Vec<(String, String)>,
     },
     /// The sandbox could not be made. Everything half made was removed again or is reused by the next try.
     SandboxFailed {
@@ -99,6 +103,8 @@ pub enum Event {
     },
     /// Images were added to the store: waiting for one may be over.
     ImagesChanged,
+    /// The node has other addresses now; they are shown with its pods.
+    NodeAddressesChanged,
     /// The container's process runs.
     ContainerStarted {
         /// Which run.
@@ -146,7 +152,7 @@ impl Event {
     /// The pod the fact is about; `None` if it is about all.
     pub fn pod(&self) -> Option<&PodUid> {
         match self {
-            Self::DesiredChanged(_) | Self::ImagesChanged => None,
+            Self::DesiredChanged(_) | Self::ImagesChanged | Self::NodeAddressesChanged => None,
             Self::PodRecovered(recovered) => Some(&recovered.spec.uid),
             Self::ActionStarted(action) => Some(action.pod()),
             Self::DeleteRequested { pod, .. }
@@ -175,6 +181,11 @@ pub enum SandboxFailure {
         volume: String,
         /// Why.
         error: String,
+    },
+    /// A port of the node that somebody else has. Tried again at once when any other pod's sandbox is removed.
+    HostPort {
+        /// The sentence for people, with both names.
+        message: String,
     },
     /// Anything else: cgroups, namespaces, the shim.
     Sandbox(String),

@@ -1,7 +1,7 @@
 //! What happens next? The pure core: facts go in, decisions come out, nothing is done and no clock is read.
 //!
 //! [`NodeState::apply`] records facts and never decides. [`plan()`] decides, never changes anything and cannot fail.
-//! [`status::pod`] turns state into what people see. Time is data ([`Time`], [`Stamp`]).
+//! [`status::pod`] turns state into what people see, [`network::view`] into whom pods can talk to. Time is data ([`Time`], [`Stamp`]).
 //!
 //! ```text
 //! Event ──► apply.rs ──► NodeState ──► decide.rs ──► Plan { actions, wake_at }
@@ -14,6 +14,7 @@ mod admit;
 pub mod apply;
 pub mod decide;
 pub mod event;
+pub mod network;
 pub mod notice;
 pub mod restart;
 pub mod state;

@@ -1,6 +1,8 @@
 //! What is worth telling people? Kubernetes events, in the kubelet's words (kubelet-behaviour §17). Counting repeated
 //! ones is left to whoever stores them.
 
+use std::borrow::Cow;
+
 use crate::spec::{PodKey, PodUid};
 
 use super::PodState;
@@ -17,7 +19,7 @@ pub struct Notice {
     /// `type`.
     pub kind: Kind,
     /// `reason`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// `message`.
     pub message: String,
 }
@@ -59,8 +61,13 @@ impl<'a> Notices<'a> {
     }
 
     /// About the pod as a whole.
-    pub(super) fn pod(&mut self, kind: Kind, reason: &'static str, message: String) {
-        self.push(None, kind, reason, message);
+    pub(super) fn pod(
+        &mut self,
+        kind: Kind,
+        reason: impl Into<Cow<'static, str>>,
+        message: String,
+    ) {
+        self.push(None, kind, reason.into(), message);
     }
 
     /// About one container.
@@ -74,7 +81,7 @@ impl<'a> Notices<'a> {
         self.push(
             Some(format!("spec.containers{{{name}}}")),
             kind,
-            reason,
+            reason.into(),
             message,
         );
     }
@@ -83,7 +90,7 @@ impl<'a> Notices<'a> {
         &mut self,
         field_path: Option<String>,
         kind: Kind,
-        reason: &'static str,
+        reason: Cow<'static, str>,
         message: String,
     ) {
         self.out.push(Notice {

@@ -35,6 +35,8 @@ pub struct NodeState {
     pub desired: Option<Desired>,
     /// The pods that exist, wanted or not. A wanted pod is not here while an older one holds its name.
     pub pods: BTreeMap<PodUid, PodState>,
+    /// Grows with every fact that may have changed what `plan::network::view` shows.
+    pub network_changes: u64,
 }
 
 impl NodeState {
@@ -44,6 +46,7 @@ impl NodeState {
             settings,
             desired: None,
             pods: BTreeMap::new(),
+            network_changes: 0,
         }
     }
 }
@@ -69,6 +72,8 @@ pub struct PodState {
     pub stopping: Option<Stopping>,
     /// Waits between attempts to make a sandbox.
     pub create_retry: Retry,
+    /// It was a port of the node that the last attempt failed for.
+    pub waits_for_host_port: bool,
     /// Waits between sandboxes that get lost soon after they were made.
     pub lost_retry: Retry,
     /// Waits between attempts to remove a sandbox.
@@ -323,6 +328,7 @@ impl PodState {
             images_changed: false,
             stopping: None,
             create_retry: Retry::default(),
+            waits_for_host_port: false,
             lost_retry: Retry::default(),
             remove_retry: Retry::default(),
             sandbox_ready: no,

@@ -88,6 +88,11 @@ fn metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) {
             }
         }
     }
+    shared_metadata(metadata, path, report);
+}
+
+/// What holds for the metadata of everything but for its name.
+pub(crate) fn shared_metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) {
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     if let Some(problem) = names::dns_label(namespace) {
         report.invalid(&path.field("namespace"), namespace, problem);

@@ -1,17 +1,18 @@
-//! What does this file ask for? Bytes of a manifest file become valid pods, or *all* that is wrong with them.
+//! What does this file ask for? Bytes of a manifest file become valid pods and services, or *all* that is wrong with them.
 //!
-//! A file counts as a whole: one mistake anywhere and none of its pods is handed out.
+//! A file counts as a whole: one mistake anywhere and nothing of it is handed out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
 
 use super::error::{FieldError, Hint, MAX_ERRORS, Path, Problem, Report};
 use super::parse::{parse, text};
-use super::pod::PodSpec;
+use super::pod::{PodKey, PodSpec, Protocol};
 use super::position::Positions;
+use super::service::ServiceDocument;
 use super::value::Value;
-use super::{assemble, decode, suggest};
+use super::{assemble, decode, service_rules, suggest};
 
 pub use super::parse::MAX_BYTES;
 
@@ -22,40 +23,44 @@ pub struct ConvertContext<'a> {
     pub node_name: &'a str,
 }
 
-/// The pods of a manifest file in the order written: YAML or JSON, several documents, `List` and `PodList`.
-/// A file without any document is valid and has no pods. `file` is what errors call it.
+/// What a manifest file asks for, in the order written.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Documents {
+    /// Its pods; no two have one name.
+    pub pods: Vec<PodSpec>,
+    /// Its services; no two have one name or one port of the node.
+    pub services: Vec<ServiceDocument>,
+}
+
+/// The objects of a manifest file: YAML or JSON, several documents, `List`, `PodList` and `ServiceList`.
+/// A file without any document is valid and asks for nothing. `file` is what errors call it.
 pub fn documents(
     bytes: &[u8],
     file: &str,
     context: &ConvertContext<'_>,
-) -> Result<Vec<PodSpec>, Vec<FieldError>> {
+) -> Result<Documents, Vec<FieldError>> {
     let text = text(bytes).map_err(|problem| placed(vec![problem], "", file))?;
     let values = parse(text).map_err(|problem| placed(vec![problem], text, file))?;
-    let mut pods = Vec::new();
+    let mut result = Documents::default();
     let mut problems = Vec::new();
-    let mut names = BTreeSet::new();
+    let mut seen = Seen::default();
     for (number, mut value) in values.into_iter().enumerate() {
         let report = Report::new(number);
         decode::duplicate_keys(&value, &Path::Root, &report);
-        let mut document = Document {
-            node_name: Some(context.node_name),
-            report: &report,
-            pods: Vec::new(),
-        };
+        let mut document = Document::new(Some(context.node_name), &report);
         document.object(&mut value, &Path::Root, None);
-        for (path, pod) in document.pods {
-            if !names.insert(pod.key.clone()) {
-                let root = Path::Root;
-                let below = path.map(|index| (root.field("items"), index));
-                let duplicate = |path: &Path<'_>| {
+        for (index, pod) in document.pods {
+            let again = !seen.pods.insert(pod.key.clone());
+            at(index, |path| {
+                if again {
                     report.duplicate(&path.field("metadata").field("name"), &pod.key.name);
-                };
-                match &below {
-                    Some((items, index)) => duplicate(&items.index(*index)),
-                    None => duplicate(&root),
                 }
-            }
-            pods.push(pod);
+            });
+            result.pods.push(pod);
+        }
+        for (index, service) in document.services {
+            at(index, |path| seen.service(&service, path, &report));
+            result.services.push(service);
         }
         problems.extend(report.into_problems());
         if problems.len() >= MAX_ERRORS {
@@ -64,9 +69,48 @@ pub fn documents(
         }
     }
     if problems.is_empty() {
-        Ok(pods)
+        Ok(result)
     } else {
         Err(placed(problems, text, file))
+    }
+}
+
+/// The path of a document, or of an item of it.
+fn at(index: Option<usize>, then: impl FnOnce(&Path<'_>)) {
+    let root = Path::Root;
+    match index {
+        Some(index) => then(&root.field("items").index(index)),
+        None => then(&root),
+    }
+}
+
+/// What earlier objects of the file have taken.
+#[derive(Debug, Default)]
+struct Seen {
+    pods: BTreeSet<PodKey>,
+    services: BTreeSet<PodKey>,
+    node_ports: BTreeMap<(Protocol, u16), PodKey>,
+}
+
+impl Seen {
+    fn service(&mut self, service: &ServiceDocument, path: &Path<'_>, report: &Report) {
+        let key = &service.spec.key;
+        if !self.services.insert(key.clone()) {
+            report.duplicate(&path.field("metadata").field("name"), &key.name);
+            return;
+        }
+        let ports = path.field("spec");
+        let ports = ports.field("ports");
+        for (index, port) in service.spec.ports.iter().enumerate() {
+            let Some(number) = port.node_port else {
+                continue;
+            };
+            let old = self.node_ports.insert((port.protocol, number), key.clone());
+            if let Some(old) = old.filter(|old| old != key) {
+                let detail = format_args!("provided port is already allocated, by service {old}");
+                report.invalid(&ports.index(index).field("nodePort"), number, detail);
+            }
+        }
     }
 }
 
@@ -76,11 +120,7 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     let text = text(json).map_err(|problem| placed(vec![problem], "", FILE))?;
     let mut values = parse(text).map_err(|problem| placed(vec![problem], text, FILE))?;
     let report = Report::new(0);
-    let mut document = Document {
-        node_name: None,
-        report: &report,
-        pods: Vec::new(),
-    };
+    let mut document = Document::new(None, &report);
     if let [value] = values.as_mut_slice() {
         document.object(value, &Path::Root, None);
     }
@@ -150,9 +190,20 @@ struct Document<'r> {
     report: &'r Report,
     /// Pods with their index in a list, if they are in one.
     pods: Vec<(Option<usize>, PodSpec)>,
+    /// Services likewise.
+    services: Vec<(Option<usize>, ServiceDocument)>,
 }
 
-impl Document<'_> {
+impl<'r> Document<'r> {
+    fn new(node_name: Option<&'r str>, report: &'r Report) -> Self {
+        Self {
+            node_name,
+            report,
+            pods: Vec::new(),
+            services: Vec::new(),
+        }
+    }
+
     /// Reads one object; `kind` is what items of a typed list are without saying so.
     fn object(&mut self, value: &mut Value, path: &Path<'_>, implied: Option<&str>) {
         if *value == Value::Null {
@@ -174,7 +225,7 @@ impl Document<'_> {
         let kind = kind.or(implied.map(str::to_owned)).unwrap_or_default();
         let version = version.or(implied.map(|_| "v1".to_owned()));
         match kind.as_str() {
-            "Pod" | "List" | "PodList" => match version.as_deref() {
+            "Pod" | "Service" | "List" | "PodList" | "ServiceList" => match version.as_deref() {
                 Some("v1") => self.v1(&kind, value, path),
                 Some(other) => {
                     self.report
@@ -188,11 +239,13 @@ impl Document<'_> {
     }
 
     fn v1(&mut self, kind: &str, value: &mut Value, path: &Path<'_>) {
-        if kind == "Pod" {
-            self.pod(value, path);
-            return;
-        }
-        let implied = (kind == "PodList").then_some("Pod");
+        let implied = match kind {
+            "Pod" => return self.pod(value, path),
+            "Service" => return self.service(value, path),
+            "PodList" => Some("Pod"),
+            "ServiceList" => Some("Service"),
+            _ => None,
+        };
         let Value::Map(entries) = value else { return };
         let list = path.field("items");
         let found = entries.iter_mut().rev().find(|(key, _)| key == "items");
@@ -200,7 +253,7 @@ impl Document<'_> {
             Some(Value::List(items)) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     let path = list.index(index);
-                    let before = self.pods.len();
+                    let before = (self.pods.len(), self.services.len());
                     match item.get("kind") {
                         Some(Value::String(kind)) if kind.ends_with("List") => {
                             self.report
@@ -208,7 +261,10 @@ impl Document<'_> {
                         }
                         _ => self.object(item, &path, implied),
                     }
-                    for (at, _) in &mut self.pods[before..] {
+                    for (at, _) in &mut self.pods[before.0..] {
+                        *at = Some(index);
+                    }
+                    for (at, _) in &mut self.services[before.1..] {
                         *at = Some(index);
                     }
                 }
@@ -221,18 +277,18 @@ impl Document<'_> {
         }
     }
 
-    fn pod(&mut self, value: &mut Value, path: &Path<'_>) {
-        // Written by API servers and of no meaning here; not even read.
-        value.remove("status");
-        if let Value::Map(entries) = value {
-            for (_, metadata) in entries.iter_mut().filter(|(key, _)| key == "metadata") {
-                for field in ["managedFields", "creationTimestamp", "deletionTimestamp"] {
-                    metadata.remove(field);
-                }
-            }
-            // Checked already, and implied in typed lists.
-            entries.retain(|(key, _)| key != "apiVersion" && key != "kind");
+    fn service(&mut self, value: &mut Value, path: &Path<'_>) {
+        bare(value);
+        let Some(service) = decode::decode::<Service>(value, path, self.report) else {
+            return;
+        };
+        if let Some(service) = service_rules::service(service, path, self.report) {
+            self.services.push((None, service));
         }
+    }
+
+    fn pod(&mut self, value: &mut Value, path: &Path<'_>) {
+        bare(value);
         let Some(pod) = decode::decode::<Pod>(value, path, self.report) else {
             return;
         };
@@ -245,19 +301,62 @@ impl Document<'_> {
     }
 
     fn refuse_kind(&self, kind: &str, path: &Path<'_>) {
+        const ONLY: &str = "only v1 Pod and Service are";
         let at = path.field("kind");
         if LATER.contains(&kind) {
-            let message = format!("{kind} is not supported yet by this version; only v1 Pod is");
+            let message = format!("{kind} is not supported yet by this version; {ONLY}");
             self.report.error(&at, message);
+        } else if let Some((message, hint)) = refused(kind) {
+            self.report.error_hint(&at, message, hint.to_owned());
         } else if let Some(near) =
-            suggest::nearest(kind, &["Pod", "List"]).filter(|_| kind.len() > 1)
+            suggest::nearest(kind, &["Pod", "Service", "List"]).filter(|_| kind.len() > 1)
         {
-            let message = format!("{kind} is not supported; only v1 Pod is");
+            let message = format!("{kind} is not supported; {ONLY}");
             let hint = format!("did you mean `{near}`?");
             self.report.error_hint(&at, message, hint);
         } else {
-            let message = format!("{kind} is not supported; only v1 Pod is");
+            let message = format!("{kind} is not supported; {ONLY}");
             self.report.error(&at, message);
         }
+    }
+}
+
+/// Kinds that people will look for, with what to do instead. To ignore a policy would be worse than to refuse it.
+fn refused(kind: &str) -> Option<(String, &'static str)> {
+    let (why, hint) = match kind {
+        "NetworkPolicy"
+        | "AdminNetworkPolicy"
+        | "BaselineAdminNetworkPolicy"
+        | "ClusterNetworkPolicy"
+        | "CiliumNetworkPolicy"
+        | "GlobalNetworkPolicy" => (
+            "coracle does not enforce network policies",
+            "remove it; `hostIP` binds a `hostPort` to one address of the node, and the node's firewall limits the rest",
+        ),
+        "Ingress" | "IngressClass" | "Gateway" | "GatewayClass" | "HTTPRoute" | "GRPCRoute"
+        | "TCPRoute" | "TLSRoute" | "UDPRoute" => (
+            "there is no proxy for it here",
+            "run a proxy as a pod with a `hostPort`, or use a Service with `type: NodePort`",
+        ),
+        "Endpoints" | "EndpointSlice" | "EndpointSliceList" | "EndpointsList" => (
+            "endpoints are found by a Service's selector",
+            "give the Service a `selector`, or use `type: ExternalName` for what is elsewhere",
+        ),
+        _ => return None,
+    };
+    Some((format!("{kind} is not supported: {why}"), hint))
+}
+
+/// Drops what API servers write and what has no meaning here, not even read; and what was checked already and is
+/// implied in typed lists.
+fn bare(value: &mut Value) {
+    value.remove("status");
+    if let Value::Map(entries) = value {
+        for (_, metadata) in entries.iter_mut().filter(|(key, _)| key == "metadata") {
+            for field in ["managedFields", "creationTimestamp", "deletionTimestamp"] {
+                metadata.remove(field);
+            }
+        }
+        entries.retain(|(key, _)| key != "apiVersion" && key != "kind");
     }
 }

@@ -1,16 +1,18 @@
-//! What is wanted? Manifest bytes become [`PodSpec`]s that cannot be wrong, or a list of everything that is wrong.
+//! What is wanted? Manifest bytes become [`PodSpec`]s and [`ServiceSpec`]s that cannot be wrong, or a list of everything that is wrong.
 //!
 //! Pure: no I/O, no clock, no async. The doors in are [`convert::documents`] for files people write and
 //! [`convert::admitted`] for what an agent stored.
 //!
 //! The way of a manifest: bytes → `parse` → `value` (a tree) → `decode` (Kubernetes' types, every misspelling reported) →
-//! `default` → `assemble` (every rule checked, [`PodSpec`] built) or → `position` (errors get line and column).
+//! `default` → `assemble` (every rule checked, [`PodSpec`] built) or → `position` (errors get line and column). Services go
+//! through `service_rules` instead of the last two.
 
 pub mod cluster;
 pub mod convert;
 pub mod exit;
 pub mod expand;
 pub mod image_name;
+pub mod node_ports;
 pub mod pod;
 pub mod quantity;
 pub mod service;
@@ -29,6 +31,7 @@ mod position;
 mod probe;
 mod resources;
 mod security;
+mod service_rules;
 mod suggest;
 mod support;
 mod uid;
@@ -39,5 +42,5 @@ pub use error::FieldError;
 
 pub use exit::{Exit, StopSignal};
 pub use pod::*;
-pub use service::{ServiceAddress, ServicePort, ServiceSpec, TargetPort};
+pub use service::{ServiceAddress, ServiceDocument, ServicePort, ServiceSpec, TargetPort};
 pub use time::{Stamp, Time, Wall};

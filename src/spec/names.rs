@@ -14,6 +14,19 @@ pub(crate) fn dns_label(text: &str) -> Option<String> {
     })
 }
 
+/// A DNS-1035 label: service names.
+pub(crate) fn dns_1035_label(text: &str) -> Option<String> {
+    if text.len() > 63 {
+        return Some(too_long(63));
+    }
+    (!is_label(text) || text.starts_with(|c: char| c.is_ascii_digit())).then(|| {
+        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+         character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation \
+         is '[a-z]([-a-z0-9]*[a-z0-9])?')"
+            .to_owned()
+    })
+}
+
 /// A DNS-1123 subdomain: pod names, host aliases, search domains.
 pub(crate) fn dns_subdomain(text: &str) -> Option<String> {
     if text.len() > 253 {

@@ -44,8 +44,6 @@ pub(crate) fn ports(
         if host_network && host_port.is_some() && host_port != container_port {
             let detail = "must match `containerPort` when `hostNetwork` is true";
             report.invalid(&at, written.unwrap_or_default(), detail);
-        } else if !host_network && host_port.is_some() {
-            report.warn(&at, "accepted, but ports of the node are not forwarded yet");
         }
         let protocol = match port.protocol.as_deref() {
             None | Some("" | "TCP") => Protocol::Tcp,

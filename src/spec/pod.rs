@@ -1,6 +1,7 @@
 //! A pod that passed validation: every default is filled in, every quantity is a number with a unit, and every
 //! combination the rest of the program would have to refuse is already refused.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -102,6 +103,23 @@ impl PodSpec {
     /// The container of that name.
     pub fn container(&self, name: &str) -> Option<&ContainerSpec> {
         self.containers.iter().find(|c| c.name == name)
+    }
+
+    /// `spec.hostname` as written; [`PodSpec::hostname`] is what becomes of it.
+    pub fn given_hostname(&self) -> Option<&str> {
+        let given = self.manifest.spec.as_ref()?.hostname.as_deref();
+        given.filter(|text| !text.is_empty())
+    }
+
+    /// `spec.subdomain` as written; [`PodSpec::subdomain`] is what becomes of it.
+    pub fn given_subdomain(&self) -> Option<&str> {
+        let given = self.manifest.spec.as_ref()?.subdomain.as_deref();
+        given.filter(|text| !text.is_empty())
+    }
+
+    /// `metadata.labels`.
+    pub fn labels(&self) -> Option<&BTreeMap<String, String>> {
+        self.manifest.metadata.labels.as_ref()
     }
 
     /// `<name>_<namespace>(<uid>)`, the way the kubelet names a pod in messages.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use k8s_openapi::api::core::v1 as core;
+
 use super::{PodKey, Protocol};
 
 /// A valid service.
@@ -59,4 +61,32 @@ pub enum TargetPort {
     Number(u16),
     /// The container port of that name, which may differ from pod to pod.
     Name(String),
+}
+
+/// A valid service together with what was written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServiceDocument {
+    /// What it means.
+    pub spec: ServiceSpec,
+    /// The manifest after defaulting, as it is shown by `get -o json`.
+    pub manifest: core::Service,
+}
+
+impl ServiceDocument {
+    /// Whether each port is to have a port on the node, written or chosen (`spec::node_ports`).
+    pub fn wants_node_ports(&self) -> bool {
+        let spec = self.manifest.spec.as_ref();
+        spec.and_then(|spec| spec.type_.as_deref()) == Some("NodePort")
+    }
+
+    /// Gives the port of that index a port on the node.
+    pub fn set_node_port(&mut self, index: usize, number: u16) {
+        if let Some(port) = self.spec.ports.get_mut(index) {
+            port.node_port = Some(number);
+        }
+        let ports = self.manifest.spec.as_mut().and_then(|s| s.ports.as_mut());
+        if let Some(port) = ports.and_then(|ports| ports.get_mut(index)) {
+            port.node_port = Some(i32::from(number));
+        }
+    }
 }

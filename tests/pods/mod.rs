@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coracle::plan::event::Desired;
-use coracle::plan::{Stamp, Time, Wall};
+use coracle::plan::state::Sandbox;
+use coracle::plan::{NodeState, PodState, Stamp, Time, Wall, network};
 use coracle::spec::*;
 use k8s_openapi::api::core::v1 as core;
 
@@ -25,6 +26,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
             name: Some(name.into()),
             namespace: Some("default".into()),
+            labels: Some([("app".into(), name.into()), ("all".into(), "yes".into())].into()),
             ..Default::default()
         },
         spec: Some(core::PodSpec {
@@ -113,7 +115,61 @@ pub(crate) fn desired(pods: &[&Arc<PodSpec>]) -> Desired {
         .iter()
         .map(|p| (p.uid.clone(), Arc::clone(p)))
         .collect();
-    Desired { pods }
+    Desired {
+        pods,
+        services: [service("ready", false), service("any", true)]
+            .into_iter()
+            .map(|s| (s.key.clone(), Arc::new(s)))
+            .collect(),
+    }
+}
+
+/// A service with all pods behind it.
+pub(crate) fn service(name: &str, with_unready: bool) -> ServiceSpec {
+    ServiceSpec {
+        key: PodKey {
+            namespace: "default".into(),
+            name: name.into(),
+        },
+        selector: [("all".into(), "yes".into())].into(),
+        address: ServiceAddress::Any,
+        ports: vec![ServicePort {
+            name: String::new(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            target: TargetPort::Number(8080),
+            node_port: None,
+        }],
+        with_unready,
+        client_affinity: false,
+        warnings: vec![],
+    }
+}
+
+/// What holds for every view (N1 to N3 of `tests/README.md`), and that it changed only if that was said.
+pub(crate) fn check_view(before: &NodeState, now: &NodeState) {
+    let node = ["192.0.2.1".parse().unwrap()];
+    let view = network::view(now, &node);
+    if before.network_changes == now.network_changes {
+        assert_eq!(network::view(before, &node), view, "unsaid change");
+    }
+    let mut ips: Vec<_> = view.pods.iter().flat_map(|p| &p.ips).collect();
+    let count = ips.len();
+    ips.sort();
+    ips.dedup();
+    assert_eq!(ips.len(), count, "no address twice: {view:?}");
+    for service in &view.services {
+        let ready_only = !service.spec.with_unready;
+        let may = |p: &&PodState| {
+            let ready = p.ready.yes && p.stopping.is_none();
+            matches!(p.sandbox, Sandbox::Ready { .. }) && !p.finished() && (ready || !ready_only)
+        };
+        let mut expected: Vec<_> = now.pods.values().filter(may).map(|p| &p.spec.key).collect();
+        expected.sort();
+        let found: Vec<_> = service.endpoints.iter().map(|e| &e.pod).collect();
+        let name = &service.spec.key;
+        assert_eq!(found, expected, "{name}: the ready, live pods, sorted");
+    }
 }
 
 /// An exit with this code.

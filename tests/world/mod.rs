@@ -244,13 +244,15 @@ impl World {
         }
         disk.shim = false;
         if self.fault(15) {
-            let failure = if self.rng.chance(50) {
-                SandboxFailure::Volume {
+            let failure = match self.rng.below(3) {
+                0 => SandboxFailure::Volume {
                     volume: "v".into(),
                     error: "no".into(),
-                }
-            } else {
-                SandboxFailure::Sandbox("no".into())
+                },
+                1 => SandboxFailure::HostPort {
+                    message: "taken".into(),
+                },
+                _ => SandboxFailure::Sandbox("no".into()),
             };
             return self.say(Event::SandboxFailed { pod, failure });
         }
@@ -264,9 +266,10 @@ impl World {
             .filter_map(|(n, r)| Some((n.clone(), r.highest? + 1)))
             .collect();
         self.say(Event::SandboxCreated {
+            ips: vec![address(&pod)],
             pod,
-            ips: vec!["10.0.0.2".parse().unwrap()],
             next_attempts,
+            warnings: vec![],
         });
     }
 
@@ -467,7 +470,7 @@ impl World {
             let sandbox = if disk.removed {
                 RecoveredSandbox::Removed
             } else if disk.shim {
-                let ips = vec!["10.0.0.2".parse().unwrap()];
+                let ips = vec![address(&disk.spec.uid)];
                 RecoveredSandbox::Ready { ips }
             } else {
                 RecoveredSandbox::Lost
@@ -512,4 +515,10 @@ fn habit(instance: &Instance) -> Habit {
         4 | 5 => Habit::CrashesLate,
         _ => Habit::EndsWell,
     }
+}
+
+/// Another one for each pod, the same each time.
+fn address(uid: &PodUid) -> std::net::IpAddr {
+    let bytes = uid.as_str().as_bytes();
+    [10, 0, bytes[0], bytes[1]].into()
 }

@@ -219,7 +219,8 @@ mod tests {
              securityContext: {{runAsNonRoot: true{more}}}\n"
         );
         let context = ConvertContext { node_name: "n" };
-        let mut pods = convert::documents(manifest.as_bytes(), "p.yaml", &context).unwrap();
+        let found = convert::documents(manifest.as_bytes(), "p.yaml", &context).unwrap();
+        let mut pods = found.pods;
         pods.remove(0)
     }
 

@@ -11,12 +11,14 @@ use super::action::Keep;
 use super::event::Instance;
 use super::notice::{Kind, Notices};
 use super::state::{Retry, Sandbox};
-use super::{Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, restart};
+use super::{Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, restart};
 use crate::spec::PodUid;
 pub(super) use container::end_run;
 use container::{container_exited, container_started, signal_failed, signal_sent, start_failed};
 use image::{image_failed, image_ready, images_changed};
-use sandbox::{sandbox_created, sandbox_failed, sandbox_lost, sandbox_remove_failed};
+use sandbox::{
+    host_ports_freed, sandbox_created, sandbox_failed, sandbox_lost, sandbox_remove_failed, warned,
+};
 
 /// A container that could not be created is tried again after this long.
 pub const START_RETRY_MS: u64 = 10_000;
@@ -40,6 +42,7 @@ impl NodeState {
             Event::PodRecovered(recovered) => self.pod_recovered(recovered, now, &mut out),
             Event::DeleteRequested { pod, grace_ms } => self.delete_requested(pod, *grace_ms, now),
             Event::SandboxRemoved { pod } => self.sandbox_removed(pod, now),
+            Event::NodeAddressesChanged => self.network_changes += 1,
             Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
             Event::ActionStarted(action) => self.on(action.pod(), now, |pod, settings| {
                 action_started(pod, settings, action, now.time, &mut out);
@@ -48,9 +51,11 @@ impl NodeState {
                 pod,
                 ips,
                 next_attempts,
+                warnings,
             } => self.on(pod, now, |pod, _| {
                 if pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
                     sandbox_created(pod, ips, next_attempts, now.time);
+                    warned(pod, warnings, &mut out);
                 }
             }),
             Event::SandboxFailed { pod, failure } => self.on(pod, now, |pod, _| {
@@ -124,8 +129,10 @@ impl NodeState {
     /// Changes one pod, then notes which of its conditions changed with it.
     fn on(&mut self, uid: &PodUid, now: Stamp, change: impl FnOnce(&mut PodState, &Settings)) {
         if let Some(pod) = self.pods.get_mut(uid) {
+            let before = network::facts(pod);
             change(pod, &self.settings);
             pod.note_conditions(now);
+            self.network_changes += u64::from(before != network::facts(pod));
         }
     }
 
@@ -134,18 +141,22 @@ impl NodeState {
             return;
         };
         match pod.in_flight {
-            Some(Action::RemoveSandbox { keep, .. }) => match keep {
-                Keep::Everything => {
-                    pod.in_flight = None;
-                    pod.sandbox = Sandbox::Removed;
-                    pod.remove_retry = Retry::default();
-                    pod.note_conditions(now);
+            Some(Action::RemoveSandbox { keep, .. }) => {
+                self.network_changes += 1;
+                match keep {
+                    Keep::Everything => {
+                        pod.in_flight = None;
+                        pod.sandbox = Sandbox::Removed;
+                        pod.remove_retry = Retry::default();
+                        pod.note_conditions(now);
+                    }
+                    Keep::Nothing => {
+                        self.pods.remove(uid);
+                        self.admit(now);
+                    }
                 }
-                Keep::Nothing => {
-                    self.pods.remove(uid);
-                    self.admit(now);
-                }
-            },
+                self.pods.values_mut().for_each(host_ports_freed);
+            }
             // Late: the pod has moved on.
             Some(
                 Action::CreateSandbox { .. }

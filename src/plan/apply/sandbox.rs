@@ -20,6 +20,7 @@ pub(super) fn sandbox_created(
 ) {
     pod.sandbox = Sandbox::Ready { since: now };
     pod.create_retry = Retry::default();
+    pod.waits_for_host_port = false;
     pod.ips = ips.to_vec();
     for (name, next) in next_attempts {
         if let Some(container) = pod.container_mut(name) {
@@ -45,6 +46,7 @@ pub(super) fn sandbox_failed(
     now: Time,
     out: &mut Vec<Notice>,
 ) {
+    pod.waits_for_host_port = matches!(failure, SandboxFailure::HostPort { .. });
     let mut notices = Notices::new(out, pod);
     let (first, max) = match failure {
         SandboxFailure::Volume { volume, error } => {
@@ -52,13 +54,26 @@ pub(super) fn sandbox_failed(
             notices.pod(Kind::Warning, "FailedMount", message);
             VOLUME_RETRY_MS
         }
-        SandboxFailure::Sandbox(error) => {
+        SandboxFailure::HostPort { message: error } | SandboxFailure::Sandbox(error) => {
             let message = format!("Failed to create pod sandbox: {error}");
             notices.pod(Kind::Warning, "FailedCreatePodSandBox", message);
             SANDBOX_RETRY_MS
         }
     };
     pod.create_retry.fail(now, first, max);
+}
+
+/// A sandbox is gone and its ports of the node with it: they may be what this pod waits for.
+pub(super) fn host_ports_freed(pod: &mut PodState) {
+    if std::mem::take(&mut pod.waits_for_host_port) {
+        pod.create_retry = Retry::default();
+    }
+}
+
+pub(super) fn warned(pod: &PodState, warnings: &[(String, String)], out: &mut Vec<Notice>) {
+    for (reason, message) in warnings {
+        Notices::new(out, pod).pod(Kind::Warning, reason.clone(), message.clone());
+    }
 }
 
 /// Also the outcome of starting or signalling: what was being started may have run, so its number is spent and the

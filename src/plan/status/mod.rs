@@ -2,6 +2,7 @@
 //! (kubelet-behaviour §3). State alone decides, no clock: a status changes only when an event was recorded.
 
 mod container;
+mod service;
 mod text;
 
 use std::net::IpAddr;
@@ -12,8 +13,9 @@ use super::state::{Flag, Run};
 use super::{PodState, Settings, Wall};
 use container::container;
 pub use container::{image_failure, start_failure};
-use text::{addresses, some, time};
-pub use text::{container_id, go_duration};
+pub use service::{endpoints, service};
+use text::{addresses, some};
+pub use text::{container_id, go_duration, time};
 
 /// What every pod's status says about the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

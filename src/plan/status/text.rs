@@ -49,7 +49,7 @@ pub fn go_duration(ms: u64) -> String {
 }
 
 /// Kubernetes shows whole seconds.
-pub(super) fn time(wall: Wall) -> meta::Time {
+pub fn time(wall: Wall) -> meta::Time {
     let seconds = wall.0.div_euclid(1_000_000);
     meta::Time(jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH))
 }

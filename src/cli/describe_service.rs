@@ -1,0 +1,149 @@
+//! What is there to know about a service? `coracle describe service`, laid out as kubectl's.
+
+use std::process::ExitCode;
+
+use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::args::DescribeArgs;
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::put;
+use super::table::one_line;
+use crate::api::encode;
+use crate::api::service_columns::{addresses, selector};
+
+pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
+    let ns = encode(&args.namespace.namespace);
+    for (index, name) in args.names.iter().enumerate() {
+        let path = |kind: &str| format!("/api/v1/namespaces/{ns}/{kind}/{}", encode(name));
+        let service = client.get(&path("services"))?;
+        let service = Service::deserialize(&service)
+            .map_err(|e| CliError::new("the agent's answer is not a service").because(e))?;
+        // There are none for names that stand for something elsewhere.
+        let endpoints = client.get(&path("endpoints")).unwrap_or(Value::Null);
+        let endpoints = Endpoints::deserialize(&endpoints).unwrap_or_default();
+        let gap = if index > 0 { "\n\n" } else { "" };
+        put(format!("{gap}{}", page(&service, &endpoints)).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The whole page.
+fn page(service: &Service, endpoints: &Endpoints) -> String {
+    let none = ServiceSpec::default();
+    let spec = service.spec.as_ref().unwrap_or(&none);
+    let meta = &service.metadata;
+    let mut out = String::new();
+    let mut line = |key: &str, value: &str| {
+        let key = format!("{key}:");
+        out.push_str(&format!("{key:<26}{}\n", one_line(value)));
+    };
+    line("Name", meta.name.as_deref().unwrap_or_default());
+    line("Namespace", meta.namespace.as_deref().unwrap_or_default());
+    line("Labels", &selector(meta.labels.as_ref()));
+    line("Annotations", &selector(meta.annotations.as_ref()));
+    line("Selector", &selector(spec.selector.as_ref()));
+    line("Type", spec.type_.as_deref().unwrap_or_default());
+    let listed = |list: &Option<Vec<String>>| match list {
+        Some(list) if !list.is_empty() => list.join(","),
+        _ => "<none>".to_owned(),
+    };
+    let policy = spec.ip_family_policy.as_deref();
+    line("IP Family Policy", policy.unwrap_or("<none>"));
+    line("IP Families", &listed(&spec.ip_families));
+    line("IP", spec.cluster_ip.as_deref().unwrap_or("<none>"));
+    line("IPs", &listed(&spec.cluster_ips));
+    if let Some(name) = &spec.external_name {
+        line("External Name", name);
+    }
+    for port in spec.ports.iter().flatten() {
+        let [first, target, node] = port_lines(port);
+        line("Port", &first);
+        line("TargetPort", &target);
+        if port.node_port.is_some() {
+            line("NodePort", &node);
+        }
+        let name = port.name.as_deref().unwrap_or_default();
+        let behind = addresses(endpoints, Some(name));
+        line("Endpoints", &listed(&Some(behind)));
+    }
+    if spec.ports.as_ref().is_none_or(Vec::is_empty) && spec.external_name.is_none() {
+        line("Endpoints", &listed(&Some(addresses(endpoints, None))));
+    }
+    line(
+        "Session Affinity",
+        spec.session_affinity.as_deref().unwrap_or("None"),
+    );
+    for (key, value) in [
+        ("External Traffic Policy", &spec.external_traffic_policy),
+        ("Internal Traffic Policy", &spec.internal_traffic_policy),
+    ] {
+        if let Some(value) = value {
+            line(key, value);
+        }
+    }
+    line("Events", "<none>");
+    out
+}
+
+/// `http  80/TCP`, `http/TCP`, `http  30080/TCP`
+fn port_lines(port: &ServicePort) -> [String; 3] {
+    let protocol = port.protocol.as_deref().unwrap_or("TCP");
+    let name = port.name.as_deref().unwrap_or("<unset>");
+    let target = match &port.target_port {
+        Some(IntOrString::Int(number)) => number.to_string(),
+        Some(IntOrString::String(name)) => name.clone(),
+        None => port.port.to_string(),
+    };
+    let node = port.node_port.unwrap_or_default();
+    [
+        format!("{name}  {}/{protocol}", port.port),
+        format!("{target}/{protocol}"),
+        format!("{name}  {node}/{protocol}"),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_service_is_described_as_kubectl_does() {
+        let service = json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"],
+                "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "selector": {"app": "web"},
+                "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "web", "nodePort": 30080}],
+                "sessionAffinity": "None", "internalTrafficPolicy": "Cluster"}});
+        let endpoints = json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "web"},
+            "subsets": [{"addresses": [{"ip": "10.1.0.2"}], "ports": [{"name": "http", "port": 8080}]}]});
+        let page = page(
+            &serde_json::from_value(service).unwrap(),
+            &serde_json::from_value(endpoints).unwrap(),
+        );
+        let expected = "\
+Name:                     web
+Namespace:                default
+Labels:                   <none>
+Annotations:              <none>
+Selector:                 app=web
+Type:                     NodePort
+IP Family Policy:         SingleStack
+IP Families:              IPv4
+IP:                       10.0.0.1
+IPs:                      10.0.0.1
+Port:                     http  80/TCP
+TargetPort:               web/TCP
+NodePort:                 http  30080/TCP
+Endpoints:                10.1.0.2:8080
+Session Affinity:         None
+Internal Traffic Policy:  Cluster
+Events:                   <none>
+";
+        assert_eq!(page, expected);
+    }
+}

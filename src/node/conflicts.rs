@@ -1,0 +1,99 @@
+//! May these two files both be in effect? Not if both define the same thing, or something only one can have.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::manifests::Loaded;
+use crate::spec::{PodSpec, ServiceAddress, ServiceDocument};
+
+/// Why `candidate` may not take effect beside the `others`, naming both files each time; empty if it may.
+pub(super) fn conflicts(
+    path: &Path,
+    candidate: &Loaded,
+    others: &[(&Path, &Loaded)],
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut say = |what: String, other: &Path| {
+        problems.push(format!(
+            "{}: {what} is already defined by `{}`",
+            name(path),
+            name(other)
+        ));
+    };
+    for (index, pod) in candidate.pods.iter().enumerate() {
+        let earlier = candidate.pods[..index].iter().map(|other| (path, other));
+        let elsewhere = others
+            .iter()
+            .flat_map(|(path, loaded)| loaded.pods.iter().map(|other| (*path, other)));
+        for (other_path, other) in elsewhere.chain(earlier) {
+            if let Some(what) = same_pod(pod, other) {
+                say(what, other_path);
+            }
+        }
+    }
+    for (index, service) in candidate.services.iter().enumerate() {
+        let earlier = candidate.services[..index].iter();
+        let earlier = earlier.map(|other| (path, other));
+        let elsewhere = others
+            .iter()
+            .flat_map(|(path, loaded)| loaded.services.iter().map(|other| (*path, other)));
+        for (other_path, other) in elsewhere.chain(earlier) {
+            if let Some(what) = same_service(service, other) {
+                say(what, other_path);
+            }
+        }
+    }
+    problems
+}
+
+fn name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn same_pod(pod: &Arc<PodSpec>, other: &Arc<PodSpec>) -> Option<String> {
+    if other.key == pod.key {
+        Some(format!("pod `{}`", pod.key))
+    } else if other.uid == pod.uid {
+        Some(format!("UID `{}`", pod.uid))
+    } else {
+        None
+    }
+}
+
+/// Ports that are chosen, not written, give way by themselves.
+fn same_service(service: &ServiceDocument, other: &ServiceDocument) -> Option<String> {
+    let (one, two) = (&service.spec, &other.spec);
+    if one.key == two.key {
+        return Some(format!("service `{}`", one.key));
+    }
+    for port in &one.ports {
+        let taken = |p: &&crate::spec::ServicePort| {
+            p.node_port == port.node_port && p.protocol == port.protocol
+        };
+        if let Some(number) = port.node_port
+            && two.ports.iter().any(|p| taken(&p))
+        {
+            return Some(format!(
+                "node port {number} of service `{}` (also of service `{}`)",
+                one.key, two.key
+            ));
+        }
+    }
+    match (&one.address, &two.address) {
+        (ServiceAddress::Given(ours), ServiceAddress::Given(theirs)) => {
+            let both = ours.iter().find(|ip| theirs.contains(ip))?;
+            Some(format!(
+                "cluster IP {both} of service `{}` (also of service `{}`)",
+                one.key, two.key
+            ))
+        }
+        (
+            ServiceAddress::Any
+            | ServiceAddress::Given(_)
+            | ServiceAddress::Headless
+            | ServiceAddress::External(_),
+            _,
+        ) => None,
+    }
+}

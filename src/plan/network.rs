@@ -1,0 +1,128 @@
+//! Who can be talked to? The pods with an address, and behind each service the pods that count.
+//!
+//! The view is made anew from all there is, and only when [`NodeState::network_changes`] has grown.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::state::Sandbox;
+use super::{NodeState, PodState};
+use crate::spec::cluster::{ClusterView, Endpoint, PodEntry, ServiceEntry};
+use crate::spec::{PodSpec, Protocol, ServiceAddress, ServicePort, ServiceSpec, TargetPort};
+
+/// Pods and services as they are now. `node_ips` are the node's addresses, the one of the default route first: those
+/// of pods on the node's network. Before the manifests were read there are no services, which is not to be acted on.
+pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
+    let node_ips = one_a_family(node_ips);
+    let mut pods: Vec<(&PodState, Vec<IpAddr>)> = state
+        .pods
+        .values()
+        .filter(|pod| matches!(pod.sandbox, Sandbox::Ready { .. }))
+        .map(|pod| match pod.spec.host_network {
+            true => (pod, node_ips.clone()),
+            false => (pod, one_a_family(&pod.ips)),
+        })
+        .filter(|(_, ips)| !ips.is_empty())
+        .collect();
+    pods.sort_by(|(one, _), (two, _)| one.spec.key.cmp(&two.spec.key));
+    let mut namespaces: BTreeMap<&str, Vec<&(&PodState, Vec<IpAddr>)>> = BTreeMap::new();
+    for pod in &pods {
+        let namespace = pod.0.spec.key.namespace.as_str();
+        namespaces.entry(namespace).or_default().push(pod);
+    }
+    let services = state.desired.iter().flat_map(|d| d.services.values());
+    let services = services.map(|service| {
+        let near = namespaces.get(service.key.namespace.as_str());
+        let near = near.map(Vec::as_slice).unwrap_or_default();
+        ServiceEntry {
+            spec: Arc::clone(service),
+            endpoints: endpoints(service, near),
+        }
+    });
+    ClusterView {
+        services: services.collect(),
+        pods: pods.iter().map(|(pod, ips)| entry(pod, ips)).collect(),
+    }
+}
+
+/// What the view depends on, of one pod, apart from its spec.
+pub(super) fn facts(pod: &PodState) -> (bool, bool, bool, Vec<IpAddr>) {
+    let live = matches!(pod.sandbox, Sandbox::Ready { .. });
+    (live, is_ready(pod), pod.finished(), pod.ips.clone())
+}
+
+/// A pod that goes is not ready, although its containers still run.
+fn is_ready(pod: &PodState) -> bool {
+    pod.ready.yes && pod.stopping.is_none()
+}
+
+/// The first address of each family, IPv4 first.
+fn one_a_family(ips: &[IpAddr]) -> Vec<IpAddr> {
+    let v4 = ips.iter().find(|ip| ip.is_ipv4());
+    let v6 = ips.iter().find(|ip| ip.is_ipv6());
+    v4.into_iter().chain(v6).copied().collect()
+}
+
+fn entry(pod: &PodState, ips: &[IpAddr]) -> PodEntry {
+    PodEntry {
+        key: pod.spec.key.clone(),
+        ips: ips.to_vec(),
+        hostname: pod.spec.hostname.clone(),
+        subdomain: pod.spec.given_subdomain().map(str::to_owned),
+        ready: is_ready(pod),
+    }
+}
+
+/// The pods behind a service, of those in its namespace.
+fn endpoints(service: &ServiceSpec, pods: &[&(&PodState, Vec<IpAddr>)]) -> Vec<Endpoint> {
+    // No selector would be fulfilled by everybody, and the name of something elsewhere has no pods.
+    if service.selector.is_empty() || matches!(service.address, ServiceAddress::External(_)) {
+        return Vec::new();
+    }
+    pods.iter()
+        .filter(|(pod, _)| counts(service, pod))
+        .map(|(pod, ips)| Endpoint {
+            pod: pod.spec.key.clone(),
+            hostname: own_name(service, &pod.spec).map(str::to_owned),
+            ips: ips.clone(),
+            ports: service
+                .ports
+                .iter()
+                .map(|port| target(port, &pod.spec))
+                .collect(),
+        })
+        .collect()
+}
+
+fn counts(service: &ServiceSpec, pod: &PodState) -> bool {
+    let selected = pod.spec.labels().is_some_and(|labels| {
+        let mut wanted = service.selector.iter();
+        wanted.all(|(key, value)| labels.get(key) == Some(value))
+    });
+    selected && !pod.finished() && (service.with_unready || is_ready(pod))
+}
+
+fn own_name<'p>(service: &ServiceSpec, pod: &'p PodSpec) -> Option<&'p str> {
+    let here = pod.given_subdomain() == Some(service.key.name.as_str());
+    pod.given_hostname().filter(|_| here)
+}
+
+/// Where the pod listens for this port of a service.
+fn target(port: &ServicePort, pod: &PodSpec) -> Option<u16> {
+    match &port.target {
+        TargetPort::Number(number) => Some(*number),
+        TargetPort::Name(name) => named(name, port.protocol, pod),
+    }
+}
+
+fn named(name: &str, protocol: Protocol, pod: &PodSpec) -> Option<u16> {
+    let mut ports = pod.containers.iter().flat_map(|c| &c.ports);
+    ports
+        .find(|p| p.name.as_deref() == Some(name) && p.protocol == protocol)
+        .map(|p| p.container_port)
+}
+
+#[cfg(test)]
+#[path = "network_test.rs"]
+mod tests;

@@ -1,0 +1,177 @@
+//! What do people see of a service? Its manifest with the address it has, and the pods behind it as `Endpoints`.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1 as core;
+
+use crate::spec::Protocol;
+use crate::spec::cluster::{Endpoint, ServiceEntry};
+
+/// The whole service as it is shown. `addresses` are those the node has chosen for it, if it has.
+pub fn service(manifest: &core::Service, addresses: &[IpAddr]) -> core::Service {
+    let mut service = manifest.clone();
+    service.status = Some(core::ServiceStatus {
+        load_balancer: Some(core::LoadBalancerStatus::default()),
+        ..core::ServiceStatus::default()
+    });
+    if let (Some(spec), Some(first)) = (&mut service.spec, addresses.first()) {
+        spec.cluster_ip = Some(first.to_string());
+        spec.cluster_ips = Some(addresses.iter().map(ToString::to_string).collect());
+        let family = |ip: &IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" }.to_owned();
+        spec.ip_families = Some(addresses.iter().map(family).collect());
+        let policy = match addresses.len() {
+            1 => "SingleStack",
+            _ => "PreferDualStack",
+        };
+        spec.ip_family_policy = Some(policy.to_owned());
+    }
+    service
+}
+
+/// The pods behind a service. Those with the same ports are one subset.
+pub fn endpoints(entry: &ServiceEntry) -> core::Endpoints {
+    let mut by_ports: BTreeMap<&[Option<u16>], Vec<&Endpoint>> = BTreeMap::new();
+    for endpoint in &entry.endpoints {
+        by_ports.entry(&endpoint.ports).or_default().push(endpoint);
+    }
+    let subsets = by_ports
+        .into_iter()
+        .map(|(ports, endpoints)| core::EndpointSubset {
+            addresses: Some(endpoints.into_iter().flat_map(addresses).collect()),
+            not_ready_addresses: None,
+            ports: Some(listed(entry, ports)),
+        })
+        // A pod that has none of the ports cannot be talked to.
+        .filter(|s| entry.spec.ports.is_empty() || s.ports.as_ref().is_some_and(|p| !p.is_empty()));
+    let mut endpoints = core::Endpoints {
+        subsets: Some(subsets.collect()),
+        ..core::Endpoints::default()
+    };
+    endpoints.metadata.name = Some(entry.spec.key.name.clone());
+    endpoints.metadata.namespace = Some(entry.spec.key.namespace.clone());
+    endpoints
+}
+
+fn listed(entry: &ServiceEntry, numbers: &[Option<u16>]) -> Vec<core::EndpointPort> {
+    let ports = entry.spec.ports.iter().zip(numbers);
+    ports
+        .filter_map(|(port, number)| {
+            Some(core::EndpointPort {
+                name: Some(port.name.clone()).filter(|name| !name.is_empty()),
+                port: i32::from((*number)?),
+                protocol: Some(word(port.protocol).to_owned()),
+                ..core::EndpointPort::default()
+            })
+        })
+        .collect()
+}
+
+fn addresses(endpoint: &Endpoint) -> impl Iterator<Item = core::EndpointAddress> {
+    endpoint.ips.iter().map(|ip| core::EndpointAddress {
+        ip: ip.to_string(),
+        hostname: endpoint.hostname.clone(),
+        target_ref: Some(core::ObjectReference {
+            kind: Some("Pod".to_owned()),
+            name: Some(endpoint.pod.name.clone()),
+            namespace: Some(endpoint.pod.namespace.clone()),
+            ..core::ObjectReference::default()
+        }),
+        ..core::EndpointAddress::default()
+    })
+}
+
+fn word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+        Protocol::Sctp => "SCTP",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::convert::{ConvertContext, documents};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    const SERVICE: &str = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"selector": {"a": "b"}, "ports": [{"name": "x", "port": 80}, {"name": "y", "port": 81, "targetPort": "http"}]}}"#;
+
+    fn read() -> crate::spec::ServiceDocument {
+        let context = ConvertContext { node_name: "n" };
+        let found = documents(SERVICE.as_bytes(), "f", &context).unwrap();
+        found.services.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn an_address_chosen_by_the_node_is_shown() {
+        let manifest = read().manifest;
+        let ips = ["10.96.0.1", "fd00::1"].map(|ip| ip.parse().unwrap());
+        for (ips, expected) in [
+            (
+                &ips[..],
+                json!([
+                    "10.96.0.1",
+                    ["10.96.0.1", "fd00::1"],
+                    ["IPv4", "IPv6"],
+                    "PreferDualStack"
+                ]),
+            ),
+            (
+                &ips[..1],
+                json!(["10.96.0.1", ["10.96.0.1"], ["IPv4"], "SingleStack"]),
+            ),
+            (&[], json!([null, null, null, null])),
+        ] {
+            let shown = serde_json::to_value(service(&manifest, ips)).unwrap();
+            let spec = &shown["spec"];
+            let found = json!([
+                spec["clusterIP"],
+                spec["clusterIPs"],
+                spec["ipFamilies"],
+                spec["ipFamilyPolicy"]
+            ]);
+            assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn pods_with_the_same_ports_are_one_subset() {
+        let endpoint = |name: &str, ip: &str, second| Endpoint {
+            pod: crate::spec::PodKey {
+                namespace: "default".into(),
+                name: name.into(),
+            },
+            hostname: None,
+            ips: vec![ip.parse().unwrap()],
+            ports: vec![Some(80), second],
+        };
+        let entry = ServiceEntry {
+            spec: Arc::new(read().spec),
+            endpoints: vec![
+                endpoint("a", "10.0.0.1", Some(8080)),
+                endpoint("b", "10.0.0.2", None),
+                endpoint("c", "10.0.0.3", Some(8080)),
+            ],
+        };
+        let shown = serde_json::to_value(endpoints(&entry)).unwrap();
+        let subsets: Vec<(Vec<&Value>, Vec<&Value>)> = shown["subsets"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|subset| {
+                let of = |list: &str, field: &str| {
+                    let list = subset[list].as_array().unwrap().iter();
+                    list.map(|item| &item[field]).collect::<Vec<_>>()
+                };
+                (of("addresses", "ip"), of("ports", "port"))
+            })
+            .collect();
+        assert_eq!(
+            json!(subsets),
+            json!([[["10.0.0.2"], [80]], [["10.0.0.1", "10.0.0.3"], [80, 8080]],])
+        );
+    }
+}

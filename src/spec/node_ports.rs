@@ -1,0 +1,147 @@
+//! On which port of the node is a service reached whose manifest does not say? Kubernetes takes one by chance; here the
+//! same service gets the same port on every node and after every restart, unless somebody else has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use super::service::ServiceDocument;
+use super::{PodKey, Protocol};
+
+/// Ports of the node that services may have (`--service-node-port-range`).
+pub const RANGE: RangeInclusive<u16> = 30_000..=32_767;
+
+/// Which port of which service.
+pub type PortOf = (PodKey, Protocol, u16);
+
+/// Gives every port that is to have one a port on the node. What is written comes first, then what a service had
+/// `before`, then the next free one after a number made from namespace, name and port. Returns all that were chosen.
+/// A port stays without when the whole range is taken.
+pub fn assign(
+    services: &mut [ServiceDocument],
+    before: &BTreeMap<PortOf, u16>,
+) -> BTreeMap<PortOf, u16> {
+    let mut taken: BTreeSet<(Protocol, u16)> = services
+        .iter()
+        .flat_map(|service| &service.spec.ports)
+        .filter_map(|port| Some((port.protocol, port.node_port?)))
+        .collect();
+    let mut open: Vec<(PortOf, usize, usize)> = Vec::new();
+    for (at, service) in services.iter().enumerate() {
+        for (index, port) in service.spec.ports.iter().enumerate() {
+            if service.wants_node_ports() && port.node_port.is_none() {
+                let of = (service.spec.key.clone(), port.protocol, port.port);
+                open.push((of, at, index));
+            }
+        }
+    }
+    // The order of files must not matter.
+    open.sort();
+    let mut chosen = BTreeMap::new();
+    for (of, _, _) in &open {
+        if let Some(number) = before.get(of)
+            && RANGE.contains(number)
+            && taken.insert((of.1, *number))
+        {
+            chosen.insert(of.clone(), *number);
+        }
+    }
+    for (of, at, index) in open {
+        let number = chosen
+            .get(&of)
+            .copied()
+            .or_else(|| next_free(&of, &mut taken));
+        if let Some(number) = number {
+            services[at].set_node_port(index, number);
+            chosen.insert(of, number);
+        }
+    }
+    chosen
+}
+
+fn next_free(of: &PortOf, taken: &mut BTreeSet<(Protocol, u16)>) -> Option<u16> {
+    let (key, protocol, port) = of;
+    // Without the protocol: TCP and UDP of one port are on one port of the node too.
+    let wish = fnv1a(format!("{key}:{port}").as_bytes());
+    let count = RANGE.end() - RANGE.start() + 1;
+    let first = u16::try_from(wish % u32::from(count)).expect("less than the range is long");
+    (0..count)
+        .map(|step| RANGE.start() + (first + step) % count)
+        .find(|number| taken.insert((*protocol, *number)))
+}
+
+fn fnv1a(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::convert::{ConvertContext, documents};
+
+    fn services(text: &str) -> Vec<ServiceDocument> {
+        let context = ConvertContext { node_name: "n" };
+        documents(text.as_bytes(), "f", &context).unwrap().services
+    }
+
+    fn service(name: &str, port: &str) -> String {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{type: NodePort, selector: {{a: b}}, ports: [{port}]}}\n"
+        )
+    }
+
+    fn ports(services: &[ServiceDocument]) -> BTreeMap<&str, u16> {
+        let port = |s: &ServiceDocument| s.spec.ports[0].node_port.unwrap();
+        let name = |s| port(s);
+        services
+            .iter()
+            .map(|s| (s.spec.key.name.as_str(), name(s)))
+            .collect()
+    }
+
+    #[test]
+    fn a_service_has_the_same_port_whatever_else_is_there() {
+        let mut alone = services(&service("a", "{port: 80}"));
+        assign(&mut alone, &BTreeMap::new());
+        let text = service("b", "{port: 80}") + &service("a", "{port: 80}");
+        let mut both = services(&text);
+        assign(&mut both, &BTreeMap::new());
+        assert_eq!(ports(&alone)["a"], ports(&both)["a"]);
+        assert_ne!(ports(&both)["a"], ports(&both)["b"]);
+        assert!(RANGE.contains(&ports(&alone)["a"]));
+        let shown = alone[0].manifest.spec.as_ref().unwrap().ports.as_ref();
+        assert_eq!(
+            shown.unwrap()[0].node_port,
+            Some(i32::from(ports(&alone)["a"]))
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_not_given_to_others_and_what_was_chosen_stays() {
+        let mut alone = services(&service("a", "{port: 80}"));
+        let before = assign(&mut alone, &BTreeMap::new());
+        let wish = ports(&alone)["a"];
+        let given = format!("{{port: 1, nodePort: {wish}}}");
+        let text = service("z", &given) + &service("a", "{port: 80}");
+        let mut both = services(&text);
+        let after = assign(&mut both, &before);
+        assert_eq!(ports(&both)["z"], wish);
+        let moved = ports(&both)["a"];
+        assert_ne!(moved, wish);
+        let mut later = services(&service("a", "{port: 80}"));
+        assign(&mut later, &after);
+        assert_eq!(ports(&later)["a"], moved);
+    }
+
+    #[test]
+    fn a_full_range_leaves_a_service_without() {
+        let taken: String = RANGE
+            .map(|n| service(&format!("s{n}"), &format!("{{port: 1, nodePort: {n}}}")))
+            .collect();
+        let mut all = services(&(taken + &service("a", "{port: 80}")));
+        assert!(assign(&mut all, &BTreeMap::new()).is_empty());
+        let last = all.last().unwrap();
+        assert_eq!(last.spec.ports[0].node_port, None);
+    }
+}
