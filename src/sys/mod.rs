@@ -9,6 +9,8 @@ pub mod fdpass;
 pub mod file;
 pub mod loopback;
 pub mod mount;
+pub mod netlink;
+pub mod netns;
 pub mod openat;
 pub mod overlay_check;
 pub mod own_binary;

@@ -6,19 +6,33 @@
 
 pub mod firewall;
 pub mod names;
+pub mod watch;
 
-use std::collections::BTreeMap;
+mod addresses;
+mod allocation;
+mod error;
+mod ground;
+mod interface;
+mod links;
+mod node;
+mod ports;
+mod ranges;
+mod recover;
+mod services;
+mod snapshot;
+mod sysctl;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use crate::layout::Layout;
-use crate::spec::cluster::ClusterView;
-use crate::spec::{PodKey, PodSpec, PodUid};
 
+pub use error::NetworkError;
 pub use firewall::FirewallError;
+pub use node::Network;
+pub use ranges::RangeError;
 
 /// How the node's network is set up.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,14 +45,6 @@ pub struct NetworkSettings {
     pub pod_cidrs: Vec<IpNet>,
     /// Ranges of service addresses, at most one a family; empty: free ones are chosen.
     pub service_cidrs: Vec<IpNet>,
-}
-
-/// Why a pod has no network.
-#[derive(Debug, thiserror::Error)]
-pub enum NetworkError {
-    /// The packet filter.
-    #[error(transparent)]
-    Firewall(#[from] FirewallError),
 }
 
 /// A pod on the bridge.
@@ -69,68 +75,4 @@ pub struct Traffic {
     pub tx_dropped: u64,
     /// Errors on the way out.
     pub tx_errors: u64,
-}
-
-/// The node's network.
-#[derive(Debug, Clone)]
-pub struct Network {
-    _inner: Arc<NetworkSettings>,
-}
-
-impl Network {
-    /// Does nothing yet.
-    pub fn new(settings: NetworkSettings) -> Self {
-        Self {
-            _inner: Arc::new(settings),
-        }
-    }
-
-    /// Takes over what a former agent left: `live` pods (their shims answered) keep address and namespace, everything
-    /// else of ours is removed. Returns the addresses of the live ones. What could not be mended is tried again by
-    /// `reconcile`.
-    pub fn recover(&self, _live: &[Arc<PodSpec>]) -> BTreeMap<PodUid, Vec<IpAddr>> {
-        BTreeMap::new()
-    }
-
-    /// Gives the pod a fresh namespace with an interface, its address (the one it had before, if it had one), its
-    /// routes and its rules; all of it is in force when this returns. Makes bridge and rules if they are not there.
-    pub fn attach(&self, _pod: &PodSpec) -> Result<Attached, NetworkError> {
-        Err(FirewallError::Missing.into())
-    }
-
-    /// Removes all of it and frees the address. Nothing there is fine.
-    pub fn detach(&self, _pod: &PodUid) -> Result<(), NetworkError> {
-        Ok(())
-    }
-
-    /// Names and service routes are to be these.
-    pub fn set_cluster(&self, _view: &ClusterView) -> Result<(), NetworkError> {
-        Ok(())
-    }
-
-    /// The addresses services have, those with one.
-    pub fn service_addresses(&self) -> BTreeMap<PodKey, Vec<IpAddr>> {
-        BTreeMap::new()
-    }
-
-    /// Where pods find the name server, IPv4 first; makes the bridge if it is not there.
-    pub fn name_servers(&self) -> Result<Vec<IpAddr>, NetworkError> {
-        Ok(Vec::new())
-    }
-
-    /// Brings everything that is there into the state it should be in: bridge, addresses, interfaces of attached pods,
-    /// MTU, sysctls, rules. Cheap if all is well; does nothing if nothing was ever made.
-    pub fn reconcile(&self) -> Result<(), NetworkError> {
-        Ok(())
-    }
-
-    /// What went through each attached pod's interface.
-    pub fn traffic(&self) -> BTreeMap<PodUid, Traffic> {
-        BTreeMap::new()
-    }
-
-    /// The bridge's own addresses, which are no addresses of the node.
-    pub fn own_addresses(&self) -> Vec<IpAddr> {
-        Vec::new()
-    }
 }

@@ -1,0 +1,145 @@
+//! Which pod has which number, and which ranges are in use? Small files on tmpfs, written before anything is made, so
+//! that whatever a killed agent left can be found and told from what is in use.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use ipnet::IpNet;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::addresses;
+use super::error::NetworkError;
+use super::firewall::PodRules;
+use super::ranges::Ranges;
+use crate::layout::Layout;
+use crate::spec::{PodKey, PodSpec, PodUid};
+use crate::sys::file::{self, Durability};
+
+/// What one pod has: `<run-dir>/pods/<uid>/network.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Allocation {
+    /// For people and messages.
+    pub(super) pod: PodKey,
+    /// Everything else follows from it and the ranges.
+    pub(super) number: u32,
+    /// Its addresses, IPv4 first.
+    pub(super) ips: Vec<IpAddr>,
+    /// Its interface on the node.
+    pub(super) veth: String,
+    /// Its hardware address.
+    pub(super) mac: [u8; 6],
+    /// The ranges it was taken from.
+    pub(super) ranges: Ranges,
+}
+
+impl Allocation {
+    /// What pod number `number` has.
+    pub(super) fn new(pod: &PodSpec, number: u32, ranges: &Ranges, prefix: &str) -> Self {
+        Self {
+            pod: pod.key.clone(),
+            number,
+            ips: addresses::addresses(&ranges.pods, number),
+            veth: addresses::veth(prefix, number),
+            mac: addresses::mac(&ranges.pods, number),
+            ranges: ranges.clone(),
+        }
+    }
+
+    /// What the packet filter has to know.
+    pub(super) fn rules(&self, host_ports: Vec<super::firewall::HostPort>) -> PodRules {
+        PodRules {
+            veth: self.veth.clone(),
+            mac: self.mac,
+            ips: self.ips.clone(),
+            host_ports,
+        }
+    }
+
+    /// Writes it down.
+    pub(super) fn save(&self, layout: &Layout, pod: &PodUid) -> Result<(), NetworkError> {
+        save(&layout.pod_run(pod).network(), self)
+    }
+
+    /// Reads what was written down; what cannot be read is as good as nothing.
+    pub(super) fn load(layout: &Layout, pod: &PodUid) -> Option<Self> {
+        load(&layout.pod_run(pod).network())
+    }
+}
+
+/// What holds for the boot: `<run-dir>/network.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Choice {
+    /// The settings it was made from.
+    pub(super) set_pods: Vec<IpNet>,
+    /// The settings it was made from.
+    pub(super) set_services: Vec<IpNet>,
+    /// The ranges.
+    pub(super) ranges: Ranges,
+    /// Numbers of services in the service ranges, by namespace and name.
+    pub(super) services: BTreeMap<String, u32>,
+}
+
+impl Choice {
+    /// Writes it down.
+    pub(super) fn save(&self, layout: &Layout) -> Result<(), NetworkError> {
+        save(&layout.network(), self)
+    }
+
+    /// What a former agent of this boot chose.
+    pub(super) fn load(layout: &Layout) -> Option<Self> {
+        load(&layout.network())
+    }
+}
+
+/// The pods below `<run-dir>/pods` that have an allocation file.
+pub(super) fn allocated(layout: &Layout) -> Vec<PodUid> {
+    let mut found = names_in(&layout.pods_run_dir());
+    found.retain(|pod| layout.pod_run(pod).network().exists());
+    found
+}
+
+/// The pods that have a pin, or the file of one.
+pub(super) fn pinned(layout: &Layout) -> Vec<PodUid> {
+    names_in(&layout.netns_dir())
+}
+
+/// Forgets what a pod has.
+pub(super) fn forget(layout: &Layout, pod: &PodUid) -> Result<(), NetworkError> {
+    let path = layout.pod_run(pod).network();
+    file::remove_file(&path).map_err(|source| NetworkError::File {
+        action: "remove",
+        path,
+        source,
+    })
+}
+
+fn names_in(folder: &Path) -> Vec<PodUid> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .map(|entry| PodUid::from(entry.file_name().to_string_lossy().as_ref()))
+        .collect()
+}
+
+fn save(path: &Path, value: &impl Serialize) -> Result<(), NetworkError> {
+    serde_json::to_vec(value)
+        .map_err(io::Error::from)
+        .and_then(|bytes| file::replace(path, &bytes, 0o600, Durability::Process))
+        .map_err(|source| NetworkError::File {
+            action: "write",
+            path: path.to_owned(),
+            source,
+        })
+}
+
+fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}

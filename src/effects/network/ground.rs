@@ -1,0 +1,266 @@
+//! What do all pods stand on? The bridge with its addresses and the kernel's switches. [`ensure`] both makes and mends
+//! it, and changes nothing that is right.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use ipnet::IpNet;
+use netlink_packet_route::link::LinkAttribute;
+
+use super::addresses::{self, GATEWAY};
+use super::error::NetworkError;
+use super::links;
+use super::ranges::{Ranges, Used};
+use super::snapshot::{self, Address, Link, Route};
+use super::sysctl;
+use crate::sys::netlink::Netlink;
+
+/// MTU if there is nothing to go by.
+const DEFAULT_MTU: u32 = 1500;
+/// IPv6 needs this much.
+const LEAST_MTU: u32 = 1280;
+
+/// The bridge as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ground {
+    /// Its index.
+    pub(super) index: u32,
+    /// Of all interfaces on it.
+    pub(super) mtu: u32,
+    /// Whose addresses it has.
+    pub(super) ranges: Ranges,
+    /// Whether the node has IPv6.
+    pub(super) ipv6: bool,
+}
+
+/// Whether the bridge is still the one it was.
+pub(super) fn stands(ground: &Ground, bridge: &str, netlink: &mut Netlink) -> bool {
+    matches!(
+        snapshot::link(netlink, bridge),
+        Ok(Some(link)) if link.index == ground.index && link.up
+    )
+}
+
+/// Makes of the bridge what it should be.
+pub(super) fn ensure(
+    bridge: &str,
+    prefix: &str,
+    ranges: &Ranges,
+    netlink: &mut Netlink,
+) -> Result<Ground, NetworkError> {
+    let ipv6 = sysctl::ipv6_is_on();
+    let links = read("the links", snapshot::all_links(netlink))?;
+    let routes = read("the routes", snapshot::routes(netlink))?;
+    let mtu = uplink_mtu(&links, &routes, |name| own(name, bridge, prefix));
+    let mac = addresses::mac(&ranges.pods, GATEWAY);
+    let link = match links.get(bridge) {
+        Some(link) => link.clone(),
+        None => make(bridge, mac, mtu, netlink)?,
+    };
+    if link.kind != "bridge" {
+        let hardware = link.kind.is_empty().then(|| "hardware".to_owned());
+        return Err(NetworkError::NotABridge {
+            name: bridge.to_owned(),
+            kind: hardware.unwrap_or(link.kind),
+        });
+    }
+    // Before it is up: nothing on it is waited for, and nobody on it is believed.
+    if ipv6 {
+        for switch in ["accept_ra", "accept_dad", "autoconf"] {
+            sysctl::prefer(&format!("ipv6/conf/{bridge}/{switch}"), "0");
+        }
+    }
+    address(bridge, &link, ranges, netlink)?;
+    let mut changes = Vec::new();
+    if link.mtu != mtu || link.mac != mac {
+        changes.push(LinkAttribute::Mtu(mtu));
+        changes.push(LinkAttribute::Address(mac.to_vec()));
+    }
+    if !link.up || !changes.is_empty() {
+        let (message, flags) = links::change(bridge, true, changes);
+        let done = netlink.request(message, flags);
+        step("set up the bridge", bridge, done)?;
+    }
+    switches(bridge, prefix, &links, ipv6)?;
+    if ipv6 {
+        let (message, flags) = links::loopback_route(link.index);
+        let done = netlink.request(message, flags);
+        step("route `::1` to the bridge", bridge, done)?;
+    }
+    Ok(Ground {
+        index: link.index,
+        mtu,
+        ranges: ranges.clone(),
+        ipv6,
+    })
+}
+
+/// The ranges that something beside our bridge uses.
+pub(super) fn used(bridge: &str, netlink: &mut Netlink) -> Result<Vec<Used>, NetworkError> {
+    let links = read("the links", snapshot::all_links(netlink))?;
+    let names: BTreeMap<u32, &str> = links
+        .values()
+        .map(|link| (link.index, link.name.as_str()))
+        .collect();
+    let foreign = |index: u32| names.get(&index).copied() != Some(bridge);
+    let name = |index: u32| names.get(&index).copied().unwrap_or("?");
+    let mut used = Vec::new();
+    for address in read("the addresses", snapshot::addresses(netlink))? {
+        if foreign(address.index) {
+            let net = IpNet::from(address.net.addr());
+            let by = format!("address {} of {}", address.net, name(address.index));
+            used.push(Used { net, by });
+        }
+    }
+    for route in read("the routes", snapshot::routes(netlink))? {
+        if let Some(net) = route.to
+            && foreign(route.link)
+        {
+            let way = match route.link {
+                0 => String::new(),
+                link => format!(" dev {}", name(link)),
+            };
+            let by = format!("route {net}{way}");
+            used.push(Used { net, by });
+        }
+    }
+    // Routes say more than addresses: a person knows them better.
+    used.reverse();
+    Ok(used)
+}
+
+/// Something that differs from node to node.
+pub(super) fn seed(bridge: &str) -> String {
+    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    format!("{} {bridge}", machine.trim())
+}
+
+fn make(bridge: &str, mac: [u8; 6], mtu: u32, netlink: &mut Netlink) -> Result<Link, NetworkError> {
+    let (message, flags) = links::new_bridge(bridge, mac, mtu);
+    match netlink.request(message, flags) {
+        Err(source) if source.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            return Err(NetworkError::Kernel {
+                missing: "bridge interfaces (CONFIG_BRIDGE)",
+                source,
+            });
+        }
+        made => step("make the bridge", bridge, made)?,
+    }
+    let made = read("the bridge", snapshot::link(netlink, bridge))?;
+    made.ok_or_else(|| NetworkError::Link {
+        step: "find the bridge just made",
+        name: bridge.to_owned(),
+        source: io::ErrorKind::NotFound.into(),
+    })
+}
+
+/// Gives the bridge its addresses, and takes away all others but link-local ones.
+fn address(
+    bridge: &str,
+    link: &Link,
+    ranges: &Ranges,
+    netlink: &mut Netlink,
+) -> Result<(), NetworkError> {
+    let wanted = addresses::interface_addresses(&ranges.pods, GATEWAY);
+    let there: Vec<Address> = read("the addresses", snapshot::addresses(netlink))?
+        .into_iter()
+        .filter(|address| address.index == link.index && address.global)
+        .collect();
+    let mut requests = Vec::new();
+    for address in &there {
+        if !wanted.contains(&address.net) {
+            requests.push(links::delete_address(link.index, address.net));
+        }
+    }
+    for net in wanted {
+        if !there.iter().any(|address| address.net == net) {
+            requests.push(links::add_address(link.index, net));
+        }
+    }
+    if requests.is_empty() {
+        return Ok(());
+    }
+    let done = netlink.batch(requests).and_then(first_error);
+    step("give addresses to the bridge", bridge, done)
+}
+
+/// The kernel's switches, apart from those the bridge must have before it is up.
+fn switches(
+    bridge: &str,
+    prefix: &str,
+    links: &BTreeMap<String, Link>,
+    ipv6: bool,
+) -> Result<(), NetworkError> {
+    sysctl::forward(ipv6, |name| own(name, bridge, prefix))?;
+    // So that clients that come from 127.0.0.1 can be sent to a pod; the packet filter drops what pods send there.
+    sysctl::require(&format!("ipv4/conf/{bridge}/route_localnet"), "1")?;
+    sysctl::prefer(&format!("ipv4/conf/{bridge}/rp_filter"), "1");
+    // Otherwise replies to ::1 are translated back on the bridge already, and IPv6 drops them. Another bridge's owner
+    // may want it as it is.
+    let other = |link: &Link| link.kind == "bridge" && link.name != bridge;
+    if !links.values().any(other) {
+        for switch in ["ip", "ip6"] {
+            sysctl::prefer(&format!("bridge/bridge-nf-call-{switch}tables"), "0");
+        }
+    }
+    Ok(())
+}
+
+/// The MTU of the way out; without one, what fits through every interface.
+fn uplink_mtu(links: &BTreeMap<String, Link>, routes: &[Route], own: impl Fn(&str) -> bool) -> u32 {
+    let by_index = |index: u32| links.values().find(|link| link.index == index);
+    // IPv4 comes first in the list, and counts first.
+    let mut ways: Vec<&Route> = routes
+        .iter()
+        .filter(|route| route.to.is_none() && route.main)
+        .collect();
+    ways.sort_by_key(|route| route.metric);
+    let uplink = ways.into_iter().find_map(|route| by_index(route.link));
+    let others = links
+        .values()
+        .filter(|link| link.up && !link.loopback && !own(&link.name))
+        .filter(|link| link.kind.is_empty() || link.kind == "veth");
+    uplink
+        .map(|link| link.mtu)
+        .or_else(|| others.map(|link| link.mtu).min())
+        .map_or(DEFAULT_MTU, |mtu| mtu.max(LEAST_MTU))
+}
+
+fn own(name: &str, bridge: &str, prefix: &str) -> bool {
+    name == bridge || name.starts_with(prefix)
+}
+
+/// The first of several results that is an error.
+pub(super) fn first_error(results: Vec<io::Result<()>>) -> io::Result<()> {
+    results.into_iter().collect()
+}
+
+/// Says what was being read.
+pub(super) fn read<T>(what: &'static str, result: io::Result<T>) -> Result<T, NetworkError> {
+    result.map_err(|source| NetworkError::Read { what, source })
+}
+
+/// Says what was being done, and to which interface.
+pub(super) fn step(
+    step: &'static str,
+    name: &str,
+    result: io::Result<()>,
+) -> Result<(), NetworkError> {
+    result.map_err(|source| NetworkError::Link {
+        step,
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// Makes the folder of the pins, and keeps them out of other mount namespaces.
+pub(super) fn pins(folder: &Path) -> Result<(), NetworkError> {
+    crate::sys::file::make_dirs(folder, 0o700)
+        .and_then(|()| crate::sys::mount::make_private(folder))
+        .map_err(|source| NetworkError::File {
+            action: "prepare the folder of network namespaces",
+            path: folder.to_owned(),
+            source,
+        })
+}

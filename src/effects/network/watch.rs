@@ -1,0 +1,67 @@
+//! Has something about links, addresses or routes changed? The kernel says so, to whoever waits on the descriptor. Our
+//! own changes are told as well.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use crate::sys::netlink::Subscription;
+
+/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV6_IFADDR`, `RTMGRP_IPV6_ROUTE`.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+/// `RTM_NEWLINK` to `RTM_DELLINK`; addresses and routes come after them.
+const LINK: std::ops::RangeInclusive<u16> = 16..=17;
+/// So many datagrams are read at once; there may be more.
+const MOST: usize = 1000;
+
+/// What may have changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Interfaces: there, up, MTU, on a bridge.
+    pub links: bool,
+    /// Addresses or routes.
+    pub addresses: bool,
+}
+
+/// Hears of changes in the namespace it was opened in. Non-blocking: wait until it is readable, then `drain`.
+#[derive(Debug)]
+pub struct Watch {
+    subscription: Subscription,
+}
+
+impl Watch {
+    /// Hears of everything from now on.
+    pub fn open() -> io::Result<Self> {
+        let subscription = Subscription::open(GROUPS)?;
+        Ok(Self { subscription })
+    }
+
+    /// What may have changed since the last time. If the kernel had to drop messages: everything.
+    pub fn drain(&self) -> io::Result<Change> {
+        let mut change = Change::default();
+        for _ in 0..MOST {
+            match self.subscription.receive() {
+                Ok(Some(kinds)) => {
+                    for kind in kinds {
+                        change.links |= LINK.contains(&kind);
+                        change.addresses |= !LINK.contains(&kind);
+                    }
+                }
+                Ok(None) => break,
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    change = Change {
+                        links: true,
+                        addresses: true,
+                    };
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(change)
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.subscription.as_fd()
+    }
+}

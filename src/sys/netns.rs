@@ -1,0 +1,100 @@
+//! How is a network namespace made, kept and entered? By threads of their own that end there, so that no other code of
+//! this process ever runs in a foreign namespace.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::thread;
+
+use nix::errno::Errno;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// The namespace of the calling thread.
+const OWN: &str = "/proc/thread-self/ns/net";
+
+/// Makes a network namespace, pins it at `pin` and runs `inside` in it. `before` is run first, in the caller's
+/// namespace but on the same thread. The pin is removed again if it could not be made whole.
+pub fn make<B, T, E>(
+    pin: &Path,
+    before: impl FnOnce() -> Result<B, E> + Send,
+    inside: impl FnOnce(B, BorrowedFd<'_>) -> Result<T, E> + Send,
+) -> Result<T, E>
+where
+    T: Send,
+    E: From<io::Error> + Send,
+{
+    on_own_thread(|| {
+        let prepared = before()?;
+        unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
+        let namespace = pin_own(pin).inspect_err(|_| {
+            let _first_error_counts = unpin(pin);
+        })?;
+        inside(prepared, namespace.as_fd())
+    })
+}
+
+/// Runs `inside` in the namespace that is pinned at `pin`.
+pub fn enter<B, T, E>(
+    pin: &Path,
+    before: impl FnOnce() -> Result<B, E> + Send,
+    inside: impl FnOnce(B, BorrowedFd<'_>) -> Result<T, E> + Send,
+) -> Result<T, E>
+where
+    T: Send,
+    E: From<io::Error> + Send,
+{
+    on_own_thread(|| {
+        let prepared = before()?;
+        let namespace = File::open(pin)?;
+        setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
+        inside(prepared, namespace.as_fd())
+    })
+}
+
+/// Removes a pin; the namespace ends with its last process. Nothing there is fine.
+pub fn unpin(pin: &Path) -> io::Result<()> {
+    loop {
+        match umount2(pin, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+            // Whatever is mounted below goes too.
+            Ok(()) => {}
+            Err(Errno::EINVAL | Errno::ENOENT) => break,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    match std::fs::remove_file(pin) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether a namespace is pinned at `pin`: a file that a crash left without its mount is none.
+pub fn is_pin(pin: &Path) -> bool {
+    nix::sys::statfs::statfs(pin)
+        .is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)
+}
+
+fn pin_own(pin: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o444)
+        .open(pin)?;
+    mount(Some(OWN), pin, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    File::open(OWN)
+}
+
+fn on_own_thread<T: Send, E: From<io::Error> + Send>(
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<T, E> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new()
+            .name("netns".to_owned())
+            .spawn_scoped(scope, work)?;
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the thread panicked").into()))
+    })
+}
