@@ -9,6 +9,7 @@ pub mod fdpass;
 pub mod file;
 pub mod loopback;
 pub mod mount;
+pub mod nfnetlink;
 pub mod openat;
 pub mod overlay_check;
 pub mod own_binary;
