@@ -11,6 +11,7 @@ pub mod loopback;
 pub mod mount;
 pub mod netlink;
 pub mod netns;
+pub mod nfnetlink;
 pub mod openat;
 pub mod overlay_check;
 pub mod own_binary;

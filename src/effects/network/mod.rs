@@ -4,7 +4,9 @@
 //! Nothing is made before the first pod needs it, so a node whose pods all have the node's network is left as it is.
 //! All functions block and are run off the agent's loop.
 
+pub mod conntrack;
 pub mod firewall;
+pub mod listeners;
 pub mod names;
 pub mod watch;
 

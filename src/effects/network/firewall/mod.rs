@@ -1,12 +1,32 @@
 //! Which packets go where? One table of the kernel's packet filter for what is routed (`inet`) and one for what crosses
 //! the bridge (`bridge`), both named like the bridge and entirely ours.
+//!
+//! `tables` makes plain data of a [`Ruleset`], `text` the program's input for all of it or for a difference, `nft` runs
+//! the program, `apply` decides what is run when, `watch` tells of changes by others, `stale` names connections that the
+//! kernel would go on sending the old way.
+
+mod apply;
+mod chains;
+mod features;
+mod nft;
+mod stale;
+mod tables;
+mod text;
+mod watch;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use crate::spec::{PodUid, Protocol};
+
+pub use apply::Firewall;
+pub use features::{Feature, missing_features};
+pub use nft::{find as find_program, list_chains};
+pub use watch::Watch;
 
 /// All that the rules are made from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -73,33 +93,48 @@ pub struct ServiceRoute {
 }
 
 /// What went wrong with the rules.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum FirewallError {
     /// There is no `nft` program.
     #[error(
         "the `nft` program is missing; pods with a network of their own need it (package `nftables`)"
     )]
     Missing,
+    /// The kernel was built without something the rules need.
+    #[error(
+        "the kernel's packet filter lacks {what} ({option}); only pods with `hostNetwork: true` can run"
+    )]
+    Kernel {
+        /// In words.
+        what: &'static str,
+        /// The build option that brings it.
+        option: &'static str,
+    },
+    /// A bridge or interface whose name has no place in a rule.
+    #[error(
+        "`{0}` cannot name a bridge or interface in packet rules: it must begin with a letter and have at most 15 of a-z, A-Z, 0-9, `_`, `.` and `-`"
+    )]
+    Name(String),
+    /// The program or the kernel did not take them.
+    #[error("`nft` refused the rules: {0}")]
+    Refused(String),
+    /// The program did not end.
+    #[error("`nft` did not finish within {0} s and was killed")]
+    Stuck(u64),
+    /// The program could not be run.
+    #[error("could not {action} `nft`")]
+    Run {
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        #[source]
+        source: Arc<io::Error>,
+    },
 }
 
-/// The rules in force.
-#[derive(Debug, Default)]
-pub struct Firewall {}
-
-impl Firewall {
-    /// Changes what is wanted and returns when the kernel has it. Several callers at once share one transaction.
-    /// If it fails, what is wanted stays changed and the next call tries again.
-    pub fn update(&self, _change: impl FnOnce(&mut Ruleset)) -> Result<(), FirewallError> {
-        Err(FirewallError::Missing)
-    }
-
-    /// Puts all of it in force again, whatever was there: somebody has changed or flushed our tables.
-    pub fn restore(&self) -> Result<(), FirewallError> {
-        Ok(())
-    }
-
-    /// Removes our tables.
-    pub fn remove(&self) -> Result<(), FirewallError> {
-        Ok(())
+impl FirewallError {
+    /// All that is missing is the filter on the bridge.
+    fn is_without_bridge(&self) -> bool {
+        matches!(self, Self::Kernel { option, .. } if *option == features::BRIDGE.option)
     }
 }

@@ -1,0 +1,164 @@
+//! What is said to `nft`? All of the tables in one transaction, or what leads from one state to another. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::chains;
+use super::tables::{Elements, EndpointChain, Family, SetKind, Tables, kinds};
+
+/// Elements in one statement.
+const AT_ONCE: usize = 200;
+
+/// Replaces both tables, whatever is in them.
+pub(super) fn whole(tables: &Tables) -> String {
+    let mut text = String::new();
+    for family in families(tables).iter().copied() {
+        let (word, name) = (family.word(), &tables.bridge);
+        text.push_str(&gone(family, name));
+        let _ = writeln!(text, "table {word} {name} {{");
+        for kind in kinds(tables.bridge_family).filter(|kind| kind.family == family) {
+            declaration(&mut text, kind, &tables.sets[kind.name]);
+        }
+        if family == Family::Inet {
+            for (name, chain) in &tables.chains {
+                let EndpointChain { comment, rule } = chain;
+                let _ = writeln!(
+                    text,
+                    "\tchain {name} {{\n\t\tcomment \"{comment}\"\n\t\t{rule}\n\t}}"
+                );
+            }
+        }
+        text.push_str(chains::part(&tables.frame, family));
+        text.push_str("}\n");
+    }
+    text
+}
+
+/// Removes a table; it is made first, so that it is no error if there was none.
+pub(super) fn gone(family: Family, name: &str) -> String {
+    let word = family.word();
+    format!("table {word} {name} {{ }}\ndelete table {word} {name}\n")
+}
+
+fn families(tables: &Tables) -> &'static [Family] {
+    match tables.bridge_family {
+        true => &[Family::Inet, Family::Bridge],
+        false => &[Family::Inet],
+    }
+}
+
+fn declaration(text: &mut String, kind: &SetKind, elements: &Elements) {
+    let SetKind { name, what, of, .. } = kind;
+    let comment = kind.comment;
+    let _ = writeln!(
+        text,
+        "\t{what} {name} {{\n\t\t{of}\n\t\tcomment \"{comment}\""
+    );
+    if !elements.is_empty() {
+        let list: Vec<String> = elements
+            .iter()
+            .map(|(k, v)| element(k, v.as_deref()))
+            .collect();
+        let _ = writeln!(text, "\t\telements = {{ {} }}", list.join(",\n\t\t\t"));
+    }
+    text.push_str("\t}\n");
+}
+
+fn element(key: &str, value: Option<&str>) -> String {
+    match value {
+        Some(value) => format!("{key} : {value}"),
+        None => key.to_owned(),
+    }
+}
+
+/// What leads from one state of the tables to another.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Difference {
+    /// Only things that were not there. The kernel takes these at once.
+    pub(super) additions: String,
+    /// Everything else. The kernel waits for all packets in flight before it lets go of what was removed.
+    pub(super) rest: String,
+    /// What is there after the additions.
+    pub(super) between: Tables,
+}
+
+/// `None`: they differ in what never changes in place, and have to be replaced as a whole.
+pub(super) fn difference(old: &Tables, new: &Tables) -> Option<Difference> {
+    if (&old.bridge, &old.frame, old.bridge_family) != (&new.bridge, &new.frame, new.bridge_family)
+    {
+        return None;
+    }
+    let name = &new.bridge;
+    let mut found = Difference {
+        between: old.clone(),
+        ..Difference::default()
+    };
+    for (chain, content) in new
+        .chains
+        .iter()
+        .filter(|(name, _)| !old.chains.contains_key(*name))
+    {
+        let EndpointChain { comment, rule } = content;
+        let _ = writeln!(
+            found.additions,
+            "add chain inet {name} {chain} {{ comment \"{comment}\"; }}\nadd rule inet {name} {chain} {rule}"
+        );
+        found.between.chains.insert(chain.clone(), content.clone());
+    }
+    for kind in kinds(new.bridge_family) {
+        let place = format!("{} {name} {}", kind.family.word(), kind.name);
+        let changes = Changes::new(&old.sets[kind.name], &new.sets[kind.name]);
+        statements(&mut found.additions, "add", &place, &changes.added);
+        statements(&mut found.rest, "delete", &place, &changes.removed);
+        statements(&mut found.rest, "add", &place, &changes.again);
+        let between = found.between.sets.entry(kind.name).or_default();
+        between.extend(
+            changes
+                .added
+                .iter()
+                .map(|(k, v)| ((*k).clone(), (*v).clone())),
+        );
+    }
+    for chain in old
+        .chains
+        .keys()
+        .filter(|name| !new.chains.contains_key(*name))
+    {
+        let _ = writeln!(found.rest, "delete chain inet {name} {chain}");
+    }
+    Some(found)
+}
+
+type Picked<'t> = BTreeMap<&'t String, &'t Option<String>>;
+
+struct Changes<'t> {
+    added: Picked<'t>,
+    removed: Picked<'t>,
+    /// Removed, and there again with another value.
+    again: Picked<'t>,
+}
+
+impl<'t> Changes<'t> {
+    fn new(old: &'t Elements, new: &'t Elements) -> Self {
+        let added = new.iter().filter(|(k, _)| !old.contains_key(*k));
+        let removed = old.iter().filter(|(k, v)| new.get(*k) != Some(*v));
+        let again = new
+            .iter()
+            .filter(|(k, v)| old.get(*k).is_some_and(|was| was != *v));
+        Self {
+            added: added.collect(),
+            removed: removed.collect(),
+            again: again.collect(),
+        }
+    }
+}
+
+fn statements(text: &mut String, verb: &str, place: &str, elements: &Picked<'_>) {
+    let list: Vec<String> = elements
+        .iter()
+        .map(|(k, v)| element(k, v.as_deref()))
+        .collect();
+    for some in list.chunks(AT_ONCE) {
+        let _ = writeln!(text, "{verb} element {place} {{ {} }}", some.join(", "));
+    }
+}
