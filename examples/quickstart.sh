@@ -11,7 +11,7 @@ fail() { printf 'error: %s\n  hint: %s\n' "$1" "$2" >&2; exit 1; }
 command -v cargo >/dev/null || fail "cargo is missing" "install Rust's toolchain: https://rustup.rs"
 
 missing=""
-for package in gcc libc6-dev libseccomp-dev busybox-static; do
+for package in gcc libc6-dev libseccomp-dev busybox-static nftables; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
 done
 if [ -n "$missing" ]; then
@@ -34,7 +34,7 @@ sh "$here/make-image.sh" "$work/images/busybox.tar" docker.io/library/busybox:qu
 name=coracle-quickstart-$$
 export CORACLE_SOCKET="$work/run/coracle.sock"
 "$coracle" run --manifests "$here/quickstart" --root "$work/root" --run-dir "$work/run" --log-dir "$work/logs" \
-    --preload "$work/images" --cgroup-parent "/$name" --stop-pods-on-exit 2>"$work/agent.log" &
+    --preload "$work/images" --cgroup-parent "/$name" --bridge coracle-demo --stop-pods-on-exit 2>"$work/agent.log" &
 agent=$!
 
 leave() {
@@ -43,7 +43,7 @@ leave() {
     echo "stopping the pods"
     kill -TERM "$agent" 2>/dev/null || true
     wait "$agent" || true
-    umount "$work/run/pods" 2>/dev/null || true
+    umount "$work/run/pods" "$work/run/netns" 2>/dev/null || true
     for group in /sys/fs/cgroup/"$name" /sys/fs/cgroup/*/"$name"; do
         [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
     done
@@ -63,6 +63,7 @@ The agent is up. Try these in another terminal:
   $coracle get pods
   $coracle logs -f hello -c writer
   $coracle exec -it hello -c writer -- sh
+  $coracle logs -f visitor
   curl http://127.0.0.1:8480/
 Pods are the files in $here/quickstart: edit one and see what happens. Ctrl-C stops everything.
 

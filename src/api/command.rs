@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use smol::channel::Sender;
 
+use super::metrics::Metric;
+
 /// A wish of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
 #[derive(Debug)]
 pub enum Command {
@@ -45,6 +47,11 @@ pub enum Command {
         all: bool,
         /// What was removed.
         reply: Sender<Result<RemovedImages, CommandError>>,
+    },
+    /// Measure what `/metrics/cadvisor` shows.
+    MeasurePods {
+        /// The metrics.
+        reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
     /// What the store holds.
     ListImages {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::command::Command;
 use super::error::ApiError;
+use super::metrics::render;
 use super::query::{Query, decode};
 use super::selector::Selector;
 use super::server::{
@@ -17,6 +18,9 @@ use super::server::{
 use super::store::Kind;
 use super::watch::Watch;
 use super::{exec, images, logs, table};
+
+/// The content type of Prometheus' text format.
+const EXPOSITION: &str = "text/plain; version=0.0.4";
 
 /// Answers one request.
 pub(crate) async fn answer(
@@ -37,6 +41,12 @@ pub(crate) async fn answer(
         }
         (Method::GET, ["api", "v1", "namespaces", ns, "pods", name, "log"]) => {
             logs::answer(&context, &query, ns, name)
+        }
+        (Method::GET | Method::HEAD, ["metrics", "cadvisor"]) => {
+            let (reply_to, answer) = smol::channel::bounded(1);
+            let command = Command::MeasurePods { reply: reply_to };
+            let metrics = ask(&context, command, answer).await?;
+            Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
         }
         (method, ["coracle", "v1", "images", rest @ ..]) => {
             images::answer(method, rest, request, &context, &query).await
@@ -66,7 +76,7 @@ fn get(
         ["healthz" | "livez" | "readyz"] => Ok(reply(StatusCode::OK, "text/plain", "ok")),
         ["metrics"] => Ok(reply(
             StatusCode::OK,
-            "text/plain; version=0.0.4",
+            EXPOSITION,
             context.store.metrics_text(),
         )),
         ["version"] => Ok(json_reply(version().to_string())),

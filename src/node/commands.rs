@@ -1,18 +1,18 @@
 //! What do clients want done? Each command is answered exactly once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde_json::json;
 use smol::channel::Sender;
 
 use super::execute::{Hands, WORKER};
-use super::{Input, Node};
+use super::{Input, Node, metrics};
 use crate::api::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
 use crate::effects::image::{self, Image, ImageError, ImportOptions, Progress};
 use crate::plan::Event;
 use crate::plan::state::{Image as Found, Run};
-use crate::spec::{ImageName, PodUid};
+use crate::spec::{ImageName, PodKey, PodUid};
 
 impl Node {
     pub(super) fn command(&mut self, command: Command, touched: &mut BTreeSet<PodUid>) {
@@ -58,6 +58,19 @@ impl Node {
                         freed_bytes: pruned.freed_bytes,
                     });
                     let _ = reply.try_send(pruned.map_err(|error| command_error(&error)));
+                });
+            }
+            Command::MeasurePods { reply } => {
+                let network = self.hands.sandboxes.network.clone();
+                let keys: BTreeMap<PodUid, PodKey> = self
+                    .state
+                    .pods
+                    .values()
+                    .map(|pod| (pod.spec.uid.clone(), pod.spec.key.clone()))
+                    .collect();
+                super::spawn(async move {
+                    let traffic = super::unblock(move || network.traffic()).await;
+                    let _ = reply.try_send(Ok(metrics::of_traffic(&keys, &traffic)));
                 });
             }
             Command::ListImages { reply } => {

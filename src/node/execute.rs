@@ -6,11 +6,14 @@ use std::time::Duration;
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::Input;
+use super::facts::Facts;
+use super::network::NameServer;
 use super::pods::Links;
 use crate::config::Config;
 use crate::effects::image::{Image, ImageError, ImageStore};
+use crate::effects::network::NetworkError;
 use crate::effects::sandbox::{
-    ContainerOrder, Leave, NodeFacts, PrepareError, SandboxError, Sandboxes, start_request,
+    ContainerOrder, Leave, PrepareError, SandboxError, Sandboxes, start_request,
 };
 use crate::plan::action::Keep;
 use crate::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
@@ -33,7 +36,8 @@ pub(super) struct Hands {
     /// Held while archives of the preload directories are imported; one import at a time.
     pub(super) importing: Arc<smol::lock::Mutex<()>>,
     pub(super) links: Links,
-    pub(super) facts: Arc<NodeFacts>,
+    pub(super) facts: Facts,
+    pub(super) name_server: NameServer,
     pub(super) inputs: Sender<Input>,
 }
 
@@ -73,7 +77,8 @@ impl Hands {
                 // Half a sandbox must not be left: the next try starts from nothing.
                 let cleared = super::unblock(move || {
                     links.reap(&uid);
-                    sandboxes.clear(&uid)
+                    let cleared = sandboxes.clear(&uid);
+                    cleared.and(sandboxes.disconnect(&uid))
                 });
                 if let Err(error) = cleared.await {
                     tracing::debug!("{}", crate::chain(&error));
@@ -82,6 +87,12 @@ impl Hands {
                     SandboxError::Volume(failure) => SandboxFailure::Volume {
                         volume: failure.volume,
                         error: failure.source.to_string(),
+                    },
+                    SandboxError::Network(
+                        error @ (NetworkError::PortOfPod { .. }
+                        | NetworkError::PortOfProcess { .. }),
+                    ) => SandboxFailure::HostPort {
+                        message: error.to_string(),
                     },
                     other => SandboxFailure::Sandbox(crate::chain(&other)),
                 };
@@ -97,17 +108,27 @@ impl Hands {
         announced: Receiver<()>,
     ) -> Result<Event, SandboxError> {
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
-        let next_attempts = super::unblock(move || {
-            // What a former sandbox may have left behind would be in the way.
-            sandboxes.clear(&owned.uid)?;
+        // What a former sandbox may have left behind would be in the way.
+        super::unblock(move || sandboxes.begin(&owned)).await?;
+        let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
+        let connected = super::unblock(move || {
+            let ips = sandboxes.connect(&owned)?;
+            Ok::<_, SandboxError>((ips, sandboxes.resolver_warnings(&owned)))
+        });
+        let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
+        let prepared = super::unblock(move || {
             sandboxes.prepare(&owned)?;
             Ok::<_, SandboxError>(sandboxes.next_attempts(&owned))
-        })
-        .await?;
+        });
+        let (connected, prepared) = smol::future::zip(connected, prepared).await;
+        let ((ips, warnings), next_attempts) = (connected?, prepared?);
+        if !ips.is_empty() {
+            self.name_server.ensure(&self.sandboxes.network).await;
+        }
         let (child, client) = self.sandboxes.start_shim(spec).await?;
         let pid = child.id();
         self.links
-            .insert(pod, client.clone(), pid, Some(child), Vec::new());
+            .insert(pod, client.clone(), pid, Some(child), ips.clone());
         let listener = self.links.clone().listen(
             pod.clone(),
             client.clone(),
@@ -119,9 +140,9 @@ impl Hands {
         client.hello().await?;
         Ok(Event::SandboxCreated {
             pod: pod.clone(),
-            ips: Vec::new(),
+            ips,
+            warnings,
             next_attempts,
-            warnings: Vec::new(),
         })
     }
 
@@ -263,12 +284,13 @@ impl Hands {
             )
         })?;
         let ips = self.links.ips(&instance.pod);
+        let facts = self.facts.now();
         let order = ContainerOrder {
             pod: spec,
             container,
             attempt: instance.attempt,
             image: &image,
-            node: &self.facts,
+            node: &facts,
             ips: &ips,
         };
         start_request(&self.sandboxes, &order).map_err(|error| match error {
@@ -329,7 +351,7 @@ impl Hands {
                 Keep::Everything => (Leave::Remains, Some(layout.pod_run(&uid).finished())),
                 Keep::Nothing => (Leave::Nothing, None),
             };
-            cleared?;
+            cleared.and(sandboxes.disconnect(&uid))?;
             sandboxes.remove_files(&uid, &spec.key, leave)?;
             if let Some(marker) = marker {
                 // Tells the next agent that the sandbox is gone on purpose.

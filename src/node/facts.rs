@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::{
     Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo,
@@ -16,8 +17,36 @@ use crate::sys::clock;
 /// As many pods as a kubelet takes by default.
 const MAX_PODS: u32 = 110;
 
+/// What the node is now; its addresses change while it runs.
+#[derive(Debug, Clone)]
+pub(super) struct Facts(Arc<Mutex<Arc<NodeFacts>>>);
+
+impl Facts {
+    pub(super) fn gather(node_name: &str) -> Self {
+        Self(Arc::new(Mutex::new(Arc::new(gather(node_name)))))
+    }
+
+    pub(super) fn now(&self) -> Arc<NodeFacts> {
+        self.0.lock().expect("no panic holds this lock").clone()
+    }
+
+    /// Looks at the addresses again, `own` ones left out; whether they are others than before.
+    pub(super) fn look_again(&self, own: &[IpAddr]) -> bool {
+        let ips = addresses(own);
+        let mut facts = self.0.lock().expect("no panic holds this lock");
+        let changed = facts.ips != ips;
+        if changed {
+            *facts = Arc::new(NodeFacts {
+                ips,
+                ..(**facts).clone()
+            });
+        }
+        changed
+    }
+}
+
 /// Looks at the machine.
-pub(super) fn gather(node_name: &str) -> NodeFacts {
+fn gather(node_name: &str) -> NodeFacts {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text
@@ -31,27 +60,51 @@ pub(super) fn gather(node_name: &str) -> NodeFacts {
     });
     NodeFacts {
         name: node_name.to_owned(),
-        ips: addresses(),
+        ips: addresses(&[]),
         cpu_milli: cores * 1000,
         memory_bytes: memory.unwrap_or(0) * 1024,
     }
 }
 
-/// Global addresses of the node's interfaces that are up, IPv4 first.
-pub(super) fn addresses() -> Vec<IpAddr> {
-    let mut found: Vec<IpAddr> = nix::ifaddrs::getifaddrs()
+/// Global addresses of the node's interfaces that are up, IPv4 first, and those of the default route's interface before
+/// others. `own` ones, which only pods see, do not count.
+fn addresses(own: &[IpAddr]) -> Vec<IpAddr> {
+    let uplink = default_route_interface();
+    let mut found: Vec<(bool, bool, IpAddr)> = nix::ifaddrs::getifaddrs()
         .into_iter()
         .flatten()
         .filter(|entry| entry.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP))
         .filter_map(|entry| {
             let address = entry.address?;
             let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
+            let ip = v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))?;
+            let elsewhere = uplink.as_ref() != Some(&entry.interface_name);
+            Some((ip.is_ipv6(), elsewhere, ip))
         })
-        .filter(|ip| !ip.is_loopback() && !is_link_local(ip))
+        .filter(|(_, _, ip)| !ip.is_loopback() && !is_link_local(ip) && !own.contains(ip))
         .collect();
-    found.sort_by_key(IpAddr::is_ipv6);
-    found
+    found.sort_by_key(|(v6, elsewhere, _)| (*v6, *elsewhere));
+    found.into_iter().map(|(_, _, ip)| ip).collect()
+}
+
+/// The interface of the default route: of IPv4, or else of IPv6.
+fn default_route_interface() -> Option<String> {
+    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let v4 = v4.lines().skip(1).find_map(|line| {
+        let mut words = line.split_whitespace();
+        let (interface, destination) = (words.next()?, words.next()?);
+        let mask = words.nth(5)?;
+        (destination == "00000000" && mask == "00000000").then(|| interface.to_owned())
+    });
+    v4.or_else(|| {
+        let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+        v6.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let everywhere = words.first()?.bytes().all(|b| b == b'0') && *words.get(1)? == "00";
+            let interface = *words.get(9)?;
+            (everywhere && interface != "lo").then(|| interface.to_owned())
+        })
+    })
 }
 
 fn is_link_local(ip: &IpAddr) -> bool {

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::api::{Metric, MetricKind};
+use crate::effects::network::Traffic;
 use crate::plan::event::StartFailure;
 use crate::plan::state::Run;
 use crate::plan::{Event, NodeState, status};
+use crate::spec::{PodKey, PodUid};
 
 /// What only grows, since this agent started.
 #[derive(Debug, Default)]
@@ -128,6 +130,58 @@ impl Counters {
             ),
         ]
     }
+}
+
+/// Reads one figure of a pod's traffic.
+type Read = fn(&Traffic) -> u64;
+
+/// What went through the pods' interfaces, under the names cAdvisor gave it.
+pub(super) fn of_traffic(
+    keys: &BTreeMap<PodUid, PodKey>,
+    traffic: &BTreeMap<PodUid, Traffic>,
+) -> Vec<Metric> {
+    const FIGURES: [(&str, &str, Read); 8] = [
+        ("receive_bytes", "Bytes received.", |t| t.rx_bytes),
+        ("receive_packets", "Packets received.", |t| t.rx_packets),
+        (
+            "receive_packets_dropped",
+            "Packets dropped while receiving.",
+            |t| t.rx_dropped,
+        ),
+        ("receive_errors", "Errors while receiving.", |t| t.rx_errors),
+        ("transmit_bytes", "Bytes sent.", |t| t.tx_bytes),
+        ("transmit_packets", "Packets sent.", |t| t.tx_packets),
+        (
+            "transmit_packets_dropped",
+            "Packets dropped while sending.",
+            |t| t.tx_dropped,
+        ),
+        ("transmit_errors", "Errors while sending.", |t| t.tx_errors),
+    ];
+    let known: Vec<_> = traffic
+        .iter()
+        .filter_map(|(uid, traffic)| Some((keys.get(uid)?, traffic)))
+        .collect();
+    FIGURES
+        .iter()
+        .map(|(name, help, read)| {
+            let samples = known.iter().map(|(key, traffic)| {
+                let labels = labels(&[
+                    ("interface", "eth0"),
+                    ("namespace", &key.namespace),
+                    ("pod", &key.name),
+                ]);
+                #[expect(clippy::cast_precision_loss, reason = "Prometheus counts in doubles")]
+                let value = read(traffic) as f64;
+                (labels, value)
+            });
+            counter(
+                &format!("container_network_{name}_total"),
+                help,
+                samples.collect(),
+            )
+        })
+        .collect()
 }
 
 type Samples = Vec<(Vec<(String, String)>, f64)>;

@@ -8,16 +8,18 @@ mod execute;
 mod facts;
 mod manifests;
 mod metrics;
+mod network;
 mod pods;
 mod preload;
 mod publish;
 mod recover;
+mod resolver;
 mod sources;
 mod start;
 mod unblock;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +30,7 @@ use smol::channel::Receiver;
 use crate::api::{Command, FileStatus};
 use crate::plan::decide::Step;
 use crate::plan::event::Desired;
-use crate::plan::{Event, NodeState, Time, network, plan_pod};
+use crate::plan::{self, Event, NodeState, Time, plan_pod};
 use crate::spec::{PodKey, PodUid, Stamp, Wall};
 use crate::sys::clock;
 
@@ -52,6 +54,8 @@ enum Input {
     },
     /// A client wants something.
     Command(Command),
+    /// The node's resolvers are others now.
+    ResolverChanged,
     /// SIGTERM or SIGINT.
     Terminate,
 }
@@ -71,7 +75,9 @@ struct Node {
     checkpoints: HashMap<PodUid, checkpoint::Checkpoint>,
     /// The services that are wanted, as they are shown.
     services: Vec<Service>,
-    /// What of `NodeState::network_changes` has been acted on.
+    /// Who is told of pods and services.
+    views: network::Views,
+    /// What of `NodeState::network_changes` he was told.
     network_changes: u64,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
@@ -144,6 +150,7 @@ impl Node {
                 }
             }
             Input::Command(command) => self.command(command, touched),
+            Input::ResolverChanged => self.resolver_changed(),
             Input::Terminate if self.leaving || !self.stop_pods_on_exit => return true,
             Input::Terminate => {
                 tracing::info!("stopping all pods before leaving; once more to leave them running");
@@ -198,10 +205,12 @@ impl Node {
             }
             self.publish(&uid);
         }
-        if self.network_changes != self.state.network_changes {
+        // Without the manifests nothing is known of services, which are served as a former agent left them.
+        let known = self.state.desired.is_some();
+        if known && self.network_changes != self.state.network_changes {
             self.network_changes = self.state.network_changes;
-            let view = network::view(&self.state, &self.hands.facts.ips);
-            publish::services(&self.store, &self.services, &BTreeMap::new(), &view);
+            let view = plan::network::view(&self.state, &self.hands.facts.now().ips);
+            self.views.set(view, self.services.clone());
         }
         if anything {
             self.store.set_metrics(self.counters.metrics(&self.state));
@@ -217,7 +226,12 @@ impl Node {
 
     fn publish(&mut self, uid: &PodUid) {
         if let Some(pod) = self.state.pods.get(uid) {
-            publish::pod(&self.store, pod, &self.hands.facts, &self.state.settings);
+            publish::pod(
+                &self.store,
+                pod,
+                &self.hands.facts.now(),
+                &self.state.settings,
+            );
             self.shown.insert(uid.clone(), pod.spec.key.clone());
             self.checkpoint(uid);
         }

@@ -48,6 +48,12 @@ impl Links {
             .unwrap_or_default()
     }
 
+    pub(super) fn set_ips(&self, pod: &PodUid, ips: Vec<IpAddr>) {
+        if let Some(link) = self.lock().get_mut(pod) {
+            link.ips = ips;
+        }
+    }
+
     pub(super) fn insert(
         &self,
         pod: &PodUid,

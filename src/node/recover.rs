@@ -51,7 +51,29 @@ pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
     for pod in found {
         recovered.push(pod.await);
     }
+    recover_network(hands, &mut recovered).await;
     recovered
+}
+
+/// Pods whose shims live keep their addresses; what belongs to no such pod is taken away.
+async fn recover_network(hands: &Hands, recovered: &mut [Recovered]) {
+    let live: Vec<Arc<PodSpec>> = recovered
+        .iter()
+        .filter(|pod| matches!(pod.sandbox, RecoveredSandbox::Ready { .. }))
+        .map(|pod| pod.spec.clone())
+        .collect();
+    let on_bridge = live.iter().any(|spec| !spec.host_network);
+    let network = hands.sandboxes.network.clone();
+    let mut addresses = super::unblock(move || network.recover(&live)).await;
+    for pod in recovered {
+        if let RecoveredSandbox::Ready { ips } = &mut pod.sandbox {
+            *ips = addresses.remove(&pod.spec.uid).unwrap_or_default();
+            hands.links.set_ips(&pod.spec.uid, ips.clone());
+        }
+    }
+    if on_bridge {
+        hands.name_server.ensure(&hands.sandboxes.network).await;
+    }
 }
 
 async fn discard(hands: &Hands, uid: &PodUid) {

@@ -13,15 +13,18 @@ use smol::io::AsyncReadExt;
 use smol::{Async, LocalExecutor};
 
 use super::execute::Hands;
+use super::facts::{self, Facts};
 use super::manifests::Manifests;
+use super::network::{self, NameServer, Views};
 use super::pods::Links;
 use super::watch::Watch;
-use super::{Input, Node, facts, preload, publish, recover, sources};
+use super::{Input, Node, preload, publish, recover, resolver, sources};
 use crate::api;
 use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, DEFAULT_FILE};
 use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings};
 use crate::effects::image::{ImageError, ImageStore};
+use crate::effects::network::names::{Names, Reach};
 use crate::effects::network::{Network, NetworkSettings};
 use crate::effects::sandbox::Sandboxes;
 use crate::plan::state::Settings;
@@ -153,7 +156,12 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         images,
         importing: Arc::default(),
         links: Links::default(),
-        facts: Arc::new(facts::gather(&config.node_name)),
+        facts: Facts::gather(&config.node_name),
+        name_server: NameServer::new(Names::new(
+            &config.cluster_domain,
+            config.resolv_conf.clone(),
+            Reach::default(),
+        )),
         inputs: sender.clone(),
         config: config.clone(),
     };
@@ -161,8 +169,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     let executor = EXECUTOR.with(|executor| *executor);
     Ok(smol::block_on(executor.run(async move {
         let store = Arc::new(api::Store::new());
-        store.set_node(facts::node_object(&hands.facts));
-        publish::node_started(&store, &hands.facts.name);
+        let facts = hands.facts.now();
+        store.set_node(facts::node_object(&facts));
+        publish::node_started(&store, &facts.name);
         let settings = Settings {
             max_restart_period_ms: config.max_container_restart_period_ms,
         };
@@ -170,6 +179,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             state: NodeState::new(settings),
             hands: hands.clone(),
             store: store.clone(),
+            views: Views::new(&hands, store.clone()),
             wakes: Default::default(),
             counters: Default::default(),
             shown: Default::default(),
@@ -193,6 +203,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             manifests = %config.manifests.display(),
             "coracle {} is up", env!("CARGO_PKG_VERSION")
         );
+        super::spawn(network::keep(hands.clone()));
+        super::spawn(resolver::watch(config.clone(), hands.inputs.clone()));
         // Images before pods, so that a pod finds the import of its image under way.
         preload::watch(hands.clone());
         let cgroups = hands.sandboxes.cgroups.clone();

@@ -49,6 +49,11 @@ impl Watch {
         self.watching = self.inotify.watches().add(&self.target, mask).ok();
     }
 
+    /// Whether changes will be noticed.
+    pub(super) fn is_watching(&self) -> bool {
+        self.watching.is_some()
+    }
+
     /// Waits for a change, at most `patience`. Returns the files that are now complete.
     pub(super) async fn next(&mut self, patience: Duration) -> BTreeSet<PathBuf> {
         let changed = async { self.readiness.readable().await.is_ok() };

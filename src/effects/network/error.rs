@@ -106,6 +106,14 @@ pub enum NetworkError {
         /// Where it should be.
         path: PathBuf,
     },
+    /// The name server for pods found no place to listen.
+    #[error("could not listen for pods' questions for names on {addresses:?}")]
+    Names {
+        /// The bridge's.
+        addresses: Vec<IpAddr>,
+        /// Why.
+        source: io::Error,
+    },
     /// The packet filter.
     #[error(transparent)]
     Firewall(#[from] FirewallError),

@@ -15,6 +15,7 @@ use super::allocation::{self, Allocation, Choice};
 use super::error::NetworkError;
 use super::firewall::{Firewall, HostPort, Ruleset, ServiceRoute};
 use super::ground::{self, Ground, read};
+use super::names::Reach;
 use super::ports::{self, Claims};
 use super::ranges::{self, Ranges, Wanted};
 use super::{Attached, NetworkSettings, Traffic, interface, services, snapshot, sysctl};
@@ -52,6 +53,8 @@ pub(super) struct Pods {
 /// What is known of services.
 #[derive(Debug, Default)]
 pub(super) struct Services {
+    /// They were told at least once.
+    pub(super) known: bool,
     view: ClusterView,
     addresses: BTreeMap<PodKey, Vec<IpAddr>>,
     routes: Vec<ServiceRoute>,
@@ -152,13 +155,19 @@ impl Network {
         let inner = &*self.inner;
         let ground = lock(&inner.ground);
         let mut services = lock(&inner.services);
+        let mut result = Ok(());
         if services.view.services != view.services {
             services.view.services.clone_from(&view.services);
             if let Some(ground) = &*ground {
-                return inner.serve(&mut services, ground);
+                result = inner.serve(&mut services, ground);
             }
         }
-        Ok(())
+        // After a start, whatever services there are: from here on the rules are ours.
+        services.known = true;
+        if ground.is_some() {
+            result = result.and(inner.firewall.settle().map_err(NetworkError::from));
+        }
+        result
     }
 
     /// The addresses services have, those with one.
@@ -172,6 +181,17 @@ impl Network {
         let _shared = gate.read().unwrap_or_else(PoisonError::into_inner);
         let ground = self.inner.stand()?;
         Ok(addresses::addresses(&ground.ranges.pods, GATEWAY))
+    }
+
+    /// Where the name server listens and for whom; makes the bridge if it is not there.
+    pub fn reach(&self) -> Result<Reach, NetworkError> {
+        let gate = &self.inner.gate;
+        let _shared = gate.read().unwrap_or_else(PoisonError::into_inner);
+        let ranges = self.inner.stand()?.ranges;
+        Ok(Reach {
+            own: addresses::addresses(&ranges.pods, GATEWAY),
+            ranges: ranges.pods.into_iter().chain(ranges.services).collect(),
+        })
     }
 
     /// The name server listens on this port because 53 was taken.
@@ -248,6 +268,7 @@ impl Inner {
         let made = ground::ensure(bridge, prefix, &ranges, netlink)?;
         let first = ground.replace(made.clone()).is_none();
         if first {
+            self.firewall.expect(|set| self.base(set, &made));
             ground::pins(&self.settings.layout.netns_dir())?;
             let mut services = lock(&self.services);
             if !services.view.services.is_empty() {

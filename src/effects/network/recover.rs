@@ -44,9 +44,11 @@ impl Network {
             }
             return BTreeMap::new();
         }
-        if let Err(error) = inner.mend(Some(&rules)) {
+        if let Err(error) = inner.mend() {
             tracing::debug!(%error, "could not mend the network, left to the next pass");
         }
+        // The rules of the former agent stay in force until it is known which services there are (`set_cluster`).
+        inner.firewall.expect(|set| set.pods.clone_from(&rules));
         rules
             .into_iter()
             .map(|(pod, rules)| (pod, rules.ips))
@@ -62,7 +64,12 @@ impl Network {
         if lock(&inner.ground).is_none() && lock(&inner.pods).allocations.is_empty() {
             return Ok(());
         }
-        inner.mend(None)
+        let mended = inner.mend();
+        if lock(&inner.services).known {
+            mended.and(inner.firewall.settle().map_err(NetworkError::from))
+        } else {
+            mended
+        }
     }
 }
 
@@ -103,18 +110,11 @@ impl Inner {
         })
     }
 
-    /// Mends bridge and interfaces; has these rules in force if some are given.
-    fn mend(&self, rules: Option<&BTreeMap<PodUid, PodRules>>) -> Result<(), NetworkError> {
+    /// Mends bridge and interfaces.
+    fn mend(&self) -> Result<(), NetworkError> {
         let mut netlink = read("the links", Netlink::open())?;
         let ground = self.rebuild(&mut lock(&self.ground), &mut netlink)?;
         let mut first = Ok(());
-        if let Some(rules) = rules {
-            let done = self.firewall.update(|set| {
-                self.base(set, &ground);
-                set.pods.clone_from(rules);
-            });
-            first = first.and(done.map_err(NetworkError::from));
-        }
         let links = read("the links", snapshot::all_links(&mut netlink))?;
         let pods = lock(&self.pods).allocations.clone();
         for (uid, pod) in &pods {

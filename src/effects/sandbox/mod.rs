@@ -15,6 +15,7 @@ mod user;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ use crate::effects::network::{Network, NetworkError};
 use crate::effects::volume::{self, VolumeFailure};
 use crate::layout::Layout;
 use crate::shim::protocol::ShimConfig;
-use crate::spec::PodSpec;
+use crate::spec::{PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
 
@@ -135,6 +136,27 @@ pub struct Sandboxes {
 impl Sandboxes {
     fn layout(&self) -> &Layout {
         &self.config.layout
+    }
+
+    /// Blocking. Clears away a former sandbox, and makes the folder that tells an agent to come of this one.
+    pub fn begin(&self, spec: &PodSpec) -> Result<(), SandboxError> {
+        self.clear(&spec.uid)?;
+        let folder = self.layout().pod_run(&spec.uid).dir;
+        file::make_dirs(&folder, 0o700).map_err(|source| access("make", &folder, source))
+    }
+
+    /// Blocking. Gives a begun pod its network, or the node's with the ports it asks for. Returns its own addresses.
+    pub fn connect(&self, spec: &PodSpec) -> Result<Vec<IpAddr>, SandboxError> {
+        if spec.host_network {
+            self.network.claim_ports(spec)?;
+            return Ok(Vec::new());
+        }
+        Ok(self.network.attach(spec)?.ips)
+    }
+
+    /// Blocking. Takes the pod's network away.
+    pub fn disconnect(&self, uid: &PodUid) -> Result<(), SandboxError> {
+        Ok(self.network.detach(uid)?)
     }
 
     /// Blocking. Makes all that a shim needs to find, and writes down which pod this is.

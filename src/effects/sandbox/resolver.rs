@@ -196,7 +196,7 @@ mod tests {
         );
         let context = ConvertContext { node_name: "n" };
         let read = documents(manifest.as_bytes(), "f", &context).expect("valid");
-        read.into_iter().next().expect("one pod")
+        read.pods.into_iter().next().expect("one pod")
     }
 
     #[test]
