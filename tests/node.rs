@@ -7,6 +7,8 @@ mod containers;
 mod exec;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/services.rs"]
+mod services;
 
 use std::fs;
 use std::time::Duration;

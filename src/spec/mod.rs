@@ -31,6 +31,7 @@ mod position;
 mod probe;
 mod resources;
 mod security;
+mod service_ports;
 mod service_rules;
 mod suggest;
 mod support;

@@ -304,7 +304,7 @@ impl Agent {
     }
 
     /// A watch's events, until it has been silent for too long.
-    fn watch(&self, path: &str) -> impl Iterator<Item = Value> + use<> {
+    pub fn watch(&self, path: &str) -> impl Iterator<Item = Value> + use<> {
         let mut stream = UnixStream::connect(self.socket()).expect("the agent listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: coracle\r\n\r\n").expect("written");
