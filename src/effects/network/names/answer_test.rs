@@ -401,6 +401,11 @@ fn the_zone_speaks_of_itself_and_ancestors_of_names_exist() {
 fn check(cases: &[(&str, Rtype, &str)]) {
     for (name, rtype, expected) in cases {
         assert_eq!(said(name, *rtype), *expected, "{name} {rtype}");
+        let asked = question(&name.replace('~', "cluster.local"), *rtype);
+        if let Outcome::Answer(plain) = outcome(&asked, Transport::Tcp, 0) {
+            let reply = reply(&with_edns(&asked, 1232, 0), Transport::Tcp);
+            assert_eq!(show(&reply), show(&plain) + " OPT", "{name} {rtype}");
+        }
     }
 }
 
