@@ -64,6 +64,9 @@ impl Links {
     /// The answer with what another server said about the target; without, the client learns of the name only.
     pub(super) fn finish(&self, query: &Query<'_>, said: Option<&Message<[u8]>>) -> Vec<u8> {
         let mut builder = query.start(Rcode::NOERROR);
+        // Of other codes the client would think that they are about its own question.
+        let said =
+            said.filter(|said| matches!(said.header().rcode(), Rcode::NOERROR | Rcode::NXDOMAIN));
         if let Some(said) = said {
             let header = said.header();
             builder.header_mut().set_rcode(header.rcode());

@@ -12,6 +12,8 @@ mod answer;
 #[cfg(test)]
 mod answer_test;
 mod query;
+#[cfg(test)]
+mod query_test;
 mod resolv_conf;
 mod server;
 mod slots;

@@ -102,10 +102,11 @@ impl<'a> Query<'a> {
 
     /// The end of an answer.
     pub(super) fn finish(&self, builder: AdditionalBuilder<Builder>) -> Vec<u8> {
-        self.finish_with(builder, OptRcode::NOERROR)
+        let code = builder.header().rcode().into();
+        self.finish_with(builder, code)
     }
 
-    /// An answer without records. Of the code only what does not fit into a header is taken by the OPT record.
+    /// An answer without records.
     pub(super) fn error(&self, code: OptRcode) -> Vec<u8> {
         let builder = self.start(code.rcode()).additional();
         self.finish_with(builder, code)
@@ -118,6 +119,7 @@ impl<'a> Query<'a> {
         self.finish(builder.additional())
     }
 
+    /// Setting the OPT record's part of the code sets the header's as well.
     fn finish_with(&self, mut builder: AdditionalBuilder<Builder>, code: OptRcode) -> Vec<u8> {
         builder.clear_push_limit();
         if self.edns {

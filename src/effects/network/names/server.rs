@@ -98,6 +98,8 @@ impl Names {
         loop {
             match socket.accept().await {
                 Ok((stream, client)) => {
+                    // Accepting does not wait while there are more, and others want their turn.
+                    smol::future::yield_now().await;
                     let Some(slot) = self.connections.take(client.ip()) else {
                         continue;
                     };
@@ -127,6 +129,8 @@ impl Names {
                 First::Later(outcome, _slot) => self.ask(&question, Transport::Tcp, outcome).await,
             };
             within(TCP_IDLE, write_message(&mut stream, &reply)).await?;
+            // A client that asks without a pause gets its answers without one, but not alone.
+            smol::future::yield_now().await;
         }
     }
 

@@ -29,9 +29,20 @@ pub struct Sockets {
 impl Sockets {
     /// Binds UDP and TCP on each address, which need not be there yet. If any of it is taken on port 53, all of it goes to
     /// another port, which is returned: packets for port 53 must be redirected to it.
+    ///
+    /// While port 53 is ours on any address, no other name server can start on all addresses of the node.
     pub fn bind(addresses: &[IpAddr]) -> io::Result<(Self, Option<u16>)> {
+        Self::bind_first(addresses, &PORTS)
+    }
+
+    /// The same, but leaves port 53 to others, who may start later. Always returns a port.
+    pub fn bind_apart(addresses: &[IpAddr]) -> io::Result<(Self, Option<u16>)> {
+        Self::bind_first(addresses, &PORTS[1..])
+    }
+
+    fn bind_first(addresses: &[IpAddr], ports: &[u16]) -> io::Result<(Self, Option<u16>)> {
         let mut failed = io::Error::from(io::ErrorKind::AddrInUse);
-        for port in PORTS.into_iter().chain([0; FREE_PORT_TRIES]) {
+        for port in ports.iter().copied().chain([0; FREE_PORT_TRIES]) {
             match Self::bind_port(addresses, port) {
                 Ok((sockets, bound)) => return Ok((sockets, (bound != PORTS[0]).then_some(bound))),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => failed = error,

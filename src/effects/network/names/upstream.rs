@@ -246,3 +246,41 @@ fn question_end(message: &[u8]) -> Option<usize> {
     section.next()?.ok()?;
     Some(section.pos())
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const QUESTION: &[u8] = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x03wWw\x02ex\0\0\x01\0\x01";
+
+    #[test]
+    fn an_answer_gets_the_number_and_the_spelling_of_the_question() {
+        let mut answer = b"\0\x07\x81\x80\0\x01\0\0\0\0\0\0\x03www\x02ex\0\0\x01\0\x01".to_vec();
+        as_asked(&mut answer, QUESTION);
+        assert_eq!(
+            (&answer[..2], &answer[12..]),
+            (&QUESTION[..2], &QUESTION[12..])
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_of_any_kind_are_judged_without_panic(
+            start in 0..QUESTION.len(), rest in prop::collection::vec(any::<u8>(), 0..80)
+        ) {
+            let mut answer = [&QUESTION[..start], &rest].concat();
+            if let Some(flags) = answer.get_mut(2) {
+                *flags |= 0x80;
+            }
+            if is_answer(&answer, QUESTION) && rcode(&answer).is_some() {
+                as_asked(&mut answer, QUESTION);
+                prop_assert_eq!(&answer[..2], &QUESTION[..2]);
+            }
+            // What a client may ask comes here only once it was read, but nothing depends on it.
+            is_answer(QUESTION, &answer);
+            question_end(&answer);
+        }
+    }
+}
