@@ -54,7 +54,7 @@ impl NameServer {
         let bound = unblock(move || {
             let reach = network.reach()?;
             let (sockets, port) =
-                Sockets::bind(&reach.own).map_err(|source| NetworkError::Names {
+                Sockets::bind_apart(&reach.own).map_err(|source| NetworkError::Names {
                     addresses: reach.own.clone(),
                     source,
                 })?;
