@@ -163,6 +163,11 @@ fn figures_of_attach_and_detach() {
     on_a_node(|node| {
         let network = node.network();
         let mut times = Vec::new();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_test_writer()
+            .finish();
+        let _parts_of_each = tracing::subscriber::set_default(subscriber);
         let begin = Instant::now();
         network.attach(&node.pod("first")).expect("attached");
         println!("first pod, with the bridge: {:?}", begin.elapsed());

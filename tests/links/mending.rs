@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::node::{BRIDGE, all_talk, inside, ip, links, live, on_a_node, uid};
+use crate::node::{BRIDGE, all_talk, inside, ip, links, live, on_a_node, run, uid};
 
 #[test]
 fn the_next_agent_keeps_live_pods_and_removes_the_others() {
@@ -28,6 +28,25 @@ fn the_next_agent_keeps_live_pods_and_removes_the_others() {
         let again = network.attach(&two).expect("attached");
         assert_ne!(again.ips, stays.ips);
         all_talk(&[&stays, &again]);
+    });
+}
+
+#[test]
+fn rules_of_a_former_agent_go_if_no_pod_is_left_and_come_back_if_some_are() {
+    on_a_node(|node| {
+        let tables = || run("nft", "list tables");
+        let pod = node.pod_with_port("one", 8080);
+        node.network().attach(&pod).expect("attached");
+        assert!(tables().contains(&format!("inet {BRIDGE}")), "{}", tables());
+        run("nft", "flush ruleset");
+        node.network().recover(&live(&[&pod]));
+        let rules = run("nft", "list ruleset");
+        assert!(rules.contains("8080"), "{rules}");
+        let network = node.network();
+        network.recover(&[]);
+        assert!(!tables().contains(BRIDGE), "{}", tables());
+        network.attach(&pod).expect("attached");
+        assert!(tables().contains(BRIDGE), "{}", tables());
     });
 }
 

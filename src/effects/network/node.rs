@@ -18,7 +18,7 @@ use super::ground::{self, Ground, read};
 use super::ports::{self, Claims};
 use super::ranges::{self, Ranges, Wanted};
 use super::{Attached, NetworkSettings, Traffic, interface, services, snapshot, sysctl};
-use crate::spec::cluster::ClusterView;
+use crate::spec::cluster::{ClusterView, ServiceEntry};
 use crate::spec::{PodKey, PodSpec, PodUid};
 use crate::sys::netlink::Netlink;
 
@@ -52,9 +52,11 @@ pub(super) struct Pods {
 /// What is known of services.
 #[derive(Debug, Default)]
 pub(super) struct Services {
-    view: ClusterView,
+    /// `None` until this agent has been told.
+    view: Option<Vec<ServiceEntry>>,
     addresses: BTreeMap<PodKey, Vec<IpAddr>>,
-    routes: Vec<ServiceRoute>,
+    /// In force.
+    pub(super) routes: Vec<ServiceRoute>,
 }
 
 impl Network {
@@ -125,8 +127,13 @@ impl Network {
         let known = lock(&inner.pods).allocations.get(pod).cloned();
         let mut result = Ok(());
         if let Some(allocation) = known.or_else(|| Allocation::load(layout, pod)) {
-            result = interface::remove(&allocation, &layout.netns(pod));
-            result = result.and(inner.unfilter(pod));
+            // Each waits for the kernel to be done with all packets.
+            result = thread::scope(|scope| {
+                let filter = scope.spawn(|| inner.unfilter(pod));
+                let removed = interface::remove(&allocation, &layout.netns(pod));
+                let filtered = filter.join().expect("an update does not panic");
+                removed.and(filtered)
+            });
         }
         result = result.and(allocation::forget(layout, pod));
         // Last: until now nobody else may have what was the pod's.
@@ -152,8 +159,8 @@ impl Network {
         let inner = &*self.inner;
         let ground = lock(&inner.ground);
         let mut services = lock(&inner.services);
-        if services.view.services != view.services {
-            services.view.services.clone_from(&view.services);
+        if services.view.as_ref() != Some(&view.services) {
+            services.view = Some(view.services.clone());
             if let Some(ground) = &*ground {
                 return inner.serve(&mut services, ground);
             }
@@ -246,12 +253,14 @@ impl Inner {
             None => self.choose(netlink)?.ranges,
         };
         let made = ground::ensure(bridge, prefix, &ranges, netlink)?;
-        let first = ground.replace(made.clone()).is_none();
-        if first {
-            ground::pins(&self.settings.layout.netns_dir())?;
+        ground::pins(&self.settings.layout.netns_dir())?;
+        if ground.replace(made.clone()).is_none() {
             let mut services = lock(&self.services);
-            if !services.view.services.is_empty() {
-                self.serve(&mut services, &made)?;
+            if services.view.as_ref().is_some_and(|list| !list.is_empty())
+                && let Err(error) = self.serve(&mut services, &made)
+            {
+                // No reason to keep a pod from its network; told again when services change.
+                tracing::debug!(%error, "not every service has what it asks for");
             }
         }
         Ok(made)
@@ -327,16 +336,18 @@ impl Inner {
         let former = Choice::load(layout).filter(|choice| choice.ranges == ground.ranges);
         let mut choice = former.unwrap_or_else(|| self.choice(ground.ranges.clone()));
         let before = choice.services.clone();
-        let assigned = services::assign(&services.view, &ground.ranges, &mut choice.services);
+        let view = services.view.as_deref().unwrap_or_default();
+        let assigned = services::assign(view, &ground.ranges, &mut choice.services);
         let saved = if choice.services == before {
             Ok(())
         } else {
             choice.save(layout)
         };
-        let routes = services::routes(&services.view, &assigned.addresses);
+        let routes = services::routes(view, &assigned.addresses);
         services.addresses = assigned.addresses;
         if routes != services.routes {
             services.routes.clone_from(&routes);
+            allocation::save_routes(layout, &routes)?;
             self.firewall.update(|set| {
                 self.base(set, ground);
                 set.services = routes;

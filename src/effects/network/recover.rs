@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::allocation::{self, Allocation};
 use super::error::NetworkError;
-use super::firewall::PodRules;
+use super::firewall::{FirewallError, PodRules};
 use super::ground::{Ground, read};
 use super::node::{Inner, Network, lock};
 use super::snapshot::{self, Link};
@@ -39,7 +39,7 @@ impl Network {
         let bridge_is_there = inner.sweep();
         if rules.is_empty() {
             // Its rules would send connections to pods that are gone.
-            if bridge_is_there && let Err(error) = inner.firewall.remove() {
+            if bridge_is_there && let Err(error) = inner.remove_rules() {
                 tracing::debug!(%error, "could not remove the rules of a former agent");
             }
             return BTreeMap::new();
@@ -103,16 +103,29 @@ impl Inner {
         })
     }
 
+    /// Removes our tables, which a packet filter that was never told of them does not know.
+    fn remove_rules(&self) -> Result<(), FirewallError> {
+        self.firewall.update(|set| {
+            set.bridge.clone_from(&self.settings.bridge);
+            set.veth_prefix.clone_from(&self.prefix);
+        })?;
+        self.firewall.remove()
+    }
+
     /// Mends bridge and interfaces; has these rules in force if some are given.
     fn mend(&self, rules: Option<&BTreeMap<PodUid, PodRules>>) -> Result<(), NetworkError> {
         let mut netlink = read("the links", Netlink::open())?;
         let ground = self.rebuild(&mut lock(&self.ground), &mut netlink)?;
         let mut first = Ok(());
         if let Some(rules) = rules {
+            let mut services = lock(&self.services);
+            services.routes = allocation::load_routes(&self.settings.layout);
             let done = self.firewall.update(|set| {
                 self.base(set, &ground);
                 set.pods.clone_from(rules);
+                set.services.clone_from(&services.routes);
             });
+            drop(services);
             first = first.and(done.map_err(NetworkError::from));
         }
         let links = read("the links", snapshot::all_links(&mut netlink))?;
