@@ -1,5 +1,6 @@
 //! What a pod has once it is attached, and that nothing is left once it is not.
 
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::thread;
 use std::time::Instant;
@@ -7,7 +8,7 @@ use std::time::Instant;
 use coracle::effects::network::watch::Watch;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::node::{all_talk, connect, inside, ip, links, on_a_node, talk};
+use crate::node::{BRIDGE, all_talk, connect, inside, ip, links, on_a_node, talk};
 
 #[test]
 fn pods_reach_each_other_and_the_node_over_both_families() {
@@ -118,6 +119,34 @@ fn a_port_of_the_node_is_one_pods_until_it_is_detached() {
 }
 
 #[test]
+fn a_port_of_the_node_leads_to_the_pod_from_the_node_itself_and_from_pods() {
+    on_a_node(|node| {
+        let network = node.network();
+        let web = network
+            .attach(&node.pod_with_port("web", 8080))
+            .expect("attached");
+        let other = network.attach(&node.pod("other")).expect("attached");
+        let listen = || TcpListener::bind("[::]:80").expect("a listener");
+        let listener = inside(&web, listen);
+        let mut addresses = network.own_addresses();
+        for address in ["127.0.0.1", "::1", "192.0.2.2"] {
+            addresses.push(address.parse().expect("an address"));
+        }
+        for address in addresses {
+            let to = SocketAddr::new(address, 8080);
+            connect(to);
+            listener.accept().expect("a client of the node");
+            if !address.is_loopback() {
+                for client in [&web, &other] {
+                    inside(client, || connect(to));
+                    listener.accept().expect("a client in a pod");
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn traffic_is_counted_as_the_pod_sees_it() {
     on_a_node(|node| {
         let network = node.network();
@@ -151,9 +180,28 @@ fn a_change_of_links_and_addresses_is_told() {
         assert_eq!(poll(&mut ready, PollTimeout::from(10_000_u16)), Ok(1));
         let change = watch.drain().expect("a change");
         assert!(change.addresses && !change.links, "{change:?}");
-        node.network().attach(&node.pod("one")).expect("attached");
+        let network = node.network();
+        network.attach(&node.pod("one")).expect("attached");
         let change = watch.drain().expect("a change");
         assert!(change.addresses && change.links, "{change:?}");
+    });
+}
+
+/// Or it would call for itself again and again.
+#[test]
+fn looking_whether_all_is_well_changes_nothing() {
+    on_a_node(|node| {
+        let network = node.network();
+        let pod = network.attach(&node.pod("one")).expect("attached");
+        talk(&pod, pod.ips[1], connect);
+        let watch = Watch::open().expect("a socket");
+        network.reconcile().expect("all is well");
+        assert_eq!(watch.drain().expect("nothing"), Default::default());
+        let routes = ip("-6 route show table local");
+        assert!(
+            routes.contains(&format!("local ::1 dev {BRIDGE}")),
+            "{routes}"
+        );
     });
 }
 
