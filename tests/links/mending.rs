@@ -96,6 +96,22 @@ fn a_pod_is_attached_whatever_is_left_of_it() {
 }
 
 #[test]
+fn a_pod_that_could_not_be_attached_is_nobody_elses_trouble() {
+    on_a_node(|node| {
+        let network = node.network();
+        let pod = node.pod("one");
+        let in_the_way = node.pin(&pod).join("file");
+        fs::create_dir_all(&in_the_way).expect("a folder");
+        network.attach(&pod).expect_err("no place for the pin");
+        network.reconcile().expect("nothing to mend");
+        assert_eq!(network.traffic().len(), 0);
+        fs::remove_dir_all(node.pin(&pod)).expect("removed");
+        let attached = network.attach(&pod).expect("attached");
+        all_talk(&[&attached]);
+    });
+}
+
+#[test]
 fn a_bridge_deleted_by_hand_comes_back_with_everything_on_it() {
     on_a_node(|node| {
         let network = node.network();

@@ -4,7 +4,7 @@
 //! Locks, in the order they are taken: `gate` (shared by changes of single pods, held alone by what looks at all of
 //! them), `ground`, `services`, `pods`. The last is never held while the kernel is asked for something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
@@ -43,8 +43,10 @@ pub(super) struct Inner {
 /// What is known of pods.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    /// Those on the bridge.
+    /// Those that have a number.
     pub(super) allocations: BTreeMap<PodUid, Allocation>,
+    /// Those of them that are on the bridge: all but the ones whose interface could not be made.
+    pub(super) attached: BTreeSet<PodUid>,
     /// Ports of all pods, also of those on the node's network.
     pub(super) claims: Claims,
 }
@@ -111,6 +113,7 @@ impl Network {
             let _first_error_counts = interface::remove(&allocation, &pin);
             let _first_error_counts = inner.unfilter(&pod.uid);
         })?;
+        lock(&inner.pods).attached.insert(pod.uid.clone());
         tracing::debug!(pod = %pod.key, ?linked, ?filtered, total = ?begin.elapsed(), "attached");
         Ok(Attached {
             ips: allocation.ips,
@@ -139,6 +142,7 @@ impl Network {
         // Last: until now nobody else may have what was the pod's.
         let mut pods = lock(&inner.pods);
         pods.allocations.remove(pod);
+        pods.attached.remove(pod);
         pods.claims.release(pod);
         result
     }
@@ -326,6 +330,7 @@ impl Inner {
             }
         };
         pods.claims.take(pod, host_ports);
+        pods.attached.remove(&pod.uid);
         pods.allocations.insert(pod.uid.clone(), allocation.clone());
         Ok(allocation)
     }

@@ -33,6 +33,7 @@ impl Network {
                 if let Some(allocation) = Allocation::load(layout, &pod.uid) {
                     rules.insert(pod.uid.clone(), allocation.rules(host_ports));
                     pods.allocations.insert(pod.uid.clone(), allocation);
+                    pods.attached.insert(pod.uid.clone());
                 }
             }
         }
@@ -129,7 +130,9 @@ impl Inner {
             first = first.and(done.map_err(NetworkError::from));
         }
         let links = read("the links", snapshot::all_links(&mut netlink))?;
-        let pods = lock(&self.pods).allocations.clone();
+        let mut pods = lock(&self.pods).allocations.clone();
+        // The others are attached anew by whoever asked for it.
+        pods.retain(|uid, _| lock(&self.pods).attached.contains(uid));
         for (uid, pod) in &pods {
             let link = links.get(&pod.veth);
             first = first.and(self.mend_pod(uid, pod, link, &ground, &mut netlink));
