@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
-use std::path::Path;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use serde::de::DeserializeOwned;
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use super::addresses;
 use super::error::NetworkError;
-use super::firewall::PodRules;
+use super::firewall::{HostPort, PodRules, ServiceRoute};
 use super::ranges::Ranges;
 use crate::layout::Layout;
-use crate::spec::{PodKey, PodSpec, PodUid};
+use crate::spec::{PodKey, PodSpec, PodUid, Protocol};
 use crate::sys::file::{self, Durability};
 
 /// What one pod has: `<run-dir>/pods/<uid>/network.json`.
@@ -51,7 +51,7 @@ impl Allocation {
     }
 
     /// What the packet filter has to know.
-    pub(super) fn rules(&self, host_ports: Vec<super::firewall::HostPort>) -> PodRules {
+    pub(super) fn rules(&self, host_ports: Vec<HostPort>) -> PodRules {
         PodRules {
             veth: self.veth.clone(),
             mac: self.mac,
@@ -95,6 +95,55 @@ impl Choice {
     pub(super) fn load(layout: &Layout) -> Option<Self> {
         load(&layout.network())
     }
+}
+
+/// A route of a service as it is written down: `<run-dir>/services.json`. A new agent has them in force from its first
+/// change of the rules on, although it hears of services only later.
+#[derive(Serialize, Deserialize)]
+struct Route {
+    name: String,
+    addresses: Vec<IpAddr>,
+    protocol: Protocol,
+    port: u16,
+    node_port: Option<u16>,
+    endpoints: Vec<SocketAddr>,
+    affinity: bool,
+}
+
+/// Writes down the routes in force.
+pub(super) fn save_routes(layout: &Layout, routes: &[ServiceRoute]) -> Result<(), NetworkError> {
+    let list: Vec<Route> = routes
+        .iter()
+        .map(|route| Route {
+            name: route.name.clone(),
+            addresses: route.addresses.clone(),
+            protocol: route.protocol,
+            port: route.port,
+            node_port: route.node_port,
+            endpoints: route.endpoints.clone(),
+            affinity: route.affinity,
+        })
+        .collect();
+    save(&routes_file(layout), &list)
+}
+
+/// The routes a former agent of this boot had in force.
+pub(super) fn load_routes(layout: &Layout) -> Vec<ServiceRoute> {
+    let list: Vec<Route> = load(&routes_file(layout)).unwrap_or_default();
+    let routes = list.into_iter().map(|route| ServiceRoute {
+        name: route.name,
+        addresses: route.addresses,
+        protocol: route.protocol,
+        port: route.port,
+        node_port: route.node_port,
+        endpoints: route.endpoints,
+        affinity: route.affinity,
+    });
+    routes.collect()
+}
+
+fn routes_file(layout: &Layout) -> PathBuf {
+    layout.network().with_file_name("services.json")
 }
 
 /// The pods below `<run-dir>/pods` that have an allocation file.

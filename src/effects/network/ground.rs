@@ -85,8 +85,10 @@ pub(super) fn ensure(
     switches(bridge, prefix, &links, ipv6)?;
     if ipv6 {
         let (message, flags) = links::loopback_route(link.index);
-        let done = netlink.request(message, flags);
-        step("route `::1` to the bridge", bridge, done)?;
+        match netlink.request(message, flags) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            done => step("route `::1` to the bridge", bridge, done)?,
+        }
     }
     Ok(Ground {
         index: link.index,

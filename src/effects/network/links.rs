@@ -214,7 +214,8 @@ pub(super) fn default_route(index: u32, gateway: IpAddr) -> Request {
 }
 
 /// `::1` is also at home on the bridge: replies of pods to clients that came from `::1` arrive there, with that
-/// destination, and the kernel is strict about it.
+/// destination, and the kernel is strict about it. Refused with EEXIST if it is there: replacing it would be told as a
+/// change.
 pub(super) fn loopback_route(bridge: u32) -> Request {
     let mut route = RouteMessage::default();
     route.header.address_family = AddressFamily::Inet6;
@@ -229,7 +230,7 @@ pub(super) fn loopback_route(bridge: u32) -> Request {
     ];
     (
         RouteNetlinkMessage::NewRoute(route),
-        NLM_F_CREATE | NLM_F_REPLACE,
+        NLM_F_CREATE | NLM_F_EXCL,
     )
 }
 

@@ -4,7 +4,7 @@
 //! Locks, in the order they are taken: `gate` (shared by changes of single pods, held alone by what looks at all of
 //! them), `ground`, `services`, `pods`. The last is never held while the kernel is asked for something.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
@@ -19,7 +19,7 @@ use super::names::Reach;
 use super::ports::{self, Claims};
 use super::ranges::{self, Ranges, Wanted};
 use super::{Attached, NetworkSettings, Traffic, interface, services, snapshot, sysctl};
-use crate::spec::cluster::ClusterView;
+use crate::spec::cluster::{ClusterView, ServiceEntry};
 use crate::spec::{PodKey, PodSpec, PodUid};
 use crate::sys::netlink::Netlink;
 
@@ -44,8 +44,10 @@ pub(super) struct Inner {
 /// What is known of pods.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    /// Those on the bridge.
+    /// Those that have a number.
     pub(super) allocations: BTreeMap<PodUid, Allocation>,
+    /// Those of them that are on the bridge: all but the ones whose interface could not be made.
+    pub(super) attached: BTreeSet<PodUid>,
     /// Ports of all pods, also of those on the node's network.
     pub(super) claims: Claims,
 }
@@ -53,11 +55,11 @@ pub(super) struct Pods {
 /// What is known of services.
 #[derive(Debug, Default)]
 pub(super) struct Services {
-    /// They were told at least once.
-    pub(super) known: bool,
-    view: ClusterView,
+    /// `None` until this agent has been told.
+    view: Option<Vec<ServiceEntry>>,
     addresses: BTreeMap<PodKey, Vec<IpAddr>>,
-    routes: Vec<ServiceRoute>,
+    /// In force.
+    pub(super) routes: Vec<ServiceRoute>,
 }
 
 impl Network {
@@ -112,6 +114,7 @@ impl Network {
             let _first_error_counts = interface::remove(&allocation, &pin);
             let _first_error_counts = inner.unfilter(&pod.uid);
         })?;
+        lock(&inner.pods).attached.insert(pod.uid.clone());
         tracing::debug!(pod = %pod.key, ?linked, ?filtered, total = ?begin.elapsed(), "attached");
         Ok(Attached {
             ips: allocation.ips,
@@ -128,13 +131,19 @@ impl Network {
         let known = lock(&inner.pods).allocations.get(pod).cloned();
         let mut result = Ok(());
         if let Some(allocation) = known.or_else(|| Allocation::load(layout, pod)) {
-            result = interface::remove(&allocation, &layout.netns(pod));
-            result = result.and(inner.unfilter(pod));
+            // Each waits for the kernel to be done with all packets.
+            result = thread::scope(|scope| {
+                let filter = scope.spawn(|| inner.unfilter(pod));
+                let removed = interface::remove(&allocation, &layout.netns(pod));
+                let filtered = filter.join().expect("an update does not panic");
+                removed.and(filtered)
+            });
         }
         result = result.and(allocation::forget(layout, pod));
         // Last: until now nobody else may have what was the pod's.
         let mut pods = lock(&inner.pods);
         pods.allocations.remove(pod);
+        pods.attached.remove(pod);
         pods.claims.release(pod);
         result
     }
@@ -155,19 +164,13 @@ impl Network {
         let inner = &*self.inner;
         let ground = lock(&inner.ground);
         let mut services = lock(&inner.services);
-        let mut result = Ok(());
-        if services.view.services != view.services {
-            services.view.services.clone_from(&view.services);
+        if services.view.as_ref() != Some(&view.services) {
+            services.view = Some(view.services.clone());
             if let Some(ground) = &*ground {
-                result = inner.serve(&mut services, ground);
+                return inner.serve(&mut services, ground);
             }
         }
-        // After a start, whatever services there are: from here on the rules are ours.
-        services.known = true;
-        if ground.is_some() {
-            result = result.and(inner.firewall.settle().map_err(NetworkError::from));
-        }
-        result
+        Ok(())
     }
 
     /// The addresses services have, those with one.
@@ -266,13 +269,14 @@ impl Inner {
             None => self.choose(netlink)?.ranges,
         };
         let made = ground::ensure(bridge, prefix, &ranges, netlink)?;
-        let first = ground.replace(made.clone()).is_none();
-        if first {
-            self.firewall.expect(|set| self.base(set, &made));
-            ground::pins(&self.settings.layout.netns_dir())?;
+        ground::pins(&self.settings.layout.netns_dir())?;
+        if ground.replace(made.clone()).is_none() {
             let mut services = lock(&self.services);
-            if !services.view.services.is_empty() {
-                self.serve(&mut services, &made)?;
+            if services.view.as_ref().is_some_and(|list| !list.is_empty())
+                && let Err(error) = self.serve(&mut services, &made)
+            {
+                // No reason to keep a pod from its network; told again when services change.
+                tracing::debug!(%error, "not every service has what it asks for");
             }
         }
         Ok(made)
@@ -338,6 +342,7 @@ impl Inner {
             }
         };
         pods.claims.take(pod, host_ports);
+        pods.attached.remove(&pod.uid);
         pods.allocations.insert(pod.uid.clone(), allocation.clone());
         Ok(allocation)
     }
@@ -348,16 +353,18 @@ impl Inner {
         let former = Choice::load(layout).filter(|choice| choice.ranges == ground.ranges);
         let mut choice = former.unwrap_or_else(|| self.choice(ground.ranges.clone()));
         let before = choice.services.clone();
-        let assigned = services::assign(&services.view, &ground.ranges, &mut choice.services);
+        let view = services.view.as_deref().unwrap_or_default();
+        let assigned = services::assign(view, &ground.ranges, &mut choice.services);
         let saved = if choice.services == before {
             Ok(())
         } else {
             choice.save(layout)
         };
-        let routes = services::routes(&services.view, &assigned.addresses);
+        let routes = services::routes(view, &assigned.addresses);
         services.addresses = assigned.addresses;
         if routes != services.routes {
             services.routes.clone_from(&routes);
+            allocation::save_routes(layout, &routes)?;
             self.firewall.update(|set| {
                 self.base(set, ground);
                 set.services = routes;

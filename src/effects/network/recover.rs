@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::allocation::{self, Allocation};
 use super::error::NetworkError;
-use super::firewall::PodRules;
+use super::firewall::{FirewallError, PodRules};
 use super::ground::{Ground, read};
 use super::node::{Inner, Network, lock};
 use super::snapshot::{self, Link};
@@ -33,22 +33,21 @@ impl Network {
                 if let Some(allocation) = Allocation::load(layout, &pod.uid) {
                     rules.insert(pod.uid.clone(), allocation.rules(host_ports));
                     pods.allocations.insert(pod.uid.clone(), allocation);
+                    pods.attached.insert(pod.uid.clone());
                 }
             }
         }
         let bridge_is_there = inner.sweep();
         if rules.is_empty() {
             // Its rules would send connections to pods that are gone.
-            if bridge_is_there && let Err(error) = inner.firewall.remove() {
+            if bridge_is_there && let Err(error) = inner.remove_rules() {
                 tracing::debug!(%error, "could not remove the rules of a former agent");
             }
             return BTreeMap::new();
         }
-        if let Err(error) = inner.mend() {
+        if let Err(error) = inner.mend(Some(&rules)) {
             tracing::debug!(%error, "could not mend the network, left to the next pass");
         }
-        // The rules of the former agent stay in force until it is known which services there are (`set_cluster`).
-        inner.firewall.expect(|set| set.pods.clone_from(&rules));
         rules
             .into_iter()
             .map(|(pod, rules)| (pod, rules.ips))
@@ -64,12 +63,7 @@ impl Network {
         if lock(&inner.ground).is_none() && lock(&inner.pods).allocations.is_empty() {
             return Ok(());
         }
-        let mended = inner.mend();
-        if lock(&inner.services).known {
-            mended.and(inner.firewall.settle().map_err(NetworkError::from))
-        } else {
-            mended
-        }
+        inner.mend(None)
     }
 }
 
@@ -110,13 +104,35 @@ impl Inner {
         })
     }
 
-    /// Mends bridge and interfaces.
-    fn mend(&self) -> Result<(), NetworkError> {
+    /// Removes our tables, which a packet filter that was never told of them does not know.
+    fn remove_rules(&self) -> Result<(), FirewallError> {
+        self.firewall.update(|set| {
+            set.bridge.clone_from(&self.settings.bridge);
+            set.veth_prefix.clone_from(&self.prefix);
+        })?;
+        self.firewall.remove()
+    }
+
+    /// Mends bridge and interfaces; has these rules in force if some are given.
+    fn mend(&self, rules: Option<&BTreeMap<PodUid, PodRules>>) -> Result<(), NetworkError> {
         let mut netlink = read("the links", Netlink::open())?;
         let ground = self.rebuild(&mut lock(&self.ground), &mut netlink)?;
         let mut first = Ok(());
+        if let Some(rules) = rules {
+            let mut services = lock(&self.services);
+            services.routes = allocation::load_routes(&self.settings.layout);
+            let done = self.firewall.update(|set| {
+                self.base(set, &ground);
+                set.pods.clone_from(rules);
+                set.services.clone_from(&services.routes);
+            });
+            drop(services);
+            first = first.and(done.map_err(NetworkError::from));
+        }
         let links = read("the links", snapshot::all_links(&mut netlink))?;
-        let pods = lock(&self.pods).allocations.clone();
+        let mut pods = lock(&self.pods).allocations.clone();
+        // The others are attached anew by whoever asked for it.
+        pods.retain(|uid, _| lock(&self.pods).attached.contains(uid));
         for (uid, pod) in &pods {
             let link = links.get(&pod.veth);
             first = first.and(self.mend_pod(uid, pod, link, &ground, &mut netlink));

@@ -9,7 +9,7 @@ use super::addresses;
 use super::error::NetworkError;
 use super::firewall::ServiceRoute;
 use super::ranges::Ranges;
-use crate::spec::cluster::{ClusterView, ServiceEntry};
+use crate::spec::cluster::ServiceEntry;
 use crate::spec::service::{ServiceAddress, ServicePort};
 use crate::spec::{PodKey, Protocol};
 
@@ -28,13 +28,13 @@ pub(super) struct Assigned {
 /// Gives addresses: first to those that ask for certain ones, then to those that had one, then to new ones. `numbers`
 /// are the numbers given so far, by namespace and name.
 pub(super) fn assign(
-    view: &ClusterView,
+    view: &[ServiceEntry],
     ranges: &Ranges,
     numbers: &mut BTreeMap<String, u32>,
 ) -> Assigned {
     let mut assigned = Assigned::default();
     let mut owners: BTreeMap<IpAddr, PodKey> = BTreeMap::new();
-    for entry in &view.services {
+    for entry in view {
         let ServiceAddress::Given(wanted) = &entry.spec.address else {
             continue;
         };
@@ -62,7 +62,7 @@ pub(super) fn assign(
         own.any(|address| owners.contains_key(&address))
     };
     numbers.retain(|_, number| !given(*number));
-    for entry in &view.services {
+    for entry in view {
         if entry.spec.address != ServiceAddress::Any {
             continue;
         }
@@ -82,11 +82,11 @@ pub(super) fn assign(
 
 /// One route for each port of each service that has an address or a port on the node.
 pub(super) fn routes(
-    view: &ClusterView,
+    view: &[ServiceEntry],
     addresses: &BTreeMap<PodKey, Vec<IpAddr>>,
 ) -> Vec<ServiceRoute> {
     let mut routes = Vec::new();
-    for entry in &view.services {
+    for entry in view {
         let Some(addresses) = addresses.get(&entry.spec.key) else {
             continue;
         };
@@ -166,10 +166,9 @@ fn owner(address: &IpAddr, ranges: &Ranges, owners: &BTreeMap<IpAddr, PodKey>) -
 }
 
 /// Numbers of services that are gone are dropped once there are many.
-fn forget_some(view: &ClusterView, numbers: &mut BTreeMap<String, u32>) {
+fn forget_some(view: &[ServiceEntry], numbers: &mut BTreeMap<String, u32>) {
     if numbers.len() > REMEMBERED {
         let there: BTreeSet<String> = view
-            .services
             .iter()
             .map(|entry| entry.spec.key.to_string())
             .collect();

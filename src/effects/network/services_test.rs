@@ -42,13 +42,6 @@ fn service(name: &str, address: ServiceAddress) -> ServiceEntry {
     }
 }
 
-fn view(services: Vec<ServiceEntry>) -> ClusterView {
-    ClusterView {
-        pods: Vec::new(),
-        services,
-    }
-}
-
 fn ranges(service: &str) -> Ranges {
     Ranges {
         pods: vec!["10.77.0.0/20".parse().expect("a range")],
@@ -64,12 +57,12 @@ fn ip(text: &str) -> IpAddr {
 fn a_service_keeps_its_address_whoever_else_comes() {
     let ranges = ranges("10.77.16.0/20");
     let mut numbers = BTreeMap::new();
-    let one = view(vec![service("web", ServiceAddress::Any)]);
+    let one = vec![service("web", ServiceAddress::Any)];
     let first = assign(&one, &ranges, &mut numbers).addresses;
-    let two = view(vec![
+    let two = vec![
         service("api", ServiceAddress::Any),
         service("web", ServiceAddress::Any),
-    ]);
+    ];
     let both = assign(&two, &ranges, &mut numbers).addresses;
     assert_eq!(both[&key("web")], first[&key("web")]);
     assert_ne!(both[&key("web")], both[&key("api")]);
@@ -102,7 +95,7 @@ fn given_addresses_are_honoured_if_nobody_has_them() {
             service("c", ServiceAddress::Any),
             service("d", ServiceAddress::Any),
         ];
-        let assigned = assign(&view(services), &ranges, &mut BTreeMap::new());
+        let assigned = assign(&services, &ranges, &mut BTreeMap::new());
         let found = assigned.error.map(|error| error.to_string());
         assert_eq!(found.as_deref(), error);
         let all: Vec<&IpAddr> = assigned.addresses.values().flatten().collect();
@@ -114,11 +107,11 @@ fn given_addresses_are_honoured_if_nobody_has_them() {
 
 #[test]
 fn only_services_with_an_address_have_routes_one_for_each_port() {
-    let services = view(vec![
+    let services = vec![
         service("headless", ServiceAddress::Headless),
         service("other", ServiceAddress::External("example.com".to_owned())),
         service("web", ServiceAddress::Given(vec![ip("10.77.16.4")])),
-    ]);
+    ];
     let ranges = ranges("10.77.16.0/20");
     let addresses = assign(&services, &ranges, &mut BTreeMap::new()).addresses;
     let routes = routes(&services, &addresses);

@@ -41,8 +41,6 @@ struct State {
     /// Counts the times that what is in force was declared unknown.
     restores: u64,
     at_work: bool,
-    /// What is wanted was changed without an update.
-    expected: bool,
     no_bridge_family: bool,
 }
 
@@ -75,25 +73,9 @@ impl Firewall {
         let tables = tables?;
         state.wanted = wanted;
         let only_adds = state.only_adds(&tables);
-        state.expected = false;
         state.tables = tables;
         state.version += 1;
         self.wait(state, only_adds)
-    }
-
-    /// Changes what is wanted without doing anything about it: the next update does, or `settle`.
-    pub fn expect(&self, change: impl FnOnce(&mut Ruleset)) {
-        let mut state = self.lock();
-        change(&mut state.wanted);
-        state.expected = true;
-    }
-
-    /// Has in force what was only expected.
-    pub fn settle(&self) -> Result<(), FirewallError> {
-        if self.lock().expected {
-            self.update(|_| {})?;
-        }
-        Ok(())
     }
 
     /// Puts all of it in force again, whatever was there: somebody has changed or flushed our tables.

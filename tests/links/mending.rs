@@ -1,0 +1,176 @@
+//! What happens after kills and meddling: what is in use is mended, what is not is removed.
+
+use std::fs;
+
+use crate::node::{BRIDGE, all_talk, inside, ip, links, live, on_a_node, run, uid};
+
+#[test]
+fn the_next_agent_keeps_live_pods_and_removes_the_others() {
+    on_a_node(|node| {
+        let former = node.network();
+        let (one, two) = (node.pod("one"), node.pod("two"));
+        let stays = former.attach(&one).expect("attached");
+        former.attach(&two).expect("attached");
+        drop(former);
+
+        let network = node.network();
+        let found = network.recover(&live(&[&one]));
+        assert_eq!(
+            found.into_iter().collect::<Vec<_>>(),
+            [(one.uid.clone(), stays.ips.clone())]
+        );
+        let left = node.leftovers();
+        assert_eq!(
+            left.len(),
+            3,
+            "interface, pin and file of one pod: {left:?}"
+        );
+        let again = network.attach(&two).expect("attached");
+        assert_ne!(again.ips, stays.ips);
+        all_talk(&[&stays, &again]);
+    });
+}
+
+#[test]
+fn rules_of_a_former_agent_go_if_no_pod_is_left_and_come_back_if_some_are() {
+    on_a_node(|node| {
+        let tables = || run("nft", "list tables");
+        let pod = node.pod_with_port("one", 8080);
+        node.network().attach(&pod).expect("attached");
+        assert!(tables().contains(&format!("inet {BRIDGE}")), "{}", tables());
+        run("nft", "flush ruleset");
+        node.network().recover(&live(&[&pod]));
+        let rules = run("nft", "list ruleset");
+        assert!(rules.contains("8080"), "{rules}");
+        let network = node.network();
+        network.recover(&[]);
+        assert!(!tables().contains(BRIDGE), "{}", tables());
+        network.attach(&pod).expect("attached");
+        assert!(tables().contains(BRIDGE), "{}", tables());
+    });
+}
+
+#[test]
+fn the_next_agent_removes_whatever_a_kill_left_half_done() {
+    on_a_node(|node| {
+        let former = node.network();
+        let pods = ["pin", "veth", "file", "file-without-mount"].map(|name| node.pod(name));
+        let mut names = Vec::new();
+        for pod in &pods {
+            let before = links();
+            former.attach(pod).expect("attached");
+            let new = links().into_iter().find(|name| !before.contains(name));
+            names.push(new.expect("an interface"));
+        }
+        // A pin without interface, an interface without pin, an allocation without either, the file of a pin only.
+        let file = |name| node.settings.layout.pod_run(&uid(name)).network();
+        ip(&format!("link del {}", names[0]));
+        fs::remove_file(file("pin")).expect("removed");
+        coracle::sys::netns::unpin(&node.pin(&pods[1])).expect("unpinned");
+        fs::remove_file(file("veth")).expect("removed");
+        ip(&format!("link del {}", names[2]));
+        coracle::sys::netns::unpin(&node.pin(&pods[2])).expect("unpinned");
+        coracle::sys::netns::unpin(&node.pin(&pods[3])).expect("unpinned");
+        fs::write(node.pin(&pods[3]), "").expect("a file");
+        assert_eq!(node.leftovers().len(), 6, "{:?}", node.leftovers());
+        drop(former);
+
+        let network = node.network();
+        assert!(network.recover(&[]).is_empty());
+        assert_eq!(node.leftovers(), [""; 0]);
+        for pod in &pods {
+            network.attach(pod).expect("attached");
+        }
+    });
+}
+
+#[test]
+fn a_pod_is_attached_whatever_is_left_of_it() {
+    on_a_node(|node| {
+        let pod = node.pod("one");
+        node.network().attach(&pod).expect("attached");
+        // An agent that recovered nothing finds interface, pin and file there.
+        let again = node.network().attach(&pod).expect("attached");
+        all_talk(&[&again]);
+    });
+}
+
+#[test]
+fn a_pod_that_could_not_be_attached_is_nobody_elses_trouble() {
+    on_a_node(|node| {
+        let network = node.network();
+        let pod = node.pod("one");
+        let in_the_way = node.pin(&pod).join("file");
+        fs::create_dir_all(&in_the_way).expect("a folder");
+        network.attach(&pod).expect_err("no place for the pin");
+        network.reconcile().expect("nothing to mend");
+        assert_eq!(network.traffic().len(), 0);
+        fs::remove_dir_all(node.pin(&pod)).expect("removed");
+        let attached = network.attach(&pod).expect("attached");
+        all_talk(&[&attached]);
+    });
+}
+
+#[test]
+fn a_bridge_deleted_by_hand_comes_back_with_everything_on_it() {
+    on_a_node(|node| {
+        let network = node.network();
+        let one = network.attach(&node.pod("one")).expect("attached");
+        let two = network.attach(&node.pod("two")).expect("attached");
+        ip(&format!("link del {BRIDGE}"));
+        network.reconcile().expect("mended");
+        all_talk(&[&one, &two]);
+        ip(&format!("link del {BRIDGE}"));
+        let three = network.attach(&node.pod("three")).expect("attached");
+        network.reconcile().expect("mended");
+        all_talk(&[&one, &three]);
+    });
+}
+
+#[test]
+fn whatever_is_changed_by_hand_is_put_right_and_one_pod_does_not_stop_the_others() {
+    on_a_node(|node| {
+        let network = node.network();
+        let pods = ["gone", "one", "two"].map(|name| node.pod(name));
+        let attached = pods
+            .each_ref()
+            .map(|pod| network.attach(pod).expect("attached"));
+        let names: Vec<String> = links()
+            .into_iter()
+            .filter(|n| n.starts_with("vc"))
+            .collect();
+        ip(&format!("addr flush dev {BRIDGE}"));
+        ip(&format!("addr add 10.9.9.9/24 dev {BRIDGE}"));
+        ip(&format!("link set {BRIDGE} down"));
+        ip("link set eth0 mtu 1300");
+        ip("link set wire mtu 1300");
+        ip(&format!("link set {} nomaster", names[1]));
+        ip(&format!("link del {}", names[2]));
+        network.reconcile().expect("mended");
+        all_talk(&attached.each_ref());
+        let seen = inside(&attached[1], || ip("link show eth0")) + &ip("addr");
+        assert_eq!(seen.matches("mtu 1300").count(), 7, "{seen}");
+        assert!(!seen.contains("10.9.9.9"), "{seen}");
+
+        // Interface and pin of one are gone for good; the others are mended all the same.
+        ip(&format!("link del {}", names[0]));
+        coracle::sys::netns::unpin(&node.pin(&pods[0])).expect("unpinned");
+        ip(&format!("link set {} down", names[1]));
+        let error = network.reconcile().expect_err("one cannot be mended");
+        assert!(error.to_string().contains("default/gone"), "{error}");
+        all_talk(&[&attached[1], &attached[2]]);
+    });
+}
+
+#[test]
+fn without_pods_nothing_is_made_and_nothing_is_asked() {
+    on_a_node(|node| {
+        let network = node.network();
+        assert!(network.recover(&[]).is_empty());
+        network.reconcile().expect("nothing to do");
+        network.detach(&uid("never-there")).expect("nothing to do");
+        assert!(network.traffic().is_empty() && network.own_addresses().is_empty());
+        assert_eq!(links(), ["lo", "wire", "eth0"]);
+        assert!(!node.settings.layout.network().exists());
+    });
+}

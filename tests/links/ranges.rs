@@ -1,0 +1,132 @@
+//! Which ranges are used on a real node, and what is said if none can be.
+
+use std::fs;
+
+use crate::node::{BRIDGE, all_talk, ip, live, nets, on_a_node};
+
+#[test]
+fn a_range_in_use_is_avoided_and_the_choice_is_kept() {
+    on_a_node(|node| {
+        ip("route add 10.77.0.0/16 via 192.0.2.1");
+        let pod = node.pod("one");
+        let network = node.network();
+        let attached = network.attach(&pod).expect("attached");
+        assert!(
+            nets(&["10.201.64.0/20"])[0].contains(&attached.ips[0]),
+            "{attached:?}"
+        );
+        // The way is free now, but the pod has its address.
+        ip("route del 10.77.0.0/16");
+        let next = node.network();
+        next.recover(&live(&[&pod]));
+        let gateway = next.name_servers().expect("the bridge is there")[0];
+        assert_eq!(gateway.to_string(), "10.201.64.1");
+    });
+}
+
+#[test]
+fn a_given_range_in_use_is_refused_with_the_route() {
+    on_a_node(|node| {
+        ip("route add 10.0.0.0/8 dev eth0");
+        let network = node.network_with(&["10.5.0.0/16"]);
+        let error = network.attach(&node.pod("one")).expect_err("in use");
+        assert_eq!(
+            error.to_string(),
+            "pod CIDR 10.5.0.0/16 collides with route 10.0.0.0/8 dev eth0; choose another with `--pod-cidr` or `podCIDR`"
+        );
+        let error = node.network_with(&["192.0.2.0/28"]).name_servers();
+        assert_eq!(
+            error.expect_err("in use").to_string(),
+            "pod CIDR 192.0.2.0/28 collides with route 192.0.2.0/24 dev eth0; choose another with `--pod-cidr` or `podCIDR`"
+        );
+    });
+}
+
+#[test]
+fn a_new_setting_counts_once_no_pod_is_attached() {
+    on_a_node(|node| {
+        let pod = node.pod("one");
+        let former = node.network_with(&["10.5.0.0/24", "fd05::/64"]);
+        let before = former.attach(&pod).expect("attached");
+        let next = node.network_with(&["10.6.0.0/24", "fd06::/64"]);
+        assert_eq!(next.recover(&live(&[&pod]))[&pod.uid], before.ips);
+        let last = node.network_with(&["10.6.0.0/24", "fd06::/64"]);
+        last.recover(&[]);
+        let after = last.attach(&pod).expect("attached");
+        assert!(
+            nets(&["10.6.0.0/24"])[0].contains(&after.ips[0]),
+            "{after:?}"
+        );
+        assert!(nets(&["fd06::/64"])[0].contains(&after.ips[1]), "{after:?}");
+        all_talk(&[&after]);
+        let seen = ip(&format!("addr show dev {BRIDGE}"));
+        assert!(!seen.contains("10.5.0.1"), "{seen}");
+    });
+}
+
+#[test]
+fn one_family_alone_works() {
+    on_a_node(|node| {
+        let six = node.network_with(&["fd05::/64"]);
+        let pods = ["one", "two"].map(|name| node.pod(name));
+        let attached = pods
+            .each_ref()
+            .map(|pod| six.attach(pod).expect("attached"));
+        assert!(
+            attached
+                .iter()
+                .all(|pod| pod.ips.len() == 1 && pod.ips[0].is_ipv6())
+        );
+        all_talk(&attached.each_ref());
+        pods.iter()
+            .for_each(|pod| six.detach(&pod.uid).expect("detached"));
+
+        fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1").expect("switched off");
+        let four = node.network();
+        let attached = pods
+            .each_ref()
+            .map(|pod| four.attach(pod).expect("attached"));
+        assert!(
+            attached
+                .iter()
+                .all(|pod| pod.ips.len() == 1 && pod.ips[0].is_ipv4())
+        );
+        all_talk(&attached.each_ref());
+    });
+}
+
+#[test]
+fn a_full_range_says_so() {
+    on_a_node(|node| {
+        let network = node.network_with(&["10.5.0.0/30"]);
+        network.attach(&node.pod("one")).expect("attached");
+        let error = network.attach(&node.pod("two")).expect_err("full");
+        assert_eq!(error.to_string(), "all addresses of 10.5.0.0/30 are in use");
+    });
+}
+
+#[test]
+fn another_interface_with_the_bridges_name_is_left_alone() {
+    on_a_node(|node| {
+        ip(&format!("link add {BRIDGE} type veth peer name other"));
+        let error = node.network().attach(&node.pod("one")).expect_err("taken");
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "interface `{BRIDGE}` is no bridge but of kind `veth`; choose another name with `--bridge`"
+            )
+        );
+    });
+}
+
+#[test]
+fn interfaces_that_listen_to_router_advertisements_go_on_doing_so() {
+    on_a_node(|node| {
+        let path = "/proc/sys/net/ipv6/conf/eth0/accept_ra";
+        fs::write(path, "1").expect("set");
+        node.network().attach(&node.pod("one")).expect("attached");
+        assert_eq!(fs::read_to_string(path).expect("read").trim(), "2");
+        let forwarding = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
+        assert_eq!(forwarding.expect("read").trim(), "1");
+    });
+}
