@@ -61,7 +61,8 @@ enum Work {
 
 impl Firewall {
     /// Changes what is wanted and returns when the kernel has it. Several callers at once share one transaction.
-    /// If it fails, what is wanted stays changed and the next call tries again; only a change with names that do not fit
+    /// If the kernel does not take a difference, it gets all of it; if that fails too, what is wanted stays changed and the
+    /// next call tries again. Only a change with names that do not fit
     /// into rules is not made at all.
     pub fn update(&self, change: impl FnOnce(&mut Ruleset)) -> Result<(), FirewallError> {
         let mut state = self.lock();
@@ -222,6 +223,11 @@ impl State {
     fn finish(&mut self, step: Step, outcome: Result<(), FirewallError>) {
         if let Err(error) = outcome {
             self.in_force = None;
+            let was_whole = matches!(step.work, Work::Whole);
+            if !was_whole && matches!(error, FirewallError::Refused(_)) {
+                // Somebody has changed or flushed the tables under us: next, all of it.
+                return;
+            }
             if error.is_without_bridge() && !self.no_bridge_family {
                 self.no_bridge_family = true;
                 // The names were fine a moment ago.
