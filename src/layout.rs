@@ -52,6 +52,11 @@ impl Layout {
         self.run_dir.join("network.json")
     }
 
+    /// The routes of services as they are in force.
+    pub fn routes(&self) -> PathBuf {
+        self.run_dir.join("routes.json")
+    }
+
     /// The content-addressed image store: `<root>/images`.
     pub fn image_store(&self) -> PathBuf {
         self.root.join("images")

@@ -7,6 +7,7 @@ pub mod clock;
 pub mod clock_sync;
 pub mod fdpass;
 pub mod file;
+pub mod link_check;
 pub mod loopback;
 pub mod mount;
 pub mod netlink;

@@ -15,7 +15,7 @@ use coracle::spec::{PodUid, Protocol};
 use nix::sched::{CloneFlags, setns};
 
 /// An answer that takes longer is none.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 

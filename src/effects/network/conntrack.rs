@@ -8,6 +8,7 @@ use crate::sys::nfnetlink::{NESTED, Socket, attribute, put};
 
 const SUBSYSTEM: u8 = 1;
 const GET: u8 = 1;
+const BOTH_FAMILIES: u8 = 0;
 const DELETE: u8 = 2;
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
@@ -36,18 +37,15 @@ pub struct Connection {
 pub fn forget(is_stale: impl Fn(&Connection) -> bool) -> io::Result<usize> {
     let mut socket = Socket::new()?;
     let mut stale = Vec::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        let family = u8::try_from(family).unwrap_or_default();
-        let result = socket.dump(SUBSYSTEM, GET, family, |message| {
-            let found = connection(message.family, &message.attributes);
-            if stale.len() < MAX {
-                stale.extend(found.filter(|found| is_stale(found)));
-            }
-        });
-        match result {
-            Err(error) if is_unable(&error) => return Ok(0),
-            result => result?,
+    let result = socket.dump(SUBSYSTEM, GET, BOTH_FAMILIES, |message| {
+        let found = connection(message.family, &message.attributes);
+        if stale.len() < MAX {
+            stale.extend(found.filter(|found| is_stale(found)));
         }
+    });
+    match result {
+        Err(error) if is_unable(&error) => return Ok(0),
+        result => result?,
     }
     let mut count = 0;
     for found in &stale {
@@ -113,4 +111,18 @@ fn tuple(bytes: &[u8], side: Side) -> Option<(u8, IpAddr, u16)> {
         ip,
         port.map_or(0, |port| u16::from_be_bytes(*port)),
     ))
+}
+
+#[cfg(test)]
+impl Connection {
+    pub(super) fn for_test(protocol: u8, to: IpAddr, port: u16, answers_from: IpAddr) -> Self {
+        Self {
+            protocol,
+            to,
+            port,
+            answers_from,
+            family: 0,
+            name: Vec::new(),
+        }
+    }
 }

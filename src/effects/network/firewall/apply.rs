@@ -5,16 +5,13 @@
 //! rest. The kernel takes additions at once, but lets the program wait (15 to 20 ms) after removals; so starting pods
 //! never wait for pods that go.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::nft::{self, OwnRuns};
-use super::stale::{Doors, Stale};
+use super::stale::{Doors, Forgetful, Stale};
 use super::tables::{Family, Tables};
 use super::text::{self, Difference};
 use super::{FirewallError, Ruleset, features};
-use crate::effects::network::conntrack;
 
 /// The rules in force.
 #[derive(Debug, Default)]
@@ -22,13 +19,14 @@ pub struct Firewall {
     state: Mutex<State>,
     changed: Condvar,
     own: OwnRuns,
+    forgetful: Forgetful,
 }
 
 /// What is wanted and what is there. Versions count changes of what is wanted.
 #[derive(Debug, Default)]
 struct State {
     wanted: Ruleset,
-    tables: Tables,
+    tables: Arc<Tables>,
     version: u64,
     /// Everything up to this version is in force except removals.
     added: u64,
@@ -36,7 +34,7 @@ struct State {
     done: u64,
     failed: Option<(u64, FirewallError)>,
     /// `None`: unknown.
-    in_force: Option<Tables>,
+    in_force: Option<Arc<Tables>>,
     doors: Doors,
     /// Counts the times that what is in force was declared unknown.
     restores: u64,
@@ -48,7 +46,7 @@ struct State {
 struct Step {
     version: u64,
     restores: u64,
-    wanted: Tables,
+    wanted: Arc<Tables>,
     work: Work,
     doors: Doors,
     stale: Stale,
@@ -56,14 +54,15 @@ struct Step {
 
 enum Work {
     Whole,
-    Additions(Box<Difference>),
+    Additions(Difference),
     Rest(String),
     Nothing,
 }
 
 impl Firewall {
     /// Changes what is wanted and returns when the kernel has it. Several callers at once share one transaction.
-    /// If it fails, what is wanted stays changed and the next call tries again; only a change with names that do not fit
+    /// If the kernel does not take a difference, it gets all of it; if that fails too, what is wanted stays changed and the
+    /// next call tries again. Only a change with names that do not fit
     /// into rules is not made at all.
     pub fn update(&self, change: impl FnOnce(&mut Ruleset)) -> Result<(), FirewallError> {
         let mut state = self.lock();
@@ -73,7 +72,7 @@ impl Firewall {
         let tables = tables?;
         state.wanted = wanted;
         let only_adds = state.only_adds(&tables);
-        state.tables = tables;
+        state.tables = Arc::new(tables);
         state.version += 1;
         self.wait(state, only_adds)
     }
@@ -81,7 +80,7 @@ impl Firewall {
     /// Puts all of it in force again, whatever was there: somebody has changed or flushed our tables.
     pub fn restore(&self) -> Result<(), FirewallError> {
         let mut state = self.lock();
-        state.tables = Tables::new(&state.wanted, !state.no_bridge_family)?;
+        state.tables = Arc::new(Tables::new(&state.wanted, !state.no_bridge_family)?);
         state.forget();
         state.version += 1;
         self.wait(state, false)
@@ -163,9 +162,7 @@ impl Firewall {
             Work::Rest(text) => nft::run(text, &self.own)?,
             Work::Nothing => {}
         }
-        if !step.stale.is_empty() {
-            forget(&step.stale);
-        }
+        self.forgetful.forget(std::mem::take(&mut step.stale));
         Ok(())
     }
 
@@ -195,14 +192,13 @@ impl Firewall {
 impl State {
     /// Whether getting to `tables` takes nothing but additions, also from what is in force.
     fn only_adds(&self, tables: &Tables) -> bool {
-        let is_free = |old: &Tables| old.frame == tables.frame && !has_other_values(old, tables);
-        let removes_nothing =
-            text::difference(&self.tables, tables).is_some_and(|d| d.rest.is_empty());
-        removes_nothing && self.in_force.as_ref().is_some_and(is_free)
+        let is_free =
+            |old: &Arc<Tables>| text::is_alike(old, tables) && !text::changes_values(old, tables);
+        text::keeps_all(&self.tables, tables) && self.in_force.as_ref().is_some_and(is_free)
     }
 
     fn next_step(&self) -> Step {
-        let wanted = self.tables.clone();
+        let wanted = Arc::clone(&self.tables);
         let doors = Doors::new(&self.wanted);
         let difference = self
             .in_force
@@ -210,7 +206,7 @@ impl State {
             .map(|old| text::difference(old, &wanted));
         let work = match difference {
             None | Some(None) => Work::Whole,
-            Some(Some(d)) if !d.additions.is_empty() => Work::Additions(Box::new(d)),
+            Some(Some(d)) if !d.additions.is_empty() => Work::Additions(d),
             Some(Some(d)) if !d.rest.is_empty() => Work::Rest(d.rest),
             Some(Some(_)) => Work::Nothing,
         };
@@ -227,11 +223,16 @@ impl State {
     fn finish(&mut self, step: Step, outcome: Result<(), FirewallError>) {
         if let Err(error) = outcome {
             self.in_force = None;
+            let was_whole = matches!(step.work, Work::Whole);
+            if !was_whole && matches!(error, FirewallError::Refused(_)) {
+                // Somebody has changed or flushed the tables under us: next, all of it.
+                return;
+            }
             if error.is_without_bridge() && !self.no_bridge_family {
                 self.no_bridge_family = true;
                 // The names were fine a moment ago.
                 if let Ok(tables) = Tables::new(&self.wanted, false) {
-                    self.tables = tables;
+                    self.tables = Arc::new(tables);
                     return;
                 }
             }
@@ -239,12 +240,13 @@ impl State {
             return;
         }
         let is_known = self.restores == step.restores;
-        let (in_force, complete) = match step.work {
-            Work::Additions(difference) => {
-                let complete = difference.rest.is_empty();
-                (difference.between, complete)
+        let (in_force, complete) = match (step.work, &self.in_force) {
+            (Work::Additions(d), Some(old)) if !d.rest.is_empty() => {
+                (Arc::new(text::with_additions(old, &step.wanted)), false)
             }
-            Work::Whole | Work::Rest(_) | Work::Nothing => (step.wanted, true),
+            (Work::Additions(_) | Work::Whole | Work::Rest(_) | Work::Nothing, _) => {
+                (step.wanted, true)
+            }
         };
         self.in_force = is_known.then_some(in_force);
         self.added = step.version;
@@ -257,32 +259,5 @@ impl State {
     fn forget(&mut self) {
         self.in_force = None;
         self.restores += 1;
-    }
-}
-
-/// Whether a key that stays has another value.
-fn has_other_values(old: &Tables, new: &Tables) -> bool {
-    old.sets.iter().any(|(name, elements)| {
-        elements.iter().any(|(key, value)| {
-            let now = new.sets.get(name).and_then(|set| set.get(key));
-            now.is_some_and(|now| now != value)
-        })
-    })
-}
-
-/// A kernel that remembers a connection too long costs a client some time; it is no reason to fail.
-fn forget(stale: &Stale) {
-    let local: BTreeSet<IpAddr> = nix::ifaddrs::getifaddrs()
-        .into_iter()
-        .flatten()
-        .filter_map(|interface| interface.address)
-        .filter_map(|address| {
-            let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
-        })
-        .collect();
-    match conntrack::forget(|connection| stale.contains(connection, &local)) {
-        Ok(count) => tracing::debug!(count, "forgot connections that went elsewhere"),
-        Err(error) => tracing::debug!(%error, "could not forget connections"),
     }
 }

@@ -99,7 +99,6 @@ fn start(
     let child = Command::new(program)
         .args(args)
         .env_clear()
-        .current_dir("/")
         .stdin(input.map_err(broken("prepare input for"))?)
         .stdout(output)
         .stderr(Stdio::piped())

@@ -3,9 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use super::Ruleset;
-use crate::effects::network::conntrack::Connection;
+use crate::effects::network::conntrack::{self, Connection};
 use crate::spec::Protocol;
 
 /// Where clients come in: transport, address (`None`: every address of the node), port.
@@ -57,6 +59,7 @@ impl Doors {
         Stale {
             doors: doors.collect(),
             gone: gone.copied().collect(),
+            came: new.pods.difference(&self.pods).copied().collect(),
         }
     }
 }
@@ -69,10 +72,13 @@ pub(super) struct Stale {
     /// Addresses of pods that are no more. Also TCP: the next packet of a client then finds a new pod or nobody, and
     /// is told so at once instead of being sent to an address that never answers.
     gone: BTreeSet<IpAddr>,
+    /// Addresses that have a pod again.
+    came: BTreeSet<IpAddr>,
 }
 
 impl Stale {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether there is nothing to forget.
+    fn is_empty(&self) -> bool {
         self.doors.is_empty() && self.gone.is_empty()
     }
 
@@ -100,3 +106,180 @@ impl Stale {
 }
 
 const UDP: u8 = 17;
+
+/// Forgets on a thread of its own: the kernel goes through all it remembers, which takes it 10 ms on a large machine even
+/// if that is nothing. One thread at a time; what comes meanwhile is done in one go.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Forgetful(Arc<Mutex<Pending>>);
+
+#[derive(Debug, Default)]
+struct Pending {
+    stale: Stale,
+    at_work: bool,
+}
+
+impl Forgetful {
+    /// The rules that connections are to follow must be in force. The thread is in the caller's network namespace.
+    pub(super) fn forget(&self, stale: Stale) {
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.stale.doors.extend(stale.doors);
+        pending.stale.gone.extend(stale.gone);
+        pending.stale.gone.retain(|ip| !stale.came.contains(ip));
+        if pending.at_work || pending.stale.is_empty() {
+            return;
+        }
+        let forgetful = self.clone();
+        let name = "conntrack".to_owned();
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || forgetful.work());
+        // Without a thread now, what is pending goes with the next change.
+        pending.at_work = thread.is_ok();
+    }
+
+    fn work(&self) {
+        while let Some(stale) = self.next() {
+            let local = own_addresses();
+            // A kernel that remembers a connection too long costs a client some time; it is no reason to fail.
+            match conntrack::forget(|connection| stale.contains(connection, &local)) {
+                Ok(count) => tracing::debug!(count, "forgot connections that went elsewhere"),
+                Err(error) => tracing::debug!(%error, "could not forget connections"),
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Stale> {
+        let mut pending = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let stale = std::mem::take(&mut pending.stale);
+        pending.at_work = !stale.is_empty();
+        pending.at_work.then_some(stale)
+    }
+}
+
+fn own_addresses() -> BTreeSet<IpAddr> {
+    nix::ifaddrs::getifaddrs()
+        .into_iter()
+        .flatten()
+        .filter_map(|interface| interface.address)
+        .filter_map(|address| {
+            let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effects::network::firewall::{HostPort, PodRules};
+    use crate::spec::PodUid;
+
+    fn rules(pods: &[(u8, &[HostPort])]) -> Ruleset {
+        let pods = pods.iter().map(|(number, ports)| {
+            let rules = PodRules {
+                veth: format!("v{number}"),
+                mac: [0; 6],
+                ips: vec![IpAddr::from([10, 0, 0, *number])],
+                host_ports: ports.to_vec(),
+            };
+            (PodUid::from(format!("{number}").as_str()), rules)
+        });
+        Ruleset {
+            pods: pods.collect(),
+            ..Ruleset::default()
+        }
+    }
+
+    fn between(old: &[(u8, &[HostPort])], new: &[(u8, &[HostPort])]) -> Stale {
+        Doors::new(&rules(old)).stale(&Doors::new(&rules(new)))
+    }
+
+    fn connection(protocol: u8, to: &str, port: u16, answers_from: &str) -> Connection {
+        Connection::for_test(
+            protocol,
+            to.parse().unwrap(),
+            port,
+            answers_from.parse().unwrap(),
+        )
+    }
+
+    #[test]
+    fn only_connections_that_would_go_elsewhere_now_are_stale() {
+        let port = [HostPort {
+            protocol: Protocol::Udp,
+            host_ip: None,
+            port: 53,
+            to: 53,
+        }];
+        let local = BTreeSet::from([IpAddr::from([192, 0, 2, 1])]);
+        let opened = between(&[(2, &[])], &[(2, &port)]);
+        let closed = between(&[(2, &port), (3, &[])], &[(3, &[])]);
+        let silent = between(&[(2, &[])], &[]);
+        let cases: &[(&str, &Stale, Connection, bool)] = &[
+            (
+                "to the node itself",
+                &opened,
+                connection(17, "192.0.2.1", 53, "192.0.2.1"),
+                true,
+            ),
+            (
+                "to the node's loopback",
+                &opened,
+                connection(17, "127.0.0.1", 53, "127.0.0.1"),
+                true,
+            ),
+            (
+                "to the pod already",
+                &opened,
+                connection(17, "192.0.2.1", 53, "10.0.0.2"),
+                false,
+            ),
+            (
+                "to another port",
+                &opened,
+                connection(17, "192.0.2.1", 54, "192.0.2.1"),
+                false,
+            ),
+            (
+                "passing by",
+                &opened,
+                connection(17, "9.9.9.9", 53, "9.9.9.9"),
+                false,
+            ),
+            (
+                "TCP",
+                &opened,
+                connection(6, "192.0.2.1", 53, "192.0.2.1"),
+                false,
+            ),
+            (
+                "to a pod that went",
+                &closed,
+                connection(17, "192.0.2.1", 53, "10.0.0.2"),
+                true,
+            ),
+            (
+                "TCP to a pod that went",
+                &closed,
+                connection(6, "192.0.2.1", 80, "10.0.0.2"),
+                true,
+            ),
+            (
+                "not by a port of the node",
+                &closed,
+                connection(6, "10.0.0.2", 80, "10.0.0.2"),
+                false,
+            ),
+            (
+                "to a pod without ports",
+                &silent,
+                connection(6, "192.0.2.1", 80, "10.0.0.2"),
+                false,
+            ),
+        ];
+        for (what, stale, connection, expected) in cases {
+            assert_eq!(stale.contains(connection, &local), *expected, "{what}");
+        }
+        assert!(silent.is_empty() && !closed.is_empty());
+    }
+}

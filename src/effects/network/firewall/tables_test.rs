@@ -142,7 +142,8 @@ add element bridge coracle0 target6 { \"vcab2\" . 0a:58:0a:4d:00:02 . 0xfd770000
 "
     );
     assert_eq!(comes.rest, "");
-    assert_eq!(comes.between, new);
+    assert_eq!(text::with_additions(&old, &new), new);
+    assert!(text::keeps_all(&old, &new) && !text::keeps_all(&new, &old));
     let goes = text::difference(&new, &old).unwrap();
     assert_eq!(goes.additions, "");
     assert_eq!(

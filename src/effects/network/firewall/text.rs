@@ -78,21 +78,15 @@ pub(super) struct Difference {
     pub(super) additions: String,
     /// Everything else. The kernel waits for all packets in flight before it lets go of what was removed.
     pub(super) rest: String,
-    /// What is there after the additions.
-    pub(super) between: Tables,
 }
 
 /// `None`: they differ in what never changes in place, and have to be replaced as a whole.
 pub(super) fn difference(old: &Tables, new: &Tables) -> Option<Difference> {
-    if (&old.bridge, &old.frame, old.bridge_family) != (&new.bridge, &new.frame, new.bridge_family)
-    {
+    if !is_alike(old, new) {
         return None;
     }
     let name = &new.bridge;
-    let mut found = Difference {
-        between: old.clone(),
-        ..Difference::default()
-    };
+    let mut found = Difference::default();
     for (chain, content) in new
         .chains
         .iter()
@@ -103,7 +97,6 @@ pub(super) fn difference(old: &Tables, new: &Tables) -> Option<Difference> {
             found.additions,
             "add chain inet {name} {chain} {{ comment \"{comment}\"; }}\nadd rule inet {name} {chain} {rule}"
         );
-        found.between.chains.insert(chain.clone(), content.clone());
     }
     for kind in kinds(new.bridge_family) {
         let place = format!("{} {name} {}", kind.family.word(), kind.name);
@@ -111,13 +104,6 @@ pub(super) fn difference(old: &Tables, new: &Tables) -> Option<Difference> {
         statements(&mut found.additions, "add", &place, &changes.added);
         statements(&mut found.rest, "delete", &place, &changes.removed);
         statements(&mut found.rest, "add", &place, &changes.again);
-        let between = found.between.sets.entry(kind.name).or_default();
-        between.extend(
-            changes
-                .added
-                .iter()
-                .map(|(k, v)| ((*k).clone(), (*v).clone())),
-        );
     }
     for chain in old
         .chains
@@ -127,6 +113,52 @@ pub(super) fn difference(old: &Tables, new: &Tables) -> Option<Difference> {
         let _ = writeln!(found.rest, "delete chain inet {name} {chain}");
     }
     Some(found)
+}
+
+/// What is there after the additions.
+pub(super) fn with_additions(old: &Tables, new: &Tables) -> Tables {
+    let mut tables = old.clone();
+    for (name, elements) in &new.sets {
+        let there = tables.sets.entry(name).or_default();
+        for (key, value) in elements {
+            there.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+    }
+    for (name, chain) in &new.chains {
+        tables
+            .chains
+            .entry(name.clone())
+            .or_insert_with(|| chain.clone());
+    }
+    tables
+}
+
+/// Whether one can become the other without being replaced as a whole.
+pub(super) fn is_alike(old: &Tables, new: &Tables) -> bool {
+    old.bridge == new.bridge && old.frame == new.frame && old.bridge_family == new.bridge_family
+}
+
+/// Whether nothing that is in `old` is gone or other in `new`.
+pub(super) fn keeps_all(old: &Tables, new: &Tables) -> bool {
+    let chains = old.chains.keys().all(|name| new.chains.contains_key(name));
+    let keeps = |(name, elements): (&&str, &Elements)| {
+        let now = &new.sets[name];
+        elements
+            .iter()
+            .all(|(key, value)| now.get(key) == Some(value))
+    };
+    is_alike(old, new) && chains && old.sets.iter().all(keeps)
+}
+
+/// Whether a key that stays has another value.
+pub(super) fn changes_values(old: &Tables, new: &Tables) -> bool {
+    let changes = |(name, elements): (&&str, &Elements)| {
+        let now = &new.sets[name];
+        elements
+            .iter()
+            .any(|(key, value)| now.get(key).is_some_and(|now| now != value))
+    };
+    old.sets.iter().any(changes)
 }
 
 type Picked<'t> = BTreeMap<&'t String, &'t Option<String>>;

@@ -1,5 +1,7 @@
 //! Can this machine run pods? `coracle doctor`: each check says what was found and, if that is not enough, how to mend it.
 
+mod network;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -69,8 +71,9 @@ pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
         inotify(),
         swap(),
         clock(),
-        leftovers(&args.run_dir),
     ]);
+    findings.extend(network::findings());
+    findings.push(leftovers(&args.run_dir));
     let text = match args.output.output {
         Some(_) => {
             let json = serde_json::to_string_pretty(&findings);

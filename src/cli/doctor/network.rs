@@ -1,0 +1,248 @@
+//! Can pods have a network of their own? What is missing here only costs them that: pods with `hostNetwork: true` run
+//! all the same.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use nix::unistd::{AccessFlags, access};
+
+use super::{Finding, Level, level, read};
+use crate::effects::network::firewall::{self, HostPort};
+use crate::effects::network::listeners;
+use crate::spec::Protocol;
+use crate::sys::link_check;
+
+const WITHOUT: &str = "only pods with `hostNetwork: true` will run";
+
+pub(super) fn findings() -> Vec<Finding> {
+    let mut found = vec![program()];
+    found.extend(kernel());
+    found.extend([ipv6(), forwarding()]);
+    found.extend(other_firewalls());
+    found.extend(bridge_calls());
+    found.extend(name_server());
+    found
+}
+
+fn program() -> Finding {
+    match firewall::find_program() {
+        Some(path) => Finding::new(Level::Ok, "nft", path.display().to_string()),
+        None => Finding::new(Level::Warn, "nft", format!("missing; {WITHOUT}"))
+            .hint("install the package `nftables`"),
+    }
+}
+
+/// What the kernel can, tried where it leaves no trace.
+fn kernel() -> Vec<Finding> {
+    let trial = link_check::in_fresh_namespace(|| {
+        let links = [
+            ("veth (CONFIG_VETH)", link_check::try_veth()),
+            ("bridge (CONFIG_BRIDGE)", link_check::try_bridge()),
+        ];
+        let missing = links.into_iter().filter(|(_, made)| made.is_err());
+        let missing: Vec<String> = missing.map(|(name, _)| name.to_owned()).collect();
+        (missing, firewall::missing_features())
+    });
+    let (mut missing, features) = match trial {
+        Ok(result) => result,
+        Err(error) => {
+            let detail = format!("could not be tried: {error}");
+            return vec![
+                Finding::new(Level::Warn, "pod network", detail)
+                    .hint("run doctor as root; an outer container may forbid network namespaces"),
+            ];
+        }
+    };
+    let features = features.unwrap_or_default();
+    let required = features.iter().filter(|feature| feature.required);
+    missing.extend(required.map(|feature| format!("{} ({})", feature.what, feature.option)));
+    let detail = match missing.is_empty() {
+        true if firewall::find_program().is_none() => "veth bridge".to_owned(),
+        true => "veth bridge nf_tables NAT".to_owned(),
+        false => format!("missing: {}; {WITHOUT}", missing.join(", ")),
+    };
+    let fine = level(missing.is_empty(), Level::Warn);
+    let mut found = vec![Finding::new(fine, "pod network", detail).hint(
+        "load the modules (`modprobe veth bridge nf_tables nft_nat`), or use a kernel built with these options",
+    )];
+    found.extend(
+        features
+            .iter()
+            .filter(|feature| !feature.required)
+            .map(|feature| {
+                let detail = format!(
+                    "no {} ({}): a pod can pretend to other pods to be somebody else",
+                    feature.what, feature.option
+                );
+                Finding::new(Level::Warn, "pod isolation", detail).hint(
+                    "load the module (`modprobe nf_tables_bridge`), or use a kernel built with it",
+                )
+            }),
+    );
+    found
+}
+
+fn ipv6() -> Finding {
+    let conf = Path::new("/proc/sys/net/ipv6/conf");
+    let off = |name: &str| read(conf.join(name).join("disable_ipv6")) != "0";
+    let detail = match conf.exists() && !off("all") && !off("default") {
+        true => "on",
+        false => "off; pods get IPv4 only",
+    };
+    Finding::new(Level::Ok, "ipv6", detail)
+}
+
+fn forwarding() -> Finding {
+    let path = "/proc/sys/net/ipv4/ip_forward";
+    match (read(path) == "1", access(path, AccessFlags::W_OK)) {
+        (true, _) => Finding::new(Level::Ok, "forwarding", "on"),
+        (false, Ok(())) => Finding::new(
+            Level::Ok,
+            "forwarding",
+            "off; the first pod with an address turns it on",
+        ),
+        (false, Err(_)) => {
+            let detail = format!("off, and {path} cannot be written; {WITHOUT}");
+            Finding::new(Level::Warn, "forwarding", detail)
+                .hint("set `net.ipv4.ip_forward=1` (and `net.ipv6.conf.all.forwarding=1`) outside")
+        }
+    }
+}
+
+/// Tables of others that drop what is forwarded, so that pods would not reach the world.
+fn other_firewalls() -> Vec<Finding> {
+    let Ok(chains) = firewall::list_chains() else {
+        return Vec::new();
+    };
+    let tables = dropping_tables(&chains);
+    let found = tables.into_iter().map(|table| {
+        let detail = format!("table `{table}` drops what it does not know of forwarded packets");
+        Finding::new(Level::Warn, "other firewall", detail).hint(way_through(&table, &chains))
+    });
+    found.collect()
+}
+
+/// Tables with a base chain at the forward hook whose policy is to drop; firewalld's drops by a rule.
+fn dropping_tables(chains: &str) -> Vec<String> {
+    let mut table = "";
+    let mut found: Vec<String> = Vec::new();
+    for line in chains.lines() {
+        if let Some(name) = line.strip_prefix("table ") {
+            table = name.trim_end_matches([' ', '{']);
+        }
+        let forwards = line.contains("hook forward");
+        let drops = line.contains("policy drop") || table.ends_with(" firewalld");
+        if forwards && drops && found.last().is_none_or(|last| last != table) {
+            found.push(table.to_owned());
+        }
+    }
+    found
+}
+
+fn way_through(table: &str, chains: &str) -> String {
+    let hint = if table.ends_with(" firewalld") {
+        "let the bridge through: `firewall-cmd --permanent --zone=trusted --add-interface=coracle0 && firewall-cmd --reload`"
+    } else if chains.contains("chain ufw-") || chains.contains("chain ufw6-") {
+        "let the bridge through: `ufw route allow in on coracle0` and `ufw route allow out on coracle0`"
+    } else if chains.contains("chain DOCKER-USER") {
+        "let the bridge through: `iptables -I DOCKER-USER -i coracle0 -j ACCEPT` and `iptables -I DOCKER-USER -o coracle0 -j ACCEPT`"
+    } else {
+        "accept packets that come in or go out on `coracle0` in that table's forward chain"
+    };
+    hint.to_owned()
+}
+
+/// Other bridges keep the kernel from leaving bridged packets alone.
+fn bridge_calls() -> Option<Finding> {
+    let called = read("/proc/sys/net/bridge/bridge-nf-call-ip6tables") == "1";
+    let bridges = link_check::bridges().unwrap_or_default();
+    let others: Vec<&str> = bridges
+        .iter()
+        .map(String::as_str)
+        .filter(|name| *name != "coracle0")
+        .collect();
+    if !called || others.is_empty() {
+        return None;
+    }
+    let detail = format!(
+        "bridge-nf-call-ip6tables is on and left on for {}: ports of pods are not reached by [::1]",
+        others.join(", ")
+    );
+    let finding = Finding::new(Level::Warn, "bridge filter", detail);
+    Some(
+        finding
+            .hint("if no other program needs it: `sysctl net.bridge.bridge-nf-call-ip6tables=0`"),
+    )
+}
+
+/// Whether the pods' name server has to go elsewhere.
+fn name_server() -> Option<Finding> {
+    // An address nobody has: only who listens on all of them is in the way.
+    let nowhere = ["240.0.0.1", "100::1"]
+        .iter()
+        .filter_map(|ip| ip.parse::<IpAddr>().ok());
+    let taken =
+        nowhere.flat_map(|ip| [Protocol::Udp, Protocol::Tcp].map(|protocol| (ip, protocol)));
+    let listener = taken.into_iter().find_map(|(ip, protocol)| {
+        listeners::taken(&HostPort {
+            protocol,
+            host_ip: Some(ip),
+            port: 53,
+            to: 53,
+        })
+    })?;
+    let who = match listener.process.as_str() {
+        "" => "a program".to_owned(),
+        name => format!("{name} (pid {})", listener.pid),
+    };
+    let detail = format!(
+        "port 53 is taken on all addresses by {who}; the one for pods moves to another port"
+    );
+    Some(Finding::new(Level::Ok, "name server", detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_drop_forwarded_packets_are_named_with_a_way_through() {
+        let chain = |table: &str, hook: &str, policy: &str| {
+            format!(
+                "table {table} {{\n\tchain X {{\n\t\ttype filter hook {hook} priority filter; policy {policy};\n\t}}\n}}\n"
+            )
+        };
+        let cases: &[(String, &[&str], &str)] = &[
+            (chain("inet coracle0", "forward", "accept"), &[], ""),
+            (chain("ip filter", "input", "drop"), &[], ""),
+            (
+                chain("ip filter", "forward", "drop"),
+                &["ip filter"],
+                "coracle0",
+            ),
+            (
+                chain("inet firewalld", "forward", "accept"),
+                &["inet firewalld"],
+                "firewall-cmd",
+            ),
+            (
+                chain("ip filter", "forward", "drop")
+                    + "table ip filter {\n\tchain ufw-user-forward {\n\t}\n}\n",
+                &["ip filter"],
+                "ufw route allow",
+            ),
+            (
+                chain("ip filter", "forward", "drop")
+                    + "table ip filter {\n\tchain DOCKER-USER {\n\t}\n}\n",
+                &["ip filter"],
+                "DOCKER-USER",
+            ),
+        ];
+        for (chains, tables, hint) in cases {
+            assert_eq!(dropping_tables(chains), *tables, "{chains}");
+            for table in *tables {
+                assert!(way_through(table, chains).contains(hint), "{chains}");
+            }
+        }
+    }
+}
