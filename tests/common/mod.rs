@@ -115,6 +115,14 @@ impl Agent {
         }
     }
 
+    /// Adds flags for the next launch.
+    #[must_use]
+    pub fn with_flags(mut self, flags: &[&str]) -> Self {
+        self.flags
+            .extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self
+    }
+
     /// Starts a program in the node's network.
     pub fn command_in_netns(&self, command: &mut Command) -> std::io::Result<Child> {
         self.netns.run(|| command.spawn())
