@@ -61,7 +61,11 @@ EOF
         ;;
     python)
         ln -s python3.11 "$over/usr/bin/python3"
-        rm -rf "$over"/usr/lib/python3.11/lib2to3 "$over"/usr/lib/python3.11/pydoc_data
+        # What no small server needs: half of it.
+        for part in lib2to3 pydoc_data ensurepip idlelib unittest sqlite3 dbm curses distutils wsgiref xmlrpc; do
+            rm -rf "$over/usr/lib/python3.11/$part"
+        done
+        rm -rf "$over"/usr/lib/python3.11/config-* "$over"/usr/lib/*/gconv "$over"/usr/share
         ;;
     resolvers)
         mkdir -p "$over/etc" "$over/usr/bin"

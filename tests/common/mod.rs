@@ -8,6 +8,7 @@
 )]
 #![allow(clippy::print_stderr, reason = "a failing test shows the agent's log")]
 
+pub mod archives;
 pub mod netns;
 
 use std::fs;
@@ -16,7 +17,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use netns::Netns;
@@ -41,26 +42,9 @@ pub fn coracle() -> Command {
     Command::new(env!("CARGO_BIN_EXE_coracle"))
 }
 
-/// The busybox archive, made once a test run.
+/// The busybox archive.
 pub fn archive() -> &'static Path {
-    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
-    ARCHIVE.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let path = folder.join(format!("busybox-{}.tar", std::process::id()));
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/make-image.sh");
-        let made = Command::new("sh")
-            .arg(script)
-            .arg(&path)
-            .arg(IMAGE)
-            .output()
-            .expect("sh runs");
-        assert!(
-            made.status.success(),
-            "make-image.sh: {}",
-            String::from_utf8_lossy(&made.stderr)
-        );
-        path
-    })
+    archives::Image::Busybox.archive()
 }
 
 /// One agent and everything it touches.

@@ -4,11 +4,11 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use super::common::archives::Image;
 use super::common::netns::Netns;
 use super::common::{Agent, PATIENCE, archive, coracle};
 
@@ -323,46 +323,6 @@ pub(crate) fn who_pod_with(
          terminationGracePeriodSeconds: 0\n{more}  containers:\n  - name: main\n    image: python:test\n    \
          command: [\"python3\", \"-c\", {script}, \"{name}\", \"{port}\"]\n{container}"
     )
-}
-
-/// Images made from Debian packages.
-#[derive(Clone, Copy)]
-pub(crate) enum Image {
-    Nginx,
-    Python,
-    Resolvers,
-}
-
-impl Image {
-    /// The archive, made once a test run; the packages are kept for the next.
-    pub(crate) fn archive(self) -> &'static Path {
-        static ARCHIVES: [OnceLock<PathBuf>; 3] = [const { OnceLock::new() }; 3];
-        let (index, what) = match self {
-            Self::Nginx => (0, "nginx"),
-            Self::Python => (1, "python"),
-            Self::Resolvers => (2, "resolvers"),
-        };
-        ARCHIVES[index].get_or_init(|| {
-            let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-            let path = folder.join(format!("{what}-{}.tar", std::process::id()));
-            let script =
-                Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/make-server-image.sh");
-            let made = Command::new("sh")
-                .arg(script)
-                .arg(what)
-                .arg(&path)
-                .arg(format!("docker.io/library/{what}:test"))
-                .env("CORACLE_DEBS", folder.join("debs"))
-                .output()
-                .expect("sh runs");
-            assert!(
-                made.status.success(),
-                "make-server-image.sh: {}",
-                String::from_utf8_lossy(&made.stderr)
-            );
-            path
-        })
-    }
 }
 
 /// A name server on a host beside the node; killed when dropped.
