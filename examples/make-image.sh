@@ -1,10 +1,12 @@
 #!/bin/sh
-# Makes a small image archive (docker-archive, as `docker save` writes it) from Debian's static busybox.
-# usage: make-image.sh OUT.tar [NAME[:TAG]]
+# Makes a small image archive (docker-archive, as `docker save` writes it) from Debian's static busybox, with the files
+# of a folder laid over it if one is given.
+# usage: make-image.sh OUT.tar [NAME[:TAG] [FOLDER]]
 set -eu
 
-out=${1:?usage: make-image.sh OUT.tar [NAME[:TAG]]}
+out=${1:?usage: make-image.sh OUT.tar [NAME[:TAG] [FOLDER]]}
 name=${2:-docker.io/library/busybox:latest}
+over=${3:-}
 
 busybox=$(command -v busybox) || busybox=
 if [ -z "$busybox" ] || ldd "$busybox" >/dev/null 2>&1; then
@@ -48,6 +50,7 @@ nogroup:x:65534:
 EOF
 echo "<h1>It works</h1>" >"$root/var/www/index.html"
 chmod 644 "$root/etc/passwd" "$root/etc/group" "$root/var/www/index.html"
+[ -z "$over" ] || tar -C "$over" -cf - . | tar -C "$root" --keep-directory-symlink -xf -
 
 tar -C "$root" --numeric-owner --owner=0 --group=0 --mtime=@0 --sort=name -cf "$work/layer.tar" .
 diff_id=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)

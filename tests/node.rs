@@ -376,7 +376,8 @@ fn health_metrics_node_and_events_are_served_in_kubernetes_terms() {
 #[test]
 fn a_second_agent_on_the_same_directories_refuses() {
     let agent = Agent::start_with(&[]);
-    let output = agent.command().output().expect("coracle runs");
+    let output = agent.netns.run(|| agent.command().output());
+    let output = output.expect("coracle runs");
     assert!(!output.status.success());
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("another coracle agent is running"), "{text}");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures coracle's budgets, beside peers where they are installed, and prints one table.
 
-    tests/bench/run [--pods 50] [--rounds 15]
+    tests/bench/run [--pods 50] [--rounds 15] [--only network]
 
 Times come from the pods themselves (a busybox container makes a file, which the kernel stamps), so that no polling is
 measured. Figures are for comparison within one run on one machine; nothing here passes or fails.
@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import network
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 IMAGE = "docker.io/library/busybox:bench"
@@ -49,8 +51,9 @@ class Agent:
         subprocess.run(["mount", "-t", "tmpfs", "bench", self.dir / "run"], check=True)
         self.env = dict(os.environ, CORACLE_SOCKET=str(self.dir / "run/coracle.sock"))
         self.log = open(self.dir / "agent.log", "wb")
+        # A network of its own: its bridge, rules and ports are not the machine's.
         self.process = subprocess.Popen(
-            [binary, "run", "--manifests", self.dir / "manifests", "--root", self.dir / "root", "--run-dir",
+            ["unshare", "--net", "--", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", binary, "run", "--manifests", self.dir / "manifests", "--root", self.dir / "root", "--run-dir",
              self.dir / "run", "--log-dir", self.dir / "logs", "--preload", self.dir / "preload", "--cgroup-parent",
              "/" + self.cgroup, "--stop-pods-on-exit"],
             stdout=subprocess.DEVNULL, stderr=self.log)
@@ -74,11 +77,11 @@ class Agent:
         hidden.rename(self.dir / "manifests" / name)
         return at
 
-    def pod(self, name, script, extra=""):
+    def pod(self, name, script, network=False):
         return json.dumps({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
             "spec": {
-                "hostNetwork": True, "terminationGracePeriodSeconds": 1,
+                "hostNetwork": not network, "terminationGracePeriodSeconds": 1,
                 "volumes": [{"name": "out", "hostPath": {"path": str(self.dir / "out")}}],
                 "containers": [{
                     "name": "main", "image": "busybox:bench", "command": ["sh", "-c", script],
@@ -151,17 +154,18 @@ def wait_file(path, patience=60):
     return True
 
 
+def start_once(agent, name, network=False):
+    at = agent.write(name + ".json", agent.pod(name, f": > /out/{name}; exec sleep 1000", network))
+    if not wait_file(agent.dir / "out" / name):
+        sys.exit((agent.dir / "agent.log").read_text())
+    took = stamp(agent, name) - at
+    agent.remove(name + ".json")
+    time.sleep(0.2)  # isolated starts: the kernel's grace period is paid each time
+    return took
+
+
 def start_latency(agent, rounds):
-    times = []
-    for index in range(rounds):
-        name = f"start{index}"
-        at = agent.write(name + ".json", agent.pod(name, f": > /out/{name}; exec sleep 1000"))
-        if not wait_file(agent.dir / "out" / name):
-            sys.exit((agent.dir / "agent.log").read_text())
-        times.append(stamp(agent, name) - at)
-        agent.remove(name + ".json")
-        time.sleep(0.2)  # isolated starts: the kernel's grace period is paid each time
-    return times
+    return [start_once(agent, f"start{index}") for index in range(rounds)]
 
 
 def crash_latency(agent, rounds):
@@ -215,11 +219,40 @@ def peer_runc(rounds):
 
 
 def row(what, value, budget):
-    print(f"{what:<52} {value:>16} {budget:>18}")
+    print(f"{what:<56} {value:>18} {budget:>16}", flush=True)
 
 
 def ms(values):
     return f"{statistics.median(values) * 1000:.1f} ms"
+
+
+def pods(agent, args):
+    row("binary", f"{agent.binary.stat().st_size / 1e6:.1f} MB", "12 MB")
+    row("agent alone, PSS", f"{agent.idle_pss / 1024:.1f} MB", "8 MB")
+    row("file written -> process running", ms(start_latency(agent, args.rounds)), "35 ms")
+    row("crash -> first restart", ms(crash_latency(agent, args.rounds)), "30 ms")
+    took, names = many(agent, 40)
+    row("40 pods at once", f"{took:.2f} s", "1.0 s")
+    agent.remove(*names)
+    _, names = many(agent, args.pods)
+    pids = agent.pids()
+    row(f"agent + {len(pids) - 1} shims, PSS", f"{pss(pids) / 1024:.1f} MB", "30 MB with 50")
+    time.sleep(3)
+    before = cpu_and_writes(pids)
+    time.sleep(args.idle)
+    after = cpu_and_writes(pids)
+    minutes = args.idle / 60
+    row("idle cpu a minute", f"{(after[0] - before[0]) / minutes:.2f} s", "0.1 s")
+    row("idle disk writes a minute", f"{(after[1] - before[1]) / minutes:.0f} bytes", "0 bytes")
+    agent.remove(*names)
+    peer = peer_runc(args.rounds)
+    row("peer: runc run of the same program", ms(peer) if peer else "not installed", "")
+
+
+def pods_network(agent, args):
+    network.starts(agent, row, args.rounds, lambda name, bridge: start_once(agent, name, bridge))
+    network.compare(agent, row, max(3, args.rounds // 3))
+    network.many_ports(agent, row, 100)
 
 
 def main():
@@ -227,6 +260,7 @@ def main():
     parser.add_argument("--pods", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--idle", type=int, default=60, help="seconds of idling that are measured")
+    parser.add_argument("--only", choices=["network", "pods"], help="one part of the figures")
     args = parser.parse_args()
     binary = find_binary()
     archive = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench-image.", dir="/tmp")) / "busybox.tar"
@@ -235,26 +269,10 @@ def main():
     try:
         agent.cli("image", "import", str(archive))
         row("figure (median)", "coracle", "budget")
-        row("binary", f"{binary.stat().st_size / 1e6:.1f} MB", "12 MB")
-        row("agent alone, PSS", f"{agent.idle_pss / 1024:.1f} MB", "8 MB")
-        row("file written -> process running", ms(start_latency(agent, args.rounds)), "35 ms")
-        row("crash -> first restart", ms(crash_latency(agent, args.rounds)), "30 ms")
-        took, names = many(agent, 40)
-        row("40 pods at once", f"{took:.2f} s", "1.0 s")
-        agent.remove(*names)
-        _, names = many(agent, args.pods)
-        pids = agent.pids()
-        row(f"agent + {len(pids) - 1} shims, PSS", f"{pss(pids) / 1024:.1f} MB", "30 MB with 50")
-        time.sleep(3)
-        before = cpu_and_writes(pids)
-        time.sleep(args.idle)
-        after = cpu_and_writes(pids)
-        minutes = args.idle / 60
-        row("idle cpu a minute", f"{(after[0] - before[0]) / minutes:.2f} s", "0.1 s")
-        row("idle disk writes a minute", f"{(after[1] - before[1]) / minutes:.0f} bytes", "0 bytes")
-        agent.remove(*names)
-        peer = peer_runc(args.rounds)
-        row("peer: runc run of the same program", ms(peer) if peer else "not installed", "")
+        if args.only != "network":
+            pods(agent, args)
+        if args.only != "pods":
+            pods_network(agent, args)
     finally:
         agent.close()
         shutil.rmtree(archive.parent, ignore_errors=True)

@@ -1,4 +1,5 @@
-//! A real agent in directories, cgroups and with an image of its own; gone without a trace when dropped.
+//! A real agent in directories, cgroups and a network namespace of its own, with an image; gone without a trace when
+//! dropped.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -7,19 +8,29 @@
 )]
 #![allow(clippy::print_stderr, reason = "a failing test shows the agent's log")]
 
+pub mod archives;
+pub mod netns;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use netns::Netns;
 use serde_json::Value;
 
 /// How long anything may take on a machine that is busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The bridge an agent makes unless it is told another name.
+pub const BRIDGE: &str = "coracle0";
+
+/// What the names of pods' interfaces on the node begin with.
+pub const VETH_PREFIX: &str = "vc";
 
 /// The image every test starts from.
 pub const IMAGE: &str = "docker.io/library/busybox:test";
@@ -31,33 +42,20 @@ pub fn coracle() -> Command {
     Command::new(env!("CARGO_BIN_EXE_coracle"))
 }
 
-/// The busybox archive, made once a test run.
+/// The busybox archive.
 pub fn archive() -> &'static Path {
-    static ARCHIVE: OnceLock<PathBuf> = OnceLock::new();
-    ARCHIVE.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let path = folder.join(format!("busybox-{}.tar", std::process::id()));
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/make-image.sh");
-        let made = Command::new("sh")
-            .arg(script)
-            .arg(&path)
-            .arg(IMAGE)
-            .output()
-            .expect("sh runs");
-        assert!(
-            made.status.success(),
-            "make-image.sh: {}",
-            String::from_utf8_lossy(&made.stderr)
-        );
-        path
-    })
+    archives::Image::Busybox.archive()
 }
 
 /// One agent and everything it touches.
 pub struct Agent {
     pub root: PathBuf,
     pub cgroup: String,
+    /// The node's network; never the machine's.
+    pub netns: Arc<Netns>,
     flags: Vec<String>,
+    /// More of the agent's environment.
+    env: Vec<(String, String)>,
     child: Mutex<Option<Child>>,
 }
 
@@ -71,6 +69,13 @@ impl Agent {
 
     /// Starts an agent with more flags and an empty image store.
     pub fn start_with(flags: &[&str]) -> Self {
+        let agent = Self::prepare(Arc::new(Netns::new()), flags, &[]);
+        agent.launch();
+        agent
+    }
+
+    /// Makes an agent's directories, and does not start it.
+    pub fn prepare(netns: Arc<Netns>, flags: &[&str], env: &[(&str, &str)]) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "these tests make containers: run them as root"
@@ -81,15 +86,30 @@ impl Agent {
         for part in ["manifests", "preload"] {
             fs::create_dir_all(root.join(part)).expect("temp dir");
         }
-        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let agent = Self {
+        let env = env
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Self {
             root,
             cgroup: format!("/{name}"),
-            flags,
+            netns,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+            env: env.collect(),
             child: Mutex::new(None),
-        };
-        agent.launch();
-        agent
+        }
+    }
+
+    /// Adds flags for the next launch.
+    #[must_use]
+    pub fn with_flags(mut self, flags: &[&str]) -> Self {
+        self.flags
+            .extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self
+    }
+
+    /// Starts a program in the node's network.
+    pub fn command_in_netns(&self, command: &mut Command) -> std::io::Result<Child> {
+        self.netns.run(|| command.spawn())
     }
 
     /// Starts the agent (again) and waits until it answers.
@@ -99,12 +119,13 @@ impl Agent {
             .append(true)
             .open(self.root.join("agent.log"))
             .expect("log");
-        let mut child = self
-            .command()
+        let mut command = self.command();
+        command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
+            .stderr(log);
+        let mut child = self
+            .command_in_netns(&mut command)
             .expect("the agent starts");
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(self.socket()).is_err() {
@@ -123,7 +144,8 @@ impl Agent {
 
     pub fn command(&self) -> Command {
         let mut command = coracle();
-        command.arg("run").args(&self.flags).args([
+        let env = self.env.iter().map(|(name, value)| (name, value));
+        command.envs(env).arg("run").args(&self.flags).args([
             "--node-name",
             "test-node",
             "--cgroup-parent",
@@ -169,9 +191,15 @@ impl Agent {
         self.signal(nix::sys::signal::Signal::SIGKILL);
         self.wait();
         self.kill_pods();
-        let run = self.root.join("run");
-        let _ = nix::mount::umount2(&run.join("pods"), nix::mount::MntFlags::MNT_DETACH);
-        fs::remove_dir_all(run).expect("removed");
+        self.unmount();
+        fs::remove_dir_all(self.root.join("run")).expect("removed");
+        // A machine that starts has neither bridges nor rules; the uplink is the test's.
+        for link in self.netns.links() {
+            if link == BRIDGE || link.starts_with(VETH_PREFIX) {
+                self.netns.ip(&format!("link del {link}"));
+            }
+        }
+        self.netns.ok("nft", &["flush", "ruleset"]);
     }
 
     /// Kills everything in the agent's cgroups and removes them.
@@ -201,6 +229,20 @@ impl Agent {
         }
         for folder in folders.iter().rev() {
             let _ = fs::remove_dir(folder);
+        }
+    }
+
+    /// Unmounts whatever is mounted below the agent's directories.
+    fn unmount(&self) {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mut targets: Vec<&str> = mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(4))
+            .filter(|target| Path::new(target).starts_with(&self.root))
+            .collect();
+        targets.sort_unstable();
+        for target in targets.into_iter().rev() {
+            let _ = nix::mount::umount2(target, nix::mount::MntFlags::MNT_DETACH);
         }
     }
 
@@ -243,6 +285,26 @@ impl Agent {
             self.log()
         );
         text
+    }
+
+    /// Waits until a pod's container says a line.
+    pub fn wait_line(&self, pod: &str, line: &str) {
+        let mut child = coracle()
+            .args(["logs", "-f", pod])
+            .env("CORACLE_SOCKET", self.socket())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("coracle runs");
+        let stdout = child.stdout.take().expect("piped");
+        let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+        let said = lines.any(|found| found == line);
+        let _ = child.kill();
+        let _ = child.wait();
+        assert!(
+            said,
+            "pod {pod} never said `{line}`\nagent:\n{}",
+            self.log()
+        );
     }
 
     pub fn pod(&self, name: &str) -> Value {
@@ -357,18 +419,16 @@ impl Agent {
             .join(file)
     }
 
-    /// Everything that hangs around of this agent's pods: mounts, cgroup folders, processes in them.
+    /// Everything that hangs around of this agent's pods: mounts, cgroup folders, processes in them, interfaces, pins
+    /// of namespaces, addresses in packet rules.
     pub fn leftovers(&self) -> Vec<String> {
-        let mut left = Vec::new();
+        let mut left = self.network_leftovers();
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc");
-        let below = self.root.join("run/pods");
-        let below = below.to_str().expect("utf-8");
-        left.extend(
-            mounts
-                .lines()
-                .filter(|l| l.contains(&format!("{below}/")))
-                .map(str::to_owned),
-        );
+        for part in ["run/pods/", "run/netns/"] {
+            let below = format!("{}/{part}", self.root.display());
+            let found = mounts.lines().filter(|line| line.contains(&below));
+            left.extend(found.map(str::to_owned));
+        }
         for folder in cgroup_folders(&self.cgroup) {
             if folder
                 .file_name()
@@ -377,12 +437,37 @@ impl Agent {
                 left.push(folder.display().to_string());
             }
         }
-        for part in ["run/pods", "root/pods", "logs"] {
+        for part in ["run/pods", "run/netns", "root/pods", "logs"] {
             let entries = fs::read_dir(self.root.join(part))
                 .into_iter()
                 .flatten()
                 .flatten();
             left.extend(entries.map(|entry| entry.path().display().to_string()));
+        }
+        left
+    }
+}
+
+impl Agent {
+    /// Pods' interfaces, and rules that name an interface of a pod.
+    fn network_leftovers(&self) -> Vec<String> {
+        let mut left = self.netns.links();
+        left.retain(|link| link.starts_with(VETH_PREFIX));
+        if self.netns.links().iter().any(|link| link == BRIDGE) {
+            let rules = self.netns.ok("nft", &["list", "ruleset"]);
+            let named = |line: &&str| {
+                line.split(['"', ' ', ',']).any(|word| {
+                    word.strip_prefix(VETH_PREFIX).is_some_and(|rest| {
+                        rest.len() > 4 && rest.chars().all(|c| c.is_ascii_hexdigit())
+                    })
+                })
+            };
+            left.extend(
+                rules
+                    .lines()
+                    .filter(named)
+                    .map(|line| line.trim().to_owned()),
+            );
         }
         left
     }
@@ -395,16 +480,7 @@ impl Drop for Agent {
             let _ = child.wait();
         }
         self.kill_pods();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut targets: Vec<&str> = mounts
-            .lines()
-            .filter_map(|line| line.split(' ').nth(4))
-            .filter(|target| Path::new(target).starts_with(&self.root))
-            .collect();
-        targets.sort_unstable();
-        for target in targets.into_iter().rev() {
-            let _ = nix::mount::umount2(target, nix::mount::MntFlags::MNT_DETACH);
-        }
+        self.unmount();
         if std::thread::panicking() {
             let tail = self.log();
             eprintln!("--- agent log of {}\n{tail}", self.root.display());

@@ -97,7 +97,7 @@ impl Choice {
     }
 }
 
-/// A route of a service as it is written down: `<run-dir>/services.json`. A new agent has them in force from its first
+/// A route of a service as it is written down: `<run-dir>/routes.json`. A new agent has them in force from its first
 /// change of the rules on, although it hears of services only later.
 #[derive(Serialize, Deserialize)]
 struct Route {
@@ -124,12 +124,12 @@ pub(super) fn save_routes(layout: &Layout, routes: &[ServiceRoute]) -> Result<()
             affinity: route.affinity,
         })
         .collect();
-    save(&routes_file(layout), &list)
+    save(&layout.routes(), &list)
 }
 
 /// The routes a former agent of this boot had in force.
 pub(super) fn load_routes(layout: &Layout) -> Vec<ServiceRoute> {
-    let list: Vec<Route> = load(&routes_file(layout)).unwrap_or_default();
+    let list: Vec<Route> = load(&layout.routes()).unwrap_or_default();
     let routes = list.into_iter().map(|route| ServiceRoute {
         name: route.name,
         addresses: route.addresses,
@@ -140,10 +140,6 @@ pub(super) fn load_routes(layout: &Layout) -> Vec<ServiceRoute> {
         affinity: route.affinity,
     });
     routes.collect()
-}
-
-fn routes_file(layout: &Layout) -> PathBuf {
-    layout.network().with_file_name("services.json")
 }
 
 /// The pods below `<run-dir>/pods` that have an allocation file.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::error::NetworkError;
 use super::firewall::HostPort;
+use super::listeners;
 use crate::spec::{PodKey, PodSpec, PodUid, Protocol};
 
 /// The ports of the node that pods have.
@@ -61,8 +62,18 @@ pub(super) fn of(pod: &PodSpec) -> Vec<HostPort> {
 }
 
 /// A program of the node that has one of the ports already: its traffic would go to the pod all of a sudden.
-pub(super) fn free_of_programs(_ports: &[HostPort]) -> Result<(), NetworkError> {
-    // The one place where `listeners::taken` is asked, for each port; it becomes `NetworkError::PortOfProcess`.
+pub(super) fn free_of_programs(ports: &[HostPort]) -> Result<(), NetworkError> {
+    for port in ports {
+        if let Some(listener) = listeners::taken(port) {
+            return Err(NetworkError::PortOfProcess {
+                port: name(port),
+                by: match listener.pid {
+                    0 => "a process of the node".to_owned(),
+                    pid => format!("process `{}` (pid {pid})", listener.process),
+                },
+            });
+        }
+    }
     Ok(())
 }
 

@@ -1,0 +1,79 @@
+#!/bin/sh
+# Makes an image archive of real programs, unpacked from Debian packages over Debian's static busybox.
+# usage: make-server-image.sh nginx|python|resolvers OUT.tar NAME[:TAG]
+#   nginx      nginx; run it with `nginx -g 'daemon off;'`, it serves /var/www/html on port 80, /who is the client
+#   python     python3 with its standard library
+#   resolvers  the C libraries' resolvers: `getent` (glibc) and `musl-getent NAME` (musl; needs package musl-tools)
+# CORACLE_DEBS=FOLDER keeps the packages that were downloaded.
+set -eu
+
+usage="usage: make-server-image.sh nginx|python|resolvers OUT.tar NAME[:TAG]"
+what=${1:?$usage}
+out=${2:?$usage}
+name=${3:?$usage}
+here=$(cd "$(dirname "$0")" && pwd)
+
+case $what in
+    nginx) packages="libc6 nginx nginx-common libcrypt1 libpcre2-8-0 libssl3 zlib1g" ;;
+    python) packages="libc6 python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libexpat1 zlib1g" ;;
+    resolvers) packages="libc6 libc-bin" ;;
+    *) echo "$usage" >&2; exit 1 ;;
+esac
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+
+debs=${CORACLE_DEBS:-$work/debs}
+over=$work/over
+mkdir -p "$debs" "$over"
+chmod 755 "$over"
+for package in $packages; do
+    set -- "$debs/${package}"_*.deb
+    if [ ! -f "$1" ]; then
+        (cd "$debs" && apt-get -o APT::Sandbox::User=root -qq download "$package" >/dev/null) ||
+            { echo "make-server-image.sh: could not download package $package: run apt-get update" >&2; exit 1; }
+        set -- "$debs/${package}"_*.deb
+    fi
+    dpkg-deb --fsys-tarfile "$1" | tar -C "$over" --keep-directory-symlink -xf -
+done
+rm -rf "$over"/usr/share/doc "$over"/usr/share/man "$over"/usr/share/lintian "$over"/usr/lib/*/gconv "$over"/lib/*/gconv
+
+case $what in
+    nginx)
+        mkdir -p "$over/var/log/nginx" "$over/var/lib/nginx" "$over/run" "$over/var/www/html"
+        cp "$over/usr/share/nginx/html/index.html" "$over/var/www/html/index.html"
+        cat >"$over/etc/nginx/nginx.conf" <<EOF
+user www-data;
+worker_processes 1;
+error_log /dev/stderr;
+events { worker_connections 256; }
+http {
+    access_log /dev/stdout;
+    server {
+        listen 80 default_server;
+        listen [::]:80 default_server;
+        location / { root /var/www/html; }
+        location = /who { default_type text/plain; return 200 "\$remote_addr\\n"; }
+    }
+}
+EOF
+        ;;
+    python)
+        ln -s python3.11 "$over/usr/bin/python3"
+        # What no small server needs: half of it.
+        for part in lib2to3 pydoc_data ensurepip idlelib unittest sqlite3 dbm curses distutils wsgiref xmlrpc; do
+            rm -rf "$over/usr/lib/python3.11/$part"
+        done
+        rm -rf "$over"/usr/lib/python3.11/config-* "$over"/usr/lib/*/gconv "$over"/usr/share
+        ;;
+    resolvers)
+        mkdir -p "$over/etc" "$over/usr/bin"
+        printf 'hosts: files dns\n' >"$over/etc/nsswitch.conf"
+        rm -rf "$over/sbin" "$over/etc/ld.so.conf" "$over/etc/ld.so.conf.d" "$over/usr/lib/locale"
+        command -v musl-gcc >/dev/null ||
+            { echo "make-server-image.sh: musl-gcc is needed: apt-get install musl-tools" >&2; exit 1; }
+        musl-gcc -static -O2 -o "$over/usr/bin/musl-getent" "$here/musl-getent.c"
+        ;;
+esac
+sh "$here/make-image.sh" "$out" "$name" "$over"

@@ -1,0 +1,171 @@
+//! Ports of the node that lead to pods.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+
+use crate::common::shell_pod;
+use crate::world::*;
+
+/// A server whose port 8000 is the node's `port`, for both protocols.
+fn shown(name: &str, port: u16, host_ip: &str) -> String {
+    let ip = if host_ip.is_empty() {
+        String::new()
+    } else {
+        format!(", hostIP: \"{host_ip}\"")
+    };
+    let ports = format!(
+        "    ports:\n    - {{containerPort: 8000, hostPort: {port}{ip}}}\n    \
+         - {{containerPort: 8000, hostPort: {port}{ip}, protocol: UDP}}\n"
+    );
+    who_pod(name, 8000, "", &ports)
+}
+
+#[test]
+fn a_remote_client_reaches_the_pod_and_is_seen_with_its_own_address() {
+    let world = World::new();
+    world.start_server("a", &shown("a", 9000, ""));
+    for (to, client) in [(at(NODE4, 9000), REMOTE4), (at(NODE6, 9000), REMOTE6)] {
+        for answer in world.remote.run(|| ask_both(to)) {
+            assert_eq!(answer.expect("an answer"), format!("a {client}"), "{to}");
+        }
+    }
+}
+
+#[test]
+fn a_client_on_the_node_reaches_the_pod_by_every_address_of_the_node() {
+    let world = World::new();
+    world.start_server("a", &shown("a", 9000, ""));
+    let loopback4 = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let loopback6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    for ip in [loopback4, loopback6, NODE4, NODE6] {
+        for answer in world.node().run(|| ask_both(at(ip, 9000))) {
+            let said = answer.unwrap_or_else(|error| panic!("{ip}: {error}"));
+            assert!(said.starts_with("a "), "{ip}: {said}");
+        }
+    }
+}
+
+#[test]
+fn pods_reach_it_by_the_nodes_address_and_so_does_the_pod_itself() {
+    let world = World::new();
+    world.start_server("a", &shown("a", 9000, ""));
+    world.start_server("b", &who_pod("b", 8000, "", ""));
+    for pod in ["a", "b"] {
+        for ip in [NODE4, NODE6] {
+            for protocol in ["tcp", "udp"] {
+                let said = world.ask_from_pod(pod, protocol, at(ip, 9000));
+                let said = said.unwrap_or_else(|error| panic!("{pod} {protocol} {ip}: {error}"));
+                assert!(said.starts_with("a "), "{pod} {protocol} {ip}: {said}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_port_of_one_address_is_not_a_port_of_another() {
+    let world = World::with(Plan {
+        images: &[Image::Python],
+        node_setup: &["addr add 192.0.2.20/24 dev uplink"],
+        ..Plan::default()
+    });
+    world.start_server("a", &shown("a", 9000, "192.0.2.20"));
+    world.start_server("b", &shown("b", 9000, "127.0.0.1"));
+    let second: IpAddr = "192.0.2.20".parse().expect("an address");
+    let answer = world.remote.run(|| ask_tcp(at(second, 9000)));
+    assert_eq!(answer.expect("an answer"), format!("a {REMOTE4}"));
+    assert!(world.remote.run(|| ask_tcp(at(NODE4, 9000))).is_err());
+    let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let answer = world.node().run(|| ask_tcp(at(local, 9000)));
+    assert!(answer.expect("an answer").starts_with("b "));
+}
+
+#[test]
+fn the_second_pod_with_a_port_waits_and_both_are_named_until_the_first_goes() {
+    let world = World::new();
+    world.start_server("a", &shown("a", 9000, ""));
+    world.agent.write("b.yaml", &shown("b", 9000, ""));
+    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    assert!(
+        events.contains("9000") && events.contains("default/a"),
+        "the port and its owner are named: {events}"
+    );
+    let b = world.agent.pod("b");
+    assert_eq!(b["status"]["phase"], "Pending");
+    assert_eq!(
+        b["status"]["containerStatuses"][0]["state"]["waiting"]["reason"],
+        "ContainerCreating"
+    );
+    let answer = world.remote.run(|| ask_tcp(at(NODE4, 9000)));
+    assert!(answer.expect("an answer").starts_with("a "));
+    world.agent.remove("a.yaml");
+    world.agent.wait_running("b");
+    world.agent.wait_line("b", "listening");
+    let answer = world.remote.run(|| ask_tcp(at(NODE4, 9000)));
+    assert!(answer.expect("an answer").starts_with("b "));
+}
+
+#[test]
+fn a_port_that_a_program_of_the_node_listens_on_is_refused_with_its_name() {
+    let world = World::new();
+    let listener = world.node().run(|| TcpListener::bind(("0.0.0.0", 9000)));
+    world.agent.write("a.yaml", &shown("a", 9000, ""));
+    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    // This test is the program: its name is that of the test's binary.
+    let own = std::fs::read_to_string("/proc/self/comm").expect("proc");
+    assert!(
+        events.contains("9000") && events.contains(own.trim()),
+        "{own}: {events}"
+    );
+    assert_eq!(world.agent.pod("a")["status"]["phase"], "Pending");
+    drop(listener);
+    world.agent.wait_running("a");
+}
+
+#[test]
+fn ports_of_pods_on_the_nodes_network_count_too() {
+    let world = World::new();
+    let ports = "    ports: [{containerPort: 9000}]\n";
+    world.start_server("a", &who_pod("a", 9000, "  hostNetwork: true\n", ports));
+    world.agent.write("b.yaml", &shown("b", 9000, ""));
+    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    assert!(events.contains("9000"), "{events}");
+    world.agent.remove("a.yaml");
+    world.agent.wait_running("b");
+}
+
+#[test]
+fn a_client_keeps_its_udp_port_when_the_pod_behind_is_replaced() {
+    let world = World::new();
+    world.start_server("a", &shown("a", 9000, ""));
+    let socket = world
+        .remote
+        .run(|| std::net::UdpSocket::bind(("0.0.0.0", 0)));
+    let socket = socket.expect("bound");
+    socket
+        .set_read_timeout(Some(std::time::Duration::from_millis(200)))
+        .expect("timeout");
+    let ask = || {
+        let mut buffer = [0; 64];
+        let asked = socket.send_to(b"who?", at(NODE4, 9000));
+        let length = asked
+            .and_then(|_| socket.recv(&mut buffer))
+            .map_err(|error| error.to_string())?;
+        Ok::<_, String>(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    };
+    assert!(wait_for("an answer", ask).starts_with("a "));
+    world.agent.remove("a.yaml");
+    world.agent.wait_gone("a");
+    let _ = ask(); // A packet while nobody listens would be remembered without a way to the next pod.
+    world.start_server("b", &shown("b", 9000, ""));
+    assert!(wait_for("an answer", ask).starts_with("b "));
+}
+
+#[test]
+fn a_pod_without_ports_shows_none() {
+    let world = World::new();
+    world.agent.write(
+        "a.yaml",
+        &shell_pod("a", "exec nc -ll -p 8000 -e echo hi", "", ""),
+    );
+    world.agent.wait_running("a");
+    assert!(world.remote.run(|| ask_tcp(at(NODE4, 8000))).is_err());
+}

@@ -1,0 +1,144 @@
+//! What somebody or something destroys is there again.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use crate::common::{BRIDGE, shell_pod};
+use crate::world::*;
+
+/// A world with a server `a` whose port is 9000 of the node; its addresses.
+fn with_server() -> (World, Vec<std::net::IpAddr>) {
+    let world = World::new();
+    let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
+    let ips = world.start_server("a", &who_pod("a", 8000, "", ports));
+    serve_on(&world.other, "other", 7000);
+    (world, ips)
+}
+
+fn works(world: &World, ips: &[std::net::IpAddr]) -> Duration {
+    let fine =
+        |answer: &std::io::Result<String>| answer.as_ref().is_ok_and(|said| said.starts_with("a "));
+    let node = world.node();
+    let took = ask_until(&world.remote, at(NODE4, 9000), fine);
+    ask_until(&world.remote, at(NODE6, 9000), fine);
+    ask_until(node, at(ips[0], 8000), fine);
+    ask_until(node, at(ips[1], 8000), fine);
+    wait_for("a way out", || {
+        world.ask_from_pod("a", "tcp", at(OTHER4, 7000))
+    });
+    took
+}
+
+#[test]
+fn a_flush_of_all_rules_is_mended_within_seconds_and_foreign_tables_stay() {
+    let (world, ips) = with_server();
+    world.node().ok("nft", &["flush", "ruleset"]);
+    let took = works(&world, &ips);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    world.node().ok("nft", &["add", "table", "inet", "foreign"]);
+    world.node().ok("nft", &["delete", "table", "inet", BRIDGE]);
+    let took = ask_until(&world.remote, at(NODE4, 9000), Result::is_ok);
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    let tables = world.node().ok("nft", &["list", "tables"]);
+    assert!(tables.contains("inet foreign"), "{tables}");
+}
+
+#[test]
+fn a_bridge_deleted_by_hand_comes_back_with_its_pods() {
+    let (world, ips) = with_server();
+    world.node().ip(&format!("link del {BRIDGE}"));
+    works(&world, &ips);
+}
+
+#[test]
+fn a_bridge_that_was_set_down_comes_up_again() {
+    let (world, ips) = with_server();
+    world.node().ip(&format!("link set {BRIDGE} down"));
+    works(&world, &ips);
+}
+
+#[test]
+fn a_pods_interface_deleted_by_hand_comes_back_with_its_address() {
+    let (world, ips) = with_server();
+    let veth = world.node().links();
+    let veth = veth
+        .iter()
+        .find(|link| link.starts_with("vc"))
+        .expect("a pod's interface");
+    world.node().ip(&format!("link del {veth}"));
+    works(&world, &ips);
+    assert_eq!(addresses(&world.agent.pod("a")), ips);
+}
+
+#[test]
+fn traffic_flows_while_the_agent_is_dead_and_the_next_agent_does_not_interrupt_it() {
+    use std::io::{BufRead, Write};
+    let world = World::new();
+    let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
+    let echo = "exec nc -ll -p 8000 -e cat";
+    world
+        .agent
+        .write("a.yaml", &shell_pod("a", echo, "", ports));
+    world.agent.wait_running("a");
+    let stream = wait_for("a connection", || {
+        let connected = world
+            .remote
+            .run(|| std::net::TcpStream::connect(at(NODE4, 9000)));
+        connected.map_err(|error| error.to_string())
+    });
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .expect("timeout");
+    let mut lines = std::io::BufReader::new(stream.try_clone().expect("duplicated"));
+    let mut says = |word: &str| {
+        let mut said = String::new();
+        (&stream)
+            .write_all(format!("{word}\n").as_bytes())
+            .expect("sent");
+        lines.read_line(&mut said).expect("the connection lives");
+        assert_eq!(said.trim(), word);
+    };
+    says("before");
+    world.agent.signal(Signal::SIGKILL);
+    world.agent.wait();
+    says("without an agent");
+    world
+        .remote
+        .run(|| std::net::TcpStream::connect(at(NODE4, 9000)))
+        .expect("new ones too");
+    world.agent.launch();
+    world.agent.wait_running("a");
+    says("with the next");
+}
+
+#[test]
+fn rules_flushed_while_no_agent_ran_are_there_after_its_start() {
+    let (world, ips) = with_server();
+    world.agent.signal(Signal::SIGKILL);
+    world.agent.wait();
+    world.node().ok("nft", &["flush", "ruleset"]);
+    world.agent.launch();
+    works(&world, &ips);
+}
+
+#[test]
+fn a_pod_removed_while_no_agent_ran_leaves_no_interface_and_no_rule() {
+    let (world, _) = with_server();
+    world.agent.signal(Signal::SIGKILL);
+    world.agent.wait();
+    world.agent.remove("a.yaml");
+    world.agent.launch();
+    world.agent.wait_gone("a");
+    assert_eq!(world.agent.leftovers(), Vec::<String>::new());
+    assert!(world.remote.run(|| ask_tcp(at(NODE4, 9000))).is_err());
+}
+
+#[test]
+fn after_a_power_cut_everything_is_made_anew() {
+    let (world, ips) = with_server();
+    world.agent.power_cut();
+    world.agent.launch();
+    world.agent.wait_running("a");
+    works(&world, &ips);
+}

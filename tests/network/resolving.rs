@@ -1,0 +1,144 @@
+//! Names are found by the resolvers programs use: busybox, glibc, musl.
+
+use crate::common::shell_pod;
+use crate::world::*;
+
+/// A pod with the three resolvers.
+fn resolver_pod(name: &str, more: &str) -> String {
+    shell_pod(name, "exec sleep 1000", more, "")
+        .replace("image: busybox:test", "image: resolvers:test")
+}
+
+fn world(resolv_conf: Option<&'static str>) -> World {
+    let world = World::with(Plan {
+        images: &[Image::Resolvers],
+        resolv_conf,
+        ..Plan::default()
+    });
+    world
+        .agent
+        .write("client.yaml", &resolver_pod("client", ""));
+    world.agent.wait_running("client");
+    world
+}
+
+/// What each resolver says to a name, until all say `wanted`.
+fn all_find(world: &World, name: &str, wanted: &str) {
+    // busybox's nslookup asks for the name as it is: no search list.
+    let whole = if name.contains(".cluster.local") || name.contains(".test") {
+        Some(name)
+    } else {
+        None
+    };
+    let mut commands = vec![vec!["getent", "ahosts", name], vec!["musl-getent", name]];
+    commands.extend(whole.map(|name| vec!["busybox", "nslookup", name]));
+    for command in commands {
+        wait_for(&format!("{command:?} -> {wanted}"), || {
+            let (_, said) = exec(&world.agent, "client", &command);
+            if said.contains(wanted) {
+                Ok(())
+            } else {
+                Err(said)
+            }
+        });
+    }
+}
+
+#[test]
+fn every_resolver_finds_pods_and_services_by_short_and_long_names() {
+    let world = world(None);
+    let other = resolver_pod("db", "  hostname: db-0\n  subdomain: sql\n");
+    let other = other.replace("  name: db\n", "  name: db\n  labels: {app: sql}\n");
+    world.agent.write("db.yaml", &other);
+    let ips = addresses(&world.agent.wait_running("db"));
+    let services = "apiVersion: v1\nkind: Service\nmetadata: {name: sql}\nspec:\n  clusterIP: None\n  selector: {app: \
+                    sql}\n  ports: [{port: 5432}]\n";
+    world.agent.write("sql.yaml", services);
+    for ip in &ips {
+        let ip = ip.to_string();
+        all_find(&world, "db.default.pod.cluster.local", &ip);
+        all_find(&world, "sql", &ip);
+        all_find(&world, "sql.default", &ip);
+        all_find(&world, "sql.default.svc.cluster.local", &ip);
+        all_find(&world, "db-0.sql", &ip);
+        all_find(&world, "db-0.sql.default.svc.cluster.local", &ip);
+    }
+}
+
+#[test]
+fn other_names_are_asked_of_the_nodes_resolver_and_its_absence_is_survived() {
+    let world = world(None);
+    let server = NameServer::start(&world.remote, "printer.test", "192.0.2.99");
+    all_find(&world, "printer.test", "192.0.2.99");
+    drop(server);
+    let ask = |name: &str| exec(&world.agent, "client", &["getent", "ahosts", name]);
+    assert!(!ask("printer.test").0, "nobody knows it now");
+    all_find(
+        &world,
+        "client.default.pod.cluster.local",
+        &addresses(&world.agent.pod("client"))[0].to_string(),
+    );
+    let _server = NameServer::start(&world.remote, "printer.test", "192.0.2.98");
+    all_find(&world, "printer.test", "192.0.2.98");
+}
+
+#[test]
+fn a_node_without_resolvers_answers_at_once_that_a_name_is_unknown() {
+    let world = world(Some("# none\n"));
+    let start = std::time::Instant::now();
+    assert!(
+        !exec(
+            &world.agent,
+            "client",
+            &["getent", "ahosts", "printer.test"]
+        )
+        .0
+    );
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+#[test]
+fn names_go_on_being_answered_after_the_agent_was_killed_and_restarted() {
+    let world = world(None);
+    let ip = addresses(&world.agent.pod("client"))[0].to_string();
+    all_find(&world, "client.default.pod.cluster.local", &ip);
+    world.agent.kill_and_restart();
+    all_find(&world, "client.default.pod.cluster.local", &ip);
+}
+
+#[test]
+fn a_program_that_has_port_53_of_all_addresses_is_no_obstacle() {
+    let world = World::with(Plan {
+        images: &[Image::Resolvers],
+        ..Plan::default()
+    });
+    let _server = NameServer::start(world.node(), "printer.test", "192.0.2.99");
+    world
+        .agent
+        .write("client.yaml", &resolver_pod("client", ""));
+    let ip = addresses(&world.agent.wait_running("client"))[0].to_string();
+    all_find(&world, "client.default.pod.cluster.local", &ip);
+}
+
+#[test]
+fn remote_hosts_are_not_served() {
+    let world = world(None);
+    let text = exec(&world.agent, "client", &["cat", "/etc/resolv.conf"]).1;
+    let server = text
+        .lines()
+        .find_map(|line| line.strip_prefix("nameserver "))
+        .expect("a server");
+    world
+        .remote
+        .ip(&format!("route add {server}/32 via {NODE4}"));
+    let name = "client.default.pod.cluster.local";
+    let output = world
+        .remote
+        .output("dig", &["+time=1", "+tries=1", &format!("@{server}"), name]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(!said.contains("status: NOERROR"), "{said}");
+}

@@ -1,0 +1,218 @@
+//! Services: an address and a name that lead to whichever pods are ready.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use crate::world::*;
+
+fn service(name: &str, spec: &str) -> String {
+    format!("apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n{spec}")
+}
+
+const WEB: &str = "  selector: {app: web}\n  ports: [{port: 80, targetPort: 8000}]\n";
+
+/// A world with two servers labelled `app: web` and a client.
+fn world() -> World {
+    let world = World::new();
+    for name in ["one", "two"] {
+        let pod = who_pod_with(name, "{app: web}", 8000, "", "");
+        world.start_server(name, &pod);
+    }
+    world.start_server("client", &who_pod("client", 8000, "", ""));
+    world
+}
+
+/// Asks `web:80` from the client with a name; who answered.
+fn ask_name(world: &World, name: &str, port: u16) -> Result<String, String> {
+    let script = format!(
+        "import socket; s = socket.create_connection(('{name}', {port}), 2); print(s.recv(512).decode().split()[0])"
+    );
+    let (fine, said) = exec(&world.agent, "client", &["python3", "-c", &script]);
+    if fine {
+        Ok(said.trim().to_owned())
+    } else {
+        Err(said)
+    }
+}
+
+/// Asks until both have answered, and nobody else ever did.
+fn spreads(what: &str, ask: impl Fn() -> Result<String, String>) {
+    let mut seen = BTreeSet::new();
+    wait_for(what, || {
+        let name = ask()?;
+        assert!(["one", "two"].contains(&name.as_str()), "{name}");
+        seen.insert(name);
+        if seen.len() == 2 {
+            Ok(())
+        } else {
+            Err(format!("{seen:?}"))
+        }
+    });
+}
+
+#[test]
+fn a_service_leads_from_its_name_and_port_to_all_ready_pods() {
+    let world = world();
+    world.agent.write("web.yaml", &service("web", WEB));
+    spreads("web", || ask_name(&world, "web", 80));
+    spreads("web by its long name", || {
+        ask_name(&world, "web.default.svc.cluster.local", 80)
+    });
+    let text = world.agent.ok(&["get", "services", "web", "-o", "json"]);
+    let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let ip: IpAddr = object["spec"]["clusterIP"]
+        .as_str()
+        .and_then(|ip| ip.parse().ok())
+        .expect("an address");
+    spreads("the service's address from the node", || {
+        let said = world
+            .node()
+            .run(|| ask_tcp(at(ip, 80)))
+            .map_err(|error| error.to_string())?;
+        Ok(said.split(' ').next().unwrap_or_default().to_owned())
+    });
+}
+
+#[test]
+fn a_pod_that_stops_leaves_the_service_and_one_that_comes_joins() {
+    let world = world();
+    world.agent.write("web.yaml", &service("web", WEB));
+    spreads("web", || ask_name(&world, "web", 80));
+    world.agent.remove("one.yaml");
+    world.agent.wait_gone("one");
+    for _ in 0..10 {
+        assert_eq!(ask_name(&world, "web", 80), Ok("two".to_owned()));
+    }
+    world.agent.remove("two.yaml");
+    world.agent.wait_gone("two");
+    let start = std::time::Instant::now();
+    assert!(ask_name(&world, "web", 80).is_err());
+    assert!(
+        start.elapsed() < std::time::Duration::from_secs(2),
+        "refused, not dropped"
+    );
+    for name in ["one", "two"] {
+        world.start_server(name, &who_pod_with(name, "{app: web}", 8000, "", ""));
+    }
+    spreads("web again", || ask_name(&world, "web", 80));
+}
+
+#[test]
+fn a_pod_reaches_itself_through_its_service() {
+    let world = World::new();
+    world.start_server(
+        "client",
+        &who_pod_with("client", "{app: web}", 8000, "", ""),
+    );
+    world.agent.write("web.yaml", &service("web", WEB));
+    let answer = wait_for("an answer", || ask_name(&world, "web", 80));
+    assert_eq!(answer, "client");
+}
+
+#[test]
+fn a_named_target_port_is_looked_up_in_each_pod() {
+    let world = World::new();
+    for (name, port) in [("one", 8001), ("two", 8002)] {
+        let ports = format!("    ports: [{{name: http, containerPort: {port}}}]\n");
+        world.start_server(name, &who_pod_with(name, "{app: web}", port, "", &ports));
+    }
+    world.start_server("client", &who_pod("client", 8000, "", ""));
+    let spec = "  selector: {app: web}\n  ports: [{port: 80, targetPort: http}]\n";
+    world.agent.write("web.yaml", &service("web", spec));
+    spreads("web", || ask_name(&world, "web", 80));
+}
+
+#[test]
+fn a_node_port_is_open_to_remote_hosts_on_every_address_of_the_node() {
+    let world = world();
+    let spec = "  type: NodePort\n  selector: {app: web}\n  ports: [{port: 80, targetPort: 8000, nodePort: 30080}]\n";
+    world.agent.write("web.yaml", &service("web", spec));
+    for node in [NODE4, NODE6] {
+        spreads("the node port", || {
+            let said = world
+                .remote
+                .run(|| ask_tcp(at(node, 30080)))
+                .map_err(|error| error.to_string())?;
+            let (name, client) = said.split_once(' ').ok_or("empty")?;
+            let own = if node.is_ipv4() { REMOTE4 } else { REMOTE6 };
+            assert_eq!(client, own.to_string(), "the client's address is preserved");
+            Ok(name.to_owned())
+        });
+    }
+    let local = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    world
+        .node()
+        .run(|| ask_tcp(at(local, 30080)))
+        .expect("and on the node itself");
+}
+
+#[test]
+fn a_headless_service_is_its_pods_addresses_and_srv_records() {
+    let world = world();
+    let spec = "  clusterIP: None\n  selector: {app: web}\n  ports: [{name: http, port: 8000}]\n";
+    world.agent.write("web.yaml", &service("web", spec));
+    let text = exec(&world.agent, "client", &["cat", "/etc/resolv.conf"]).1;
+    let server = text
+        .lines()
+        .find_map(|line| line.strip_prefix("nameserver "))
+        .expect("a server");
+    let dig = |kind: &str, name: &str| {
+        let name = format!("{name}.default.svc.cluster.local");
+        world
+            .node()
+            .ok("dig", &["+short", &format!("@{server}"), kind, &name])
+    };
+    let wanted: BTreeSet<String> = ["one", "two"]
+        .iter()
+        .map(|name| addresses(&world.agent.pod(name))[0].to_string())
+        .collect();
+    wait_for("two A records", || {
+        let said = dig("A", "web");
+        let found: BTreeSet<String> = said.lines().map(str::to_owned).collect();
+        if found == wanted { Ok(()) } else { Err(said) }
+    });
+    let said = dig("SRV", "_http._tcp.web");
+    assert_eq!(
+        said.lines().filter(|line| line.contains(" 8000 ")).count(),
+        2,
+        "{said}"
+    );
+}
+
+#[test]
+fn a_client_with_affinity_always_gets_to_the_same_pod() {
+    let world = world();
+    let spec = "  sessionAffinity: ClientIP\n  selector: {app: web}\n  ports: [{port: 80, targetPort: 8000}]\n";
+    world.agent.write("web.yaml", &service("web", spec));
+    let first = wait_for("an answer", || ask_name(&world, "web", 80));
+    for _ in 0..10 {
+        assert_eq!(ask_name(&world, "web", 80), Ok(first.clone()));
+    }
+}
+
+#[test]
+fn services_stay_when_the_agent_is_killed() {
+    use nix::sys::signal::Signal;
+    let world = world();
+    world.agent.write("web.yaml", &service("web", WEB));
+    spreads("web", || ask_name(&world, "web", 80));
+    let address = || world.agent.ok(&["get", "services", "web", "-o", "json"]);
+    let ip = |text: &str| {
+        serde_json::from_str::<serde_json::Value>(text).expect("JSON")["spec"]["clusterIP"].clone()
+    };
+    let before = ip(&address());
+    world.agent.signal(Signal::SIGKILL);
+    world.agent.wait();
+    let to: IpAddr = before
+        .as_str()
+        .and_then(|ip| ip.parse().ok())
+        .expect("an address");
+    world
+        .node()
+        .run(|| ask_tcp(at(to, 80)))
+        .expect("served without an agent");
+    world.agent.launch();
+    world.agent.wait_running("one");
+    spreads("web", || ask_name(&world, "web", 80));
+    assert_eq!(ip(&address()), before);
+}

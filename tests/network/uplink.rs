@@ -1,0 +1,242 @@
+//! The node's own network as it may be: small MTU, no uplink, no IPv6, ranges in use, no `nft`.
+
+use std::os::unix::fs::symlink;
+
+use crate::common::{BRIDGE, shell_pod};
+use crate::world::*;
+
+const SLEEP: &str = "exec sleep 1000";
+
+fn mtu_inside(world: &World, pod: &str) -> String {
+    let text = exec(&world.agent, pod, &["ip", "link", "show", "eth0"]).1;
+    let mut words = text.split_whitespace().skip_while(|word| *word != "mtu");
+    words.nth(1).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_uplinks_mtu_reaches_pods_that_start_and_pods_that_run() {
+    let world = World::with(Plan {
+        mtu: Some(1400),
+        ..Plan::default()
+    });
+    world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    world.agent.wait_running("a");
+    assert_eq!(mtu_inside(&world, "a"), "1400");
+    for mtu in ["1300", "1450"] {
+        world.node().ip(&format!("link set uplink mtu {mtu}"));
+        wait_for(mtu, || {
+            let found = mtu_inside(&world, "a");
+            if found == mtu { Ok(()) } else { Err(found) }
+        });
+    }
+}
+
+#[test]
+fn a_node_without_uplink_has_a_network_of_pods_and_gets_out_once_there_is_one() {
+    let world = World::with(Plan {
+        alone: true,
+        images: &[Image::Python],
+        ..Plan::default()
+    });
+    let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
+    world.start_server("a", &who_pod("a", 8000, "", ports));
+    let b = world.start_server("b", &who_pod("b", 8000, "", ""));
+    for ip in b {
+        let said = world
+            .ask_from_pod("a", "tcp", at(ip, 8000))
+            .expect("an answer");
+        assert!(said.starts_with("b "), "{said}");
+    }
+    let local = "127.0.0.1".parse().expect("an address");
+    world
+        .node()
+        .run(|| ask_tcp(at(local, 9000)))
+        .expect("an answer");
+    // Somebody plugs the cable in.
+    let path = world.node().path();
+    world.lan.ip(&format!(
+        "link add to-node type veth peer name uplink netns {path}"
+    ));
+    world.lan.ip("link set to-node master lan up");
+    world.node().ip("link set uplink up");
+    world.node().ip("addr add 192.0.2.10/24 dev uplink");
+    serve_on(&world.remote, "remote", 7000);
+    wait_for("a way out", || {
+        world.ask_from_pod("a", "tcp", at(REMOTE4, 7000))
+    });
+    let seen = ask_until(&world.remote, at(NODE4, 9000), Result::is_ok);
+    assert!(seen.as_secs() < 5, "{seen:?}");
+    wait_for("the node's address in the pod's status", || {
+        let pod = world.agent.pod("a");
+        if pod["status"]["hostIP"] == NODE4.to_string() {
+            Ok(())
+        } else {
+            Err(pod["status"].to_string())
+        }
+    });
+}
+
+#[test]
+fn the_node_may_change_its_address() {
+    let world = World::new();
+    let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
+    world.start_server("a", &who_pod("a", 8000, "", ports));
+    world.node().ip("addr add 192.0.2.30/24 dev uplink");
+    world.node().ip("addr del 192.0.2.10/24 dev uplink");
+    world
+        .node()
+        .output("ip", &["route", "add", "default", "via", "192.0.2.1"]);
+    let new = "192.0.2.30".parse().expect("an address");
+    ask_until(&world.remote, at(new, 9000), Result::is_ok);
+    serve_on(&world.remote, "remote", 7000);
+    let said = world.ask_from_pod("a", "tcp", at(REMOTE4, 7000));
+    assert_eq!(said, Ok("remote 192.0.2.30".to_owned()));
+}
+
+#[test]
+fn without_ipv6_pods_have_ipv4_alone() {
+    let world = World::with(Plan {
+        without_ipv6: true,
+        images: &[Image::Python],
+        ..Plan::default()
+    });
+    let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
+    let a = world.start_server("a", &who_pod("a", 8000, "", ports));
+    assert!(a.len() == 1 && a[0].is_ipv4(), "{a:?}");
+    let answer = world.remote.run(|| ask_tcp(at(NODE4, 9000)));
+    assert_eq!(answer.expect("an answer"), format!("a {REMOTE4}"));
+}
+
+#[test]
+fn a_range_in_use_is_left_to_its_user() {
+    // Whatever range is chosen by default, this node uses it already.
+    let free = World::with(Plan::default());
+    free.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let usual = addresses(&free.agent.wait_running("a"))[0].to_string();
+    let subnet: Vec<&str> = usual.split('.').take(2).collect();
+    let route: &'static str =
+        Box::leak(format!("route add {}.0.0/16 via 192.0.2.1", subnet.join(".")).into());
+    let world = World::with(Plan {
+        node_setup: Box::leak(Box::new([route])),
+        ..Plan::default()
+    });
+    world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let other = addresses(&world.agent.wait_running("a"))[0].to_string();
+    assert!(
+        !other.starts_with(&format!("{}.", subnet.join("."))),
+        "{other}"
+    );
+}
+
+#[test]
+fn a_range_that_was_asked_for_and_is_in_use_is_named_with_what_uses_it() {
+    let world = World::with(Plan {
+        flags: &["--pod-cidr", "10.99.0.0/16"],
+        node_setup: &["route add 10.0.0.0/8 via 192.0.2.1"],
+        ..Plan::default()
+    });
+    world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    for word in ["10.99.0.0/16", "10.0.0.0/8", "--pod-cidr"] {
+        assert!(events.contains(word), "no {word}: {events}");
+    }
+    world.agent.write(
+        "host.yaml",
+        &shell_pod("host", SLEEP, "  hostNetwork: true\n", ""),
+    );
+    world.agent.wait_running("host");
+    world.node().ip("route del 10.0.0.0/8");
+    let ips = addresses(&world.agent.wait_running("a"));
+    assert!(ips[0].to_string().starts_with("10.99."), "{ips:?}");
+}
+
+#[test]
+fn the_ranges_and_the_bridge_may_be_chosen() {
+    let world = World::with(Plan {
+        flags: &["--bridge", "pods7"],
+        config: "podCIDR: \"10.50.0.0/24,fd50::/64\"\n",
+        ..Plan::default()
+    });
+    world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let ips = addresses(&world.agent.wait_running("a"));
+    assert!(
+        ips[0].to_string().starts_with("10.50.0.") && ips[1].to_string().starts_with("fd50::"),
+        "{ips:?}"
+    );
+    let links = world.node().links();
+    assert!(
+        links.iter().any(|link| link == "pods7") && !links.iter().any(|link| link == BRIDGE),
+        "{links:?}"
+    );
+}
+
+#[test]
+fn an_interface_with_the_bridges_name_that_is_none_is_left_alone_and_named() {
+    let world = World::with(Plan {
+        node_setup: &["link add coracle0 type dummy"],
+        ..Plan::default()
+    });
+    world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    assert!(events.contains(BRIDGE), "{events}");
+    world.node().ip("link del coracle0");
+    world.agent.wait_running("a");
+}
+
+#[test]
+fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
+    // A folder with everything an agent may call but `nft`.
+    let folder = std::env::temp_dir().join(format!("coracle-no-nft-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("temp dir");
+    let _ = symlink("/bin/sh", folder.join("sh"));
+    let path = folder.display().to_string();
+    let world = World::with(Plan {
+        env: vec![("PATH".to_owned(), path)],
+        ..Plan::default()
+    });
+    world.agent.write(
+        "host.yaml",
+        &shell_pod("host", SLEEP, "  hostNetwork: true\n", ""),
+    );
+    world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    world.agent.wait_running("host");
+    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    assert!(
+        events.contains("`nft`") && events.contains("nftables"),
+        "{events}"
+    );
+    assert_eq!(world.agent.pod("a")["status"]["phase"], "Pending");
+    // Installed: the pod starts by itself.
+    let nft = std::env::var_os("PATH").and_then(|all| {
+        std::env::split_paths(&all)
+            .map(|dir| dir.join("nft"))
+            .find(|file| file.is_file())
+    });
+    symlink(nft.expect("package nftables"), folder.join("nft")).expect("linked");
+    world.agent.wait_running("a");
+    std::fs::remove_dir_all(folder).expect("removed");
+}
+
+#[test]
+fn a_node_whose_pods_all_have_its_network_is_left_as_it_is() {
+    let world = World::with(Plan::default());
+    let sysctls = [
+        "ipv4/ip_forward",
+        "ipv6/conf/all/forwarding",
+        "ipv4/conf/all/rp_filter",
+        "ipv4/conf/all/route_localnet",
+    ];
+    let read = || sysctls.map(|name| world.node().sysctl(name));
+    let before = read();
+    world.agent.write(
+        "a.yaml",
+        &shell_pod("a", SLEEP, "  hostNetwork: true\n", ""),
+    );
+    world.agent.wait_running("a");
+    world.agent.kill_and_restart();
+    world.agent.wait_running("a");
+    assert_eq!(read(), before);
+    assert_eq!(before[0], "0");
+    assert_eq!(world.node().links(), ["uplink"]);
+    assert_eq!(world.node().ok("nft", &["list", "ruleset"]), "");
+}
