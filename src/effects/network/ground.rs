@@ -83,19 +83,37 @@ pub(super) fn ensure(
         step("set up the bridge", bridge, done)?;
     }
     switches(bridge, prefix, &links, ipv6)?;
-    if ipv6 {
-        let (message, flags) = links::loopback_route(link.index);
-        match netlink.request(message, flags) {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
-            done => step("route `::1` to the bridge", bridge, done)?,
-        }
-    }
+    own_routes(bridge, link.index, ranges, ipv6, netlink)?;
     Ok(Ground {
         index: link.index,
         mtu,
         ranges: ranges.clone(),
         ipv6,
     })
+}
+
+/// Programs of the node reach services also where there is no default route, and pods' replies reach `::1`.
+fn own_routes(
+    bridge: &str,
+    index: u32,
+    ranges: &Ranges,
+    ipv6: bool,
+    netlink: &mut Netlink,
+) -> Result<(), NetworkError> {
+    let services = ranges.services.iter();
+    let mut routes: Vec<_> = services
+        .map(|range| links::link_route(index, *range))
+        .collect();
+    if ipv6 {
+        routes.push(links::loopback_route(index));
+    }
+    for (message, flags) in routes {
+        match netlink.request(message, flags) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            done => step("set up routes through the bridge", bridge, done)?,
+        }
+    }
+    Ok(())
 }
 
 /// The ranges that something beside our bridge uses.

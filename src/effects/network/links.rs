@@ -213,6 +213,25 @@ pub(super) fn default_route(index: u32, gateway: IpAddr) -> Request {
     )
 }
 
+/// The range is to be found on that interface. Refused with EEXIST if it is there.
+pub(super) fn link_route(index: u32, range: IpNet) -> Request {
+    let mut route = RouteMessage::default();
+    route.header.address_family = family(range.addr());
+    route.header.destination_prefix_length = range.prefix_len();
+    route.header.table = RouteHeader::RT_TABLE_MAIN;
+    route.header.protocol = RouteProtocol::Static;
+    route.header.scope = RouteScope::Link;
+    route.header.kind = RouteType::Unicast;
+    route.attributes = vec![
+        RouteAttribute::Destination(RouteAddress::from(range.network())),
+        RouteAttribute::Oif(index),
+    ];
+    (
+        RouteNetlinkMessage::NewRoute(route),
+        NLM_F_CREATE | NLM_F_EXCL,
+    )
+}
+
 /// `::1` is also at home on the bridge: replies of pods to clients that came from `::1` arrive there, with that
 /// destination, and the kernel is strict about it. Refused with EEXIST if it is there: replacing it would be told as a
 /// change.
