@@ -8,8 +8,8 @@ const SLEEP: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 #[test]
 fn the_world_of_the_tests_is_connected() {
     let world = World::new();
-    serve_on(&world.remote, "remote", 7000);
-    serve_on(&world.lan, "far", 7001);
+    serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
+    serve_on(&world.lan, "far", &[FAR4, FAR6], 7001);
     for to in [at(REMOTE4, 7000), at(REMOTE6, 7000)] {
         for answer in world.node().run(|| ask_both(to)) {
             let said = answer.expect("an answer");
@@ -94,9 +94,9 @@ fn pods_node_and_remote_hosts_reach_each_other_over_both_families() {
     let world = World::new();
     let a = world.start_server("a", &who_pod("a", 8000, "", ""));
     let b = world.start_server("b", &who_pod("b", 8000, "", ""));
-    serve_on(world.node(), "node", 7000);
-    serve_on(&world.remote, "remote", 7000);
-    serve_on(&world.lan, "far", 7001);
+    serve_on(world.node(), "node", &[NODE4, NODE6], 7000);
+    serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
+    serve_on(&world.lan, "far", &[FAR4, FAR6], 7001);
     for family in [0, 1] {
         let node = [NODE4, NODE6][family];
         for protocol in ["tcp", "udp"] {

@@ -60,7 +60,7 @@ fn a_node_without_uplink_has_a_network_of_pods_and_gets_out_once_there_is_one() 
     world.lan.ip("link set to-node master lan up");
     world.node().ip("link set uplink up");
     world.node().ip("addr add 192.0.2.10/24 dev uplink");
-    serve_on(&world.remote, "remote", 7000);
+    serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
     wait_for("a way out", || {
         world.ask_from_pod("a", "tcp", at(REMOTE4, 7000))
     });
@@ -88,7 +88,7 @@ fn the_node_may_change_its_address() {
         .output("ip", &["route", "add", "default", "via", "192.0.2.1"]);
     let new = "192.0.2.30".parse().expect("an address");
     ask_until(&world.remote, at(new, 9000), Result::is_ok);
-    serve_on(&world.remote, "remote", 7000);
+    serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
     let said = world.ask_from_pod("a", "tcp", at(REMOTE4, 7000));
     assert_eq!(said, Ok("remote 192.0.2.30".to_owned()));
 }

@@ -245,26 +245,32 @@ pub(crate) fn ask_until(
     })
 }
 
-/// A `who` server on a host beside the node, until the end of the test's process.
-pub(crate) fn serve_on(host: &Netns, name: &'static str, port: u16) {
-    let (listener, socket) = host.run(|| {
-        let any = (Ipv6Addr::UNSPECIFIED, port);
-        let listener = TcpListener::bind(any).expect("the port is free");
-        (listener, UdpSocket::bind(any).expect("the port is free"))
-    });
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let peer = stream.peer_addr().expect("a peer").ip().to_canonical();
-            let _ = writeln!(stream, "{name} {peer}");
-        }
-    });
-    std::thread::spawn(move || {
-        let mut buffer = [0; 16];
-        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
-            let text = format!("{name} {}\n", peer.ip().to_canonical());
-            let _ = socket.send_to(text.as_bytes(), peer);
-        }
-    });
+/// A `who` server at addresses of a host beside the node, until the end of the test's process. It is bound to them: an
+/// answer over UDP has the address that was asked.
+pub(crate) fn serve_on(host: &Netns, name: &'static str, ips: &[IpAddr], port: u16) {
+    for ip in ips {
+        let (listener, socket) = host.run(|| {
+            let listener = TcpListener::bind((*ip, port)).expect("the port is free");
+            (
+                listener,
+                UdpSocket::bind((*ip, port)).expect("the port is free"),
+            )
+        });
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                if let Ok(peer) = stream.peer_addr() {
+                    let _ = writeln!(stream, "{name} {}", peer.ip());
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let mut buffer = [0; 16];
+            while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+                let text = format!("{name} {}\n", peer.ip());
+                let _ = socket.send_to(text.as_bytes(), peer);
+            }
+        });
+    }
 }
 
 /// Says its name and the client's address, over TCP and UDP, IPv4 and IPv6: arguments name and port.
