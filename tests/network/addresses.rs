@@ -154,17 +154,14 @@ fn nginx_and_pythons_http_server_serve_pages() {
         ("files", 8081, "It works"),
     ] {
         world.agent.wait_running(name);
-        for host in ["192.0.2.10", "[2001:db8::10]"] {
+        for node in [NODE4, NODE6] {
             // `http.server` listens on IPv4 alone unless it is told otherwise.
-            if name == "files" && host.starts_with('[') {
+            if name == "files" && node.is_ipv6() {
                 continue;
             }
-            let url = format!("http://{host}:{port}/");
             wait_for(page, || {
-                let output = world
-                    .remote
-                    .output("busybox", &["wget", "-q", "-T", "2", "-O", "-", &url]);
-                let said = String::from_utf8_lossy(&output.stdout).into_owned();
+                let said = world.remote.run(|| get_page(at(node, port), "/"));
+                let said = said.map_err(|error| error.to_string())?;
                 if said.contains(page) {
                     Ok(())
                 } else {
@@ -173,9 +170,12 @@ fn nginx_and_pythons_http_server_serve_pages() {
             });
         }
     }
-    let url = "http://192.0.2.10:8080/who";
-    let seen = world.remote.ok("busybox", &["wget", "-q", "-O", "-", url]);
-    assert_eq!(seen.trim(), REMOTE4.to_string(), "nginx logs who asked");
+    let seen = world.remote.run(|| get_page(at(NODE4, 8080), "/who"));
+    let seen = seen.expect("a page");
+    assert!(
+        seen.ends_with(&format!("\n{REMOTE4}\n")),
+        "nginx sees who asked: {seen}"
+    );
 }
 
 #[test]

@@ -221,6 +221,17 @@ pub(crate) fn ask_udp(to: SocketAddr) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).trim().to_owned())
 }
 
+/// A page by HTTP, with its head.
+pub(crate) fn get_page(to: SocketAddr, path: &str) -> io::Result<String> {
+    let limit = Duration::from_secs(2);
+    let mut stream = TcpStream::connect_timeout(&to, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
+}
+
 /// Asks with both protocols.
 pub(crate) fn ask_both(to: SocketAddr) -> [io::Result<String>; 2] {
     [ask_tcp(to), ask_udp(to)]
