@@ -270,7 +270,8 @@ pub(crate) fn serve_on(host: &Netns, name: &'static str, ips: &[IpAddr], port: u
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
                 if let Ok(peer) = stream.peer_addr() {
-                    let _ = writeln!(stream, "{name} {}", peer.ip());
+                    let text = format!("{name} {}\n", peer.ip());
+                    let _ = stream.write_all(text.as_bytes());
                 }
             }
         });
@@ -346,7 +347,7 @@ pub(crate) fn who_pod_with(
 pub(crate) struct NameServer(Child);
 
 impl NameServer {
-    /// Knows `name` as `address`, and nothing else.
+    /// Knows `name`, which ends in `.test`, as `address`, and nothing else.
     pub(crate) fn start(host: &Netns, name: &str, address: &str) -> Self {
         let record = format!("--address=/{name}/{address}");
         let mut command = Command::new("dnsmasq");
@@ -358,7 +359,7 @@ impl NameServer {
                 "--conf-file=/dev/null",
                 "--user=root",
             ])
-            .args(["--pid-file=", "--log-facility=-", &record])
+            .args(["--pid-file=", "--log-facility=-", "--local=/test/", &record])
             .stderr(Stdio::piped());
         let mut child = host
             .run(|| command.spawn())
