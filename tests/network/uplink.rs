@@ -81,11 +81,10 @@ fn the_node_may_change_its_address() {
     let world = World::new();
     let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
     world.start_server("a", &who_pod("a", 8000, "", ports));
-    world.node().ip("addr add 192.0.2.30/24 dev uplink");
+    // The second address of a subnet goes with the first.
     world.node().ip("addr del 192.0.2.10/24 dev uplink");
-    world
-        .node()
-        .output("ip", &["route", "add", "default", "via", "192.0.2.1"]);
+    world.node().ip("addr add 192.0.2.30/24 dev uplink");
+    world.node().ip("route add default via 192.0.2.1");
     let new = "192.0.2.30".parse().expect("an address");
     ask_until(&world.remote, at(new, 9000), Result::is_ok);
     serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
@@ -173,7 +172,7 @@ fn the_ranges_and_the_bridge_may_be_chosen() {
 #[test]
 fn an_interface_with_the_bridges_name_that_is_none_is_left_alone_and_named() {
     let world = World::with(Plan {
-        node_setup: &["link add coracle0 type dummy"],
+        node_setup: &["link add coracle0 type veth peer name elsewhere"],
         ..Plan::default()
     });
     world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
