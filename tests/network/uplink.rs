@@ -1,7 +1,5 @@
 //! The node's own network as it may be: small MTU, no uplink, no IPv6, ranges in use, no `nft`.
 
-use std::os::unix::fs::symlink;
-
 use crate::common::{BRIDGE, shell_pod};
 use crate::world::*;
 
@@ -184,19 +182,13 @@ fn an_interface_with_the_bridges_name_that_is_none_is_left_alone_and_named() {
 
 #[test]
 fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
-    // A folder with everything an agent may call but `nft`.
-    let folder = std::env::temp_dir().join(format!("coracle-no-nft-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("temp dir");
-    let _ = symlink("/bin/sh", folder.join("sh"));
-    let path = folder.display().to_string();
+    // The agent alone sees the program covered by something that is none.
     let world = World::with(Plan {
-        env: vec![("PATH".to_owned(), path)],
+        wrapper: Some("mount --bind /dev/null /usr/sbin/nft && exec \"$@\""),
         ..Plan::default()
     });
-    world.agent.write(
-        "host.yaml",
-        &shell_pod("host", SLEEP, "  hostNetwork: true\n", ""),
-    );
+    let host = shell_pod("host", SLEEP, "  hostNetwork: true\n", "");
+    world.agent.write("host.yaml", &host);
     world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     world.agent.wait_running("host");
     let events = wait_event(&world.agent, "FailedCreatePodSandBox");
@@ -206,14 +198,10 @@ fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
     );
     assert_eq!(world.agent.pod("a")["status"]["phase"], "Pending");
     // Installed: the pod starts by itself.
-    let nft = std::env::var_os("PATH").and_then(|all| {
-        std::env::split_paths(&all)
-            .map(|dir| dir.join("nft"))
-            .find(|file| file.is_file())
-    });
-    symlink(nft.expect("package nftables"), folder.join("nft")).expect("linked");
+    let agent = world.agent.pid().to_string();
+    let uncover = ["-t", &agent, "-m", "umount", "/usr/sbin/nft"];
+    world.node().ok("nsenter", &uncover);
     world.agent.wait_running("a");
-    std::fs::remove_dir_all(folder).expect("removed");
 }
 
 #[test]

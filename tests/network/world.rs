@@ -26,8 +26,8 @@ pub(crate) struct Plan {
     /// Lines of the agent's settings file.
     pub(crate) config: &'static str,
     pub(crate) flags: &'static [&'static str],
-    /// The agent's environment.
-    pub(crate) env: Vec<(String, String)>,
+    /// See `Agent::prepare`.
+    pub(crate) wrapper: Option<&'static str>,
     /// The node has no interface but `lo`.
     pub(crate) alone: bool,
     /// IPv6 is switched off before the agent starts.
@@ -83,12 +83,7 @@ impl World {
         for line in plan.node_setup {
             node.ip(line);
         }
-        let env: Vec<(&str, &str)> = plan
-            .env
-            .iter()
-            .map(|(n, v)| (n.as_str(), v.as_str()))
-            .collect();
-        let agent = start(node, &plan, &env);
+        let agent = start(node, &plan);
         Self {
             agent,
             remote,
@@ -130,8 +125,8 @@ impl World {
     }
 }
 
-fn start(node: Netns, plan: &Plan, env: &[(&str, &str)]) -> Agent {
-    let agent = Agent::prepare(Arc::new(node), plan.flags, env);
+fn start(node: Netns, plan: &Plan) -> Agent {
+    let agent = Agent::prepare(Arc::new(node), plan.flags, plan.wrapper);
     let resolv_conf = agent.root.join("resolv.conf");
     let text = plan.resolv_conf.unwrap_or("nameserver 192.0.2.11\n");
     fs::write(&resolv_conf, text).expect("temp dir");
@@ -349,7 +344,7 @@ pub(crate) struct NameServer(Child);
 impl NameServer {
     /// Knows `name`, which ends in `.test`, as `address`, and nothing else.
     pub(crate) fn start(host: &Netns, name: &str, address: &str) -> Self {
-        let record = format!("--address=/{name}/{address}");
+        let record = format!("--host-record={name},{address}");
         let mut command = Command::new("dnsmasq");
         command
             .args([
