@@ -54,8 +54,8 @@ pub struct Agent {
     /// The node's network; never the machine's.
     pub netns: Arc<Netns>,
     flags: Vec<String>,
-    /// More of the agent's environment.
-    env: Vec<(String, String)>,
+    /// A script the agent is started by, in a mount namespace of its own; it ends with `exec "$@"`.
+    wrapper: Option<&'static str>,
     child: Mutex<Option<Child>>,
 }
 
@@ -69,13 +69,13 @@ impl Agent {
 
     /// Starts an agent with more flags and an empty image store.
     pub fn start_with(flags: &[&str]) -> Self {
-        let agent = Self::prepare(Arc::new(Netns::new()), flags, &[]);
+        let agent = Self::prepare(Arc::new(Netns::new()), flags, None);
         agent.launch();
         agent
     }
 
     /// Makes an agent's directories, and does not start it.
-    pub fn prepare(netns: Arc<Netns>, flags: &[&str], env: &[(&str, &str)]) -> Self {
+    pub fn prepare(netns: Arc<Netns>, flags: &[&str], wrapper: Option<&'static str>) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "these tests make containers: run them as root"
@@ -86,15 +86,12 @@ impl Agent {
         for part in ["manifests", "preload"] {
             fs::create_dir_all(root.join(part)).expect("temp dir");
         }
-        let env = env
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Self {
             root,
             cgroup: format!("/{name}"),
             netns,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
-            env: env.collect(),
+            wrapper,
             child: Mutex::new(None),
         }
     }
@@ -143,9 +140,24 @@ impl Agent {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = coracle();
-        let env = self.env.iter().map(|(name, value)| (name, value));
-        command.envs(env).arg("run").args(&self.flags).args([
+        let mut command = match self.wrapper {
+            None => coracle(),
+            Some(script) => {
+                let mut command = Command::new("unshare");
+                let words = [
+                    "--mount",
+                    "--propagation",
+                    "slave",
+                    "sh",
+                    "-c",
+                    script,
+                    "sh",
+                ];
+                command.args(words).arg(coracle().get_program());
+                command
+            }
+        };
+        command.arg("run").args(&self.flags).args([
             "--node-name",
             "test-node",
             "--cgroup-parent",
@@ -196,7 +208,8 @@ impl Agent {
         // A machine that starts has neither bridges nor rules; the uplink is the test's.
         for link in self.netns.links() {
             if link == BRIDGE || link.starts_with(VETH_PREFIX) {
-                self.netns.ip(&format!("link del {link}"));
+                // One whose pod was killed may go by itself.
+                self.netns.output("ip", &["link", "del", &link]);
             }
         }
         self.netns.ok("nft", &["flush", "ruleset"]);

@@ -8,8 +8,8 @@ const SLEEP: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 #[test]
 fn the_world_of_the_tests_is_connected() {
     let world = World::new();
-    serve_on(&world.remote, "remote", 7000);
-    serve_on(&world.lan, "far", 7001);
+    serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
+    serve_on(&world.lan, "far", &[FAR4, FAR6], 7001);
     for to in [at(REMOTE4, 7000), at(REMOTE6, 7000)] {
         for answer in world.node().run(|| ask_both(to)) {
             let said = answer.expect("an answer");
@@ -94,9 +94,9 @@ fn pods_node_and_remote_hosts_reach_each_other_over_both_families() {
     let world = World::new();
     let a = world.start_server("a", &who_pod("a", 8000, "", ""));
     let b = world.start_server("b", &who_pod("b", 8000, "", ""));
-    serve_on(world.node(), "node", 7000);
-    serve_on(&world.remote, "remote", 7000);
-    serve_on(&world.lan, "far", 7001);
+    serve_on(world.node(), "node", &[NODE4, NODE6], 7000);
+    serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
+    serve_on(&world.lan, "far", &[FAR4, FAR6], 7001);
     for family in [0, 1] {
         let node = [NODE4, NODE6][family];
         for protocol in ["tcp", "udp"] {
@@ -154,17 +154,14 @@ fn nginx_and_pythons_http_server_serve_pages() {
         ("files", 8081, "It works"),
     ] {
         world.agent.wait_running(name);
-        for host in ["192.0.2.10", "[2001:db8::10]"] {
+        for node in [NODE4, NODE6] {
             // `http.server` listens on IPv4 alone unless it is told otherwise.
-            if name == "files" && host.starts_with('[') {
+            if name == "files" && node.is_ipv6() {
                 continue;
             }
-            let url = format!("http://{host}:{port}/");
             wait_for(page, || {
-                let output = world
-                    .remote
-                    .output("busybox", &["wget", "-q", "-T", "2", "-O", "-", &url]);
-                let said = String::from_utf8_lossy(&output.stdout).into_owned();
+                let said = world.remote.run(|| get_page(at(node, port), "/"));
+                let said = said.map_err(|error| error.to_string())?;
                 if said.contains(page) {
                     Ok(())
                 } else {
@@ -173,9 +170,12 @@ fn nginx_and_pythons_http_server_serve_pages() {
             });
         }
     }
-    let url = "http://192.0.2.10:8080/who";
-    let seen = world.remote.ok("busybox", &["wget", "-q", "-O", "-", url]);
-    assert_eq!(seen.trim(), REMOTE4.to_string(), "nginx logs who asked");
+    let seen = world.remote.run(|| get_page(at(NODE4, 8080), "/who"));
+    let seen = seen.expect("a page");
+    assert!(
+        seen.ends_with(&format!("\n{REMOTE4}\n")),
+        "nginx sees who asked: {seen}"
+    );
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn with_server() -> (World, Vec<std::net::IpAddr>) {
     let world = World::new();
     let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
     let ips = world.start_server("a", &who_pod("a", 8000, "", ports));
-    serve_on(&world.other, "other", 7000);
+    serve_on(&world.other, "other", &[OTHER4], 7000);
     (world, ips)
 }
 

@@ -1,7 +1,5 @@
 //! The node's own network as it may be: small MTU, no uplink, no IPv6, ranges in use, no `nft`.
 
-use std::os::unix::fs::symlink;
-
 use crate::common::{BRIDGE, shell_pod};
 use crate::world::*;
 
@@ -60,7 +58,7 @@ fn a_node_without_uplink_has_a_network_of_pods_and_gets_out_once_there_is_one() 
     world.lan.ip("link set to-node master lan up");
     world.node().ip("link set uplink up");
     world.node().ip("addr add 192.0.2.10/24 dev uplink");
-    serve_on(&world.remote, "remote", 7000);
+    serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
     wait_for("a way out", || {
         world.ask_from_pod("a", "tcp", at(REMOTE4, 7000))
     });
@@ -81,14 +79,13 @@ fn the_node_may_change_its_address() {
     let world = World::new();
     let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
     world.start_server("a", &who_pod("a", 8000, "", ports));
-    world.node().ip("addr add 192.0.2.30/24 dev uplink");
+    // The second address of a subnet goes with the first.
     world.node().ip("addr del 192.0.2.10/24 dev uplink");
-    world
-        .node()
-        .output("ip", &["route", "add", "default", "via", "192.0.2.1"]);
+    world.node().ip("addr add 192.0.2.30/24 dev uplink");
+    world.node().ip("route add default via 192.0.2.1");
     let new = "192.0.2.30".parse().expect("an address");
     ask_until(&world.remote, at(new, 9000), Result::is_ok);
-    serve_on(&world.remote, "remote", 7000);
+    serve_on(&world.remote, "remote", &[REMOTE4, REMOTE6], 7000);
     let said = world.ask_from_pod("a", "tcp", at(REMOTE4, 7000));
     assert_eq!(said, Ok("remote 192.0.2.30".to_owned()));
 }
@@ -173,7 +170,7 @@ fn the_ranges_and_the_bridge_may_be_chosen() {
 #[test]
 fn an_interface_with_the_bridges_name_that_is_none_is_left_alone_and_named() {
     let world = World::with(Plan {
-        node_setup: &["link add coracle0 type dummy"],
+        node_setup: &["link add coracle0 type veth peer name elsewhere"],
         ..Plan::default()
     });
     world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
@@ -185,19 +182,13 @@ fn an_interface_with_the_bridges_name_that_is_none_is_left_alone_and_named() {
 
 #[test]
 fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
-    // A folder with everything an agent may call but `nft`.
-    let folder = std::env::temp_dir().join(format!("coracle-no-nft-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("temp dir");
-    let _ = symlink("/bin/sh", folder.join("sh"));
-    let path = folder.display().to_string();
+    // The agent alone sees the program covered by something that is none.
     let world = World::with(Plan {
-        env: vec![("PATH".to_owned(), path)],
+        wrapper: Some("mount --bind /dev/null /usr/sbin/nft && exec \"$@\""),
         ..Plan::default()
     });
-    world.agent.write(
-        "host.yaml",
-        &shell_pod("host", SLEEP, "  hostNetwork: true\n", ""),
-    );
+    let host = shell_pod("host", SLEEP, "  hostNetwork: true\n", "");
+    world.agent.write("host.yaml", &host);
     world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     world.agent.wait_running("host");
     let events = wait_event(&world.agent, "FailedCreatePodSandBox");
@@ -207,14 +198,10 @@ fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
     );
     assert_eq!(world.agent.pod("a")["status"]["phase"], "Pending");
     // Installed: the pod starts by itself.
-    let nft = std::env::var_os("PATH").and_then(|all| {
-        std::env::split_paths(&all)
-            .map(|dir| dir.join("nft"))
-            .find(|file| file.is_file())
-    });
-    symlink(nft.expect("package nftables"), folder.join("nft")).expect("linked");
+    let agent = world.agent.pid().to_string();
+    let uncover = ["-t", &agent, "-m", "umount", "/usr/sbin/nft"];
+    world.node().ok("nsenter", &uncover);
     world.agent.wait_running("a");
-    std::fs::remove_dir_all(folder).expect("removed");
 }
 
 #[test]

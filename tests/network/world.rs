@@ -26,8 +26,8 @@ pub(crate) struct Plan {
     /// Lines of the agent's settings file.
     pub(crate) config: &'static str,
     pub(crate) flags: &'static [&'static str],
-    /// The agent's environment.
-    pub(crate) env: Vec<(String, String)>,
+    /// See `Agent::prepare`.
+    pub(crate) wrapper: Option<&'static str>,
     /// The node has no interface but `lo`.
     pub(crate) alone: bool,
     /// IPv6 is switched off before the agent starts.
@@ -83,12 +83,7 @@ impl World {
         for line in plan.node_setup {
             node.ip(line);
         }
-        let env: Vec<(&str, &str)> = plan
-            .env
-            .iter()
-            .map(|(n, v)| (n.as_str(), v.as_str()))
-            .collect();
-        let agent = start(node, &plan, &env);
+        let agent = start(node, &plan);
         Self {
             agent,
             remote,
@@ -130,8 +125,8 @@ impl World {
     }
 }
 
-fn start(node: Netns, plan: &Plan, env: &[(&str, &str)]) -> Agent {
-    let agent = Agent::prepare(Arc::new(node), plan.flags, env);
+fn start(node: Netns, plan: &Plan) -> Agent {
+    let agent = Agent::prepare(Arc::new(node), plan.flags, plan.wrapper);
     let resolv_conf = agent.root.join("resolv.conf");
     let text = plan.resolv_conf.unwrap_or("nameserver 192.0.2.11\n");
     fs::write(&resolv_conf, text).expect("temp dir");
@@ -221,6 +216,17 @@ pub(crate) fn ask_udp(to: SocketAddr) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).trim().to_owned())
 }
 
+/// A page by HTTP, with its head.
+pub(crate) fn get_page(to: SocketAddr, path: &str) -> io::Result<String> {
+    let limit = Duration::from_secs(2);
+    let mut stream = TcpStream::connect_timeout(&to, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
+}
+
 /// Asks with both protocols.
 pub(crate) fn ask_both(to: SocketAddr) -> [io::Result<String>; 2] {
     [ask_tcp(to), ask_udp(to)]
@@ -245,26 +251,33 @@ pub(crate) fn ask_until(
     })
 }
 
-/// A `who` server on a host beside the node, until the end of the test's process.
-pub(crate) fn serve_on(host: &Netns, name: &'static str, port: u16) {
-    let (listener, socket) = host.run(|| {
-        let any = (Ipv6Addr::UNSPECIFIED, port);
-        let listener = TcpListener::bind(any).expect("the port is free");
-        (listener, UdpSocket::bind(any).expect("the port is free"))
-    });
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let peer = stream.peer_addr().expect("a peer").ip().to_canonical();
-            let _ = writeln!(stream, "{name} {peer}");
-        }
-    });
-    std::thread::spawn(move || {
-        let mut buffer = [0; 16];
-        while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
-            let text = format!("{name} {}\n", peer.ip().to_canonical());
-            let _ = socket.send_to(text.as_bytes(), peer);
-        }
-    });
+/// A `who` server at addresses of a host beside the node, until the end of the test's process. It is bound to them: an
+/// answer over UDP has the address that was asked.
+pub(crate) fn serve_on(host: &Netns, name: &'static str, ips: &[IpAddr], port: u16) {
+    for ip in ips {
+        let (listener, socket) = host.run(|| {
+            let listener = TcpListener::bind((*ip, port)).expect("the port is free");
+            (
+                listener,
+                UdpSocket::bind((*ip, port)).expect("the port is free"),
+            )
+        });
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                if let Ok(peer) = stream.peer_addr() {
+                    let text = format!("{name} {}\n", peer.ip());
+                    let _ = stream.write_all(text.as_bytes());
+                }
+            }
+        });
+        std::thread::spawn(move || {
+            let mut buffer = [0; 16];
+            while let Ok((_, peer)) = socket.recv_from(&mut buffer) {
+                let text = format!("{name} {}\n", peer.ip());
+                let _ = socket.send_to(text.as_bytes(), peer);
+            }
+        });
+    }
 }
 
 /// Says its name and the client's address, over TCP and UDP, IPv4 and IPv6: arguments name and port.
@@ -329,9 +342,9 @@ pub(crate) fn who_pod_with(
 pub(crate) struct NameServer(Child);
 
 impl NameServer {
-    /// Knows `name` as `address`, and nothing else.
+    /// Knows `name`, which ends in `.test`, as `address`, and nothing else.
     pub(crate) fn start(host: &Netns, name: &str, address: &str) -> Self {
-        let record = format!("--address=/{name}/{address}");
+        let record = format!("--host-record={name},{address}");
         let mut command = Command::new("dnsmasq");
         command
             .args([
@@ -341,7 +354,7 @@ impl NameServer {
                 "--conf-file=/dev/null",
                 "--user=root",
             ])
-            .args(["--pid-file=", "--log-facility=-", &record])
+            .args(["--pid-file=", "--log-facility=-", "--local=/test/", &record])
             .stderr(Stdio::piped());
         let mut child = host
             .run(|| command.spawn())
