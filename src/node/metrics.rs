@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::{Metric, MetricKind};
-use crate::effects::network::Traffic;
+use crate::effects::network::{Network, Traffic};
 use crate::plan::event::StartFailure;
 use crate::plan::state::Run;
 use crate::plan::{Event, NodeState, status};
@@ -130,6 +130,15 @@ impl Counters {
             ),
         ]
     }
+}
+
+/// How long packet rules take.
+pub(super) fn of_rules(network: &Network) -> Metric {
+    gauge(
+        "coracle_firewall_apply_seconds",
+        "How long the last change of packet rules took.",
+        one(network.firewall().last_run().as_secs_f64()),
+    )
 }
 
 /// Reads one figure of a pod's traffic.

@@ -111,6 +111,10 @@ impl Node {
             }
             self.decide(touched);
             if self.leaving && self.state.pods.is_empty() {
+                let network = self.hands.sandboxes.network.clone();
+                if let Err(error) = unblock(move || network.dismantle()).await {
+                    tracing::warn!("{}, leaving all the same", crate::chain(&error));
+                }
                 return ExitCode::SUCCESS;
             }
         }
@@ -213,7 +217,9 @@ impl Node {
             self.views.set(view, self.services.clone());
         }
         if anything {
-            self.store.set_metrics(self.counters.metrics(&self.state));
+            let mut metrics = self.counters.metrics(&self.state);
+            metrics.push(metrics::of_rules(&self.hands.sandboxes.network));
+            self.store.set_metrics(metrics);
         }
     }
 

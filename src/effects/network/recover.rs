@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use super::allocation::{self, Allocation};
 use super::error::NetworkError;
 use super::firewall::{FirewallError, PodRules};
-use super::ground::{Ground, read};
+use super::ground::{self, Ground, read};
 use super::node::{Inner, Network, lock};
 use super::snapshot::{self, Link};
 use super::{interface, ports};
@@ -64,6 +64,34 @@ impl Network {
             return Ok(());
         }
         inner.mend(None)
+    }
+}
+
+impl Network {
+    /// Removes bridge, rules and the folder of pins, unless a pod still needs them.
+    pub fn dismantle(&self) -> Result<(), NetworkError> {
+        let inner = &*self.inner;
+        let _alone = inner.gate.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ground = lock(&inner.ground);
+        if ground.is_none() || !lock(&inner.pods).allocations.is_empty() {
+            return Ok(());
+        }
+        let bridge = &inner.settings.bridge;
+        let gone = read("the links", Netlink::open()).and_then(|mut netlink| {
+            let gone = interface::unplug(bridge, &mut netlink);
+            ground::step("remove the bridge", bridge, gone)
+        });
+        *ground = None;
+        let layout = &inner.settings.layout;
+        let folder = layout.netns_dir();
+        let unmounted = crate::sys::mount::unmount_below(&folder);
+        let unmounted = unmounted.map_err(|source| NetworkError::File {
+            action: "unmount",
+            path: folder,
+            source,
+        });
+        gone.and(inner.firewall.remove().map_err(NetworkError::from))
+            .and(unmounted)
     }
 }
 

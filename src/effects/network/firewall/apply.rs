@@ -6,6 +6,7 @@
 //! never wait for pods that go.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::nft::{self, OwnRuns};
 use super::stale::{Doors, Forgetful, Stale};
@@ -39,6 +40,7 @@ struct State {
     /// Counts the times that what is in force was declared unknown.
     restores: u64,
     at_work: bool,
+    last_run: Duration,
     no_bridge_family: bool,
 }
 
@@ -111,6 +113,11 @@ impl Firewall {
         self.lock().no_bridge_family
     }
 
+    /// How long the kernel and `nft` took for the last change.
+    pub fn last_run(&self) -> Duration {
+        self.lock().last_run
+    }
+
     pub(super) fn own_runs(&self) -> &OwnRuns {
         &self.own
     }
@@ -147,8 +154,10 @@ impl Firewall {
             state.at_work = true;
             let mut step = state.next_step();
             drop(state);
+            let begin = Instant::now();
             let outcome = self.carry_out(&mut step);
             state = self.lock();
+            state.last_run = begin.elapsed();
             state.at_work = false;
             state.finish(step, outcome);
             self.changed.notify_all();
