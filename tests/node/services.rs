@@ -20,12 +20,12 @@ fn a_service_is_shown_with_its_ready_pods_over_broken_edits_and_killed_agents() 
     let agent = Agent::start();
     agent.write("service.yaml", SERVICE);
     wait_endpoint(&agent, None);
-    let pod = shell_pod("web", SLEEP, "  hostNetwork: true\n", "");
+    let pod = shell_pod("web", SLEEP, "", "");
     let pod = pod.replacen("metadata:", "metadata:\n  labels: {app: web}", 1);
     agent.write("web.yaml", &pod);
     let pod = agent.wait_running("web");
     let address = pod["status"]["podIP"].as_str();
-    let behind = format!("{}:8080", address.expect("the node has an address"));
+    let behind = format!("{}:8080", address.expect("a pod on the bridge has an address"));
     wait_endpoint(&agent, address);
     assert!(agent.ok(&["get", "endpoints"]).contains(&behind));
     assert!(agent.ok(&["describe", "svc", "web"]).contains(&behind));
