@@ -78,6 +78,7 @@ fn routed(rules: &Ruleset) -> String {
 	chain destination {{
 		comment "connections from outside and from pods"
 		type nat hook prerouting priority -110; policy accept;
+		ip daddr 127.0.0.0/8 return comment "a neighbour's packet that only routing would drop"
 		jump to_pods
 	}}
 	chain destination_local {{
