@@ -217,6 +217,56 @@ fn pods_reach_the_outside_under_the_nodes_address_and_never_its_loopback() {
     assert_eq!(tcp(a, "127.0.0.9:90"), Err(ErrorKind::TimedOut));
 }
 
+#[test]
+fn a_neighbour_that_sends_to_127_0_0_1_does_not_get_to_a_pod() {
+    let world = World::new();
+    let World {
+        node, a, remote, ..
+    } = &world;
+    serve(a, "a", 80);
+    serve(node, "node", 90);
+    world.run(remote, &TO_LOOPBACK.replace("10.77.0.1", "192.0.2.1"));
+    // Otherwise the kernel drops it, but only after addresses were translated.
+    world.run(node, "sysctl -qw net.ipv4.conf.up0.route_localnet=1");
+    let firewall = Firewall::default();
+    inside(node, || {
+        firewall.update(rules).unwrap();
+        let ports = [(Some("127.0.0.9"), 8080), (None, 8081)];
+        let one = pod(2, &ports.map(|(at, port)| host_port(Tcp, at, port, 80)));
+        firewall.update(|rules| rules.pods.extend([one])).unwrap();
+    });
+    assert_eq!(tcp(node, "127.0.0.9:8080").as_deref(), Ok("a 10.77.0.1"));
+    assert_eq!(tcp(remote, "192.0.2.1:8081").as_deref(), Ok("a 192.0.2.2"));
+    assert_eq!(tcp(remote, "127.0.0.9:90").as_deref(), Ok("node 192.0.2.2"));
+    for to in ["127.0.0.9:8080", "127.0.0.9:8081"] {
+        assert_eq!(tcp(remote, to), Err(ErrorKind::ConnectionRefused), "{to}");
+    }
+}
+
+#[test]
+fn a_service_does_not_take_the_nodes_own_address_away() {
+    let world = World::new();
+    let World {
+        node, a, remote, ..
+    } = &world;
+    serve(a, "a", 80);
+    serve(node, "node", 22);
+    let firewall = Firewall::default();
+    let thief = ServiceRoute {
+        addresses: vec!["192.0.2.1".parse().unwrap(), "10.96.0.7".parse().unwrap()],
+        ..service(22, None, &["10.77.0.2:80"])
+    };
+    inside(node, || {
+        firewall.update(rules).unwrap();
+        firewall
+            .update(|rules| rules.services = vec![thief])
+            .unwrap();
+    });
+    for (to, who) in [("10.96.0.7:22", "a"), ("192.0.2.1:22", "node")] {
+        assert_eq!(tcp(remote, to), Ok(format!("{who} 192.0.2.2")), "{to}");
+    }
+}
+
 const TO_LOOPBACK: &str = "
 sysctl -qw net.ipv4.conf.all.route_localnet=1
 ip route add 127.0.0.0/8 via 10.77.0.1 table 7

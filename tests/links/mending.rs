@@ -127,6 +127,54 @@ fn a_bridge_deleted_by_hand_comes_back_with_everything_on_it() {
     });
 }
 
+/// An LLDP frame, which no bridge passes on, with somebody's hardware address as its sender.
+const SEND_TO_THE_LINK: &str = "
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(('eth0', 0))
+sender = bytes.fromhex(sys.argv[1].replace(':', ''))
+s.send(bytes.fromhex('0180c200000e') + sender + bytes.fromhex('88cc') + bytes(50))
+";
+
+#[test]
+fn a_pod_does_not_turn_anothers_traffic_by_frames_for_the_bridge_itself() {
+    on_a_node(|node| {
+        let network = node.network();
+        let one = network.attach(&node.pod("one")).expect("attached");
+        let two = network.attach(&node.pod("two")).expect("attached");
+        let mac = inside(&two, || {
+            let shown = ip("-o link show eth0");
+            let words = shown.split(' ').skip_while(|word| *word != "link/ether");
+            words.skip(1).take(1).collect::<String>()
+        });
+        // Where the bridge thinks the other pod is after that.
+        let place = || {
+            let sent = inside(&one, || {
+                let mut python = std::process::Command::new("python3");
+                python.args(["-c", SEND_TO_THE_LINK, &mac]).status()
+            });
+            assert!(sent.expect("python3").success());
+            let all = run("bridge", &format!("fdb show br {BRIDGE}"));
+            let line = all.lines().find(|line| line.starts_with(&mac));
+            line.map(str::to_owned)
+        };
+        let before = links();
+        ip(&format!(
+            "link set {BRIDGE} type bridge no_linklocal_learn 0"
+        ));
+        let turned = place().expect("it believes the frame");
+        network.reconcile().expect("mended");
+        all_talk(&[&two]);
+        let right = place().expect("it has seen the pod");
+        assert_ne!(right, turned);
+        assert_eq!(links(), before);
+        // A bridge that was just made is deaf to such frames from the start.
+        ip(&format!("link del {BRIDGE}"));
+        network.reconcile().expect("mended");
+        assert_eq!(place(), None);
+    });
+}
+
 #[test]
 fn whatever_is_changed_by_hand_is_put_right_and_one_pod_does_not_stop_the_others() {
     on_a_node(|node| {

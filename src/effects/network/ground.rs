@@ -77,6 +77,11 @@ pub(super) fn ensure(
         changes.push(LinkAttribute::Mtu(mtu));
         changes.push(LinkAttribute::Address(mac.to_vec()));
     }
+    if link.learns_from_the_link {
+        let (message, flags) = links::do_not_learn(bridge);
+        let done = netlink.request(message, flags);
+        step("set up the bridge", bridge, done)?;
+    }
     if !link.up || !changes.is_empty() {
         let (message, flags) = links::change(bridge, true, changes);
         let done = netlink.request(message, flags);

@@ -7,9 +7,9 @@ use ipnet::IpNet;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
 use netlink_packet_route::link::{
-    AfSpecInet6, AfSpecUnspec, BridgeStpState, In6AddrGenMode, InfoBridge, InfoBridgePort,
-    InfoData, InfoKind, InfoPortData, InfoPortKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo,
-    LinkMessage,
+    AfSpecInet6, AfSpecUnspec, BridgeBooleanOptionFlags, BridgeBooleanOptions, BridgeStpState,
+    In6AddrGenMode, InfoBridge, InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoPortKind,
+    InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -62,6 +62,7 @@ pub(super) fn new_bridge(name: &str, mac: [u8; 6], mtu: u32) -> Request {
                 InfoBridge::StpState(BridgeStpState::Disabled),
                 InfoBridge::ForwardDelay(0),
                 InfoBridge::MulticastSnooping(false),
+                deaf_to_the_link(),
             ])),
         ]),
     ];
@@ -69,6 +70,24 @@ pub(super) fn new_bridge(name: &str, mac: [u8; 6], mtu: u32) -> Request {
         RouteNetlinkMessage::NewLink(link),
         NLM_F_CREATE | NLM_F_EXCL,
     )
+}
+
+/// Makes a bridge deaf to the link, as [`new_bridge`] does.
+pub(super) fn do_not_learn(name: &str) -> Request {
+    let info = vec![
+        LinkInfo::Kind(InfoKind::Bridge),
+        LinkInfo::Data(InfoData::Bridge(vec![deaf_to_the_link()])),
+    ];
+    change(name, false, vec![LinkAttribute::LinkInfo(info)])
+}
+
+/// The bridge does not learn from frames that end at it (LLDP and the like). They pass by all packet rules: a pod could
+/// have another's traffic by sending one with its hardware address. Kernels before 5.0 take no notice.
+fn deaf_to_the_link() -> InfoBridge {
+    InfoBridge::MultiBoolOpt(BridgeBooleanOptions {
+        value: BridgeBooleanOptionFlags::NoLinkLocalLearn,
+        mask: BridgeBooleanOptionFlags::NoLinkLocalLearn,
+    })
 }
 
 /// A pair of interfaces to be made: one on the bridge, the other in the pod.

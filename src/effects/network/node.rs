@@ -354,7 +354,14 @@ impl Inner {
         let mut choice = former.unwrap_or_else(|| self.choice(ground.ranges.clone()));
         let before = choice.services.clone();
         let view = services.view.as_deref().unwrap_or_default();
-        let assigned = services::assign(view, &ground.ranges, &mut choice.services);
+        let node = if services::any_given(view) {
+            let found = Netlink::open().and_then(|mut netlink| snapshot::addresses(&mut netlink));
+            let own = read("the addresses", found)?.into_iter();
+            own.map(|address| address.net.addr()).collect()
+        } else {
+            BTreeSet::new()
+        };
+        let assigned = services::assign(view, &ground.ranges, &node, &mut choice.services);
         let saved = if choice.services == before {
             Ok(())
         } else {

@@ -13,6 +13,12 @@ use crate::spec::cluster::ServiceEntry;
 use crate::spec::service::{ServiceAddress, ServicePort};
 use crate::spec::{PodKey, Protocol};
 
+/// Whether any service asks for a certain address.
+pub(super) fn any_given(view: &[ServiceEntry]) -> bool {
+    let mut addresses = view.iter().map(|entry| &entry.spec.address);
+    addresses.any(|address| matches!(address, ServiceAddress::Given(_)))
+}
+
 /// So many numbers of services that are gone are remembered: one that comes back has the address it had.
 const REMEMBERED: usize = 1024;
 
@@ -26,10 +32,11 @@ pub(super) struct Assigned {
 }
 
 /// Gives addresses: first to those that ask for certain ones, then to those that had one, then to new ones. `numbers`
-/// are the numbers given so far, by namespace and name.
+/// are the numbers given so far, by namespace and name, `node` the node's own addresses.
 pub(super) fn assign(
     view: &[ServiceEntry],
     ranges: &Ranges,
+    node: &BTreeSet<IpAddr>,
     numbers: &mut BTreeMap<String, u32>,
 ) -> Assigned {
     let mut assigned = Assigned::default();
@@ -41,7 +48,7 @@ pub(super) fn assign(
         let key = &entry.spec.key;
         match wanted
             .iter()
-            .find_map(|address| Some((address, owner(address, ranges, &owners)?)))
+            .find_map(|address| Some((address, owner(address, ranges, node, &owners)?)))
         {
             Some((address, owner)) => {
                 assigned.error.get_or_insert(NetworkError::ServiceAddress {
@@ -154,7 +161,12 @@ fn number(
 }
 
 /// Whose an address is already.
-fn owner(address: &IpAddr, ranges: &Ranges, owners: &BTreeMap<IpAddr, PodKey>) -> Option<String> {
+fn owner(
+    address: &IpAddr,
+    ranges: &Ranges,
+    node: &BTreeSet<IpAddr>,
+    owners: &BTreeMap<IpAddr, PodKey>,
+) -> Option<String> {
     if let Some(service) = owners.get(address) {
         return Some(format!("service {service}"));
     }
@@ -163,6 +175,7 @@ fn owner(address: &IpAddr, ranges: &Ranges, owners: &BTreeMap<IpAddr, PodKey>) -
         .iter()
         .find(|range| range.contains(&IpNet::from(*address)));
     pods.map(|range| format!("the pod CIDR {range}"))
+        .or_else(|| node.contains(address).then(|| "the node".to_owned()))
 }
 
 /// Numbers of services that are gone are dropped once there are many.

@@ -49,6 +49,10 @@ fn ranges(service: &str) -> Ranges {
     }
 }
 
+fn node() -> BTreeSet<IpAddr> {
+    BTreeSet::from([ip("192.0.2.10")])
+}
+
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
@@ -58,15 +62,15 @@ fn a_service_keeps_its_address_whoever_else_comes() {
     let ranges = ranges("10.77.16.0/20");
     let mut numbers = BTreeMap::new();
     let one = vec![service("web", ServiceAddress::Any)];
-    let first = assign(&one, &ranges, &mut numbers).addresses;
+    let first = assign(&one, &ranges, &node(), &mut numbers).addresses;
     let two = vec![
         service("api", ServiceAddress::Any),
         service("web", ServiceAddress::Any),
     ];
-    let both = assign(&two, &ranges, &mut numbers).addresses;
+    let both = assign(&two, &ranges, &node(), &mut numbers).addresses;
     assert_eq!(both[&key("web")], first[&key("web")]);
     assert_ne!(both[&key("web")], both[&key("api")]);
-    let again = assign(&one, &ranges, &mut BTreeMap::new()).addresses;
+    let again = assign(&one, &ranges, &node(), &mut BTreeMap::new()).addresses;
     assert_eq!(again, first, "also if what was given is forgotten");
 }
 
@@ -76,6 +80,10 @@ fn given_addresses_are_honoured_if_nobody_has_them() {
     for (wanted, error) in [
         (vec![ip("10.77.16.3")], None),
         (vec![ip("10.96.0.10")], None),
+        (
+            vec![ip("192.0.2.10")],
+            Some("service default/b cannot have address 192.0.2.10: it belongs to the node"),
+        ),
         (
             vec![ip("10.77.0.5")],
             Some(
@@ -95,7 +103,7 @@ fn given_addresses_are_honoured_if_nobody_has_them() {
             service("c", ServiceAddress::Any),
             service("d", ServiceAddress::Any),
         ];
-        let assigned = assign(&services, &ranges, &mut BTreeMap::new());
+        let assigned = assign(&services, &ranges, &node(), &mut BTreeMap::new());
         let found = assigned.error.map(|error| error.to_string());
         assert_eq!(found.as_deref(), error);
         let all: Vec<&IpAddr> = assigned.addresses.values().flatten().collect();
@@ -113,7 +121,7 @@ fn only_services_with_an_address_have_routes_one_for_each_port() {
         service("web", ServiceAddress::Given(vec![ip("10.77.16.4")])),
     ];
     let ranges = ranges("10.77.16.0/20");
-    let addresses = assign(&services, &ranges, &mut BTreeMap::new()).addresses;
+    let addresses = assign(&services, &ranges, &node(), &mut BTreeMap::new()).addresses;
     let routes = routes(&services, &addresses);
     let names: Vec<&str> = routes.iter().map(|route| route.name.as_str()).collect();
     assert_eq!(names, ["default/web:http", "default/web:admin"]);

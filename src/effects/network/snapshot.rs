@@ -33,6 +33,8 @@ pub(super) struct Link {
     /// `bridge`, `veth`; empty for hardware.
     pub(super) kind: String,
     pub(super) mac: Vec<u8>,
+    /// A bridge that learns from frames that end at it, and could be told not to.
+    pub(super) learns_from_the_link: bool,
     /// As the node sees it.
     pub(super) traffic: Traffic,
 }
@@ -109,14 +111,23 @@ fn parse_link(raw: &Raw) -> Option<Link> {
             4 => link.mtu = number(value)?,
             10 => link.controller = number(value)?,
             18 => {
-                let kind = attributes(value).find(|inner| inner.kind() == 1);
-                link.kind = kind.map(|kind| text(kind.value())).unwrap_or_default();
+                let inner = |number| attributes(value).find(|inner| inner.kind() == number);
+                link.kind = inner(1).map(|kind| text(kind.value())).unwrap_or_default();
+                link.learns_from_the_link = link.kind == "bridge"
+                    && inner(2).is_some_and(|data| learns_from_the_link(data.value()));
             }
             23 => link.traffic = traffic(value),
             _ => {}
         }
     }
     (!link.name.is_empty()).then_some(link)
+}
+
+/// Of a bridge's attributes: `IFLA_BR_MULTI_BOOLOPT` begins with the values, `BR_BOOLOPT_NO_LL_LEARN` is the first.
+fn learns_from_the_link(bridge: &[u8]) -> bool {
+    let options = attributes(bridge).find(|option| option.kind() == 46);
+    let values = options.and_then(|options| number(options.value()));
+    values.is_some_and(|values| values & 1 == 0)
 }
 
 fn traffic(stats: &[u8]) -> Traffic {

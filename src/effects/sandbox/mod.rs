@@ -229,10 +229,10 @@ impl Sandboxes {
                 let _ = child.kill();
                 let _ = child.wait();
                 let said = fs::read_to_string(run.shim_log()).unwrap_or_default();
-                match said.lines().last() {
-                    Some(line) => Err(SandboxError::Shim {
+                match last_error(&said) {
+                    Some(text) => Err(SandboxError::Shim {
                         action: "start",
-                        source: io::Error::other(line.to_owned()),
+                        source: io::Error::other(text),
                     }),
                     None => Err(error),
                 }
@@ -283,4 +283,32 @@ fn shim_log(path: &Path) -> io::Result<File> {
         .truncate(true)
         .mode(0o600)
         .open(path)
+}
+
+/// What the shim complained of last, with its causes, in one line.
+fn last_error(log: &str) -> Option<String> {
+    let lines: Vec<&str> = log.lines().map(str::trim).collect();
+    let begin = lines.iter().rposition(|line| line.starts_with("error: "));
+    let parts = &lines[begin.unwrap_or(lines.len().saturating_sub(1))..];
+    let bare = |line: &&str| {
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        line.strip_prefix("caused by: ").unwrap_or(line).to_owned()
+    };
+    let parts: Vec<String> = parts.iter().map(bare).collect();
+    (!parts.is_empty()).then(|| parts.join(": "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shim_that_could_not_write_a_sysctl_says_which() {
+        let path = "could not write sysctl `/proc/sys/net/netfilter/nf_conntrack_max`";
+        let log = format!("warning: slow\nerror: {path}\n  caused by: Permission denied\n");
+        let said = format!("{path}: Permission denied");
+        assert_eq!(last_error(&log).as_deref(), Some(said.as_str()));
+        assert_eq!(last_error("killed\n").as_deref(), Some("killed"));
+        assert_eq!(last_error(""), None);
+    }
 }

@@ -63,9 +63,9 @@ fn routed(rules: &Ruleset) -> String {
     }
     format!(
         r#"	chain to_pods {{
+		fib daddr type local goto to_node comment "before the services: none takes an address of the node"
 		ip daddr . meta l4proto . th dport vmap @service4
 		ip6 daddr . meta l4proto . th dport vmap @service6
-		fib daddr type local jump to_node
 	}}
 	chain to_node {{
 {own}		dnat ip to ip daddr . meta l4proto . th dport map @hostip4
@@ -78,6 +78,7 @@ fn routed(rules: &Ruleset) -> String {
 	chain destination {{
 		comment "connections from outside and from pods"
 		type nat hook prerouting priority -110; policy accept;
+		ip daddr 127.0.0.0/8 return comment "a neighbour's packet that only routing would drop"
 		jump to_pods
 	}}
 	chain destination_local {{
