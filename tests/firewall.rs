@@ -244,6 +244,34 @@ fn a_neighbour_that_sends_to_127_0_0_1_does_not_get_to_a_pod() {
 }
 
 #[test]
+fn a_neighbour_cannot_speak_in_the_name_of_a_pod() {
+    let world = World::new();
+    let World {
+        node, a, remote, ..
+    } = &world;
+    serve(a, "a", 80);
+    let firewall = Firewall::default();
+    inside(node, || {
+        firewall.update(rules).unwrap();
+        firewall
+            .update(|rules| rules.pods.extend([pod(2, &[])]))
+            .unwrap();
+    });
+    world.run(remote, "ip address add 10.77.0.9/32 dev lo");
+    world.run(
+        remote,
+        "ip route add 10.77.0.2/32 via 192.0.2.1 src 10.77.0.9",
+    );
+    assert_eq!(tcp(remote, "10.77.0.2:80"), Err(ErrorKind::TimedOut));
+    let rules = world.run(node, "nft list chain inet coracle0 martians");
+    let rule = rules.lines().find(|line| {
+        line.contains("ip saddr 10.77.0.0/") && line.contains("a neighbour in a pod's name")
+    });
+    let rule = rule.expect("the rule is there");
+    assert!(!rule.contains("packets 0 "), "nothing was dropped: {rule}");
+}
+
+#[test]
 fn a_service_does_not_take_the_nodes_own_address_away() {
     let world = World::new();
     let World {

@@ -25,7 +25,10 @@ fn a_service_is_shown_with_its_ready_pods_over_broken_edits_and_killed_agents() 
     agent.write("web.yaml", &pod);
     let pod = agent.wait_running("web");
     let address = pod["status"]["podIP"].as_str();
-    let behind = format!("{}:8080", address.expect("a pod on the bridge has an address"));
+    let behind = format!(
+        "{}:8080",
+        address.expect("a pod on the bridge has an address")
+    );
     wait_endpoint(&agent, address);
     assert!(agent.ok(&["get", "endpoints"]).contains(&behind));
     assert!(agent.ok(&["describe", "svc", "web"]).contains(&behind));

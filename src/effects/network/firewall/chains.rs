@@ -123,10 +123,17 @@ fn sources(rules: &Ruleset) -> String {
     )
 }
 
-/// What cannot come from a pod.
+/// What cannot come from a pod, and what only a pod can send.
 fn martians(rules: &Ruleset, bridge_family: bool) -> String {
     let bridge = &rules.bridge;
     let mut own = String::new();
+    for range in &rules.pod_cidrs {
+        let (family, net) = (word(range), range.trunc());
+        let _ = writeln!(
+            own,
+            "\t\tiifname != {{ \"{bridge}\", \"lo\" }} {family} saddr {net} counter drop comment \"a neighbour in a pod's name\""
+        );
+    }
     if !bridge_family {
         for (set, family) in [("own4", "ip"), ("own6", "ip6")] {
             let _ = writeln!(
