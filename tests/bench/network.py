@@ -104,12 +104,14 @@ def pod_hosts(agent, names):
     hosts, ips = [], []
     for name in names:
         while True:
-            pod = json.loads(agent.cli("get", "pod", name, "-o", "json"))
-            ip, uid = pod["status"].get("podIP"), pod["metadata"]["uid"]
-            states = pod["status"].get("containerStatuses") or [{}]
+            # The list, because the agent may not have read the file yet, and one pod by name would be an error then.
+            pods = json.loads(agent.cli("get", "pods", "-o", "json"))["items"]
+            pod = next((pod for pod in pods if pod["metadata"]["name"] == name), {"status": {}})
+            ip, states = pod["status"].get("podIP"), pod["status"].get("containerStatuses") or [{}]
             if ip and "running" in states[0].get("state", {}):
                 break
             time.sleep(0.02)
+        uid = pod["metadata"]["uid"]
         record = json.loads((agent.dir / f"run/pods/{uid}/records/main.json").read_text())
         hosts.append(Host(f"/proc/{record['pid']}/ns/net"))
         ips.append(ip)
