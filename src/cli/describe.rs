@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod, Volume};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, ContainerState, ContainerStatus, Pod, Volume,
+};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -104,7 +106,10 @@ pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus]) -> String 
         .collect();
     page.0
         .push_str(&Table::default().render(&["  Type", "Status"], &rows));
-    page.0.push_str("Volumes:\n");
+    match spec.volumes.as_ref().is_none_or(Vec::is_empty) {
+        true => page.line(0, "Volumes", "<none>"),
+        false => page.0.push_str("Volumes:\n"),
+    }
     for volume in spec.volumes.iter().flatten() {
         describe_volume(&mut page, volume);
     }
@@ -192,23 +197,7 @@ fn containers(page: &mut Page, title: &str, all: &[Container], statuses: &[Conta
         if let Some(status) = status {
             page.line(4, "Image ID", &status.image_id);
         }
-        let ports = container.ports.iter().flatten().map(|port| {
-            format!(
-                "{}/{}",
-                port.container_port,
-                port.protocol.as_deref().unwrap_or("TCP")
-            )
-        });
-        let ports: Vec<String> = ports.collect();
-        page.line(
-            4,
-            "Port",
-            if ports.is_empty() {
-                "<none>".to_owned()
-            } else {
-                ports.join(", ")
-            },
-        );
+        ports(page, container);
         for (title, words) in [("Command", &container.command), ("Args", &container.args)] {
             if let Some(words) = words.as_ref().filter(|w| !w.is_empty()) {
                 let _ = writeln!(page.0, "    {title}:");
@@ -232,6 +221,28 @@ fn containers(page: &mut Page, title: &str, all: &[Container], statuses: &[Conta
         limits(page, container);
         environment(page, container);
     }
+}
+
+/// Plural where there are several, and a second line for the ports of the node, as kubectl does.
+fn ports(page: &mut Page, container: &Container) {
+    let ports: Vec<_> = container.ports.iter().flatten().collect();
+    let protocol = |port: &ContainerPort| port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+    let own = ports.iter().map(|port| (port.container_port, port));
+    let host = ports.iter().map(|port| (port.host_port.unwrap_or(0), port));
+    let joined = |list: Vec<String>| match list.is_empty() {
+        true => "<none>".to_owned(),
+        false => list.join(", "),
+    };
+    let several = if ports.len() > 1 { "s" } else { "" };
+    let own = own.map(|(number, port)| format!("{number}/{}", protocol(port)));
+    let host = host.map(|(number, port)| match port.host_ip.as_deref() {
+        Some(ip) if !ip.is_empty() && number != 0 => {
+            format!("{number}/{} on {ip}", protocol(port))
+        }
+        _ => format!("{number}/{}", protocol(port)),
+    });
+    page.line(4, &format!("Port{several}"), joined(own.collect()));
+    page.line(4, &format!("Host Port{several}"), joined(host.collect()));
 }
 
 fn state(page: &mut Page, title: &str, state: Option<&ContainerState>) {
@@ -419,6 +430,32 @@ mod tests {
         assert_eq!(shown.0, expected);
     }
 
+    #[test]
+    fn ports_of_the_node_are_described_beside_the_containers() {
+        let port = |port: Value| {
+            let container = json!({ "name": "c", "ports": port });
+            let mut shown = Page(String::new());
+            ports(&mut shown, &Container::deserialize(&container).unwrap());
+            shown.0
+        };
+        for (manifest, expected) in [
+            (
+                json!([]),
+                "    Port:             <none>\n    Host Port:        <none>\n",
+            ),
+            (
+                json!([{ "containerPort": 80 }, { "containerPort": 53, "protocol": "UDP", "hostPort": 5353 }]),
+                "    Ports:            80/TCP, 53/UDP\n    Host Ports:       0/TCP, 5353/UDP\n",
+            ),
+            (
+                json!([{ "containerPort": 80, "hostPort": 8080, "hostIP": "192.0.2.1" }]),
+                "    Port:             80/TCP\n    Host Port:        8080/TCP on 192.0.2.1\n",
+            ),
+        ] {
+            assert_eq!(port(manifest), expected);
+        }
+    }
+
     /// `UPDATE_GOLDEN=1` writes the file anew; the diff is the review.
     #[test]
     fn the_page_is_laid_out_as_kubectls() {
@@ -426,7 +463,7 @@ mod tests {
             "metadata": { "name": "web", "namespace": "default", "uid": "u", "labels": { "app": "web", "tier": "front" } },
             "spec": { "nodeName": "box", "volumes": [{ "name": "data", "emptyDir": {} }], "containers": [{
                 "name": "c", "image": "nginx:1.25", "command": ["sh", "-c", "sleep 1\nexit"],
-                "ports": [{ "containerPort": 80 }], "env": [{ "name": "A", "value": "b" }],
+                "ports": [{ "containerPort": 80, "hostPort": 8080 }], "env": [{ "name": "A", "value": "b" }],
                 "resources": { "limits": { "memory": "64Mi" } },
                 "volumeMounts": [{ "name": "data", "mountPath": "/data", "readOnly": true }] }] },
             "status": { "phase": "Running", "qosClass": "Burstable", "startTime": "2026-01-01T00:00:00Z",
