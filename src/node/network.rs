@@ -259,7 +259,11 @@ pub(super) async fn keep(hands: Hands) {
                 retry = Retry::default();
                 changed = Changed::default();
             }
-            Err(error) => note(&mut retry, &error),
+            Err(error) => {
+                note(&mut retry, &error);
+                // What was made and taken back again is told as a change.
+                smol::Timer::after(BREATHER).await;
+            }
         }
         if again.rules {
             tracing::warn!("somebody changed the packet rules of the pods' network, restored them");

@@ -163,6 +163,22 @@ fn whatever_is_changed_by_hand_is_put_right_and_one_pod_does_not_stop_the_others
 }
 
 #[test]
+fn an_interface_that_somebody_renamed_is_made_anew() {
+    on_a_node(|node| {
+        let network = node.network();
+        let attached = network.attach(&node.pod("one")).expect("attached");
+        let name = links().into_iter().find(|name| name.starts_with("vc"));
+        let name = name.expect("an interface");
+        ip(&format!("link set {name} down"));
+        ip(&format!("link set {name} name other"));
+        network.reconcile().expect("mended");
+        assert!(links().contains(&name), "{:?}", links());
+        assert!(!links().contains(&"other".to_owned()), "{:?}", links());
+        all_talk(&[&attached]);
+    });
+}
+
+#[test]
 fn without_pods_nothing_is_made_and_nothing_is_asked() {
     on_a_node(|node| {
         let network = node.network();
