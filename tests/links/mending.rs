@@ -179,6 +179,27 @@ fn an_interface_that_somebody_renamed_is_made_anew() {
 }
 
 #[test]
+fn the_way_to_the_pods_comes_back_after_all_routes_of_the_bridge_were_flushed() {
+    on_a_node(|node| {
+        let network = node.network();
+        let attached = network.attach(&node.pod("one")).expect("attached");
+        let routes = || {
+            ip(&format!("route show dev {BRIDGE}")) + &ip(&format!("-6 route show dev {BRIDGE}"))
+        };
+        let before = routes();
+        ip(&format!("route flush dev {BRIDGE}"));
+        ip(&format!("-6 route flush dev {BRIDGE}"));
+        network.reconcile().expect("mended");
+        let after = routes();
+        let own = before.lines().filter(|line| !line.starts_with("fe80"));
+        for line in own {
+            assert!(after.contains(line), "`{line}` is not in {after}");
+        }
+        all_talk(&[&attached]);
+    });
+}
+
+#[test]
 fn without_pods_nothing_is_made_and_nothing_is_asked() {
     on_a_node(|node| {
         let network = node.network();

@@ -71,7 +71,7 @@ pub(super) fn ensure(
             sysctl::prefer(&format!("ipv6/conf/{bridge}/{switch}"), "0");
         }
     }
-    address(bridge, &link, ranges, netlink)?;
+    address(bridge, &link, ranges, &routes, netlink)?;
     let mut changes = Vec::new();
     if link.mtu != mtu || link.mac != mac {
         changes.push(LinkAttribute::Mtu(mtu));
@@ -175,11 +175,13 @@ fn make(bridge: &str, mac: [u8; 6], mtu: u32, netlink: &mut Netlink) -> Result<L
     })
 }
 
-/// Gives the bridge its addresses, and takes away all others but link-local ones.
+/// Gives the bridge its addresses, and takes away all others but link-local ones. The kernel makes the way to the pods
+/// together with an address: if it is gone (and the bridge was up, so that it was there), the address is given anew.
 fn address(
     bridge: &str,
     link: &Link,
     ranges: &Ranges,
+    routes: &[Route],
     netlink: &mut Netlink,
 ) -> Result<(), NetworkError> {
     let wanted = addresses::interface_addresses(&ranges.pods, GATEWAY);
@@ -187,14 +189,20 @@ fn address(
         .into_iter()
         .filter(|address| address.index == link.index && address.global)
         .collect();
+    let leads = |net: &IpNet| {
+        let way = |route: &Route| route.link == link.index && route.to == Some(net.trunc());
+        !link.up || routes.iter().any(way)
+    };
+    let is_whole = |net: &IpNet| wanted.contains(net) && leads(net);
     let mut requests = Vec::new();
     for address in &there {
-        if !wanted.contains(&address.net) {
+        if !is_whole(&address.net) {
             requests.push(links::delete_address(link.index, address.net));
         }
     }
-    for net in wanted {
-        if !there.iter().any(|address| address.net == net) {
+    for net in &wanted {
+        if !there.iter().any(|a| a.net == *net && is_whole(net)) {
+            let net = *net;
             requests.push(links::add_address(link.index, net));
         }
     }
