@@ -185,16 +185,18 @@ impl Network {
         let gate = &self.inner.gate;
         let _shared = gate.read().unwrap_or_else(PoisonError::into_inner);
         let ground = self.inner.stand()?;
-        Ok(addresses::addresses(&ground.ranges.pods, GATEWAY))
+        Ok(ground.own())
     }
 
     /// Where the name server listens and for whom; makes the bridge if it is not there.
     pub fn reach(&self) -> Result<Reach, NetworkError> {
         let gate = &self.inner.gate;
         let _shared = gate.read().unwrap_or_else(PoisonError::into_inner);
-        let ranges = self.inner.stand()?.ranges;
+        let ground = self.inner.stand()?;
+        let own = ground.own();
+        let ranges = ground.ranges;
         Ok(Reach {
-            own: addresses::addresses(&ranges.pods, GATEWAY),
+            own,
             ranges: ranges.pods.into_iter().chain(ranges.services).collect(),
         })
     }
