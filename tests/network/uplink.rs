@@ -210,8 +210,8 @@ fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
 fn while_nft_is_stuck_pods_on_the_nodes_network_come_and_go() {
     let world = World::with(Plan {
         wrapper: Some(
-            "printf '#!/bin/sh\\nexec sleep 1000\\n' > /run/stuck && chmod 755 /run/stuck && \
-             mount --bind /run/stuck /usr/sbin/nft && exec \"$@\"",
+            "mount -t tmpfs none /mnt && printf '#!/bin/sh\\nexec sleep 1000\\n' > /mnt/stuck && chmod 755 /mnt/stuck && \
+             mount --bind /mnt/stuck /usr/sbin/nft && exec \"$@\"",
         ),
         ..Plan::default()
     });
