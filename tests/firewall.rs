@@ -421,6 +421,24 @@ fn a_flush_by_somebody_else_is_told_and_mended_and_other_tables_stay() {
 }
 
 #[test]
+fn many_own_changes_at_once_are_not_taken_for_somebody_elses() {
+    let world = World::new();
+    let firewall = Firewall::default();
+    let of = |number| pod(number, &[host_port(Tcp, None, 8000 + number, 80)]);
+    inside(&world.node, || {
+        let mut watch = firewall.watch("coracle0").unwrap();
+        firewall.update(rules).unwrap();
+        firewall
+            .update(|rules| rules.pods.extend((2..200).map(of)))
+            .unwrap();
+        for _ in 0..10 {
+            firewall.restore().unwrap();
+        }
+        assert!(!watch.drain());
+    });
+}
+
+#[test]
 fn a_change_after_an_unnoticed_flush_brings_everything_back() {
     let world = World::new();
     let World {

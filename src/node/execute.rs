@@ -75,7 +75,7 @@ impl Hands {
                     (self.links.clone(), self.sandboxes.clone(), pod.clone());
                 links.begin_closing(&pod);
                 // Half a sandbox must not be left: the next try starts from nothing.
-                let cleared = super::unblock(move || {
+                let cleared = super::unblock_for(spec, move || {
                     links.reap(&uid);
                     let cleared = sandboxes.clear(&uid);
                     cleared.and(sandboxes.disconnect(&uid))
@@ -111,7 +111,7 @@ impl Hands {
         // What a former sandbox may have left behind would be in the way.
         super::unblock(move || sandboxes.begin(&owned)).await?;
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
-        let connected = super::unblock(move || {
+        let connected = super::unblock_for(spec, move || {
             let ips = sandboxes.connect(&owned)?;
             Ok::<_, SandboxError>((ips, sandboxes.resolver_warnings(&owned)))
         });
@@ -220,7 +220,10 @@ impl Hands {
         };
         let hands = self.clone();
         let wanted = instance.clone();
-        let request = super::unblock(move || hands.start_request(&wanted, &image_id, &spec)).await;
+        let owned = spec.clone();
+        let ready = move || hands.start_request(&wanted, &image_id, &owned);
+        // Its resolver file names the server on the bridge.
+        let request = super::unblock_for(&spec, ready).await;
         let request = match request {
             Ok(request) => request,
             Err((failure, message)) => return failed(failure, message),
@@ -344,7 +347,8 @@ impl Hands {
         }
         let (links, sandboxes, uid) = (self.links.clone(), self.sandboxes.clone(), pod.clone());
         let layout = self.config.layout.clone();
-        let removed = super::unblock(move || {
+        let owned = spec.clone();
+        let removed = super::unblock_for(&spec, move || {
             links.reap(&uid);
             let cleared = sandboxes.clear(&uid);
             let (leave, marker) = match keep {
@@ -352,7 +356,7 @@ impl Hands {
                 Keep::Nothing => (Leave::Nothing, None),
             };
             cleared.and(sandboxes.disconnect(&uid))?;
-            sandboxes.remove_files(&uid, &spec.key, leave)?;
+            sandboxes.remove_files(&uid, &owned.key, leave)?;
             if let Some(marker) = marker {
                 // Tells the next agent that the sandbox is gone on purpose.
                 std::fs::write(&marker, b"").map_err(|source| SandboxError::Access {

@@ -34,7 +34,7 @@ use crate::plan::{self, Event, NodeState, Time, plan_pod};
 use crate::spec::{PodKey, PodUid, Stamp, Wall};
 use crate::sys::clock;
 
-use unblock::unblock;
+use unblock::{unblock, unblock_bridge, unblock_for};
 
 pub use start::{StartError, run};
 
@@ -112,7 +112,7 @@ impl Node {
             self.decide(touched);
             if self.leaving && self.state.pods.is_empty() {
                 let network = self.hands.sandboxes.network.clone();
-                if let Err(error) = unblock(move || network.dismantle()).await {
+                if let Err(error) = unblock_bridge(move || network.dismantle()).await {
                     tracing::warn!("{}, leaving all the same", crate::chain(&error));
                 }
                 return ExitCode::SUCCESS;

@@ -13,7 +13,7 @@ use smol::channel::{Receiver, Sender, bounded};
 
 use super::Input;
 use super::execute::Hands;
-use super::{now, publish, spawn, unblock};
+use super::{now, publish, spawn, unblock_bridge};
 use crate::api::Store;
 use crate::effects::network::names::{Names, Sockets, Zone};
 use crate::effects::network::{Network, NetworkError, firewall, watch};
@@ -51,7 +51,7 @@ impl NameServer {
             return;
         }
         let (network, names) = (network.clone(), self.names.clone());
-        let bound = unblock(move || {
+        let bound = unblock_bridge(move || {
             let reach = network.reach()?;
             let (sockets, port) =
                 Sockets::bind_apart(&reach.own).map_err(|source| NetworkError::Names {
@@ -154,7 +154,7 @@ impl Stage {
     async fn act(&self, scene: &Scene) -> Result<(), NetworkError> {
         let (view, network) = (scene.view.clone(), self.network.clone());
         let (names, domain) = (self.names.clone(), self.cluster_domain.clone());
-        let (addresses, result) = unblock(move || {
+        let (addresses, result) = unblock_bridge(move || {
             let result = network.set_cluster(&view);
             let addresses = network.service_addresses();
             names.set_zone(Zone::new(&domain, &view, &addresses));
@@ -259,7 +259,11 @@ pub(super) async fn keep(hands: Hands) {
                 retry = Retry::default();
                 changed = Changed::default();
             }
-            Err(error) => note(&mut retry, &error),
+            Err(error) => {
+                note(&mut retry, &error);
+                // What was made and taken back again is told as a change.
+                smol::Timer::after(BREATHER).await;
+            }
         }
         if again.rules {
             tracing::warn!("somebody changed the packet rules of the pods' network, restored them");
@@ -284,7 +288,7 @@ pub(super) async fn keep(hands: Hands) {
 /// Brings back what may be gone.
 async fn mend(network: &Network, what: Changed) -> Result<(), NetworkError> {
     let network = network.clone();
-    unblock(move || {
+    unblock_bridge(move || {
         let mut result = Ok(());
         if what.links || what.addresses {
             result = network.reconcile();
@@ -300,7 +304,8 @@ async fn mend(network: &Network, what: Changed) -> Result<(), NetworkError> {
 
 /// The node's addresses may be others now.
 async fn look_again(hands: &Hands) {
-    let own = hands.sandboxes.network.own_addresses();
+    let network = hands.sandboxes.network.clone();
+    let own = unblock_bridge(move || network.own_addresses()).await;
     if hands.facts.look_again(&own) {
         let event = Event::NodeAddressesChanged;
         let _ = hands.inputs.send(Input::Event(event)).await;

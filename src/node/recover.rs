@@ -64,7 +64,7 @@ async fn recover_network(hands: &Hands, recovered: &mut [Recovered]) {
         .collect();
     let on_bridge = live.iter().any(|spec| !spec.host_network);
     let network = hands.sandboxes.network.clone();
-    let mut addresses = super::unblock(move || network.recover(&live)).await;
+    let mut addresses = super::unblock_bridge(move || network.recover(&live)).await;
     for pod in recovered {
         if let RecoveredSandbox::Ready { ips } = &mut pod.sandbox {
             *ips = addresses.remove(&pod.spec.uid).unwrap_or_default();

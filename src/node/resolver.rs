@@ -85,7 +85,7 @@ impl Node {
             .map(|pod| pod.spec.clone())
             .collect();
         let sandboxes = self.hands.sandboxes.clone();
-        super::spawn(super::unblock(move || {
+        super::spawn(super::unblock_bridge(move || {
             for spec in running {
                 if let Err(error) = sandboxes.write_resolv_conf(&spec) {
                     tracing::warn!(pod = %spec.key, "{}, going on", crate::chain(&error));

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use netlink_sys::{Socket as RawSocket, SocketAddr};
+use nix::sys::socket::{setsockopt, sockopt};
 
 /// `struct nlmsghdr` and `struct nfgenmsg`.
 const HEADER: usize = 16;
@@ -19,6 +20,8 @@ const DONE: u16 = 3;
 const TYPE: u16 = 0x3fff;
 /// The kernel sends at most 32 KiB at a time.
 const ROOM: usize = 64 << 10;
+/// What a group may tell before somebody listens; taken only while it is full.
+const WATCH_BUFFER: usize = 4 << 20;
 
 /// One message, without its headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,6 +104,9 @@ impl Socket {
     pub fn listening(group: u32) -> io::Result<Self> {
         let socket = Self::new()?;
         socket.raw.set_non_blocking(true)?;
+        // The usual buffer overflows when a hundred pods start at once, and what is lost counts as somebody's doing.
+        // Without the right to a larger one the usual one has to do.
+        let _best_effort = setsockopt(&socket, sockopt::RcvBufForce, &WATCH_BUFFER);
         socket.raw.add_membership(group)?;
         Ok(socket)
     }

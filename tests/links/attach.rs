@@ -1,5 +1,6 @@
 //! What a pod has once it is attached, and that nothing is left once it is not.
 
+use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::thread;
@@ -184,6 +185,11 @@ fn a_change_of_links_and_addresses_is_told() {
         network.attach(&node.pod("one")).expect("attached");
         let change = watch.drain().expect("a change");
         assert!(change.addresses && change.links, "{change:?}");
+        fs::write("/proc/sys/net/ipv4/ip_forward", "0").expect("a switch");
+        assert!(watch.drain().expect("a change").links, "forwarding");
+        network.reconcile().expect("mended");
+        let forwards = fs::read_to_string("/proc/sys/net/ipv4/ip_forward");
+        assert_eq!(forwards.expect("a switch").trim(), "1");
     });
 }
 

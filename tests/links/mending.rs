@@ -1,8 +1,9 @@
 //! What happens after kills and meddling: what is in use is mended, what is not is removed.
 
 use std::fs;
+use std::sync::Arc;
 
-use crate::node::{BRIDGE, all_talk, inside, ip, links, live, on_a_node, run, uid};
+use crate::node::{BRIDGE, all_talk, connect, inside, ip, links, live, on_a_node, run, talk, uid};
 
 #[test]
 fn the_next_agent_keeps_live_pods_and_removes_the_others() {
@@ -207,6 +208,69 @@ fn whatever_is_changed_by_hand_is_put_right_and_one_pod_does_not_stop_the_others
         let error = network.reconcile().expect_err("one cannot be mended");
         assert!(error.to_string().contains("default/gone"), "{error}");
         all_talk(&[&attached[1], &attached[2]]);
+    });
+}
+
+#[test]
+fn an_interface_that_somebody_renamed_is_made_anew() {
+    on_a_node(|node| {
+        let network = node.network();
+        let attached = network.attach(&node.pod("one")).expect("attached");
+        let name = links().into_iter().find(|name| name.starts_with("vc"));
+        let name = name.expect("an interface");
+        ip(&format!("link set {name} down"));
+        ip(&format!("link set {name} name other"));
+        network.reconcile().expect("mended");
+        assert!(links().contains(&name), "{:?}", links());
+        assert!(!links().contains(&"other".to_owned()), "{:?}", links());
+        all_talk(&[&attached]);
+    });
+}
+
+#[test]
+fn the_way_to_the_pods_comes_back_after_all_routes_of_the_bridge_were_flushed() {
+    on_a_node(|node| {
+        let network = node.network();
+        let attached = network.attach(&node.pod("one")).expect("attached");
+        let routes = || {
+            ip(&format!("route show dev {BRIDGE}")) + &ip(&format!("-6 route show dev {BRIDGE}"))
+        };
+        let before = routes();
+        ip(&format!("route flush dev {BRIDGE}"));
+        ip(&format!("-6 route flush dev {BRIDGE}"));
+        network.reconcile().expect("mended");
+        let after = routes();
+        let own = before.lines().filter(|line| !line.starts_with("fe80"));
+        for line in own {
+            assert!(after.contains(line), "`{line}` is not in {after}");
+        }
+        all_talk(&[&attached]);
+    });
+}
+
+#[test]
+fn pods_come_and_are_mended_after_ipv6_was_switched_off_under_them() {
+    on_a_node(|node| {
+        let one = node.pod("one");
+        let network = node.network();
+        let attached = network.attach(&one).expect("attached");
+        for name in ["all", "default"] {
+            let switch = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+            fs::write(switch, "1").expect("a switch");
+        }
+        network.reconcile().expect("as far as there is something");
+        ip(&format!("link del {BRIDGE}"));
+        let two = network.attach(&node.pod("two")).expect("attached");
+        network.reconcile().expect("mended");
+        let (client, to) = (&two, attached.ips[0]);
+        talk(&attached, to, |to| inside(client, || connect(to)));
+        drop(network);
+        // Rules of the next agent are in force, and its name server has somewhere to listen.
+        let network = node.network();
+        assert_eq!(network.recover(&[Arc::new(one)]).len(), 1);
+        assert!(ip("-br link").contains(BRIDGE));
+        let own = network.reach().expect("a bridge").own;
+        assert!(own.len() == 1 && own[0].is_ipv4(), "{own:?}");
     });
 }
 

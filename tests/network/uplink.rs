@@ -1,5 +1,7 @@
 //! The node's own network as it may be: small MTU, no uplink, no IPv6, ranges in use, no `nft`.
 
+use std::time::{Duration, Instant};
+
 use crate::common::{BRIDGE, shell_pod};
 use crate::world::*;
 
@@ -202,6 +204,33 @@ fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
     let uncover = ["-t", &agent, "-m", "umount", "/usr/sbin/nft"];
     world.node().ok("nsenter", &uncover);
     world.agent.wait_running("a");
+}
+
+#[test]
+fn while_nft_is_stuck_pods_on_the_nodes_network_come_and_go() {
+    let world = World::with(Plan {
+        wrapper: Some(
+            "mount -t tmpfs none /mnt && printf '#!/bin/sh\\nexec sleep 1000\\n' > /mnt/stuck && chmod 755 /mnt/stuck && \
+             mount --bind /mnt/stuck /usr/sbin/nft && exec \"$@\"",
+        ),
+        ..Plan::default()
+    });
+    // More than there are threads for them.
+    for index in 0..20 {
+        let name = format!("a{index}");
+        let pod = shell_pod(&name, SLEEP, "", "");
+        world.agent.write(&format!("{name}.yaml"), &pod);
+    }
+    world.agent.wait_pod("a19", |_| true);
+    let begin = Instant::now();
+    let host = shell_pod("host", SLEEP, "  hostNetwork: true\n", "");
+    world.agent.write("host.yaml", &host);
+    world.agent.wait_running("host");
+    world.agent.remove("host.yaml");
+    world.agent.wait_gone("host");
+    // A run of `nft` is given 10 s.
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[test]

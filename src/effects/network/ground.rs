@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
@@ -30,8 +31,17 @@ pub(super) struct Ground {
     pub(super) mtu: u32,
     /// Whose addresses it has.
     pub(super) ranges: Ranges,
-    /// Whether the node has IPv6.
+    /// Whether the node has IPv6. It may be switched off while pods have addresses of it.
     pub(super) ipv6: bool,
+}
+
+impl Ground {
+    /// The addresses the bridge has, IPv4 first.
+    pub(super) fn own(&self) -> Vec<IpAddr> {
+        let mut own = addresses::addresses(&self.ranges.pods, GATEWAY);
+        own.retain(|ip| self.ipv6 || ip.is_ipv4());
+        own
+    }
 }
 
 /// Whether the bridge is still the one it was.
@@ -49,7 +59,6 @@ pub(super) fn ensure(
     ranges: &Ranges,
     netlink: &mut Netlink,
 ) -> Result<Ground, NetworkError> {
-    let ipv6 = sysctl::ipv6_is_on();
     let links = read("the links", snapshot::all_links(netlink))?;
     let routes = read("the routes", snapshot::routes(netlink))?;
     let mtu = uplink_mtu(&links, &routes, |name| own(name, bridge, prefix));
@@ -65,13 +74,14 @@ pub(super) fn ensure(
             kind: hardware.unwrap_or(link.kind),
         });
     }
+    let ipv6 = sysctl::ipv6_is_on_at(bridge);
     // Before it is up: nothing on it is waited for, and nobody on it is believed.
     if ipv6 {
         for switch in ["accept_ra", "accept_dad", "autoconf"] {
             sysctl::prefer(&format!("ipv6/conf/{bridge}/{switch}"), "0");
         }
     }
-    address(bridge, &link, ranges, netlink)?;
+    address(bridge, &link, ranges, ipv6, &routes, netlink)?;
     let mut changes = Vec::new();
     if link.mtu != mtu || link.mac != mac {
         changes.push(LinkAttribute::Mtu(mtu));
@@ -107,6 +117,7 @@ fn own_routes(
 ) -> Result<(), NetworkError> {
     let services = ranges.services.iter();
     let mut routes: Vec<_> = services
+        .filter(|range| ipv6 || range.addr().is_ipv4())
         .map(|range| links::link_route(index, *range))
         .collect();
     if ipv6 {
@@ -180,26 +191,36 @@ fn make(bridge: &str, mac: [u8; 6], mtu: u32, netlink: &mut Netlink) -> Result<L
     })
 }
 
-/// Gives the bridge its addresses, and takes away all others but link-local ones.
+/// Gives the bridge its addresses, and takes away all others but link-local ones. The kernel makes the way to the pods
+/// together with an address: if it is gone (and the bridge was up, so that it was there), the address is given anew.
 fn address(
     bridge: &str,
     link: &Link,
     ranges: &Ranges,
+    ipv6: bool,
+    routes: &[Route],
     netlink: &mut Netlink,
 ) -> Result<(), NetworkError> {
-    let wanted = addresses::interface_addresses(&ranges.pods, GATEWAY);
+    let mut wanted = addresses::interface_addresses(&ranges.pods, GATEWAY);
+    wanted.retain(|net| ipv6 || net.addr().is_ipv4());
     let there: Vec<Address> = read("the addresses", snapshot::addresses(netlink))?
         .into_iter()
         .filter(|address| address.index == link.index && address.global)
         .collect();
+    let leads = |net: &IpNet| {
+        let way = |route: &Route| route.link == link.index && route.to == Some(net.trunc());
+        !link.up || routes.iter().any(way)
+    };
+    let is_whole = |net: &IpNet| wanted.contains(net) && leads(net);
     let mut requests = Vec::new();
     for address in &there {
-        if !wanted.contains(&address.net) {
+        if !is_whole(&address.net) {
             requests.push(links::delete_address(link.index, address.net));
         }
     }
-    for net in wanted {
-        if !there.iter().any(|address| address.net == net) {
+    for net in &wanted {
+        if !there.iter().any(|a| a.net == *net && is_whole(net)) {
+            let net = *net;
             requests.push(links::add_address(link.index, net));
         }
     }

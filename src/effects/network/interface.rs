@@ -35,6 +35,8 @@ impl From<io::Error> for Failure {
 
 const MAKE_NAMESPACE: &str = "make the network namespace of pod";
 const MAKE_VETH: &str = "make the interface of pod";
+/// Name of the pod's end in the pod.
+const INSIDE: &str = "eth0";
 
 /// Makes namespace, pin and interface; nothing of them may be there. Undone if it fails.
 pub(super) fn make(
@@ -54,7 +56,7 @@ pub(super) fn make(
     })
 }
 
-/// Makes the interface of a pod whose namespace is there.
+/// Makes the interface of a pod whose namespace is there. Undone if it fails, so that half of one is never taken for whole.
 pub(super) fn replug(
     pod: &Allocation,
     ground: &Ground,
@@ -64,7 +66,18 @@ pub(super) fn replug(
     netns::enter(
         pin,
         || Ok(Netlink::open()?),
-        |mut node, namespace| plug(&mut node, namespace, pod, ground),
+        |mut node, namespace| {
+            // The other end may be there under a name that somebody gave it.
+            Netlink::open()
+                .and_then(|mut inside| unplug(INSIDE, &mut inside))
+                .map_err(|source| Failure {
+                    step: "remove the former interface of pod",
+                    source,
+                })?;
+            plug(&mut node, namespace, pod, ground).inspect_err(|_| {
+                let _first_error_counts = unplug(&pod.veth, &mut node);
+            })
+        },
     )
     .map_err(|failure| explain(failure, pod, bridge))
 }
@@ -106,7 +119,7 @@ pub(super) fn mend(
         pin,
         || Ok(()),
         |(), _| {
-            let (message, flags) = links::change("eth0", false, vec![LinkAttribute::Mtu(mtu)]);
+            let (message, flags) = links::change(INSIDE, false, vec![LinkAttribute::Mtu(mtu)]);
             Netlink::open()
                 .and_then(|mut inside| inside.request(message, flags))
                 .map_err(|source| Failure {
@@ -159,7 +172,7 @@ fn plug(
     node.batch(links::new_veth(&veth, namespace))
         .and_then(first_error)
         .map_err(failed(MAKE_VETH))?;
-    let index = nix::net::if_::if_nametoindex("eth0")
+    let index = nix::net::if_::if_nametoindex(INSIDE)
         .map_err(io::Error::from)
         .map_err(failed("find the interface of pod"))?;
     if ground.ipv6 {

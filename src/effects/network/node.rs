@@ -126,20 +126,22 @@ impl Network {
     /// first.
     pub fn detach(&self, pod: &PodUid) -> Result<(), NetworkError> {
         let inner = &*self.inner;
-        let _shared = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
         let layout = &inner.settings.layout;
         let known = lock(&inner.pods).allocations.get(pod).cloned();
-        let mut result = Ok(());
-        if let Some(allocation) = known.or_else(|| Allocation::load(layout, pod)) {
-            // Each waits for the kernel to be done with all packets.
-            result = thread::scope(|scope| {
-                let filter = scope.spawn(|| inner.unfilter(pod));
-                let removed = interface::remove(&allocation, &layout.netns(pod));
-                let filtered = filter.join().expect("an update does not panic");
-                removed.and(filtered)
-            });
-        }
-        result = result.and(allocation::forget(layout, pod));
+        let Some(allocation) = known.or_else(|| Allocation::load(layout, pod)) else {
+            // It has but ports: nobody who changes bridge or rules is waited for.
+            lock(&inner.pods).claims.release(pod);
+            return allocation::forget(layout, pod);
+        };
+        let _shared = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
+        // Each waits for the kernel to be done with all packets.
+        let result = thread::scope(|scope| {
+            let filter = scope.spawn(|| inner.unfilter(pod));
+            let removed = interface::remove(&allocation, &layout.netns(pod));
+            let filtered = filter.join().expect("an update does not panic");
+            removed.and(filtered)
+        });
+        let result = result.and(allocation::forget(layout, pod));
         // Last: until now nobody else may have what was the pod's.
         let mut pods = lock(&inner.pods);
         pods.allocations.remove(pod);
@@ -183,16 +185,18 @@ impl Network {
         let gate = &self.inner.gate;
         let _shared = gate.read().unwrap_or_else(PoisonError::into_inner);
         let ground = self.inner.stand()?;
-        Ok(addresses::addresses(&ground.ranges.pods, GATEWAY))
+        Ok(ground.own())
     }
 
     /// Where the name server listens and for whom; makes the bridge if it is not there.
     pub fn reach(&self) -> Result<Reach, NetworkError> {
         let gate = &self.inner.gate;
         let _shared = gate.read().unwrap_or_else(PoisonError::into_inner);
-        let ranges = self.inner.stand()?.ranges;
+        let ground = self.inner.stand()?;
+        let own = ground.own();
+        let ranges = ground.ranges;
         Ok(Reach {
-            own: addresses::addresses(&ranges.pods, GATEWAY),
+            own,
             ranges: ranges.pods.into_iter().chain(ranges.services).collect(),
         })
     }

@@ -15,6 +15,12 @@ pub(super) fn ipv6_is_on() -> bool {
     exists("ipv6") && !off("all") && !off("default")
 }
 
+/// Whether this interface takes part in it.
+pub(super) fn ipv6_is_on_at(name: &str) -> bool {
+    let switch = format!("ipv6/conf/{name}/disable_ipv6");
+    ipv6_is_on() && read(&switch).as_deref() != Some("1")
+}
+
 /// Whether the kernel has such a switch or folder.
 pub(super) fn exists(path: &str) -> bool {
     Path::new(ROOT).join(path).exists()

@@ -6,17 +6,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::sys::netlink::Subscription;
 
-/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV6_IFADDR`, `RTMGRP_IPV6_ROUTE`.
-const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
-/// `RTM_NEWLINK` to `RTM_DELLINK`; addresses and routes come after them.
-const LINK: std::ops::RangeInclusive<u16> = 16..=17;
+/// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR`, `RTMGRP_IPV4_ROUTE`, `RTMGRP_IPV6_IFADDR`, `RTMGRP_IPV6_ROUTE`, and the groups
+/// `RTNLGRP_IPV4_NETCONF` and `RTNLGRP_IPV6_NETCONF`: forwarding and other switches.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400 | 1 << 23 | 1 << 24;
+/// `RTM_NEWADDR` to `RTM_DELROUTE`; links come before them and switches after.
+const ADDRESSES: std::ops::RangeInclusive<u16> = 20..=25;
 /// So many datagrams are read at once; there may be more.
 const MOST: usize = 1000;
 
 /// What may have changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Interfaces: there, up, MTU, on a bridge.
+    /// Interfaces: there, up, MTU, on a bridge; switches: whether packets are passed on.
     pub links: bool,
     /// Addresses or routes.
     pub addresses: bool,
@@ -42,8 +43,9 @@ impl Watch {
             match self.subscription.receive() {
                 Ok(Some(kinds)) => {
                     for kind in kinds {
-                        change.links |= LINK.contains(&kind);
-                        change.addresses |= !LINK.contains(&kind);
+                        let addresses = ADDRESSES.contains(&kind);
+                        change.addresses |= addresses;
+                        change.links |= !addresses;
                     }
                 }
                 Ok(None) => break,
