@@ -90,6 +90,7 @@ impl Hands {
                     },
                     SandboxError::Network(
                         error @ (NetworkError::PortOfPod { .. }
+                        | NetworkError::PortOfService { .. }
                         | NetworkError::PortOfProcess { .. }),
                     ) => SandboxFailure::HostPort {
                         message: error.to_string(),

@@ -1,7 +1,7 @@
 //! Services: an address and a name that lead to whichever pods are ready.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 
 use crate::world::*;
 
@@ -144,6 +144,31 @@ fn a_node_port_is_open_to_remote_hosts_on_every_address_of_the_node() {
         .node()
         .run(|| ask_tcp(at(local, 30080)))
         .expect("and on the node itself");
+}
+
+#[test]
+fn a_node_port_that_is_taken_stays_with_whoever_has_it_until_he_goes() {
+    let world = world();
+    let program = world.node().run(|| TcpListener::bind(("0.0.0.0", 30080)));
+    let spec = "  type: NodePort\n  selector: {app: web}\n  ports: [{port: 80, targetPort: 8000, nodePort: 30080}]\n";
+    world.agent.write("web.yaml", &service("web", spec));
+    spreads("its address", || ask_name(&world, "web", 80));
+    let (listener, client) = (program.expect("free"), at(NODE4, 30080));
+    let connected = world.remote.run(|| std::net::TcpStream::connect(client));
+    connected.expect("the program is reached");
+    listener.accept().expect("it is the program");
+    drop(listener);
+    spreads("the node port", || {
+        let said = world.remote.run(|| ask_tcp(client));
+        let said = said.map_err(|error| error.to_string())?;
+        Ok(said.split_once(' ').ok_or("empty")?.0.to_owned())
+    });
+    let ports = "    ports: [{containerPort: 8000, hostPort: 30080}]\n";
+    world
+        .agent
+        .write("late.yaml", &who_pod("late", 8000, "", ports));
+    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    assert!(events.contains("service default/web"), "{events}");
 }
 
 #[test]

@@ -27,6 +27,22 @@ pub enum NetworkError {
         /// ``process `nginx` (pid 12)``.
         by: String,
     },
+    /// A port of the node is a service's.
+    #[error("host port {port} is already used by service {by}")]
+    PortOfService {
+        /// `8080/TCP`, with the address if one is given.
+        port: String,
+        /// `default/web:http`.
+        by: String,
+    },
+    /// A service cannot have its node port now.
+    #[error("service {service} waits for its node port")]
+    NodePort {
+        /// `default/web:http`.
+        service: String,
+        /// Who has it.
+        source: Box<NetworkError>,
+    },
     /// No addresses.
     #[error(transparent)]
     Range(#[from] RangeError),

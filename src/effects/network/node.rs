@@ -57,6 +57,8 @@ pub(super) struct Pods {
 pub(super) struct Services {
     /// `None` until this agent has been told.
     view: Option<Vec<ServiceEntry>>,
+    /// Not all of it could be done the last time.
+    failed: bool,
     addresses: BTreeMap<PodKey, Vec<IpAddr>>,
     /// In force.
     pub(super) routes: Vec<ServiceRoute>,
@@ -166,10 +168,12 @@ impl Network {
         let inner = &*self.inner;
         let ground = lock(&inner.ground);
         let mut services = lock(&inner.services);
-        if services.view.as_ref() != Some(&view.services) {
+        if services.failed || services.view.as_ref() != Some(&view.services) {
             services.view = Some(view.services.clone());
             if let Some(ground) = &*ground {
-                return inner.serve(&mut services, ground);
+                let served = inner.serve(&mut services, ground);
+                services.failed = served.is_err();
+                return served;
             }
         }
         Ok(())
@@ -371,7 +375,8 @@ impl Inner {
         } else {
             choice.save(layout)
         };
-        let routes = services::routes(view, &assigned.addresses);
+        let mut routes = services::routes(view, &assigned.addresses);
+        let ports = lock(&self.pods).claims.take_node_ports(&mut routes);
         services.addresses = assigned.addresses;
         if routes != services.routes {
             services.routes.clone_from(&routes);
@@ -382,6 +387,7 @@ impl Inner {
             })?;
         }
         saved?;
+        ports?;
         assigned.error.map_or(Ok(()), Err)
     }
 

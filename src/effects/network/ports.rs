@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::error::NetworkError;
-use super::firewall::HostPort;
+use super::firewall::{HostPort, ServiceRoute};
 use super::listeners;
 use crate::spec::{PodKey, PodSpec, PodUid, Protocol};
 
@@ -11,11 +11,21 @@ use crate::spec::{PodKey, PodSpec, PodUid, Protocol};
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     pods: BTreeMap<PodUid, (PodKey, Vec<HostPort>)>,
+    /// Node ports of services, with the services' names.
+    services: Vec<(HostPort, String)>,
 }
 
 impl Claims {
-    /// The first of the pod's ports that another pod has.
+    /// The first of the pod's ports that another pod or a service has.
     pub(super) fn conflict(&self, pod: &PodUid, ports: &[HostPort]) -> Result<(), NetworkError> {
+        for (taken, service) in &self.services {
+            if let Some(port) = ports.iter().find(|port| overlap(port, taken)) {
+                return Err(NetworkError::PortOfService {
+                    port: name(port),
+                    by: service.clone(),
+                });
+            }
+        }
         for (uid, (key, taken)) in &self.pods {
             let both = |port: &&HostPort| taken.iter().any(|other| overlap(port, other));
             if let Some(port) = ports.iter().find(both).filter(|_| uid != pod) {
@@ -35,6 +45,58 @@ impl Claims {
         } else {
             self.pods.insert(pod.uid.clone(), (pod.key.clone(), ports));
         }
+    }
+
+    /// Takes the node ports of routes for their services. One that a pod or a program has is left out of its route; the
+    /// first of these is told.
+    pub(super) fn take_node_ports(
+        &mut self,
+        routes: &mut [ServiceRoute],
+    ) -> Result<(), NetworkError> {
+        let former = std::mem::take(&mut self.services);
+        let mut result = Ok(());
+        for route in routes {
+            let Some(port) = route.node_port else {
+                continue;
+            };
+            let port = HostPort {
+                protocol: route.protocol,
+                host_ip: None,
+                port,
+                to: 0,
+            };
+            // What it has already, nobody else can have come to.
+            let has_it = former.iter().any(|(one, _)| *one == port);
+            let free = match self.conflict(&PodUid::from(""), &[port]) {
+                Ok(()) if !has_it => free_of_programs(&[port]),
+                free => free,
+            };
+            match free {
+                Ok(()) => self.services.push((port, route.name.clone())),
+                Err(source) => {
+                    route.node_port = None;
+                    result = result.and(Err(NetworkError::NodePort {
+                        service: route.name.clone(),
+                        source: Box::new(source),
+                    }));
+                }
+            }
+        }
+        result
+    }
+
+    /// The node ports of a former agent's routes are in force.
+    pub(super) fn keep_node_ports(&mut self, routes: &[ServiceRoute]) {
+        let ports = routes.iter().filter_map(|route| {
+            let port = HostPort {
+                protocol: route.protocol,
+                host_ip: None,
+                port: route.node_port?,
+                to: 0,
+            };
+            Some((port, route.name.clone()))
+        });
+        self.services = ports.collect();
     }
 
     /// They are nobody's.

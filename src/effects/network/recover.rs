@@ -149,6 +149,8 @@ impl Inner {
         if let Some(rules) = rules {
             let mut services = lock(&self.services);
             services.routes = allocation::load_routes(&self.settings.layout);
+            let claims = &mut lock(&self.pods).claims;
+            claims.keep_node_ports(&services.routes);
             let done = self.firewall.update(|set| {
                 self.base(set, &ground);
                 set.pods.clone_from(rules);
