@@ -71,6 +71,7 @@ pub(crate) fn pod(
         sysctls: own_security.sysctls,
         qos: resources::qos(pod_level.as_ref(), &figures),
         resources: resources::effective(pod_level.as_ref(), &figures),
+        init_containers: Vec::new(),
         containers,
         volumes,
         warnings,

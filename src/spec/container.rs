@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use super::error::{Path, Report};
 use super::names;
 use super::pod::{ContainerSpec, ImageName, PullPolicy};
-use super::{env, network, probe, resources, security, support, volume};
+use super::probe::Probes;
+use super::{env, network, probe_rules, resources, security, support, volume};
 
 /// Checks and converts one container; `None` if there is no image to run.
 pub(crate) fn convert(
@@ -22,7 +23,7 @@ pub(crate) fn convert(
         report.invalid(&name, &container.name, problem);
     }
     support::container(container, path, report);
-    probe::check(container, path, report);
+    probe_rules::check(container, path, report);
     let context = container.security_context.as_ref();
     let security = security::container(context, spec.security_context.as_ref(), path, report);
     let volumes = spec.volumes.as_deref().unwrap_or_default();
@@ -64,6 +65,9 @@ pub(crate) fn convert(
         termination_message_from_logs,
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
+        restart_policy: None,
+        restart_rules: Vec::new(),
+        probes: Probes::default(),
     })
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::probe::Probes;
+
 /// A pod's UID: 32 lower-hex digits derived from the manifest, or `metadata.uid` as the user wrote it.
 /// Safe as a file name and as a cgroup name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -87,6 +89,8 @@ pub struct PodSpec {
     pub supplemental_groups: Vec<u32>,
     /// `securityContext.sysctls`, namespaced ones only.
     pub sysctls: Vec<(String, String)>,
+    /// Init containers and sidecars in manifest order; names unique among all containers.
+    pub init_containers: Vec<ContainerSpec>,
     /// Regular containers in manifest order; never empty, names unique.
     pub containers: Vec<ContainerSpec>,
     /// Volumes in manifest order, names unique.
@@ -100,9 +104,14 @@ pub struct PodSpec {
 }
 
 impl PodSpec {
-    /// The container of that name.
+    /// The container of that name, of either kind.
     pub fn container(&self, name: &str) -> Option<&ContainerSpec> {
-        self.containers.iter().find(|c| c.name == name)
+        self.all_containers().find(|c| c.name == name)
+    }
+
+    /// Init containers and sidecars, then regular ones, each in manifest order.
+    pub fn all_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
+        self.init_containers.iter().chain(&self.containers)
     }
 
     /// `spec.hostname` as written; [`PodSpec::hostname`] is what becomes of it.
@@ -229,6 +238,49 @@ pub struct ContainerSpec {
     pub stdin: bool,
     /// `tty`.
     pub tty: bool,
+    /// `restartPolicy` of the container itself. `Always` on an init container makes it a sidecar.
+    pub restart_policy: Option<RestartPolicy>,
+    /// `restartPolicyRules` in order, at most 20; only with `restart_policy`.
+    pub restart_rules: Vec<RestartRule>,
+    /// Its probes; none on init containers that are no sidecars.
+    pub probes: Probes,
+}
+
+/// One `restartPolicyRules` entry: the first that matches an exit code decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestartRule {
+    /// Which exit codes it is about.
+    pub codes: ExitCodes,
+    /// What happens then.
+    pub action: RestartAction,
+}
+
+impl RestartRule {
+    /// Whether the rule is about this exit code.
+    pub fn matches(&self, code: i32) -> bool {
+        match &self.codes {
+            ExitCodes::In(codes) => codes.contains(&code),
+            ExitCodes::NotIn(codes) => !codes.contains(&code),
+        }
+    }
+}
+
+/// `exitCodes` of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExitCodes {
+    /// One of these.
+    In(Vec<i32>),
+    /// None of these.
+    NotIn(Vec<i32>),
+}
+
+/// `action` of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestartAction {
+    /// The container starts again.
+    Restart,
+    /// The whole pod starts again in place.
+    RestartAllContainers,
 }
 
 /// A container image's full name, by Docker's rules.

@@ -64,6 +64,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         fs_group: None,
         supplemental_groups: vec![],
         sysctls: vec![],
+        init_containers: vec![],
         containers: containers.iter().map(|c| container(c)).collect(),
         volumes: vec![],
         qos: QosClass::BestEffort,
@@ -106,6 +107,9 @@ fn container(name: &str) -> ContainerSpec {
         termination_message_from_logs: false,
         stdin: false,
         tty: false,
+        restart_policy: None,
+        restart_rules: vec![],
+        probes: Probes::default(),
     }
 }
 
