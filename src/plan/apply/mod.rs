@@ -122,6 +122,7 @@ impl NodeState {
                     signal_failed(pod, instance, error, now.time, &mut out);
                 }
             }),
+            Event::ProbeStarted(_) | Event::ProbeDone { .. } => {}
         }
         out
     }
