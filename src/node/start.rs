@@ -17,6 +17,7 @@ use super::facts::{self, Facts};
 use super::manifests::Manifests;
 use super::network::{self, NameServer, Views};
 use super::pods::Links;
+use super::probes::Probes;
 use super::watch::Watch;
 use super::{Input, Node, preload, publish, recover, resolver, sources};
 use crate::api;
@@ -182,6 +183,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             views: Views::new(&hands, store.clone()),
             wakes: Default::default(),
             counters: Default::default(),
+            probes: Probes::new(hands.clone()),
             shown: Default::default(),
             checkpoints: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
