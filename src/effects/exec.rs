@@ -42,7 +42,11 @@ pub(crate) struct Program {
 impl Program {
     /// Asks the shim to start it. `NotFound` and `PermissionDenied` are about the program.
     pub(crate) async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Self> {
-        let shim = Async::new(unix_socket::connect(socket).map_err(io::Error::other)?)?;
+        // A shim that hangs lets its queue run full: nobody waits for that.
+        let (_folder, short) = unix_socket::shorten(socket).map_err(io::Error::other)?;
+        let shim = Async::<UnixStream>::connect(short)
+            .await
+            .map_err(io::Error::other)?;
         let hello = ShimRequest::Hello {
             version: VERSION,
             subscribe: false,

@@ -1,7 +1,11 @@
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use coracle::effects::probe::{Outcome, Target, run};
 use coracle::spec::ProbeHandler;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
 
 use super::shim_world::{World, until};
 use super::{failure, success};
@@ -84,4 +88,42 @@ fn a_child_that_holds_the_output_does_not_hold_the_probe() {
     let outcome = exec(&world, &["sh", "-c", "sleep 30 & echo fine"], 10_000);
     assert_eq!(outcome, success("fine\n"));
     assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_shim_that_hangs_holds_nobody() {
+    let world = World::new();
+    let path = world.dir.join("hung.sock");
+    let kind = SockType::Stream;
+    let listener = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None).unwrap();
+    bind(listener.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+    listen(&listener, Backlog::new(1).unwrap()).unwrap();
+    let target = Target {
+        ip: None,
+        shim_socket: path,
+        container: "c".to_owned(),
+    };
+    let handler = ProbeHandler::Exec(vec!["true".to_owned()]);
+    let began = Instant::now();
+    // More than its queue has room for.
+    let outcomes = smol::block_on(async {
+        let tasks = smol::LocalExecutor::new();
+        let asked: Vec<_> = (0..8)
+            .map(|_| tasks.spawn(run(&handler, 1000, &target)))
+            .collect();
+        let all = async {
+            let mut outcomes = Vec::new();
+            for one in asked {
+                outcomes.push(one.await);
+            }
+            outcomes
+        };
+        tasks.run(all).await
+    });
+    assert!(began.elapsed() < Duration::from_secs(3));
+    let text = "command timed out: \"true\" timed out after 1s";
+    assert_eq!(outcomes[0], failure(text));
+    for outcome in outcomes {
+        assert!(!matches!(outcome, Outcome::Success(_)), "{outcome:?}");
+    }
 }

@@ -113,3 +113,24 @@ fn a_server_that_comes_late_is_found() {
     let text = "timeout: health rpc did not complete within 1.8s";
     assert_eq!(check(port, "", 1800), failure(text));
 }
+
+#[test]
+fn frames_without_end_are_not_read_for_ever() {
+    let port = closed();
+    std::thread::spawn(move || {
+        let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let pings = [0, 0, 8, 6, 1, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8].repeat(1000);
+        let _ = std::io::Write::write_all(&mut stream, &settings);
+        while std::io::Write::write_all(&mut stream, &pings).is_ok() {}
+    });
+    match check(port, "", 3000) {
+        Outcome::Failure(text) => {
+            let unavailable =
+                "error: health rpc probe failed: rpc error: code = Unavailable desc = ";
+            assert!(text.starts_with(unavailable), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

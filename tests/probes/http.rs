@@ -153,6 +153,7 @@ fn who_does_not_answer_is_told_by_the_clients_words() {
     let broken = "net/http: HTTP/1.x transport connection broken: malformed HTTP response";
     let large = "net/http: server response headers exceeded 65536 bytes; aborted";
     let pause = Duration::from_millis(1);
+    let long_answer = "the answer is longer than 262144 bytes";
     let long = format!("X-Y: {}\r\n", "z".repeat(1000));
     let table = [
         (hung(), LATE),
@@ -162,6 +163,10 @@ fn who_does_not_answer_is_told_by_the_clients_words() {
         ),
         (endless("HTTP/1.1 200 OK\r\n", &long, pause), large),
         (endless("HTTP/1.1 200", "0", pause), broken),
+        (
+            endless("", "HTTP/1.1 100 Continue\r\n\r\n", Duration::ZERO),
+            long_answer,
+        ),
         (always(""), "EOF"),
         (always("SSH-2.0-OpenSSH_9.2\r\n"), broken),
     ];

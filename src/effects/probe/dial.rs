@@ -5,17 +5,76 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use smol::Async;
+use smol::io::{AsyncRead, AsyncWrite};
 
 /// Most names that are looked up at a time; a name server that hangs holds its thread for long.
 const MAX_LOOKUPS: usize = 16;
 
 static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
+
+/// Most that is read of one connection: far more than an answer may have, so that nobody keeps the agent busy with
+/// frames or interim answers without end.
+const ANSWER_BYTES: usize = 256 << 10;
+
+/// A connection on which only so much is read.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: Async<TcpStream>,
+    left: usize,
+}
+
+impl Connection {
+    /// The addresses of both ends.
+    pub(super) fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let stream = self.stream.get_ref();
+        Some((stream.local_addr().ok()?, stream.peer_addr().ok()?))
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.left == 0 {
+            let text = format!("the answer is longer than {ANSWER_BYTES} bytes");
+            return Poll::Ready(Err(io::Error::other(text)));
+        }
+        let room = buffer.len().min(self.left);
+        let read = Pin::new(&mut self.stream).poll_read(context, &mut buffer[..room]);
+        if let Poll::Ready(Ok(length)) = read {
+            self.left -= length;
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_close(context)
+    }
+}
 
 /// What came of it.
 #[derive(Debug)]
@@ -31,7 +90,7 @@ pub(super) async fn dial(
     host: &str,
     port: u16,
     timeout: Duration,
-) -> Result<Async<TcpStream>, DialError> {
+) -> Result<Connection, DialError> {
     let ips = match host.parse() {
         Ok(ip) => vec![ip],
         Err(_) => look_up(host).await?,
@@ -46,7 +105,10 @@ pub(super) async fn dial(
                 let ms = u32::try_from(ms).unwrap_or(u32::MAX);
                 let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &ms);
                 let _ = stream.get_ref().set_nodelay(true);
-                return Ok(stream);
+                return Ok(Connection {
+                    stream,
+                    left: ANSWER_BYTES,
+                });
             }
             Err(error) => failed = refused(address, &error),
         }

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::fmt::Write as _;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -14,11 +14,11 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
 use hyper::rt::Executor;
 use hyper::{HeaderMap, Request, Response, StatusCode};
+use smol::LocalExecutor;
 use smol::io::{AsyncRead, AsyncWrite};
-use smol::{Async, LocalExecutor};
 use smol_hyper::rt::FuturesIo;
 
-use super::dial::{DialError, dial, join_host_port};
+use super::dial::{Connection, DialError, dial, join_host_port};
 use super::{OUTPUT_BYTES, Outcome, go_duration, within};
 
 /// The clients' pause between attempts to connect; each longer by [`LONGER`].
@@ -384,7 +384,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Tasks {
 
 /// A connection that notices whether its other side begins as HTTP/2 demands, with a SETTINGS frame.
 struct Listening {
-    stream: Async<TcpStream>,
+    stream: Connection,
     seen: usize,
     settings: bool,
     connected: Rc<Cell<bool>>,

@@ -2,7 +2,7 @@
 //! (kubelet-behaviour §5.5).
 
 use std::cell::RefCell;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
@@ -13,7 +13,6 @@ use hyper::header::{
     TRANSFER_ENCODING, USER_AGENT,
 };
 use hyper::{Request, Response, StatusCode};
-use smol::Async;
 use smol::io::{AsyncRead, AsyncWrite};
 use smol_hyper::rt::FuturesIo;
 
@@ -165,18 +164,13 @@ async fn ask(
     timeout: Duration,
     place: &RefCell<Place>,
 ) -> Result<(StatusCode, Option<String>, String), Failed> {
-    let stream: Async<TcpStream> =
-        dial(&url.host, url.port, timeout)
-            .await
-            .map_err(|error| match error {
-                DialError::Refused(text) => Failed::Transport(text),
-                DialError::Own(text) => Failed::Own(text),
-            })?;
-    let ends = stream
-        .get_ref()
-        .local_addr()
-        .and_then(|local| Ok((local, stream.get_ref().peer_addr()?)))
-        .ok();
+    let stream = dial(&url.host, url.port, timeout)
+        .await
+        .map_err(|error| match error {
+            DialError::Refused(text) => Failed::Transport(text),
+            DialError::Own(text) => Failed::Own(text),
+        })?;
+    let ends = stream.ends();
     match url.tls {
         false => exchange(stream, request, ends, place).await,
         true => {

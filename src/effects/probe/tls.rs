@@ -2,7 +2,7 @@
 //! was told, and what it learns is one bit about the server itself.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
@@ -18,11 +18,12 @@ use futures_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error, InvalidMessage, SignatureScheme,
 };
 use futures_rustls::{TlsConnector, rustls};
-use smol::Async;
 use smol::io::{AsyncRead, AsyncWrite};
 
+use super::dial::{Connection, go_text};
+
 /// Encrypts a connection.
-pub(super) async fn wrap(stream: Async<TcpStream>, host: &str) -> Result<Encrypted, String> {
+pub(super) async fn wrap(stream: Connection, host: &str) -> Result<Encrypted, String> {
     let config = config().clone().map_err(|error| error.to_string())?;
     // An address is not told to the server; neither is what cannot be a name.
     let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -37,7 +38,7 @@ pub(super) async fn wrap(stream: Async<TcpStream>, host: &str) -> Result<Encrypt
 
 /// An encrypted connection, whose other side need not say that it closes: many do not, and Go's client takes it for
 /// the end as well.
-pub(super) struct Encrypted(TlsStream<Async<TcpStream>>);
+pub(super) struct Encrypted(TlsStream<Connection>);
 
 impl AsyncRead for Encrypted {
     fn poll_read(
@@ -94,7 +95,7 @@ pub(super) fn text(error: &io::Error) -> String {
             "http: server gave HTTP response to HTTPS client".to_owned()
         }
         Some(other) => format!("tls: {other}"),
-        None => super::dial::go_text(error),
+        None => go_text(error),
     }
 }
 
