@@ -493,7 +493,6 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::ContainerStartFailed { instance, .. }
         | Event::SignalSent { instance, .. }
         | Event::SignalFailed { instance, .. } => Some(&instance.pod),
-        Event::ProbeStarted(order) | Event::ProbeDone { order, .. } => Some(&order.instance.pod),
         Event::ContainerExited { .. }
         | Event::DesiredChanged(_)
         | Event::PodRecovered(_)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Action, Stamp, Time};
-use crate::spec::{Exit, PodKey, PodSpec, PodUid, ProbeKind, ServiceSpec, StopSignal};
+use crate::spec::{Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
 
 /// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -146,37 +146,6 @@ pub enum Event {
         /// Why.
         error: String,
     },
-    /// The node began this probe; nothing else of that container and kind is begun until its outcome arrives.
-    ProbeStarted(ProbeOrder),
-    /// A probe was carried out.
-    ProbeDone {
-        /// Which.
-        order: ProbeOrder,
-        /// How it went.
-        outcome: ProbeOutcome,
-    },
-}
-
-/// A probe to be carried out.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProbeOrder {
-    /// Of which run.
-    pub instance: Instance,
-    /// Which of its probes.
-    pub probe: ProbeKind,
-}
-
-/// How a probe went.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProbeOutcome {
-    /// Healthy.
-    Success,
-    /// Healthy, with something people should know.
-    Warning(String),
-    /// Not healthy; the output.
-    Failure(String),
-    /// It could not be carried out.
-    Error(String),
 }
 
 impl Event {
@@ -199,7 +168,6 @@ impl Event {
             | Self::ContainerExited { instance, .. }
             | Self::SignalSent { instance, .. }
             | Self::SignalFailed { instance, .. } => Some(&instance.pod),
-            Self::ProbeStarted(order) | Self::ProbeDone { order, .. } => Some(&order.instance.pod),
         }
     }
 }

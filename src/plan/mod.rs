@@ -16,7 +16,6 @@ pub mod decide;
 pub mod event;
 pub mod network;
 pub mod notice;
-pub mod probe;
 pub mod restart;
 pub mod state;
 pub mod status;

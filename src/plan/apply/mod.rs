@@ -122,7 +122,6 @@ impl NodeState {
                     signal_failed(pod, instance, error, now.time, &mut out);
                 }
             }),
-            Event::ProbeStarted(_) | Event::ProbeDone { .. } => {}
         }
         out
     }
