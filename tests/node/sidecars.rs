@@ -143,33 +143,37 @@ fn a_sidecar_that_was_killed_comes_back_although_its_agent_was_killed_too() {
 }
 
 #[test]
-fn a_service_finds_the_named_port_of_a_sidecar_and_its_host_port_is_the_pods() {
+fn ports_of_a_sidecar_are_ports_of_its_pod() {
     let agent = Agent::start();
     let ports = "    restartPolicy: Always\n    ports: [{name: admin, containerPort: 9000, hostPort: 19000}]\n";
-    agent.write(
-        "a.yaml",
-        &staged(
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  selector: {app: web}\n  \
+                   ports: [{port: 80, targetPort: admin}]\n";
+    agent.write("service.yaml", service);
+    let pod = |name: &str| {
+        let text = staged(
             &agent,
-            "a",
+            name,
             "",
             &[("side", STAY, ports)],
             &[("main", STAY, "")],
-        ),
+        );
+        text.replacen("{name:", "{labels: {app: web}, name:", 1)
+    };
+    agent.write("a.yaml", &pod("a"));
+    let found = agent.wait_running("a");
+    let behind = format!(
+        "{}:9000",
+        found["status"]["podIP"].as_str().expect("an address")
     );
-    agent.wait_running("a");
-    agent.write(
-        "b.yaml",
-        &staged(
-            &agent,
-            "b",
-            "",
-            &[("side", STAY, ports)],
-            &[("main", STAY, "")],
-        ),
+    let mut events = agent.watch("/api/v1/namespaces/default/endpoints?watch=true");
+    let shown = events.any(|event| !event["object"]["subsets"][0]["addresses"].is_null());
+    assert!(shown && agent.ok(&["get", "endpoints"]).contains(&behind));
+    let mut events = agent.watch("/api/v1/events?watch=true");
+    agent.write("b.yaml", &pod("b"));
+    let refused = events.find(|event| event["object"]["reason"] == "FailedCreatePodSandBox");
+    let refused = refused.expect("the port is taken").to_string();
+    assert!(
+        refused.contains("19000") && refused.contains("default/a"),
+        "{refused}"
     );
-    agent.wait_pod("b", |_| {
-        agent.ok(&["describe", "pod", "b"]).contains("19000")
-    });
-    let page = agent.ok(&["describe", "pod", "b"]);
-    assert!(page.contains("default/a"), "{page}");
 }

@@ -261,6 +261,31 @@ fn an_agent_killed_while_init_containers_run_lets_none_run_twice() {
 }
 
 #[test]
+fn an_agent_killed_at_random_moments_lets_every_init_container_run_once() {
+    let agent = Agent::start();
+    let tell = "echo $NAME >> /s/story";
+    let init = [("one", tell, ""), ("two", tell, ""), ("three", tell, "")];
+    // A fixed sequence of pauses: a failure can be repeated.
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..8 {
+        let name = format!("p{round}");
+        let text = staged(&agent, &name, "", &init, &[("main", STAY, "")]);
+        agent.write("p.yaml", &text);
+        for _ in 0..3 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            std::thread::sleep(Duration::from_millis(random % 150)); // The moment of the kill is the test's input.
+            agent.kill_and_restart();
+        }
+        let pod = agent.wait_running(&name);
+        agent.wait_line_of_story(&name, "main up", 1);
+        assert_eq!(story(&agent, &name), ["one", "two", "three", "main up"]);
+        assert_eq!(status(&pod, "three")["restartCount"], 0, "{pod:#}");
+    }
+}
+
+#[test]
 fn an_init_container_that_ends_while_no_agent_runs_is_not_run_again() {
     let agent = Agent::start();
     make_gate(&agent, "a");
