@@ -151,3 +151,41 @@ fn a_pod_that_restarts_in_place_keeps_what_it_has_and_runs_everything_again() {
     agent.wait_gone("a");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
+
+#[test]
+fn a_restart_in_place_survives_kills_of_the_agent_and_is_done_once() {
+    let agent = Agent::start();
+    let all = rule("Never", "RestartAllContainers", "In", "88");
+    let init = "echo early >> /s/story";
+    let main = "echo main >> /s/story; [ -e /v/again ] && exec sleep 1000; touch /v/again; exit 88";
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for round in 0..6 {
+        let name = format!("p{round}");
+        let parts = [
+            ("main", main, all.as_str()),
+            ("other", "exec sleep 1000", ""),
+        ];
+        let text = staged(
+            &agent,
+            &name,
+            "  restartPolicy: Never\n",
+            &[("early", init, "")],
+            &parts,
+        );
+        agent.write("p.yaml", &text);
+        agent.wait_line_of_story(&name, "main", 1);
+        for _ in 0..3 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            std::thread::sleep(Duration::from_millis(random % 100)); // The moment of the kill is the test's input.
+            agent.kill_and_restart();
+        }
+        let pod = agent.wait_pod(&name, |pod| {
+            runs(pod, "main") && runs(pod, "other") && status(pod, "main")["restartCount"] != 0
+        });
+        assert_eq!(status(&pod, "main")["restartCount"], 1, "{pod:#}");
+        agent.wait_line_of_story(&name, "main", 2);
+        assert_eq!(story(&agent, &name), ["early", "main", "early", "main"]);
+    }
+}

@@ -330,6 +330,114 @@ fn a_pod_whose_shim_was_killed_begins_with_its_init_containers_again() {
     assert_eq!(told[..5], ["one", "two", "main up", "one", "two"]);
 }
 
+#[test]
+fn a_shim_killed_in_the_init_phase_begins_it_again() {
+    let agent = Agent::start();
+    make_gate(&agent, "a");
+    let init = [("one", "echo one >> /s/story", ""), ("two", GATE, "")];
+    agent.write(
+        "a.yaml",
+        &staged(&agent, "a", "", &init, &[("main", STAY, "")]),
+    );
+    agent.wait_pod("a", |pod| runs(pod, "two"));
+    agent.wait_line_of_story("a", "two start", 1);
+    kill_shim(&agent, "a");
+    agent.wait_pod("a", |pod| {
+        runs(pod, "two") && status(pod, "two")["restartCount"] == 1
+    });
+    open_gate(&agent, "a");
+    let pod = agent.wait_running("a");
+    assert_eq!(status(&pod, "one")["restartCount"], 1);
+    assert_eq!(
+        status(&pod, "main")["restartCount"],
+        0,
+        "it never ran before"
+    );
+    let told = story(&agent, "a");
+    assert_eq!(
+        told[..5],
+        ["one", "two start", "one", "two start", "two end"]
+    );
+}
+
+#[test]
+fn a_pod_that_is_removed_in_its_init_phase_goes_without_a_trace() {
+    let agent = Agent::start();
+    let init = [
+        ("side", STAY, "    restartPolicy: Always\n"),
+        ("stuck", STAY, ""),
+    ];
+    agent.write(
+        "a.yaml",
+        &staged(&agent, "a", "", &init, &[("main", STAY, "")]),
+    );
+    agent.wait_pod("a", |pod| runs(pod, "stuck"));
+    agent.wait_line_of_story("a", "stuck up", 1);
+    agent.wait_line_of_story("a", "side up", 1);
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    let told = story(&agent, "a");
+    assert!(
+        told.contains(&"stuck end".to_owned()) && told.contains(&"side end".to_owned()),
+        "{told:?}"
+    );
+    assert!(!told.contains(&"main up".to_owned()), "{told:?}");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn an_init_containers_missing_image_is_named_and_holds_the_others_up() {
+    let agent = Agent::start();
+    let text = staged(
+        &agent,
+        "a",
+        "",
+        &[("one", "true", "")],
+        &[("main", STAY, "")],
+    );
+    let never = "image: absent:1\n    imagePullPolicy: Never";
+    agent.write("a.yaml", &text.replacen("image: busybox:test", never, 1));
+    let pod = agent.wait_pod("a", |pod| {
+        status(pod, "one")["state"]["waiting"]["reason"] == "ErrImageNeverPull"
+    });
+    assert_eq!(
+        status(&pod, "main")["state"]["waiting"]["reason"],
+        "PodInitializing"
+    );
+    assert!(
+        agent
+            .ok(&["get", "pods"])
+            .contains("Init:ErrImageNeverPull")
+    );
+    assert!(
+        agent
+            .ok(&["get", "events", "-o", "json"])
+            .contains("spec.initContainers{one}")
+    );
+}
+
+#[test]
+fn after_a_power_cut_a_pod_begins_with_its_init_containers() {
+    let agent = Agent::start();
+    let init = [("one", "echo one >> /s/story", "")];
+    agent.write(
+        "a.yaml",
+        &staged(&agent, "a", "", &init, &[("main", STAY, "")]),
+    );
+    agent.wait_running("a");
+    agent.wait_line_of_story("a", "main up", 1);
+    agent.power_cut();
+    agent.launch();
+    agent.wait_line_of_story("a", "main up", 2);
+    assert_eq!(story(&agent, "a"), ["one", "main up", "one", "main up"]);
+    let pod = agent.wait_running("a");
+    assert_eq!(
+        status(&pod, "one")["restartCount"],
+        1,
+        "the logs are still there"
+    );
+}
+
 impl Agent {
     /// Waits until a pod's containers have told this so many times.
     pub(super) fn wait_line_of_story(&self, pod: &str, line: &str, times: usize) {
