@@ -7,8 +7,14 @@ mod containers;
 mod exec;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/restart_rules.rs"]
+mod restart_rules;
 #[path = "node/services.rs"]
 mod services;
+#[path = "node/sidecars.rs"]
+mod sidecars;
+#[path = "node/stages.rs"]
+mod stages;
 
 use std::fs;
 use std::time::Duration;

@@ -128,8 +128,7 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
     };
     let checkpoint = checkpoint::read(&run.checkpoint());
     let containers = spec
-        .containers
-        .iter()
+        .all_containers()
         .map(|container| {
             let record = records.remove(&container.name);
             (

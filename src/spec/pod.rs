@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::probe::Probes;
+use super::restart::{RestartPolicy, RestartRule};
 
 /// A pod's UID: 32 lower-hex digits derived from the manifest, or `metadata.uid` as the user wrote it.
 /// Safe as a file name and as a cgroup name.
@@ -114,6 +115,12 @@ impl PodSpec {
         self.init_containers.iter().chain(&self.containers)
     }
 
+    /// Those meant to run as long as the pod, and so to be reached: regular containers, then sidecars.
+    pub fn lasting_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
+        let sidecars = self.init_containers.iter().filter(|c| c.is_sidecar());
+        self.containers.iter().chain(sidecars)
+    }
+
     /// `spec.hostname` as written; [`PodSpec::hostname`] is what becomes of it.
     pub fn given_hostname(&self) -> Option<&str> {
         let given = self.manifest.spec.as_ref()?.hostname.as_deref();
@@ -135,17 +142,6 @@ impl PodSpec {
     pub fn kubelet_name(&self) -> String {
         format!("{}_{}({})", self.key.name, self.key.namespace, self.uid)
     }
-}
-
-/// When exited containers start again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RestartPolicy {
-    /// Whatever the exit code.
-    Always,
-    /// If the exit code is not 0.
-    OnFailure,
-    /// Not at all.
-    Never,
 }
 
 /// Quality of service class (kubelet-behaviour §9.2).
@@ -203,7 +199,7 @@ pub struct HostAlias {
     pub hostnames: Vec<String>,
 }
 
-/// A regular container.
+/// A container: regular, init or sidecar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerSpec {
     /// A DNS label, unique in the pod.
@@ -246,41 +242,11 @@ pub struct ContainerSpec {
     pub probes: Probes,
 }
 
-/// One `restartPolicyRules` entry: the first that matches an exit code decides.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RestartRule {
-    /// Which exit codes it is about.
-    pub codes: ExitCodes,
-    /// What happens then.
-    pub action: RestartAction,
-}
-
-impl RestartRule {
-    /// Whether the rule is about this exit code.
-    pub fn matches(&self, code: i32) -> bool {
-        match &self.codes {
-            ExitCodes::In(codes) => codes.contains(&code),
-            ExitCodes::NotIn(codes) => !codes.contains(&code),
-        }
+impl ContainerSpec {
+    /// Whether this, an init container, is one that runs as long as the pod.
+    pub fn is_sidecar(&self) -> bool {
+        self.restart_policy == Some(RestartPolicy::Always)
     }
-}
-
-/// `exitCodes` of a rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ExitCodes {
-    /// One of these.
-    In(Vec<i32>),
-    /// None of these.
-    NotIn(Vec<i32>),
-}
-
-/// `action` of a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RestartAction {
-    /// The container starts again.
-    Restart,
-    /// The whole pod starts again in place.
-    RestartAllContainers,
 }
 
 /// A container image's full name, by Docker's rules.

@@ -1,31 +1,139 @@
 //! How is health asked for? The rules for probes and lifecycle hooks (kubelet-behaviour §5.1, §5.9).
 
+use std::borrow::Cow;
+
 use k8s_openapi::api::core::v1::{
-    Container, ExecAction, GRPCAction, HTTPGetAction, Lifecycle, LifecycleHandler, Probe,
-    TCPSocketAction,
+    Container, ExecAction, GRPCAction, HTTPGetAction, Lifecycle, LifecycleHandler,
+    Probe as Written, TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::error::{Path, Report};
+use super::expand::expand;
 use super::names;
+use super::pod::{ContainerPort, EnvValue, EnvVar};
+use super::probe::{HttpGet, Probe, ProbeHandler, Probes};
 
-/// Checks a container's probes and hooks.
-pub(crate) fn check(container: &Container, path: &Path<'_>, report: &Report) {
-    for (name, probe) in [
-        ("livenessProbe", &container.liveness_probe),
-        ("readinessProbe", &container.readiness_probe),
-        ("startupProbe", &container.startup_probe),
-    ] {
-        if let Some(probe) = probe {
-            check_probe(name, probe, &path.field(name), report);
-        }
-    }
+/// Checks a container's hooks, checks and converts its probes. `ports` and `env` are its own.
+pub(crate) fn convert(
+    container: &Container,
+    ports: &[ContainerPort],
+    env: &[EnvVar],
+    path: &Path<'_>,
+    report: &Report,
+) -> Probes {
     if let Some(lifecycle) = &container.lifecycle {
         hooks(lifecycle, &path.field("lifecycle"), report);
     }
+    let convert = |name: &str, written: &Option<Written>| {
+        let (written, path) = (written.as_ref()?, path.field(name));
+        check_probe(name, written, &path, report);
+        let handler = probe_handler(written, ports, env, &path, report)?;
+        Some(probe(written, handler))
+    };
+    Probes {
+        liveness: convert("livenessProbe", &container.liveness_probe),
+        readiness: convert("readinessProbe", &container.readiness_probe),
+        startup: convert("startupProbe", &container.startup_probe),
+    }
 }
 
-fn check_probe(name: &str, probe: &Probe, path: &Path<'_>, report: &Report) {
+/// Figures were checked before, so that what does not fit is of no pod that will be.
+fn probe(written: &Written, handler: ProbeHandler) -> Probe {
+    let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
+    let ms = |value: Option<i32>| u64::from(number(value).unwrap_or(0)) * 1000;
+    let grace = written.termination_grace_period_seconds;
+    let grace = grace.and_then(|seconds| u64::try_from(seconds).ok());
+    Probe {
+        handler,
+        initial_delay_ms: ms(written.initial_delay_seconds),
+        period_ms: ms(written.period_seconds),
+        timeout_ms: ms(written.timeout_seconds),
+        success_threshold: number(written.success_threshold).unwrap_or(1),
+        failure_threshold: number(written.failure_threshold).unwrap_or(1),
+        grace_ms: grace.map(|seconds| seconds.saturating_mul(1000)),
+    }
+}
+
+/// What is done; `None` if that is not clear, which was reported.
+fn probe_handler(
+    written: &Written,
+    ports: &[ContainerPort],
+    env: &[EnvVar],
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<ProbeHandler> {
+    let host = |host: &Option<String>| host.clone().filter(|host| !host.is_empty());
+    if let Some(exec) = &written.exec {
+        let command = exec.command.iter().flatten();
+        let command = command.map(|word| expand(word, |name| literal(env, name)));
+        return Some(ProbeHandler::Exec(command.collect()));
+    }
+    if let Some(get) = &written.http_get {
+        let path = path.field("httpGet");
+        let written = get.path.as_deref().unwrap_or_default();
+        let headers = get.http_headers.iter().flatten();
+        return Some(ProbeHandler::HttpGet(HttpGet {
+            tls: get.scheme.as_deref() == Some("HTTPS"),
+            host: host(&get.host),
+            port: own_port(&get.port, ports, &path.field("port"), report)?,
+            path: format!("/{}", written.strip_prefix('/').unwrap_or(written)),
+            headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
+        }));
+    }
+    if let Some(tcp) = &written.tcp_socket {
+        let path = path.field("tcpSocket");
+        return Some(ProbeHandler::TcpSocket {
+            host: host(&tcp.host),
+            port: own_port(&tcp.port, ports, &path.field("port"), report)?,
+        });
+    }
+    let grpc = written.grpc.as_ref()?;
+    Some(ProbeHandler::Grpc {
+        port: u16::try_from(grpc.port).ok()?,
+        service: grpc.service.clone().unwrap_or_default(),
+    })
+}
+
+/// The value of a variable that is written in the manifest; the last of that name counts.
+fn literal<'v>(env: &'v [EnvVar], name: &str) -> Option<Cow<'v, str>> {
+    let variable = env.iter().rev().find(|variable| variable.name == name)?;
+    match &variable.value {
+        EnvValue::Literal(value) => Some(Cow::from(value.as_str())),
+        EnvValue::Metadata(_)
+        | EnvValue::HostIp
+        | EnvValue::HostIps
+        | EnvValue::PodIp
+        | EnvValue::PodIps
+        | EnvValue::NodeName
+        | EnvValue::Resource(_)
+        | EnvValue::NodeCpu { .. }
+        | EnvValue::NodeMemory { .. } => None,
+    }
+}
+
+/// The number, or that of the container's port of that name.
+fn own_port(
+    port: &IntOrString,
+    ports: &[ContainerPort],
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<u16> {
+    match port {
+        IntOrString::Int(number) => u16::try_from(*number).ok(),
+        // That it is no name was reported.
+        IntOrString::String(name) if names::port_name(name).is_some() => None,
+        IntOrString::String(name) => {
+            let named = ports.iter().find(|port| port.name.as_ref() == Some(name));
+            if named.is_none() {
+                report.invalid(path, name, "no port of this container has that name");
+            }
+            named.map(|port| port.container_port)
+        }
+    }
+}
+
+fn check_probe(name: &str, probe: &Written, path: &Path<'_>, report: &Report) {
     let exec = probe.exec.as_ref();
     let handlers = [
         exec.is_some(),
