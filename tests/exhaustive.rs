@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use coracle::plan::action::Keep;
 use coracle::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
-use coracle::plan::state::Run;
-use coracle::plan::{Action, Event, NodeState, Settings, Stamp, Time, plan};
-use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
+use coracle::plan::state::{ContainerState, Role, Run};
+use coracle::plan::{Action, Event, NodeState, PodState, Settings, Stamp, Time, plan};
+use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal};
 use pods::at;
 
 /// One story so far.
@@ -166,15 +166,23 @@ impl Search {
                         story.ran[i] < Some(instance.attempt),
                         "numbers are used once: {action:?}"
                     );
+                    check_order(pod, i);
+                    let own = pod.spec.container(&container.name).unwrap().restart_policy;
                     match (pod.spec.restart_policy, container.run.ended()) {
                         (RestartPolicy::Always, _) | (_, None) => {}
+                        _ if container.stale() || own.is_some() => {}
                         (RestartPolicy::OnFailure, Some(e)) => assert_ne!(e.exit.code, 0),
                         (RestartPolicy::Never, Some(_)) => panic!("never again: {action:?}"),
                     }
                 }
-                Action::Signal { instance, .. } => {
-                    assert!(story.going, "{action:?}");
-                    assert!(pod.containers[index(pod, instance)].run.is_running());
+                Action::Signal {
+                    instance, signal, ..
+                } => {
+                    let container = &pod.containers[index(pod, instance)];
+                    assert!(container.run.is_running());
+                    let finishes = pod.complete() && container.role == Role::Sidecar;
+                    let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
+                    assert!(story.going || finishes || restarts, "{action:?}");
                 }
                 Action::RemoveSandbox { keep, .. } => {
                     assert!(!pod.any_running(), "{action:?}");
@@ -200,11 +208,14 @@ impl Search {
         );
         // Never stuck: something is under way, or will be, or all is as it should be.
         for pod in story.state.pods.values() {
+            let initializes = |c: &ContainerState| c.role == Role::Init && c.run.is_running();
+            let as_it_should = |c: &ContainerState| c.run.is_running() || !pod.wants_start(c);
             let settled = pod.stopping.is_none()
-                && pod
-                    .containers
-                    .iter()
-                    .all(|c| c.run.is_running() || !pod.wants_start(c));
+                && !pod.restarts_all()
+                && (pod.finished()
+                    || !pod.complete()
+                        && (pod.inits().iter().any(initializes)
+                            || pod.containers.iter().all(as_it_should)));
             assert!(
                 settled || pod.in_flight.is_some() || again.wake_at.is_some(),
                 "stuck: {pod:?}"
@@ -223,6 +234,7 @@ fn fingerprint(story: &Story) -> u64 {
             &p.in_flight,
             p.stopping,
             p.images_changed,
+            p.finishing,
             p.waits_for_host_port,
             retries,
         )
@@ -235,6 +247,26 @@ fn fingerprint(story: &Story) -> u64 {
     let mut hasher = std::hash::DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()
+}
+
+/// Nobody starts before the init containers before him are through, in this round.
+fn check_order(pod: &PodState, at: usize) {
+    let name = &pod.containers[at].name;
+    for earlier in pod.inits().iter().take(at) {
+        let ran = pod.mains().iter().any(|c| c.current().is_some());
+        let ended = earlier.current().and_then(Run::ended);
+        let through = match earlier.role {
+            Role::Init => ended.is_some_and(|e| e.exit.code == 0),
+            Role::Sidecar | Role::Main => earlier.current().is_some() || ran,
+        };
+        let beside =
+            pod.containers[at].role == Role::Sidecar && pod.containers[at].current().is_some();
+        assert!(
+            through || beside,
+            "{name} starts before {} is through",
+            earlier.name
+        );
+    }
 }
 
 fn index(pod: &coracle::plan::PodState, instance: &Instance) -> usize {
@@ -312,7 +344,12 @@ fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
 }
 
 fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
-    let spec = Arc::new(pods::pod("u", "p", policy, containers));
+    search_pod(pods::pod("u", "p", policy, containers), depth)
+}
+
+fn search_pod(spec: PodSpec, depth: u32) -> usize {
+    let spec = Arc::new(spec);
+    let containers = spec.all_containers().count();
     let mut state = NodeState::new(Settings::default());
     state.apply(
         &Event::DesiredChanged(pods::desired(&[&spec])),
@@ -323,7 +360,7 @@ fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
         now: 1_000_000,
         wanted: true,
         going: false,
-        ran: vec![None; containers.len()],
+        ran: vec![None; containers],
     };
     let mut search = Search {
         spec,
@@ -354,5 +391,33 @@ fn no_short_story_of_two_containers_breaks_an_invariant() {
         RestartPolicy::Never,
     ] {
         assert!(search(policy, &["x", "y"], 8) > 50_000);
+    }
+}
+
+#[test]
+fn no_short_story_of_init_containers_and_sidecars_breaks_an_invariant() {
+    for policy in [
+        RestartPolicy::Always,
+        RestartPolicy::OnFailure,
+        RestartPolicy::Never,
+    ] {
+        for inits in [&["i1"][..], &["s1"], &["i1", "s2"], &["s1", "i2"]] {
+            let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            assert!(search_pod(spec, 7) > 5_000);
+        }
+    }
+}
+
+#[test]
+fn no_short_story_of_a_restart_in_place_breaks_an_invariant() {
+    for policy in [RestartPolicy::Always, RestartPolicy::Never] {
+        for inits in [&[][..], &["i1"], &["s1"]] {
+            let mut spec = pods::with_inits(pods::pod("u", "p", policy, &["x", "y"]), inits);
+            let x = pods::of(&mut spec, "x");
+            x.restart_policy = Some(RestartPolicy::Never);
+            let codes = ExitCodes::In(vec![1]);
+            x.restart_rules = vec![pods::rule(codes, RestartAction::RestartAllContainers)];
+            assert!(search_pod(spec, 7) > 5_000);
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::state::Stopping;
 use super::{Action, Stamp, Time};
 use crate::spec::{Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
 
@@ -226,6 +227,10 @@ pub struct Recovered {
     pub containers: BTreeMap<String, RecoveredContainer>,
     /// When its status was first made, for `status.startTime`.
     pub created: Stamp,
+    /// That it was to go.
+    pub stopping: Option<Stopping>,
+    /// Since when its sidecars were being stopped.
+    pub finishing: Option<Time>,
 }
 
 /// What is left of a recovered pod's sandbox.
@@ -251,6 +256,8 @@ pub struct RecoveredContainer {
     pub previous: Option<Exit>,
     /// Crash back-off as it stood.
     pub backoff: Option<CrashBackoff>,
+    /// Which of its runs count.
+    pub round: Round,
 }
 
 /// What is left of one run.
@@ -268,6 +275,16 @@ pub struct RecoveredRun {
     pub exit: Option<Exit>,
     /// When a stop signal was first sent.
     pub stop_sent: Option<Time>,
+}
+
+/// A pod whose sandbox was lost, or that restarts in place, begins again with its first init container: what ran before
+/// does not count any more. To be written down before the next start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// Runs with a smaller number are of an earlier round.
+    pub first: u32,
+    /// That round was ended by `RestartAllContainers`, so this container starts whatever its policy, without back-off.
+    pub in_place: bool,
 }
 
 /// Crash back-off of one container (kubelet-behaviour §4.4).

@@ -17,6 +17,7 @@ pub mod event;
 pub mod network;
 pub mod notice;
 pub mod restart;
+mod stage;
 pub mod state;
 pub mod status;
 
