@@ -6,6 +6,8 @@ mod init;
 #[path = "behaviour/node.rs"]
 mod node;
 mod pods;
+#[path = "behaviour/probes.rs"]
+mod probes;
 #[path = "behaviour/rules.rs"]
 mod rules;
 #[path = "behaviour/sidecars.rs"]

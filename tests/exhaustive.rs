@@ -8,7 +8,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
+use coracle::plan::event::{
+    ImageFailure, Instance, ProbeOrder, ProbeOutcome, SandboxFailure, StartFailure,
+};
+use coracle::plan::probe::due;
 use coracle::plan::state::{ContainerState, Role, Run};
 use coracle::plan::{Action, Event, NodeState, PodState, Settings, Stamp, Time, plan};
 use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal};
@@ -23,6 +26,8 @@ struct Story {
     going: bool,
     /// Newest attempt of each container that really ran.
     ran: Vec<Option<u32>>,
+    /// Probes under way.
+    probing: Vec<ProbeOrder>,
 }
 
 struct Search {
@@ -64,6 +69,17 @@ impl Search {
                 }
             }
         }
+        for order in &story.probing {
+            let no = || "no".to_owned();
+            for outcome in [
+                ProbeOutcome::Success,
+                ProbeOutcome::Failure(no()),
+                ProbeOutcome::Error(no()),
+            ] {
+                let order = order.clone();
+                events.push(Event::ProbeDone { order, outcome });
+            }
+        }
         if let Some(action) = &state.in_flight {
             answers(action, at(story.now), &mut events);
         }
@@ -82,7 +98,14 @@ impl Search {
             self.tell(&next, depth - 1);
         }
         let mut later = story.clone();
-        if let Some(wake) = plan(&later.state, Time(later.now)).wake_at {
+        let now = Time(later.now);
+        let probes = later
+            .state
+            .pods
+            .values()
+            .filter_map(|p| due(p, now).wake_at);
+        let wakes = plan(&later.state, now).wake_at.into_iter().chain(probes);
+        if let Some(wake) = wakes.min() {
             later.now = wake.0;
             self.decide(&mut later);
             self.tell(&later, depth - 1);
@@ -100,6 +123,7 @@ impl Search {
             Event::DeleteRequested { .. } => {
                 story.going |= story.state.pods.contains_key(&self.spec.uid);
             }
+            Event::ProbeDone { order, .. } => story.probing.retain(|o| o != order),
             _ => {}
         }
         let removed = matches!(
@@ -115,6 +139,7 @@ impl Search {
         if removed {
             story.going = false;
             story.ran.fill(None);
+            story.probing.clear();
         }
         if let (Some(old), Some(new), false) = (
             before.pods.get(&self.spec.uid),
@@ -182,7 +207,10 @@ impl Search {
                     assert!(container.run.is_running());
                     let finishes = pod.complete() && container.role == Role::Sidecar;
                     let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
-                    assert!(story.going || finishes || restarts, "{action:?}");
+                    let spec = pod.spec.container(&container.name).unwrap();
+                    let probes = spec.probes.liveness.is_some() || spec.probes.startup.is_some();
+                    let failed = probes && !story.going;
+                    assert!(story.going || finishes || restarts || failed, "{action:?}");
                 }
                 Action::RemoveSandbox { keep, .. } => {
                     assert!(!pod.any_running(), "{action:?}");
@@ -193,7 +221,20 @@ impl Search {
                 .state
                 .apply(&Event::ActionStarted(action), at(story.now));
         }
+        let pods = story.state.pods.values();
+        let orders: Vec<ProbeOrder> = pods.flat_map(|p| due(p, now).orders).collect();
+        for order in orders {
+            assert!(!story.probing.contains(&order), "one at a time: {order:?}");
+            let running = |p: &PodState| p.containers[index(p, &order.instance)].run.is_running();
+            assert!(running(&story.state.pods[&order.instance.pod]), "{order:?}");
+            story
+                .state
+                .apply(&Event::ProbeStarted(order.clone()), at(story.now));
+            story.probing.push(order);
+        }
         for pod in story.state.pods.values() {
+            assert_eq!(due(pod, now).orders, [], "due twice");
+            assert!(due(pod, now).wake_at.is_none_or(|t| t > now));
             for (i, container) in pod.containers.iter().enumerate() {
                 if container.run != Run::None {
                     story.ran[i] = story.ran[i].max(container.run.attempt());
@@ -208,10 +249,18 @@ impl Search {
         );
         // Never stuck: something is under way, or will be, or all is as it should be.
         for pod in story.state.pods.values() {
-            let initializes = |c: &ContainerState| c.role == Role::Init && c.run.is_running();
+            // An init container that runs, or a sidecar that has not come up, is waited for.
+            let initializes = |c: &ContainerState| match c.role {
+                Role::Init => c.run.is_running(),
+                Role::Sidecar | Role::Main => c.run.is_running() && !c.started(),
+            };
             let as_it_should = |c: &ContainerState| c.run.is_running() || !pod.wants_start(c);
             let settled = pod.stopping.is_none()
                 && !pod.restarts_all()
+                && !pod
+                    .containers
+                    .iter()
+                    .any(|c| c.run.is_running() && failed(c))
                 && (pod.finished()
                     || !pod.complete()
                         && (pod.inits().iter().any(initializes)
@@ -242,7 +291,13 @@ fn fingerprint(story: &Story) -> u64 {
     let text = format!(
         "{:?}{:?}",
         pods.collect::<Vec<_>>(),
-        (story.now, story.wanted, story.going, &story.ran)
+        (
+            story.now,
+            story.wanted,
+            story.going,
+            &story.ran,
+            &story.probing
+        )
     );
     let mut hasher = std::hash::DefaultHasher::new();
     text.hash(&mut hasher);
@@ -257,6 +312,7 @@ fn check_order(pod: &PodState, at: usize) {
         let ended = earlier.current().and_then(Run::ended);
         let through = match earlier.role {
             Role::Init => ended.is_some_and(|e| e.exit.code == 0),
+            // Once it has come up it may end again.
             Role::Sidecar | Role::Main => earlier.current().is_some() || ran,
         };
         let beside =
@@ -267,6 +323,12 @@ fn check_order(pod: &PodState, at: usize) {
             earlier.name
         );
     }
+}
+
+/// A probe failed for which the container is to be killed.
+fn failed(c: &ContainerState) -> bool {
+    let tracks = &c.tracks;
+    tracks.liveness.result == Some(false) || tracks.startup.result == Some(false)
 }
 
 fn index(pod: &coracle::plan::PodState, instance: &Instance) -> usize {
@@ -361,6 +423,7 @@ fn search_pod(spec: PodSpec, depth: u32) -> usize {
         wanted: true,
         going: false,
         ran: vec![None; containers],
+        probing: vec![],
     };
     let mut search = Search {
         spec,
@@ -418,6 +481,24 @@ fn no_short_story_of_a_restart_in_place_breaks_an_invariant() {
             let codes = ExitCodes::In(vec![1]);
             x.restart_rules = vec![pods::rule(codes, RestartAction::RestartAllContainers)];
             assert!(search_pod(spec, 7) > 5_000);
+        }
+    }
+}
+
+#[test]
+fn no_short_story_of_probes_breaks_an_invariant() {
+    for policy in [RestartPolicy::Always, RestartPolicy::Never] {
+        for inits in [&[][..], &["s1"]] {
+            let mut spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            let probe = |threshold| Some(pods::probing(1_000, threshold));
+            pods::of(&mut spec, "x").probes.startup = probe(1);
+            pods::of(&mut spec, "x").probes.liveness = probe(1);
+            if !inits.is_empty() {
+                pods::of(&mut spec, "s1").probes.startup = probe(1);
+                pods::of(&mut spec, "x").probes.startup = None;
+            }
+            let depth = if inits.is_empty() { 9 } else { 8 };
+            assert!(search_pod(spec, depth) > 5_000);
         }
     }
 }

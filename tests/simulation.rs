@@ -14,9 +14,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
+use coracle::plan::event::ProbeOrder;
+use coracle::plan::probe::due;
 use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
 use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, plan, status};
-use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal};
+use coracle::spec::{
+    ExitCodes, PodSpec, PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal,
+};
 use world::{Disk, World};
 
 /// How a pod that must go may be killed.
@@ -148,6 +152,16 @@ impl Sim {
             };
             let uid = format!("{name}{version}");
             let mut spec = pods::with_inits(pods::pod(&uid, name, policy, containers), inits);
+            if version >= 2 && version != 5 {
+                let probe = |threshold| Some(pods::probing(20_000, threshold));
+                let y = containers.last().unwrap();
+                let probes = &mut pods::of(&mut spec, y).probes;
+                (probes.liveness, probes.readiness) = (probe(2), probe(1));
+                if let Some(first) = inits.first().filter(|n| n.starts_with('s')) {
+                    pods::of(&mut spec, first).probes.startup = probe(3);
+                }
+                pods::of(&mut spec, containers[0]).probes.startup = probe(3);
+            }
             if version >= 5 {
                 let x = pods::of(&mut spec, "x");
                 x.restart_policy = Some(RestartPolicy::OnFailure);
@@ -308,6 +322,18 @@ impl Sim {
             self.write_down(&action);
             self.world.begin(action);
         }
+        let pods = self.state.pods.values();
+        let orders: Vec<ProbeOrder> = pods.flat_map(|p| due(p, now).orders).collect();
+        for order in orders {
+            self.check_probe(&order);
+            let begun = Event::ProbeStarted(order.clone());
+            self.state.apply(&begun, self.world.stamp());
+            self.world.probe(order);
+        }
+        let probes = self.state.pods.values().map(|p| due(p, now));
+        let probes = probes.inspect(|due| assert_eq!(due.orders, [], "due twice"));
+        let probes = probes.filter_map(|due| due.wake_at).min();
+        assert!(probes.is_none_or(|t| t > now), "probes wake in the future");
         let again = plan(&self.state, now);
         assert!(
             again.actions.is_empty(),
@@ -317,7 +343,19 @@ impl Sim {
             again.wake_at.is_none_or(|t| t > now),
             "wake-ups are in the future"
         );
-        self.wake_at = again.wake_at;
+        self.wake_at = again.wake_at.into_iter().chain(probes).min();
+    }
+
+    /// Only what runs is probed, liveness and readiness only once it has come up.
+    fn check_probe(&self, order: &ProbeOrder) {
+        let pod = &self.state.pods[&order.instance.pod];
+        let container = pod.container(&order.instance.container).unwrap();
+        assert!(container.run.is_running(), "{order:?}");
+        assert_eq!(container.run.attempt(), Some(order.instance.attempt));
+        let startup = order.probe == ProbeKind::Startup;
+        assert_eq!(startup, !container.started(), "{order:?}");
+        let stays = pod.stopping.is_none() || order.probe == ProbeKind::Readiness;
+        assert!(stays, "{order:?}");
     }
 
     /// The node's files: the pod as admitted and its back-off, written before anything is done.
@@ -356,6 +394,7 @@ impl Sim {
                 let record = disk.records.entry(container.name.clone()).or_default();
                 record.backoff = container.backoff;
                 record.round = container.round;
+                record.health = container.health();
             }
         }
     }
@@ -397,6 +436,20 @@ impl Sim {
                 let going = match self.going.get(&uid).copied() {
                     Some(going) => going,
                     None if restarts => return,
+                    None if !pod.complete() => {
+                        let spec = pod.spec.container(&container.name).unwrap();
+                        let tracks = &container.tracks;
+                        let failed = tracks.liveness.result == Some(false)
+                            || tracks.startup.result == Some(false)
+                            || container.stop.sent.is_some();
+                        let probes = &spec.probes;
+                        assert!(probes.liveness.is_some() || probes.startup.is_some());
+                        assert!(failed, "only a failed probe kills: {action:?}");
+                        Going {
+                            since: self.world.now,
+                            grace_ms: pod.spec.grace_ms.max(2_000),
+                        }
+                    }
                     None => {
                         assert!(finishes, "only a pod that goes is signalled: {action:?}");
                         Going {
@@ -407,7 +460,10 @@ impl Sim {
                 };
                 let expired = self.world.now >= going.since + going.grace_ms;
                 let sidecar = container.role == Role::Sidecar;
-                let waits = sidecar && container.stop.asked.is_none() && going.grace_ms > 0;
+                let waits = sidecar
+                    && (finishes || pod.stopping.is_some())
+                    && container.stop.asked.is_none()
+                    && going.grace_ms > 0;
                 if waits && !expired {
                     check_turn(pod, container);
                 }
@@ -609,6 +665,8 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::SignalSent { instance, .. }
         | Event::SignalFailed { instance, .. } => Some(&instance.pod),
         Event::ContainerExited { .. }
+        | Event::ProbeStarted(_)
+        | Event::ProbeDone { .. }
         | Event::DesiredChanged(_)
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::event::{CrashBackoff, Round};
+use crate::plan::event::{CrashBackoff, Health, Round};
 use crate::plan::state::Stopping;
 use crate::spec::{Stamp, Time};
 use crate::sys::file::{self, Durability};
@@ -24,6 +24,9 @@ pub(super) struct Checkpoint {
     /// Which runs count, of containers of which not all do.
     #[serde(default)]
     pub(super) rounds: BTreeMap<String, Round>,
+    /// What probes have shown, of running containers.
+    #[serde(default)]
+    pub(super) health: BTreeMap<String, Health>,
     /// That the pod is to go.
     #[serde(default)]
     pub(super) stopping: Option<Stopping>,

@@ -118,10 +118,13 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
         .collect();
     let rounds = state.containers.iter();
     let rounds = rounds.filter(|c| c.round != Round::default());
+    let health = state.containers.iter();
+    let health = health.filter_map(|c| Some((c.name.clone(), c.health()?)));
     Checkpoint {
         created: Some(state.created),
         backoff,
         rounds: rounds.map(|c| (c.name.clone(), c.round)).collect(),
+        health: health.collect(),
         stopping: state.stopping,
         finishing: state.finishing,
     }

@@ -206,6 +206,7 @@ fn recovered_container(
         previous: record.previous,
         backoff,
         round,
+        health: checkpoint.health.get(name).copied(),
     }
 }
 

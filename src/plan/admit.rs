@@ -8,9 +8,10 @@ use std::sync::Arc;
 use super::apply::end_run;
 use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
 use super::notice::{Kind, Notices};
+use super::probe::Tracks;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
 use super::{NodeState, Notice, PodState, Stamp};
-use crate::spec::{Exit, PodKey, PodSpec, PodUid, RestartPolicy};
+use crate::spec::{Exit, PodKey, PodSpec, PodUid, Probes, RestartPolicy};
 
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp) {
@@ -73,9 +74,10 @@ impl NodeState {
             return;
         }
         let mut pod = PodState::new(Arc::clone(&recovered.spec), recovered.created);
-        for container in &mut pod.containers {
+        for (spec, container) in recovered.spec.all_containers().zip(&mut pod.containers) {
             if let Some(known) = recovered.containers.get(&container.name) {
                 recover_container(container, known);
+                recover_health(container, &spec.probes, known);
             }
         }
         pod.sandbox_ready.since = recovered.created.wall;
@@ -103,6 +105,7 @@ impl NodeState {
         let changed = last_change(&pod.containers, &pod);
         pod.ready.since = changed;
         pod.initialized.since = last_change(pod.inits(), &pod);
+        pod.note_health();
         pod.note_round();
         pod.note_finishing(now.time);
         pod.note_conditions(Stamp {
@@ -177,6 +180,17 @@ fn recover_container(container: &mut ContainerState, known: &RecoveredContainer)
             })
         }
     };
+}
+
+/// What a former agent knew of the run that runs; else its probes begin anew, at once.
+fn recover_health(container: &mut ContainerState, probes: &Probes, known: &RecoveredContainer) {
+    if let Run::Running {
+        attempt, started, ..
+    } = container.run
+    {
+        let health = known.health.as_ref().filter(|h| h.attempt == attempt);
+        container.tracks = Tracks::recovered(probes, started.time, health);
+    }
 }
 
 /// The shim is gone: what ran has ended in a way nobody saw.

@@ -4,8 +4,8 @@
 
 use super::action::Keep;
 use super::state::{ContainerState, Image, Role, Run, Sandbox, Stopping};
-use super::{Action, NodeState, Plan, PodState, Settings, Time, restart};
-use crate::spec::StopSignal;
+use super::{Action, NodeState, Plan, PodState, Settings, Time, probe, restart};
+use crate::spec::{ContainerSpec, ProbeKind, StopSignal};
 
 /// A container that was killed and does not end is killed again after this long.
 pub const KILL_AGAIN_MS: u64 = 30_000;
@@ -79,11 +79,15 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
             };
             stop(pod, &ending, now)
         }
-        Sandbox::Ready { .. } if pod.is_initialized() => {
-            let some = pod.containers.iter().filter(|c| c.role != Role::Init);
-            start_each(pod, some, settings, now)
+        Sandbox::Ready { .. } => {
+            let starts = if pod.is_initialized() {
+                let some = pod.containers.iter().filter(|c| c.role != Role::Init);
+                start_each(pod, some, settings, now)
+            } else {
+                initialize(pod, settings, now)
+            };
+            kill_failed(pod, now).or(starts)
         }
-        Sandbox::Ready { .. } => initialize(pod, settings, now),
         Sandbox::None | Sandbox::Lost | Sandbox::Removed => {
             let at = pod.create_retry.at.max(pod.lost_retry.at);
             when(at, now, || Action::CreateSandbox {
@@ -149,6 +153,32 @@ fn start(pod: &PodState, container: &ContainerState, settings: &Settings, now: T
     })
 }
 
+/// Stops whatever fails its liveness or startup probe, and goes on where a former agent had begun to.
+fn kill_failed(pod: &PodState, now: Time) -> Step {
+    let kill = |(spec, c): (&ContainerSpec, &ContainerState)| {
+        let Run::Running { attempt, .. } = c.run else {
+            return Step::Rest;
+        };
+        let failed = probe::failed(c);
+        let first = c.stop.sent.or(c.stop.asked);
+        if failed.is_none() && first.is_none() {
+            return Step::Rest;
+        }
+        let order = Order {
+            instance: (pod, c, attempt),
+            reason: Reason::Unhealthy(failed),
+        };
+        match first {
+            Some(first) => {
+                let grace = probe::grace_ms(pod, spec, c).max(Stopping::FLOOR_MS);
+                order.stop(first.plus(grace), now)
+            }
+            None => order.signal(StopSignal::Stop, now),
+        }
+    };
+    pod.each().map(kill).fold(Step::Rest, Step::or)
+}
+
 /// How long a pod has to end.
 #[derive(Debug, Clone, Copy)]
 struct Ending {
@@ -166,7 +196,7 @@ fn stop(pod: &PodState, ending: &Ending, now: Time) -> Step {
         };
         let order = Order {
             instance: (pod, c, attempt),
-            reason: "Stopping container ",
+            reason: Reason::Stopping,
         };
         let first = c.stop.sent.or(c.stop.asked);
         match (c.role, first) {
@@ -197,7 +227,7 @@ fn kill_all(pod: &PodState, now: Time) -> Step {
     let kill = |c: &ContainerState| match c.run {
         Run::Running { attempt, .. } => Order {
             instance: (pod, c, attempt),
-            reason: "",
+            reason: Reason::InPlace,
         }
         .kill(now, now),
         Run::None | Run::Ended(_) => Step::Rest,
@@ -209,8 +239,37 @@ fn kill_all(pod: &PodState, now: Time) -> Step {
 /// Signals to one run.
 struct Order<'p> {
     instance: (&'p PodState, &'p ContainerState, u32),
-    /// What is said before the container's name; empty for a restart in place.
-    reason: &'static str,
+    reason: Reason,
+}
+
+/// Why a container is signalled, as the kubelet says it.
+#[derive(Debug, Clone, Copy)]
+enum Reason {
+    Stopping,
+    InPlace,
+    /// A probe failed; which is forgotten with the agent that saw it.
+    Unhealthy(Option<ProbeKind>),
+}
+
+impl Reason {
+    fn text(self, pod: &PodState, container: &ContainerState) -> String {
+        let name = &container.name;
+        let probe = match self {
+            Self::Stopping => return format!("Stopping container {name}"),
+            Self::InPlace => return "killing".to_owned(),
+            Self::Unhealthy(Some(ProbeKind::Startup)) => "startup",
+            Self::Unhealthy(Some(ProbeKind::Liveness | ProbeKind::Readiness) | None) => "liveness",
+        };
+        let what = match container.role {
+            Role::Sidecar | Role::Init => "Init container",
+            Role::Main => "Container",
+        };
+        let again = match container.role {
+            Role::Main if pod.restarts_after_probe(container) => ", will be restarted",
+            Role::Main | Role::Sidecar | Role::Init => "",
+        };
+        format!("{what} {name} failed {probe} probe{again}")
+    }
 }
 
 impl Order<'_> {
@@ -219,10 +278,7 @@ impl Order<'_> {
         when(container.stop.retry.at, now, || Action::Signal {
             instance: pod.instance(&container.name, attempt),
             signal,
-            reason: match self.reason {
-                "" => "killing".to_owned(),
-                reason => format!("{reason}{}", container.name),
-            },
+            reason: self.reason.text(pod, container),
         })
     }
 

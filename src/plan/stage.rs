@@ -6,21 +6,35 @@
 //!        │ fails for good ──────────────────────────────────────────▲
 //! ```
 
+use std::sync::Arc;
+
+use super::event::Health;
 use super::state::{ContainerState, Role, Run, Sandbox};
-use super::{PodState, restart};
+use super::{PodState, probe, restart};
 use crate::spec::{ContainerSpec, RestartAction, RestartPolicy};
 
 impl ContainerState {
-    /// Whether it runs and has come up.
+    /// Whether it runs and has come up: field `started` of its status.
     pub fn started(&self) -> bool {
-        self.run.is_running()
+        self.run.is_running() && self.started
+    }
+
+    /// What the next agent has to know of a running container's probes.
+    pub fn health(&self) -> Option<Health> {
+        let attempt = self.run.attempt().filter(|_| self.run.is_running())?;
+        let (started, ready) = (self.started, self.ready);
+        Some(Health {
+            attempt,
+            started,
+            ready,
+        })
     }
 
     /// Field `ready` of its status.
     pub fn ready(&self) -> bool {
         match self.role {
             Role::Init => self.done_well(),
-            Role::Sidecar | Role::Main => self.started(),
+            Role::Sidecar | Role::Main => self.run.is_running() && self.ready,
         }
     }
 
@@ -40,6 +54,20 @@ impl PodState {
         let (inits, mains) = self.containers.split_at(inits);
         let inits = self.spec.init_containers.iter().zip(inits);
         inits.chain(self.spec.containers.iter().zip(mains))
+    }
+
+    /// Notes what the probes' results come to.
+    pub(super) fn note_health(&mut self) {
+        let specs = Arc::clone(&self.spec);
+        for (spec, c) in specs.all_containers().zip(&mut self.containers) {
+            c.started = probe::has_started(spec, c);
+            c.ready = probe::is_ready(spec, c);
+        }
+    }
+
+    /// Whether a container that is killed for a probe's failure starts again: the policies decide, not the rules.
+    pub(super) fn restarts_after_probe(&self, c: &ContainerState) -> bool {
+        self.policy(c) != RestartPolicy::Never
     }
 
     /// Init containers and sidecars.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::event::{CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
+use super::probe::Tracks;
 use super::{Action, Stamp, Time, Wall};
 use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
 
@@ -205,6 +206,12 @@ pub struct ContainerState {
     pub permitted: Option<u32>,
     /// How far stopping the newest run has come.
     pub stop: Stop,
+    /// What probes have shown of the newest run.
+    pub tracks: Tracks,
+    /// Whether the newest run has started, by its startup probe.
+    pub started: bool,
+    /// Whether it is ready, by its readiness probe.
+    pub ready: bool,
 }
 
 /// A container's newest run.
@@ -322,6 +329,9 @@ impl ContainerState {
             backoff: None,
             permitted: None,
             stop: Stop::default(),
+            tracks: Tracks::default(),
+            started: false,
+            ready: false,
         }
     }
 

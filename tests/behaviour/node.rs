@@ -236,6 +236,7 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
                 previous: c.previous.as_ref().map(|e| e.exit.clone()),
                 backoff: c.backoff,
                 round: c.round,
+                health: c.health(),
             };
             (c.name.clone(), known)
         });

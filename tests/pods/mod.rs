@@ -100,6 +100,19 @@ pub(crate) fn of<'s>(spec: &'s mut PodSpec, name: &str) -> &'s mut ContainerSpec
     all.find(|c| c.name == name).unwrap()
 }
 
+/// A probe that runs `true`, with this period and failure threshold.
+pub(crate) fn probing(period_ms: u64, failure_threshold: u32) -> Probe {
+    Probe {
+        handler: ProbeHandler::Exec(vec!["true".into()]),
+        initial_delay_ms: 0,
+        period_ms,
+        timeout_ms: 1_000,
+        success_threshold: 1,
+        failure_threshold,
+        grace_ms: None,
+    }
+}
+
 /// A rule about these exit codes.
 pub(crate) fn rule(codes: ExitCodes, action: RestartAction) -> RestartRule {
     RestartRule { codes, action }

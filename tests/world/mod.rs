@@ -8,7 +8,7 @@ use coracle::plan::action::Keep;
 use coracle::plan::event::*;
 use coracle::plan::state::Stopping;
 use coracle::plan::{Action, Event, Stamp, Time};
-use coracle::spec::{Exit, PodSpec, PodUid, StopSignal};
+use coracle::spec::{Exit, PodSpec, PodUid, ProbeKind, StopSignal};
 
 use crate::pods::{at, exit};
 
@@ -79,6 +79,7 @@ pub(crate) struct Record {
     pub(crate) previous: Option<Exit>,
     pub(crate) backoff: Option<CrashBackoff>,
     pub(crate) round: Round,
+    pub(crate) health: Option<Health>,
     pub(crate) highest: Option<u32>,
     pub(crate) runs: u32,
     pub(crate) ends: Option<(u64, i32)>,
@@ -141,6 +142,23 @@ impl World {
     /// A fault now?
     fn fault(&mut self, percent: u64) -> bool {
         self.faults && self.rng.chance(percent)
+    }
+
+    /// Carries out a probe: mostly well, of some containers never well.
+    pub(crate) fn probe(&mut self, order: ProbeOrder) {
+        let bad = !matches!(habit(&order.instance), Habit::Stays | Habit::EndsWell);
+        let no = || "no".to_owned();
+        let outcome = match self.rng.below(20) {
+            0 if self.faults => ProbeOutcome::Error(no()),
+            1 => ProbeOutcome::Failure(no()),
+            2 => ProbeOutcome::Warning(no()),
+            3.. if bad && order.probe == ProbeKind::Liveness => ProbeOutcome::Failure(no()),
+            _ => ProbeOutcome::Success,
+        };
+        let due = self.now + 1 + self.rng.delay().min(10_000);
+        self.order += 1;
+        let done = Event::ProbeDone { order, outcome };
+        self.inbox.push((due, self.order, done));
     }
 
     pub(crate) fn begin(&mut self, action: Action) {
@@ -494,6 +512,7 @@ impl World {
                     previous: record.previous.clone(),
                     backoff: record.backoff,
                     round: record.round,
+                    health: record.health,
                 };
                 (name.clone(), known)
             });

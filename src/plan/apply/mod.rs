@@ -11,7 +11,9 @@ use super::action::Keep;
 use super::event::{Instance, Round};
 use super::notice::{Kind, Notices};
 use super::state::{Retry, Sandbox};
-use super::{Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, restart};
+use super::{
+    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, probe, restart,
+};
 use crate::spec::PodUid;
 pub(super) use container::end_run;
 use container::{container_exited, container_started, signal_failed, signal_sent, start_failed};
@@ -117,6 +119,12 @@ impl NodeState {
                 pod.answered(|a| is_signal_to(a, instance));
                 signal_sent(pod, instance, *signal, *at, now.time);
             }),
+            Event::ProbeStarted(order) => self.on(&order.instance.pod, now, |pod, _| {
+                probe::started(pod, order, now.time);
+            }),
+            Event::ProbeDone { order, outcome } => self.on(&order.instance.pod, now, |pod, _| {
+                probe::done(pod, order, outcome, now.time, &mut out);
+            }),
             Event::SignalFailed { instance, error } => self.on(&instance.pod, now, |pod, _| {
                 if pod.answered(|a| is_signal_to(a, instance)) {
                     signal_failed(pod, instance, error, now.time, &mut out);
@@ -131,6 +139,7 @@ impl NodeState {
         if let Some(pod) = self.pods.get_mut(uid) {
             let before = network::facts(pod);
             change(pod, &self.settings);
+            pod.note_health();
             pod.note_round();
             pod.note_finishing(now.time);
             pod.note_conditions(now);
