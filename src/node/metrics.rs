@@ -46,6 +46,8 @@ impl Counters {
             | Event::ImagesChanged
             | Event::NodeAddressesChanged
             | Event::ContainerExited { .. }
+            | Event::ProbeStarted(_)
+            | Event::ProbeDone { .. }
             | Event::SignalSent { .. }
             | Event::SignalFailed { .. }
             | Event::ProbeStarted(_)
