@@ -7,6 +7,8 @@ mod containers;
 mod exec;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/probes.rs"]
+mod probes;
 #[path = "node/restart_rules.rs"]
 mod restart_rules;
 #[path = "node/services.rs"]

@@ -49,9 +49,7 @@ impl Counters {
             | Event::ProbeStarted(_)
             | Event::ProbeDone { .. }
             | Event::SignalSent { .. }
-            | Event::SignalFailed { .. }
-            | Event::ProbeStarted(_)
-            | Event::ProbeDone { .. } => {}
+            | Event::SignalFailed { .. } => {}
         }
     }
 
