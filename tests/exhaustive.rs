@@ -8,10 +8,13 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
-use coracle::plan::state::Run;
-use coracle::plan::{Action, Event, NodeState, Settings, Stamp, Time, plan};
-use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
+use coracle::plan::event::{
+    ImageFailure, Instance, ProbeOrder, ProbeOutcome, SandboxFailure, StartFailure,
+};
+use coracle::plan::probe::due;
+use coracle::plan::state::{ContainerState, Role, Run};
+use coracle::plan::{Action, Event, NodeState, PodState, Settings, Stamp, Time, plan};
+use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal};
 use pods::at;
 
 /// One story so far.
@@ -23,6 +26,8 @@ struct Story {
     going: bool,
     /// Newest attempt of each container that really ran.
     ran: Vec<Option<u32>>,
+    /// Probes under way.
+    probing: Vec<ProbeOrder>,
 }
 
 struct Search {
@@ -64,6 +69,17 @@ impl Search {
                 }
             }
         }
+        for order in &story.probing {
+            let no = || "no".to_owned();
+            for outcome in [
+                ProbeOutcome::Success,
+                ProbeOutcome::Failure(no()),
+                ProbeOutcome::Error(no()),
+            ] {
+                let order = order.clone();
+                events.push(Event::ProbeDone { order, outcome });
+            }
+        }
         if let Some(action) = &state.in_flight {
             answers(action, at(story.now), &mut events);
         }
@@ -82,7 +98,14 @@ impl Search {
             self.tell(&next, depth - 1);
         }
         let mut later = story.clone();
-        if let Some(wake) = plan(&later.state, Time(later.now)).wake_at {
+        let now = Time(later.now);
+        let probes = later
+            .state
+            .pods
+            .values()
+            .filter_map(|p| due(p, now).wake_at);
+        let wakes = plan(&later.state, now).wake_at.into_iter().chain(probes);
+        if let Some(wake) = wakes.min() {
             later.now = wake.0;
             self.decide(&mut later);
             self.tell(&later, depth - 1);
@@ -100,6 +123,7 @@ impl Search {
             Event::DeleteRequested { .. } => {
                 story.going |= story.state.pods.contains_key(&self.spec.uid);
             }
+            Event::ProbeDone { order, .. } => story.probing.retain(|o| o != order),
             _ => {}
         }
         let removed = matches!(
@@ -115,6 +139,7 @@ impl Search {
         if removed {
             story.going = false;
             story.ran.fill(None);
+            story.probing.clear();
         }
         if let (Some(old), Some(new), false) = (
             before.pods.get(&self.spec.uid),
@@ -166,15 +191,26 @@ impl Search {
                         story.ran[i] < Some(instance.attempt),
                         "numbers are used once: {action:?}"
                     );
+                    check_order(pod, i);
+                    let own = pod.spec.container(&container.name).unwrap().restart_policy;
                     match (pod.spec.restart_policy, container.run.ended()) {
                         (RestartPolicy::Always, _) | (_, None) => {}
+                        _ if container.stale() || own.is_some() => {}
                         (RestartPolicy::OnFailure, Some(e)) => assert_ne!(e.exit.code, 0),
                         (RestartPolicy::Never, Some(_)) => panic!("never again: {action:?}"),
                     }
                 }
-                Action::Signal { instance, .. } => {
-                    assert!(story.going, "{action:?}");
-                    assert!(pod.containers[index(pod, instance)].run.is_running());
+                Action::Signal {
+                    instance, signal, ..
+                } => {
+                    let container = &pod.containers[index(pod, instance)];
+                    assert!(container.run.is_running());
+                    let finishes = pod.complete() && container.role == Role::Sidecar;
+                    let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
+                    let spec = pod.spec.container(&container.name).unwrap();
+                    let probes = spec.probes.liveness.is_some() || spec.probes.startup.is_some();
+                    let failed = probes && !story.going;
+                    assert!(story.going || finishes || restarts || failed, "{action:?}");
                 }
                 Action::RemoveSandbox { keep, .. } => {
                     assert!(!pod.any_running(), "{action:?}");
@@ -185,7 +221,20 @@ impl Search {
                 .state
                 .apply(&Event::ActionStarted(action), at(story.now));
         }
+        let pods = story.state.pods.values();
+        let orders: Vec<ProbeOrder> = pods.flat_map(|p| due(p, now).orders).collect();
+        for order in orders {
+            assert!(!story.probing.contains(&order), "one at a time: {order:?}");
+            let running = |p: &PodState| p.containers[index(p, &order.instance)].run.is_running();
+            assert!(running(&story.state.pods[&order.instance.pod]), "{order:?}");
+            story
+                .state
+                .apply(&Event::ProbeStarted(order.clone()), at(story.now));
+            story.probing.push(order);
+        }
         for pod in story.state.pods.values() {
+            assert_eq!(due(pod, now).orders, [], "due twice");
+            assert!(due(pod, now).wake_at.is_none_or(|t| t > now));
             for (i, container) in pod.containers.iter().enumerate() {
                 if container.run != Run::None {
                     story.ran[i] = story.ran[i].max(container.run.attempt());
@@ -200,11 +249,22 @@ impl Search {
         );
         // Never stuck: something is under way, or will be, or all is as it should be.
         for pod in story.state.pods.values() {
+            // An init container that runs, or a sidecar that has not come up, is waited for.
+            let initializes = |c: &ContainerState| match c.role {
+                Role::Init => c.run.is_running(),
+                Role::Sidecar | Role::Main => c.run.is_running() && !c.started(),
+            };
+            let as_it_should = |c: &ContainerState| c.run.is_running() || !pod.wants_start(c);
             let settled = pod.stopping.is_none()
-                && pod
+                && !pod.restarts_all()
+                && !pod
                     .containers
                     .iter()
-                    .all(|c| c.run.is_running() || !pod.wants_start(c));
+                    .any(|c| c.run.is_running() && failed(c))
+                && (pod.finished()
+                    || !pod.complete()
+                        && (pod.inits().iter().any(initializes)
+                            || pod.containers.iter().all(as_it_should)));
             assert!(
                 settled || pod.in_flight.is_some() || again.wake_at.is_some(),
                 "stuck: {pod:?}"
@@ -223,6 +283,7 @@ fn fingerprint(story: &Story) -> u64 {
             &p.in_flight,
             p.stopping,
             p.images_changed,
+            p.finishing,
             p.waits_for_host_port,
             retries,
         )
@@ -230,11 +291,44 @@ fn fingerprint(story: &Story) -> u64 {
     let text = format!(
         "{:?}{:?}",
         pods.collect::<Vec<_>>(),
-        (story.now, story.wanted, story.going, &story.ran)
+        (
+            story.now,
+            story.wanted,
+            story.going,
+            &story.ran,
+            &story.probing
+        )
     );
     let mut hasher = std::hash::DefaultHasher::new();
     text.hash(&mut hasher);
     hasher.finish()
+}
+
+/// Nobody starts before the init containers before him are through, in this round.
+fn check_order(pod: &PodState, at: usize) {
+    let name = &pod.containers[at].name;
+    for earlier in pod.inits().iter().take(at) {
+        let ran = pod.mains().iter().any(|c| c.current().is_some());
+        let ended = earlier.current().and_then(Run::ended);
+        let through = match earlier.role {
+            Role::Init => ended.is_some_and(|e| e.exit.code == 0),
+            // Once it has come up it may end again.
+            Role::Sidecar | Role::Main => earlier.current().is_some() || ran,
+        };
+        let beside =
+            pod.containers[at].role == Role::Sidecar && pod.containers[at].current().is_some();
+        assert!(
+            through || beside,
+            "{name} starts before {} is through",
+            earlier.name
+        );
+    }
+}
+
+/// A probe failed for which the container is to be killed.
+fn failed(c: &ContainerState) -> bool {
+    let tracks = &c.tracks;
+    tracks.liveness.result == Some(false) || tracks.startup.result == Some(false)
 }
 
 fn index(pod: &coracle::plan::PodState, instance: &Instance) -> usize {
@@ -312,7 +406,12 @@ fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
 }
 
 fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
-    let spec = Arc::new(pods::pod("u", "p", policy, containers));
+    search_pod(pods::pod("u", "p", policy, containers), depth)
+}
+
+fn search_pod(spec: PodSpec, depth: u32) -> usize {
+    let spec = Arc::new(spec);
+    let containers = spec.all_containers().count();
     let mut state = NodeState::new(Settings::default());
     state.apply(
         &Event::DesiredChanged(pods::desired(&[&spec])),
@@ -323,7 +422,8 @@ fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
         now: 1_000_000,
         wanted: true,
         going: false,
-        ran: vec![None; containers.len()],
+        ran: vec![None; containers],
+        probing: vec![],
     };
     let mut search = Search {
         spec,
@@ -354,5 +454,51 @@ fn no_short_story_of_two_containers_breaks_an_invariant() {
         RestartPolicy::Never,
     ] {
         assert!(search(policy, &["x", "y"], 8) > 50_000);
+    }
+}
+
+#[test]
+fn no_short_story_of_init_containers_and_sidecars_breaks_an_invariant() {
+    for policy in [
+        RestartPolicy::Always,
+        RestartPolicy::OnFailure,
+        RestartPolicy::Never,
+    ] {
+        for inits in [&["i1"][..], &["s1"], &["i1", "s2"], &["s1", "i2"]] {
+            let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            assert!(search_pod(spec, 7) > 5_000);
+        }
+    }
+}
+
+#[test]
+fn no_short_story_of_a_restart_in_place_breaks_an_invariant() {
+    for policy in [RestartPolicy::Always, RestartPolicy::Never] {
+        for inits in [&[][..], &["i1"], &["s1"]] {
+            let mut spec = pods::with_inits(pods::pod("u", "p", policy, &["x", "y"]), inits);
+            let x = pods::of(&mut spec, "x");
+            x.restart_policy = Some(RestartPolicy::Never);
+            let codes = ExitCodes::In(vec![1]);
+            x.restart_rules = vec![pods::rule(codes, RestartAction::RestartAllContainers)];
+            assert!(search_pod(spec, 7) > 5_000);
+        }
+    }
+}
+
+#[test]
+fn no_short_story_of_probes_breaks_an_invariant() {
+    for policy in [RestartPolicy::Always, RestartPolicy::Never] {
+        for inits in [&[][..], &["s1"]] {
+            let mut spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            let probe = |threshold| Some(pods::probing(1_000, threshold));
+            pods::of(&mut spec, "x").probes.startup = probe(1);
+            pods::of(&mut spec, "x").probes.liveness = probe(1);
+            if !inits.is_empty() {
+                pods::of(&mut spec, "s1").probes.startup = probe(1);
+                pods::of(&mut spec, "x").probes.startup = None;
+            }
+            let depth = if inits.is_empty() { 9 } else { 8 };
+            assert!(search_pod(spec, depth) > 5_000);
+        }
     }
 }

@@ -7,8 +7,16 @@ mod containers;
 mod exec;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/probes.rs"]
+mod probes;
+#[path = "node/restart_rules.rs"]
+mod restart_rules;
 #[path = "node/services.rs"]
 mod services;
+#[path = "node/sidecars.rs"]
+mod sidecars;
+#[path = "node/stages.rs"]
+mod stages;
 
 use std::fs;
 use std::time::Duration;

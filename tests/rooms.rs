@@ -77,6 +77,8 @@ const ROOMS: &[Room] = &[
             "crate::shim::protocol",
             "crate::api",
             "crate::layout",
+            // A program in a container: probes run some, too.
+            "crate::effects::exec",
             // Passing descriptors to a shim, terminal sizes.
             "crate::sys",
             // The tests of the server speak to it with the real client.

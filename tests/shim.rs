@@ -120,6 +120,26 @@ fn fifty_restarts_open_nothing_more() {
 }
 
 #[test]
+fn of_a_container_that_runs_once_only_record_and_log_stay() {
+    let mut world = World::new();
+    for (container, script, stays) in [
+        ("done", "echo out > /made; exit 0", false),
+        ("failed", "echo out > /made; exit 1", true),
+    ] {
+        let mut request = world.request(container, 0, &["sh", "-c", script], |_| {});
+        request.once = true;
+        world.run(request);
+        let layer = world.dir.join(container).join("layer-0");
+        assert_eq!(layer.exists(), stays, "{container}");
+        let record = world.run_dir.join(format!("records/{container}.json"));
+        assert!(record.exists(), "{container}");
+    }
+    let mut again = world.request("done", 1, &["sh", "-c", "exit 5"], |_| {});
+    again.once = true;
+    assert_eq!(world.run(again).code, 5, "it may run again all the same");
+}
+
+#[test]
 fn an_old_attempt_is_refused_and_a_known_one_answered() {
     let mut world = World::new();
     let request = world.request("c", 4, &["sleep", "1000"], |_| {});

@@ -14,14 +14,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
-use coracle::plan::state::{Run, Sandbox};
-use coracle::plan::{Action, Event, NodeState, Settings, Time, plan, status};
-use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
+use coracle::plan::event::ProbeOrder;
+use coracle::plan::probe::due;
+use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
+use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, plan, status};
+use coracle::spec::{
+    ExitCodes, PodSpec, PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal,
+};
 use world::{Disk, World};
 
 /// How a pod that must go may be killed.
 #[derive(Debug, Clone, Copy)]
 struct Going {
+    since: u64,
     grace_ms: u64,
 }
 
@@ -128,15 +133,48 @@ impl Sim {
             if self.world.rng.chance(30) {
                 continue;
             }
-            let version = self.world.rng.below(3);
+            let version = self.world.rng.below(7);
             let policy = match self.world.rng.below(3) {
                 0 => RestartPolicy::Always,
                 1 => RestartPolicy::OnFailure,
                 _ => RestartPolicy::Never,
             };
-            let containers: &[&str] = if version == 0 { &["x"] } else { &["x", "y"] };
+            let containers: &[&str] = match version {
+                0 | 3 => &["x"],
+                _ => &["x", "y"],
+            };
+            let inits: &[&str] = match version {
+                3 => &["i1"],
+                4 => &["s1", "i2"],
+                5 => &["i1", "s2", "s3"],
+                6 => &["i1", "s2"],
+                _ => &[],
+            };
             let uid = format!("{name}{version}");
-            let mut spec = pods::pod(&uid, name, policy, containers);
+            let mut spec = pods::with_inits(pods::pod(&uid, name, policy, containers), inits);
+            if version >= 2 && version != 5 {
+                let probe = |threshold| Some(pods::probing(20_000, threshold));
+                let y = containers.last().unwrap();
+                let probes = &mut pods::of(&mut spec, y).probes;
+                (probes.liveness, probes.readiness) = (probe(2), probe(1));
+                if let Some(first) = inits.first().filter(|n| n.starts_with('s')) {
+                    pods::of(&mut spec, first).probes.startup = probe(3);
+                }
+                pods::of(&mut spec, containers[0]).probes.startup = probe(3);
+            }
+            if version >= 5 {
+                let x = pods::of(&mut spec, "x");
+                x.restart_policy = Some(RestartPolicy::OnFailure);
+                let action = match version {
+                    5 => RestartAction::Restart,
+                    _ => RestartAction::RestartAllContainers,
+                };
+                x.restart_rules = vec![pods::rule(ExitCodes::In(vec![0, 42]), action)];
+                if version == 6 {
+                    let rule = pods::rule(ExitCodes::In(vec![42]), action);
+                    x.restart_rules = vec![rule];
+                }
+            }
             spec.grace_ms =
                 [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
             self.wanted.insert(spec.uid.clone(), Arc::new(spec));
@@ -155,10 +193,13 @@ impl Sim {
             let changed = self.wanted.get(uid).is_none_or(|new| {
                 new.restart_policy != pod.spec.restart_policy
                     || new.containers != pod.spec.containers
+                    || new.init_containers != pod.spec.init_containers
             });
             if changed {
                 let grace_ms = pod.spec.grace_ms.max(2_000);
-                self.going.entry(uid.clone()).or_insert(Going { grace_ms });
+                let since = self.world.now;
+                let going = Going { since, grace_ms };
+                self.going.entry(uid.clone()).or_insert(going);
             }
         }
         self.apply(&event);
@@ -181,7 +222,10 @@ impl Sim {
         self.going
             .entry(uids[i].clone())
             .and_modify(|g| g.grace_ms = g.grace_ms.min(floor))
-            .or_insert(Going { grace_ms: floor });
+            .or_insert(Going {
+                since: self.world.now,
+                grace_ms: floor,
+            });
         let pod = uids[i].clone();
         self.apply(&Event::DeleteRequested { pod, grace_ms });
         self.decide();
@@ -200,6 +244,14 @@ impl Sim {
         self.restarts.clear();
         let disk = &self.world.disk;
         self.backoff.retain(|(uid, _), _| disk.contains_key(uid));
+        // A permit for a start that never came about is good for the next one, whatever its number.
+        for ((uid, name), (_, _, attempt)) in &mut self.backoff {
+            if let Some(record) = disk[uid].records.get(name)
+                && record.highest < Some(*attempt)
+            {
+                *attempt = record.round.first.max(*attempt);
+            }
+        }
         for event in found {
             self.apply(&event);
         }
@@ -209,11 +261,9 @@ impl Sim {
             "nothing is done before the manifests are read"
         );
         for (uid, disk) in &self.world.disk {
-            let stopped =
-                |r: &world::Record| r.newest.as_ref().is_some_and(|n| n.stop_sent.is_some());
-            if disk.records.values().any(stopped) {
-                let grace_ms = disk.spec.grace_ms.max(2_000);
-                self.going.insert(uid.clone(), Going { grace_ms });
+            if let Some(stopping) = disk.stopping {
+                let (since, grace_ms) = (stopping.since.time.0, stopping.grace_ms());
+                self.going.insert(uid.clone(), Going { since, grace_ms });
             }
         }
         self.desire();
@@ -230,6 +280,7 @@ impl Sim {
         let before = self.state.clone();
         self.state.apply(event, now);
         pods::check_view(&before, &self.state);
+        self.checkpoint();
         if let Event::SandboxRemoved { pod } = event
             && !self.world.disk.contains_key(pod)
         {
@@ -271,6 +322,18 @@ impl Sim {
             self.write_down(&action);
             self.world.begin(action);
         }
+        let pods = self.state.pods.values();
+        let orders: Vec<ProbeOrder> = pods.flat_map(|p| due(p, now).orders).collect();
+        for order in orders {
+            self.check_probe(&order);
+            let begun = Event::ProbeStarted(order.clone());
+            self.state.apply(&begun, self.world.stamp());
+            self.world.probe(order);
+        }
+        let probes = self.state.pods.values().map(|p| due(p, now));
+        let probes = probes.inspect(|due| assert_eq!(due.orders, [], "due twice"));
+        let probes = probes.filter_map(|due| due.wake_at).min();
+        assert!(probes.is_none_or(|t| t > now), "probes wake in the future");
         let again = plan(&self.state, now);
         assert!(
             again.actions.is_empty(),
@@ -280,7 +343,19 @@ impl Sim {
             again.wake_at.is_none_or(|t| t > now),
             "wake-ups are in the future"
         );
-        self.wake_at = again.wake_at;
+        self.wake_at = again.wake_at.into_iter().chain(probes).min();
+    }
+
+    /// Only what runs is probed, liveness and readiness only once it has come up.
+    fn check_probe(&self, order: &ProbeOrder) {
+        let pod = &self.state.pods[&order.instance.pod];
+        let container = pod.container(&order.instance.container).unwrap();
+        assert!(container.run.is_running(), "{order:?}");
+        assert_eq!(container.run.attempt(), Some(order.instance.attempt));
+        let startup = order.probe == ProbeKind::Startup;
+        assert_eq!(startup, !container.started(), "{order:?}");
+        let stays = pod.stopping.is_none() || order.probe == ProbeKind::Readiness;
+        assert!(stays, "{order:?}");
     }
 
     /// The node's files: the pod as admitted and its back-off, written before anything is done.
@@ -299,18 +374,27 @@ impl Sim {
                     lost_said: true,
                     generation: 0,
                     removed: false,
+                    stopping: None,
+                    finishing: None,
                     records: BTreeMap::new(),
                 });
         }
-        if let Some(disk) = self.world.disk.get_mut(action.pod()) {
+        self.checkpoint();
+    }
+
+    /// What is written down after every fact, and before anything is done.
+    fn checkpoint(&mut self) {
+        for (uid, pod) in &self.state.pods {
+            let Some(disk) = self.world.disk.get_mut(uid) else {
+                continue;
+            };
             disk.spec = Arc::clone(&pod.spec);
+            (disk.stopping, disk.finishing) = (pod.stopping, pod.finishing);
             for container in &pod.containers {
-                if container.backoff.is_some() {
-                    disk.records
-                        .entry(container.name.clone())
-                        .or_default()
-                        .backoff = container.backoff;
-                }
+                let record = disk.records.entry(container.name.clone()).or_default();
+                record.backoff = container.backoff;
+                record.round = container.round;
+                record.health = container.health();
             }
         }
     }
@@ -339,15 +423,55 @@ impl Sim {
             Action::EnsureImage { .. } => self.check_may_start(action),
             Action::StartContainer { instance, .. } => {
                 self.check_may_start(action);
+                check_order(&self.state.pods[&uid], &instance.container);
                 self.check_restart(&instance.container.clone(), &uid, instance.attempt);
             }
             Action::Signal {
                 instance, signal, ..
             } => {
-                let going = self
-                    .going
-                    .get(&uid)
-                    .expect("only a pod that goes is signalled");
+                let pod = &self.state.pods[&uid];
+                let container = pod.container(&instance.container).unwrap();
+                let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
+                let finishes = pod.complete() && container.role == Role::Sidecar;
+                let going = match self.going.get(&uid).copied() {
+                    Some(going) => going,
+                    None if restarts => return,
+                    None if !pod.complete() => {
+                        let spec = pod.spec.container(&container.name).unwrap();
+                        let tracks = &container.tracks;
+                        let failed = tracks.liveness.result == Some(false)
+                            || tracks.startup.result == Some(false)
+                            || container.stop.sent.is_some();
+                        let probes = &spec.probes;
+                        assert!(probes.liveness.is_some() || probes.startup.is_some());
+                        assert!(failed, "only a failed probe kills: {action:?}");
+                        Going {
+                            since: self.world.now,
+                            grace_ms: pod.spec.grace_ms.max(2_000),
+                        }
+                    }
+                    None => {
+                        assert!(finishes, "only a pod that goes is signalled: {action:?}");
+                        Going {
+                            since: pod.finishing.unwrap().0,
+                            grace_ms: pod.spec.grace_ms.max(2_000),
+                        }
+                    }
+                };
+                let expired = self.world.now >= going.since + going.grace_ms;
+                let sidecar = container.role == Role::Sidecar;
+                let waits = sidecar
+                    && (finishes || pod.stopping.is_some())
+                    && container.stop.asked.is_none()
+                    && going.grace_ms > 0;
+                if waits && !expired {
+                    check_turn(pod, container);
+                }
+                let grace_ms = match sidecar && expired {
+                    true => going.grace_ms.min(2_000),
+                    false => going.grace_ms,
+                };
+                let going = Going { grace_ms, ..going };
                 let key = (uid.clone(), instance.container.clone(), instance.attempt);
                 let record = disk.and_then(|d| d.records.get(&instance.container));
                 let sent = record
@@ -398,13 +522,22 @@ impl Sim {
         let Some(ended) = container.run.ended() else {
             return;
         };
+        let own = pod.spec.container(name).unwrap().restart_policy;
+        let key = (uid.clone(), name.to_owned());
+        if container.removed_in_place() {
+            self.backoff.remove(&key);
+            return;
+        }
+        if container.stale() && container.role != Role::Main {
+            return;
+        }
         match pod.spec.restart_policy {
+            _ if own.is_some() => {}
             RestartPolicy::Always => {}
             RestartPolicy::OnFailure => assert_ne!(ended.exit.code, 0, "{uid}/{name} ended well"),
             RestartPolicy::Never => panic!("{uid}/{name} is never restarted"),
         }
         let finished = ended.exit.finished.time.0;
-        let key = (uid.clone(), name.to_owned());
         let next = match self.backoff.get(&key) {
             // An agent that died may not know that a start it permitted came to nothing, and permits it again.
             Some((_, _, permitted)) if *permitted >= attempt => return,
@@ -431,8 +564,12 @@ impl Sim {
             if finished {
                 assert!(phase == "Succeeded" || phase == "Failed", "{uid}: {phase}");
             }
-            assert_eq!(status.conditions.unwrap().len(), 5);
-            for c in status.container_statuses.unwrap() {
+            let rules = pod.spec.all_containers().flat_map(|c| &c.restart_rules);
+            let mut actions = rules.map(|r| r.action);
+            let more = actions.any(|a| a == RestartAction::RestartAllContainers);
+            assert_eq!(status.conditions.unwrap().len(), 5 + usize::from(more));
+            let inits = status.init_container_statuses.into_iter().flatten();
+            for c in inits.chain(status.container_statuses.unwrap()) {
                 let s = c.state.unwrap();
                 let states = usize::from(s.running.is_some())
                     + usize::from(s.waiting.is_some())
@@ -460,7 +597,15 @@ impl Sim {
                 assert!(idle, "{uid} has finished: {pod:?}");
                 continue;
             }
-            for c in &pod.containers {
+            let some = match pod.is_initialized() {
+                true => pod.mains(),
+                false => pod.inits(),
+            };
+            let waits = |c: &&ContainerState| match c.run {
+                Run::None => pod.is_initialized(),
+                Run::Running { .. } | Run::Ended(_) => !c.stale(),
+            };
+            for c in some.iter().filter(waits) {
                 let busy = match &c.run {
                     Run::None => false,
                     Run::Running { .. } => true,
@@ -479,6 +624,32 @@ impl Sim {
     }
 }
 
+/// Nobody starts before the init containers before him are through, in this round.
+fn check_order(pod: &PodState, name: &str) {
+    let at = pod.containers.iter().position(|c| c.name == name).unwrap();
+    let ran = pod.mains().iter().any(|c| c.current().is_some());
+    for earlier in pod.inits().iter().take(at) {
+        let ended = earlier.current().and_then(Run::ended);
+        let through = match earlier.role {
+            Role::Init => ended.is_some_and(|e| e.exit.code == 0),
+            Role::Sidecar | Role::Main => earlier.current().is_some() || ran,
+        };
+        let c = &pod.containers[at];
+        let beside = c.role == Role::Sidecar && c.current().is_some();
+        assert!(through || beside, "{name} before {}", earlier.name);
+    }
+}
+
+/// A sidecar is told to stop when those it serves are gone.
+fn check_turn(pod: &PodState, sidecar: &ContainerState) {
+    let at = pod.containers.iter().position(|c| c.name == sidecar.name);
+    for (i, c) in pod.containers.iter().enumerate() {
+        let serves = c.role == Role::Main || c.role == Role::Sidecar && Some(i) > at;
+        let gone = !c.run.is_running();
+        assert!(!serves || gone, "{} stops before {}", sidecar.name, c.name);
+    }
+}
+
 /// The pod whose action this answers. A lost sandbox answers starting and signalling.
 fn answered(event: &Event) -> Option<&PodUid> {
     match event {
@@ -494,6 +665,8 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::SignalSent { instance, .. }
         | Event::SignalFailed { instance, .. } => Some(&instance.pod),
         Event::ContainerExited { .. }
+        | Event::ProbeStarted(_)
+        | Event::ProbeDone { .. }
         | Event::DesiredChanged(_)
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }

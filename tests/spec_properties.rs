@@ -111,11 +111,35 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
             "image: c:1\n    securityContext: {allowPrivilegeEscalation: false}",
         ),
         ("a limit", "500m", "501m"),
+        (
+            "an init container",
+            "  containers:",
+            "  initContainers: [{name: i, image: i:1}]\n  containers:",
+        ),
+        (
+            "a container's restart policy",
+            "image: c:1",
+            "image: c:1\n    restartPolicy: OnFailure",
+        ),
     ] {
         let changed = POD.replacen(from, to, 1);
         assert_ne!(changed, POD, "{sentence}");
         assert_ne!(one(&changed).uid, uid, "{sentence}");
     }
+}
+
+#[test]
+fn the_uid_ignores_probes_of_sidecars_and_nothing_else_of_init_containers() {
+    let with = |init: &str| {
+        let list = format!("  initContainers: [{init}]\n  containers:");
+        one(&POD.replacen("  containers:", &list, 1)).uid
+    };
+    let plain = with("{name: i, image: i:1, restartPolicy: Always}");
+    let probed =
+        "{name: i, image: i:1, restartPolicy: Always, startupProbe: {exec: {command: [x]}}}";
+    assert_eq!(with(probed), plain);
+    assert_ne!(with("{name: i, image: i:1}"), plain);
+    assert_ne!(with("{name: i, image: i:2, restartPolicy: Always}"), plain);
 }
 
 #[test]

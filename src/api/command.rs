@@ -53,6 +53,11 @@ pub enum Command {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
+    /// What `/metrics/probes` shows.
+    CountProbes {
+        /// The metrics.
+        reply: Sender<Result<Vec<Metric>, CommandError>>,
+    },
     /// What the store holds.
     ListImages {
         /// All images.

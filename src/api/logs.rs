@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::Response;
 use hyper::body::Bytes;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, ContainerStatus, Pod};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::error::ApiError;
@@ -76,7 +76,7 @@ pub(crate) fn answer(
     Ok(streamed("text/plain", chunks))
 }
 
-/// The named container, or the only one.
+/// The named container, or the only one that is no init container.
 pub(crate) fn choose_container(pod: &Pod, wanted: Option<&str>) -> Result<String, ApiError> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let spec = pod.spec.clone().unwrap_or_default();
@@ -93,7 +93,7 @@ pub(crate) fn choose_container(pod: &Pod, wanted: Option<&str>) -> Result<String
             "container \"{wanted}\" not found in pod \"{name}\""
         ))),
         None => match &regular[..] {
-            [only] if init.is_empty() => Ok(only.clone()),
+            [only] => Ok(only.clone()),
             _ => {
                 let mut message = format!(
                     "a container name must be specified for pod {name}, choose one of: [{}]",
@@ -200,11 +200,156 @@ fn may_write(store: &Arc<Store>, pod: (&str, &str), uid: &str, container: &str) 
     let Some(ended) = state.terminated else {
         return true;
     };
-    let spec = pod.spec.unwrap_or_default();
-    let init = spec.init_containers.iter().flatten();
-    let restarts = match init.clone().find(|c| c.name == container) {
-        Some(init) => init.restart_policy.as_deref() == Some("Always"),
-        None => spec.restart_policy.as_deref().unwrap_or("Always") == "Always",
+    restarts(&pod, container, ended.exit_code)
+}
+
+/// Whether a container that ended with this code will run again (kubelet-behaviour §4.2), for all that the pod's spec
+/// says.
+fn restarts(pod: &Pod, container: &str, exit_code: i32) -> bool {
+    let spec = pod.spec.clone().unwrap_or_default();
+    let init = spec.init_containers.as_deref().unwrap_or_default();
+    let is_init = init.iter().any(|c| c.name == container);
+    let mut all = init.iter().chain(&spec.containers);
+    let of_pod = |c: &Container| {
+        let mut rules = c.restart_policy_rules.iter().flatten();
+        rules.any(|rule| rule.action == "RestartAllContainers")
     };
-    restarts || (ended.exit_code != 0 && spec.restart_policy.as_deref() != Some("Never"))
+    // Another container's end may bring this one back.
+    if all.clone().any(of_pod) {
+        return true;
+    }
+    let Some(found) = all.find(|c| c.name == container) else {
+        return false;
+    };
+    let matches = |rule: &ContainerRestartRule| {
+        rule.exit_codes.as_ref().is_some_and(|codes| {
+            let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
+            listed == (codes.operator == "In")
+        })
+    };
+    if found.restart_policy_rules.iter().flatten().any(matches) {
+        return true;
+    }
+    let own = found.restart_policy.as_deref();
+    match own.or(spec.restart_policy.as_deref()) {
+        Some("Never") => false,
+        Some("OnFailure") => exit_code != 0,
+        // An init container is done with after its success, unless it is a sidecar.
+        _ => exit_code != 0 || !is_init || own == Some("Always"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_log_may_grow_as_long_as_its_container_may_run_again() {
+        let rule = |operator: &str| json!([{ "action": "Restart", "exitCodes": { "operator": operator, "values": [42] } }]);
+        let all = json!([{ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } }]);
+        for (sentence, pod_policy, own, rules, init, code, expected) in [
+            ("always", "Always", None, json!(null), false, 0, true),
+            (
+                "on failure, success",
+                "OnFailure",
+                None,
+                json!(null),
+                false,
+                0,
+                false,
+            ),
+            (
+                "on failure, failure",
+                "OnFailure",
+                None,
+                json!(null),
+                false,
+                1,
+                true,
+            ),
+            ("never", "Never", None, json!(null), false, 1, false),
+            (
+                "an init container that is done",
+                "Always",
+                None,
+                json!(null),
+                true,
+                0,
+                false,
+            ),
+            (
+                "one that failed",
+                "Always",
+                None,
+                json!(null),
+                true,
+                1,
+                true,
+            ),
+            (
+                "one that failed for good",
+                "Never",
+                None,
+                json!(null),
+                true,
+                1,
+                false,
+            ),
+            (
+                "a sidecar",
+                "Never",
+                Some("Always"),
+                json!(null),
+                true,
+                0,
+                true,
+            ),
+            (
+                "its own policy",
+                "Always",
+                Some("Never"),
+                json!(null),
+                false,
+                1,
+                false,
+            ),
+            (
+                "a rule in",
+                "Never",
+                Some("Never"),
+                rule("In"),
+                false,
+                42,
+                true,
+            ),
+            (
+                "a rule in, another code",
+                "Never",
+                Some("Never"),
+                rule("In"),
+                false,
+                1,
+                false,
+            ),
+            (
+                "a rule not in",
+                "Never",
+                Some("Never"),
+                rule("NotIn"),
+                false,
+                1,
+                true,
+            ),
+            ("the whole pod", "Never", Some("Never"), all, false, 1, true),
+        ] {
+            let list = if init { "initContainers" } else { "containers" };
+            let mut spec =
+                json!({ "restartPolicy": pod_policy, "containers": [{ "name": "other" }] });
+            spec[list] =
+                json!([{ "name": "c", "restartPolicy": own, "restartPolicyRules": rules }]);
+            let pod = serde_json::from_value(json!({ "metadata": {}, "spec": spec })).unwrap();
+            assert_eq!(restarts(&pod, "c", code), expected, "{sentence}");
+        }
+    }
 }

@@ -11,43 +11,111 @@ pub struct Metric {
     pub help: String,
     /// How it behaves.
     pub kind: MetricKind,
-    /// Labels and value.
+    /// Labels and value; none of a histogram.
     pub samples: Vec<(Vec<(String, String)>, f64)>,
 }
 
 /// How a metric behaves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum MetricKind {
     /// Only grows.
     Counter,
     /// Goes up and down.
     Gauge,
+    /// How often it was at most so much, for each set of labels.
+    Histogram(Vec<Spread>),
+}
+
+/// Prometheus' usual limits, for seconds.
+const LIMITS: [f64; 11] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+
+/// How values are spread.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spread {
+    /// Of which thing.
+    pub labels: Vec<(String, String)>,
+    /// How many were at most the limit of the same place.
+    counts: [u64; LIMITS.len()],
+    count: u64,
+    sum: f64,
+}
+
+impl Spread {
+    /// No value yet.
+    pub fn new(labels: Vec<(String, String)>) -> Self {
+        Self {
+            labels,
+            counts: [0; LIMITS.len()],
+            count: 0,
+            sum: 0.0,
+        }
+    }
+
+    /// The same values, of this thing.
+    pub fn labelled(&self, labels: Vec<(String, String)>) -> Self {
+        Self {
+            labels,
+            ..self.clone()
+        }
+    }
+
+    /// One more value.
+    pub fn add(&mut self, value: f64) {
+        for (count, limit) in self.counts.iter_mut().zip(LIMITS) {
+            *count += u64::from(value <= limit);
+        }
+        self.count += 1;
+        self.sum += value;
+    }
+
+    fn render(&self, name: &str, text: &mut String) {
+        let limits = LIMITS.iter().map(f64::to_string).zip(self.counts);
+        for (limit, count) in limits.chain([("+Inf".to_owned(), self.count)]) {
+            let mut labels = self.labels.clone();
+            labels.push(("le".to_owned(), limit));
+            let _ = writeln!(text, "{name}_bucket{} {count}", braced(&labels));
+        }
+        let labels = braced(&self.labels);
+        let _ = writeln!(text, "{name}_sum{labels} {}", self.sum);
+        let _ = writeln!(text, "{name}_count{labels} {}", self.count);
+    }
 }
 
 /// The exposition text.
 pub(crate) fn render(metrics: &[Metric]) -> String {
     let mut text = String::new();
     for metric in metrics {
-        let kind = match metric.kind {
+        let kind = match &metric.kind {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
+            MetricKind::Histogram(_) => "histogram",
         };
         let name = &metric.name;
         let help = metric.help.replace('\\', "\\\\").replace('\n', "\\n");
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in &metric.samples {
-            let labels: Vec<String> = labels
+            let _ = writeln!(text, "{name}{} {value}", braced(labels));
+        }
+        if let MetricKind::Histogram(spreads) = &metric.kind {
+            spreads
                 .iter()
-                .map(|(key, value)| format!("{key}=\"{}\"", escape(value)))
-                .collect();
-            let labels = match labels.is_empty() {
-                true => String::new(),
-                false => format!("{{{}}}", labels.join(",")),
-            };
-            let _ = writeln!(text, "{name}{labels} {value}");
+                .for_each(|spread| spread.render(name, &mut text));
         }
     }
     text
+}
+
+fn braced(labels: &[(String, String)]) -> String {
+    let labels: Vec<String> = labels
+        .iter()
+        .map(|(key, value)| format!("{key}=\"{}\"", escape(value)))
+        .collect();
+    match labels.is_empty() {
+        true => String::new(),
+        false => format!("{{{}}}", labels.join(",")),
+    }
 }
 
 fn escape(value: &str) -> String {
@@ -73,5 +141,31 @@ mod tests {
             render(&[metric]),
             "# HELP coracle_x Things\n# TYPE coracle_x gauge\ncoracle_x 2\ncoracle_x{a=\"q\\\"\\\\\"} 0.5\n"
         );
+    }
+
+    #[test]
+    fn a_histogram_counts_what_is_at_most_each_limit() {
+        let mut spread = Spread::new(vec![("a".into(), "b".into())]);
+        spread.add(0.005);
+        spread.add(7.0);
+        spread.add(11.0);
+        let metric = Metric {
+            name: "x".into(),
+            help: "Things".into(),
+            kind: MetricKind::Histogram(vec![spread]),
+            samples: Vec::new(),
+        };
+        let text = render(&[metric]);
+        for line in [
+            "# TYPE x histogram",
+            "x_bucket{a=\"b\",le=\"0.005\"} 1",
+            "x_bucket{a=\"b\",le=\"5\"} 1",
+            "x_bucket{a=\"b\",le=\"10\"} 2",
+            "x_bucket{a=\"b\",le=\"+Inf\"} 3",
+            "x_sum{a=\"b\"} 18.005",
+            "x_count{a=\"b\"} 3",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in {text}");
+        }
     }
 }

@@ -41,7 +41,7 @@ pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
 pub use events::{EventRecord, EventType, ObjectKind};
 pub use files::{FileState, FileStatus};
 pub use listen::listen;
-pub use metrics::{Metric, MetricKind};
+pub use metrics::{Metric, MetricKind, Spread};
 pub(crate) use query::encode;
 pub use server::{Context, serve};
 pub use store::Store;

@@ -79,18 +79,12 @@ pub fn row(pod: &Pod, now: Timestamp) -> PodRow {
         .or(status.phase.clone())
         .unwrap_or_default();
     let mut tally = Tally::default();
-    let initializing = init_reason(pod, &sidecars, &mut tally, &mut reason);
+    let mut lasting = Tally::default();
+    let initializing = init_reason(pod, &sidecars, (&mut tally, &mut lasting), &mut reason);
     if !initializing || is_initialized(pod) {
         // Restarts of init containers no longer count once the real ones run, those of sidecars do.
-        if !initializing {
-            tally.restarts = 0;
-            tally.last_restart = None;
-            for one in status.init_container_statuses.iter().flatten() {
-                if sidecars.contains(&one.name.as_str()) {
-                    tally.add(one);
-                }
-            }
-        }
+        lasting.ready = tally.ready;
+        tally = lasting;
         container_reason(pod, &mut tally, &mut reason);
     }
     if pod.metadata.deletion_timestamp.is_some() {
@@ -128,8 +122,13 @@ fn condition<'a>(pod: &'a Pod, wanted: &str) -> Option<&'a str> {
     Some(&found.status)
 }
 
-/// Looks at init containers; `true` if one of them decides the status.
-fn init_reason(pod: &Pod, sidecars: &[&str], tally: &mut Tally, reason: &mut String) -> bool {
+/// Looks at init containers; `true` if one of them decides the status. `lasting` are sidecars alone.
+fn init_reason(
+    pod: &Pod,
+    sidecars: &[&str],
+    (tally, lasting): (&mut Tally, &mut Tally),
+    reason: &mut String,
+) -> bool {
     let spec_inits = pod
         .spec
         .iter()
@@ -142,6 +141,9 @@ fn init_reason(pod: &Pod, sidecars: &[&str], tally: &mut Tally, reason: &mut Str
     for (index, one) in statuses.enumerate() {
         tally.add(one);
         let sidecar = sidecars.contains(&one.name.as_str());
+        if sidecar {
+            lasting.add(one);
+        }
         let state = one.state.clone().unwrap_or_default();
         if let Some(ended) = &state.terminated {
             if ended.exit_code == 0 {

@@ -105,12 +105,82 @@ fn the_status_column_follows_kubectls_rules() {
             ),
         ),
     ];
+    let table = table.into_iter().chain(with_sidecar());
     for (expected, pod) in table {
         assert_eq!(columns(pod.clone()), expected, "{pod}");
     }
     let mut stopping = pod("Running", json!([status(running, 0, true)]), none);
     stopping["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     assert_eq!(columns(stopping), "1/1 Terminating 0");
+}
+
+/// A pod of one sidecar, one init container after it, and one regular container.
+fn with_sidecar() -> Vec<(&'static str, Value)> {
+    let named = |name: &str, mut status: Value, started: bool| {
+        status["name"] = json!(name);
+        status["started"] = json!(started);
+        status
+    };
+    let running = json!({ "running": {} });
+    let waiting = json!({ "waiting": { "reason": "PodInitializing" } });
+    let ended = |code: i32| json!({ "terminated": { "reason": "Error", "exitCode": code } });
+    let done = json!({ "terminated": { "reason": "Completed", "exitCode": 0 } });
+    let pod = |phase: &str, side: Value, init: Value, main: Value, initialized: &str| {
+        json!({ "metadata": { "name": "p" },
+                "spec": { "containers": [{ "name": "c" }],
+                          "initContainers": [{ "name": "s", "restartPolicy": "Always" }, { "name": "i" }] },
+                "status": { "phase": phase, "containerStatuses": [main], "initContainerStatuses": [side, init],
+                            "conditions": [{ "type": "Initialized", "status": initialized },
+                                           { "type": "Ready", "status": "False" }] } })
+    };
+    let up = |restarts| named("s", status(running.clone(), restarts, true), true);
+    let main = status(waiting.clone(), 0, false);
+    let over = || named("i", status(done.clone(), 1, true), false);
+    let runs = || status(running.clone(), 0, true);
+    vec![
+        (
+            "1/2 Init:1/2 0",
+            pod(
+                "Pending",
+                up(0),
+                named("i", status(running.clone(), 0, false), true),
+                main.clone(),
+                "False",
+            ),
+        ),
+        (
+            "0/2 Init:0/2 0",
+            pod(
+                "Pending",
+                named("s", status(running.clone(), 0, false), false),
+                named("i", status(waiting, 0, false), false),
+                main.clone(),
+                "False",
+            ),
+        ),
+        (
+            "1/2 PodInitializing 0",
+            pod("Pending", up(0), over(), main, "True"),
+        ),
+        (
+            "2/2 Running 0",
+            pod("Running", up(0), over(), runs(), "True"),
+        ),
+        (
+            "2/2 Running 2 (3m10s ago)",
+            pod("Running", up(2), over(), runs(), "True"),
+        ),
+        (
+            "1/2 Init:Error 1 (3m10s ago)",
+            pod(
+                "Running",
+                named("s", status(ended(1), 1, false), false),
+                over(),
+                runs(),
+                "True",
+            ),
+        ),
+    ]
 }
 
 #[test]

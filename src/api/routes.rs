@@ -48,6 +48,12 @@ pub(crate) async fn answer(
             let metrics = ask(&context, command, answer).await?;
             Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
         }
+        (Method::GET | Method::HEAD, ["metrics", "probes"]) => {
+            let (reply_to, answer) = smol::channel::bounded(1);
+            let command = Command::CountProbes { reply: reply_to };
+            let metrics = ask(&context, command, answer).await?;
+            Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
+        }
         (method, ["coracle", "v1", "images", rest @ ..]) => {
             images::answer(method, rest, request, &context, &query).await
         }

@@ -91,7 +91,7 @@ pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus]) -> String 
     );
     header(&mut page, pod);
     let empty = Vec::new();
-    if let Some(init) = &spec.init_containers {
+    if let Some(init) = spec.init_containers.as_ref().filter(|i| !i.is_empty()) {
         let statuses = status.init_container_statuses.as_ref().unwrap_or(&empty);
         containers(&mut page, "Init Containers", init, statuses);
     }
@@ -219,6 +219,15 @@ fn containers(page: &mut Page, title: &str, all: &[Container], statuses: &[Conta
             page.line(4, "Restart Count", status.restart_count);
         }
         limits(page, container);
+        for (title, probe) in [
+            ("Liveness", &container.liveness_probe),
+            ("Readiness", &container.readiness_probe),
+            ("Startup", &container.startup_probe),
+        ] {
+            if let Some(probe) = probe {
+                page.line(4, title, super::describe_probe::line(probe));
+            }
+        }
         environment(page, container);
     }
 }

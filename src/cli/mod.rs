@@ -6,6 +6,7 @@ pub mod args;
 pub mod client;
 mod delete;
 mod describe;
+mod describe_probe;
 mod describe_service;
 mod doctor;
 pub mod error;

@@ -2,8 +2,10 @@
 //! logging above debug. What went wrong is returned, and the planner decides.
 
 pub mod cgroup;
+pub(crate) mod exec;
 pub mod image;
 pub mod network;
+pub mod probe;
 pub mod sandbox;
 pub mod seccomp;
 pub mod volume;

@@ -1,4 +1,5 @@
-//! What must an agent's successor know that no shim remembers? Start time and back-off of each pod. All of it counts
+//! What must an agent's successor know that no shim remembers? Start time and back-off of each pod,
+//! that it is being stopped, which runs count. All of it counts
 //! from the boot, so it lies on tmpfs and costs no flash. Losing it costs counters, nothing else.
 
 use std::collections::BTreeMap;
@@ -8,8 +9,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::event::CrashBackoff;
-use crate::spec::Stamp;
+use crate::plan::event::{CrashBackoff, Health, Round};
+use crate::plan::state::Stopping;
+use crate::spec::{Stamp, Time};
 use crate::sys::file::{self, Durability};
 
 /// The content of the file.
@@ -19,6 +21,18 @@ pub(super) struct Checkpoint {
     pub(super) created: Option<Stamp>,
     /// Crash back-off by container.
     pub(super) backoff: BTreeMap<String, CrashBackoff>,
+    /// Which runs count, of containers of which not all do.
+    #[serde(default)]
+    pub(super) rounds: BTreeMap<String, Round>,
+    /// What probes have shown, of running containers.
+    #[serde(default)]
+    pub(super) health: BTreeMap<String, Health>,
+    /// That the pod is to go.
+    #[serde(default)]
+    pub(super) stopping: Option<Stopping>,
+    /// Since when its sidecars are being stopped.
+    #[serde(default)]
+    pub(super) finishing: Option<Time>,
 }
 
 /// Reads it; an absent or broken one is as good as empty.

@@ -73,6 +73,9 @@ impl Node {
                     let _ = reply.try_send(Ok(metrics::of_traffic(&keys, &traffic)));
                 });
             }
+            Command::CountProbes { reply } => {
+                let _ = reply.try_send(Ok(self.probes.metrics()));
+            }
             Command::ListImages { reply } => {
                 let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
                 super::spawn(async move {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::{Metric, MetricKind};
+use crate::api::{Metric, MetricKind, Spread};
 use crate::effects::network::{Network, Traffic};
-use crate::plan::event::StartFailure;
+use crate::effects::probe::Outcome;
+use crate::plan::event::{ProbeOrder, StartFailure};
 use crate::plan::state::Run;
 use crate::plan::{Event, NodeState, status};
-use crate::spec::{PodKey, PodUid};
+use crate::spec::{PodKey, PodUid, ProbeKind};
 
 /// What only grows, since this agent started.
 #[derive(Debug, Default)]
@@ -45,6 +46,8 @@ impl Counters {
             | Event::ImagesChanged
             | Event::NodeAddressesChanged
             | Event::ContainerExited { .. }
+            | Event::ProbeStarted(_)
+            | Event::ProbeDone { .. }
             | Event::SignalSent { .. }
             | Event::SignalFailed { .. } => {}
         }
@@ -128,6 +131,97 @@ impl Counters {
                 "Containers that could not be started.",
                 errors,
             ),
+        ]
+    }
+}
+
+/// What probes came to, of the pods there are.
+#[derive(Debug, Default)]
+pub(super) struct ProbeCounters {
+    series: BTreeMap<ProbeSeries, ProbeCounts>,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ProbeSeries {
+    pod: PodUid,
+    container: String,
+    probe: ProbeKind,
+}
+
+#[derive(Debug)]
+struct ProbeCounts {
+    key: PodKey,
+    /// By result.
+    results: BTreeMap<&'static str, f64>,
+    /// Of those that did not fail, as the kubelet counts.
+    seconds: Spread,
+}
+
+impl ProbeCounters {
+    pub(super) fn count(
+        &mut self,
+        order: &ProbeOrder,
+        key: &PodKey,
+        outcome: &Outcome,
+        seconds: f64,
+    ) {
+        let series = ProbeSeries {
+            pod: order.instance.pod.clone(),
+            container: order.instance.container.clone(),
+            probe: order.probe,
+        };
+        let counts = self.series.entry(series).or_insert_with(|| ProbeCounts {
+            key: key.clone(),
+            results: BTreeMap::new(),
+            seconds: Spread::new(Vec::new()),
+        });
+        let result = match outcome {
+            Outcome::Success(_) | Outcome::Warning(_) => "successful",
+            Outcome::Failure(_) => "failed",
+            Outcome::Error(_) => "unknown",
+        };
+        *counts.results.entry(result).or_default() += 1.0;
+        if result != "failed" {
+            counts.seconds.add(seconds);
+        }
+    }
+
+    /// The pod is gone.
+    pub(super) fn forget(&mut self, pod: &PodUid) {
+        self.series.retain(|series, _| series.pod != *pod);
+    }
+
+    pub(super) fn metrics(&self) -> Vec<Metric> {
+        let (mut totals, mut spreads) = (Vec::new(), Vec::new());
+        for (series, counts) in &self.series {
+            let common = [
+                ("probe_type", series.probe.as_str()),
+                ("container", series.container.as_str()),
+                ("pod", counts.key.name.as_str()),
+                ("namespace", counts.key.namespace.as_str()),
+            ];
+            for (result, count) in &counts.results {
+                let mut all = labels(&common);
+                all.extend(labels(&[
+                    ("pod_uid", series.pod.as_str()),
+                    ("result", result),
+                ]));
+                totals.push((all, *count));
+            }
+            spreads.push(counts.seconds.labelled(labels(&common)));
+        }
+        vec![
+            counter(
+                "prober_probe_total",
+                "Cumulative number of a liveness, readiness or startup probe for a container by result.",
+                totals,
+            ),
+            Metric {
+                name: "prober_probe_duration_seconds".to_owned(),
+                help: "Duration in seconds for a probe response.".to_owned(),
+                kind: MetricKind::Histogram(spreads),
+                samples: Vec::new(),
+            },
         ]
     }
 }

@@ -11,6 +11,7 @@ mod metrics;
 mod network;
 mod pods;
 mod preload;
+mod probes;
 mod publish;
 mod recover;
 mod resolver;
@@ -69,6 +70,7 @@ struct Node {
     /// When each pod wants to be looked at again.
     wakes: HashMap<PodUid, Time>,
     counters: metrics::Counters,
+    probes: probes::Probes,
     /// The names under which pods are shown.
     shown: HashMap<PodUid, PodKey>,
     /// The last checkpoint written for each pod.
@@ -206,6 +208,7 @@ impl Node {
                     }
                     Step::Rest => {}
                 }
+                self.probe(&uid);
             }
             self.publish(&uid);
         }
@@ -223,7 +226,25 @@ impl Node {
         }
     }
 
+    /// Starts the probes of a pod that are due, and sees to it that the next ones are not missed.
+    fn probe(&mut self, uid: &PodUid) {
+        let Some(pod) = self.state.pods.get(uid) else {
+            return;
+        };
+        let spec = pod.spec.clone();
+        let due = plan::probe::due(pod, now().time);
+        for order in due.orders {
+            self.record(&Event::ProbeStarted(order.clone()), &mut BTreeSet::new());
+            self.probes.start(order, spec.clone());
+        }
+        if let Some(at) = due.wake_at {
+            let wake = self.wakes.entry(uid.clone()).or_insert(at);
+            *wake = at.min(*wake);
+        }
+    }
+
     fn forget(&mut self, uid: &PodUid) {
+        self.probes.forget(uid);
         self.checkpoints.remove(uid);
         if let Some(key) = self.shown.remove(uid) {
             publish::pod_gone(&self.store, &key, uid);

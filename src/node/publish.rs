@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use super::checkpoint::Checkpoint;
 use crate::api::{EventRecord, EventType, ObjectKind, Store};
 use crate::effects::sandbox::NodeFacts;
+use crate::plan::event::Round;
 use crate::plan::notice::{Kind, Notice};
 use crate::plan::state::PodState;
 use crate::plan::{Settings, status};
@@ -115,8 +116,16 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
         .iter()
         .filter_map(|c| Some((c.name.clone(), c.backoff?)))
         .collect();
+    let rounds = state.containers.iter();
+    let rounds = rounds.filter(|c| c.round != Round::default());
+    let health = state.containers.iter();
+    let health = health.filter_map(|c| Some((c.name.clone(), c.health()?)));
     Checkpoint {
         created: Some(state.created),
         backoff,
+        rounds: rounds.map(|c| (c.name.clone(), c.round)).collect(),
+        health: health.collect(),
+        stopping: state.stopping,
+        finishing: state.finishing,
     }
 }

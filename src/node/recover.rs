@@ -128,8 +128,7 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
     };
     let checkpoint = checkpoint::read(&run.checkpoint());
     let containers = spec
-        .containers
-        .iter()
+        .all_containers()
         .map(|container| {
             let record = records.remove(&container.name);
             (
@@ -144,6 +143,8 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
         sandbox,
         containers,
         created,
+        stopping: checkpoint.stopping,
+        finishing: checkpoint.finishing,
     }
 }
 
@@ -184,9 +185,11 @@ fn recovered_container(
     name: &str,
 ) -> RecoveredContainer {
     let backoff = checkpoint.backoff.get(name).copied();
+    let round = checkpoint.rounds.get(name).copied().unwrap_or_default();
     let Some(record) = record else {
         return RecoveredContainer {
             backoff,
+            round,
             ..RecoveredContainer::default()
         };
     };
@@ -202,6 +205,8 @@ fn recovered_container(
         newest: Some(newest),
         previous: record.previous,
         backoff,
+        round,
+        health: checkpoint.health.get(name).copied(),
     }
 }
 

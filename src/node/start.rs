@@ -1,13 +1,15 @@
 //! How does the agent come up? Settings, directories, one lock, then everything the loop needs.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::fcntl::Flock;
 use smol::channel::{Sender, bounded};
 use smol::io::AsyncReadExt;
 use smol::{Async, LocalExecutor};
@@ -17,6 +19,7 @@ use super::facts::{self, Facts};
 use super::manifests::Manifests;
 use super::network::{self, NameServer, Views};
 use super::pods::Links;
+use super::probes::Probes;
 use super::watch::Watch;
 use super::{Input, Node, preload, publish, recover, resolver, sources};
 use crate::api;
@@ -27,6 +30,7 @@ use crate::effects::image::{ImageError, ImageStore};
 use crate::effects::network::names::{Names, Reach};
 use crate::effects::network::{Network, NetworkSettings};
 use crate::effects::sandbox::Sandboxes;
+use crate::layout::Layout;
 use crate::plan::state::Settings;
 use crate::plan::{Event, NodeState};
 use crate::spec::{PodSpec, PodUid};
@@ -39,6 +43,10 @@ thread_local! {
 
 /// Events waiting for the loop; senders wait when it is full.
 const INPUT_QUEUE: usize = 1024;
+
+/// A program that a killed agent was about to start holds the agent's lock until it is executed: not for long, but an
+/// agent started at once would find it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why the agent did not come up.
 #[derive(Debug, thiserror::Error)]
@@ -118,12 +126,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     ] {
         file::make_dirs(path, mode).map_err(access("make", path))?;
     }
-    let lock_path = layout.lock_file();
-    let Some(_lock) = file::try_lock(&lock_path).map_err(access("lock", &lock_path))? else {
-        return Err(StartError::AlreadyRunning {
-            run_dir: layout.run_dir.clone(),
-        });
-    };
+    let _lock = lock(layout)?;
     // What shims mount below it stays theirs.
     mount::make_private(&layout.pods_run_dir()).map_err(access("mount", &layout.pods_run_dir()))?;
     let limits = LimitSettings {
@@ -182,6 +185,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             views: Views::new(&hands, store.clone()),
             wakes: Default::default(),
             counters: Default::default(),
+            probes: Probes::new(hands.clone()),
             shown: Default::default(),
             checkpoints: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
@@ -216,6 +220,24 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         ));
         node.run(inputs).await
     })))
+}
+
+/// Takes the directories for this agent.
+fn lock(layout: &Layout) -> Result<Flock<File>, StartError> {
+    let path = layout.lock_file();
+    let begin = Instant::now();
+    loop {
+        if let Some(lock) = file::try_lock(&path).map_err(access("lock", &path))? {
+            return Ok(lock);
+        }
+        if begin.elapsed() > LOCK_PATIENCE {
+            return Err(StartError::AlreadyRunning {
+                run_dir: layout.run_dir.clone(),
+            });
+        }
+        // Waiting for a lock has no end of its own that could be set.
+        std::thread::sleep(LOCK_PATIENCE / 50);
+    }
 }
 
 fn settings(args: RunArgs) -> Result<(Config, Vec<String>), StartError> {

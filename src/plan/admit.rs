@@ -8,9 +8,10 @@ use std::sync::Arc;
 use super::apply::end_run;
 use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
 use super::notice::{Kind, Notices};
+use super::probe::Tracks;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
 use super::{NodeState, Notice, PodState, Stamp};
-use crate::spec::{Exit, PodKey, PodSpec, PodUid, RestartPolicy};
+use crate::spec::{Exit, PodKey, PodSpec, PodUid, Probes, RestartPolicy};
 
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp) {
@@ -73,9 +74,10 @@ impl NodeState {
             return;
         }
         let mut pod = PodState::new(Arc::clone(&recovered.spec), recovered.created);
-        for container in &mut pod.containers {
+        for (spec, container) in recovered.spec.all_containers().zip(&mut pod.containers) {
             if let Some(known) = recovered.containers.get(&container.name) {
                 recover_container(container, known);
+                recover_health(container, &spec.probes, known);
             }
         }
         pod.sandbox_ready.since = recovered.created.wall;
@@ -94,17 +96,22 @@ impl NodeState {
                 end_lost_runs(&mut pod, now);
             }
         }
-        // Stop signals are sent only to pods that go, so a run that got one belongs to such a pod. An override of
-        // its grace period is not remembered; the pod's own applies, from the moment the signal was first sent.
-        if pod.containers.iter().any(|c| c.stop.sent.is_some()) {
-            stop(&mut pod, None, now);
-        }
+        pod.stopping = recovered.stopping;
+        pod.finishing = recovered.finishing;
         if recovered.sandbox == RecoveredSandbox::Lost && pod.stopping.is_none() && !pod.finished()
         {
             sandbox_changed(&pod, out);
         }
-        pod.ready.since = last_change(&pod);
-        pod.ready.yes = pod.containers.iter().all(|c| c.run.is_running());
+        let changed = last_change(&pod.containers, &pod);
+        pod.ready.since = changed;
+        pod.initialized.since = last_change(pod.inits(), &pod);
+        pod.note_health();
+        pod.note_round();
+        pod.note_finishing(now.time);
+        pod.note_conditions(Stamp {
+            wall: pod.ready.since,
+            ..now
+        });
         self.pods.insert(uid, pod);
         self.network_changes += 1;
     }
@@ -135,10 +142,12 @@ fn applies_in_place(old: &PodSpec, new: &PodSpec) -> bool {
 
 fn recover_container(container: &mut ContainerState, known: &RecoveredContainer) {
     container.backoff = known.backoff;
+    container.round = known.round;
+    container.next_attempt = known.round.first;
     let Some(newest) = &known.newest else {
         return;
     };
-    container.next_attempt = newest.attempt.saturating_add(1);
+    container.next_attempt = newest.attempt.saturating_add(1).max(known.round.first);
     container.previous = known.previous.as_ref().map(|exit| Ended {
         attempt: newest.attempt.saturating_sub(1),
         image_id: newest.image_id.clone(),
@@ -173,6 +182,17 @@ fn recover_container(container: &mut ContainerState, known: &RecoveredContainer)
     };
 }
 
+/// What a former agent knew of the run that runs; else its probes begin anew, at once.
+fn recover_health(container: &mut ContainerState, probes: &Probes, known: &RecoveredContainer) {
+    if let Run::Running {
+        attempt, started, ..
+    } = container.run
+    {
+        let health = known.health.as_ref().filter(|h| h.attempt == attempt);
+        container.tracks = Tracks::recovered(probes, started.time, health);
+    }
+}
+
 /// The shim is gone: what ran has ended in a way nobody saw.
 pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
     for container in &mut pod.containers {
@@ -188,7 +208,7 @@ pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
         }
     }
     let ran = pod.containers.iter().any(|c| c.run != Run::None);
-    let over = ran || pod.sandbox == Sandbox::Removed;
+    let over = (ran || pod.sandbox == Sandbox::Removed) && !pod.init_failed();
     if over && pod.spec.restart_policy == RestartPolicy::Never {
         // A pod that is never restarted does not get a second sandbox: containers not yet started never will be
         // (kubelet-behaviour §2.4).
@@ -196,6 +216,9 @@ pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
             let attempt = container.next_attempt;
             end_run(container, attempt, String::new(), Exit::lost(now, now));
         }
+    }
+    if pod.sandbox == Sandbox::Lost && !pod.complete() {
+        pod.begin_round(pod.restarts_all());
     }
 }
 
@@ -207,9 +230,9 @@ pub(super) fn sandbox_changed(pod: &PodState, out: &mut Vec<Notice>) {
     );
 }
 
-/// The newest moment at which a container started or ended.
-fn last_change(pod: &PodState) -> super::Wall {
-    let stamps = pod.containers.iter().filter_map(|c| match &c.run {
+/// The newest moment at which one of these containers started or ended.
+fn last_change(containers: &[ContainerState], pod: &PodState) -> super::Wall {
+    let stamps = containers.iter().filter_map(|c| match &c.run {
         Run::None => None,
         Run::Running { started, .. } => Some(started.wall),
         Run::Ended(ended) => Some(ended.exit.finished.wall),

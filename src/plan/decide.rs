@@ -3,10 +3,9 @@
 //! hundreds of pods, and no cache of wake-ups can be wrong. [`plan_pod`] is there for whoever wants one pod's.
 
 use super::action::Keep;
-use super::event::Instance;
-use super::state::{ContainerState, Image, Run, Sandbox, Stopping};
-use super::{Action, NodeState, Plan, PodState, Settings, Time, restart};
-use crate::spec::StopSignal;
+use super::state::{ContainerState, Image, Role, Run, Sandbox, Stopping};
+use super::{Action, NodeState, Plan, PodState, Settings, Time, probe, restart};
+use crate::spec::{ContainerSpec, ProbeKind, StopSignal};
 
 /// A container that was killed and does not end is killed again after this long.
 pub const KILL_AGAIN_MS: u64 = 30_000;
@@ -56,7 +55,14 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
         return Step::Rest;
     }
     if let Some(stopping) = &pod.stopping {
-        return stop(pod, stopping, now);
+        let ending = Ending {
+            since: stopping.since.time,
+            grace_ms: stopping.grace_ms(),
+        };
+        return match pod.any_running() {
+            true => stop(pod, &ending, now),
+            false => remove(pod, Keep::Nothing, now),
+        };
     }
     if pod.finished() {
         return match pod.sandbox {
@@ -65,12 +71,23 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
         };
     }
     match pod.sandbox {
-        Sandbox::Ready { .. } => pod
-            .containers
-            .iter()
-            .filter(|c| pod.wants_start(c))
-            .map(|c| start(pod, c, settings, now))
-            .fold(Step::Rest, Step::or),
+        Sandbox::Ready { .. } if pod.restarts_all() => kill_all(pod, now),
+        Sandbox::Ready { .. } if pod.complete() => {
+            let ending = Ending {
+                since: pod.finishing.unwrap_or(now),
+                grace_ms: pod.spec.grace_ms.max(Stopping::FLOOR_MS),
+            };
+            stop(pod, &ending, now)
+        }
+        Sandbox::Ready { .. } => {
+            let starts = if pod.is_initialized() {
+                let some = pod.containers.iter().filter(|c| c.role != Role::Init);
+                start_each(pod, some, settings, now)
+            } else {
+                initialize(pod, settings, now)
+            };
+            kill_failed(pod, now).or(starts)
+        }
         Sandbox::None | Sandbox::Lost | Sandbox::Removed => {
             let at = pod.create_retry.at.max(pod.lost_retry.at);
             when(at, now, || Action::CreateSandbox {
@@ -78,6 +95,33 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
             })
         }
     }
+}
+
+/// Starts whichever of these containers is to be started.
+fn start_each<'p>(
+    pod: &'p PodState,
+    containers: impl Iterator<Item = &'p ContainerState>,
+    settings: &Settings,
+    now: Time,
+) -> Step {
+    containers
+        .filter(|c| pod.wants_start(c))
+        .map(|c| start(pod, c, settings, now))
+        .fold(Step::Rest, Step::or)
+}
+
+/// One init container at a time; the newest that ran in this round tells which. Sidecars before it are kept running.
+fn initialize(pod: &PodState, settings: &Settings, now: Time) -> Step {
+    let inits = pod.inits();
+    let newest = inits.iter().rposition(|c| c.current().is_some());
+    let turn = newest.map_or(0, |at| match (inits[at].role, inits[at].done_well()) {
+        (Role::Init, true) => at + 1,
+        (Role::Sidecar, _) if inits[at].started() => at + 1,
+        (Role::Init | Role::Sidecar | Role::Main, _) => at,
+    });
+    let sidecar = |(at, c): &(usize, &ContainerState)| *at == turn || c.role == Role::Sidecar;
+    let some = inits.iter().enumerate().take(turn + 1).filter(sidecar);
+    start_each(pod, some.map(|(_, c)| c), settings, now)
 }
 
 fn when(at: Time, now: Time, action: impl FnOnce() -> Action) -> Step {
@@ -109,51 +153,153 @@ fn start(pod: &PodState, container: &ContainerState, settings: &Settings, now: T
     })
 }
 
-/// Signals to whatever runs, and when nothing does, away with the rest.
-fn stop(pod: &PodState, stopping: &Stopping, now: Time) -> Step {
-    if !pod.any_running() {
-        return remove(pod, Keep::Nothing, now);
-    }
-    pod.containers
-        .iter()
-        .map(|c| match c.run {
-            Run::Running { attempt, .. } => {
-                signal(pod.instance(&c.name, attempt), c, stopping, now)
+/// Stops whatever fails its liveness or startup probe, and goes on where a former agent had begun to.
+fn kill_failed(pod: &PodState, now: Time) -> Step {
+    let kill = |(spec, c): (&ContainerSpec, &ContainerState)| {
+        let Run::Running { attempt, .. } = c.run else {
+            return Step::Rest;
+        };
+        let failed = probe::failed(c);
+        let first = c.stop.sent.or(c.stop.asked);
+        if failed.is_none() && first.is_none() {
+            return Step::Rest;
+        }
+        let order = Order {
+            instance: (pod, c, attempt),
+            reason: Reason::Unhealthy(failed),
+        };
+        match first {
+            Some(first) => {
+                let grace = probe::grace_ms(pod, spec, c).max(Stopping::FLOOR_MS);
+                order.stop(first.plus(grace), now)
             }
-            Run::None | Run::Ended(_) => Step::Rest,
-        })
-        .fold(Step::Rest, Step::or)
+            None => order.signal(StopSignal::Stop, now),
+        }
+    };
+    pod.each().map(kill).fold(Step::Rest, Step::or)
 }
 
-fn signal(instance: Instance, container: &ContainerState, stopping: &Stopping, now: Time) -> Step {
-    let stop = &container.stop;
-    // A stop signal that could not be sent must not put off the end for ever.
-    let deadline = match stop.sent.or(stop.asked) {
-        Some(first) => first.plus(stopping.grace_ms()),
-        None if stopping.grace_ms() == 0 => now,
-        None => return when(stop.retry.at, now, || order(instance, StopSignal::Stop)),
+/// How long a pod has to end.
+#[derive(Debug, Clone, Copy)]
+struct Ending {
+    since: Time,
+    grace_ms: u64,
+}
+
+/// Signals to whatever runs. Sidecars have to wait for the containers they serve: until all others and the sidecars
+/// after them are gone, or the grace period is over (kubelet-behaviour §6.3).
+fn stop(pod: &PodState, ending: &Ending, now: Time) -> Step {
+    let expiry = ending.since.plus(ending.grace_ms);
+    let stop = |(at, c): (usize, &ContainerState)| {
+        let Run::Running { attempt, .. } = c.run else {
+            return Step::Rest;
+        };
+        let order = Order {
+            instance: (pod, c, attempt),
+            reason: Reason::Stopping,
+        };
+        let first = c.stop.sent.or(c.stop.asked);
+        match (c.role, first) {
+            _ if ending.grace_ms == 0 => order.kill(now, now),
+            (Role::Sidecar, None) if now < expiry && !has_turn(pod, at) => Step::WakeAt(expiry),
+            (Role::Sidecar, Some(first)) => {
+                order.stop(expiry.max(first.plus(Stopping::FLOOR_MS)), now)
+            }
+            (Role::Init | Role::Main, Some(first)) => order.stop(first.plus(ending.grace_ms), now),
+            (Role::Init | Role::Sidecar | Role::Main, None) => order.signal(StopSignal::Stop, now),
+        }
     };
-    let kill_at = match stop.killed {
-        Some(last) => last.plus(KILL_AGAIN_MS),
-        None => deadline,
+    let steps = pod.containers.iter().enumerate().map(stop);
+    steps.fold(Step::Rest, Step::or)
+}
+
+fn has_turn(pod: &PodState, sidecar: usize) -> bool {
+    let later = |(at, c): (usize, &ContainerState)| match c.role {
+        Role::Main => c.run.is_running(),
+        Role::Sidecar => at > sidecar && c.run.is_running(),
+        Role::Init => false,
     };
-    let kill = when(kill_at.max(stop.retry.at), now, || {
-        order(instance.clone(), StopSignal::Kill)
-    });
-    if stop.sent.is_none() && stop.killed.is_none() && now < deadline {
-        return kill.or(when(stop.retry.at, now, || {
-            order(instance, StopSignal::Stop)
-        }));
+    !pod.containers.iter().enumerate().any(later)
+}
+
+/// `RestartAllContainers`: whatever still runs is killed at once, regular containers first.
+fn kill_all(pod: &PodState, now: Time) -> Step {
+    let kill = |c: &ContainerState| match c.run {
+        Run::Running { attempt, .. } => Order {
+            instance: (pod, c, attempt),
+            reason: Reason::InPlace,
+        }
+        .kill(now, now),
+        Run::None | Run::Ended(_) => Step::Rest,
+    };
+    let steps = pod.mains().iter().chain(pod.inits()).map(kill);
+    steps.fold(Step::Rest, Step::or)
+}
+
+/// Signals to one run.
+struct Order<'p> {
+    instance: (&'p PodState, &'p ContainerState, u32),
+    reason: Reason,
+}
+
+/// Why a container is signalled, as the kubelet says it.
+#[derive(Debug, Clone, Copy)]
+enum Reason {
+    Stopping,
+    InPlace,
+    /// A probe failed; which is forgotten with the agent that saw it.
+    Unhealthy(Option<ProbeKind>),
+}
+
+impl Reason {
+    fn text(self, pod: &PodState, container: &ContainerState) -> String {
+        let name = &container.name;
+        let probe = match self {
+            Self::Stopping => return format!("Stopping container {name}"),
+            Self::InPlace => return "killing".to_owned(),
+            Self::Unhealthy(Some(ProbeKind::Startup)) => "startup",
+            Self::Unhealthy(Some(ProbeKind::Liveness | ProbeKind::Readiness) | None) => "liveness",
+        };
+        let what = match container.role {
+            Role::Sidecar | Role::Init => "Init container",
+            Role::Main => "Container",
+        };
+        let again = match container.role {
+            Role::Main if pod.restarts_after_probe(container) => ", will be restarted",
+            Role::Main | Role::Sidecar | Role::Init => "",
+        };
+        format!("{what} {name} failed {probe} probe{again}")
     }
-    kill
 }
 
-fn order(instance: Instance, signal: StopSignal) -> Action {
-    let reason = format!("Stopping container {}", instance.container);
-    Action::Signal {
-        instance,
-        signal,
-        reason,
+impl Order<'_> {
+    fn signal(&self, signal: StopSignal, now: Time) -> Step {
+        let (pod, container, attempt) = self.instance;
+        when(container.stop.retry.at, now, || Action::Signal {
+            instance: pod.instance(&container.name, attempt),
+            signal,
+            reason: self.reason.text(pod, container),
+        })
+    }
+
+    /// A kill at that moment, and again if that does not help.
+    fn kill(&self, at: Time, now: Time) -> Step {
+        let stop = &self.instance.1.stop;
+        let at = stop.killed.map_or(at, |last| last.plus(KILL_AGAIN_MS));
+        match now < at.max(stop.retry.at) {
+            true => Step::WakeAt(at.max(stop.retry.at)),
+            false => self.signal(StopSignal::Kill, now),
+        }
+    }
+
+    /// The stop signal again if it could not be sent, which must not put off the end for ever.
+    fn stop(&self, deadline: Time, now: Time) -> Step {
+        let stop = &self.instance.1.stop;
+        let kill = self.kill(deadline, now);
+        if stop.sent.is_none() && stop.killed.is_none() && now < deadline {
+            return kill.or(self.signal(StopSignal::Stop, now));
+        }
+        kill
     }
 }
 

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::probe::{ProbeOrder, ProbeOutcome};
+use super::state::Stopping;
 use super::{Action, Stamp, Time};
 use crate::spec::{Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
 
@@ -139,6 +141,15 @@ pub enum Event {
         /// When it was sent for the first time.
         at: Time,
     },
+    /// A probe is about to be carried out; at most one of a container and a kind at a time.
+    ProbeStarted(ProbeOrder),
+    /// A probe was carried out, or could not be.
+    ProbeDone {
+        /// Which.
+        order: ProbeOrder,
+        /// How it went.
+        outcome: ProbeOutcome,
+    },
     /// The shim did not do as it was told (and is alive); the planner will ask again.
     SignalFailed {
         /// To which run.
@@ -168,6 +179,7 @@ impl Event {
             | Self::ContainerExited { instance, .. }
             | Self::SignalSent { instance, .. }
             | Self::SignalFailed { instance, .. } => Some(&instance.pod),
+            Self::ProbeStarted(order) | Self::ProbeDone { order, .. } => Some(&order.instance.pod),
         }
     }
 }
@@ -226,6 +238,10 @@ pub struct Recovered {
     pub containers: BTreeMap<String, RecoveredContainer>,
     /// When its status was first made, for `status.startTime`.
     pub created: Stamp,
+    /// That it was to go.
+    pub stopping: Option<Stopping>,
+    /// Since when its sidecars were being stopped.
+    pub finishing: Option<Time>,
 }
 
 /// What is left of a recovered pod's sandbox.
@@ -251,6 +267,10 @@ pub struct RecoveredContainer {
     pub previous: Option<Exit>,
     /// Crash back-off as it stood.
     pub backoff: Option<CrashBackoff>,
+    /// Which of its runs count.
+    pub round: Round,
+    /// What its probes had shown.
+    pub health: Option<Health>,
 }
 
 /// What is left of one run.
@@ -268,6 +288,27 @@ pub struct RecoveredRun {
     pub exit: Option<Exit>,
     /// When a stop signal was first sent.
     pub stop_sent: Option<Time>,
+}
+
+/// What probes have shown of one run, to be written down whenever it changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// The run's number.
+    pub attempt: u32,
+    /// It has passed its startup probe, if it has one.
+    pub started: bool,
+    /// It has passed its readiness probe, if it has one.
+    pub ready: bool,
+}
+
+/// A pod whose sandbox was lost, or that restarts in place, begins again with its first init container: what ran before
+/// does not count any more. To be written down before the next start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// Runs with a smaller number are of an earlier round.
+    pub first: u32,
+    /// That round was ended by `RestartAllContainers`, so this container starts whatever its policy, without back-off.
+    pub in_place: bool,
 }
 
 /// Crash back-off of one container (kubelet-behaviour §4.4).

@@ -16,7 +16,9 @@ pub mod decide;
 pub mod event;
 pub mod network;
 pub mod notice;
+pub mod probe;
 pub mod restart;
+mod stage;
 pub mod state;
 pub mod status;
 

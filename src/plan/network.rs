@@ -9,7 +9,10 @@ use std::sync::Arc;
 use super::state::Sandbox;
 use super::{NodeState, PodState};
 use crate::spec::cluster::{ClusterView, Endpoint, PodEntry, ServiceEntry};
-use crate::spec::{PodSpec, Protocol, ServiceAddress, ServicePort, ServiceSpec, TargetPort};
+use crate::spec::{
+    ContainerSpec, PodSpec, Protocol, RestartPolicy, ServiceAddress, ServicePort, ServiceSpec,
+    TargetPort,
+};
 
 /// Pods and services as they are now. `node_ips` are the node's addresses, the one of the default route first: those
 /// of pods on the node's network. Before the manifests were read there are no services, which is not to be acted on.
@@ -117,7 +120,10 @@ fn target(port: &ServicePort, pod: &PodSpec) -> Option<u16> {
 }
 
 fn named(name: &str, protocol: Protocol, pod: &PodSpec) -> Option<u16> {
-    let mut ports = pod.containers.iter().flat_map(|c| &c.ports);
+    // Init containers are gone when anybody listens, but for sidecars.
+    let stays = |c: &&ContainerSpec| c.restart_policy == Some(RestartPolicy::Always);
+    let sidecars = pod.init_containers.iter().filter(stays);
+    let mut ports = pod.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
     ports
         .find(|p| p.name.as_deref() == Some(name) && p.protocol == protocol)
         .map(|p| p.container_port)

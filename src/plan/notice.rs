@@ -2,8 +2,9 @@
 //! ones is left to whoever stores them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use crate::spec::{PodKey, PodUid};
+use crate::spec::{PodKey, PodSpec, PodUid};
 
 use super::PodState;
 
@@ -47,16 +48,14 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct Notices<'a> {
     out: &'a mut Vec<Notice>,
-    pod: PodKey,
-    uid: PodUid,
+    spec: Arc<PodSpec>,
 }
 
 impl<'a> Notices<'a> {
     pub(super) fn new(out: &'a mut Vec<Notice>, pod: &PodState) -> Self {
         Self {
             out,
-            pod: pod.spec.key.clone(),
-            uid: pod.spec.uid.clone(),
+            spec: Arc::clone(&pod.spec),
         }
     }
 
@@ -78,12 +77,10 @@ impl<'a> Notices<'a> {
         reason: &'static str,
         message: String,
     ) {
-        self.push(
-            Some(format!("spec.containers{{{name}}}")),
-            kind,
-            reason.into(),
-            message,
-        );
+        let init = self.spec.init_containers.iter().any(|c| c.name == name);
+        let list = if init { "initContainers" } else { "containers" };
+        let path = format!("spec.{list}{{{name}}}");
+        self.push(Some(path), kind, reason.into(), message);
     }
 
     fn push(
@@ -94,8 +91,8 @@ impl<'a> Notices<'a> {
         message: String,
     ) {
         self.out.push(Notice {
-            pod: self.pod.clone(),
-            uid: self.uid.clone(),
+            pod: self.spec.key.clone(),
+            uid: self.spec.uid.clone(),
             field_path,
             kind,
             reason,

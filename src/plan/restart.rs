@@ -4,7 +4,7 @@
 //! period. A run that ended more than 600 s after its start was permitted starts the series anew.
 
 use super::event::CrashBackoff;
-use super::state::ContainerState;
+use super::state::{ContainerState, Role};
 use super::{Settings, Stamp, Time, Wall};
 use crate::spec::{Exit, RestartPolicy};
 
@@ -12,6 +12,7 @@ use crate::spec::{Exit, RestartPolicy};
 pub const INITIAL_MS: u64 = 10_000;
 /// A run that lasts longer than this is no crash loop.
 pub const RESET_MS: u64 = 600_000;
+
 /// Whether the policy starts a container again after this exit.
 pub fn wanted(policy: RestartPolicy, exit: &Exit) -> bool {
     match policy {
@@ -25,9 +26,17 @@ fn expired(backoff: &CrashBackoff, finished: Time) -> bool {
     finished.since(backoff.permitted) > RESET_MS
 }
 
+/// Whether the newest run, of an earlier round, is as good as removed: the next start is like a first one.
+fn forgotten(container: &ContainerState) -> bool {
+    container.stale() && (container.round.in_place || container.role != Role::Main)
+}
+
 /// The wait that applies to the newest exit; `None` if the container may start at once.
 pub fn delay_ms(container: &ContainerState, settings: &Settings) -> Option<u64> {
     let ended = container.run.ended()?;
+    if forgotten(container) {
+        return None;
+    }
     if container.permitted == Some(container.next_attempt) {
         return None;
     }
@@ -55,6 +64,9 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, settings: &Se
     let Some(ended) = container.run.ended() else {
         return;
     };
+    if forgotten(container) {
+        return;
+    }
     let max = settings.max_restart_period_ms;
     let delay_ms = match container.backoff {
         Some(old) if !expired(&old, ended.exit.finished.time) => old.delay_ms.saturating_mul(2),

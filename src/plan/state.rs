@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::event::{CrashBackoff, Desired, ImageFailure, Instance, StartFailure};
-use super::{Action, Stamp, Time, Wall, restart};
-use crate::spec::{Exit, PodSpec, PodUid};
+use serde::{Deserialize, Serialize};
+
+use super::event::{CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
+use super::probe::Tracks;
+use super::{Action, Stamp, Time, Wall};
+use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
 
 /// The node's settings that decisions depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub struct PodState {
     pub sandbox: Sandbox,
     /// Its addresses; they stay shown after the sandbox is gone.
     pub ips: Vec<IpAddr>,
-    /// Its containers, in manifest order, one for each of `spec.containers`.
+    /// Its containers: init containers and sidecars, then regular ones, as in `spec.all_containers()`.
     pub containers: Vec<ContainerState>,
     /// The lifecycle action begun and not yet answered.
     pub in_flight: Option<Action>,
@@ -70,6 +73,8 @@ pub struct PodState {
     pub images_changed: bool,
     /// Set once the pod is to go.
     pub stopping: Option<Stopping>,
+    /// Since when nothing but sidecars is left, so that they are stopped.
+    pub finishing: Option<Time>,
     /// Waits between attempts to make a sandbox.
     pub create_retry: Retry,
     /// It was a port of the node that the last attempt failed for.
@@ -80,6 +85,10 @@ pub struct PodState {
     pub remove_retry: Retry,
     /// Condition `PodReadyToStartContainers`.
     pub sandbox_ready: Flag,
+    /// Condition `Initialized`.
+    pub initialized: Flag,
+    /// Condition `AllContainersRestarting`.
+    pub restarting_all: Flag,
     /// Conditions `Ready` and `ContainersReady`.
     pub ready: Flag,
 }
@@ -101,7 +110,7 @@ pub enum Sandbox {
 }
 
 /// A pod on its way out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopping {
     /// Since when.
     pub since: Stamp,
@@ -161,11 +170,26 @@ impl Flag {
     }
 }
 
+/// What a container is in its pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// An init container: it ends well before the next one starts.
+    Init,
+    /// An init container that stays: it runs before the next one starts.
+    Sidecar,
+    /// One of `spec.containers`.
+    Main,
+}
+
 /// One container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerState {
     /// Its name.
     pub name: String,
+    /// What it is in the pod.
+    pub role: Role,
+    /// Which of its runs count.
+    pub round: Round,
     /// The number the next run gets. Never decreases.
     pub next_attempt: u32,
     /// The newest run.
@@ -182,6 +206,12 @@ pub struct ContainerState {
     pub permitted: Option<u32>,
     /// How far stopping the newest run has come.
     pub stop: Stop,
+    /// What probes have shown of the newest run.
+    pub tracks: Tracks,
+    /// Whether the newest run has started, by its startup probe.
+    pub started: bool,
+    /// Whether it is ready, by its readiness probe.
+    pub ready: bool,
 }
 
 /// A container's newest run.
@@ -286,9 +316,11 @@ impl Run {
 
 impl ContainerState {
     /// A container that never ran.
-    pub fn new(name: &str) -> Self {
+    pub fn new(name: &str, role: Role) -> Self {
         Self {
             name: name.to_owned(),
+            role,
+            round: Round::default(),
             next_attempt: 0,
             run: Run::None,
             previous: None,
@@ -297,25 +329,59 @@ impl ContainerState {
             backoff: None,
             permitted: None,
             stop: Stop::default(),
+            tracks: Tracks::default(),
+            started: false,
+            ready: false,
         }
     }
 
     /// `restartCount`: the newest run's number, or the one the first will get.
     pub fn restart_count(&self) -> u32 {
-        self.run.attempt().unwrap_or(self.next_attempt)
+        match self.run.attempt() {
+            Some(attempt) if !self.removed_in_place() => attempt,
+            Some(_) | None => self.next_attempt,
+        }
+    }
+
+    /// Whether the newest run is of an earlier round: it ended, and says nothing about how far the pod is now.
+    pub fn stale(&self) -> bool {
+        self.run.attempt().is_some_and(|a| a < self.round.first)
+    }
+
+    /// Whether the newest run was taken away by `RestartAllContainers`.
+    pub fn removed_in_place(&self) -> bool {
+        self.round.in_place && self.stale()
+    }
+
+    /// The newest run, if that counts.
+    pub fn current(&self) -> Option<&Run> {
+        match self.run {
+            Run::None => None,
+            Run::Running { .. } | Run::Ended(_) if self.stale() => None,
+            Run::Running { .. } | Run::Ended(_) => Some(&self.run),
+        }
     }
 }
 
 impl PodState {
     /// A pod of which nothing exists yet.
     pub fn new(spec: Arc<PodSpec>, now: Stamp) -> Self {
-        let containers = spec
-            .containers
-            .iter()
-            .map(|c| ContainerState::new(&c.name))
+        let role = |c: &ContainerSpec| match c.restart_policy {
+            Some(RestartPolicy::Always) => Role::Sidecar,
+            Some(RestartPolicy::OnFailure | RestartPolicy::Never) | None => Role::Init,
+        };
+        let inits = spec.init_containers.iter().map(|c| (c, role(c)));
+        let mains = spec.containers.iter().map(|c| (c, Role::Main));
+        let containers = inits
+            .chain(mains)
+            .map(|(c, role)| ContainerState::new(&c.name, role))
             .collect();
         let no = Flag {
             yes: false,
+            since: now.wall,
+        };
+        let initialized = Flag {
+            yes: spec.init_containers.is_empty(),
             since: now.wall,
         };
         Self {
@@ -327,11 +393,14 @@ impl PodState {
             in_flight: None,
             images_changed: false,
             stopping: None,
+            finishing: None,
             create_retry: Retry::default(),
             waits_for_host_port: false,
             lost_retry: Retry::default(),
             remove_retry: Retry::default(),
             sandbox_ready: no,
+            initialized,
+            restarting_all: no,
             ready: no,
         }
     }
@@ -352,24 +421,6 @@ impl PodState {
             container: container.to_owned(),
             attempt,
         }
-    }
-
-    /// Whether this container, if it does not run, is to be started (again).
-    pub fn wants_start(&self, container: &ContainerState) -> bool {
-        self.stopping.is_none()
-            && match &container.run {
-                Run::None => true,
-                Run::Running { .. } => false,
-                Run::Ended(ended) => restart::wanted(self.spec.restart_policy, &ended.exit),
-            }
-    }
-
-    /// Whether every container ended and none will start again, the pod itself being left alone.
-    pub fn finished(&self) -> bool {
-        self.containers.iter().all(|c| match &c.run {
-            Run::None | Run::Running { .. } => false,
-            Run::Ended(ended) => !restart::wanted(self.spec.restart_policy, &ended.exit),
-        })
     }
 
     /// Whether any container runs.

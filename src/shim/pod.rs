@@ -272,8 +272,13 @@ impl Pod {
         };
         container.record.exit = Some(exit.clone());
         let (record, group) = (container.record.clone(), container.group.clone());
+        let done = container.request.once && code == 0 && !oom_killed;
+        let files = done.then(|| container.request.clone());
         self.place().remove_state(name, &group);
         self.write_record(&record);
+        if let Some(Err(error)) = files.as_ref().map(super::rootfs::remove) {
+            warn(format_args!("{}, ignoring", chain(&error)));
+        }
         Some(Ended::Container(Message::Exited {
             container: name.to_owned(),
             attempt: record.attempt,

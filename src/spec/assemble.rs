@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Pod, PodSpec as Written};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec as Written};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::container::List;
 use super::default;
 use super::error::{Path, Report};
-use super::pod::{ContainerResources, ContainerSpec, PodKey, PodSpec, PodUid, RestartPolicy};
-use super::{container, names, network, resources, security, support, uid, volume};
+use super::pod::{ContainerResources, ContainerSpec, PodKey, PodSpec, PodUid};
+use super::resources::Figures;
+use super::restart::RestartPolicy;
+use super::{container, names, network, resources, restart, security, support, uid, volume};
 
 /// Builds the spec of a decoded pod, or reports why not.
 pub(crate) fn pod(
@@ -34,18 +37,18 @@ pub(crate) fn pod(
     let namespace = pod.metadata.namespace.clone().unwrap_or_default();
     let name = pod.metadata.name.clone().unwrap_or_default();
     support::pod(spec, &at, report);
-    let restart_policy = restart_policy(spec, &at, report);
+    let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
     let grace_ms = grace_ms(spec, &at, report);
     numbers(spec, &at, report);
     let own_security = security::pod(spec, &at, report);
     let written_volumes = spec.volumes.as_deref().unwrap_or_default();
     let volumes = volume::volumes(written_volumes, &at.field("volumes"), report);
-    let containers = containers(&pod, spec, &at, report);
+    let (init_containers, containers) = containers(&pod, spec, &at, report);
     let host_name = network::host_name(spec, (&namespace, &name), &at, report);
     let host_aliases = network::host_aliases(spec, &at, report);
     let dns_policy = network::dns_policy(spec, &at, report);
     let dns_config = network::dns_config(spec, &at, report);
-    let figures: Vec<ContainerResources> = containers.iter().map(|c| c.resources).collect();
+    let figures = Figures::of(&init_containers, &containers);
     let pod_level = pod_resources(spec, &figures, &at, report);
     let warnings = report.take_warnings();
     if !report.is_clean() {
@@ -54,7 +57,7 @@ pub(crate) fn pod(
     Some(PodSpec {
         uid: PodUid::from(uid.as_str()),
         key: PodKey { namespace, name },
-        restart_policy,
+        restart_policy: restart_policy.unwrap_or(RestartPolicy::Always),
         grace_ms,
         priority: spec.priority.unwrap_or(0),
         host_network: spec.host_network == Some(true),
@@ -71,6 +74,7 @@ pub(crate) fn pod(
         sysctls: own_security.sysctls,
         qos: resources::qos(pod_level.as_ref(), &figures),
         resources: resources::effective(pod_level.as_ref(), &figures),
+        init_containers,
         containers,
         volumes,
         warnings,
@@ -125,19 +129,6 @@ pub(crate) fn shared_metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &R
     }
 }
 
-fn restart_policy(spec: &Written, path: &Path<'_>, report: &Report) -> RestartPolicy {
-    match spec.restart_policy.as_deref() {
-        None | Some("Always") => RestartPolicy::Always,
-        Some("OnFailure") => RestartPolicy::OnFailure,
-        Some("Never") => RestartPolicy::Never,
-        Some(other) => {
-            let words = ["Always", "Never", "OnFailure"];
-            report.unsupported(&path.field("restartPolicy"), other, &words);
-            RestartPolicy::Always
-        }
-    }
-}
-
 fn grace_ms(spec: &Written, path: &Path<'_>, report: &Report) -> u64 {
     let seconds = spec.termination_grace_period_seconds.unwrap_or(30);
     match u64::try_from(seconds) {
@@ -166,31 +157,42 @@ fn numbers(spec: &Written, path: &Path<'_>, report: &Report) {
     }
 }
 
-fn containers(pod: &Pod, spec: &Written, path: &Path<'_>, report: &Report) -> Vec<ContainerSpec> {
-    let list = path.field("containers");
+/// Init containers and regular ones.
+fn containers(
+    pod: &Pod,
+    spec: &Written,
+    path: &Path<'_>,
+    report: &Report,
+) -> (Vec<ContainerSpec>, Vec<ContainerSpec>) {
     if spec.containers.is_empty() {
-        report.required(&list);
+        report.required(&path.field("containers"));
     }
     let mut seen = BTreeSet::new();
-    let mut result = Vec::new();
-    for (index, each) in spec.containers.iter().enumerate() {
-        let path = list.index(index);
-        if !each.name.is_empty() && !seen.insert(each.name.as_str()) {
-            report.duplicate(&path.field("name"), &each.name);
+    let mut convert = |kind: List, written: &[Container]| {
+        let list = path.field(kind.field());
+        let mut result = Vec::new();
+        for (index, each) in written.iter().enumerate() {
+            let path = list.index(index);
+            if !each.name.is_empty() && !seen.insert(each.name.clone()) {
+                report.duplicate(&path.field("name"), &each.name);
+            }
+            result.extend(container::convert(pod, spec, (kind, each), &path, report));
         }
-        result.extend(container::convert(pod, spec, each, &path, report));
+        result
+    };
+    // Regular ones first: of two with one name it is the init container that is wrong.
+    let regular = convert(List::Regular, &spec.containers);
+    let written_init = spec.init_containers.as_deref().unwrap_or_default();
+    let init = convert(List::Init, written_init);
+    if regular.len() == spec.containers.len() && init.len() == written_init.len() {
+        network::port_conflicts(&regular, &init, path, report);
     }
-    if result.len() != spec.containers.len() {
-        return result;
-    }
-    let ports = result.iter().map(|container| container.ports.as_slice());
-    network::port_conflicts(ports, path, report);
-    result
+    (init, regular)
 }
 
 fn pod_resources(
     spec: &Written,
-    containers: &[ContainerResources],
+    containers: &Figures,
     path: &Path<'_>,
     report: &Report,
 ) -> Option<ContainerResources> {

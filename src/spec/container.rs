@@ -1,17 +1,36 @@
-//! What runs in the pod? One `containers` entry, checked and converted.
+//! What runs in the pod? One entry of `containers` or `initContainers`, checked and converted.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use super::error::{Path, Report};
 use super::names;
 use super::pod::{ContainerSpec, ImageName, PullPolicy};
-use super::{env, network, probe, resources, security, support, volume};
+use super::{env, network, probe_rules, resources, restart, security, support, volume};
+
+/// Which of a pod's lists a container is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum List {
+    /// `containers`.
+    Regular,
+    /// `initContainers`, sidecars among them.
+    Init,
+}
+
+impl List {
+    /// The field.
+    pub(crate) fn field(self) -> &'static str {
+        match self {
+            Self::Regular => "containers",
+            Self::Init => "initContainers",
+        }
+    }
+}
 
 /// Checks and converts one container; `None` if there is no image to run.
 pub(crate) fn convert(
     pod: &Pod,
     spec: &PodSpec,
-    container: &Container,
+    (list, container): (List, &Container),
     path: &Path<'_>,
     report: &Report,
 ) -> Option<ContainerSpec> {
@@ -22,7 +41,12 @@ pub(crate) fn convert(
         report.invalid(&name, &container.name, problem);
     }
     support::container(container, path, report);
-    probe::check(container, path, report);
+    let own_policy = container.restart_policy.as_deref();
+    let restart_policy = restart::policy(own_policy, path, report);
+    let restart_rules = restart::rules(container, path, report);
+    if list == List::Init && own_policy != Some("Always") {
+        not_for_init(container, path, report);
+    }
     let context = container.security_context.as_ref();
     let security = security::container(context, spec.security_context.as_ref(), path, report);
     let volumes = spec.volumes.as_deref().unwrap_or_default();
@@ -45,6 +69,7 @@ pub(crate) fn convert(
     // Everything is looked at before a missing image ends the matter.
     let env = env::convert(pod, container, path, report);
     let ports = network::ports(container, host_network, path, report);
+    let probes = probe_rules::convert(container, &ports, &env, path, report);
     let resources = resources::convert(&resources, &path.field("resources"), report);
     let termination_message_from_logs = message_from_logs(container, path, report);
     Some(ContainerSpec {
@@ -64,7 +89,26 @@ pub(crate) fn convert(
         termination_message_from_logs,
         stdin: container.stdin == Some(true),
         tty: container.tty == Some(true),
+        restart_policy,
+        restart_rules,
+        probes,
     })
+}
+
+/// What means nothing for a container that is to come to its end before others start.
+fn not_for_init(container: &Container, path: &Path<'_>, report: &Report) {
+    for (field, given) in [
+        ("lifecycle", container.lifecycle.is_some()),
+        ("livenessProbe", container.liveness_probe.is_some()),
+        ("readinessProbe", container.readiness_probe.is_some()),
+        ("startupProbe", container.startup_probe.is_some()),
+    ] {
+        if given {
+            let detail = "may not be set for init containers without restartPolicy=Always";
+            report.forbidden(&path.field(field), detail);
+            report.settle(&path.field(field));
+        }
+    }
 }
 
 fn arguments(container: &Container, path: &Path<'_>, report: &Report) {

@@ -40,7 +40,8 @@ pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
     for each in spec.volumes.iter_mut().flatten() {
         volume(each);
     }
-    for each in &mut spec.containers {
+    let init = spec.init_containers.iter_mut().flatten();
+    for each in init.chain(&mut spec.containers) {
         container(each, host_network);
     }
     if let Some(resources) = &mut spec.resources {

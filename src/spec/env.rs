@@ -177,9 +177,11 @@ fn resource_ref(
     report: &Report,
 ) -> Option<EnvValue> {
     let spec = pod.spec.as_ref()?;
+    let init = spec.init_containers.iter().flatten();
+    let mut all = spec.containers.iter().chain(init);
     let container = match reference.container_name.as_deref() {
         None | Some("") => own,
-        Some(name) => match spec.containers.iter().find(|c| c.name == name) {
+        Some(name) => match all.find(|c| c.name == name) {
             Some(container) => container,
             None => {
                 report.not_found(&path.field("containerName"), name);

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
+use super::container::List;
 use super::error::{Path, Report};
 use super::names;
-use super::pod::{ContainerPort, DnsConfig, DnsPolicy, HostAlias, Protocol};
+use super::pod::{ContainerPort, ContainerSpec, DnsConfig, DnsPolicy, HostAlias, Protocol};
 
 /// Checks and converts a container's ports.
 pub(crate) fn ports(
@@ -66,18 +67,25 @@ pub(crate) fn ports(
     result
 }
 
-/// Reports node ports that two entries of one pod ask for.
-pub(crate) fn port_conflicts<'c>(
-    containers: impl Iterator<Item = &'c [ContainerPort]>,
+/// Reports node ports that two entries of one pod ask for. Init containers that are no sidecars run by themselves:
+/// their ports stand in nobody's way.
+pub(crate) fn port_conflicts(
+    regular: &[ContainerSpec],
+    init: &[ContainerSpec],
     path: &Path<'_>,
     report: &Report,
 ) {
     let mut seen = BTreeSet::new();
-    let list = path.field("containers");
-    for (index, ports) in containers.enumerate() {
+    let regular = regular.iter().enumerate().map(|each| (List::Regular, each));
+    let init = init.iter().enumerate().map(|each| (List::Init, each));
+    for (kind, (index, container)) in regular.chain(init) {
+        let list = path.field(kind.field());
         let path = list.index(index);
         let path = path.field("ports");
-        for (index, port) in ports.iter().enumerate() {
+        let mut own = BTreeSet::new();
+        let alone = kind == List::Init && !container.is_sidecar();
+        let seen = if alone { &mut own } else { &mut seen };
+        for (index, port) in container.ports.iter().enumerate() {
             let Some(number) = port.host_port else {
                 continue;
             };

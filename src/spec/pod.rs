@@ -7,6 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::probe::Probes;
+use super::restart::{RestartPolicy, RestartRule};
+
 /// A pod's UID: 32 lower-hex digits derived from the manifest, or `metadata.uid` as the user wrote it.
 /// Safe as a file name and as a cgroup name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -87,6 +90,8 @@ pub struct PodSpec {
     pub supplemental_groups: Vec<u32>,
     /// `securityContext.sysctls`, namespaced ones only.
     pub sysctls: Vec<(String, String)>,
+    /// Init containers and sidecars in manifest order; names unique among all containers.
+    pub init_containers: Vec<ContainerSpec>,
     /// Regular containers in manifest order; never empty, names unique.
     pub containers: Vec<ContainerSpec>,
     /// Volumes in manifest order, names unique.
@@ -100,9 +105,20 @@ pub struct PodSpec {
 }
 
 impl PodSpec {
-    /// The container of that name.
+    /// The container of that name, of either kind.
     pub fn container(&self, name: &str) -> Option<&ContainerSpec> {
-        self.containers.iter().find(|c| c.name == name)
+        self.all_containers().find(|c| c.name == name)
+    }
+
+    /// Init containers and sidecars, then regular ones, each in manifest order.
+    pub fn all_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
+        self.init_containers.iter().chain(&self.containers)
+    }
+
+    /// Those meant to run as long as the pod, and so to be reached: regular containers, then sidecars.
+    pub fn lasting_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
+        let sidecars = self.init_containers.iter().filter(|c| c.is_sidecar());
+        self.containers.iter().chain(sidecars)
     }
 
     /// `spec.hostname` as written; [`PodSpec::hostname`] is what becomes of it.
@@ -126,17 +142,6 @@ impl PodSpec {
     pub fn kubelet_name(&self) -> String {
         format!("{}_{}({})", self.key.name, self.key.namespace, self.uid)
     }
-}
-
-/// When exited containers start again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum RestartPolicy {
-    /// Whatever the exit code.
-    Always,
-    /// If the exit code is not 0.
-    OnFailure,
-    /// Not at all.
-    Never,
 }
 
 /// Quality of service class (kubelet-behaviour §9.2).
@@ -194,7 +199,7 @@ pub struct HostAlias {
     pub hostnames: Vec<String>,
 }
 
-/// A regular container.
+/// A container: regular, init or sidecar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerSpec {
     /// A DNS label, unique in the pod.
@@ -229,6 +234,19 @@ pub struct ContainerSpec {
     pub stdin: bool,
     /// `tty`.
     pub tty: bool,
+    /// `restartPolicy` of the container itself. `Always` on an init container makes it a sidecar.
+    pub restart_policy: Option<RestartPolicy>,
+    /// `restartPolicyRules` in order, at most 20; only with `restart_policy`.
+    pub restart_rules: Vec<RestartRule>,
+    /// Its probes; none on init containers that are no sidecars.
+    pub probes: Probes,
+}
+
+impl ContainerSpec {
+    /// Whether this, an init container, is one that runs as long as the pod.
+    pub fn is_sidecar(&self) -> bool {
+        self.restart_policy == Some(RestartPolicy::Always)
+    }
 }
 
 /// A container image's full name, by Docker's rules.

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::error::{Path, Report};
-use super::pod::{ContainerResources, PodResources, QosClass};
+use super::pod::{ContainerResources, ContainerSpec, PodResources, QosClass};
 use super::quantity::Quantity;
 
 /// Checks and converts `resources`, requests already copied from limits.
@@ -98,9 +98,58 @@ fn idle(name: &str, path: &Path<'_>, report: &Report) {
     report.warn(&path.field(name), format_args!("accepted, but {what}"));
 }
 
+/// What the containers of a pod ask for, by when they run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Figures {
+    /// Of those that run as long as the pod: regular containers and sidecars.
+    lasting: Vec<ContainerResources>,
+    /// Of each other init container, with the sidecars that run beside it.
+    passing: Vec<Vec<ContainerResources>>,
+}
+
+impl Figures {
+    /// The figures of a pod's containers.
+    pub(crate) fn of(init: &[ContainerSpec], regular: &[ContainerSpec]) -> Self {
+        let mut sidecars = Vec::new();
+        let mut passing = Vec::new();
+        for container in init {
+            let mut at_once = sidecars.clone();
+            at_once.push(container.resources);
+            if container.is_sidecar() {
+                sidecars = at_once;
+            } else {
+                passing.push(at_once);
+            }
+        }
+        let regular = regular.iter().map(|container| container.resources);
+        Self {
+            lasting: regular.chain(sidecars).collect(),
+            passing,
+        }
+    }
+
+    /// Every container, init containers that come to an end last; sidecars may come more than once.
+    fn all(&self) -> impl Iterator<Item = &ContainerResources> {
+        self.lasting.iter().chain(self.passing.iter().flatten())
+    }
+
+    /// The most that is asked for at one time.
+    fn most(&self, of: fn(&ContainerResources) -> Option<u64>) -> u64 {
+        let sum = |list: &Vec<ContainerResources>| {
+            let add = |total: u64, c| total.saturating_add(of(c).unwrap_or(0));
+            list.iter().fold(0, add)
+        };
+        let passing = self.passing.iter().map(sum).max();
+        sum(&self.lasting).max(passing.unwrap_or(0))
+    }
+}
+
 /// Quality of service class (kubelet-behaviour §9.2); `pod` are pod-level resources, which alone count if given.
-pub(crate) fn qos(pod: Option<&ContainerResources>, containers: &[ContainerResources]) -> QosClass {
-    let counted = pod.map_or(containers, std::slice::from_ref);
+pub(crate) fn qos(pod: Option<&ContainerResources>, containers: &Figures) -> QosClass {
+    let counted: Vec<&ContainerResources> = match pod {
+        Some(own) => vec![own],
+        None => containers.all().collect(),
+    };
     let positive = |value: Option<u64>| value.filter(|v| *v > 0);
     let any = counted.iter().any(|c| {
         [
@@ -129,22 +178,16 @@ pub(crate) fn qos(pod: Option<&ContainerResources>, containers: &[ContainerResou
 }
 
 /// Effective figures of the pod (kubelet-behaviour §9.3).
-pub(crate) fn effective(
-    pod: Option<&ContainerResources>,
-    containers: &[ContainerResources],
-) -> PodResources {
-    let sum = |of: fn(&ContainerResources) -> Option<u64>| {
-        let add = |total: u64, c| total.saturating_add(of(c).unwrap_or(0));
-        containers.iter().fold(0, add)
-    };
+pub(crate) fn effective(pod: Option<&ContainerResources>, containers: &Figures) -> PodResources {
     let limit = |of: fn(&ContainerResources) -> Option<u64>| {
         // 0 means no limit.
-        let all = containers.iter().all(|c| of(c).unwrap_or(0) > 0);
+        let all = containers.all().all(|c| of(c).unwrap_or(0) > 0);
         let own = pod.and_then(of).filter(|value| *value > 0);
-        own.or_else(|| (all && !containers.is_empty()).then(|| sum(of)))
+        own.or_else(|| (all && !containers.lasting.is_empty()).then(|| containers.most(of)))
     };
-    let request =
-        |of: fn(&ContainerResources) -> Option<u64>| pod.and_then(of).unwrap_or_else(|| sum(of));
+    let request = |of: fn(&ContainerResources) -> Option<u64>| {
+        pod.and_then(of).unwrap_or_else(|| containers.most(of))
+    };
     PodResources {
         cpu_request_milli: request(|c| c.cpu_request_milli),
         cpu_limit_milli: limit(|c| c.cpu_limit_milli),
@@ -164,6 +207,13 @@ mod tests {
             cpu_limit_milli: some(cpu.1),
             memory_request_bytes: some(memory.0),
             memory_limit_bytes: some(memory.1),
+        }
+    }
+
+    fn lasting(containers: &[ContainerResources]) -> Figures {
+        Figures {
+            lasting: containers.to_vec(),
+            passing: Vec::new(),
         }
     }
 
@@ -214,7 +264,8 @@ mod tests {
                 QosClass::Burstable,
             ),
         ] {
-            assert_eq!(qos(pod.as_ref(), &containers), expected, "{sentence}");
+            let figures = lasting(&containers);
+            assert_eq!(qos(pod.as_ref(), &figures), expected, "{sentence}");
         }
     }
 
@@ -222,14 +273,57 @@ mod tests {
     fn pod_limits_exist_only_if_every_container_has_one() {
         let full = figures((100, 200), (64, 128));
         let none = figures((0, 0), (0, 0));
-        let both = effective(None, &[full, full]);
+        let both = effective(None, &lasting(&[full, full]));
         assert_eq!(both.cpu_request_milli, 200);
         assert_eq!(both.cpu_limit_milli, Some(400));
         assert_eq!(both.memory_limit_bytes, Some(256));
-        let one = effective(None, &[full, none]);
+        let one = effective(None, &lasting(&[full, none]));
         assert_eq!(one.cpu_request_milli, 100);
         assert_eq!(one.cpu_limit_milli, None);
-        let pod = effective(Some(&figures((0, 50), (0, 0))), &[none]);
+        let pod = effective(Some(&figures((0, 50), (0, 0))), &lasting(&[none]));
         assert_eq!(pod.cpu_limit_milli, Some(50));
+    }
+
+    #[test]
+    fn an_init_container_counts_only_as_far_as_it_asks_for_more_than_what_follows() {
+        let asks = |cpu| figures((cpu, cpu), (cpu, cpu));
+        for (sentence, lasting, passing, expected) in [
+            (
+                "less than what follows",
+                vec![asks(100)],
+                vec![vec![asks(50)]],
+                100,
+            ),
+            (
+                "more than what follows",
+                vec![asks(100)],
+                vec![vec![asks(150)]],
+                150,
+            ),
+            (
+                "two that do not run at once",
+                vec![asks(100)],
+                vec![vec![asks(80)], vec![asks(90)]],
+                100,
+            ),
+            (
+                "one beside a sidecar",
+                vec![asks(10), asks(100)],
+                vec![vec![asks(100), asks(20)]],
+                120,
+            ),
+        ] {
+            let figures = Figures { lasting, passing };
+            let found = effective(None, &figures);
+            assert_eq!(found.cpu_request_milli, expected, "{sentence}");
+            assert_eq!(found.memory_limit_bytes, Some(expected), "{sentence}");
+            assert_eq!(qos(None, &figures), QosClass::Guaranteed, "{sentence}");
+        }
+        let figures = Figures {
+            lasting: vec![asks(100)],
+            passing: vec![vec![figures((0, 0), (0, 0))]],
+        };
+        assert_eq!(effective(None, &figures).cpu_limit_milli, None);
+        assert_eq!(qos(None, &figures), QosClass::Burstable);
     }
 }

@@ -137,11 +137,6 @@ fn pod_security(context: &PodSecurityContext, path: &Path<'_>, report: &Report) 
 fn refuse(spec: &PodSpec, path: &Path<'_>, report: &Report) {
     for (field, given, what) in [
         (
-            "initContainers",
-            some(&spec.init_containers),
-            "init containers",
-        ),
-        (
             "ephemeralContainers",
             some(&spec.ephemeral_containers),
             "ephemeral containers",
@@ -213,27 +208,12 @@ pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report)
     }
 }
 
-fn container_later(container: &Container) -> [Idle<'_>; 7] {
-    const PROBES: &str = "probes are not run yet";
-    const POLICY: &str = "the pod's restart policy is used";
+fn container_later(container: &Container) -> [Idle<'_>; 2] {
     [
-        ("livenessProbe", container.liveness_probe.is_some(), PROBES),
-        (
-            "readinessProbe",
-            container.readiness_probe.is_some(),
-            PROBES,
-        ),
-        ("startupProbe", container.startup_probe.is_some(), PROBES),
         (
             "resizePolicy",
             some(&container.resize_policy),
             "containers are not resized in place yet",
-        ),
-        ("restartPolicy", container.restart_policy.is_some(), POLICY),
-        (
-            "restartPolicyRules",
-            some(&container.restart_policy_rules),
-            POLICY,
         ),
         (
             "stdinOnce",

@@ -25,12 +25,13 @@ fn remove_changeable(spec: &mut Value) {
     let Value::Object(fields) = spec else { return };
     fields.remove("terminationGracePeriodSeconds");
     fields.remove("nodeName");
-    let Some(Value::Array(containers)) = fields.get_mut("containers") else {
-        return;
-    };
-    for container in containers.iter_mut().filter_map(Value::as_object_mut) {
-        for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-            container.remove(probe);
+    for list in ["initContainers", "containers"] {
+        let containers = fields.get_mut(list).and_then(Value::as_array_mut);
+        let containers = containers.into_iter().flatten();
+        for container in containers.filter_map(Value::as_object_mut) {
+            for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+                container.remove(probe);
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures coracle's budgets, beside peers where they are installed, and prints one table.
 
-    tests/bench/run [--pods 50] [--rounds 15] [--only network]
+    tests/bench/run [--pods 50] [--rounds 15] [--only network|probes]
 
 Times come from the pods themselves (a busybox container makes a file, which the kernel stamps), so that no polling is
 measured. Figures are for comparison within one run on one machine; nothing here passes or fails.
@@ -21,6 +21,7 @@ import tempfile
 import time
 
 import network
+import probes
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 IMAGE = "docker.io/library/busybox:bench"
@@ -260,7 +261,7 @@ def main():
     parser.add_argument("--pods", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--idle", type=int, default=60, help="seconds of idling that are measured")
-    parser.add_argument("--only", choices=["network", "pods"], help="one part of the figures")
+    parser.add_argument("--only", choices=["network", "pods", "probes"], help="one part of the figures")
     args = parser.parse_args()
     binary = find_binary()
     archive = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench-image.", dir="/tmp")) / "busybox.tar"
@@ -269,10 +270,12 @@ def main():
     try:
         agent.cli("image", "import", str(archive))
         row("figure (median)", "coracle", "budget")
-        if args.only != "network":
+        if args.only in (None, "pods"):
             pods(agent, args)
-        if args.only != "pods":
+        if args.only in (None, "network"):
             pods_network(agent, args)
+        if args.only in (None, "probes"):
+            probes.costs(agent, row, 100, 30)
     finally:
         agent.close()
         shutil.rmtree(archive.parent, ignore_errors=True)

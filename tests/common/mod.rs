@@ -111,6 +111,8 @@ impl Agent {
 
     /// Starts the agent (again) and waits until it answers.
     pub fn launch(&self) {
+        // A former agent's: a program it was about to start when it was killed may still hold it open.
+        let _ = fs::remove_file(self.socket());
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)

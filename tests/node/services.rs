@@ -1,7 +1,10 @@
 //! Services: read from files, shown with the pods behind them, kept over broken edits and killed agents.
 
+use std::sync::Arc;
+
 use super::SLEEP;
-use super::common::{Agent, shell_pod};
+use super::common::netns::Netns;
+use super::common::{Agent, archive, shell_pod};
 
 const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  type: NodePort\n  selector: {app: web}\n  ports: [{name: http, port: 80, targetPort: 8080}]\n";
 
@@ -17,7 +20,17 @@ fn wait_endpoint(agent: &Agent, address: Option<&str>) {
 
 #[test]
 fn a_service_is_shown_with_its_ready_pods_over_broken_edits_and_killed_agents() {
-    let agent = Agent::start();
+    let netns = Netns::new();
+    for words in [
+        "link add uplink type bridge",
+        "addr add 192.0.2.10/24 dev uplink",
+        "link set uplink up",
+    ] {
+        netns.ok("ip", &words.split(' ').collect::<Vec<_>>());
+    }
+    let agent = Agent::prepare(Arc::new(netns), &[], None);
+    agent.launch();
+    agent.ok(&["image", "import", archive().to_str().expect("utf-8")]);
     agent.write("service.yaml", SERVICE);
     wait_endpoint(&agent, None);
     let pod = shell_pod("web", SLEEP, "", "");

@@ -64,12 +64,58 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         fs_group: None,
         supplemental_groups: vec![],
         sysctls: vec![],
+        init_containers: vec![],
         containers: containers.iter().map(|c| container(c)).collect(),
         volumes: vec![],
         qos: QosClass::BestEffort,
         resources: PodResources::default(),
         warnings: vec![],
     }
+}
+
+/// The pod with these init containers; names that begin with `s` are sidecars.
+pub(crate) fn with_inits(mut spec: PodSpec, inits: &[&str]) -> PodSpec {
+    let mut manifest = (*spec.manifest).clone();
+    let shown = inits.iter().map(|c| core::Container {
+        name: (*c).into(),
+        image: Some("img:1".into()),
+        ..Default::default()
+    });
+    manifest.spec.as_mut().unwrap().init_containers = Some(shown.collect());
+    spec.manifest = Arc::new(manifest);
+    spec.init_containers = inits.iter().map(|c| container(c)).collect();
+    for init in spec
+        .init_containers
+        .iter_mut()
+        .filter(|c| c.name.starts_with('s'))
+    {
+        init.restart_policy = Some(RestartPolicy::Always);
+    }
+    spec
+}
+
+/// The container of that name.
+pub(crate) fn of<'s>(spec: &'s mut PodSpec, name: &str) -> &'s mut ContainerSpec {
+    let mut all = spec.init_containers.iter_mut().chain(&mut spec.containers);
+    all.find(|c| c.name == name).unwrap()
+}
+
+/// A probe that runs `true`, with this period and failure threshold.
+pub(crate) fn probing(period_ms: u64, failure_threshold: u32) -> Probe {
+    Probe {
+        handler: ProbeHandler::Exec(vec!["true".into()]),
+        initial_delay_ms: 0,
+        period_ms,
+        timeout_ms: 1_000,
+        success_threshold: 1,
+        failure_threshold,
+        grace_ms: None,
+    }
+}
+
+/// A rule about these exit codes.
+pub(crate) fn rule(codes: ExitCodes, action: RestartAction) -> RestartRule {
+    RestartRule { codes, action }
 }
 
 fn container(name: &str) -> ContainerSpec {
@@ -106,6 +152,9 @@ fn container(name: &str) -> ContainerSpec {
         termination_message_from_logs: false,
         stdin: false,
         tty: false,
+        restart_policy: None,
+        restart_rules: vec![],
+        probes: Probes::default(),
     }
 }
 

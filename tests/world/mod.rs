@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use coracle::plan::action::Keep;
 use coracle::plan::event::*;
+use coracle::plan::state::Stopping;
 use coracle::plan::{Action, Event, Stamp, Time};
-use coracle::spec::{Exit, PodSpec, PodUid, StopSignal};
+use coracle::spec::{Exit, PodSpec, PodUid, ProbeKind, StopSignal};
 
 use crate::pods::{at, exit};
 
@@ -50,6 +51,10 @@ enum Habit {
     StaysAndHangs,
     CrashesAtOnce,
     CrashesLate,
+    /// With an exit code that rules are about.
+    AsksForRestart,
+    /// Every second time.
+    Fails,
     EndsWell,
 }
 
@@ -62,6 +67,8 @@ pub(crate) struct Disk {
     pub(crate) lost_said: bool,
     pub(crate) generation: u64,
     pub(crate) removed: bool,
+    pub(crate) stopping: Option<Stopping>,
+    pub(crate) finishing: Option<Time>,
     pub(crate) records: BTreeMap<String, Record>,
 }
 
@@ -71,6 +78,8 @@ pub(crate) struct Record {
     pub(crate) newest: Option<RecoveredRun>,
     pub(crate) previous: Option<Exit>,
     pub(crate) backoff: Option<CrashBackoff>,
+    pub(crate) round: Round,
+    pub(crate) health: Option<Health>,
     pub(crate) highest: Option<u32>,
     pub(crate) runs: u32,
     pub(crate) ends: Option<(u64, i32)>,
@@ -133,6 +142,23 @@ impl World {
     /// A fault now?
     fn fault(&mut self, percent: u64) -> bool {
         self.faults && self.rng.chance(percent)
+    }
+
+    /// Carries out a probe: mostly well, of some containers never well.
+    pub(crate) fn probe(&mut self, order: ProbeOrder) {
+        let bad = !matches!(habit(&order.instance), Habit::Stays | Habit::EndsWell);
+        let no = || "no".to_owned();
+        let outcome = match self.rng.below(20) {
+            0 if self.faults => ProbeOutcome::Error(no()),
+            1 => ProbeOutcome::Failure(no()),
+            2 => ProbeOutcome::Warning(no()),
+            3.. if bad && order.probe == ProbeKind::Liveness => ProbeOutcome::Failure(no()),
+            _ => ProbeOutcome::Success,
+        };
+        let due = self.now + 1 + self.rng.delay().min(10_000);
+        self.order += 1;
+        let done = Event::ProbeDone { order, outcome };
+        self.inbox.push((due, self.order, done));
     }
 
     pub(crate) fn begin(&mut self, action: Action) {
@@ -327,6 +353,11 @@ impl World {
             Habit::Stays | Habit::StaysAndHangs => None,
             Habit::CrashesAtOnce => Some((self.now, 1)),
             Habit::CrashesLate => Some((self.now + self.rng.below(900_000), 1)),
+            Habit::AsksForRestart => Some((self.now + 60_000 + self.rng.below(900_000), 42)),
+            Habit::Fails => {
+                let code = i32::from(instance.attempt.is_multiple_of(2));
+                Some((self.now + self.rng.below(5_000), code))
+            }
             Habit::EndsWell => Some((self.now + self.rng.below(5_000), 0)),
         };
         let disk = self.disk.get_mut(&instance.pod).unwrap();
@@ -480,6 +511,8 @@ impl World {
                     newest: record.newest.clone(),
                     previous: record.previous.clone(),
                     backoff: record.backoff,
+                    round: record.round,
+                    health: record.health,
                 };
                 (name.clone(), known)
             });
@@ -488,6 +521,8 @@ impl World {
                 sandbox,
                 containers: containers.collect(),
                 created: disk.created,
+                stopping: disk.stopping,
+                finishing: disk.finishing,
             })));
         }
         found
@@ -508,7 +543,15 @@ fn habit(instance: &Instance) -> Habit {
     {
         sum = sum.wrapping_mul(31).wrapping_add(u64::from(byte));
     }
-    match sum % 7 {
+    if instance.container.starts_with('i') {
+        return match sum % 5 {
+            0..3 => Habit::EndsWell,
+            3 => Habit::Fails,
+            _ => Habit::CrashesLate,
+        };
+    }
+    match sum % 8 {
+        7 => Habit::AsksForRestart,
         0 | 1 => Habit::Stays,
         2 => Habit::StaysAndHangs,
         3 => Habit::CrashesAtOnce,

@@ -107,7 +107,8 @@ impl Claims {
 
 /// The ports of the node a pod asks for.
 pub(super) fn of(pod: &PodSpec) -> Vec<HostPort> {
-    let ports = pod.containers.iter().flat_map(|container| &container.ports);
+    let ports = pod.lasting_containers();
+    let ports = ports.flat_map(|container| &container.ports);
     let mut list: Vec<HostPort> = ports
         .filter_map(|port| {
             Some(HostPort {

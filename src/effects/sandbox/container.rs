@@ -151,7 +151,14 @@ pub fn start_request(
         oom_score_adj: oom_score_adj(pod, container, node.memory_bytes),
         stdin: container.stdin,
         tty: container.tty,
+        once: is_once(pod, container),
     })
+}
+
+/// Whether it is an init container that comes to an end before others start.
+fn is_once(pod: &PodSpec, container: &ContainerSpec) -> bool {
+    let init = pod.init_containers.iter().any(|c| c.name == container.name);
+    init && !container.is_sidecar()
 }
 
 fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {
@@ -269,8 +276,14 @@ fn oom_score_adj(pod: &PodSpec, container: &ContainerSpec, node_memory: u64) -> 
         QosClass::Guaranteed => -997,
         QosClass::BestEffort => 1000,
         QosClass::Burstable => {
-            let request = container.resources.memory_request_bytes.unwrap_or(0);
-            let share = request
+            let request = |c: &ContainerSpec| c.resources.memory_request_bytes.unwrap_or(0);
+            // A sidecar is not to be killed before what it serves.
+            let served = match pod.init_containers.iter().any(|c| c.name == container.name) {
+                true if container.is_sidecar() => pod.containers.iter().map(request).min(),
+                true | false => None,
+            };
+            let share = request(container)
+                .max(served.unwrap_or(0))
                 .saturating_mul(1000)
                 .checked_div(node_memory)
                 .unwrap_or(0)
@@ -319,6 +332,25 @@ mod tests {
         ] {
             assert_eq!(signal_number(text), number, "{text}");
         }
+    }
+
+    #[test]
+    fn a_sidecar_is_killed_no_sooner_than_the_smallest_container_it_serves() {
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  initContainers:\n  \
+                    - {name: early, image: i, resources: {requests: {memory: 1000}}}\n  \
+                    - {name: side, image: i, restartPolicy: Always, resources: {requests: {memory: 1000}}}\n  \
+                    - {name: large, image: i, restartPolicy: Always, resources: {requests: {memory: 9000}}}\n  \
+                    containers:\n  \
+                    - {name: a, image: i, resources: {requests: {memory: 5000}}}\n  \
+                    - {name: b, image: i, resources: {requests: {memory: 4000}}}\n";
+        let context = crate::spec::convert::ConvertContext { node_name: "n" };
+        let found = crate::spec::convert::documents(text.as_bytes(), "f", &context);
+        let pod = &found.expect("valid").pods[0];
+        let scores = pod
+            .all_containers()
+            .map(|c| oom_score_adj(pod, c, 10_000))
+            .collect::<Vec<_>>();
+        assert_eq!(scores, [900, 600, 100, 500, 600]);
     }
 
     #[test]

@@ -256,8 +256,7 @@ impl Sandboxes {
                 .filter_map(|entry| number(entry.file_name()))
                 .max()
         };
-        spec.containers
-            .iter()
+        spec.all_containers()
             .filter_map(|c| Some((c.name.clone(), newest(&c.name)? + 1)))
             .collect()
     }

@@ -2,6 +2,7 @@
 
 use super::super::event::{Instance, StartFailure};
 use super::super::notice::{Kind, Notices};
+use super::super::probe::Tracks;
 use super::super::state::{ContainerState, Ended, Image, Retry, Run, StartError, Stop};
 use super::super::{Action, Notice, PodState, Settings, Stamp, Time, restart};
 use super::sandbox::kill_failed;
@@ -16,6 +17,7 @@ pub(in crate::plan) fn end_run(
     exit: Exit,
 ) {
     forget_start(container, attempt);
+    container.tracks = Tracks::default();
     container.run = Run::Ended(Ended {
         attempt,
         image_id,
@@ -70,12 +72,15 @@ pub(super) fn container_started(
     let Some(Action::StartContainer { image_id, .. }) = pod.in_flight.take() else {
         return;
     };
+    let spec = pod.spec.container(&instance.container);
+    let probes = spec.map(|s| s.probes.clone()).unwrap_or_default();
     if let Some(container) = pod.container_mut(&instance.container)
         // Else its exit came first.
         && container.next_attempt <= instance.attempt
     {
         forget_start(container, instance.attempt);
         container.stop = Stop::default();
+        container.tracks = Tracks::new(&probes, at.time);
         container.run = Run::Running {
             attempt: instance.attempt,
             image_id,

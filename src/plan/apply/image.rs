@@ -46,7 +46,7 @@ pub(super) fn image_failed(
         retry.at = now;
     }
     let pod_spec = std::sync::Arc::clone(&pod.spec);
-    for (container, other) in pod.containers.iter_mut().zip(&pod_spec.containers) {
+    for (container, other) in pod.containers.iter_mut().zip(pod_spec.all_containers()) {
         let same = other.image == spec.image && other.pull_policy == spec.pull_policy;
         let found = matches!(container.image, Image::Ready { .. });
         if same && !found && !container.run.is_running() {

@@ -8,10 +8,12 @@ mod image;
 mod sandbox;
 
 use super::action::Keep;
-use super::event::Instance;
+use super::event::{Instance, Round};
 use super::notice::{Kind, Notices};
 use super::state::{Retry, Sandbox};
-use super::{Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, restart};
+use super::{
+    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, probe, restart,
+};
 use crate::spec::PodUid;
 pub(super) use container::end_run;
 use container::{container_exited, container_started, signal_failed, signal_sent, start_failed};
@@ -117,6 +119,12 @@ impl NodeState {
                 pod.answered(|a| is_signal_to(a, instance));
                 signal_sent(pod, instance, *signal, *at, now.time);
             }),
+            Event::ProbeStarted(order) => self.on(&order.instance.pod, now, |pod, _| {
+                probe::started(pod, order, now.time);
+            }),
+            Event::ProbeDone { order, outcome } => self.on(&order.instance.pod, now, |pod, _| {
+                probe::done(pod, order, outcome, now.time, &mut out);
+            }),
             Event::SignalFailed { instance, error } => self.on(&instance.pod, now, |pod, _| {
                 if pod.answered(|a| is_signal_to(a, instance)) {
                     signal_failed(pod, instance, error, now.time, &mut out);
@@ -131,6 +139,9 @@ impl NodeState {
         if let Some(pod) = self.pods.get_mut(uid) {
             let before = network::facts(pod);
             change(pod, &self.settings);
+            pod.note_health();
+            pod.note_round();
+            pod.note_finishing(now.time);
             pod.note_conditions(now);
             self.network_changes += u64::from(before != network::facts(pod));
         }
@@ -179,9 +190,46 @@ impl PodState {
         yes
     }
 
-    fn note_conditions(&mut self, now: Stamp) {
+    /// What ran until now does not count any more: the pod begins again with its first init container.
+    pub(super) fn begin_round(&mut self, in_place: bool) {
+        for container in &mut self.containers {
+            container.round = Round {
+                first: container.next_attempt,
+                in_place: in_place || container.removed_in_place(),
+            };
+            if in_place {
+                container.backoff = None;
+                container.permitted = None;
+                container.start_error = None;
+            }
+        }
+    }
+
+    /// The last container that `RestartAllContainers` was to kill is gone: a new round begins, as if nothing had ever run.
+    pub(super) fn note_round(&mut self) {
+        let waits = self.stopping.is_some() || self.in_flight.is_some() || self.any_running();
+        if waits || !self.restarts_all() {
+            return;
+        }
+        self.begin_round(true);
+    }
+
+    /// Only sidecars are left: their grace period begins.
+    pub(super) fn note_finishing(&mut self, now: Time) {
+        if self.stopping.is_none() && self.any_running() && self.complete() {
+            self.finishing.get_or_insert(now);
+        } else {
+            self.finishing = None;
+        }
+    }
+
+    pub(super) fn note_conditions(&mut self, now: Stamp) {
         let sandbox = matches!(self.sandbox, Sandbox::Ready { .. });
-        let ready = self.containers.iter().all(|c| c.run.is_running());
+        let ready = self.all_ready();
+        let initialized = self.shows_initialized();
+        let restarting = self.restarts_all();
+        self.restarting_all.set(restarting, now.wall);
+        self.initialized.set(initialized, now.wall);
         self.sandbox_ready.set(sandbox, now.wall);
         self.ready.set(ready, now.wall);
     }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1 as core;
 
 use super::super::event::{ImageFailure, StartFailure};
-use super::super::state::{ContainerState, Ended, Image, Run, StartError};
+use super::super::state::{ContainerState, Ended, Image, Role, Run, StartError};
 use super::super::{PodState, Settings, restart};
 use super::text::{container_id, go_duration, some_text, time};
 
@@ -16,6 +16,7 @@ pub(super) fn container(
     let id = |attempt| container_id(&state.instance(&c.name, attempt));
     let spec = state.spec.container(&c.name);
     let mut last = c.previous.as_ref();
+    let removed = c.removed_in_place();
     let shown = match (&c.run, waiting(state, c, settings)) {
         (Run::Running { started, .. }, _) => core::ContainerState {
             running: Some(core::ContainerStateRunning {
@@ -42,12 +43,11 @@ pub(super) fn container(
         Run::Ended(ended) => ended.image_id.clone(),
     };
     let running = c.run.is_running();
-    let manifest = state
-        .spec
-        .manifest
-        .spec
-        .as_ref()
-        .and_then(|s| s.containers.iter().find(|m| m.name == c.name));
+    let manifest = state.spec.manifest.spec.as_ref().and_then(|s| {
+        let inits = s.init_containers.iter().flatten();
+        let mut all = inits.chain(&s.containers);
+        all.find(|m| m.name == c.name)
+    });
     debug_assert!(spec.is_some(), "{uid}: {} is in the spec", c.name);
     core::ContainerStatus {
         name: c.name.clone(),
@@ -55,10 +55,11 @@ pub(super) fn container(
         image_id,
         container_id: c.run.attempt().map(&id),
         restart_count: i32::try_from(c.restart_count()).unwrap_or(i32::MAX),
-        ready: running,
-        started: Some(running),
+        ready: c.ready(),
+        started: Some(c.started()),
         state: Some(shown),
         last_state: Some(match last {
+            Some(ended) if removed => removed_in_place(ended, id(ended.attempt)),
             Some(ended) => terminated(ended, id(ended.attempt)),
             None => core::ContainerState::default(),
         }),
@@ -83,6 +84,27 @@ pub(super) fn container(
                     .collect()
             }),
         ..core::ContainerStatus::default()
+    }
+}
+
+const IN_PLACE: &str = "The container is removed because RestartAllContainers in place";
+
+/// The end of a run that was removed to restart the pod in place.
+fn removed_in_place(ended: &Ended, id: String) -> core::ContainerState {
+    let mut state = terminated(ended, id);
+    if let Some(terminated) = &mut state.terminated {
+        terminated.exit_code = 137;
+        terminated.reason = Some("RestartingAllContainers".to_owned());
+        terminated.message = Some(IN_PLACE.to_owned());
+    }
+    state
+}
+
+fn starting(state: &PodState) -> &'static str {
+    if state.spec.init_containers.is_empty() {
+        "ContainerCreating"
+    } else {
+        "PodInitializing"
     }
 }
 
@@ -116,9 +138,16 @@ pub(super) fn waiting(
     } else {
         None
     };
+    if reason.is_none() && c.removed_in_place() {
+        return Some(("RestartingAllContainers", Some(IN_PLACE.to_owned())));
+    }
     match (&c.run, reason) {
         (_, Some((reason, message))) => Some((reason, Some(message))),
-        (Run::None, None) => Some(("ContainerCreating", None)),
+        (Run::None, None) => Some((starting(state), None)),
+        // The former sandbox's runs are history once somebody starts anew.
+        (Run::Ended(_), None) if c.stale() && c.role != Role::Main && state.wants_start(c) => {
+            Some((starting(state), None))
+        }
         (Run::Running { .. } | Run::Ended(_), None) => None,
     }
 }

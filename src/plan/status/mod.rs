@@ -9,7 +9,10 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
 
-use super::state::{Flag, Run};
+use crate::spec::RestartAction;
+
+use super::stage::incomplete;
+use super::state::{ContainerState, Flag, Role, Run};
 use super::{PodState, Settings, Wall};
 use container::container;
 pub use container::{image_failure, start_failure};
@@ -78,11 +81,11 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
     } else {
         addresses(&state.ips)
     };
-    let mut containers: Vec<_> = state
-        .containers
-        .iter()
-        .map(|c| container(state, c, settings))
-        .collect();
+    let show = |some: &[ContainerState]| -> Vec<_> {
+        let shown = some.iter().map(|c| container(state, c, settings));
+        shown.collect()
+    };
+    let mut containers = show(state.mains());
     containers.sort_by(|a, b| a.name.cmp(&b.name));
     core::PodStatus {
         phase: Some(phase.as_str().to_owned()),
@@ -92,6 +95,7 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
         pod_ip: ips.first().cloned(),
         pod_ips: some(ips.into_iter().map(|ip| core::PodIP { ip }).collect()),
         start_time: Some(time(state.created.wall)),
+        init_container_statuses: some(show(state.inits())),
         container_statuses: Some(containers),
         qos_class: Some(state.spec.qos.as_str().to_owned()),
         ..core::PodStatus::default()
@@ -100,12 +104,26 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
 
 /// The phase (kubelet-behaviour §3.1).
 pub fn phase(state: &PodState) -> Phase {
+    if state.init_failed() {
+        return Phase::Failed;
+    }
     let (mut running, mut waiting, mut stopped, mut for_good, mut well) = (0, 0, 0, 0, 0);
+    let ran = state.mains().iter().any(|c| c.current().is_some());
     for container in &state.containers {
-        match &container.run {
-            Run::None => waiting += 1,
-            Run::Running { .. } => running += 1,
-            Run::Ended(ended) => {
+        match (&container.run, container.role) {
+            (Run::None, _) => waiting += 1,
+            (Run::Running { .. }, Role::Init) => waiting += 1,
+            (Run::Running { .. }, Role::Sidecar) => {
+                running += 1;
+                waiting += u32::from(!ran && !container.started());
+            }
+            (Run::Running { .. }, Role::Main) => running += 1,
+            // It failed and is tried again, or was taken away: neither is waiting for a first success.
+            (Run::Ended(_), Role::Init) => {
+                waiting += u32::from(container.stale() && !container.removed_in_place());
+            }
+            (Run::Ended(_), Role::Sidecar) => {}
+            (Run::Ended(ended), Role::Main) => {
                 stopped += 1;
                 for_good += u32::from(!state.wants_start(container));
                 well += u32::from(ended.exit.code == 0);
@@ -130,33 +148,64 @@ fn conditions(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
         since: created,
     };
     let initialized = match phase {
-        Phase::Succeeded => Some("PodCompleted"),
-        Phase::Pending | Phase::Running | Phase::Failed => None,
+        Phase::Succeeded => (Some("PodCompleted"), None),
+        _ if state.initialized.yes => (None, None),
+        Phase::Pending | Phase::Running | Phase::Failed => {
+            let text = names("incomplete", state.inits().iter().filter(|c| incomplete(c)));
+            (Some("ContainersNotInitialized"), Some(text))
+        }
+    };
+    let initialized_flag = match phase {
+        // Also if the init containers never ran in this round.
+        Phase::Succeeded if !state.initialized.yes => always,
+        Phase::Succeeded | Phase::Pending | Phase::Running | Phase::Failed => state.initialized,
     };
     let (reason, message) = match phase {
         _ if state.ready.yes => (None, None),
         Phase::Succeeded => (Some("PodCompleted"), None),
         Phase::Failed => (Some("PodFailed"), None),
-        Phase::Pending | Phase::Running => (Some("ContainersNotReady"), Some(unready(state))),
+        Phase::Pending | Phase::Running => {
+            let counts = |c: &&ContainerState| c.role != Role::Init && !c.ready();
+            let text = names("unready", state.containers.iter().filter(counts));
+            (Some("ContainersNotReady"), Some(text))
+        }
     };
-    vec![
+    let mut all = vec![
         condition("PodReadyToStartContainers", state.sandbox_ready, None, None),
-        condition("Initialized", always, initialized, None),
+        condition(
+            "Initialized",
+            initialized_flag,
+            initialized.0,
+            initialized.1,
+        ),
         condition("Ready", state.ready, reason, message.clone()),
         condition("ContainersReady", state.ready, reason, message),
         condition("PodScheduled", always, None, None),
-    ]
+    ];
+    let rules = state.spec.all_containers().flat_map(|c| &c.restart_rules);
+    if rules
+        .into_iter()
+        .any(|r| r.action == RestartAction::RestartAllContainers)
+    {
+        let (reason, message) = match phase {
+            _ if state.restarting_all.yes => (
+                Some("RestartAllContainersStarted"),
+                Some("container exited with restart policy rule".to_owned()),
+            ),
+            Phase::Succeeded => (Some("PodCompleted"), None),
+            Phase::Failed => (Some("PodFailed"), None),
+            Phase::Pending | Phase::Running => (None, None),
+        };
+        let type_ = "AllContainersRestarting";
+        all.push(condition(type_, state.restarting_all, reason, message));
+    }
+    all
 }
 
 /// In manifest order, as a Go slice prints.
-fn unready(state: &PodState) -> String {
-    let names: Vec<&str> = state
-        .containers
-        .iter()
-        .filter(|c| !c.run.is_running())
-        .map(|c| c.name.as_str())
-        .collect();
-    format!("containers with unready status: [{}]", names.join(" "))
+fn names<'s>(what: &str, some: impl Iterator<Item = &'s ContainerState>) -> String {
+    let names: Vec<&str> = some.map(|c| c.name.as_str()).collect();
+    format!("containers with {what} status: [{}]", names.join(" "))
 }
 
 fn condition(

@@ -1,0 +1,206 @@
+//! How does the agent run a program in a container? It asks the pod's shim on a connection of its own, and holds one
+//! end of each stream. Closing that connection, by dropping the [`Program`], kills the program.
+
+use std::convert::Infallible;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::OFlag;
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::unistd::pipe2;
+use smol::Async;
+use smol::channel::Receiver;
+use smol::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::shim::protocol::{
+    ExecRequest, FailedStep, MAX_FRAME, Message, Reply, Request as ShimRequest, VERSION,
+};
+use crate::sys::{fdpass, unix_socket};
+
+/// Once the program has ended, an output is waited for so long in all while it is silent: a child may hold the pipe for
+/// ever. What the program itself wrote is in the pipe by then, and takes the time that the client needs to read it.
+pub(crate) const DRAIN: Duration = Duration::from_millis(500);
+
+/// A running program, as the agent holds it.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// The connection it lives by; tells how it ended.
+    pub(crate) shim: Async<UnixStream>,
+    /// Its input, if asked for.
+    pub(crate) stdin: Option<Async<std::fs::File>>,
+    /// Its output; the terminal's, if it has one.
+    pub(crate) stdout: Async<std::fs::File>,
+    /// Its errors, unless they come with the output.
+    pub(crate) stderr: Option<Async<std::fs::File>>,
+    /// It has a terminal.
+    pub(crate) tty: bool,
+}
+
+impl Program {
+    /// Asks the shim to start it. `NotFound` and `PermissionDenied` are about the program.
+    pub(crate) async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Self> {
+        // A shim that hangs lets its queue run full: nobody waits for that.
+        let (_folder, short) = unix_socket::shorten(socket).map_err(io::Error::other)?;
+        let shim = Async::<UnixStream>::connect(short)
+            .await
+            .map_err(io::Error::other)?;
+        let hello = ShimRequest::Hello {
+            version: VERSION,
+            subscribe: false,
+        };
+        send(&shim, &hello, &[]).await?;
+        match receive(&shim).await?.0 {
+            Message::Reply(Reply::Hello { .. }) => {}
+            other => return Err(unexpected(&other)),
+        }
+        let tty = asked.tty;
+        let file = |fd: OwnedFd| Async::new(std::fs::File::from(fd));
+        if tty {
+            send(&shim, &ShimRequest::Exec(Box::new(asked)), &[]).await?;
+            let master = started(receive(&shim).await?)?
+                .ok_or_else(|| io::Error::other("the shim sent no terminal"))?;
+            let input = match stdin {
+                true => Some(file(master.try_clone()?)?),
+                false => None,
+            };
+            return Ok(Self {
+                shim,
+                stdin: input,
+                stdout: file(master)?,
+                stderr: None,
+                tty,
+            });
+        }
+        let (in_read, in_write) = pipe2(OFlag::O_CLOEXEC)?;
+        let (out_read, out_write) = pipe2(OFlag::O_CLOEXEC)?;
+        let (err_read, err_write) = pipe2(OFlag::O_CLOEXEC)?;
+        let fds = [
+            in_read.as_raw_fd(),
+            out_write.as_raw_fd(),
+            err_write.as_raw_fd(),
+        ];
+        send(&shim, &ShimRequest::Exec(Box::new(asked)), &fds).await?;
+        // Only the program may hold these now, or we would never see the end of its output.
+        drop((in_read, out_write, err_write));
+        started(receive(&shim).await?)?;
+        Ok(Self {
+            shim,
+            stdin: match stdin {
+                true => Some(file(in_write)?),
+                false => None,
+            },
+            stdout: file(out_read)?,
+            stderr: Some(file(err_read)?),
+            tty,
+        })
+    }
+}
+
+fn started((message, fd): (Message, Option<OwnedFd>)) -> io::Result<Option<OwnedFd>> {
+    match message {
+        Message::Reply(Reply::ExecStarted { .. }) => Ok(fd),
+        Message::Reply(Reply::Failed {
+            step: FailedStep::Run,
+            message,
+        }) => {
+            // The shells' distinction between 127 and 126.
+            let missing = message.contains("not found") || message.contains("no such file");
+            let kind = match missing {
+                true => io::ErrorKind::NotFound,
+                false => io::ErrorKind::PermissionDenied,
+            };
+            Err(io::Error::new(kind, message))
+        }
+        Message::Reply(Reply::Failed { message, .. }) => Err(io::Error::other(message)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(message: &Message) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("unexpected answer of the shim: {message:?}"),
+    )
+}
+
+/// Waits for the program's end.
+pub(crate) async fn exit_code(shim: &Async<UnixStream>) -> io::Result<i32> {
+    loop {
+        if let (Message::ExecExited { code }, _) = receive(shim).await? {
+            return Ok(code);
+        }
+    }
+}
+
+/// Reads what there is, or waits for it: once the program has ended, only as long as there is `patience` left. 0 is the
+/// end.
+pub(crate) async fn read_or_tire(
+    mut source: &Async<std::fs::File>,
+    buffer: &mut [u8],
+    ended: &Receiver<Infallible>,
+    patience: &mut Duration,
+) -> io::Result<usize> {
+    let mut silent_since = None;
+    let silence = async {
+        // Nothing is ever sent: this waits until the channel is closed.
+        let _ = ended.recv().await;
+        silent_since = Some(Instant::now());
+        smol::Timer::after(*patience).await;
+        Ok(0)
+    };
+    // Reading comes first: what the program left in the pipe is there without waiting.
+    let read = smol::future::or(source.read(buffer), silence).await;
+    if let Some(since) = silent_since {
+        *patience = patience.saturating_sub(since.elapsed());
+    }
+    read
+}
+
+/// Sends a frame to the shim, with descriptors on its first byte.
+async fn send(shim: &Async<UnixStream>, request: &ShimRequest, fds: &[RawFd]) -> io::Result<()> {
+    let body = serde_json::to_vec(request)?;
+    let length = u32::try_from(body.len()).map_err(io::Error::other)?;
+    let mut bytes = length.to_be_bytes().to_vec();
+    bytes.extend_from_slice(&body);
+    let sent = shim
+        .write_with(|socket| {
+            let rights = [ControlMessage::ScmRights(fds)];
+            let rights: &[ControlMessage<'_>] = if fds.is_empty() { &[] } else { &rights };
+            let data = [IoSlice::new(&bytes)];
+            let sent = sendmsg::<()>(
+                socket.as_raw_fd(),
+                &data,
+                rights,
+                MsgFlags::MSG_NOSIGNAL,
+                None,
+            );
+            Ok(sent?)
+        })
+        .await?;
+    let mut rest: &Async<UnixStream> = shim;
+    rest.write_all(&bytes[sent..]).await
+}
+
+/// Receives a frame of the shim and the descriptor that may come with it.
+async fn receive(shim: &Async<UnixStream>) -> io::Result<(Message, Option<OwnedFd>)> {
+    let mut head = [0; 4];
+    let mut fds = Vec::new();
+    let got = shim
+        .read_with(|socket| fdpass::receive(socket.as_fd(), &mut head, &mut fds))
+        .await?;
+    if got == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut rest: &Async<UnixStream> = shim;
+    rest.read_exact(&mut head[got..]).await?;
+    let length = usize::try_from(u32::from_be_bytes(head)).unwrap_or(usize::MAX);
+    if length > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "frame too long"));
+    }
+    let mut body = vec![0; length];
+    rest.read_exact(&mut body).await?;
+    Ok((serde_json::from_slice(&body)?, fds.into_iter().next()))
+}

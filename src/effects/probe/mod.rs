@@ -1,0 +1,127 @@
+//! How is a container asked for its health? One attempt, by one of four handlers, with the kubelet's texts
+//! (kubelet-behaviour §5.4–5.7).
+//!
+//! Invariants: an attempt takes no longer than its timeout, whatever the other side does; dropping its future ends it;
+//! no answer takes more memory than the limits here. Nothing is remembered from one attempt to the next.
+
+mod dial;
+mod exec;
+mod grpc;
+mod http;
+mod tcp;
+mod tls;
+mod url;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::spec::probe::ProbeHandler;
+
+/// Most that is kept of an answer.
+const OUTPUT_BYTES: usize = 10 << 10;
+
+/// Who asks.
+const USER_AGENT: &str = "kube-probe/1.36";
+
+/// How an attempt went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// Healthy; what was answered.
+    Success(String),
+    /// Healthy, but people should know.
+    Warning(String),
+    /// Not healthy; why.
+    Failure(String),
+    /// It could not be found out; why.
+    Error(String),
+}
+
+/// Who is asked.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Where the container can be reached when the handler names no host; `None`: it has no network.
+    pub ip: Option<IpAddr>,
+    /// The socket of its pod's shim.
+    pub shim_socket: PathBuf,
+    /// Its name.
+    pub container: String,
+}
+
+/// Asks once.
+pub async fn run(handler: &ProbeHandler, timeout_ms: u64, target: &Target) -> Outcome {
+    let timeout = Duration::from_millis(timeout_ms);
+    let host_of = |named: Option<&String>| named.cloned().or(Some(target.ip?.to_string()));
+    let nowhere = || Outcome::Error("the pod has no address".to_owned());
+    match handler {
+        ProbeHandler::Exec(command) => exec::run(command, timeout, target).await,
+        ProbeHandler::HttpGet(get) => match host_of(get.host.as_ref()) {
+            Some(host) => http::run(get, &host, timeout).await,
+            None => nowhere(),
+        },
+        ProbeHandler::TcpSocket { host, port } => match host_of(host.as_ref()) {
+            Some(host) => tcp::run(&host, *port, timeout).await,
+            None => nowhere(),
+        },
+        ProbeHandler::Grpc { port, service } => match target.ip {
+            Some(ip) => grpc::run(*port, service, timeout, ip).await,
+            None => nowhere(),
+        },
+    }
+}
+
+/// `None` once the time is over.
+async fn within<T>(timeout: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let work = async { Some(work.await) };
+    let over = async {
+        smol::Timer::after(timeout).await;
+        None
+    };
+    smol::future::or(work, over).await
+}
+
+/// A duration as Go writes it: `1s`, `1m30s`, `1h0m0s`, `500ms`.
+fn go_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let millis = duration.subsec_millis();
+    if seconds == 0 {
+        return match millis {
+            0 => "0s".to_owned(),
+            millis => format!("{millis}ms"),
+        };
+    }
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    let rest = match millis {
+        0 => format!("{}s", seconds % 60),
+        millis => {
+            let text = format!("{}.{millis:03}", seconds % 60);
+            format!("{}s", text.trim_end_matches('0'))
+        }
+    };
+    match (hours, minutes) {
+        (0, 0) => rest,
+        (0, minutes) => format!("{minutes}m{rest}"),
+        (hours, minutes) => format!("{hours}h{minutes}m{rest}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_written_as_go_does() {
+        let table = [
+            (0, "0s"),
+            (500, "500ms"),
+            (1000, "1s"),
+            (1500, "1.5s"),
+            (60_000, "1m0s"),
+            (90_000, "1m30s"),
+            (3_600_000, "1h0m0s"),
+        ];
+        for (ms, expected) in table {
+            assert_eq!(go_duration(Duration::from_millis(ms)), expected);
+        }
+    }
+}

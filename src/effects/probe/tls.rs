@@ -1,0 +1,144 @@
+//! How does a probe speak TLS? As the kubelet: encrypted, but whoever answers is believed. A probe goes to an address it
+//! was told, and what it learns is one bit about the server itself.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use futures_rustls::client::TlsStream;
+use futures_rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use futures_rustls::rustls::client::Resumption;
+use futures_rustls::rustls::client::danger::{
+    HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
+};
+use futures_rustls::rustls::crypto::{CryptoProvider, ring};
+use futures_rustls::rustls::{
+    ClientConfig, DigitallySignedStruct, Error, InvalidMessage, SignatureScheme,
+};
+use futures_rustls::{TlsConnector, rustls};
+use smol::io::{AsyncRead, AsyncWrite};
+
+use super::dial::{Connection, go_text};
+
+/// Encrypts a connection.
+pub(super) async fn wrap(stream: Connection, host: &str) -> Result<Encrypted, String> {
+    let config = config().clone().map_err(|error| error.to_string())?;
+    // An address is not told to the server; neither is what cannot be a name.
+    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let name = ServerName::try_from(host.to_owned())
+        .unwrap_or_else(|_| ServerName::IpAddress(nobody.into()));
+    TlsConnector::from(config)
+        .connect(name, stream)
+        .await
+        .map(Encrypted)
+        .map_err(|error| text(&error))
+}
+
+/// An encrypted connection, whose other side need not say that it closes: many do not, and Go's client takes it for
+/// the end as well.
+pub(super) struct Encrypted(TlsStream<Connection>);
+
+impl AsyncRead for Encrypted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        match ready!(Pin::new(&mut self.0).poll_read(context, buffer)) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Poll::Ready(Ok(0)),
+            other => Poll::Ready(other),
+        }
+    }
+}
+
+impl AsyncWrite for Encrypted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_close(context)
+    }
+}
+
+fn config() -> &'static Result<Arc<ClientConfig>, Error> {
+    static CONFIG: OnceLock<Result<Arc<ClientConfig>, Error>> = OnceLock::new();
+    CONFIG.get_or_init(|| {
+        let provider = Arc::new(ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Anybody { provider }))
+            .with_no_client_auth();
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    })
+}
+
+/// What went wrong, in Go's words where people know them.
+pub(super) fn text(error: &io::Error) -> String {
+    let tls = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    match tls {
+        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            "http: server gave HTTP response to HTTPS client".to_owned()
+        }
+        Some(other) => format!("tls: {other}"),
+        None => go_text(error),
+    }
+}
+
+/// Believes every certificate.
+#[derive(Debug)]
+struct Anybody {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    // A signature by a key nobody vouches for proves nothing.
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}

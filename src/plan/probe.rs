@@ -1,0 +1,285 @@
+//! Is a container well? When each probe is to be carried out, what its outcomes add up to, and who has to be killed
+//! for it (kubelet-behaviour §5.2, §5.3). Probes are no lifecycle actions: they run beside them.
+//!
+//! ```text
+//! started ──► startup probe ──success──► liveness and readiness probes, side by side
+//!                   │ failure                    │ liveness failure
+//!                   └────────► stop signal ◄─────┘   (no more of these until the next run)
+//! ```
+
+use super::event::{Health, Instance};
+use super::notice::{Kind, Notices};
+use super::state::{ContainerState, Run};
+use super::{Notice, PodState, Time};
+use crate::spec::{ContainerSpec, Probe, ProbeKind, Probes};
+
+/// Probes that could not be carried out are repeated at once so many times before that counts as no outcome.
+pub const ERROR_RETRIES: u32 = 3;
+
+/// One probe to be carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbeOrder {
+    /// Of which run.
+    pub instance: Instance,
+    /// Which of its probes.
+    pub probe: ProbeKind,
+}
+
+/// How a probe went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// Well.
+    Success,
+    /// Well, but people should know.
+    Warning(String),
+    /// Not well; the output.
+    Failure(String),
+    /// It could not be carried out.
+    Error(String),
+}
+
+/// What to probe now, and when to ask again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Due {
+    /// To be started now; each is recorded with `ProbeStarted` before it runs.
+    pub orders: Vec<ProbeOrder>,
+    /// When to ask again if nothing happens before.
+    pub wake_at: Option<Time>,
+}
+
+/// What one probe has shown of the newest run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Track {
+    /// Not before this moment.
+    pub next: Time,
+    /// One is under way.
+    pub in_flight: bool,
+    /// The newest outcome and how often it came in a row.
+    pub row: Option<(bool, u32)>,
+    /// What the outcomes have added up to.
+    pub result: Option<bool>,
+    /// Errors in a row.
+    pub errors: u32,
+}
+
+/// What all probes have shown of the newest run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tracks {
+    /// Once it failed, no more until the next run.
+    pub liveness: Track,
+    /// Decides whether the container is ready.
+    pub readiness: Track,
+    /// Once there is a result, no more until the next run.
+    pub startup: Track,
+}
+
+impl Tracks {
+    /// Of a run that has just started.
+    pub(super) fn new(probes: &Probes, started: Time) -> Self {
+        let track = |probe: &Option<Probe>| Track {
+            next: started.plus(probe.as_ref().map_or(0, |p| p.initial_delay_ms)),
+            ..Track::default()
+        };
+        Self {
+            liveness: track(&probes.liveness),
+            readiness: track(&probes.readiness),
+            startup: track(&probes.startup),
+        }
+    }
+
+    /// Of a run that a former agent knew, if it did.
+    pub(super) fn recovered(probes: &Probes, started: Time, known: Option<&Health>) -> Self {
+        let mut tracks = Self::new(probes, started);
+        if let Some(known) = known {
+            tracks.startup.result = (probes.startup.is_some() && known.started).then_some(true);
+            tracks.readiness.result = (probes.readiness.is_some() && known.ready).then_some(true);
+        }
+        tracks
+    }
+
+    fn of(&self, kind: ProbeKind) -> &Track {
+        match kind {
+            ProbeKind::Liveness => &self.liveness,
+            ProbeKind::Readiness => &self.readiness,
+            ProbeKind::Startup => &self.startup,
+        }
+    }
+
+    fn of_mut(&mut self, kind: ProbeKind) -> &mut Track {
+        match kind {
+            ProbeKind::Liveness => &mut self.liveness,
+            ProbeKind::Readiness => &mut self.readiness,
+            ProbeKind::Startup => &mut self.startup,
+        }
+    }
+}
+
+fn spec_of(probes: &Probes, kind: ProbeKind) -> Option<&Probe> {
+    match kind {
+        ProbeKind::Liveness => probes.liveness.as_ref(),
+        ProbeKind::Readiness => probes.readiness.as_ref(),
+        ProbeKind::Startup => probes.startup.as_ref(),
+    }
+}
+
+/// Whether a running container counts as started: it has no startup probe, or passed it.
+pub(super) fn has_started(spec: &ContainerSpec, c: &ContainerState) -> bool {
+    c.run.is_running() && (spec.probes.startup.is_none() || c.tracks.startup.result == Some(true))
+}
+
+/// Whether a running container may be sent work.
+pub(super) fn is_ready(spec: &ContainerSpec, c: &ContainerState) -> bool {
+    let passed = spec.probes.readiness.is_none() || c.tracks.readiness.result == Some(true);
+    has_started(spec, c) && passed
+}
+
+/// The probe for whose failure this container is to be killed.
+pub(super) fn failed(c: &ContainerState) -> Option<ProbeKind> {
+    if c.tracks.startup.result == Some(false) {
+        Some(ProbeKind::Startup)
+    } else if c.tracks.liveness.result == Some(false) {
+        Some(ProbeKind::Liveness)
+    } else {
+        None
+    }
+}
+
+/// The grace of a kill for a probe's failure: the probe's own, else the pod's. Which probe it was is forgotten with the
+/// agent that saw it; then the longer of both is given.
+pub(super) fn grace_ms(pod: &PodState, spec: &ContainerSpec, c: &ContainerState) -> u64 {
+    let own = |probe: &Option<Probe>| probe.as_ref().and_then(|p| p.grace_ms);
+    let (liveness, startup) = (own(&spec.probes.liveness), own(&spec.probes.startup));
+    let grace = match failed(c) {
+        Some(ProbeKind::Startup) => startup,
+        Some(ProbeKind::Liveness | ProbeKind::Readiness) => liveness,
+        None => liveness.max(startup),
+    };
+    grace.unwrap_or(pod.spec.grace_ms)
+}
+
+/// What to probe now in this pod. Nothing is allocated when nothing is due.
+pub fn due(pod: &PodState, now: Time) -> Due {
+    let mut due = Due::default();
+    for (spec, container) in pod.each() {
+        let Run::Running { attempt, .. } = container.run else {
+            continue;
+        };
+        let kinds = [
+            ProbeKind::Startup,
+            ProbeKind::Liveness,
+            ProbeKind::Readiness,
+        ];
+        for kind in kinds {
+            let track = container.tracks.of(kind);
+            if track.in_flight || !applies(pod, spec, container, kind) {
+                continue;
+            }
+            if now < track.next {
+                let wake = due.wake_at.map_or(track.next, |old| old.min(track.next));
+                due.wake_at = Some(wake);
+            } else {
+                due.orders.push(ProbeOrder {
+                    instance: pod.instance(&container.name, attempt),
+                    probe: kind,
+                });
+            }
+        }
+    }
+    due
+}
+
+/// Whether this probe has a say now. Where a container is being stopped only its readiness still counts.
+fn applies(pod: &PodState, spec: &ContainerSpec, c: &ContainerState, kind: ProbeKind) -> bool {
+    if spec_of(&spec.probes, kind).is_none() {
+        return false;
+    }
+    let stopping = pod.stopping.is_some() || c.stop.asked.is_some() || failed(c).is_some();
+    match kind {
+        ProbeKind::Startup => !stopping && c.tracks.startup.result.is_none(),
+        ProbeKind::Liveness => !stopping && has_started(spec, c),
+        ProbeKind::Readiness => has_started(spec, c),
+    }
+}
+
+pub(super) fn started(pod: &mut PodState, order: &ProbeOrder, now: Time) {
+    if let Some((probe, track)) = find(pod, order)
+        && !track.in_flight
+    {
+        track.in_flight = true;
+        track.next = now.plus(probe.period_ms);
+    }
+}
+
+/// The probe and what it has shown, if the order is about the run that runs.
+fn find<'p>(pod: &'p mut PodState, order: &ProbeOrder) -> Option<(Probe, &'p mut Track)> {
+    let spec = pod.spec.container(&order.instance.container)?;
+    let probe = spec_of(&spec.probes, order.probe)?.clone();
+    let container = pod.container_mut(&order.instance.container)?;
+    let runs = container.run.is_running();
+    let newest = container.run.attempt() == Some(order.instance.attempt);
+    (runs && newest).then(|| (probe, container.tracks.of_mut(order.probe)))
+}
+
+pub(super) fn done(
+    pod: &mut PodState,
+    order: &ProbeOrder,
+    outcome: &ProbeOutcome,
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
+    let Some((probe, track)) = find(pod, order) else {
+        return;
+    };
+    if !std::mem::take(&mut track.in_flight) {
+        return;
+    }
+    let kind = order.probe.as_str();
+    let (said, well) = match outcome {
+        ProbeOutcome::Success => (None, true),
+        ProbeOutcome::Warning(text) => {
+            let text = format!("{kind} probe warning: {text}");
+            (Some(("ProbeWarning", text)), true)
+        }
+        ProbeOutcome::Failure(text) => {
+            let text = format!("{kind} probe failed: {text}");
+            (Some(("Unhealthy", text)), false)
+        }
+        ProbeOutcome::Error(error) => {
+            track.errors += 1;
+            if track.errors <= ERROR_RETRIES {
+                track.next = now;
+                return;
+            }
+            track.errors = 0;
+            let text = format!("{kind} probe errored and resulted in unknown state: {error}");
+            return say(pod, order, ("Unhealthy", text), out);
+        }
+    };
+    track.errors = 0;
+    count(track, &probe, order.probe, well);
+    if let Some(said) = said {
+        say(pod, order, said, out);
+    }
+}
+
+fn count(track: &mut Track, probe: &Probe, kind: ProbeKind, well: bool) {
+    let row = match track.row {
+        Some((last, times)) if last == well => times.saturating_add(1),
+        Some(_) | None => 1,
+    };
+    track.row = Some((well, row));
+    let threshold = match well {
+        true => probe.success_threshold,
+        false => probe.failure_threshold,
+    };
+    // What liveness and startup probes have failed for stays so until the next run.
+    let held = kind != ProbeKind::Readiness && track.result == Some(false);
+    if row >= threshold && !held {
+        track.result = Some(well);
+    }
+}
+
+fn say(pod: &PodState, order: &ProbeOrder, said: (&'static str, String), out: &mut Vec<Notice>) {
+    let (reason, message) = said;
+    Notices::new(out, pod).container(&order.instance.container, Kind::Warning, reason, message);
+}

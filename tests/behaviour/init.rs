@@ -1,0 +1,216 @@
+//! Do init containers run, fail and look as the kubelet's do? Status lines from recordings of a real kubelet.
+
+use std::sync::Arc;
+
+use coracle::plan::action::Keep;
+use coracle::plan::event::RecoveredSandbox;
+use coracle::plan::{Action, Event};
+use coracle::spec::RestartPolicy;
+
+use crate::node::{Node, ready, reborn};
+use crate::pods::{of, pod, with_inits};
+
+const UNREADY: &str = "Ready=False ContainersNotReady: containers with unready status: [c]; \
+    ContainersReady=False ContainersNotReady: containers with unready status: [c]";
+
+fn incomplete(names: &str) -> String {
+    format!(
+        "Initialized=False ContainersNotInitialized: containers with incomplete status: [{names}]; {UNREADY}"
+    )
+}
+
+fn two_inits(policy: RestartPolicy) -> Node {
+    Node::with(&Arc::new(with_inits(
+        pod("u1", "p", policy, &["c"]),
+        &["i1", "i2"],
+    )))
+}
+
+const WAITS: &str = "PodInitializing < -, 0";
+const DONE: &str = "Completed 0 < -, 0, ready=true started=false";
+const RUNS: &str = "running < -, 0, ready=false started=true";
+
+#[test]
+fn init_containers_run_one_after_the_other_and_look_like_the_kubelets() {
+    let mut node = two_inits(RestartPolicy::Always);
+    let waits = format!("i1: {WAITS}; i2: {WAITS}; c: {WAITS}");
+    let all = incomplete("i1 i2");
+    let first = format!("Pending; PodReadyToStartContainers=False ; {all}; {waits}");
+    assert_eq!(node.line(), first);
+    node.work();
+    assert_eq!(
+        node.line(),
+        format!("Pending; {all}; i1: {RUNS}; i2: {WAITS}; c: {WAITS}")
+    );
+    node.end("i1", 0);
+    let second = incomplete("i2");
+    assert_eq!(
+        node.line(),
+        format!("Pending; {second}; i1: {DONE}; i2: {WAITS}; c: {WAITS}")
+    );
+    node.work();
+    assert_eq!(
+        node.line(),
+        format!("Pending; {second}; i1: {DONE}; i2: {RUNS}; c: {WAITS}")
+    );
+    node.end("i2", 0);
+    assert_eq!(
+        node.line(),
+        format!("Pending; {UNREADY}; i1: {DONE}; i2: {DONE}; c: {WAITS}")
+    );
+    node.work();
+    assert_eq!(
+        node.line(),
+        format!("Running; i1: {DONE}; i2: {DONE}; c: running < -, 0")
+    );
+    let paths: Vec<_> = node
+        .notices
+        .iter()
+        .filter_map(|n| n.field_path.clone())
+        .collect();
+    assert!(paths.contains(&"spec.initContainers{i1}".to_owned()));
+    assert!(paths.contains(&"spec.containers{c}".to_owned()));
+}
+
+#[test]
+fn a_failing_init_container_fails_a_never_pod_like_the_kubelets() {
+    let spec = Arc::new(with_inits(
+        pod("u1", "p", RestartPolicy::Never, &["c"]),
+        &["i1"],
+    ));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("i1", 1);
+    let failed = |sandbox: &str| {
+        format!(
+            "Failed; {sandbox}Initialized=False ContainersNotInitialized: containers with incomplete status: [i1]; \
+             Ready=False PodFailed; ContainersReady=False PodFailed; i1: Error 1 < -, 0; c: {WAITS}"
+        )
+    };
+    assert_eq!(node.line(), failed(""));
+    assert!(matches!(
+        node.open[..],
+        [Action::RemoveSandbox {
+            keep: Keep::Everything,
+            ..
+        }]
+    ));
+    node.work();
+    assert_eq!(node.line(), failed("PodReadyToStartContainers=False ; "));
+    let new = reborn(&node, &[&spec], RecoveredSandbox::Removed);
+    assert!(new.open.is_empty(), "{:?}", new.open);
+    assert_eq!(new.line(), node.line());
+}
+
+#[test]
+fn an_init_containers_own_policy_wins_over_the_pods() {
+    for (policy, own, code, fails) in [
+        (RestartPolicy::Always, Some(RestartPolicy::Never), 1, true),
+        (
+            RestartPolicy::Never,
+            Some(RestartPolicy::OnFailure),
+            1,
+            false,
+        ),
+        (RestartPolicy::OnFailure, None, 1, false),
+        (RestartPolicy::Always, None, 1, false),
+        (RestartPolicy::Never, None, 1, true),
+    ] {
+        let mut spec = with_inits(pod("u1", "p", policy, &["c"]), &["i1"]);
+        of(&mut spec, "i1").restart_policy = own;
+        let mut node = Node::with(&Arc::new(spec));
+        node.work();
+        node.end("i1", code);
+        let line = node.line();
+        assert_eq!(
+            line.starts_with("Failed"),
+            fails,
+            "{policy:?} {own:?}: {line}"
+        );
+    }
+}
+
+#[test]
+fn a_failing_init_container_is_tried_again_with_back_off() {
+    let mut node = two_inits(RestartPolicy::OnFailure);
+    for wait in [0, 10_000, 20_000, 40_000] {
+        node.work();
+        node.end("i1", 3);
+        if wait > 0 {
+            assert!(
+                node.line().contains("i1: CrashLoopBackOff: back-off"),
+                "{}",
+                node.line()
+            );
+            assert_eq!(node.wake_at(), Some(node.now + wait));
+            node.wait(wait);
+        }
+    }
+    node.work();
+    node.end("i1", 0);
+    node.work();
+    node.end("i2", 0);
+    node.work();
+    let last = "i1: Completed 0 < Error 3, 4, ready=true started=false; i2: Completed 0 < -, 0, ready=true \
+                started=false; c: running < -, 0";
+    assert_eq!(node.line(), format!("Running; {last}"));
+}
+
+#[test]
+fn out_of_memory_is_a_failure_of_an_init_container_whatever_its_exit_code() {
+    let mut node = two_inits(RestartPolicy::Always);
+    node.work();
+    let pod = node.state.pods.values().next().unwrap();
+    let instance = pod.instance("i1", 0);
+    let mut exit = crate::pods::exit(0, crate::pods::at(node.now), crate::pods::at(node.now));
+    exit.oom_killed = true;
+    node.tell(Event::ContainerExited { instance, exit });
+    node.work();
+    assert!(
+        node.line().contains("i1: running < OOMKilled 0, 1"),
+        "{}",
+        node.line()
+    );
+}
+
+#[test]
+fn a_lost_sandbox_runs_all_init_containers_again_and_an_agent_restart_none() {
+    let spec = Arc::new(with_inits(
+        pod("u1", "p", RestartPolicy::Always, &["c"]),
+        &["i1", "i2"],
+    ));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("i1", 0);
+    node.work();
+    let mut new = reborn(&node, &[&spec], ready());
+    assert!(new.open.is_empty(), "i2 runs: {:?}", new.open);
+    new.end("i2", 0);
+    new.work();
+    let new = reborn(&new, &[&spec], ready());
+    assert!(new.open.is_empty(), "c runs: {:?}", new.open);
+    let mut node = new;
+    node.tell(Event::SandboxLost {
+        pod: spec.uid.clone(),
+    });
+    node.work();
+    let again = "i1: running < Completed 0, 1, ready=false started=true; i2: PodInitializing < Completed 0, 0; \
+                 c: ContainerStatusUnknown 137 < -, 0";
+    assert_eq!(
+        node.line(),
+        format!("Pending; {}; {again}", incomplete("i1 i2"))
+    );
+    // What counts survives the agent, too.
+    let mut node = reborn(&node, &[&spec], ready());
+    assert_eq!(
+        node.line(),
+        format!("Pending; {}; {again}", incomplete("i1 i2"))
+    );
+    node.end("i1", 0);
+    node.work();
+    node.end("i2", 0);
+    node.work();
+    let last = "i1: Completed 0 < Completed 0, 1, ready=true started=false; i2: Completed 0 < Completed 0, 1, \
+                ready=true started=false; c: running < ContainerStatusUnknown 137, 1";
+    assert_eq!(node.line(), format!("Running; {last}"));
+}

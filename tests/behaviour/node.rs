@@ -1,0 +1,264 @@
+//! A node of the planner's tests: its effects succeed at once unless the test answers itself.
+
+use std::sync::Arc;
+
+use coracle::plan::event::*;
+use coracle::plan::status::{self, NodeFacts};
+use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, plan};
+use coracle::spec::{PodSpec, PodUid, RestartPolicy};
+
+use crate::pods::{at, desired, exit, pod};
+
+/// A node whose effects always succeed at once, unless the test answers itself.
+pub(crate) struct Node {
+    pub(crate) state: NodeState,
+    pub(crate) now: u64,
+    pub(crate) notices: Vec<Notice>,
+    /// Actions begun and not answered.
+    pub(crate) open: Vec<Action>,
+}
+
+impl Node {
+    pub(crate) fn new(max_restart_period_ms: u64) -> Self {
+        Self {
+            state: NodeState::new(Settings {
+                max_restart_period_ms,
+            }),
+            now: 1_000_000,
+            notices: vec![],
+            open: vec![],
+        }
+    }
+
+    /// A node on which this pod has just been asked for.
+    pub(crate) fn with(spec: &Arc<PodSpec>) -> Self {
+        let mut node = Self::new(300_000);
+        node.tell(Event::DesiredChanged(desired(&[spec])));
+        node
+    }
+
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.notices.extend(self.state.apply(&event, at(self.now)));
+        self.decide();
+    }
+
+    pub(crate) fn decide(&mut self) {
+        for action in plan(&self.state, Time(self.now)).actions {
+            let begun = Event::ActionStarted(action.clone());
+            self.notices.extend(self.state.apply(&begun, at(self.now)));
+            self.open.push(action);
+        }
+    }
+
+    pub(crate) fn wait(&mut self, ms: u64) {
+        self.now += ms;
+        self.decide();
+    }
+
+    pub(crate) fn wake_at(&self) -> Option<u64> {
+        plan(&self.state, Time(self.now)).wake_at.map(|t| t.0)
+    }
+
+    pub(crate) fn take(&mut self) -> Action {
+        assert!(!self.open.is_empty(), "something is to be done");
+        self.open.remove(0)
+    }
+
+    /// Does whatever is open, and what follows, until nothing is.
+    pub(crate) fn work(&mut self) {
+        while !self.open.is_empty() {
+            self.answer_one();
+        }
+    }
+
+    /// Does what has been open for longest.
+    pub(crate) fn answer_one(&mut self) {
+        let event = match self.take() {
+            Action::CreateSandbox { pod } => Event::SandboxCreated {
+                pod,
+                ips: vec!["10.88.0.94".parse().unwrap()],
+                next_attempts: Default::default(),
+                warnings: vec![],
+            },
+            Action::EnsureImage { pod, container } => Event::ImageReady {
+                pod,
+                container,
+                image_id: "sha256:ab".into(),
+            },
+            Action::StartContainer { instance, .. } => Event::ContainerStarted {
+                instance,
+                pid: 7,
+                at: at(self.now),
+            },
+            Action::Signal {
+                instance, signal, ..
+            } => Event::SignalSent {
+                instance,
+                signal,
+                at: Time(self.now),
+            },
+            Action::RemoveSandbox { pod, .. } => Event::SandboxRemoved { pod },
+        };
+        self.tell(event);
+    }
+
+    /// Does what is open for this pod, leaving others waiting.
+    pub(crate) fn work_on(&mut self, uid: &PodUid) {
+        while let Some(at) = self.open.iter().position(|a| a.pod() == uid) {
+            let (others, mine) = std::mem::take(&mut self.open)
+                .into_iter()
+                .enumerate()
+                .partition::<Vec<_>, _>(|(i, _)| *i != at);
+            let others: Vec<Action> = others.into_iter().map(|(_, a)| a).collect();
+            let event = match mine.into_iter().next().unwrap().1 {
+                Action::Signal {
+                    instance, signal, ..
+                } => Event::SignalSent {
+                    instance,
+                    signal,
+                    at: Time(self.now),
+                },
+                Action::RemoveSandbox { pod, .. } => Event::SandboxRemoved { pod },
+                other => panic!("the pod only goes: {other:?}"),
+            };
+            self.open = others;
+            self.tell(event);
+        }
+    }
+
+    /// The first container of this pod ends now.
+    pub(crate) fn end_of(&mut self, uid: &PodUid, code: i32) {
+        let pod = &self.state.pods[uid];
+        let container = &pod.containers[0];
+        let instance = pod.instance(&container.name, container.run.attempt().unwrap());
+        let exit = exit(code, at(self.now), at(self.now));
+        self.tell(Event::ContainerExited { instance, exit });
+    }
+
+    /// The newest run of this container ends now.
+    pub(crate) fn end(&mut self, container: &str, code: i32) {
+        let pod = self.state.pods.values().next().unwrap();
+        let attempt = pod.container(container).unwrap().run.attempt().unwrap();
+        let instance = pod.instance(container, attempt);
+        let exit = exit(code, at(self.now), at(self.now));
+        self.tell(Event::ContainerExited { instance, exit });
+    }
+
+    pub(crate) fn shown(&self) -> k8s_openapi::api::core::v1::Pod {
+        let pod = self.state.pods.values().next().unwrap();
+        let node = NodeFacts {
+            name: "node1".into(),
+            ips: vec!["192.168.1.2".parse().unwrap()],
+        };
+        status::pod(pod, &node, &self.state.settings)
+    }
+
+    /// Phase, then the conditions that are not `True` without reason, then each container.
+    pub(crate) fn line(&self) -> String {
+        let status = self.shown().status.unwrap();
+        let mut text = status.phase.unwrap();
+        for c in status.conditions.unwrap() {
+            if c.status != "True" || c.reason.is_some() {
+                let why = [c.reason, c.message].into_iter().flatten();
+                let why = why.collect::<Vec<_>>().join(": ");
+                text += &format!("; {}={} {why}", c.type_, c.status);
+            }
+        }
+        let inits = status.init_container_statuses.into_iter().flatten();
+        for c in inits.chain(status.container_statuses.unwrap()) {
+            let state = word(&c.state.unwrap());
+            let last = word(&c.last_state.unwrap());
+            text += &format!("; {}: {state} < {last}, {}", c.name, c.restart_count);
+            let running = state == "running";
+            if (c.ready, c.started) != (running, Some(running)) {
+                text += &format!(", ready={} started={}", c.ready, c.started.unwrap());
+            }
+        }
+        text
+    }
+
+    pub(crate) fn said(&self) -> Vec<String> {
+        let line = |n: &Notice| format!("{} {} {}", n.kind.as_str(), n.reason, n.message);
+        self.notices.iter().map(line).collect()
+    }
+}
+
+pub(crate) fn word(state: &k8s_openapi::api::core::v1::ContainerState) -> String {
+    if state.running.is_some() {
+        return "running".into();
+    }
+    if let Some(w) = &state.waiting {
+        let parts = [w.reason.clone(), w.message.clone()];
+        return parts.into_iter().flatten().collect::<Vec<_>>().join(": ");
+    }
+    match &state.terminated {
+        Some(t) => format!("{} {}", t.reason.clone().unwrap(), t.exit_code),
+        None => "-".into(),
+    }
+}
+
+pub(crate) fn one(policy: RestartPolicy, containers: &[&str]) -> Arc<PodSpec> {
+    Arc::new(pod("u1", "p", policy, containers))
+}
+
+/// The agent dies and a new one finds what the old one knew.
+pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSandbox) -> Node {
+    let mut new = Node::new(300_000);
+    new.now = node.now;
+    for pod in node.state.pods.values() {
+        let containers = pod.containers.iter().map(|c| {
+            let newest = match &c.run {
+                coracle::plan::state::Run::None => None,
+                coracle::plan::state::Run::Running {
+                    attempt,
+                    image_id,
+                    started,
+                    pid,
+                } => Some(RecoveredRun {
+                    attempt: *attempt,
+                    image_id: image_id.clone(),
+                    started: *started,
+                    pid: *pid,
+                    exit: None,
+                    stop_sent: c.stop.sent,
+                }),
+                coracle::plan::state::Run::Ended(e) => Some(RecoveredRun {
+                    attempt: e.attempt,
+                    image_id: e.image_id.clone(),
+                    started: e.exit.started,
+                    pid: 0,
+                    exit: Some(e.exit.clone()),
+                    stop_sent: c.stop.sent,
+                }),
+            };
+            let known = RecoveredContainer {
+                newest,
+                previous: c.previous.as_ref().map(|e| e.exit.clone()),
+                backoff: c.backoff,
+                round: c.round,
+                health: c.health(),
+            };
+            (c.name.clone(), known)
+        });
+        new.state.apply(
+            &Event::PodRecovered(Box::new(Recovered {
+                spec: Arc::clone(&pod.spec),
+                sandbox: sandbox.clone(),
+                containers: containers.collect(),
+                created: pod.created,
+                stopping: pod.stopping,
+                finishing: pod.finishing,
+            })),
+            at(new.now),
+        );
+    }
+    new.decide();
+    assert!(new.open.is_empty(), "nothing before the manifests are read");
+    new.tell(Event::DesiredChanged(desired(wanted)));
+    new
+}
+
+pub(crate) fn ready() -> RecoveredSandbox {
+    let ips = vec!["10.88.0.94".parse().unwrap()];
+    RecoveredSandbox::Ready { ips }
+}

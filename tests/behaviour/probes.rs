@@ -1,0 +1,325 @@
+//! Do probes decide as the kubelet's do, and say the same? Status lines from recordings of a real kubelet.
+
+use std::sync::Arc;
+
+use coracle::plan::event::{ProbeOrder, ProbeOutcome};
+use coracle::plan::{Action, Event, Time, probe};
+use coracle::spec::{PodSpec, Probe, ProbeKind, Probes, RestartPolicy, StopSignal};
+
+use crate::node::{Node, one, ready, reborn};
+use crate::pods::{desired, of, pod, probing, with_inits};
+
+const UNREADY: &str = "Ready=False ContainersNotReady: containers with unready status: [c]; \
+    ContainersReady=False ContainersNotReady: containers with unready status: [c]";
+
+fn with(probes: Probes) -> Arc<PodSpec> {
+    let mut spec = (*one(RestartPolicy::Always, &["c"])).clone();
+    spec.grace_ms = 2_000;
+    of(&mut spec, "c").probes = probes;
+    Arc::new(spec)
+}
+
+fn liveness(probe: Probe) -> Probes {
+    Probes {
+        liveness: Some(probe),
+        ..Probes::default()
+    }
+}
+
+fn readiness(probe: Probe) -> Probes {
+    Probes {
+        readiness: Some(probe),
+        ..Probes::default()
+    }
+}
+
+fn failure() -> ProbeOutcome {
+    ProbeOutcome::Failure("probe-out".into())
+}
+
+impl Node {
+    fn due(&self) -> probe::Due {
+        probe::due(self.state.pods.values().next().unwrap(), Time(self.now))
+    }
+
+    /// Carries out whatever is due; what it was.
+    fn probe(&mut self, outcome: &ProbeOutcome) -> Vec<ProbeKind> {
+        let orders = self.due().orders;
+        for order in &orders {
+            self.tell(Event::ProbeStarted(order.clone()));
+            assert!(!self.due().orders.contains(order), "one at a time");
+            let (order, outcome) = (order.clone(), outcome.clone());
+            self.tell(Event::ProbeDone { order, outcome });
+        }
+        orders.into_iter().map(|o| o.probe).collect()
+    }
+
+    /// The one signal that was ordered, with its reason.
+    fn signal(&mut self) -> (StopSignal, String) {
+        let Some(Action::Signal { signal, reason, .. }) = self.open.first().cloned() else {
+            panic!("a signal: {:?}", self.open);
+        };
+        self.answer_one();
+        (signal, reason)
+    }
+
+    fn c_is(&self, text: &str) {
+        assert!(self.line().contains(text), "{text}: {}", self.line());
+    }
+}
+
+#[test]
+fn a_failing_liveness_probe_restarts_the_container_like_the_kubelets() {
+    let mut node = Node::with(&with(liveness(probing(2_000, 2))));
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+    for (restarts, wait) in [(1, 0), (2, 10_000)] {
+        assert_eq!(node.probe(&failure()), [ProbeKind::Liveness], "at once");
+        assert!(node.open.is_empty(), "once is not enough");
+        assert_eq!(node.due().wake_at, Some(Time(node.now + 2_000)));
+        node.wait(2_000);
+        node.probe(&failure());
+        let text = "Container c failed liveness probe, will be restarted".to_owned();
+        assert_eq!(node.signal(), (StopSignal::Stop, text));
+        assert_eq!(
+            node.due(),
+            probe::Due::default(),
+            "no more until the next run"
+        );
+        node.end("c", 0);
+        if wait > 0 {
+            node.c_is(&format!(
+                "Running; {UNREADY}; c: CrashLoopBackOff: back-off 10s"
+            ));
+            node.c_is("< Completed 0, 1");
+            node.wait(wait);
+        }
+        node.work();
+        assert_eq!(
+            node.line(),
+            format!("Running; c: running < Completed 0, {restarts}")
+        );
+    }
+    assert!(
+        node.said()
+            .contains(&"Warning Unhealthy Liveness probe failed: probe-out".to_owned())
+    );
+}
+
+#[test]
+fn a_failing_startup_probe_restarts_the_container_like_the_kubelets() {
+    let mut probes = liveness(probing(1_000, 1));
+    probes.startup = Some(probing(1_000, 3));
+    let mut node = Node::with(&with(probes));
+    node.work();
+    let unstarted = "c: running < -, 0, ready=false started=false";
+    assert_eq!(node.line(), format!("Running; {UNREADY}; {unstarted}"));
+    for _ in 0..2 {
+        assert_eq!(
+            node.probe(&failure()),
+            [ProbeKind::Startup],
+            "liveness waits"
+        );
+        node.wait(1_000);
+    }
+    assert!(node.open.is_empty());
+    node.probe(&failure());
+    let text = "Container c failed startup probe, will be restarted".to_owned();
+    assert_eq!(node.signal(), (StopSignal::Stop, text));
+    node.end("c", 0);
+    node.work();
+    node.c_is("c: running < Completed 0, 1, ready=false started=false");
+    assert_eq!(node.probe(&ProbeOutcome::Success), [ProbeKind::Startup]);
+    assert_eq!(node.line(), "Running; c: running < Completed 0, 1");
+    assert_eq!(node.probe(&ProbeOutcome::Success), [ProbeKind::Liveness]);
+    node.wait(1_000);
+    assert_eq!(
+        node.probe(&ProbeOutcome::Success),
+        [ProbeKind::Liveness],
+        "startup is over"
+    );
+}
+
+#[test]
+fn a_failing_readiness_probe_keeps_the_pod_unready_like_the_kubelets() {
+    let mut probe = probing(2_000, 2);
+    probe.success_threshold = 2;
+    let mut node = Node::with(&with(readiness(probe)));
+    node.work();
+    let unready = format!("Running; {UNREADY}; c: running < -, 0, ready=false started=true");
+    assert_eq!(node.line(), unready);
+    let (yes, no) = (ProbeOutcome::Success, failure());
+    for (outcome, is_ready) in [
+        (&no, false),
+        (&yes, false),
+        (&yes, true),
+        (&no, true),
+        (&yes, true),
+        (&no, true),
+        (&no, false),
+        (&ProbeOutcome::Warning("moved".into()), false),
+        (&yes, true),
+    ] {
+        assert_eq!(node.probe(outcome), [ProbeKind::Readiness]);
+        let expected = if is_ready {
+            "Running; c: running < -, 0"
+        } else {
+            &unready
+        };
+        assert_eq!(node.line(), expected, "{outcome:?}");
+        node.wait(2_000);
+    }
+    assert!(node.open.is_empty(), "nobody is killed for it");
+    assert!(
+        node.said()
+            .contains(&"Warning ProbeWarning Readiness probe warning: moved".to_owned())
+    );
+}
+
+#[test]
+fn the_first_probe_waits_for_the_initial_delay() {
+    let mut probe = probing(10_000, 1);
+    probe.initial_delay_ms = 5_000;
+    let mut node = Node::with(&with(liveness(probe)));
+    node.work();
+    assert_eq!(node.due().wake_at, Some(Time(node.now + 5_000)));
+    node.wait(4_999);
+    assert!(node.due().orders.is_empty());
+    node.wait(1);
+    assert_eq!(node.probe(&ProbeOutcome::Success), [ProbeKind::Liveness]);
+}
+
+#[test]
+fn a_probe_that_cannot_be_carried_out_is_tried_three_times_more_and_counts_for_nothing() {
+    let mut node = Node::with(&with(liveness(probing(10_000, 1))));
+    node.work();
+    for _ in 0..4 {
+        assert_eq!(node.probe(&ProbeOutcome::Error("no shim".into())).len(), 1);
+    }
+    assert!(
+        node.probe(&failure()).is_empty(),
+        "then it waits for its period"
+    );
+    let said: Vec<_> = node
+        .said()
+        .into_iter()
+        .filter(|s| s.contains("Unhealthy"))
+        .collect();
+    let text = "Warning Unhealthy Liveness probe errored and resulted in unknown state: no shim";
+    assert_eq!(said, [text]);
+    assert!(node.open.is_empty());
+}
+
+#[test]
+fn a_probes_own_grace_is_for_its_kills_only() {
+    let mut probe = probing(1_000, 1);
+    probe.grace_ms = Some(5_000);
+    for (own, grace) in [(Some(5_000), 5_000), (None, 2_000), (Some(1_000), 2_000)] {
+        let mut probe = probe.clone();
+        probe.grace_ms = own;
+        let spec = with(liveness(probe));
+        let mut node = Node::with(&spec);
+        node.work();
+        node.probe(&failure());
+        assert_eq!(node.signal().0, StopSignal::Stop);
+        assert_eq!(node.wake_at(), Some(node.now + grace));
+        let new = reborn(&node, &[&spec], ready());
+        assert_eq!(
+            (new.open.len(), new.wake_at()),
+            (0, node.wake_at()),
+            "goes on"
+        );
+        node.wait(grace);
+        assert_eq!(node.signal().0, StopSignal::Kill);
+    }
+    let mut node = Node::with(&with(liveness(probe)));
+    node.work();
+    node.tell(Event::DesiredChanged(desired(&[])));
+    assert_eq!(node.signal().0, StopSignal::Stop);
+    assert_eq!(
+        node.wake_at(),
+        Some(node.now + 2_000),
+        "the pod's, when it goes"
+    );
+}
+
+#[test]
+fn a_sidecars_startup_probe_holds_up_whoever_comes_next() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
+    of(&mut spec, "s1").probes.startup = Some(probing(1_000, 1));
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    node.c_is("Pending; Initialized=False ContainersNotInitialized: containers with incomplete status: [s1]");
+    node.c_is("s1: running < -, 0, ready=false started=false; c: PodInitializing < -, 0");
+    node.probe(&failure());
+    let text = "Init container s1 failed startup probe".to_owned();
+    assert_eq!(node.signal(), (StopSignal::Stop, text));
+    node.end("s1", 1);
+    node.work();
+    node.probe(&ProbeOutcome::Success);
+    node.work();
+    assert_eq!(
+        node.line(),
+        "Running; s1: running < Error 1, 1; c: running < -, 0"
+    );
+}
+
+#[test]
+fn while_a_pod_goes_only_readiness_is_asked_for() {
+    let mut probes = liveness(probing(1_000, 1));
+    probes.readiness = Some(probing(1_000, 1));
+    let mut node = Node::with(&with(probes));
+    node.work();
+    assert_eq!(node.probe(&ProbeOutcome::Success).len(), 2);
+    node.tell(Event::DesiredChanged(desired(&[])));
+    node.work();
+    node.wait(1_000);
+    assert_eq!(node.probe(&failure()), [ProbeKind::Readiness]);
+    assert!(node.open.is_empty());
+    node.c_is("ready=false");
+}
+
+#[test]
+fn readiness_and_startup_survive_an_agent_restart_and_are_asked_for_anew_at_once() {
+    let mut probes = readiness(probing(60_000, 1));
+    probes.startup = Some(probing(60_000, 1));
+    let spec = with(probes);
+    let mut node = Node::with(&spec);
+    node.work();
+    let mut new = reborn(&node, &[&spec], ready());
+    assert_eq!(new.line(), node.line());
+    assert_eq!(new.probe(&ProbeOutcome::Success), [ProbeKind::Startup]);
+    assert_eq!(new.probe(&ProbeOutcome::Success), [ProbeKind::Readiness]);
+    assert_eq!(new.line(), "Running; c: running < -, 0");
+    let mut node = reborn(&new, &[&spec], ready());
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+    assert_eq!(
+        node.probe(&failure()),
+        [ProbeKind::Readiness],
+        "a fresh one"
+    );
+    node.c_is("ready=false started=true");
+}
+
+#[test]
+fn outcomes_about_earlier_runs_and_outcomes_heard_twice_count_for_nothing() {
+    let mut node = Node::with(&with(liveness(probing(1_000, 2))));
+    node.work();
+    let order: ProbeOrder = node.due().orders.remove(0);
+    let told = |order: &ProbeOrder| Event::ProbeDone {
+        order: order.clone(),
+        outcome: failure(),
+    };
+    node.tell(told(&order));
+    node.tell(Event::ProbeStarted(order.clone()));
+    node.tell(told(&order));
+    node.tell(told(&order));
+    assert!(node.open.is_empty(), "one failure was asked for");
+    node.end("c", 1);
+    node.work();
+    for _ in 0..3 {
+        node.tell(Event::ProbeStarted(order.clone()));
+        node.tell(told(&order));
+    }
+    assert!(node.open.is_empty(), "{:?}", node.open);
+}

@@ -1,0 +1,225 @@
+//! Do sidecars come first, stay, and go last? Status lines from a recording of a real kubelet.
+
+use std::sync::Arc;
+
+use coracle::plan::event::RecoveredSandbox;
+use coracle::plan::{Action, Event};
+use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
+
+use crate::node::{Node, ready, reborn};
+use crate::pods::{desired, pod, with_inits};
+
+fn spec(policy: RestartPolicy, inits: &[&str]) -> Arc<PodSpec> {
+    Arc::new(with_inits(pod("u1", "p", policy, &["main"]), inits))
+}
+
+/// The signals sent since the last look, with those of containers that were told to end.
+fn signals(node: &mut Node) -> Vec<String> {
+    let mut sent = vec![];
+    while let Some(Action::Signal {
+        instance, signal, ..
+    }) = node.open.first().cloned()
+    {
+        let word = match signal {
+            StopSignal::Stop => "TERM",
+            StopSignal::Kill => "KILL",
+        };
+        sent.push(format!("{word} {}", instance.container));
+        node.answer_one();
+    }
+    sent
+}
+
+fn unready(names: &str) -> String {
+    let text = format!("False ContainersNotReady: containers with unready status: [{names}]");
+    format!("Ready={text}; ContainersReady={text}")
+}
+
+#[test]
+fn a_pod_with_a_sidecar_completes_like_the_kubelets() {
+    let mut node = Node::with(&spec(RestartPolicy::Never, &["side", "i2"]));
+    let waits = "PodInitializing < -, 0";
+    let initialized = |names: &str| {
+        format!(
+            "Initialized=False ContainersNotInitialized: containers with incomplete status: [{names}]"
+        )
+    };
+    assert_eq!(
+        node.line(),
+        format!(
+            "Pending; PodReadyToStartContainers=False ; {}; {}; side: {waits}; i2: {waits}; main: {waits}",
+            initialized("side i2"),
+            unready("side main")
+        )
+    );
+    node.work();
+    assert_eq!(
+        node.line(),
+        format!(
+            "Pending; {}; {}; side: running < -, 0; i2: running < -, 0, ready=false started=true; main: {waits}",
+            initialized("i2"),
+            unready("main")
+        )
+    );
+    node.end("i2", 0);
+    node.work();
+    let done = "i2: Completed 0 < -, 0, ready=true started=false";
+    assert_eq!(
+        node.line(),
+        format!("Running; side: running < -, 0; {done}; main: running < -, 0")
+    );
+    node.end("main", 0);
+    assert_eq!(
+        node.line(),
+        format!(
+            "Running; {}; side: running < -, 0; {done}; main: Completed 0 < -, 0",
+            unready("main")
+        )
+    );
+    assert_eq!(signals(&mut node), ["TERM side"]);
+    node.end("side", 0);
+    node.work();
+    assert_eq!(
+        node.line(),
+        format!(
+            "Succeeded; PodReadyToStartContainers=False ; Initialized=True PodCompleted; Ready=False PodCompleted; \
+             ContainersReady=False PodCompleted; side: Completed 0 < -, 0; {done}; main: Completed 0 < -, 0"
+        )
+    );
+    let new = reborn(
+        &node,
+        &[&spec(RestartPolicy::Never, &["side", "i2"])],
+        RecoveredSandbox::Removed,
+    );
+    assert_eq!((new.open.len(), new.line()), (0, node.line()));
+}
+
+#[test]
+fn a_sidecar_is_restarted_whatever_the_policy_and_exit_code() {
+    for (policy, code) in [
+        (RestartPolicy::Never, 0),
+        (RestartPolicy::OnFailure, 0),
+        (RestartPolicy::Never, 1),
+    ] {
+        let mut node = Node::with(&spec(policy, &["s1"]));
+        node.work();
+        node.end("s1", code);
+        node.work();
+        let sidecar = node
+            .state
+            .pods
+            .values()
+            .next()
+            .unwrap()
+            .container("s1")
+            .unwrap();
+        assert_eq!(
+            (sidecar.run.is_running(), sidecar.run.attempt()),
+            (true, Some(1))
+        );
+        node.end("s1", code);
+        assert_eq!(
+            node.wake_at(),
+            Some(node.now + 10_000),
+            "the same back-off as anybody's"
+        );
+    }
+}
+
+#[test]
+fn a_sidecar_that_ends_while_a_later_init_container_runs_is_restarted_beside_it() {
+    let mut node = Node::with(&spec(RestartPolicy::Always, &["s1", "i2"]));
+    node.work();
+    node.end("s1", 1);
+    node.work();
+    let text = node.line();
+    assert!(
+        text.contains("s1: running < Error 1, 1; i2: running < -, 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sidecars_stop_last_and_in_reverse_order() {
+    let mut node = Node::with(&spec(RestartPolicy::Always, &["s1", "s2"]));
+    node.work();
+    let start = node.now;
+    node.tell(Event::DesiredChanged(desired(&[])));
+    assert_eq!(signals(&mut node), ["TERM main"]);
+    node.wait(10_000);
+    assert!(node.open.is_empty());
+    node.now = start + 25_000;
+    node.end("main", 0);
+    assert_eq!(signals(&mut node), ["TERM s2"], "the last sidecar first");
+    assert_eq!(
+        node.wake_at(),
+        Some(start + 30_000),
+        "with what is left of the grace period"
+    );
+    node.wait(1_000);
+    node.end("s2", 0);
+    assert_eq!(signals(&mut node), ["TERM s1"]);
+    node.now = start + 30_000;
+    node.decide();
+    assert_eq!(signals(&mut node), ["KILL s1"]);
+    node.end("s1", 137);
+    assert!(matches!(node.open[..], [Action::RemoveSandbox { .. }]));
+}
+
+#[test]
+fn at_the_end_of_the_grace_period_all_go_together() {
+    let mut node = Node::with(&spec(RestartPolicy::Always, &["s1", "s2"]));
+    node.work();
+    node.tell(Event::DesiredChanged(desired(&[])));
+    assert_eq!(signals(&mut node), ["TERM main"]);
+    node.wait(30_000);
+    let mut sent = signals(&mut node);
+    sent.sort();
+    assert_eq!(sent, ["KILL main", "TERM s1", "TERM s2"]);
+    node.wait(2_000);
+    let mut sent = signals(&mut node);
+    sent.sort();
+    assert_eq!(sent, ["KILL s1", "KILL s2"], "2 s, like the kubelet's");
+}
+
+#[test]
+fn without_grace_sidecars_are_killed_with_the_others() {
+    let spec = spec(RestartPolicy::Always, &["s1"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.tell(Event::DeleteRequested {
+        pod: spec.uid.clone(),
+        grace_ms: Some(0),
+    });
+    let mut sent = signals(&mut node);
+    sent.sort();
+    assert_eq!(sent, ["KILL main", "KILL s1"]);
+}
+
+#[test]
+fn a_new_agent_goes_on_with_stopping_sidecars() {
+    let spec = spec(RestartPolicy::Never, &["s1", "s2"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("main", 0);
+    assert_eq!(signals(&mut node), ["TERM s2"]);
+    let deadline = node.wake_at();
+    node.wait(5_000);
+    let mut new = reborn(&node, &[&spec], ready());
+    assert_eq!((new.open.len(), new.wake_at()), (0, deadline));
+    new.end("s2", 0);
+    assert_eq!(signals(&mut new), ["TERM s1"]);
+    new.end("s1", 0);
+    new.work();
+    assert!(new.line().starts_with("Succeeded"), "{}", new.line());
+}
+
+#[test]
+fn sidecars_of_a_pod_whose_init_container_failed_are_stopped() {
+    let mut node = Node::with(&spec(RestartPolicy::Never, &["s1", "i2"]));
+    node.work();
+    node.end("i2", 1);
+    assert_eq!(signals(&mut node), ["TERM s1"]);
+    node.end("s1", 0);
+    assert!(node.line().starts_with("Failed"), "{}", node.line());
+}
