@@ -17,6 +17,12 @@ use coracle::plan::{Action, Event, NodeState, PodState, Settings, Stamp, Time, p
 use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal};
 use pods::at;
 
+const POLICIES: [RestartPolicy; 3] = [
+    RestartPolicy::Always,
+    RestartPolicy::OnFailure,
+    RestartPolicy::Never,
+];
+
 /// One story so far.
 #[derive(Clone)]
 struct Story {
@@ -437,33 +443,21 @@ fn search_pod(spec: PodSpec, depth: u32) -> usize {
 
 #[test]
 fn no_short_story_of_one_container_breaks_an_invariant() {
-    for policy in [
-        RestartPolicy::Always,
-        RestartPolicy::OnFailure,
-        RestartPolicy::Never,
-    ] {
+    for policy in POLICIES {
         assert!(search(policy, &["x"], 9) > 50_000);
     }
 }
 
 #[test]
 fn no_short_story_of_two_containers_breaks_an_invariant() {
-    for policy in [
-        RestartPolicy::Always,
-        RestartPolicy::OnFailure,
-        RestartPolicy::Never,
-    ] {
+    for policy in POLICIES {
         assert!(search(policy, &["x", "y"], 8) > 50_000);
     }
 }
 
 #[test]
 fn no_short_story_of_init_containers_and_sidecars_breaks_an_invariant() {
-    for policy in [
-        RestartPolicy::Always,
-        RestartPolicy::OnFailure,
-        RestartPolicy::Never,
-    ] {
+    for policy in POLICIES {
         for inits in [&["i1"][..], &["s1"], &["i1", "s2"], &["s1", "i2"]] {
             let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
             assert!(search_pod(spec, 7) > 5_000);

@@ -68,23 +68,21 @@ pub(super) fn container(
                 .and_then(|m| m.resources.clone())
                 .unwrap_or_default()
         }),
-        volume_mounts: manifest
-            .and_then(|m| m.volume_mounts.as_ref())
-            .map(|mounts| {
-                mounts
-                    .iter()
-                    .map(|mount| core::VolumeMountStatus {
-                        name: mount.name.clone(),
-                        mount_path: mount.mount_path.clone(),
-                        read_only: mount.read_only,
-                        recursive_read_only: (mount.read_only == Some(true))
-                            .then(|| "Disabled".to_owned()),
-                        ..core::VolumeMountStatus::default()
-                    })
-                    .collect()
-            }),
+        volume_mounts: manifest.and_then(volume_mounts),
         ..core::ContainerStatus::default()
     }
+}
+
+fn volume_mounts(manifest: &core::Container) -> Option<Vec<core::VolumeMountStatus>> {
+    let show = |mount: &core::VolumeMount| core::VolumeMountStatus {
+        name: mount.name.clone(),
+        mount_path: mount.mount_path.clone(),
+        read_only: mount.read_only,
+        recursive_read_only: (mount.read_only == Some(true)).then(|| "Disabled".to_owned()),
+        ..core::VolumeMountStatus::default()
+    };
+    let mounts = manifest.volume_mounts.as_ref()?;
+    Some(mounts.iter().map(show).collect())
 }
 
 const IN_PLACE: &str = "The container is removed because RestartAllContainers in place";

@@ -1,0 +1,276 @@
+//! Is what the planner wants right? The invariants of `tests/README.md`, checked against the world.
+
+use std::collections::BTreeSet;
+
+use coracle::plan::action::Keep;
+use coracle::plan::event::ProbeOrder;
+use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
+use coracle::plan::{Action, PodState, Time, status};
+use coracle::spec::{PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
+
+use super::{Going, Sim};
+use crate::world::Disk;
+
+impl Sim {
+    /// Only what runs is probed, liveness and readiness only once it has come up.
+    pub(super) fn check_probe(&self, order: &ProbeOrder) {
+        let pod = &self.state.pods[&order.instance.pod];
+        let container = pod.container(&order.instance.container).unwrap();
+        assert!(container.run.is_running(), "{order:?}");
+        assert_eq!(container.run.attempt(), Some(order.instance.attempt));
+        let startup = order.probe == ProbeKind::Startup;
+        assert_eq!(startup, !container.started(), "{order:?}");
+        let stays = pod.stopping.is_none() || order.probe == ProbeKind::Readiness;
+        assert!(stays, "{order:?}");
+    }
+
+    pub(super) fn check_action(&mut self, action: &Action) {
+        let uid = action.pod().clone();
+        assert!(
+            self.in_flight.insert(uid.clone()),
+            "one action at a time: {action:?}"
+        );
+        let disk = self.world.disk.get(&uid);
+        match action {
+            Action::CreateSandbox { .. } => {
+                self.check_may_start(action);
+                assert!(
+                    disk.is_none_or(|d| !d.removed),
+                    "a finished pod does not run again: {action:?}"
+                );
+                let name = &self.state.pods[&uid].spec.key;
+                let held = |(other, d): (&PodUid, &Disk)| *other != uid && d.spec.key == *name;
+                assert!(
+                    !self.world.disk.iter().any(held),
+                    "names are unique: {action:?}"
+                );
+            }
+            Action::EnsureImage { .. } => self.check_may_start(action),
+            Action::StartContainer { instance, .. } => {
+                self.check_may_start(action);
+                check_order(&self.state.pods[&uid], &instance.container);
+                self.check_restart(&instance.container.clone(), &uid, instance.attempt);
+            }
+            Action::Signal {
+                instance, signal, ..
+            } => {
+                let pod = &self.state.pods[&uid];
+                let container = pod.container(&instance.container).unwrap();
+                let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
+                let finishes = pod.complete() && container.role == Role::Sidecar;
+                let going = match self.going.get(&uid).copied() {
+                    Some(going) => going,
+                    None if restarts => return,
+                    None if !pod.complete() => {
+                        let spec = pod.spec.container(&container.name).unwrap();
+                        let tracks = &container.tracks;
+                        let failed = tracks.liveness.result == Some(false)
+                            || tracks.startup.result == Some(false)
+                            || container.stop.sent.is_some();
+                        let probes = &spec.probes;
+                        assert!(probes.liveness.is_some() || probes.startup.is_some());
+                        assert!(failed, "only a failed probe kills: {action:?}");
+                        Going {
+                            since: self.world.now,
+                            grace_ms: pod.spec.grace_ms.max(2_000),
+                        }
+                    }
+                    None => {
+                        assert!(finishes, "only a pod that goes is signalled: {action:?}");
+                        Going {
+                            since: pod.finishing.unwrap().0,
+                            grace_ms: pod.spec.grace_ms.max(2_000),
+                        }
+                    }
+                };
+                let expired = self.world.now >= going.since + going.grace_ms;
+                let sidecar = container.role == Role::Sidecar;
+                let waits = sidecar
+                    && (finishes || pod.stopping.is_some())
+                    && container.stop.asked.is_none()
+                    && going.grace_ms > 0;
+                if waits && !expired {
+                    check_turn(pod, container);
+                }
+                let grace_ms = match sidecar && expired {
+                    true => going.grace_ms.min(2_000),
+                    false => going.grace_ms,
+                };
+                let going = Going { grace_ms, ..going };
+                let key = (uid.clone(), instance.container.clone(), instance.attempt);
+                let record = disk.and_then(|d| d.records.get(&instance.container));
+                let sent = record
+                    .and_then(|r| r.newest.as_ref())
+                    .filter(|n| n.attempt == instance.attempt)
+                    .and_then(|n| n.stop_sent)
+                    .map(|t| t.0);
+                let first = sent.or_else(|| self.first_stop.get(&key).copied());
+                match signal {
+                    StopSignal::Stop => {
+                        self.first_stop.entry(key).or_insert(self.world.now);
+                        assert!(going.grace_ms > 0, "no grace means SIGKILL at once");
+                    }
+                    StopSignal::Kill => assert!(
+                        going.grace_ms == 0
+                            || first.is_some_and(|f| self.world.now >= f + going.grace_ms),
+                        "SIGKILL only after the grace period: {action:?}, {first:?}, {going:?}"
+                    ),
+                }
+            }
+            Action::RemoveSandbox { keep, .. } => {
+                let going = self.going.contains_key(&uid);
+                assert_eq!(
+                    *keep == Keep::Nothing,
+                    going,
+                    "what goes goes entirely: {action:?}"
+                );
+            }
+        }
+    }
+
+    fn check_may_start(&self, action: &Action) {
+        let uid = action.pod();
+        assert!(
+            !self.going.contains_key(uid),
+            "nothing is started in a pod that goes: {action:?}"
+        );
+        assert!(
+            self.wanted.contains_key(uid),
+            "only wanted pods are started: {action:?}"
+        );
+    }
+
+    /// Policy and crash back-off, computed a second time.
+    fn check_restart(&mut self, name: &str, uid: &PodUid, attempt: u32) {
+        let pod = &self.state.pods[uid];
+        let container = pod.container(name).unwrap();
+        let Some(ended) = container.run.ended() else {
+            return;
+        };
+        let own = pod.spec.container(name).unwrap().restart_policy;
+        let key = (uid.clone(), name.to_owned());
+        if container.removed_in_place() {
+            self.backoff.remove(&key);
+            return;
+        }
+        if container.stale() && container.role != Role::Main {
+            return;
+        }
+        match pod.spec.restart_policy {
+            _ if own.is_some() => {}
+            RestartPolicy::Always => {}
+            RestartPolicy::OnFailure => assert_ne!(ended.exit.code, 0, "{uid}/{name} ended well"),
+            RestartPolicy::Never => panic!("{uid}/{name} is never restarted"),
+        }
+        let finished = ended.exit.finished.time.0;
+        let next = match self.backoff.get(&key) {
+            // An agent that died may not know that a start it permitted came to nothing, and permits it again.
+            Some((_, _, permitted)) if *permitted >= attempt => return,
+            Some((delay, permitted, _)) if finished.saturating_sub(*permitted) <= 600_000 => {
+                assert!(
+                    self.world.now >= finished + delay,
+                    "{uid}/{name}: restarted {} ms after its end, back-off is {delay} ms",
+                    self.world.now - finished
+                );
+                (delay * 2).min(300_000)
+            }
+            Some(_) | None => 10_000,
+        };
+        self.backoff.insert(key, (next, self.world.now, attempt));
+    }
+
+    pub(super) fn check_status(&mut self) {
+        let node = status::NodeFacts::default();
+        for (uid, pod) in &self.state.pods {
+            let shown = status::pod(pod, &node, &self.state.settings);
+            let status = shown.status.unwrap();
+            let phase = status.phase.unwrap();
+            let finished = pod.finished();
+            if finished {
+                assert!(phase == "Succeeded" || phase == "Failed", "{uid}: {phase}");
+            }
+            let rules = pod.spec.all_containers().flat_map(|c| &c.restart_rules);
+            let mut actions = rules.map(|r| r.action);
+            let more = actions.any(|a| a == RestartAction::RestartAllContainers);
+            assert_eq!(status.conditions.unwrap().len(), 5 + usize::from(more));
+            let inits = status.init_container_statuses.into_iter().flatten();
+            for c in inits.chain(status.container_statuses.unwrap()) {
+                let s = c.state.unwrap();
+                let states = usize::from(s.running.is_some())
+                    + usize::from(s.waiting.is_some())
+                    + usize::from(s.terminated.is_some());
+                assert_eq!(states, 1, "{uid}/{}: one state", c.name);
+                let key = (uid.clone(), c.name);
+                let old = self.restarts.insert(key, c.restart_count).unwrap_or(0);
+                assert!(
+                    old <= c.restart_count,
+                    "{uid}: restartCount never decreases"
+                );
+            }
+        }
+    }
+
+    pub(super) fn converged(&self) {
+        let wanted: BTreeSet<PodUid> = self.wanted.keys().cloned().collect();
+        let known: BTreeSet<PodUid> = self.state.pods.keys().cloned().collect();
+        assert_eq!(known, wanted, "the wanted pods exist, and no others");
+        assert_eq!(self.world.uids(), wanted, "nothing unwanted is left");
+        for (uid, pod) in &self.state.pods {
+            assert!(pod.stopping.is_none(), "{uid} still goes");
+            if pod.finished() {
+                let idle = pod.in_flight.is_some() || pod.sandbox == Sandbox::Removed;
+                assert!(idle, "{uid} has finished: {pod:?}");
+                continue;
+            }
+            let some = match pod.is_initialized() {
+                true => pod.mains(),
+                false => pod.inits(),
+            };
+            let waits = |c: &&ContainerState| match c.run {
+                Run::None => pod.is_initialized(),
+                Run::Running { .. } | Run::Ended(_) => !c.stale(),
+            };
+            for c in some.iter().filter(waits) {
+                let busy = match &c.run {
+                    Run::None => false,
+                    Run::Running { .. } => true,
+                    Run::Ended(e) => {
+                        pod.in_flight.is_some()
+                            || !pod.wants_start(c)
+                            || e.exit.finished.time.plus(345_000) > Time(self.world.now)
+                    }
+                };
+                assert!(busy, "{uid}/{} neither runs nor waits: {pod:?}", c.name);
+            }
+        }
+        let minutes = self.world.now / 60_000;
+        let limit = 200 + 30 * minutes + 60 * self.stimuli;
+        assert!(self.actions < limit, "busy loop: {} actions", self.actions);
+    }
+}
+
+/// Nobody starts before the init containers before him are through, in this round.
+fn check_order(pod: &PodState, name: &str) {
+    let at = pod.containers.iter().position(|c| c.name == name).unwrap();
+    let ran = pod.mains().iter().any(|c| c.current().is_some());
+    for earlier in pod.inits().iter().take(at) {
+        let ended = earlier.current().and_then(Run::ended);
+        let through = match earlier.role {
+            Role::Init => ended.is_some_and(|e| e.exit.code == 0),
+            Role::Sidecar | Role::Main => earlier.current().is_some() || ran,
+        };
+        let c = &pod.containers[at];
+        let beside = c.role == Role::Sidecar && c.current().is_some();
+        assert!(through || beside, "{name} before {}", earlier.name);
+    }
+}
+
+/// A sidecar is told to stop when those it serves are gone.
+fn check_turn(pod: &PodState, sidecar: &ContainerState) {
+    let at = pod.containers.iter().position(|c| c.name == sidecar.name);
+    for (i, c) in pod.containers.iter().enumerate() {
+        let serves = c.role == Role::Main || c.role == Role::Sidecar && Some(i) > at;
+        let gone = !c.run.is_running();
+        assert!(!serves || gone, "{} stops before {}", sidecar.name, c.name);
+    }
+}
