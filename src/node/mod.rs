@@ -81,6 +81,8 @@ struct Node {
     views: network::Views,
     /// What of `NodeState::network_changes` he was told.
     network_changes: u64,
+    /// Pods of which something was recorded since they were shown.
+    changed: BTreeSet<PodUid>,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -176,21 +178,41 @@ impl Node {
         touched.extend(event.pod().cloned());
         self.counters.count(event);
         let stamp = now();
+        let before = self.health(event);
         for notice in self.state.apply(event, stamp) {
             publish::notice(&self.store, &notice, stamp);
         }
         if anybody {
             touched.extend(self.state.pods.keys().cloned());
+            self.changed.extend(touched.iter().cloned());
+        } else if before.is_none() || before != self.health(event) {
+            self.changed.extend(event.pod().cloned());
         }
+    }
+
+    /// What a fact about a probe may change of what people see; `None` if the fact is another.
+    fn health(&self, event: &Event) -> Option<Vec<(bool, bool)>> {
+        let (Event::ProbeStarted(order) | Event::ProbeDone { order, .. }) = event else {
+            return None;
+        };
+        let pod = self.state.pods.get(&order.instance.pod)?;
+        Some(
+            pod.containers
+                .iter()
+                .map(|c| (c.started, c.ready))
+                .collect(),
+        )
     }
 
     /// Asks the planner about the touched pods, starts what it says and shows the result.
     fn decide(&mut self, touched: BTreeSet<PodUid>) {
-        let anything = !touched.is_empty();
+        let mut anything = false;
         for uid in touched {
             self.wakes.remove(&uid);
             let Some(pod) = self.state.pods.get(&uid) else {
+                self.changed.remove(&uid);
                 self.forget(&uid);
+                anything = true;
                 continue;
             };
             if self.state.desired.is_some() {
@@ -210,7 +232,11 @@ impl Node {
                 }
                 self.probe(&uid);
             }
-            self.publish(&uid);
+            // Most probes, and time alone, change nothing of what is shown.
+            if self.changed.remove(&uid) {
+                self.publish(&uid);
+                anything = true;
+            }
         }
         // Without the manifests nothing is known of services, which are served as a former agent left them.
         let known = self.state.desired.is_some();

@@ -187,6 +187,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             counters: Default::default(),
             probes: Probes::new(hands.clone()),
             shown: Default::default(),
+            changed: Default::default(),
             checkpoints: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
             services: Vec::new(),

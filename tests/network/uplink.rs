@@ -242,6 +242,11 @@ fn a_node_whose_pods_all_have_its_network_is_left_as_it_is() {
         "ipv4/conf/all/rp_filter",
         "ipv4/conf/all/route_localnet",
     ];
+    // A namespace begins with what the machine has, which may forward.
+    for switch in ["ip_forward=0", "conf.all.route_localnet=0"] {
+        let switch = format!("net.ipv4.{switch}");
+        world.node().ok("sysctl", &["-qw", &switch]);
+    }
     let read = || sysctls.map(|name| world.node().sysctl(name));
     let before = read();
     world.agent.write(
