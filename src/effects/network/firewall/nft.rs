@@ -23,7 +23,7 @@ const MAX_OUTPUT: usize = 16 << 10;
 /// Of that, for people.
 const MAX_MESSAGE: usize = 300;
 /// Runs whose messages may not have been read yet.
-const REMEMBERED: usize = 64;
+const REMEMBERED: usize = 512;
 
 /// Process ids of our own runs: the kernel's messages tell who made a change.
 #[derive(Debug, Clone, Default)]

@@ -53,8 +53,8 @@ impl Watch {
                 Err(_) => changed = true,
             }
         }
-        // Readable still: the rest comes next time.
-        true
+        // Readable still: the rest comes next time, and says for itself whether it is foreign.
+        changed
     }
 
     fn is_foreign(&self, message: &Message) -> bool {
