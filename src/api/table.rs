@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::object::Object;
@@ -63,7 +64,7 @@ pub(crate) fn of<'a>(
         .map(|object| {
             let whole: Value = serde_json::from_slice(&object.json).unwrap_or_default();
             json!({
-                "cells": cells(kind, object, now),
+                "cells": cells(kind, &whole, now),
                 "object": { "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                             "metadata": whole["metadata"] },
             })
@@ -76,10 +77,10 @@ pub(crate) fn of<'a>(
     .into_bytes()
 }
 
-fn cells(kind: Kind, object: &Object, now: Timestamp) -> Vec<String> {
+fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
     match kind {
         Kind::Pods => {
-            let pod: Pod = serde_json::from_slice(&object.json).unwrap_or_default();
+            let pod = Pod::deserialize(object).unwrap_or_default();
             let row = pod_columns::row(&pod, now);
             vec![
                 row.name,
@@ -92,12 +93,12 @@ fn cells(kind: Kind, object: &Object, now: Timestamp) -> Vec<String> {
             ]
         }
         Kind::Nodes => {
-            let node: Node = serde_json::from_slice(&object.json).unwrap_or_default();
+            let node = Node::deserialize(object).unwrap_or_default();
             let row = pod_columns::node_row(&node, now);
             vec![row.name, row.status, row.roles, row.age, row.version]
         }
         Kind::Events => {
-            let event: Event = serde_json::from_slice(&object.json).unwrap_or_default();
+            let event = Event::deserialize(object).unwrap_or_default();
             let about = &event.involved_object;
             let text = |t: &Option<String>| t.clone().unwrap_or_default();
             vec![
@@ -112,11 +113,11 @@ fn cells(kind: Kind, object: &Object, now: Timestamp) -> Vec<String> {
             ]
         }
         Kind::Services => {
-            let service: Service = serde_json::from_slice(&object.json).unwrap_or_default();
+            let service = Service::deserialize(object).unwrap_or_default();
             service_columns::service(&service, now).to_vec()
         }
         Kind::Endpoints => {
-            let endpoints: Endpoints = serde_json::from_slice(&object.json).unwrap_or_default();
+            let endpoints = Endpoints::deserialize(object).unwrap_or_default();
             service_columns::endpoints(&endpoints, now).to_vec()
         }
     }

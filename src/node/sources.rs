@@ -28,7 +28,7 @@ pub(super) fn inherited(
             from.pods.push(spec);
         }
     }
-    let services: BTreeMap<PathBuf, Vec<core::Service>> = read(&layout.services());
+    let services: BTreeMap<PathBuf, Vec<serde_json::Value>> = read(&layout.services());
     for (path, manifests) in services {
         let from = inherited.entry(path).or_default();
         for manifest in manifests {

@@ -13,6 +13,9 @@ use nix::fcntl::Flock;
 use smol::channel::{Sender, bounded};
 use smol::io::AsyncReadExt;
 use smol::{Async, LocalExecutor};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use super::execute::Hands;
 use super::facts::{self, Facts};
@@ -401,15 +404,28 @@ fn watch_signals(inputs: Sender<Input>) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Log lines go to standard error: the journal, or a person.
+/// Log lines go to standard error: the journal, or a person. `CORACLE_LOG` says which: `debug`, or a list like
+/// `warn,coracle::node=debug`.
 fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("CORACLE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let asked = std::env::var("CORACLE_LOG").unwrap_or_default();
+    let wanted = match asked.as_str() {
+        "" => Ok(Targets::new().with_default(LevelFilter::INFO)),
+        some => some.parse::<Targets>(),
+    };
+    let filter = match &wanted {
+        Ok(targets) => targets.clone(),
+        Err(_) => Targets::new().with_default(LevelFilter::INFO),
+    };
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
-        .with_target(false)
+        .with_target(false);
+    let _ = tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
         .try_init();
+    if let Err(error) = wanted {
+        tracing::warn!("CORACLE_LOG is `{asked}`, which is not a filter ({error}): using `info`");
+    }
 }
 
 fn access(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> StartError {
