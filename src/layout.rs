@@ -37,6 +37,11 @@ impl Layout {
         self.run_dir.join("services.json")
     }
 
+    /// The events that are shown: the next agent shows them, too.
+    pub fn events(&self) -> PathBuf {
+        self.run_dir.join("events.log")
+    }
+
     /// Where network namespaces of pods are pinned: `<run-dir>/netns/<uid>`.
     pub fn netns_dir(&self) -> PathBuf {
         self.run_dir.join("netns")

@@ -1,19 +1,32 @@
-//! What has been told to people? A bounded list of Kubernetes events; the same one again is counted, not repeated.
+//! What has been told to people? A bounded list of Kubernetes events; the same one again is counted, not repeated, and
+//! many alike become one (kubelet-behaviour §17), so that one noisy pod does not push out what others had to say.
+//!
+//! Each event is also a line of text: a new one, or an old one counted up, is one line, and the list is its newest lines.
+//! Whoever keeps the lines can bring the list back.
 
 use std::collections::VecDeque;
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::object::Key;
 use crate::spec::Stamp;
 
 /// The oldest event beyond this is forgotten.
 const MAX_EVENTS: usize = 1000;
+/// So are the oldest beyond so many bytes of lines.
+const MAX_BYTES: usize = 384 * 1024;
+/// Longest message in bytes (Kubernetes' limit of an event's `note`).
+const MAX_MESSAGE: usize = 1024;
+/// So many messages of one object, container, type and reason within [`SIMILAR_MS`]; those beyond are combined.
+const MAX_SIMILAR: usize = 10;
+/// Ten minutes (client-go's event aggregator).
+const SIMILAR_MS: u64 = 600_000;
 
 /// Something worth telling.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRecord {
     /// The pod's namespace; for the node `default`.
     pub namespace: String,
@@ -29,14 +42,14 @@ pub struct EventRecord {
     pub type_: EventType,
     /// One CamelCase word.
     pub reason: String,
-    /// The sentence.
+    /// The sentence; cut after 1024 bytes, as Kubernetes does.
     pub message: String,
     /// When.
     pub at: Stamp,
 }
 
 /// What an event is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ObjectKind {
     /// A pod.
     Pod,
@@ -45,7 +58,7 @@ pub enum ObjectKind {
 }
 
 /// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventType {
     /// As it should be.
     Normal,
@@ -65,62 +78,185 @@ impl EventType {
 
 #[derive(Debug, Default)]
 pub(crate) struct EventRing {
+    /// The node's name.
+    pub(crate) host: String,
+    /// In the order in which they were last told.
     seen: VecDeque<Seen>,
     serial: u64,
+    /// Of all lines.
+    bytes: usize,
 }
 
-#[derive(Debug)]
+/// One event, and one line.
+#[derive(Debug, Serialize, Deserialize)]
 struct Seen {
-    record: EventRecord,
+    serial: u64,
     first: Stamp,
     count: i32,
-    name: String,
+    /// It stands for many.
+    combined: bool,
+    record: EventRecord,
+    /// Length of its line.
+    #[serde(skip)]
+    bytes: usize,
+}
+
+/// What telling an event changes.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// To be shown.
+    pub(crate) event: Event,
+    /// To be shown no longer.
+    pub(crate) forgotten: Vec<Key>,
+    /// To be kept: the event as a line, its end included.
+    pub(crate) line: String,
 }
 
 impl EventRing {
-    /// The event to show, and the key of one that is to be shown no longer.
-    pub(crate) fn push(&mut self, record: &EventRecord) -> (Event, Option<Key>) {
+    /// Tells an event: a new one, or one told before that is the newest again.
+    pub(crate) fn push(&mut self, record: &EventRecord) -> Told {
+        let mut record = EventRecord {
+            message: shortened(&record.message),
+            ..record.clone()
+        };
         let same = |old: &Seen| {
-            EventRecord {
-                at: record.at,
-                ..old.record.clone()
-            } == *record
+            !old.combined && old.record.message == record.message && similar(&old.record, &record)
         };
-        if let Some(index) = self.seen.iter().rposition(same) {
-            // Counted up, it is the newest again.
-            if let Some(mut seen) = self.seen.remove(index) {
-                seen.count = seen.count.saturating_add(1);
-                seen.record.at = record.at;
-                let event = seen.event();
-                self.seen.push_back(seen);
-                return (event, None);
-            }
+        let mut known = self.seen.iter().rposition(same);
+        let mut combined = false;
+        if known.is_none() && self.similar_lately(&record) >= MAX_SIMILAR - 1 {
+            combined = true;
+            record.message = shortened(&format!(
+                "(combined from similar events): {}",
+                record.message
+            ));
+            let same = |old: &Seen| old.combined && similar(&old.record, &record);
+            known = self.seen.iter().rposition(same);
         }
-        self.serial += 1;
-        let seen = Seen {
-            record: record.clone(),
-            first: record.at,
-            count: 1,
-            name: format!("{}.{:x}.{:x}", record.name, record.at.wall.0, self.serial),
+        let seen = match known.and_then(|index| self.take(index)) {
+            Some(old) => Seen {
+                count: old.count.saturating_add(1),
+                record,
+                ..old
+            },
+            None => {
+                self.serial += 1;
+                Seen {
+                    serial: self.serial,
+                    first: record.at,
+                    count: 1,
+                    combined,
+                    record,
+                    bytes: 0,
+                }
+            }
         };
-        let event = seen.event();
-        self.seen.push_back(seen);
-        let forgotten = (self.seen.len() > MAX_EVENTS)
-            .then(|| self.seen.pop_front())
-            .flatten()
-            .map(|old| (old.record.namespace, old.name));
-        (event, forgotten)
+        let line = seen.line();
+        let event = seen.event(&self.host);
+        let forgotten = self.add(seen, line.len());
+        Told {
+            event,
+            forgotten,
+            line,
+        }
+    }
+
+    /// Reads lines, the oldest first. One that is torn or broken costs that event.
+    pub(crate) fn restore(&mut self, lines: &[u8]) {
+        for line in lines.split(|byte| *byte == b'\n') {
+            let Ok(seen) = serde_json::from_slice::<Seen>(line) else {
+                continue;
+            };
+            self.serial = self.serial.max(seen.serial);
+            let known = self.seen.iter().rposition(|s| s.serial == seen.serial);
+            known.and_then(|index| self.take(index));
+            self.add(seen, line.len() + 1);
+        }
+    }
+
+    /// All events, in order.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.seen.iter().map(|s| s.event(&self.host)).collect()
+    }
+
+    /// All lines, in order.
+    pub(crate) fn lines(&self) -> String {
+        self.seen.iter().map(Seen::line).collect()
+    }
+
+    fn similar_lately(&self, record: &EventRecord) -> usize {
+        let lately = |old: &&Seen| {
+            !old.combined
+                && similar(&old.record, record)
+                && record.at.time.since(old.record.at.time) <= SIMILAR_MS
+        };
+        self.seen.iter().filter(lately).count()
+    }
+
+    fn take(&mut self, index: usize) -> Option<Seen> {
+        let seen = self.seen.remove(index)?;
+        self.bytes -= seen.bytes;
+        Some(seen)
+    }
+
+    /// Puts it last, and forgets the oldest.
+    fn add(&mut self, seen: Seen, bytes: usize) -> Vec<Key> {
+        self.bytes += bytes;
+        self.seen.push_back(Seen { bytes, ..seen });
+        let mut forgotten = Vec::new();
+        while self.seen.len() > MAX_EVENTS || self.bytes > MAX_BYTES {
+            let Some(old) = self.take(0) else { break };
+            forgotten.push((old.record.namespace.clone(), old.name()));
+        }
+        forgotten
     }
 }
 
+/// Whether only message and time differ.
+fn similar(a: &EventRecord, b: &EventRecord) -> bool {
+    // What differs most often comes first.
+    a.uid == b.uid
+        && a.reason == b.reason
+        && a.field_path == b.field_path
+        && a.type_ == b.type_
+        && a.kind == b.kind
+        && a.name == b.name
+        && a.namespace == b.namespace
+}
+
+fn shortened(message: &str) -> String {
+    if message.len() <= MAX_MESSAGE {
+        return message.to_owned();
+    }
+    let end = (0..=MAX_MESSAGE - 3)
+        .rev()
+        .find(|at| message.is_char_boundary(*at));
+    format!("{}...", &message[..end.unwrap_or(0)])
+}
+
 impl Seen {
-    fn event(&self) -> Event {
+    fn name(&self) -> String {
+        format!(
+            "{}.{:x}.{:x}",
+            self.record.name, self.first.wall.0, self.serial
+        )
+    }
+
+    fn line(&self) -> String {
+        let mut line = serde_json::to_string(self).expect("plain data");
+        line.push('\n');
+        line
+    }
+
+    fn event(&self, host: &str) -> Event {
         let record = &self.record;
+        let name = self.name();
+        let component = "coracle".to_owned();
         Event {
             metadata: ObjectMeta {
-                name: Some(self.name.clone()),
+                name: Some(name.clone()),
                 namespace: Some(record.namespace.clone()),
-                uid: Some(self.name.clone()),
+                uid: Some(name),
                 creation_timestamp: time(self.first),
                 ..ObjectMeta::default()
             },
@@ -149,9 +285,11 @@ impl Seen {
             first_timestamp: time(self.first),
             last_timestamp: time(record.at),
             source: Some(EventSource {
-                component: Some("coracle".to_owned()),
-                host: None,
+                component: Some(component.clone()),
+                host: Some(host.to_owned()),
             }),
+            reporting_component: Some(component),
+            reporting_instance: Some(host.to_owned()),
             ..Event::default()
         }
     }
@@ -161,4 +299,112 @@ fn time(stamp: Stamp) -> Option<Time> {
     let at = Timestamp::from_microsecond(stamp.wall.0).ok()?;
     // Kubernetes' `Time` has whole seconds.
     Timestamp::from_second(at.as_second()).ok().map(Time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(ring: &mut EventRing, message: &str, second: u32) -> Told {
+        let stamp = Stamp {
+            time: crate::spec::Time(u64::from(second) * 1000),
+            wall: crate::spec::Wall(i64::from(second) * 1_000_000),
+        };
+        ring.push(&EventRecord {
+            namespace: "default".into(),
+            name: "web".into(),
+            uid: "u".into(),
+            kind: ObjectKind::Pod,
+            field_path: "spec.containers{c}".into(),
+            type_: EventType::Warning,
+            reason: "Unhealthy".into(),
+            message: message.into(),
+            at: stamp,
+        })
+    }
+
+    fn shown(ring: &EventRing) -> Vec<(String, i32)> {
+        let row = |e: Event| (e.message.unwrap(), e.count.unwrap());
+        ring.events().into_iter().map(row).collect()
+    }
+
+    #[test]
+    fn the_same_again_is_counted_and_the_newest_again() {
+        let mut ring = EventRing::default();
+        told(&mut ring, "a", 1);
+        told(&mut ring, "b", 2);
+        let event = told(&mut ring, "a", 7).event;
+        let second = |t: Option<Time>| t.unwrap().0.as_second();
+        assert_eq!(
+            (second(event.first_timestamp), second(event.last_timestamp)),
+            (1, 7)
+        );
+        assert_eq!(shown(&ring), [("b".to_owned(), 1), ("a".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn many_alike_become_one_that_says_the_newest() {
+        let mut ring = EventRing::default();
+        for n in 0..50 {
+            told(&mut ring, &n.to_string(), n);
+        }
+        let all = shown(&ring);
+        assert_eq!(all.len(), MAX_SIMILAR);
+        let last = "(combined from similar events): 49".to_owned();
+        assert_eq!(all.last(), Some(&(last, 41)));
+        told(&mut ring, "3", 50);
+        assert_eq!(shown(&ring).last(), Some(&("3".to_owned(), 2)));
+        told(&mut ring, "later", 1000);
+        assert_eq!(shown(&ring).last(), Some(&("later".to_owned(), 1)));
+    }
+
+    #[test]
+    fn the_list_comes_back_from_its_lines_though_the_last_is_torn() {
+        let mut ring = EventRing::default();
+        let mut lines = String::new();
+        for (at, message) in ["a", "b", "a", "c"].into_iter().enumerate() {
+            lines += &told(&mut ring, message, u32::try_from(at).unwrap()).line;
+        }
+        for cut in 0..lines.len() {
+            let whole =
+                lines[..cut].matches('\n').count() + usize::from(lines.as_bytes()[cut] == b'\n');
+            let mut again = EventRing::default();
+            again.restore(&lines.as_bytes()[..cut]);
+            let expected: &[(&str, i32)] = match whole {
+                0 => &[],
+                1 => &[("a", 1)],
+                2 => &[("a", 1), ("b", 1)],
+                3 => &[("b", 1), ("a", 2)],
+                _ => &[("b", 1), ("a", 2), ("c", 1)],
+            };
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|(m, n)| ((*m).to_owned(), *n))
+                .collect();
+            assert_eq!(shown(&again), expected, "cut at {cut}");
+            let name = told(&mut again, "new", 9).event.metadata.name.unwrap();
+            assert!(!lines.contains(&name), "a name is given once");
+        }
+        let mut again = EventRing::default();
+        again.restore(lines.as_bytes());
+        assert_eq!(again.lines(), ring.lines());
+    }
+
+    #[test]
+    fn neither_number_nor_size_grows_without_bound() {
+        let mut ring = EventRing::default();
+        let mut forgotten = 0;
+        for n in 0..3000u32 {
+            // Far enough apart not to be alike.
+            forgotten += told(&mut ring, &n.to_string(), n * 1000).forgotten.len();
+        }
+        assert_eq!((ring.seen.len(), forgotten), (MAX_EVENTS, 2000));
+        for n in 3000..4000u32 {
+            told(&mut ring, &format!("{n}{}", "ä".repeat(5000)), n * 1000);
+        }
+        assert!(ring.lines().len() <= MAX_BYTES);
+        assert_eq!(ring.lines().len(), ring.bytes);
+        let longest = shown(&ring).iter().map(|(m, _)| m.len()).max();
+        assert!(longest.is_some_and(|l| l <= MAX_MESSAGE && l > MAX_MESSAGE - 5));
+    }
 }

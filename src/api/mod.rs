@@ -6,6 +6,7 @@
 
 mod command;
 mod error;
+pub mod event_columns;
 mod events;
 mod exec;
 pub mod exec_frame;

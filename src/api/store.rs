@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
 use k8s_openapi::Metadata;
-use k8s_openapi::api::core::v1::{Endpoints, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
@@ -111,6 +111,7 @@ impl Store {
     /// Shows the node.
     pub fn set_node(&self, node: Node) {
         let object = Object::new(&node.metadata, Vec::new());
+        self.lock().ring.host.clone_from(&object.key.1);
         self.upsert(Kind::Nodes, object, |version| {
             let mut node = node.clone();
             node.metadata.resource_version = Some(version.to_string());
@@ -118,9 +119,40 @@ impl Store {
         });
     }
 
-    /// Adds an event, or counts it up if it is the same as one before. The oldest of 1000 is forgotten.
-    pub fn push_event(&self, record: &EventRecord) {
-        let (event, forgotten) = self.lock().ring.push(record);
+    /// Adds an event, or counts it up if it is the same as one before; of many the oldest are forgotten. Returns the line
+    /// that [`Store::restore_events`] understands.
+    pub fn push_event(&self, record: &EventRecord) -> String {
+        let told = self.lock().ring.push(record);
+        self.show_event(&told.event);
+        for key in told.forgotten {
+            let mut inner = self.lock();
+            let version = inner.version + 1;
+            if inner.events.remove(&key, None, version) {
+                inner.changed(version);
+            }
+        }
+        told.line
+    }
+
+    /// Shows the events of a former agent, of all the lines it was given or of [`Store::event_lines`] and those since. The
+    /// node is to be known before.
+    pub fn restore_events(&self, lines: &[u8]) {
+        let events = {
+            let mut inner = self.lock();
+            inner.ring.restore(lines);
+            inner.ring.events()
+        };
+        for event in events {
+            self.show_event(&event);
+        }
+    }
+
+    /// The lines of all events that are shown.
+    pub fn event_lines(&self) -> String {
+        self.lock().ring.lines()
+    }
+
+    fn show_event(&self, event: &Event) {
         let field = |t: &Option<String>| t.clone().unwrap_or_default();
         let about = &event.involved_object;
         let fields = vec![
@@ -128,7 +160,10 @@ impl Store {
             ("involvedObject.name", field(&about.name)),
             ("involvedObject.namespace", field(&about.namespace)),
             ("involvedObject.uid", field(&about.uid)),
+            ("involvedObject.fieldPath", field(&about.field_path)),
             ("reason", field(&event.reason)),
+            ("reportingComponent", field(&event.reporting_component)),
+            ("source", field(&event.reporting_component)),
             ("type", field(&event.type_)),
         ];
         let object = Object::new(&event.metadata, fields);
@@ -137,13 +172,6 @@ impl Store {
             event.metadata.resource_version = Some(version.to_string());
             to_json(&event)
         });
-        if let Some(key) = forgotten {
-            let mut inner = self.lock();
-            let version = inner.version + 1;
-            if inner.events.remove(&key, None, version) {
-                inner.changed(version);
-            }
-        }
     }
 
     /// Shows these services and no others.
@@ -199,10 +227,13 @@ impl Store {
         self.lock().collection(kind).get(key)
     }
 
-    /// All objects of a kind, and the version they are of.
+    /// All objects of a kind, and the version they are of: by name, events as they were last told.
     pub(crate) fn list(&self, kind: Kind) -> (u64, Vec<Arc<Object>>) {
         let mut inner = self.lock();
-        let objects = inner.collection(kind).all().cloned().collect();
+        let mut objects: Vec<_> = inner.collection(kind).all().cloned().collect();
+        if kind == Kind::Events {
+            objects.sort_by_key(|object| object.version);
+        }
         (inner.version, objects)
     }
 

@@ -6,9 +6,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::object::Object;
-use super::pod_columns::{self, human_age};
-use super::service_columns;
 use super::store::Kind;
+use super::{event_columns, pod_columns, service_columns};
 
 /// The objects as a `Table` in JSON.
 pub(crate) fn of<'a>(
@@ -39,7 +38,12 @@ pub(crate) fn of<'a>(
             ("Type", 0),
             ("Reason", 0),
             ("Object", 0),
+            ("Subobject", 1),
+            ("Source", 1),
             ("Message", 0),
+            ("First Seen", 1),
+            ("Count", 1),
+            ("Name", 1),
         ],
         Kind::Services => &[
             ("Name", 0),
@@ -99,18 +103,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
         }
         Kind::Events => {
             let event = Event::deserialize(object).unwrap_or_default();
-            let about = &event.involved_object;
-            let text = |t: &Option<String>| t.clone().unwrap_or_default();
-            vec![
-                event
-                    .last_timestamp
-                    .as_ref()
-                    .map_or_else(|| "<unknown>".to_owned(), |t| human_age(t.0, now)),
-                text(&event.type_),
-                text(&event.reason),
-                format!("{}/{}", text(&about.kind).to_lowercase(), text(&about.name)),
-                text(&event.message),
-            ]
+            event_columns::row(&event, now).to_vec()
         }
         Kind::Services => {
             let service = Service::deserialize(object).unwrap_or_default();

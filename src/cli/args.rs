@@ -37,6 +37,11 @@ pub enum Command {
         after_help = "Examples:\n  coracle get pods -A -o wide\n  coracle get pod web -o yaml\n  coracle get events -w"
     )]
     Get(GetArgs),
+    /// Show what has happened, the newest last
+    #[command(
+        after_help = "Examples:\n  coracle events --for pod/web\n  coracle events -A -w --types Warning"
+    )]
+    Events(EventsArgs),
     /// Show everything about a pod
     #[command(after_help = "Examples:\n  coracle describe pod web")]
     Describe(DescribeArgs),
@@ -170,6 +175,35 @@ pub struct GetArgs {
     /// Only what has these fields, e.g. status.phase=Running
     #[arg(long)]
     pub field_selector: Option<String>,
+    /// Events are shown with how often, as `coracle events` does.
+    #[arg(skip)]
+    pub interval: bool,
+}
+
+/// `coracle events`.
+#[derive(Debug, Clone, Args)]
+pub struct EventsArgs {
+    /// Only about this, e.g. pod/web or node/box
+    #[arg(long = "for", value_name = "KIND/NAME")]
+    pub about: Option<String>,
+    /// Only of these types: Normal, Warning
+    #[arg(long, value_name = "TYPE", value_delimiter = ',')]
+    pub types: Vec<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// wide, json, yaml, name, or jsonpath=TEMPLATE
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<String>,
+    /// Go on and print what happens
+    #[arg(short, long)]
+    pub watch: bool,
+    /// Leave out the first line
+    #[arg(long)]
+    pub no_headers: bool,
 }
 
 /// What `get` can show.

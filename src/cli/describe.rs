@@ -4,18 +4,18 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerState, ContainerStatus, Pod, Volume,
+    Container, ContainerPort, ContainerState, ContainerStatus, Event, Pod, Volume,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::args::{DescribeArgs, DescribeResource, Resource};
+use super::args::{DescribeArgs, DescribeResource};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::table::{Table, one_line};
 use super::{pod_path, put};
-use crate::api::{FileStatus, encode};
+use crate::api::{FileStatus, encode, event_columns};
 
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
     if args.resource == DescribeResource::Service {
@@ -388,29 +388,14 @@ fn event_table(page: &mut Page, events: &[Value]) {
         return;
     }
     let now = Timestamp::now();
-    let (_, rows) = super::get::table(Resource::Events, events, true, false);
-    let rows: Vec<Vec<String>> = rows
-        .into_iter()
-        .zip(events)
-        .map(|(mut row, event)| {
-            let count = event["count"].as_i64().unwrap_or(1);
-            let first = event["firstTimestamp"]
-                .as_str()
-                .and_then(|t| t.parse().ok());
-            let first = crate::api::pod_columns::age_of(first, now);
-            let age = match count {
-                1 => row[0].clone(),
-                n => format!("{} (x{n} over {first})", row[0]),
-            };
-            let from = event["source"]["component"].as_str().unwrap_or_default();
-            let (kind, reason) = (std::mem::take(&mut row[1]), std::mem::take(&mut row[2]));
-            vec![
-                format!("  {kind}"),
-                reason,
-                age,
-                from.to_owned(),
-                std::mem::take(&mut row[4]),
-            ]
+    let rows: Vec<Vec<String>> = events
+        .iter()
+        .map(|event| {
+            let event = Event::deserialize(event).unwrap_or_default();
+            let age = event_columns::interval(&event, now);
+            let [_, kind, reason, .., message, _, _, _] = event_columns::row(&event, now);
+            let from = event.source.and_then(|s| s.component).unwrap_or_default();
+            vec![format!("  {kind}"), reason, age, from, message]
         })
         .collect();
     page.0.push_str("Events:\n");

@@ -11,9 +11,9 @@ use super::client::Client;
 use super::error::{CliError, Result};
 use super::table::{Table, size};
 use super::{jsonpath, put};
-use crate::api::pod_columns::{self, age_of, human_age};
-use crate::api::service_columns;
+use crate::api::pod_columns::{self, human_age};
 use crate::api::{FileStatus, ImageRow, encode};
+use crate::api::{event_columns, service_columns};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     let mut printer = Printer::new(args)?;
@@ -250,7 +250,15 @@ impl<'a> Printer<'a> {
 
     fn rows(&mut self, items: &[Value]) -> String {
         let wide = self.format == Format::Wide;
-        let (mut header, rows) = table(self.args.resource, items, wide, self.args.all_namespaces);
+        let (mut header, mut rows) =
+            table(self.args.resource, items, wide, self.args.all_namespaces);
+        if self.args.interval {
+            let now = Timestamp::now();
+            let at = usize::from(self.args.all_namespaces);
+            for (row, item) in rows.iter_mut().zip(items) {
+                row[at] = event_columns::interval(&typed(item).unwrap_or_default(), now);
+            }
+        }
         if std::mem::replace(&mut self.header_done, true) {
             header.clear();
         }
@@ -298,9 +306,12 @@ pub(super) fn table(
             ],
             node,
         ),
+        Resource::Events if wide => (event_columns::TITLES.to_vec(), &[], event),
         Resource::Events => (
-            vec!["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"],
-            &["FIRST SEEN", "COUNT"],
+            event_columns::NARROW
+                .map(|at| event_columns::TITLES[at])
+                .to_vec(),
+            &[],
             event,
         ),
         Resource::Images => (
@@ -382,20 +393,11 @@ fn node(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
 
 fn event(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
     let event = typed::<Event>(item).unwrap_or_default();
-    let about = &event.involved_object;
-    let text = |t: &Option<String>| t.clone().unwrap_or_default();
-    let mut cells = vec![
-        age_of(event.last_timestamp.as_ref().map(|t| t.0), now),
-        text(&event.type_),
-        text(&event.reason),
-        format!("{}/{}", text(&about.kind).to_lowercase(), text(&about.name)),
-        text(&event.message).trim().to_owned(),
-    ];
-    if wide {
-        cells.push(age_of(event.first_timestamp.as_ref().map(|t| t.0), now));
-        cells.push(event.count.unwrap_or(1).to_string());
+    let row = event_columns::row(&event, now);
+    match wide {
+        true => row.to_vec(),
+        false => event_columns::NARROW.map(|at| row[at].clone()).to_vec(),
     }
-    cells
 }
 
 fn yes(flag: bool) -> String {

@@ -10,6 +10,7 @@ mod describe_probe;
 mod describe_service;
 mod doctor;
 pub mod error;
+mod events;
 mod exec;
 mod get;
 mod image;
@@ -67,6 +68,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Run(args) => node_run::run(args),
         Command::Get(args) => get::run(&client, &args),
+        Command::Events(args) => events::run(&client, args),
         Command::Describe(args) => describe::run(&client, &args),
         Command::Logs(args) => logs::run(&client, &args),
         Command::Exec(args) => exec::run(&client, &args),

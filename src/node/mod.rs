@@ -6,6 +6,7 @@ mod commands;
 mod conflicts;
 mod execute;
 mod facts;
+mod journal;
 mod manifests;
 mod metrics;
 mod network;
@@ -67,6 +68,7 @@ struct Node {
     state: NodeState,
     hands: execute::Hands,
     store: Arc<crate::api::Store>,
+    journal: journal::Journal,
     /// When each pod wants to be looked at again.
     wakes: HashMap<PodUid, Time>,
     counters: metrics::Counters,
@@ -180,7 +182,7 @@ impl Node {
         let stamp = now();
         let before = self.health(event);
         for notice in self.state.apply(event, stamp) {
-            publish::notice(&self.store, &notice, stamp);
+            publish::notice(&mut self.journal, &notice, stamp);
         }
         if anybody {
             touched.extend(self.state.pods.keys().cloned());

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Service;
 
 use super::checkpoint::Checkpoint;
+use super::journal::Journal;
 use crate::api::{EventRecord, EventType, ObjectKind, Store};
 use crate::effects::sandbox::NodeFacts;
 use crate::plan::event::Round;
@@ -67,8 +68,8 @@ pub(super) fn services(
 }
 
 /// Shows that this agent has come up.
-pub(super) fn node_started(store: &Store, node: &str) {
-    store.push_event(&EventRecord {
+pub(super) fn node_started(journal: &mut Journal, node: &str) {
+    journal.push(&EventRecord {
         namespace: "default".to_owned(),
         name: node.to_owned(),
         uid: node.to_owned(),
@@ -82,7 +83,7 @@ pub(super) fn node_started(store: &Store, node: &str) {
 }
 
 /// Shows an event, and logs what went wrong.
-pub(super) fn notice(store: &Store, notice: &Notice, at: Stamp) {
+pub(super) fn notice(journal: &mut Journal, notice: &Notice, at: Stamp) {
     let type_ = match notice.kind {
         Kind::Normal => EventType::Normal,
         Kind::Warning => EventType::Warning,
@@ -96,7 +97,7 @@ pub(super) fn notice(store: &Store, notice: &Notice, at: Stamp) {
             tracing::warn!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
         }
     }
-    store.push_event(&EventRecord {
+    journal.push(&EventRecord {
         namespace: notice.pod.namespace.clone(),
         name: notice.pod.name.clone(),
         uid: notice.uid.to_string(),

@@ -19,6 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use super::execute::Hands;
 use super::facts::{self, Facts};
+use super::journal::Journal;
 use super::manifests::Manifests;
 use super::network::{self, NameServer, Views};
 use super::pods::Links;
@@ -177,7 +178,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let store = Arc::new(api::Store::new());
         let facts = hands.facts.now();
         store.set_node(facts::node_object(&facts));
-        publish::node_started(&store, &facts.name);
+        let mut journal = Journal::open(config.layout.events(), store.clone());
+        publish::node_started(&mut journal, &facts.name);
         let settings = Settings {
             max_restart_period_ms: config.max_container_restart_period_ms,
         };
@@ -185,6 +187,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             state: NodeState::new(settings),
             hands: hands.clone(),
             store: store.clone(),
+            journal,
             views: Views::new(&hands, store.clone()),
             wakes: Default::default(),
             counters: Default::default(),

@@ -1,0 +1,60 @@
+//! How is an event shown in one line? kubectl's columns.
+
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::jiff::Timestamp;
+
+use super::pod_columns::age_of;
+
+/// Titles of all columns.
+pub const TITLES: [&str; 10] = [
+    "LAST SEEN",
+    "TYPE",
+    "REASON",
+    "OBJECT",
+    "SUBOBJECT",
+    "SOURCE",
+    "MESSAGE",
+    "FIRST SEEN",
+    "COUNT",
+    "NAME",
+];
+
+/// Which of them are shown if the output is not wide.
+pub const NARROW: [usize; 5] = [0, 1, 2, 3, 6];
+
+/// The cells of all columns.
+pub fn row(event: &Event, now: Timestamp) -> [String; 10] {
+    let about = &event.involved_object;
+    let text = |t: &Option<String>| t.clone().unwrap_or_default();
+    let source = event.source.clone().unwrap_or_default();
+    let mut from = text(&source.component);
+    if let Some(host) = source.host.filter(|host| !host.is_empty()) {
+        from = format!("{from}, {host}");
+    }
+    [
+        age_of(event.last_timestamp.as_ref().map(|t| t.0), now),
+        text(&event.type_),
+        text(&event.reason),
+        format!("{}/{}", text(&about.kind).to_lowercase(), text(&about.name)),
+        text(&about.field_path),
+        from,
+        text(&event.message).trim().to_owned(),
+        age_of(event.first_timestamp.as_ref().map(|t| t.0), now),
+        event.count.unwrap_or(1).to_string(),
+        text(&event.metadata.name),
+    ]
+}
+
+/// When it was seen: `3m`, or `3m (x5 over 10m)` if more than once.
+pub fn interval(event: &Event, now: Timestamp) -> String {
+    let age = |t: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
+        age_of(t.as_ref().map(|t| t.0), now)
+    };
+    let last = age(&event.last_timestamp);
+    match event.count.unwrap_or(1) {
+        count if count > 1 => {
+            format!("{last} (x{count} over {})", age(&event.first_timestamp))
+        }
+        _ => last,
+    }
+}

@@ -1,0 +1,56 @@
+//! What has happened? `coracle events`, kubectl's other way to ask for events: of one object, and with how often.
+
+use std::process::ExitCode;
+
+use super::args::{EventsArgs, GetArgs, Resource};
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::get;
+
+pub(super) fn run(client: &Client, args: EventsArgs) -> Result<ExitCode> {
+    let mut fields = Vec::new();
+    if let Some(about) = &args.about {
+        let kind_and_name = about.split_once('/');
+        let (kind, name) = match kind_and_name {
+            Some(("pod" | "pods" | "po", name)) => ("Pod", name),
+            Some(("node" | "nodes" | "no", name)) => ("Node", name),
+            Some(_) | None => {
+                return Err(
+                    CliError::usage(format!("`{about}` names no object that has events"))
+                        .hint("--for pod/NAME or --for node/NAME"),
+                );
+            }
+        };
+        fields.push(format!(
+            "involvedObject.kind={kind},involvedObject.name={name}"
+        ));
+    }
+    let is = |wanted: &str| args.types.iter().any(|t| t.eq_ignore_ascii_case(wanted));
+    if let Some(other) = args.types.iter().find(|t| {
+        !["Normal", "Warning"]
+            .iter()
+            .any(|known| t.eq_ignore_ascii_case(known))
+    }) {
+        return Err(
+            CliError::usage(format!("there is no type `{other}`")).hint("Normal or Warning")
+        );
+    }
+    match (is("Normal"), is("Warning")) {
+        (true, false) => fields.push("type=Normal".to_owned()),
+        (false, true) => fields.push("type=Warning".to_owned()),
+        (true, true) | (false, false) => {}
+    }
+    let args = GetArgs {
+        resource: Resource::Events,
+        names: Vec::new(),
+        namespace: args.namespace,
+        all_namespaces: args.all_namespaces,
+        output: args.output,
+        watch: args.watch,
+        no_headers: args.no_headers,
+        selector: None,
+        field_selector: (!fields.is_empty()).then(|| fields.join(",")),
+        interval: true,
+    };
+    get::run(client, &args)
+}
