@@ -15,6 +15,7 @@ use crate::api::{FileState, FileStatus};
 use crate::plan::event::Desired;
 use crate::plan::status;
 use crate::spec::node_ports::{self, PortOf};
+use crate::spec::uid::KeptUids;
 use crate::spec::{PodKey, PodSpec, PodUid, ServiceDocument, Wall, convert};
 
 /// A file that changed without being closed is read when it has stayed the same for so long.
@@ -75,6 +76,8 @@ pub(super) struct Manifests {
     /// What was in force before this agent, by the file that asked for it: should that file be broken now, or out of
     /// reach, it stays as it is.
     inherited: BTreeMap<PathBuf, Inherited>,
+    /// What pods that run already are called, where this version would call them otherwise.
+    kept: KeptUids,
     /// The services of all versions in effect with the ports of the node they have, and their files.
     services: Vec<(PathBuf, ServiceDocument)>,
     /// The ports of the node that were chosen, to be chosen again.
@@ -111,10 +114,16 @@ impl Manifests {
             node_name,
             entries: BTreeMap::new(),
             inherited,
+            kept: KeptUids::new(),
             services: Vec::new(),
             node_ports,
             unreadable: None,
         }
+    }
+
+    /// Pods that run already keep the UIDs they have.
+    pub(super) fn keep(&mut self, uids: KeptUids) {
+        self.kept = uids;
     }
 
     /// Looks at every file. `closed` are those known to be complete (closed after writing, or renamed to their
@@ -161,7 +170,7 @@ impl Manifests {
             };
             let quiet = now_ms.saturating_sub(since);
             if all_closed || closed.contains(&path) || quiet >= SETTLE_MS {
-                entry.read_version(&path, fingerprint, &self.node_name);
+                entry.read_version(&path, fingerprint, (&self.node_name, &self.kept));
                 scan.changed = true;
             } else {
                 entry.unsettled = Some((fingerprint, since));
@@ -354,7 +363,12 @@ impl Loaded {
 }
 
 impl Entry {
-    fn read_version(&mut self, path: &Path, fingerprint: Fingerprint, node_name: &str) {
+    fn read_version(
+        &mut self,
+        path: &Path,
+        fingerprint: Fingerprint,
+        (node_name, kept): (&str, &KeptUids),
+    ) {
         self.read = Some(fingerprint);
         self.unsettled = None;
         self.conflicts.clear();
@@ -370,7 +384,8 @@ impl Entry {
                 return;
             }
         };
-        match convert::documents(&bytes, &name, &convert::ConvertContext { node_name }) {
+        let context = convert::ConvertContext { node_name };
+        match convert::documents_keeping(&bytes, &name, &context, kept) {
             Ok(found) => {
                 self.errors.clear();
                 let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);

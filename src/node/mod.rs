@@ -32,8 +32,8 @@ use smol::channel::Receiver;
 use crate::api::{Command, FileStatus};
 use crate::plan::decide::Step;
 use crate::plan::event::Desired;
-use crate::plan::{self, Event, NodeState, Time, plan_pod};
-use crate::spec::{PodKey, PodUid, Stamp, Wall};
+use crate::plan::{self, Action, Event, NodeState, Time, plan_pod};
+use crate::spec::{PodKey, PodSpec, PodUid, Stamp, Wall};
 use crate::sys::clock;
 
 use unblock::{unblock, unblock_bridge, unblock_for};
@@ -75,6 +75,8 @@ struct Node {
     probes: probes::Probes,
     /// The names under which pods are shown.
     shown: HashMap<PodUid, PodKey>,
+    /// Each pod as it was last written down, for the next agent.
+    admitted: HashMap<PodUid, Arc<PodSpec>>,
     /// The last checkpoint written for each pod.
     checkpoints: HashMap<PodUid, checkpoint::Checkpoint>,
     /// The services that are wanted, as they are shown.
@@ -211,6 +213,7 @@ impl Node {
         let mut anything = false;
         for uid in touched {
             self.wakes.remove(&uid);
+            self.write_edits(&uid);
             let Some(pod) = self.state.pods.get(&uid) else {
                 self.changed.remove(&uid);
                 self.forget(&uid);
@@ -225,6 +228,9 @@ impl Node {
                         self.record(&started, &mut BTreeSet::new());
                         // Back-off has to be written down before the start it permits.
                         self.checkpoint(&uid);
+                        if matches!(action, Action::CreateSandbox { .. }) {
+                            self.admitted.insert(uid.clone(), spec.clone());
+                        }
                         spawn(self.hands.clone().execute(action, spec));
                     }
                     Step::WakeAt(at) => {
@@ -274,6 +280,7 @@ impl Node {
     fn forget(&mut self, uid: &PodUid) {
         self.probes.forget(uid);
         self.checkpoints.remove(uid);
+        self.admitted.remove(uid);
         if let Some(key) = self.shown.remove(uid) {
             publish::pod_gone(&self.store, &key, uid);
         }
@@ -289,6 +296,22 @@ impl Node {
             );
             self.shown.insert(uid.clone(), pod.spec.key.clone());
             self.checkpoint(uid);
+        }
+    }
+
+    /// Writes down a pod that was edited since it was. While its sandbox is made somebody else does.
+    fn write_edits(&mut self, uid: &PodUid) {
+        let (Some(pod), Some(old)) = (self.state.pods.get(uid), self.admitted.get(uid)) else {
+            return;
+        };
+        let making = matches!(pod.in_flight, Some(Action::CreateSandbox { .. }));
+        if making || Arc::ptr_eq(old, &pod.spec) {
+            return;
+        }
+        let new = pod.spec.clone();
+        if old.manifest == new.manifest || recover::write_manifest(&self.hands.config.layout, &new)
+        {
+            self.admitted.insert(uid.clone(), new);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use crate::layout::Layout;
 use crate::plan::event::{Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox};
 use crate::shim::protocol::{ContainerRecord, Reply};
 use crate::spec::{PodSpec, PodUid, convert};
+use crate::sys::file::{self, Durability};
 
 /// Finds all pods of a former agent, and clears away what belongs to none.
 pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
@@ -73,6 +75,24 @@ async fn recover_network(hands: &Hands, recovered: &mut [Recovered]) {
     }
     if on_bridge {
         hands.name_server.ensure(&hands.sandboxes.network).await;
+    }
+}
+
+/// Writes down a pod as it is admitted now, for the next agent; `false` if that has to be tried again.
+pub(super) fn write_manifest(layout: &Layout, spec: &PodSpec) -> bool {
+    let path = layout.pod_run(&spec.uid).manifest();
+    let bytes = serde_json::to_vec(&*spec.manifest).expect("a pod is plain data");
+    match file::replace(&path, &bytes, 0o600, Durability::Process) {
+        Ok(()) => true,
+        // Its sandbox could not even be begun: whoever makes it writes this.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+        Err(error) => {
+            tracing::warn!(
+                "could not write `{}`: {error}, trying again",
+                path.display()
+            );
+            false
+        }
     }
 }
 

@@ -37,6 +37,7 @@ use crate::effects::sandbox::Sandboxes;
 use crate::layout::Layout;
 use crate::plan::state::Settings;
 use crate::plan::{Event, NodeState};
+use crate::spec::uid;
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::{clock, file, mount, own_binary, process};
 
@@ -194,6 +195,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             probes: Probes::new(hands.clone()),
             shown: Default::default(),
             changed: Default::default(),
+            admitted: Default::default(),
             checkpoints: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
             services: Vec::new(),
@@ -204,6 +206,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let (mut running, mut touched) = (Vec::new(), BTreeSet::new());
         for recovered in recover::recover(&hands).await {
             running.push(recovered.spec.clone());
+            node.admitted
+                .insert(recovered.spec.uid.clone(), recovered.spec.clone());
             node.record(&Event::PodRecovered(Box::new(recovered)), &mut touched);
         }
         // Nobody may be told that there are no pods only because they are not known yet.
@@ -334,12 +338,14 @@ async fn watch_manifests(
         }
     };
     let mut running: BTreeSet<PodUid> = recovered.iter().map(|spec| spec.uid.clone()).collect();
+    let kept = uid::kept(recovered.iter().map(|spec| &**spec));
     let inherited = sources::inherited(&config.layout, recovered);
     let mut manifests = Manifests::new(
         config.manifests.clone(),
         config.node_name.clone(),
         inherited,
     );
+    manifests.keep(kept);
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scanned;

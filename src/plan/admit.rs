@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::apply::end_run;
+use super::edit::{self, Edit};
 use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
 use super::notice::{Kind, Notices};
 use super::probe::Tracks;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
 use super::{NodeState, Notice, PodState, Stamp};
-use crate::spec::{Exit, PodKey, PodSpec, PodUid, Probes, RestartPolicy};
+use crate::spec::{Exit, PodKey, PodUid, Probes, RestartPolicy};
 
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp) {
@@ -19,11 +20,15 @@ impl NodeState {
         for (uid, pod) in &mut self.pods {
             match desired.pods.get(uid) {
                 None => stop(pod, None, now),
-                Some(spec) if Arc::ptr_eq(spec, &pod.spec) => {}
-                Some(spec) if pod.stopping.is_some() || !applies_in_place(&pod.spec, spec) => {
-                    stop(pod, None, now);
-                }
-                Some(spec) => pod.spec = Arc::clone(spec),
+                Some(spec) if Arc::ptr_eq(spec, &pod.spec) || pod.stopping.is_some() => {}
+                Some(spec) => match edit::of_pod(pod, spec) {
+                    Edit::Replace(_) => stop(pod, None, now),
+                    Edit::None | Edit::InPlace(_) => {
+                        pod.take_edit(spec, now.time);
+                        pod.note_health();
+                        pod.note_conditions(now);
+                    }
+                },
             }
         }
         self.desired = Some(desired.clone());
@@ -126,18 +131,6 @@ fn stop(pod: &mut PodState, grace_ms: Option<u64>, now: Stamp) {
             at_once: grace_ms == Some(0),
         });
     }
-}
-
-/// Whether a pod with the same UID can go on as it is: only what people see and how it ends has changed.
-fn applies_in_place(old: &PodSpec, new: &PodSpec) -> bool {
-    let as_old = PodSpec {
-        manifest: Arc::clone(&old.manifest),
-        grace_ms: old.grace_ms,
-        priority: old.priority,
-        warnings: old.warnings.clone(),
-        ..new.clone()
-    };
-    as_old == *old
 }
 
 fn recover_container(container: &mut ContainerState, known: &RecoveredContainer) {

@@ -13,6 +13,7 @@ pub mod action;
 mod admit;
 pub mod apply;
 pub mod decide;
+pub mod edit;
 pub mod event;
 pub mod network;
 pub mod notice;

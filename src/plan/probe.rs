@@ -54,6 +54,8 @@ pub struct Track {
     pub next: Time,
     /// One is under way.
     pub in_flight: bool,
+    /// The one under way is of a probe that was edited meanwhile, so its outcome says nothing.
+    pub outdated: bool,
     /// The newest outcome and how often it came in a row.
     pub row: Option<(bool, u32)>,
     /// What the outcomes have added up to.
@@ -201,8 +203,41 @@ fn applies(pod: &PodState, spec: &ContainerSpec, c: &ContainerState, kind: Probe
     }
 }
 
+/// The container's probes are others from now on. Those that changed are counted anew, in their new rhythm; what they had
+/// added up to stays until the new ones say otherwise, so that no edit by itself takes a pod out of service or kills it.
+pub(super) fn edited(c: &mut ContainerState, specs: (&ContainerSpec, &ContainerSpec), now: Time) {
+    let Run::Running { started, .. } = c.run else {
+        return;
+    };
+    let (old, new) = specs;
+    let (had_started, was_ready) = (has_started(old, c), is_ready(old, c));
+    for kind in [
+        ProbeKind::Startup,
+        ProbeKind::Liveness,
+        ProbeKind::Readiness,
+    ] {
+        let probe = spec_of(&new.probes, kind);
+        if spec_of(&old.probes, kind) == probe {
+            continue;
+        }
+        let well = match kind {
+            ProbeKind::Startup => had_started,
+            ProbeKind::Readiness => was_ready,
+            ProbeKind::Liveness => false,
+        };
+        let track = c.tracks.of_mut(kind);
+        *track = Track {
+            next: probe.map_or(now, |p| started.time.plus(p.initial_delay_ms).max(now)),
+            in_flight: track.in_flight,
+            outdated: track.in_flight,
+            result: if well { Some(true) } else { track.result },
+            ..Track::default()
+        };
+    }
+}
+
 pub(super) fn started(pod: &mut PodState, order: &ProbeOrder, now: Time) {
-    if let Some((probe, track)) = find(pod, order)
+    if let Some((Some(probe), track)) = find(pod, order)
         && !track.in_flight
     {
         track.in_flight = true;
@@ -210,10 +245,10 @@ pub(super) fn started(pod: &mut PodState, order: &ProbeOrder, now: Time) {
     }
 }
 
-/// The probe and what it has shown, if the order is about the run that runs.
-fn find<'p>(pod: &'p mut PodState, order: &ProbeOrder) -> Option<(Probe, &'p mut Track)> {
+/// The probe, unless it was edited away, and what it has shown, if the order is about the run that runs.
+fn find<'p>(pod: &'p mut PodState, order: &ProbeOrder) -> Option<(Option<Probe>, &'p mut Track)> {
     let spec = pod.spec.container(&order.instance.container)?;
-    let probe = spec_of(&spec.probes, order.probe)?.clone();
+    let probe = spec_of(&spec.probes, order.probe).cloned();
     let container = pod.container_mut(&order.instance.container)?;
     let runs = container.run.is_running();
     let newest = container.run.attempt() == Some(order.instance.attempt);
@@ -233,6 +268,9 @@ pub(super) fn done(
     if !std::mem::take(&mut track.in_flight) {
         return;
     }
+    let (false, Some(probe)) = (std::mem::take(&mut track.outdated), probe) else {
+        return;
+    };
     let kind = order.probe.as_str();
     let (said, well) = match outcome {
         ProbeOutcome::Success => (None, true),

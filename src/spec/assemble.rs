@@ -12,12 +12,13 @@ use super::error::{Path, Report};
 use super::pod::{ContainerResources, ContainerSpec, PodKey, PodSpec, PodUid};
 use super::resources::Figures;
 use super::restart::RestartPolicy;
+use super::uid::KeptUids;
 use super::{container, names, network, resources, restart, security, support, uid, volume};
 
 /// Builds the spec of a decoded pod, or reports why not.
 pub(crate) fn pod(
     mut pod: Pod,
-    node_name: &str,
+    (node_name, kept): (&str, &KeptUids),
     path: &Path<'_>,
     report: &Report,
 ) -> Option<PodSpec> {
@@ -26,7 +27,11 @@ pub(crate) fn pod(
     metadata(&pod.metadata, &path.field("metadata"), report);
     let uid = match pod.metadata.uid.clone().filter(|uid| !uid.is_empty()) {
         Some(given) => given,
-        None => uid::of(&pod),
+        None => {
+            let uid = uid::of(&pod);
+            let kept = kept.get(uid.as_str());
+            kept.map_or(uid, |kept| kept.as_str().to_owned())
+        }
     };
     default::identity(&mut pod, &uid);
     let at = path.field("spec");

@@ -11,6 +11,7 @@ use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
 use super::position::Positions;
 use super::service::ServiceDocument;
+use super::uid::KeptUids;
 use super::value::Value;
 use super::{assemble, decode, service_rules, suggest};
 
@@ -39,6 +40,16 @@ pub fn documents(
     file: &str,
     context: &ConvertContext<'_>,
 ) -> Result<Documents, Vec<FieldError>> {
+    documents_keeping(bytes, file, context, &KeptUids::new())
+}
+
+/// As [`documents`]; pods keep the UIDs that they had.
+pub fn documents_keeping(
+    bytes: &[u8],
+    file: &str,
+    context: &ConvertContext<'_>,
+    kept: &KeptUids,
+) -> Result<Documents, Vec<FieldError>> {
     let text = text(bytes).map_err(|problem| placed(vec![problem], "", file))?;
     let values = parse(text).map_err(|problem| placed(vec![problem], text, file))?;
     let mut result = Documents::default();
@@ -47,7 +58,7 @@ pub fn documents(
     for (number, mut value) in values.into_iter().enumerate() {
         let report = Report::new(number);
         decode::duplicate_keys(&value, &Path::Root, &report);
-        let mut document = Document::new(Some(context.node_name), &report);
+        let mut document = Document::new(Some(context.node_name), kept, &report);
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
             let again = !seen.pods.insert(pod.key.clone());
@@ -120,7 +131,8 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     let text = text(json).map_err(|problem| placed(vec![problem], "", FILE))?;
     let mut values = parse(text).map_err(|problem| placed(vec![problem], text, FILE))?;
     let report = Report::new(0);
-    let mut document = Document::new(None, &report);
+    let kept = KeptUids::new();
+    let mut document = Document::new(None, &kept, &report);
     if let [value] = values.as_mut_slice() {
         document.object(value, &Path::Root, None);
     }
@@ -187,6 +199,7 @@ const LATER: [&str; 7] = [
 struct Document<'r> {
     /// `None`: the manifest's own.
     node_name: Option<&'r str>,
+    kept: &'r KeptUids,
     report: &'r Report,
     /// Pods with their index in a list, if they are in one.
     pods: Vec<(Option<usize>, PodSpec)>,
@@ -195,9 +208,10 @@ struct Document<'r> {
 }
 
 impl<'r> Document<'r> {
-    fn new(node_name: Option<&'r str>, report: &'r Report) -> Self {
+    fn new(node_name: Option<&'r str>, kept: &'r KeptUids, report: &'r Report) -> Self {
         Self {
             node_name,
+            kept,
             report,
             pods: Vec::new(),
             services: Vec::new(),
@@ -295,7 +309,7 @@ impl<'r> Document<'r> {
         let own = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let node_name = self.node_name.map(str::to_owned).or(own);
         let node_name = node_name.unwrap_or_default();
-        if let Some(pod) = assemble::pod(pod, &node_name, path, self.report) {
+        if let Some(pod) = assemble::pod(pod, (&node_name, self.kept), path, self.report) {
             self.pods.push((None, pod));
         }
     }

@@ -18,6 +18,7 @@ pub mod probe;
 pub mod quantity;
 pub mod service;
 pub mod time;
+pub mod uid;
 
 mod assemble;
 mod container;
@@ -25,6 +26,7 @@ mod decode;
 mod default;
 mod env;
 mod error;
+pub(crate) mod fixed;
 mod names;
 mod network;
 mod parse;
@@ -37,7 +39,6 @@ mod service_ports;
 mod service_rules;
 mod suggest;
 mod support;
-mod uid;
 mod value;
 mod volume;
 

@@ -1,6 +1,7 @@
 //! A pod that passed validation: every default is filled in, every quantity is a number with a unit, and every
 //! combination the rest of the program would have to refuse is already refused.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -19,6 +20,12 @@ pub struct PodUid(pub Arc<str>);
 impl PodUid {
     /// The text.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for PodUid {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

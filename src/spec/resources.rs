@@ -128,6 +128,14 @@ impl Figures {
         }
     }
 
+    /// Of containers that all run as long as the pod.
+    pub(crate) fn lasting(containers: Vec<ContainerResources>) -> Self {
+        Self {
+            lasting: containers,
+            passing: Vec::new(),
+        }
+    }
+
     /// Every container, init containers that come to an end last; sidecars may come more than once.
     fn all(&self) -> impl Iterator<Item = &ContainerResources> {
         self.lasting.iter().chain(self.passing.iter().flatten())
@@ -211,10 +219,7 @@ mod tests {
     }
 
     fn lasting(containers: &[ContainerResources]) -> Figures {
-        Figures {
-            lasting: containers.to_vec(),
-            passing: Vec::new(),
-        }
+        Figures::lasting(containers.to_vec())
     }
 
     #[test]

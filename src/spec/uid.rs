@@ -1,9 +1,31 @@
 //! Which pod is it? The UID of a pod whose manifest gives none: a hash of what cannot change without a new pod.
 //!
-//! Formatting, spelled-out defaults, labels, annotations, probes and the grace period leave it as it is.
+//! Formatting, spelled-out defaults and whatever can be edited in a running pod leave it as it is.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
+
+use super::fixed::{Parts, is_absent};
+use super::pod::{PodSpec, PodUid};
+
+/// UIDs that pods had before this version worked them out in another way, by what they would be called now. Such a
+/// pod keeps its UID, or an upgrade would restart all pods of a node.
+pub type KeptUids = BTreeMap<PodUid, PodUid>;
+
+/// The UIDs that these running pods keep.
+pub fn kept<'p>(running: impl Iterator<Item = &'p PodSpec>) -> KeptUids {
+    let derived = running.filter(|pod| is_derived(&pod.uid));
+    let pairs = derived.map(|pod| (PodUid::from(of(&pod.manifest).as_str()), pod.uid.clone()));
+    pairs.filter(|(now, before)| now != before).collect()
+}
+
+/// Whether it looks like one of [`of`]; a user may give one that does.
+pub fn is_derived(uid: &PodUid) -> bool {
+    let uid = uid.as_str();
+    uid.len() == 32 && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
 
 /// The UID of a defaulted pod: FNV-1a, 128 bits, as 32 hex digits.
 pub(crate) fn of(pod: &Pod) -> String {
@@ -13,27 +35,8 @@ pub(crate) fn of(pod: &Pod) -> String {
         // Cannot occur in a name, so that two parts never read like two others.
         text.push('\0');
     }
-    // Serializing these types to a value cannot fail: all keys are strings.
-    let mut spec = serde_json::to_value(&pod.spec).unwrap_or_default();
-    remove_changeable(&mut spec);
-    canonical(&spec, &mut text);
+    canonical(&Parts::of(pod).fixed, &mut text);
     format!("{:032x}", fnv1a(text.as_bytes()))
-}
-
-/// Drops what may change while the pod runs, and the node's name, which the manifest does not decide.
-fn remove_changeable(spec: &mut Value) {
-    let Value::Object(fields) = spec else { return };
-    fields.remove("terminationGracePeriodSeconds");
-    fields.remove("nodeName");
-    for list in ["initContainers", "containers"] {
-        let containers = fields.get_mut(list).and_then(Value::as_array_mut);
-        let containers = containers.into_iter().flatten();
-        for container in containers.filter_map(Value::as_object_mut) {
-            for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-                container.remove(probe);
-            }
-        }
-    }
 }
 
 /// JSON with sorted keys and no spaces; sorted here, because serde_json keeps insertion order if any crate asks it to.
@@ -62,33 +65,6 @@ fn canonical(value: &Value, text: &mut String) {
         scalar => text.push_str(&scalar.to_string()),
     }
 }
-
-/// Whether a field says what leaving it out says too.
-fn is_absent(key: &str, value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Bool(value) => !value && FALSE_BY_DEFAULT.contains(&key),
-        Value::Number(_) => false,
-        Value::String(text) => text.is_empty(),
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.iter().all(|(k, v)| is_absent(k, v)),
-    }
-}
-
-/// Fields for which `false` is the default; for others, such as `allowPrivilegeEscalation`, it is not.
-const FALSE_BY_DEFAULT: [&str; 11] = [
-    "hostIPC",
-    "hostNetwork",
-    "hostPID",
-    "privileged",
-    "readOnly",
-    "readOnlyRootFilesystem",
-    "setHostnameAsFQDN",
-    "shareProcessNamespace",
-    "stdin",
-    "stdinOnce",
-    "tty",
-];
 
 fn fnv1a(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;

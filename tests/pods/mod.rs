@@ -38,6 +38,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
                     ..Default::default()
                 })
                 .collect(),
+            restart_policy: Some(format!("{policy:?}")),
             ..Default::default()
         }),
         status: None,

@@ -1,0 +1,197 @@
+//! What makes it another pod? The parts of a manifest that cannot change while the pod runs, compared field by field;
+//! all else can be edited in a running pod (part A7 of the kubelet's behaviour as coracle has it).
+//!
+//! Formatting and spelled-out defaults make no difference.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use serde_json::{Map, Value};
+
+use super::error::{Path, Report};
+use super::pod::QosClass;
+use super::resources::{self, Figures};
+
+/// Fields of the pod's spec that are no part of what it is: those that apply while it runs, and the node's name, which
+/// the manifest does not decide.
+const CHANGEABLE: [&str; 3] = [
+    "terminationGracePeriodSeconds",
+    "activeDeadlineSeconds",
+    "nodeName",
+];
+
+/// Likewise of each container.
+const CHANGEABLE_OF_CONTAINERS: [&str; 4] = [
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "resizePolicy",
+];
+
+/// Resources that can be changed in place.
+const RESIZABLE: [&str; 0] = [];
+
+/// A manifest in two parts.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    /// What cannot change without a new pod, as in the manifest; and `status.qosClass`, which decides where the pod
+    /// stands in the cgroup tree.
+    pub(crate) fixed: Value,
+    /// What can.
+    pub(crate) changeable: Value,
+}
+
+impl Parts {
+    /// Of a defaulted manifest.
+    pub(crate) fn of(pod: &Pod) -> Self {
+        // Serializing these types to a value cannot fail: all keys are strings.
+        let mut spec = serde_json::to_value(&pod.spec).unwrap_or_default();
+        let mut changeable = Map::new();
+        if let Value::Object(fields) = &mut spec {
+            changeable = split(fields, &CHANGEABLE);
+            changeable.remove("nodeName");
+            for list in ["initContainers", "containers"] {
+                let containers = fields.get_mut(list).and_then(Value::as_array_mut);
+                let parts = containers.into_iter().flatten().map(|container| {
+                    let Value::Object(fields) = container else {
+                        return Value::Null;
+                    };
+                    Value::Object(split(fields, &CHANGEABLE_OF_CONTAINERS))
+                });
+                changeable.insert(list.to_owned(), parts.collect());
+            }
+        }
+        let class = pod.spec.as_ref().map_or(QosClass::BestEffort, class);
+        let own = ["kubernetes.io/config.hash", "kubernetes.io/config.source"];
+        let annotations = pod.metadata.annotations.iter().flatten();
+        let annotations = annotations.filter(|(key, _)| !own.contains(&key.as_str()));
+        let annotations: Map<_, _> = annotations
+            .map(|(key, value)| (key.clone(), value.as_str().into()))
+            .collect();
+        Self {
+            fixed: serde_json::json!({ "spec": spec, "status": { "qosClass": class.as_str() } }),
+            changeable: serde_json::json!({
+                "metadata": { "labels": pod.metadata.labels, "annotations": annotations },
+                "spec": changeable,
+            }),
+        }
+    }
+}
+
+/// Takes these fields, and what can be resized of `resources`, out of an object.
+fn split(fields: &mut Map<String, Value>, names: &[&str]) -> Map<String, Value> {
+    let mut taken = Map::new();
+    for name in names {
+        if let Some(value) = fields.remove(*name) {
+            taken.insert((*name).to_owned(), value);
+        }
+    }
+    if let Some(Value::Object(resources)) = fields.get_mut("resources") {
+        let mut resized = Map::new();
+        for map in ["requests", "limits"] {
+            if let Some(Value::Object(amounts)) = resources.get_mut(map) {
+                let some = RESIZABLE.iter();
+                let some =
+                    some.filter_map(|name| Some(((*name).to_owned(), amounts.remove(*name)?)));
+                let some: Map<_, _> = some.collect();
+                resized.insert(map.to_owned(), some.into());
+            }
+        }
+        taken.insert("resources".to_owned(), resized.into());
+    }
+    taken
+}
+
+/// The quality of service class of a manifest that may not be valid.
+fn class(spec: &PodSpec) -> QosClass {
+    let silent = Report::new(0);
+    let of = |resources: &Option<_>| match resources {
+        Some(resources) => resources::convert(resources, &Path::Root, &silent),
+        None => Default::default(),
+    };
+    let pod = spec.resources.as_ref().map(|_| of(&spec.resources));
+    let all = spec.init_containers.iter().flatten();
+    let all = all.chain(&spec.containers).map(|c| of(&c.resources));
+    resources::qos(pod.as_ref(), &Figures::lasting(all.collect()))
+}
+
+/// The paths of the fields in which two values differ: `spec.containers[0].args`, `spec.volumes` where there is
+/// another number of them.
+pub(crate) fn differences(old: &Value, new: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    compare("", (Some(old), Some(new)), &Path::Root, &mut found);
+    found
+}
+
+fn compare(
+    key: &str,
+    pair: (Option<&Value>, Option<&Value>),
+    path: &Path<'_>,
+    found: &mut Vec<String>,
+) {
+    let present = |value: Option<&Value>| value.is_some_and(|v| !is_absent(key, v));
+    match pair {
+        (old, new) if !present(old) && !present(new) => {}
+        (Some(Value::Object(old)), Some(Value::Object(new))) => {
+            let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+            for key in keys {
+                compare(key, (old.get(key), new.get(key)), &path.field(key), found);
+            }
+        }
+        (Some(Value::Array(old)), Some(Value::Array(new))) if old.len() == new.len() => {
+            for (index, pair) in old.iter().zip(new).enumerate() {
+                let pair = (Some(pair.0), Some(pair.1));
+                compare("", pair, &path.index(index), found);
+            }
+        }
+        (old, new) if old == new => {}
+        _ => found.push(path.to_string()),
+    }
+}
+
+/// Whether a field says what leaving it out says too.
+pub(crate) fn is_absent(key: &str, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value && FALSE_BY_DEFAULT.contains(&key),
+        Value::Number(_) => false,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.iter().all(|(k, v)| is_absent(k, v)),
+    }
+}
+
+/// Fields for which `false` is the default; for others, such as `allowPrivilegeEscalation`, it is not.
+const FALSE_BY_DEFAULT: [&str; 11] = [
+    "hostIPC",
+    "hostNetwork",
+    "hostPID",
+    "privileged",
+    "readOnly",
+    "readOnlyRootFilesystem",
+    "setHostnameAsFQDN",
+    "shareProcessNamespace",
+    "stdin",
+    "stdinOnce",
+    "tty",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_name_the_field_and_what_says_the_same_is_none() {
+        let old = serde_json::json!({
+            "a": { "list": [1, { "x": "1" }], "tty": false, "gone": "" },
+            "b": [1], "c": { "k/y": 1 }, "same": null,
+        });
+        let new = serde_json::json!({
+            "a": { "list": [1, { "x": "2" }], "more": [] },
+            "b": [1, 2], "c": { "k/y": 2 }, "new": true,
+        });
+        let found = differences(&old, &new);
+        assert_eq!(found, ["a.list[1].x", "b", "c[k/y]", "new"]);
+        assert_eq!(differences(&old, &old), [""; 0]);
+    }
+}
