@@ -15,7 +15,7 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use coracle::plan::event::ProbeOrder;
+use coracle::plan::event::{Instance, ProbeOrder};
 use coracle::plan::probe::due;
 use coracle::plan::{Action, Event, NodeState, Settings, Time, plan};
 use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy};
@@ -36,6 +36,8 @@ struct Sim {
     wake_at: Option<Time>,
     in_flight: BTreeSet<PodUid>,
     first_stop: BTreeMap<(PodUid, String, u32), u64>,
+    /// Runs that have failed a probe for which they are killed, and the grace they had then.
+    failed: BTreeMap<(PodUid, String, u32), u64>,
     /// Independent crash back-off: (delay, permitted, attempt).
     backoff: BTreeMap<(PodUid, String), (u64, u64, u32)>,
     restarts: BTreeMap<(PodUid, String), i32>,
@@ -54,6 +56,7 @@ impl Sim {
             wake_at: None,
             in_flight: BTreeSet::new(),
             first_stop: BTreeMap::new(),
+            failed: BTreeMap::new(),
             backoff: BTreeMap::new(),
             restarts: BTreeMap::new(),
             actions: 0,
@@ -242,6 +245,7 @@ impl Sim {
         self.restarts.clear();
         let disk = &self.world.disk;
         self.backoff.retain(|(uid, _), _| disk.contains_key(uid));
+        self.failed.retain(|(uid, _, _), _| disk.contains_key(uid));
         // A permit for a start that never came about is good for the next one, whatever its number.
         for ((uid, name), (_, _, attempt)) in &mut self.backoff {
             if let Some(record) = disk[uid].records.get(name)
@@ -260,7 +264,11 @@ impl Sim {
         );
         for (uid, disk) in &self.world.disk {
             if let Some(stopping) = disk.stopping {
-                let (since, grace_ms) = (stopping.since.time.0, stopping.grace_ms());
+                let since = stopping.since.time.0;
+                let grace_ms = match stopping.at_once {
+                    true => 0,
+                    false => stopping.asked_ms.max(2_000),
+                };
                 self.going.insert(uid.clone(), Going { since, grace_ms });
             }
         }
@@ -279,6 +287,7 @@ impl Sim {
         self.state.apply(event, now);
         pods::check_view(&before, &self.state);
         self.checkpoint();
+        self.note_failures(event);
         if let Event::SandboxRemoved { pod } = event
             && !self.world.disk.contains_key(pod)
         {
@@ -286,6 +295,7 @@ impl Sim {
             self.backoff.retain(|(uid, _), _| uid != pod);
             self.restarts.retain(|(uid, _), _| uid != pod);
             self.first_stop.retain(|(uid, _, _), _| uid != pod);
+            self.failed.retain(|(uid, _, _), _| uid != pod);
         }
         if matches!(
             event,
@@ -302,6 +312,25 @@ impl Sim {
         }
         if self.actions.is_multiple_of(4) {
             self.check_status();
+        }
+    }
+
+    /// Remembers, also over agent restarts, whom a probe has doomed.
+    fn note_failures(&mut self, event: &Event) {
+        let Event::ProbeDone { order, .. } = event else {
+            return;
+        };
+        let Instance { pod, container, .. } = &order.instance;
+        let Some(state) = self.state.pods.get(pod) else {
+            return;
+        };
+        let c = state.container(container).unwrap();
+        let failed = [&c.tracks.liveness, &c.tracks.startup];
+        let failed = failed.iter().any(|track| track.result == Some(false));
+        if let Some(attempt) = c.run.attempt().filter(|_| failed) {
+            let run = (pod.clone(), container.clone(), attempt);
+            let grace_ms = state.spec.grace_ms.max(2_000);
+            self.failed.entry(run).or_insert(grace_ms);
         }
     }
 
@@ -381,6 +410,7 @@ impl Sim {
                 record.backoff = container.backoff;
                 record.round = container.round;
                 record.health = container.health();
+                record.kill = container.kill;
             }
         }
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::event::{CrashBackoff, Health, Round};
+use crate::plan::event::{CrashBackoff, Health, Kill, Round};
 use crate::plan::state::Stopping;
 use crate::spec::{Stamp, Time};
 use crate::sys::file::{self, Durability};
@@ -27,6 +27,9 @@ pub(super) struct Checkpoint {
     /// What probes have shown, of running containers.
     #[serde(default)]
     pub(super) health: BTreeMap<String, Health>,
+    /// Which containers are being ended.
+    #[serde(default)]
+    pub(super) kills: BTreeMap<String, Kill>,
     /// That the pod is to go.
     #[serde(default)]
     pub(super) stopping: Option<Stopping>,

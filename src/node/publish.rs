@@ -121,11 +121,14 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
     let rounds = rounds.filter(|c| c.round != Round::default());
     let health = state.containers.iter();
     let health = health.filter_map(|c| Some((c.name.clone(), c.health()?)));
+    let kills = state.containers.iter();
+    let kills = kills.filter_map(|c| Some((c.name.clone(), c.kill?)));
     Checkpoint {
         created: Some(state.created),
         backoff,
         rounds: rounds.map(|c| (c.name.clone(), c.round)).collect(),
         health: health.collect(),
+        kills: kills.collect(),
         stopping: state.stopping,
         finishing: state.finishing,
     }

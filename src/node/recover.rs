@@ -227,6 +227,7 @@ fn recovered_container(
         backoff,
         round,
         health: checkpoint.health.get(name).copied(),
+        kill: checkpoint.kills.get(name).copied(),
     }
 }
 

@@ -45,8 +45,6 @@ pub enum Action {
         instance: Instance,
         /// Which step of stopping.
         signal: StopSignal,
-        /// Shown in the event: `Stopping container web`.
-        reason: String,
     },
     /// End the shim and remove cgroups, mounts, namespaces, and what `keep` does not name.
     /// → `SandboxRemoved` | `SandboxRemoveFailed`

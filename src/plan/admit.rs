@@ -15,7 +15,7 @@ use super::{NodeState, Notice, PodState, Stamp};
 use crate::spec::{Exit, PodKey, PodUid, Probes, RestartPolicy};
 
 impl NodeState {
-    pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp) {
+    pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         self.network_changes += 1;
         for (uid, pod) in &mut self.pods {
             match desired.pods.get(uid) {
@@ -30,6 +30,7 @@ impl NodeState {
                     }
                 },
             }
+            pod.note_kills(now.time, out);
         }
         self.desired = Some(desired.clone());
         self.admit(now);
@@ -110,13 +111,11 @@ impl NodeState {
         let changed = last_change(&pod.containers, &pod);
         pod.ready.since = changed;
         pod.initialized.since = last_change(pod.inits(), &pod);
-        pod.note_health();
-        pod.note_round();
-        pod.note_finishing(now.time);
-        pod.note_conditions(Stamp {
+        let changed = Stamp {
             wall: pod.ready.since,
             ..now
-        });
+        };
+        pod.settle(changed, out);
         self.pods.insert(uid, pod);
         self.network_changes += 1;
     }
@@ -146,6 +145,7 @@ fn recover_container(container: &mut ContainerState, known: &RecoveredContainer)
         image_id: newest.image_id.clone(),
         exit: exit.clone(),
     });
+    container.kill = known.kill.filter(|kill| kill.attempt == newest.attempt);
     container.stop = Stop {
         asked: newest.stop_sent,
         sent: newest.stop_sent,
@@ -159,6 +159,7 @@ fn recover_container(container: &mut ContainerState, known: &RecoveredContainer)
             started: newest.started,
         },
         Some(exit) => {
+            container.kill = None;
             // A permit given after this exit was for a start that never came about: it is still good.
             if known
                 .backoff

@@ -3,9 +3,10 @@
 //! hundreds of pods, and no cache of wake-ups can be wrong. [`plan_pod`] is there for whoever wants one pod's.
 
 use super::action::Keep;
-use super::state::{ContainerState, Image, Role, Run, Sandbox, Stopping};
-use super::{Action, NodeState, Plan, PodState, Settings, Time, probe, restart};
-use crate::spec::{ContainerSpec, ProbeKind, StopSignal};
+use super::kill::KillReason;
+use super::state::{ContainerState, Image, Role, Run, Sandbox};
+use super::{Action, NodeState, Plan, PodState, Settings, Time, restart};
+use crate::spec::StopSignal;
 
 /// A container that was killed and does not end is killed again after this long.
 pub const KILL_AGAIN_MS: u64 = 30_000;
@@ -54,13 +55,9 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
     if pod.in_flight.is_some() {
         return Step::Rest;
     }
-    if let Some(stopping) = &pod.stopping {
-        let ending = Ending {
-            since: stopping.since.time,
-            grace_ms: stopping.grace_ms(),
-        };
+    if pod.stopping.is_some() {
         return match pod.any_running() {
-            true => stop(pod, &ending, now),
+            true => kill_each(pod, now),
             false => remove(pod, Keep::Nothing, now),
         };
     }
@@ -71,14 +68,7 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
         };
     }
     match pod.sandbox {
-        Sandbox::Ready { .. } if pod.restarts_all() => kill_all(pod, now),
-        Sandbox::Ready { .. } if pod.complete() => {
-            let ending = Ending {
-                since: pod.finishing.unwrap_or(now),
-                grace_ms: pod.spec.grace_ms.max(Stopping::FLOOR_MS),
-            };
-            stop(pod, &ending, now)
-        }
+        Sandbox::Ready { .. } if pod.restarts_all() || pod.complete() => kill_each(pod, now),
         Sandbox::Ready { .. } => {
             let starts = if pod.is_initialized() {
                 let some = pod.containers.iter().filter(|c| c.role != Role::Init);
@@ -86,7 +76,7 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
             } else {
                 initialize(pod, settings, now)
             };
-            kill_failed(pod, now).or(starts)
+            kill_each(pod, now).or(starts)
         }
         Sandbox::None | Sandbox::Lost | Sandbox::Removed => {
             let at = pod.create_retry.at.max(pod.lost_retry.at);
@@ -153,64 +143,31 @@ fn start(pod: &PodState, container: &ContainerState, settings: &Settings, now: T
     })
 }
 
-/// Stops whatever fails its liveness or startup probe, and goes on where a former agent had begun to.
-fn kill_failed(pod: &PodState, now: Time) -> Step {
-    let kill = |(spec, c): (&ContainerSpec, &ContainerState)| {
-        let Run::Running { attempt, .. } = c.run else {
+/// Signals to whatever is being ended, regular containers first. Sidecars of a pod that ends have to wait for the
+/// containers they serve: until all others and the sidecars after them are gone, or the grace period is over
+/// (kubelet-behaviour §6.3).
+fn kill_each(pod: &PodState, now: Time) -> Step {
+    let inits = pod.inits().len();
+    let kill = |at: usize| {
+        let c = &pod.containers[at];
+        let (Run::Running { attempt, .. }, Some(kill)) = (&c.run, &c.kill) else {
             return Step::Rest;
         };
-        let failed = probe::failed(c);
-        let first = c.stop.sent.or(c.stop.asked);
-        if failed.is_none() && first.is_none() {
-            return Step::Rest;
-        }
         let order = Order {
-            instance: (pod, c, attempt),
-            reason: Reason::Unhealthy(failed),
+            instance: (pod, c, *attempt),
         };
-        match first {
-            Some(first) => {
-                let grace = probe::grace_ms(pod, spec, c).max(Stopping::FLOOR_MS);
-                order.stop(first.plus(grace), now)
+        let waits = c.role == Role::Sidecar && kill.reason == KillReason::Stopping;
+        match c.stop.sent.or(c.stop.asked) {
+            _ if kill.at_once => order.kill(now, now),
+            Some(first) => order.stop(kill.expires(c.role, first), now),
+            None if waits && now < kill.turn_ends() && !has_turn(pod, at) => {
+                Step::WakeAt(kill.turn_ends())
             }
             None => order.signal(StopSignal::Stop, now),
         }
     };
-    pod.each().map(kill).fold(Step::Rest, Step::or)
-}
-
-/// How long a pod has to end.
-#[derive(Debug, Clone, Copy)]
-struct Ending {
-    since: Time,
-    grace_ms: u64,
-}
-
-/// Signals to whatever runs. Sidecars have to wait for the containers they serve: until all others and the sidecars
-/// after them are gone, or the grace period is over (kubelet-behaviour §6.3).
-fn stop(pod: &PodState, ending: &Ending, now: Time) -> Step {
-    let expiry = ending.since.plus(ending.grace_ms);
-    let stop = |(at, c): (usize, &ContainerState)| {
-        let Run::Running { attempt, .. } = c.run else {
-            return Step::Rest;
-        };
-        let order = Order {
-            instance: (pod, c, attempt),
-            reason: Reason::Stopping,
-        };
-        let first = c.stop.sent.or(c.stop.asked);
-        match (c.role, first) {
-            _ if ending.grace_ms == 0 => order.kill(now, now),
-            (Role::Sidecar, None) if now < expiry && !has_turn(pod, at) => Step::WakeAt(expiry),
-            (Role::Sidecar, Some(first)) => {
-                order.stop(expiry.max(first.plus(Stopping::FLOOR_MS)), now)
-            }
-            (Role::Init | Role::Main, Some(first)) => order.stop(first.plus(ending.grace_ms), now),
-            (Role::Init | Role::Sidecar | Role::Main, None) => order.signal(StopSignal::Stop, now),
-        }
-    };
-    let steps = pod.containers.iter().enumerate().map(stop);
-    steps.fold(Step::Rest, Step::or)
+    let mains_first = (inits..pod.containers.len()).chain(0..inits);
+    mains_first.map(kill).fold(Step::Rest, Step::or)
 }
 
 fn has_turn(pod: &PodState, sidecar: usize) -> bool {
@@ -222,54 +179,9 @@ fn has_turn(pod: &PodState, sidecar: usize) -> bool {
     !pod.containers.iter().enumerate().any(later)
 }
 
-/// `RestartAllContainers`: whatever still runs is killed at once, regular containers first.
-fn kill_all(pod: &PodState, now: Time) -> Step {
-    let kill = |c: &ContainerState| match c.run {
-        Run::Running { attempt, .. } => Order {
-            instance: (pod, c, attempt),
-            reason: Reason::InPlace,
-        }
-        .kill(now, now),
-        Run::None | Run::Ended(_) => Step::Rest,
-    };
-    let steps = pod.mains().iter().chain(pod.inits()).map(kill);
-    steps.fold(Step::Rest, Step::or)
-}
-
 /// Signals to one run.
 struct Order<'p> {
     instance: (&'p PodState, &'p ContainerState, u32),
-    reason: Reason,
-}
-
-/// Why a container is signalled, as the kubelet says it.
-#[derive(Debug, Clone, Copy)]
-enum Reason {
-    Stopping,
-    InPlace,
-    /// A probe failed; which is forgotten with the agent that saw it.
-    Unhealthy(Option<ProbeKind>),
-}
-
-impl Reason {
-    fn text(self, pod: &PodState, container: &ContainerState) -> String {
-        let name = &container.name;
-        let probe = match self {
-            Self::Stopping => return format!("Stopping container {name}"),
-            Self::InPlace => return "killing".to_owned(),
-            Self::Unhealthy(Some(ProbeKind::Startup)) => "startup",
-            Self::Unhealthy(Some(ProbeKind::Liveness | ProbeKind::Readiness) | None) => "liveness",
-        };
-        let what = match container.role {
-            Role::Sidecar | Role::Init => "Init container",
-            Role::Main => "Container",
-        };
-        let again = match container.role {
-            Role::Main if pod.restarts_after_probe(container) => ", will be restarted",
-            Role::Main | Role::Sidecar | Role::Init => "",
-        };
-        format!("{what} {name} failed {probe} probe{again}")
-    }
 }
 
 impl Order<'_> {
@@ -278,7 +190,6 @@ impl Order<'_> {
         when(container.stop.retry.at, now, || Action::Signal {
             instance: pod.instance(&container.name, attempt),
             signal,
-            reason: self.reason.text(pod, container),
         })
     }
 

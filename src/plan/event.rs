@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::kill::{Kill, KillReason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
 use super::state::Stopping;
 use super::{Action, Stamp, Time};
@@ -271,6 +272,8 @@ pub struct RecoveredContainer {
     pub round: Round,
     /// What its probes had shown.
     pub health: Option<Health>,
+    /// That it was being ended.
+    pub kill: Option<Kill>,
 }
 
 /// What is left of one run.

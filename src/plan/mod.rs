@@ -15,6 +15,7 @@ pub mod apply;
 pub mod decide;
 pub mod edit;
 pub mod event;
+pub mod kill;
 pub mod network;
 pub mod notice;
 pub mod probe;

@@ -146,19 +146,6 @@ pub(super) fn failed(c: &ContainerState) -> Option<ProbeKind> {
     }
 }
 
-/// The grace of a kill for a probe's failure: the probe's own, else the pod's. Which probe it was is forgotten with the
-/// agent that saw it; then the longer of both is given.
-pub(super) fn grace_ms(pod: &PodState, spec: &ContainerSpec, c: &ContainerState) -> u64 {
-    let own = |probe: &Option<Probe>| probe.as_ref().and_then(|p| p.grace_ms);
-    let (liveness, startup) = (own(&spec.probes.liveness), own(&spec.probes.startup));
-    let grace = match failed(c) {
-        Some(ProbeKind::Startup) => startup,
-        Some(ProbeKind::Liveness | ProbeKind::Readiness) => liveness,
-        None => liveness.max(startup),
-    };
-    grace.unwrap_or(pod.spec.grace_ms)
-}
-
 /// What to probe now in this pod. Nothing is allocated when nothing is due.
 pub fn due(pod: &PodState, now: Time) -> Due {
     let mut due = Due::default();
@@ -195,7 +182,7 @@ fn applies(pod: &PodState, spec: &ContainerSpec, c: &ContainerState, kind: Probe
     if spec_of(&spec.probes, kind).is_none() {
         return false;
     }
-    let stopping = pod.stopping.is_some() || c.stop.asked.is_some() || failed(c).is_some();
+    let stopping = pod.stopping.is_some() || c.kill.is_some();
     match kind {
         ProbeKind::Startup => !stopping && c.tracks.startup.result.is_none(),
         ProbeKind::Liveness => !stopping && has_started(spec, c),

@@ -65,11 +65,6 @@ impl PodState {
         }
     }
 
-    /// Whether a container that is killed for a probe's failure starts again: the policies decide, not the rules.
-    pub(super) fn restarts_after_probe(&self, c: &ContainerState) -> bool {
-        self.policy(c) != RestartPolicy::Never
-    }
-
     /// Init containers and sidecars.
     pub fn inits(&self) -> &[ContainerState] {
         &self.containers[..self.spec.init_containers.len()]
@@ -144,7 +139,7 @@ impl PodState {
             )
     }
 
-    fn policy(&self, c: &ContainerState) -> RestartPolicy {
+    pub(super) fn policy(&self, c: &ContainerState) -> RestartPolicy {
         let own = self.spec.container(&c.name).and_then(|s| s.restart_policy);
         own.unwrap_or(self.spec.restart_policy)
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::event::{CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
+use super::kill::Kill;
 use super::probe::Tracks;
 use super::{Action, Stamp, Time, Wall};
 use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
@@ -121,15 +122,11 @@ pub struct Stopping {
 }
 
 impl Stopping {
-    /// The shortest grace anybody gets who did not ask for none (kubelet-behaviour §6.1).
-    pub const FLOOR_MS: u64 = 2_000;
-
-    /// How long a container has between the stop signal and SIGKILL.
+    /// How long its containers have to end: a second at least, or nothing (kubelet-behaviour §6.1, §6.5).
     pub fn grace_ms(&self) -> u64 {
-        if self.at_once {
-            0
-        } else {
-            self.asked_ms.max(Self::FLOOR_MS)
+        match self.at_once {
+            true => 0,
+            false => self.asked_ms.max(1_000),
         }
     }
 }
@@ -204,7 +201,9 @@ pub struct ContainerState {
     pub backoff: Option<CrashBackoff>,
     /// The attempt whose start has been permitted: it need not wait again when its start has to be retried.
     pub permitted: Option<u32>,
-    /// How far stopping the newest run has come.
+    /// That the newest run is being ended.
+    pub kill: Option<Kill>,
+    /// How far signalling the newest run has come.
     pub stop: Stop,
     /// What probes have shown of the newest run.
     pub tracks: Tracks,
@@ -328,6 +327,7 @@ impl ContainerState {
             start_error: None,
             backoff: None,
             permitted: None,
+            kill: None,
             stop: Stop::default(),
             tracks: Tracks::default(),
             started: false,

@@ -237,6 +237,7 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
                 backoff: c.backoff,
                 round: c.round,
                 health: c.health(),
+                kill: c.kill,
             };
             (c.name.clone(), known)
         });

@@ -54,13 +54,14 @@ impl Node {
         orders.into_iter().map(|o| o.probe).collect()
     }
 
-    /// The one signal that was ordered, with its reason.
+    /// The one signal that was ordered, and what was said of the newest kill.
     fn signal(&mut self) -> (StopSignal, String) {
-        let Some(Action::Signal { signal, reason, .. }) = self.open.first().cloned() else {
+        let Some(Action::Signal { signal, .. }) = self.open.first().cloned() else {
             panic!("a signal: {:?}", self.open);
         };
         self.answer_one();
-        (signal, reason)
+        let kills = self.notices.iter().filter(|n| n.reason == "Killing");
+        (signal, kills.last().unwrap().message.clone())
     }
 
     fn c_is(&self, text: &str) {

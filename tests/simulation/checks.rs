@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::ProbeOrder;
+use coracle::plan::event::{KillReason, ProbeOrder};
 use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
 use coracle::plan::{Action, PodState, Time, status};
 use coracle::spec::{PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
@@ -56,34 +56,35 @@ impl Sim {
             } => {
                 let pod = &self.state.pods[&uid];
                 let container = pod.container(&instance.container).unwrap();
+                let kill = container.kill.expect("who is signalled is being ended");
+                assert_eq!(kill.attempt, instance.attempt);
                 let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
                 let finishes = pod.complete() && container.role == Role::Sidecar;
+                let run = (uid.clone(), container.name.clone(), instance.attempt);
+                let failed = self.failed.get(&run).copied();
                 let going = match self.going.get(&uid).copied() {
                     Some(going) => going,
                     None if restarts => return,
                     None if !pod.complete() => {
-                        let spec = pod.spec.container(&container.name).unwrap();
-                        let tracks = &container.tracks;
-                        let failed = tracks.liveness.result == Some(false)
-                            || tracks.startup.result == Some(false)
-                            || container.stop.sent.is_some();
-                        let probes = &spec.probes;
-                        assert!(probes.liveness.is_some() || probes.startup.is_some());
-                        assert!(failed, "only a failed probe kills: {action:?}");
+                        assert!(failed.is_some(), "only a failed probe kills: {action:?}");
                         Going {
                             since: self.world.now,
-                            grace_ms: pod.spec.grace_ms.max(2_000),
+                            grace_ms: failed.unwrap(),
                         }
                     }
                     None => {
                         assert!(finishes, "only a pod that goes is signalled: {action:?}");
                         Going {
                             since: pod.finishing.unwrap().0,
-                            grace_ms: pod.spec.grace_ms.max(2_000),
+                            // The manifest's may have changed since.
+                            grace_ms: kill.grace_ms.max(2_000),
                         }
                     }
                 };
-                let expired = self.world.now >= going.since + going.grace_ms;
+                // What comes after the stop signal is 2 s at least; waiting for it is not.
+                let waits = pod.stopping.map(|s| s.grace_ms());
+                let waits = waits.unwrap_or(kill.grace_ms).min(going.grace_ms);
+                let expired = self.world.now >= going.since + waits;
                 let sidecar = container.role == Role::Sidecar;
                 let waits = sidecar
                     && (finishes || pod.stopping.is_some())
@@ -92,9 +93,11 @@ impl Sim {
                 if waits && !expired {
                     check_turn(pod, container);
                 }
-                let grace_ms = match sidecar && expired {
-                    true => going.grace_ms.min(2_000),
-                    false => going.grace_ms,
+                // Who was being killed for a probe before his pod went has no more time than he had.
+                let grace_ms = match failed {
+                    _ if sidecar && expired => going.grace_ms.min(2_000),
+                    Some(had) => going.grace_ms.min(had),
+                    None => going.grace_ms,
                 };
                 let going = Going { grace_ms, ..going };
                 let key = (uid.clone(), instance.container.clone(), instance.attempt);

@@ -80,6 +80,7 @@ pub(crate) struct Record {
     pub(crate) backoff: Option<CrashBackoff>,
     pub(crate) round: Round,
     pub(crate) health: Option<Health>,
+    pub(crate) kill: Option<Kill>,
     pub(crate) highest: Option<u32>,
     pub(crate) runs: u32,
     pub(crate) ends: Option<(u64, i32)>,
@@ -513,6 +514,7 @@ impl World {
                     backoff: record.backoff,
                     round: record.round,
                     health: record.health,
+                    kill: record.kill,
                 };
                 (name.clone(), known)
             });

@@ -18,6 +18,7 @@ pub(in crate::plan) fn end_run(
 ) {
     forget_start(container, attempt);
     container.tracks = Tracks::default();
+    container.kill = None;
     container.run = Run::Ended(Ended {
         attempt,
         image_id,

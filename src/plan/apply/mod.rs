@@ -9,7 +9,6 @@ mod sandbox;
 
 use super::action::Keep;
 use super::event::{Instance, Round};
-use super::notice::{Kind, Notices};
 use super::state::{Retry, Sandbox};
 use super::{
     Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, probe, restart,
@@ -38,48 +37,52 @@ pub const SANDBOX_STABLE_MS: u64 = 60_000;
 impl NodeState {
     /// Records a fact; returns what is worth telling people.
     pub fn apply(&mut self, event: &Event, now: Stamp) -> Vec<Notice> {
-        let mut out = Vec::new();
+        let mut notices = Vec::new();
+        let out = &mut notices;
         match event {
-            Event::DesiredChanged(desired) => self.desired_changed(desired, now),
-            Event::PodRecovered(recovered) => self.pod_recovered(recovered, now, &mut out),
-            Event::DeleteRequested { pod, grace_ms } => self.delete_requested(pod, *grace_ms, now),
+            Event::DesiredChanged(desired) => self.desired_changed(desired, now, out),
+            Event::PodRecovered(recovered) => self.pod_recovered(recovered, now, out),
+            Event::DeleteRequested { pod, grace_ms } => {
+                self.delete_requested(pod, *grace_ms, now);
+                self.on(pod, now, out, |_, _, _| {});
+            }
             Event::SandboxRemoved { pod } => self.sandbox_removed(pod, now),
             Event::NodeAddressesChanged => self.network_changes += 1,
             Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
-            Event::ActionStarted(action) => self.on(action.pod(), now, |pod, settings| {
-                action_started(pod, settings, action, now.time, &mut out);
+            Event::ActionStarted(action) => self.on(action.pod(), now, out, |pod, settings, _| {
+                action_started(pod, settings, action, now.time);
             }),
             Event::SandboxCreated {
                 pod,
                 ips,
                 next_attempts,
                 warnings,
-            } => self.on(pod, now, |pod, _| {
+            } => self.on(pod, now, out, |pod, _, out| {
                 if pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
                     sandbox_created(pod, ips, next_attempts, now.time);
-                    warned(pod, warnings, &mut out);
+                    warned(pod, warnings, out);
                 }
             }),
-            Event::SandboxFailed { pod, failure } => self.on(pod, now, |pod, _| {
+            Event::SandboxFailed { pod, failure } => self.on(pod, now, out, |pod, _, out| {
                 if pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
-                    sandbox_failed(pod, failure, now.time, &mut out);
+                    sandbox_failed(pod, failure, now.time, out);
                 }
             }),
             Event::SandboxLost { pod } => {
-                self.on(pod, now, |pod, _| sandbox_lost(pod, now, &mut out));
+                self.on(pod, now, out, |pod, _, out| sandbox_lost(pod, now, out));
             }
-            Event::SandboxRemoveFailed { pod, error } => self.on(pod, now, |pod, _| {
+            Event::SandboxRemoveFailed { pod, error } => self.on(pod, now, out, |pod, _, out| {
                 if pod.answered(|a| matches!(a, Action::RemoveSandbox { .. })) {
-                    sandbox_remove_failed(pod, error, now.time, &mut out);
+                    sandbox_remove_failed(pod, error, now.time, out);
                 }
             }),
             Event::ImageReady {
                 pod,
                 container,
                 image_id,
-            } => self.on(pod, now, |pod, _| {
+            } => self.on(pod, now, out, |pod, _, out| {
                 if pod.answered(|a| is_image_of(a, container)) {
-                    image_ready(pod, container, image_id, &mut out);
+                    image_ready(pod, container, image_id, out);
                 }
             }),
             Event::ImageFailed {
@@ -87,62 +90,69 @@ impl NodeState {
                 container,
                 failure,
                 message,
-            } => self.on(pod, now, |pod, _| {
+            } => self.on(pod, now, out, |pod, _, out| {
                 if pod.answered(|a| is_image_of(a, container)) {
-                    image_failed(pod, container, *failure, message, now.time, &mut out);
+                    image_failed(pod, container, *failure, message, now.time, out);
                 }
             }),
             Event::ContainerStarted { instance, pid, at } => {
-                self.on(&instance.pod, now, |pod, _| {
-                    container_started(pod, instance, *pid, *at, &mut out);
+                self.on(&instance.pod, now, out, |pod, _, out| {
+                    container_started(pod, instance, *pid, *at, out);
                 });
             }
             Event::ContainerStartFailed {
                 instance,
                 failure,
                 message,
-            } => self.on(&instance.pod, now, |pod, settings| {
+            } => self.on(&instance.pod, now, out, |pod, settings, out| {
                 if pod.answered(|a| is_start_of(a, instance)) {
-                    start_failed(pod, settings, instance, (*failure, message), now, &mut out);
+                    start_failed(pod, settings, instance, (*failure, message), now, out);
                 }
             }),
             Event::ContainerExited { instance, exit } => {
-                self.on(&instance.pod, now, |pod, settings| {
-                    container_exited(pod, settings, instance, exit, now.time, &mut out);
+                self.on(&instance.pod, now, out, |pod, settings, out| {
+                    container_exited(pod, settings, instance, exit, now.time, out);
                 });
             }
             Event::SignalSent {
                 instance,
                 signal,
                 at,
-            } => self.on(&instance.pod, now, |pod, _| {
+            } => self.on(&instance.pod, now, out, |pod, _, _| {
                 pod.answered(|a| is_signal_to(a, instance));
                 signal_sent(pod, instance, *signal, *at, now.time);
             }),
-            Event::ProbeStarted(order) => self.on(&order.instance.pod, now, |pod, _| {
+            Event::ProbeStarted(order) => self.on(&order.instance.pod, now, out, |pod, _, _| {
                 probe::started(pod, order, now.time);
             }),
-            Event::ProbeDone { order, outcome } => self.on(&order.instance.pod, now, |pod, _| {
-                probe::done(pod, order, outcome, now.time, &mut out);
-            }),
-            Event::SignalFailed { instance, error } => self.on(&instance.pod, now, |pod, _| {
-                if pod.answered(|a| is_signal_to(a, instance)) {
-                    signal_failed(pod, instance, error, now.time, &mut out);
-                }
-            }),
+            Event::ProbeDone { order, outcome } => {
+                self.on(&order.instance.pod, now, out, |pod, _, out| {
+                    probe::done(pod, order, outcome, now.time, out);
+                })
+            }
+            Event::SignalFailed { instance, error } => {
+                self.on(&instance.pod, now, out, |pod, _, out| {
+                    if pod.answered(|a| is_signal_to(a, instance)) {
+                        signal_failed(pod, instance, error, now.time, out);
+                    }
+                })
+            }
         }
-        out
+        notices
     }
 
-    /// Changes one pod, then notes which of its conditions changed with it.
-    fn on(&mut self, uid: &PodUid, now: Stamp, change: impl FnOnce(&mut PodState, &Settings)) {
+    /// Changes one pod, then notes what follows from it.
+    fn on(
+        &mut self,
+        uid: &PodUid,
+        now: Stamp,
+        out: &mut Vec<Notice>,
+        change: impl FnOnce(&mut PodState, &Settings, &mut Vec<Notice>),
+    ) {
         if let Some(pod) = self.pods.get_mut(uid) {
             let before = network::facts(pod);
-            change(pod, &self.settings);
-            pod.note_health();
-            pod.note_round();
-            pod.note_finishing(now.time);
-            pod.note_conditions(now);
+            change(pod, &self.settings, out);
+            pod.settle(now, out);
             self.network_changes += u64::from(before != network::facts(pod));
         }
     }
@@ -188,6 +198,15 @@ impl PodState {
             self.in_flight = None;
         }
         yes
+    }
+
+    /// Notes what follows from the facts.
+    pub(super) fn settle(&mut self, now: Stamp, out: &mut Vec<Notice>) {
+        self.note_health();
+        self.note_round();
+        self.note_finishing(now.time);
+        self.note_kills(now.time, out);
+        self.note_conditions(now);
     }
 
     /// What ran until now does not count any more: the pod begins again with its first init container.
@@ -247,13 +266,7 @@ fn is_signal_to(action: &Action, to: &Instance) -> bool {
     matches!(action, Action::Signal { instance, .. } if instance == to)
 }
 
-fn action_started(
-    pod: &mut PodState,
-    settings: &Settings,
-    action: &Action,
-    now: Time,
-    out: &mut Vec<Notice>,
-) {
+fn action_started(pod: &mut PodState, settings: &Settings, action: &Action, now: Time) {
     match action {
         Action::CreateSandbox { .. } | Action::RemoveSandbox { .. } => {}
         Action::EnsureImage { .. } => pod.images_changed = false,
@@ -262,20 +275,11 @@ fn action_started(
                 restart::permit(container, instance.attempt, settings, now);
             }
         }
-        Action::Signal {
-            instance, reason, ..
-        } => {
-            let first = pod
-                .container_mut(&instance.container)
-                .filter(|c| c.run.attempt() == Some(instance.attempt) && c.stop.asked.is_none());
-            if let Some(container) = first {
-                container.stop.asked = Some(now);
-                Notices::new(out, pod).container(
-                    &instance.container,
-                    Kind::Normal,
-                    "Killing",
-                    reason.clone(),
-                );
+        Action::Signal { instance, .. } => {
+            if let Some(container) = pod.container_mut(&instance.container)
+                && container.run.attempt() == Some(instance.attempt)
+            {
+                container.stop.asked.get_or_insert(now);
             }
         }
     }

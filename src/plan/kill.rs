@@ -1,0 +1,183 @@
+//! Who is being ended, why, and how long has he got? A kill begins with the fact that makes it necessary, is written
+//! down before anything is done about it, and never gets longer (kubelet-behaviour §2.4, §2.5, §6.1, §6.3).
+//!
+//! ```text
+//! kill ──► its turn (sidecars) ──► stop signal ──what is left of the grace, 2 s at least──► SIGKILL
+//! ```
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::notice::{Kind, Notices};
+use super::state::{ContainerState, Role, Run};
+use super::{Notice, PodState, Time, probe};
+use crate::spec::{ContainerSpec, PodSpec, ProbeKind, RestartPolicy};
+
+/// That a run is being ended. To be written down before the first signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kill {
+    /// The run's number.
+    pub attempt: u32,
+    /// Why.
+    pub reason: KillReason,
+    /// Since when.
+    pub since: Time,
+    /// How long from then to SIGKILL. At least [`Kill::FLOOR_MS`] of it come after the stop signal, even if it is less.
+    pub grace_ms: u64,
+    /// SIGKILL at once, and nothing before it.
+    pub at_once: bool,
+}
+
+/// Why a run is ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KillReason {
+    /// The pod goes, or has nothing left to do.
+    Stopping,
+    /// The pod restarts in place.
+    InPlace,
+    /// It failed its liveness probe.
+    Liveness,
+    /// It failed its startup probe.
+    Startup,
+    /// Its manifest asks for another image.
+    DefinitionChanged,
+    /// Its resources cannot be changed while it runs.
+    Resize,
+}
+
+impl Kill {
+    /// The shortest time between the stop signal and SIGKILL for anybody who is not killed at once.
+    pub const FLOOR_MS: u64 = 2_000;
+
+    /// Until when a sidecar waits for its turn.
+    pub(super) fn turn_ends(&self) -> Time {
+        self.since.plus(self.grace_ms)
+    }
+
+    /// When SIGKILL follows the stop signal sent at `first`. Waiting for a turn costs whole seconds of the grace.
+    pub(super) fn expires(&self, role: Role, first: Time) -> Time {
+        let waited = match role {
+            Role::Sidecar if self.reason == KillReason::Stopping => first.since(self.since),
+            Role::Sidecar | Role::Main | Role::Init => 0,
+        };
+        let left = self.grace_ms.saturating_sub(waited / 1000 * 1000);
+        first.plus(left.max(Self::FLOOR_MS))
+    }
+}
+
+impl PodState {
+    /// Notes whom the newest fact makes it necessary to end, and tells so once for each run.
+    pub(super) fn note_kills(&mut self, now: Time, out: &mut Vec<Notice>) {
+        if !self.any_running() {
+            return;
+        }
+        let of_all = self.kill_of_all(now);
+        let pod = Arc::clone(&self.spec);
+        for (at, spec) in pod.all_containers().enumerate() {
+            let c = &mut self.containers[at];
+            let Run::Running { attempt, .. } = c.run else {
+                continue;
+            };
+            let signalled = c.stop.asked.is_some();
+            let wanted = match (&mut c.kill, of_all) {
+                (Some(kill), Some(other)) => {
+                    kill.shorten(&other, signalled);
+                    continue;
+                }
+                (Some(_), None) => continue,
+                (None, Some(kill)) => Some(kill),
+                (None, None) => kill_of_one(&pod, spec, c, now),
+            };
+            let Some(wanted) = wanted.map(|kill| Kill { attempt, ..kill }) else {
+                continue;
+            };
+            c.kill = Some(wanted);
+            let text = text(self.policy(&self.containers[at]), spec, at, &wanted, &pod);
+            Notices::new(out, self).container(&spec.name, Kind::Normal, "Killing", text);
+        }
+    }
+
+    /// Why every container of the pod is to end, if so.
+    fn kill_of_all(&self, now: Time) -> Option<Kill> {
+        let kill = |reason, since, grace_ms, at_once| {
+            Some(Kill {
+                attempt: 0,
+                reason,
+                since,
+                grace_ms,
+                at_once,
+            })
+        };
+        if let Some(stopping) = &self.stopping {
+            let (since, grace_ms) = (stopping.since.time, stopping.grace_ms());
+            return kill(KillReason::Stopping, since, grace_ms, stopping.at_once);
+        }
+        if self.restarts_all() {
+            return kill(KillReason::InPlace, now, 0, true);
+        }
+        if self.complete() {
+            let since = self.finishing.unwrap_or(now);
+            return kill(KillReason::Stopping, since, self.spec.grace_ms, false);
+        }
+        None
+    }
+}
+
+impl Kill {
+    /// A second reason may leave a run less time, never more. The first one stays the reason, unless there is still
+    /// time for a sidecar to wait for those it serves.
+    fn shorten(&mut self, other: &Kill, signalled: bool) {
+        self.grace_ms = self.grace_ms.min(other.grace_ms);
+        self.at_once |= other.at_once;
+        if !signalled && other.reason == KillReason::Stopping {
+            self.reason = other.reason;
+        }
+    }
+}
+
+/// Why this container in particular is to end, if so.
+fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Time) -> Option<Kill> {
+    let probes = &spec.probes;
+    let (reason, probe) = match probe::failed(c)? {
+        ProbeKind::Startup => (KillReason::Startup, &probes.startup),
+        ProbeKind::Liveness | ProbeKind::Readiness => (KillReason::Liveness, &probes.liveness),
+    };
+    let own = probe.as_ref().and_then(|probe| probe.grace_ms);
+    Some(Kill {
+        attempt: 0,
+        reason,
+        since: now,
+        grace_ms: own.unwrap_or(pod.grace_ms),
+        at_once: false,
+    })
+}
+
+/// What people read about it, as the kubelet says it.
+fn text(
+    policy: RestartPolicy,
+    spec: &ContainerSpec,
+    at: usize,
+    kill: &Kill,
+    pod: &PodSpec,
+) -> String {
+    let name = &spec.name;
+    let main = at >= pod.init_containers.len();
+    let what = if main { "Container" } else { "Init container" };
+    // The policies decide, not the rules: the container has no exit code yet.
+    let again = match main && policy != RestartPolicy::Never {
+        true => ", will be restarted",
+        false => "",
+    };
+    match kill.reason {
+        KillReason::Stopping => format!("Stopping container {name}"),
+        KillReason::InPlace => "killing".to_owned(),
+        KillReason::Liveness => format!("{what} {name} failed liveness probe{again}"),
+        KillReason::Startup => format!("{what} {name} failed startup probe{again}"),
+        KillReason::DefinitionChanged if main => {
+            format!("Container {name} definition changed, will be restarted")
+        }
+        KillReason::DefinitionChanged => format!("Init container {name} definition changed"),
+        KillReason::Resize => format!("Container {name} resize requires restart"),
+    }
+}
