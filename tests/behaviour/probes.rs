@@ -60,8 +60,8 @@ impl Node {
             panic!("a signal: {:?}", self.open);
         };
         self.answer_one();
-        let kills = self.notices.iter().filter(|n| n.reason == "Killing");
-        (signal, kills.last().unwrap().message.clone())
+        let mut kills = self.notices.iter().filter(|n| n.reason == "Killing");
+        (signal, kills.next_back().unwrap().message.clone())
     }
 
     fn c_is(&self, text: &str) {

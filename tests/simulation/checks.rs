@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::{KillReason, ProbeOrder};
+use coracle::plan::event::ProbeOrder;
 use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
 use coracle::plan::{Action, PodState, Time, status};
 use coracle::spec::{PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
@@ -84,7 +84,9 @@ impl Sim {
                 // What comes after the stop signal is 2 s at least; waiting for it is not.
                 let waits = pod.stopping.map(|s| s.grace_ms());
                 let waits = waits.unwrap_or(kill.grace_ms).min(going.grace_ms);
-                let expired = self.world.now >= going.since + waits;
+                // Its pod may have been finishing before it was to go.
+                let since = going.since.min(kill.since.0);
+                let expired = self.world.now >= since + waits;
                 let sidecar = container.role == Role::Sidecar;
                 let waits = sidecar
                     && (finishes || pod.stopping.is_some())
