@@ -27,6 +27,7 @@ fn help_names_every_command_and_the_exit_codes() {
         "exec",
         "delete",
         "image",
+        "config",
         "validate",
         "doctor",
         "version",

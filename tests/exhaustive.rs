@@ -59,6 +59,10 @@ impl Search {
             },
             Event::ImagesChanged,
             Event::NodeAddressesChanged,
+            Event::SettingsChanged(Settings {
+                max_restart_period_ms: 1000,
+            }),
+            Event::SettingsChanged(Settings::default()),
         ];
         let Some(state) = story.state.pods.get(&pod) else {
             return events;

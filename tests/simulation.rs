@@ -438,6 +438,7 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::DeleteRequested { .. }
         | Event::ActionStarted(_)
         | Event::NodeAddressesChanged
+        | Event::SettingsChanged(_)
         | Event::ImagesChanged => None,
     }
 }

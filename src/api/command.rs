@@ -58,6 +58,11 @@ pub enum Command {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
+    /// What `/configz` shows.
+    ShowSettings {
+        /// Settings in force, their origins, and what waits for the next start.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
     /// What the store holds.
     ListImages {
         /// All images.

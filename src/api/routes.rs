@@ -54,6 +54,12 @@ pub(crate) async fn answer(
             let metrics = ask(&context, command, answer).await?;
             Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
         }
+        (Method::GET | Method::HEAD, ["configz"]) => {
+            let (reply_to, answer) = smol::channel::bounded(1);
+            let command = Command::ShowSettings { reply: reply_to };
+            let settings = ask(&context, command, answer).await?;
+            Ok(json_reply(settings.to_string()))
+        }
         (method, ["coracle", "v1", "images", rest @ ..]) => {
             images::answer(method, rest, request, &context, &query).await
         }

@@ -61,6 +61,9 @@ pub enum Command {
     /// Import, list and remove images
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Show the settings and where each comes from, or check a file of settings
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Check manifests without an agent
     #[command(
         after_help = "Examples:\n  coracle validate web.yaml\n  cat web.yaml | coracle validate -"
@@ -86,6 +89,9 @@ pub struct RunArgs {
     /// Settings, of kind KubeletConfiguration [default: /etc/coracle/config.yaml if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Files that change single settings, *.conf and *.yaml [default: /etc/coracle/config.d, without --config]
+    #[arg(long, value_name = "DIR")]
+    pub config_dir: Option<PathBuf>,
     /// Directory of manifests, or a single one [default: /etc/coracle/manifests]
     #[arg(long, value_name = "PATH")]
     pub manifests: Option<PathBuf>,
@@ -390,6 +396,50 @@ pub enum ImageCommand {
         #[arg(short, long)]
         force: bool,
     },
+}
+
+/// `coracle config`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ConfigCommand {
+    /// Print the running agent's settings; without an agent, or with --config, what the files say
+    #[command(
+        after_help = "Examples:\n  coracle config print\n  coracle config print --defaults >/etc/coracle/config.yaml"
+    )]
+    Print(ConfigPrintArgs),
+    /// Check settings, without an agent
+    Check {
+        /// Files, later ones over earlier ones, or `-` [default: /etc/coracle/config.yaml and config.d]
+        files: Vec<PathBuf>,
+        /// Also the files in this directory
+        #[arg(long, value_name = "DIR")]
+        config_dir: Option<PathBuf>,
+    },
+}
+
+/// `coracle config print`.
+#[derive(Debug, Clone, Args)]
+pub struct ConfigPrintArgs {
+    /// yaml, with where each value comes from as a comment, or json
+    #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
+    pub output: ConfigFormat,
+    /// Nothing but the defaults
+    #[arg(long, conflicts_with_all = ["config", "config_dir"])]
+    pub defaults: bool,
+    /// Of this file instead of the running agent's
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// With the files in this directory
+    #[arg(long, value_name = "DIR")]
+    pub config_dir: Option<PathBuf>,
+}
+
+/// How settings are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ConfigFormat {
+    /// YAML.
+    Yaml,
+    /// JSON.
+    Json,
 }
 
 /// `coracle validate`.

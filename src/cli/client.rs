@@ -45,6 +45,13 @@ enum Framing {
 }
 
 impl Client {
+    /// Whether an agent listens. That this may not be told (for want of rights) is left to the request to come.
+    pub fn reachable(&self) -> bool {
+        let connected = crate::sys::unix_socket::connect(&self.socket);
+        let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+        !connected.is_err_and(|error| absent.contains(&error.kind()))
+    }
+
     /// GET as JSON; a refusal becomes an error.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.json("GET", path, None)

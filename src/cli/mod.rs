@@ -4,6 +4,7 @@
 
 pub mod args;
 pub mod client;
+mod config;
 mod delete;
 mod describe;
 mod describe_probe;
@@ -74,6 +75,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Exec(args) => exec::run(&client, &args),
         Command::Delete(args) => delete::run(&client, &args),
         Command::Image(command) => image::run(&client, command),
+        Command::Config(command) => config::run(&client, &command),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Version(args) => version::run(&client, &args),

@@ -22,6 +22,10 @@ fn hint(error: &StartError) -> Option<&'static str> {
         StartError::AlreadyRunning { .. } => {
             Some("stop it first, or give this one its own --root, --run-dir and --log-dir")
         }
+        StartError::SwapIsOn => Some("`swapoff -a`, or `failSwapOn: false` in the settings"),
+        StartError::CgroupV1 => {
+            Some("`failCgroupV1: false` in the settings: coracle works with both")
+        }
         StartError::Cgroup(_) => Some("`coracle doctor` tells what is missing"),
         StartError::Config(_)
         | StartError::Flag { .. }

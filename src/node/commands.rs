@@ -76,6 +76,9 @@ impl Node {
             Command::CountProbes { reply } => {
                 let _ = reply.try_send(Ok(self.probes.metrics()));
             }
+            Command::ShowSettings { reply } => {
+                let _ = reply.try_send(Ok(self.sources.show()));
+            }
             Command::ListImages { reply } => {
                 let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
                 super::spawn(async move {

@@ -45,6 +45,7 @@ impl Counters {
             | Event::ImageFailed { .. }
             | Event::ImagesChanged
             | Event::NodeAddressesChanged
+            | Event::SettingsChanged(_)
             | Event::ContainerExited { .. }
             | Event::ProbeStarted(_)
             | Event::ProbeDone { .. }

@@ -16,6 +16,7 @@ mod probes;
 mod publish;
 mod recover;
 mod resolver;
+mod settings;
 mod sources;
 mod start;
 mod unblock;
@@ -30,6 +31,7 @@ use k8s_openapi::api::core::v1::Service;
 use smol::channel::Receiver;
 
 use crate::api::{Command, FileStatus};
+use crate::config::{ConfigError, Effective};
 use crate::plan::decide::Step;
 use crate::plan::event::Desired;
 use crate::plan::{self, Action, Event, NodeState, Time, plan_pod};
@@ -58,6 +60,12 @@ enum Input {
     Command(Command),
     /// The node's resolvers are others now.
     ResolverChanged,
+    /// The settings were read again.
+    Settings {
+        read: Result<Box<Effective>, ConfigError>,
+        /// Somebody asked for it.
+        told: bool,
+    },
     /// SIGTERM or SIGINT.
     Terminate,
 }
@@ -87,6 +95,8 @@ struct Node {
     network_changes: u64,
     /// Pods of which something was recorded since they were shown.
     changed: BTreeSet<PodUid>,
+    /// The settings, and where they come from.
+    sources: settings::Sources,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -163,6 +173,7 @@ impl Node {
             }
             Input::Command(command) => self.command(command, touched),
             Input::ResolverChanged => self.resolver_changed(),
+            Input::Settings { read, told } => self.settings_read(read, told, touched),
             Input::Terminate if self.leaving || !self.stop_pods_on_exit => return true,
             Input::Terminate => {
                 tracing::info!("stopping all pods before leaving; once more to leave them running");

@@ -69,15 +69,27 @@ pub(super) fn services(
 
 /// Shows that this agent has come up.
 pub(super) fn node_started(journal: &mut Journal, node: &str) {
+    let message = "Starting coracle.";
+    node_event(journal, node, EventType::Normal, "Starting", message);
+}
+
+/// Shows an event of the node.
+pub(super) fn node_event(
+    journal: &mut Journal,
+    node: &str,
+    type_: EventType,
+    reason: &str,
+    message: &str,
+) {
     journal.push(&EventRecord {
         namespace: "default".to_owned(),
         name: node.to_owned(),
         uid: node.to_owned(),
         kind: ObjectKind::Node,
         field_path: String::new(),
-        type_: EventType::Normal,
-        reason: "Starting".to_owned(),
-        message: "Starting coracle.".to_owned(),
+        type_,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
         at: super::now(),
     });
 }

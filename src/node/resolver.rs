@@ -62,7 +62,7 @@ async fn changed(watches: &mut [Watch], patience: Duration) {
 }
 
 /// The folders whose changes may concern the file: one, or two if it is a link into another.
-fn folders(path: &Path) -> Vec<PathBuf> {
+pub(super) fn folders(path: &Path) -> Vec<PathBuf> {
     let folder = |path: &Path| path.parent().map(Path::to_path_buf).unwrap_or_default();
     let mut folders = vec![folder(path)];
     if let Ok(target) = fs::read_link(path) {

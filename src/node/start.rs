@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::Flock;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use smol::channel::{Sender, bounded};
 use smol::io::AsyncReadExt;
 use smol::{Async, LocalExecutor};
@@ -24,18 +25,18 @@ use super::manifests::Manifests;
 use super::network::{self, NameServer, Views};
 use super::pods::Links;
 use super::probes::Probes;
+use super::settings::{self, Sources};
 use super::watch::Watch;
 use super::{Input, Node, preload, publish, recover, resolver, sources};
 use crate::api;
 use crate::cli::args::RunArgs;
-use crate::config::{Config, ConfigError, DEFAULT_FILE};
-use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings};
+use crate::config::{Config, ConfigError, Current, Files, Flag, FlagValue};
+use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings, Mode};
 use crate::effects::image::{ImageError, ImageStore};
 use crate::effects::network::names::{Names, Reach};
 use crate::effects::network::{Network, NetworkSettings};
 use crate::effects::sandbox::Sandboxes;
 use crate::layout::Layout;
-use crate::plan::state::Settings;
 use crate::plan::{Event, NodeState};
 use crate::spec::uid;
 use crate::spec::{PodSpec, PodUid};
@@ -67,6 +68,16 @@ pub enum StartError {
         /// What is wrong with it.
         problem: String,
     },
+    /// `failSwapOn`, and there is some.
+    #[error(
+        "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false"
+    )]
+    SwapIsOn,
+    /// `failCgroupV1`, and it is.
+    #[error(
+        "the settings say not to run on a host using cgroup v1 (failCgroupV1), and this host uses it"
+    )]
+    CgroupV1,
     /// Only root may make containers.
     #[error("coracle run has to be started as root")]
     NotRoot,
@@ -113,13 +124,19 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         return Err(StartError::NotRoot);
     }
     process::tune_allocator();
-    let (config, without_effect) = settings(args)?;
+    let files = Files::new(args.config.clone(), args.config_dir.clone());
+    let sources = Sources::read(files, flags(args)?)?;
+    let mut config = sources.effective.config.clone();
+    if config.node_name.is_empty() {
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        config.node_name = host.to_string_lossy().to_lowercase();
+    }
     start_logging();
-    if !without_effect.is_empty() {
-        tracing::warn!(
-            "settings without effect here: {}",
-            without_effect.join(", ")
-        );
+    if let Some(warning) = &sources.effective.warning {
+        tracing::warn!("{warning}");
+    }
+    if config.fail_swap_on && swap_is_on() {
+        return Err(StartError::SwapIsOn);
     }
     let layout = &config.layout;
     for (path, mode) in [
@@ -140,6 +157,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         quota: config.cpu_cfs_quota,
     };
     let cgroups = Arc::new(Cgroups::open(config.cgroup_parent.as_deref(), limits)?);
+    if config.fail_cgroup_v1 && cgroups.mode() == Mode::V1 {
+        return Err(StartError::CgroupV1);
+    }
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
     let listener = api::listen(&layout.api_socket())?;
     let config = Arc::new(config);
@@ -147,6 +167,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     let hands = Hands {
         sandboxes: Sandboxes {
             config: config.clone(),
+            settings: Current::new(sources.effective.settings.clone()),
             cgroups,
             network: Network::new(NetworkSettings {
                 layout: config.layout.clone(),
@@ -173,7 +194,16 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         inputs: sender.clone(),
         config: config.clone(),
     };
-    watch_signals(sender.clone())?;
+    let (hangups, hangup) = bounded(1);
+    watch_signals(&[SIGTERM, SIGINT], {
+        let inputs = sender.clone();
+        async move || inputs.send(Input::Terminate).await.is_ok()
+    })?;
+    // One that waits to be taken stands for those that come meanwhile.
+    watch_signals(&[SIGHUP], async move || {
+        let _ = hangups.try_send(());
+        !hangups.is_closed()
+    })?;
     let executor = EXECUTOR.with(|executor| *executor);
     Ok(smol::block_on(executor.run(async move {
         let store = Arc::new(api::Store::new());
@@ -181,9 +211,13 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         store.set_node(facts::node_object(&facts));
         let mut journal = Journal::open(config.layout.events(), store.clone());
         publish::node_started(&mut journal, &facts.name);
-        let settings = Settings {
-            max_restart_period_ms: config.max_container_restart_period_ms,
-        };
+        let settings = settings::for_plan(&sources.effective.settings);
+        super::spawn(settings::watch(
+            sources.files.clone(),
+            sources.flags.clone(),
+            hangup,
+            sender.clone(),
+        ));
         let mut node = Node {
             state: NodeState::new(settings),
             hands: hands.clone(),
@@ -198,6 +232,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             admitted: Default::default(),
             checkpoints: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
+            sources,
             services: Vec::new(),
             network_changes: 0,
             leaving: false,
@@ -225,6 +260,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let cgroups = hands.sandboxes.cgroups.clone();
         super::spawn(watch_manifests(
             config.clone(),
+            hands.sandboxes.settings.clone(),
             running,
             cgroups,
             hands.inputs,
@@ -251,52 +287,75 @@ fn lock(layout: &Layout) -> Result<Flock<File>, StartError> {
     }
 }
 
-fn settings(args: RunArgs) -> Result<(Config, Vec<String>), StartError> {
-    let (mut config, without_effect) = match &args.config {
-        Some(path) => Config::read(path)?,
-        None if PathBuf::from(DEFAULT_FILE).exists() => Config::read(DEFAULT_FILE.as_ref())?,
-        None => (Config::default(), Vec::new()),
-    };
+/// What the flags say of the settings.
+fn flags(args: RunArgs) -> Result<Vec<Flag>, StartError> {
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    let set = |target: &mut PathBuf, given: Option<PathBuf>| {
-        if let Some(given) = given {
-            *target = absolute(given);
-        }
+    let path = |path: PathBuf| FlagValue::Text(absolute(path).to_string_lossy().into_owned());
+    let paths = |paths: Vec<PathBuf>| {
+        let texts = paths
+            .into_iter()
+            .map(|path| absolute(path).to_string_lossy().into_owned());
+        FlagValue::Texts(texts.collect())
     };
-    set(&mut config.manifests, args.manifests);
-    set(&mut config.layout.root, args.root);
-    set(&mut config.layout.run_dir, args.run_dir);
-    set(&mut config.layout.log_dir, args.log_dir);
-    if !args.preload.is_empty() {
-        config.preload = args.preload.into_iter().map(absolute).collect();
-    }
-    config.cgroup_parent = args.cgroup_parent.or(config.cgroup_parent);
-    config.bridge = args.bridge.unwrap_or(config.bridge);
-    for (flag, given, target) in [
-        ("--pod-cidr", args.pod_cidr, &mut config.pod_cidrs),
-        (
-            "--service-cidr",
-            args.service_cidr,
-            &mut config.service_cidrs,
-        ),
+    for (flag, list) in [
+        ("--pod-cidr", &args.pod_cidr),
+        ("--service-cidr", &args.service_cidr),
     ] {
-        if let Some(list) = given {
-            *target = crate::config::cidrs(&list)
-                .map_err(|problem| StartError::Flag { flag, problem })?;
-        }
+        let checked = crate::config::cidrs(list.as_deref().unwrap_or_default());
+        checked.map_err(|problem| StartError::Flag { flag, problem })?;
     }
-    if !args.cluster_dns.is_empty() {
-        config.cluster_dns = args.cluster_dns;
-    }
-    config.stop_pods_on_exit |= args.stop_pods_on_exit;
-    if let Some(name) = args.node_name {
-        config.node_name = name;
-    }
-    if config.node_name.is_empty() {
-        let host = nix::unistd::gethostname().unwrap_or_default();
-        config.node_name = host.to_string_lossy().to_lowercase();
-    }
-    Ok((config, without_effect))
+    let some = |list: &Vec<_>| !list.is_empty();
+    let dns = args.cluster_dns.iter().map(ToString::to_string).collect();
+    let all = [
+        ("staticPodPath", "--manifests", args.manifests.map(path)),
+        ("coracle.rootDir", "--root", args.root.map(path)),
+        ("coracle.runDir", "--run-dir", args.run_dir.map(path)),
+        ("podLogsDir", "--log-dir", args.log_dir.map(path)),
+        (
+            "coracle.preload",
+            "--preload",
+            some(&args.preload).then(|| paths(args.preload)),
+        ),
+        (
+            "coracle.cgroupParent",
+            "--cgroup-parent",
+            args.cgroup_parent.map(FlagValue::Text),
+        ),
+        (
+            "coracle.nodeName",
+            "--node-name",
+            args.node_name.map(FlagValue::Text),
+        ),
+        (
+            "coracle.bridge",
+            "--bridge",
+            args.bridge.map(FlagValue::Text),
+        ),
+        ("podCIDR", "--pod-cidr", args.pod_cidr.map(FlagValue::Text)),
+        (
+            "coracle.serviceCIDR",
+            "--service-cidr",
+            args.service_cidr.map(FlagValue::Text),
+        ),
+        (
+            "clusterDNS",
+            "--cluster-dns",
+            (!args.cluster_dns.is_empty()).then_some(FlagValue::Texts(dns)),
+        ),
+        (
+            "coracle.stopPodsOnExit",
+            "--stop-pods-on-exit",
+            args.stop_pods_on_exit.then_some(FlagValue::On),
+        ),
+    ];
+    let given = all.into_iter().filter_map(|(field, flag, value)| {
+        Some(Flag {
+            field,
+            flag,
+            value: value?,
+        })
+    });
+    Ok(given.collect())
 }
 
 fn serve(
@@ -326,6 +385,7 @@ fn serve(
 /// Reads the manifests now and whenever they change. `recovered` are the pods that run already.
 async fn watch_manifests(
     config: Arc<Config>,
+    settings: Current,
     recovered: Vec<Arc<PodSpec>>,
     cgroups: Arc<Cgroups>,
     inputs: Sender<Input>,
@@ -381,7 +441,9 @@ async fn watch_manifests(
         }
         first = false;
         watch.ensure();
-        let patience = scan.again_in_ms.unwrap_or(config.file_check_frequency_ms);
+        let patience = scan
+            .again_in_ms
+            .unwrap_or(settings.now().file_check_frequency_ms);
         closed = watch.next(Duration::from_millis(patience)).await;
         if !closed.is_empty() {
             // Most likely a pod is about to start: while its file is read the kernel can get ready.
@@ -391,26 +453,34 @@ async fn watch_manifests(
     }
 }
 
-fn watch_signals(inputs: Sender<Input>) -> Result<(), StartError> {
+/// Calls `then` once for each of these signals, until it says `false`.
+fn watch_signals(
+    signals: &[i32],
+    mut then: impl AsyncFnMut() -> bool + 'static,
+) -> Result<(), StartError> {
     let failed = |source| StartError::System {
         action: "watch for signals",
         source,
     };
     let (receiver, sender) = UnixStream::pair().map_err(failed)?;
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+    for signal in signals {
         let sender = sender.try_clone().map_err(failed)?;
-        signal_hook::low_level::pipe::register(signal, sender).map_err(failed)?;
+        signal_hook::low_level::pipe::register(*signal, sender).map_err(failed)?;
     }
     let mut receiver = Async::new(receiver).map_err(failed)?;
     super::spawn(async move {
         // Kept open as long as signals are waited for.
         let _sender = sender;
         let mut byte = [0];
-        while receiver.read_exact(&mut byte).await.is_ok() {
-            let _ = inputs.send(Input::Terminate).await;
-        }
+        while receiver.read_exact(&mut byte).await.is_ok() && then().await {}
     });
     Ok(())
+}
+
+/// Whether anything is swapped to; looked at once, as the kubelet does.
+fn swap_is_on() -> bool {
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    swaps.lines().count() > 1
 }
 
 /// Log lines go to standard error: the journal, or a person. `CORACLE_LOG` says which: `debug`, or a list like

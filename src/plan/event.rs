@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::kill::{Kill, KillReason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
-use super::state::Stopping;
+use super::state::{Settings, Stopping};
 use super::{Action, Stamp, Time};
 use crate::spec::{Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
 
@@ -108,6 +108,8 @@ pub enum Event {
     ImagesChanged,
     /// The node has other addresses now; they are shown with its pods.
     NodeAddressesChanged,
+    /// The node has other settings now.
+    SettingsChanged(Settings),
     /// The container's process runs.
     ContainerStarted {
         /// Which run.
@@ -164,7 +166,10 @@ impl Event {
     /// The pod the fact is about; `None` if it is about all.
     pub fn pod(&self) -> Option<&PodUid> {
         match self {
-            Self::DesiredChanged(_) | Self::ImagesChanged | Self::NodeAddressesChanged => None,
+            Self::DesiredChanged(_)
+            | Self::ImagesChanged
+            | Self::NodeAddressesChanged
+            | Self::SettingsChanged(_) => None,
             Self::PodRecovered(recovered) => Some(&recovered.spec.uid),
             Self::ActionStarted(action) => Some(action.pod()),
             Self::DeleteRequested { pod, .. }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 
-use super::error::{FieldError, Hint, MAX_ERRORS, Path, Problem, Report};
+use super::error::{FieldError, MAX_ERRORS, Path, Problem, Report};
 use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
 use super::position::Positions;
@@ -162,14 +162,7 @@ fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
             });
             // The tree has lost how a scalar was spelt: `1.10` is to be quoted as "1.10".
             let spelt = positions.scalar(problem.document, &problem.path);
-            let hint = match problem.hint {
-                Some(Hint::Quote(text)) => {
-                    let text = spelt.unwrap_or(&text).replace('"', "\\\"");
-                    Some(format!("quote it: \"{text}\""))
-                }
-                Some(Hint::Text(text)) => Some(text),
-                None => None,
-            };
+            let hint = problem.hint.map(|hint| hint.sentence(spelt));
             FieldError {
                 file: file.to_owned(),
                 line,

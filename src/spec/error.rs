@@ -99,6 +99,19 @@ pub(crate) enum Hint {
     Quote(String),
 }
 
+impl Hint {
+    /// The advice, with the scalar as it is spelt in the file if that is known.
+    pub(crate) fn sentence(&self, spelt: Option<&str>) -> String {
+        match self {
+            Self::Quote(text) => {
+                let text = spelt.unwrap_or(text).replace('"', "\\\"");
+                format!("quote it: \"{text}\"")
+            }
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
 /// One problem before its position is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {

@@ -59,7 +59,7 @@ impl Positions {
 }
 
 /// The path itself, then what is above it, nearest first.
-pub(super) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| {
         if path.is_empty() {
             return None;

@@ -122,6 +122,7 @@ pub fn start_request(
         cgroup_mode,
         seccomp_profiles: layout.root.join("seccomp"),
     };
+    let settings = sandboxes.settings.now();
     let folder = run.bundle(&container.name);
     write_bundle(&folder, &bundle)?;
     Ok(StartRequest {
@@ -138,8 +139,8 @@ pub fn start_request(
             &pod.uid,
             &container.name,
         ),
-        log_max_bytes: sandboxes.config.container_log_max_bytes,
-        log_max_files: sandboxes.config.container_log_max_files,
+        log_max_bytes: settings.container_log_max_bytes,
+        log_max_files: settings.container_log_max_files,
         termination_message,
         termination_message_from_logs: container.termination_message_from_logs,
         stop_signal: image

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use smol::io::AsyncReadExt;
 
-use crate::config::Config;
+use crate::config::{Config, Current};
 use crate::effects::cgroup::{CgroupError, Cgroups};
 use crate::effects::network::{Network, NetworkError};
 use crate::effects::volume::{self, VolumeFailure};
@@ -125,6 +125,8 @@ pub enum ConfigError {
 pub struct Sandboxes {
     /// Settings.
     pub config: Arc<Config>,
+    /// What of them can change.
+    pub settings: Current,
     /// The cgroup tree.
     pub cgroups: Arc<Cgroups>,
     /// The pods' network.

@@ -48,6 +48,7 @@ impl NodeState {
             }
             Event::SandboxRemoved { pod } => self.sandbox_removed(pod, now),
             Event::NodeAddressesChanged => self.network_changes += 1,
+            Event::SettingsChanged(settings) => self.settings = *settings,
             Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
             Event::ActionStarted(action) => self.on(action.pod(), now, out, |pod, settings, _| {
                 action_started(pod, settings, action, now.time);

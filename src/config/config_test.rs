@@ -1,0 +1,627 @@
+//! Which settings are accepted, what do they come to, and what is said about wrong ones?
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+
+use super::fields::{FIELDS, NOT_YET, Role, ZERO_IS_DEFAULT, find};
+use super::*;
+
+fn build(text: &str) -> Result<Effective, ConfigError> {
+    Effective::build(&[("c.yaml".into(), text.to_owned())], &[])
+}
+
+fn good(text: &str) -> Effective {
+    build(text).unwrap_or_else(|error| panic!("{text}\n{error}"))
+}
+
+fn problems(text: &str) -> Vec<String> {
+    match build(text) {
+        Err(ConfigError::Invalid(problems)) => problems.iter().map(Problem::to_string).collect(),
+        Err(error) => panic!("{error}"),
+        Ok(_) => Vec::new(),
+    }
+}
+
+#[test]
+fn the_defaults_are_valid_and_those_of_the_specification() {
+    let effective = good("");
+    assert_eq!(effective, Effective::default());
+    assert_eq!(effective.warning, None);
+    let (config, settings) = (effective.config, effective.settings);
+    assert_eq!(config.swap, Swap::NoSwap);
+    assert!(!config.fail_swap_on && !config.fail_cgroup_v1);
+    assert_eq!(config.pod_pids_limit, None);
+    assert_eq!(config.cpu_cfs_quota_period_us, 100_000);
+    assert_eq!(config.reserved.enforce, [Enforce::Pods]);
+    assert_eq!(config.memory_qos, None);
+    assert_eq!(config.oom_score_adj, -999);
+    assert_eq!(config.max_open_files, 1_000_000);
+    assert_eq!(settings.max_pods, 110);
+    assert_eq!(settings.max_container_restart_period_ms, 300_000);
+    assert_eq!(periods(&settings), [(0, 20), (2_000_000_000, 10)]);
+    assert_eq!(settings.eviction.transition_ms, 300_000);
+    let hard: Vec<_> = settings
+        .eviction
+        .hard
+        .iter()
+        .map(|t| (t.signal.name(), t.below))
+        .collect();
+    assert_eq!(
+        hard,
+        [
+            ("memory.available", Amount::Count(100 << 20)),
+            ("nodefs.available", Amount::Share(0.1)),
+            ("nodefs.inodesFree", Amount::Share(0.05)),
+            ("imagefs.available", Amount::Share(0.15)),
+            ("imagefs.inodesFree", Amount::Share(0.05)),
+        ]
+    );
+}
+
+fn periods(settings: &Settings) -> Vec<(i32, i64)> {
+    let periods = settings.shutdown.iter();
+    periods
+        .map(|p| (p.priority, p.shutdown_grace_period_seconds))
+        .collect()
+}
+
+#[test]
+fn the_table_names_each_setting_once_and_no_list_names_another() {
+    let mut seen = BTreeSet::new();
+    for field in FIELDS {
+        assert!(seen.insert(field.path), "{} twice", field.path);
+        let known = field.default.is_empty() == (field.role == Role::Idle);
+        assert!(
+            known || field.path == "singleProcessOOMKill",
+            "{}",
+            field.path
+        );
+    }
+    for path in NOT_YET.iter().chain(ZERO_IS_DEFAULT) {
+        let field = find(path).unwrap_or_else(|| panic!("{path} is no setting"));
+        assert_ne!(field.role, Role::Idle, "{path}");
+    }
+}
+
+/// A value other than the default for each setting that has an effect; some need others beside them.
+const OTHERS: &[(&str, &str, &str)] = &[
+    ("staticPodPath", "/p", ""),
+    ("fileCheckFrequency", "1m30s", ""),
+    ("podLogsDir", "/logs", ""),
+    ("containerLogMaxSize", "1Mi", ""),
+    ("containerLogMaxFiles", "2", ""),
+    ("podCIDR", "10.9.0.0/20", ""),
+    ("clusterDNS", "[10.0.0.10]", ""),
+    ("clusterDomain", "box", ""),
+    ("resolvConf", "/r", ""),
+    ("crashLoopBackOff.maxContainerRestartPeriod", "60s", ""),
+    ("allowedUnsafeSysctls", "['net.*']", ""),
+    ("podPidsLimit", "77", ""),
+    ("cpuCFSQuota", "false", ""),
+    ("cpuCFSQuotaPeriod", "10ms", ""),
+    ("singleProcessOOMKill", "true", ""),
+    (
+        "memoryThrottlingFactor",
+        "0.8",
+        "featureGates: {MemoryQoS: true}",
+    ),
+    (
+        "memoryReservationPolicy",
+        "TieredReservation",
+        "featureGates: {MemoryQoS: true}",
+    ),
+    ("userNamespaces.idsPerPod", "131072", ""),
+    ("maxPods", "20", ""),
+    ("podsPerCore", "4", ""),
+    ("systemReserved", "{cpu: 200m, memory: 100Mi}", ""),
+    ("kubeReserved", "{cpu: '1', pid: '100'}", ""),
+    ("systemReservedCgroup", "/sys", ""),
+    ("kubeReservedCgroup", "/kube", ""),
+    ("reservedSystemCPUs", "0-1,3", ""),
+    ("enforceNodeAllocatable", "[none]", ""),
+    ("failCgroupV1", "true", ""),
+    ("failSwapOn", "true", ""),
+    ("memorySwap.swapBehavior", "LimitedSwap", ""),
+    ("oomScoreAdj", "-500", ""),
+    ("maxOpenFiles", "1000", ""),
+    ("registerWithTaints", "[{key: a, effect: NoSchedule}]", ""),
+    ("providerID", "x", ""),
+    ("nodeStatusMaxImages", "-1", ""),
+    ("evictionHard", "{memory.available: 5%}", ""),
+    (
+        "evictionSoft",
+        "{memory.available: 200Mi}",
+        "evictionSoftGracePeriod: {memory.available: 30s}",
+    ),
+    ("evictionMinimumReclaim", "{memory.available: 10Mi}", ""),
+    ("evictionPressureTransitionPeriod", "30s", ""),
+    ("evictionMaxPodGracePeriod", "9", ""),
+    ("localStorageCapacityIsolation", "false", ""),
+    ("imageMinimumGCAge", "1m", ""),
+    ("imageMaximumGCAge", "1h", ""),
+    ("imageGCHighThresholdPercent", "90", ""),
+    ("imageGCLowThresholdPercent", "70", ""),
+    ("shutdownGracePeriod", "1m", ""),
+    ("shutdownGracePeriodCriticalPods", "20s", ""),
+    (
+        "shutdownGracePeriodByPodPriority",
+        "[{priority: 5, shutdownGracePeriodSeconds: 7}]",
+        "",
+    ),
+    (
+        "featureGates",
+        "{ReduceDefaultCrashLoopBackOffDecay: true}",
+        "",
+    ),
+    ("coracle.rootDir", "/root-dir", ""),
+    ("coracle.runDir", "/run-dir", ""),
+    ("coracle.preload", "[/images]", ""),
+    ("coracle.nodeName", "box", ""),
+    ("coracle.cgroupParent", "/box", ""),
+    ("coracle.bridge", "br7", ""),
+    ("coracle.serviceCIDR", "10.8.0.0/20", ""),
+    ("coracle.stopPodsOnExit", "true", ""),
+];
+
+/// Two fields count only together with others, and of one only one value is possible.
+const ALONE: [&str; 4] = [
+    "evictionSoftGracePeriod",
+    "mergeDefaultEvictionSettings",
+    "cgroupsPerQOS",
+    "seccompDefault",
+];
+
+fn yaml(path: &str, value: &str) -> String {
+    match path.split_once('.') {
+        Some((outer, inner)) => format!("{outer}: {{{inner}: {value}}}\n"),
+        None => format!("{path}: {value}\n"),
+    }
+}
+
+#[test]
+fn each_setting_changes_what_its_role_says_and_is_shown_with_its_line() {
+    for field in FIELDS.iter().filter(|field| field.role != Role::Idle) {
+        let Some((path, value, beside)) = OTHERS.iter().find(|(path, ..)| *path == field.path)
+        else {
+            assert!(ALONE.contains(&field.path), "{} is not tried", field.path);
+            continue;
+        };
+        let before = good(beside);
+        let after = good(&format!("{beside}\n{}", yaml(path, value)));
+        let live = field.role == Role::Live;
+        assert_eq!(before.settings != after.settings, live, "{path}");
+        assert_eq!(before.config != after.config, !live, "{path}");
+        let shown = &after.shown[path];
+        let origin = Origin::File {
+            path: "c.yaml".into(),
+            line: 2,
+        };
+        assert_eq!(shown.origin, origin, "{path}");
+        // Read again while an agent runs it counts at once, or is named.
+        let again = reload(&before, after.clone());
+        assert_eq!(again.effective.settings, after.settings, "{path}");
+        assert_eq!(again.effective.config, before.config, "{path}");
+        assert_eq!(again.changed.is_empty(), !live, "{path}");
+        let pending: Vec<&str> = again
+            .pending
+            .iter()
+            .map(|(path, _)| path.as_str())
+            .collect();
+        let expected: &[&str] = if live { &[] } else { &[path] };
+        assert_eq!(pending, expected);
+        // What is printed can be used again, and comes to the same.
+        let printed = as_yaml(&as_json(&after));
+        let reread = good(&printed);
+        assert_eq!(reread.config, after.config, "{path}\n{printed}");
+        if *path != "shutdownGracePeriodByPodPriority" {
+            assert_eq!(reread.settings, after.settings, "{path}\n{printed}");
+        }
+    }
+}
+
+#[test]
+fn all_problems_are_told_at_once_with_their_places() {
+    assert_eq!(
+        problems(
+            "kind: Kubelet\nfileCheckFrequency: fast\ncontainerLogMaxFile: 3\ncontainerLogMaxFiles: 1\n\
+             syncFrequency: 30\nmaxPods: -1\nmaxPods: -1\ncpuCFSQuota: \"yes\"\nclusterDomain: 7\nmemorySwap: {swapBehaviour: x}\n\
+             systemReserved:\n  cpu: 1\n"
+        ),
+        [
+            "c.yaml:1:1: invalid configuration: kind: must be `KubeletConfiguration`",
+            "c.yaml:2:1: invalid configuration: fileCheckFrequency: `fast` is not a duration like 1m30s",
+            "c.yaml:3:1: invalid configuration: containerLogMaxFile: unknown field; did you mean `containerLogMaxFiles`?",
+            "c.yaml:4:1: invalid configuration: containerLogMaxFiles must be greater than 1",
+            "c.yaml:5:1: invalid configuration: syncFrequency: must be a duration like 1m30s, not a number; write it with \
+             its unit",
+            "c.yaml:6:1: invalid configuration: maxPods (--max-pods) -1 must not be a negative number",
+            "c.yaml:7:1: invalid configuration: maxPods: duplicate key: given more than once in this mapping",
+            "c.yaml:8:1: invalid configuration: cpuCFSQuota: must be true or false, not a string; write true without quotes",
+            "c.yaml:9:1: invalid configuration: clusterDomain: must be a string, not a number; quote it: \"7\"",
+            "c.yaml:10:14: invalid configuration: memorySwap.swapBehaviour: unknown field; did you mean `swapBehavior`?",
+            "c.yaml:12:3: invalid configuration: systemReserved.cpu: must be a string, not a number; quote it: \"1\"",
+        ]
+    );
+}
+
+#[test]
+fn bounds_are_told_in_the_kubelets_words() {
+    for (text, expected) in [
+        (
+            "healthzPort: 70000",
+            "healthzPort (--healthz-port) 70000 must be between 1 and 65535, inclusive",
+        ),
+        (
+            "oomScoreAdj: -1001",
+            "oomScoreAdj (--oom-score-adj) -1001 must be between -1000 and 1000, inclusive",
+        ),
+        (
+            "maxOpenFiles: -1",
+            "maxOpenFiles (--max-open-files) -1 must not be a negative number",
+        ),
+        (
+            "podsPerCore: -1",
+            "podsPerCore (--pods-per-core) -1 must not be a negative number",
+        ),
+        (
+            "eventBurst: -1",
+            "eventBurst (--event-burst) -1 must not be a negative number",
+        ),
+        (
+            "nodeStatusMaxImages: -2",
+            "nodeStatusMaxImages (--node-status-max-images) -2 must be -1 or greater",
+        ),
+        (
+            "containerLogMaxWorkers: 0",
+            "containerLogMaxWorkers must be greater than or equal to 1",
+        ),
+        (
+            "containerLogMonitorInterval: 2s",
+            "containerLogMonitorInterval must be a positive time duration greater than or equal to 3s",
+        ),
+        (
+            "cpuCFSQuotaPeriod: 2s",
+            "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) 2s must be between 1ms and 1sec, inclusive",
+        ),
+        (
+            "imageGCHighThresholdPercent: 70",
+            "imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than imageGCHighThresholdPercent \
+             (--image-gc-high-threshold) 70",
+        ),
+        (
+            "imageMinimumGCAge: -1s",
+            "imageMinimumGCAge -1s must not be negative",
+        ),
+        (
+            "imageMaximumGCAge: 1m",
+            "imageMaximumGCAge 1m0s must be greater than imageMinimumGCAge 2m0s",
+        ),
+        (
+            "crashLoopBackOff: {maxContainerRestartPeriod: 301s}",
+            "CrashLoopBackOff.MaxContainerRestartPeriod (got: 301 seconds) must be set between 1s and 300s",
+        ),
+        (
+            "crashLoopBackOff: {maxContainerRestartPeriod: 0s}",
+            "CrashLoopBackOff.MaxContainerRestartPeriod (got: 0 seconds) must be set between 1s and 300s",
+        ),
+        (
+            "shutdownGracePeriod: 500ms",
+            "shutdownGracePeriod 500ms must be either zero or otherwise >= 1 sec",
+        ),
+        (
+            "shutdownGracePeriod: 5s\nshutdownGracePeriodCriticalPods: 10s",
+            "shutdownGracePeriodCriticalPods 10s must be <= shutdownGracePeriod 5s",
+        ),
+        (
+            "shutdownGracePeriod: 5s\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 2}]",
+            "Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time",
+        ),
+        (
+            "shutdownGracePeriod: 5s\nfeatureGates: {GracefulNodeShutdown: false}",
+            "specifying shutdownGracePeriod or shutdownGracePeriodCriticalPods requires feature gate GracefulNodeShutdown",
+        ),
+        (
+            "memorySwap: {swapBehavior: Swap}",
+            "memorySwap.swapBehavior \"Swap\" must be one of: \"\", \"LimitedSwap\", \"UnlimitedSwap\" or \"NoSwap\"",
+        ),
+        (
+            "memoryThrottlingFactor: 1.5",
+            "memoryThrottlingFactor 1.5 must be greater than 0 and less than or equal to 1.0",
+        ),
+        (
+            "memoryReservationPolicy: TieredReservation",
+            "memoryReservationPolicy \"TieredReservation\" requires MemoryQoS feature gate to be enabled",
+        ),
+        (
+            "memoryReservationPolicy: Some",
+            "option \"Some\" specified for memoryReservationPolicy. Valid options are \"None\" or \"TieredReservation\"",
+        ),
+        (
+            "evictionHard: {memory.free: 1Mi}",
+            "unsupported eviction signal memory.free",
+        ),
+        (
+            "evictionHard: {memory.available: '0'}",
+            "eviction threshold memory.available must be positive: 0",
+        ),
+        (
+            "evictionHard: {memory.available: '-5%'}",
+            "eviction percentage threshold memory.available must be >= 0%: -5%",
+        ),
+        (
+            "evictionHard: {memory.available: 101%}",
+            "eviction percentage threshold memory.available must be <= 100%: 101%",
+        ),
+        (
+            "evictionSoft: {memory.available: 1Mi}",
+            "grace period must be specified for the soft eviction threshold memory.available",
+        ),
+        (
+            "enforceNodeAllocatable: [pods, pods]",
+            "duplicated enforcements \"pods\" in enforceNodeAllocatable (--enforce-node-allocatable)",
+        ),
+        (
+            "enforceNodeAllocatable: [none, pods]",
+            "enforceNodeAllocatable (--enforce-node-allocatable) may not contain additional enforcements when \"none\" is \
+             specified",
+        ),
+        (
+            "enforceNodeAllocatable: [system-reserved]",
+            "systemReservedCgroup (--system-reserved-cgroup) must be specified when \"system-reserved\" or \
+             \"system-reserved-compressible\" included in enforceNodeAllocatable (--enforce-node-allocatable)",
+        ),
+        (
+            "cgroupsPerQOS: false",
+            "cgroupsPerQOS (--cgroups-per-qos) must be set to true when \"pods\" contained in enforceNodeAllocatable \
+             (--enforce-node-allocatable)",
+        ),
+        (
+            "reservedSystemCPUs: 0-1\nkubeReservedCgroup: /a",
+            "can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup (--system-reserved-cgroup) or \
+             kubeReservedCgroup (--kube-reserved-cgroup)",
+        ),
+        (
+            "reservedSystemCPUs: x",
+            "unable to parse reservedSystemCPUs (--reserved-cpus) x, error: `x` is not a processor's number",
+        ),
+        (
+            "podLogsDir: logs",
+            "pod logs path \"logs\" must be absolute path",
+        ),
+        (
+            "podLogsDir: /a/../b",
+            "pod logs path \"/a/../b\" must be normalized",
+        ),
+        (
+            "runOnce: true",
+            "runOnce (--runOnce) true, Runonce mode has been deprecated and should not be set",
+        ),
+        (
+            "registerWithTaints: [{key: a, effect: Never}]",
+            "invalid taint: a=:Never",
+        ),
+        (
+            "maxParallelImagePulls: 0",
+            "maxParallelImagePulls 0 must be a positive number",
+        ),
+        (
+            "systemReserved: {disk: 1Gi}",
+            "cannot reserve \"disk\" resource",
+        ),
+        (
+            "systemReserved: {cpu: '-1'}",
+            "resource quantity for \"cpu\" cannot be negative: -1",
+        ),
+        ("clusterDNS: [a]", "clusterDNS[0]: `a` is not an IP address"),
+        (
+            "podCIDR: 10.0.0.0",
+            "podCIDR: `10.0.0.0` is not a range like 10.77.0.0/20",
+        ),
+        (
+            "coracle: {bridge: 0}",
+            "coracle.bridge: must be a string, not a number; quote it: \"0\"",
+        ),
+        ("a: 1\n---\nb: 1", "must hold one document, not several"),
+        (
+            "[]",
+            "must be a mapping, not a list; settings begin with `kind: KubeletConfiguration`",
+        ),
+        ("a: [", "not valid YAML: did not find expected node content"),
+    ] {
+        let found = problems(text);
+        let wanted = format!("invalid configuration: {expected}");
+        assert!(
+            found.iter().any(|problem| problem.ends_with(&wanted)),
+            "{text}: {found:#?}"
+        );
+    }
+}
+
+#[test]
+fn shutdown_times_follow_what_was_given() {
+    for (sentence, text, expected) in [
+        (
+            "nothing given: part A14",
+            "",
+            vec![(0, 20), (2_000_000_000, 10)],
+        ),
+        ("switched off", "shutdownGracePeriod: 0s", vec![]),
+        (
+            "as kubeadm writes it",
+            "shutdownGracePeriod: 0s\nshutdownGracePeriodCriticalPods: 0s",
+            vec![],
+        ),
+        (
+            "the gate is off",
+            "featureGates: {GracefulNodeShutdown: false}",
+            vec![],
+        ),
+        (
+            "only the whole",
+            "shutdownGracePeriod: 60s",
+            vec![(0, 60), (2_000_000_000, 0)],
+        ),
+        (
+            "only the end of it",
+            "shutdownGracePeriodCriticalPods: 5s",
+            vec![(0, 25), (2_000_000_000, 5)],
+        ),
+        (
+            "seconds are cut off",
+            "shutdownGracePeriod: 2500ms",
+            vec![(0, 2), (2_000_000_000, 0)],
+        ),
+        (
+            "by priority, sorted",
+            "shutdownGracePeriodByPodPriority:\n- {priority: 100, shutdownGracePeriodSeconds: 10}\n\
+             - {priority: -5, shutdownGracePeriodSeconds: 0}\n",
+            vec![(-5, 0), (100, 10)],
+        ),
+    ] {
+        assert_eq!(periods(&good(text).settings), expected, "{sentence}");
+    }
+}
+
+#[test]
+fn back_off_has_the_documented_cap_with_the_reduced_mode() {
+    const GATE: &str = "featureGates: {ReduceDefaultCrashLoopBackOffDecay: true}";
+    for (text, cap, reduced) in [
+        ("", 300_000, false),
+        (GATE, 60_000, true),
+        (
+            &format!("{GATE}\ncrashLoopBackOff: {{maxContainerRestartPeriod: 300s}}"),
+            300_000,
+            true,
+        ),
+        ("crashLoopBackOff: {}", 300_000, false),
+    ] {
+        let settings = good(text).settings;
+        let found = (
+            settings.max_container_restart_period_ms,
+            settings.reduced_restart_decay,
+        );
+        assert_eq!(found, (cap, reduced), "{text}");
+    }
+}
+
+#[test]
+fn eviction_thresholds_replace_the_defaults_unless_they_are_to_be_merged() {
+    let hard = |text: &str| -> Vec<&str> {
+        let thresholds = good(text).settings.eviction.hard;
+        thresholds.iter().map(|t| t.signal.name()).collect()
+    };
+    assert_eq!(
+        hard("evictionHard: {pid.available: 10%}"),
+        ["pid.available"]
+    );
+    assert_eq!(
+        hard("evictionHard: {memory.available: 0%, nodefs.available: 100%}"),
+        [""; 0]
+    );
+    assert_eq!(
+        hard("evictionHard: {nodefs.available: 0%}\nmergeDefaultEvictionSettings: true"),
+        [
+            "memory.available",
+            "nodefs.inodesFree",
+            "imagefs.available",
+            "imagefs.inodesFree"
+        ]
+    );
+}
+
+#[test]
+fn a_configuration_as_clusters_have_it_is_taken_unchanged_with_one_warning() {
+    let text = include_str!("../../tests/fixtures/config/kubelet.yaml");
+    let effective = good(text);
+    let warning = effective.warning.expect("some mean nothing here");
+    for word in [
+        "authentication",
+        "webhook",
+        "serializeImagePulls",
+        "featureGates.KubeletPSI",
+    ] {
+        assert_eq!(
+            warning.contains(word),
+            word != "webhook",
+            "{word}: {warning}"
+        );
+    }
+    assert_eq!(effective.config.reserved.system["memory"], 256 << 20);
+    assert_eq!(effective.config.swap, Swap::LimitedSwap);
+    assert_eq!(
+        periods(&effective.settings),
+        [(0, 60), (10_000, 120), (2_000_000_000, 30)]
+    );
+}
+
+#[test]
+fn drop_ins_win_over_the_file_by_name_flags_over_all_and_mappings_are_joined() {
+    let file = |name: &str, text: &str| (PathBuf::from(name), text.to_owned());
+    let files = [
+        file(
+            "config.yaml",
+            "maxPods: 10\npodsPerCore: 1\nevictionHard: {memory.available: 1Mi}\npodCIDR: 10.1.0.0/20",
+        ),
+        file(
+            "config.d/10.conf",
+            "maxPods: 20\nevictionHard: {pid.available: 5%}\nclusterDNS: [10.0.0.1]",
+        ),
+        file(
+            "config.d/20.yaml",
+            "# nothing\n\nmaxPods: 30\npodsPerCore: ~\nclusterDNS: [10.0.0.2]",
+        ),
+    ];
+    let flags = [Flag {
+        field: "podCIDR",
+        flag: "--pod-cidr",
+        value: FlagValue::Text("10.2.0.0/20".to_owned()),
+    }];
+    let effective = Effective::build(&files, &flags).expect("valid");
+    let (config, settings) = (&effective.config, &effective.settings);
+    assert_eq!((settings.max_pods, settings.pods_per_core), (30, 0));
+    assert_eq!(settings.eviction.hard.len(), 2);
+    assert_eq!(
+        config.cluster_dns,
+        ["10.0.0.2".parse::<std::net::IpAddr>().expect("an address")]
+    );
+    assert_eq!(config.pod_cidrs[0].to_string(), "10.2.0.0/20");
+    let origin = |path: &str| effective.shown[path].origin.to_string();
+    assert_eq!(origin("maxPods"), "config.d/20.yaml:3");
+    assert_eq!(origin("podsPerCore"), "default");
+    assert_eq!(origin("podCIDR"), "--pod-cidr");
+    assert_eq!(origin("evictionHard"), "config.d/10.conf:2");
+    let files = [
+        file("a.yaml", "maxPods: -1"),
+        file("b.conf", "clusterDNS: [x]"),
+    ];
+    let error = Effective::build(&files, &flags)
+        .expect_err("both wrong")
+        .to_string();
+    assert_eq!(
+        error,
+        "2 problems in the settings:\n  a.yaml:1:1: invalid configuration: maxPods (--max-pods) -1 must not be a \
+         negative number\n  b.conf:1:14: invalid configuration: clusterDNS[0]: `x` is not an IP address"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_written_makes_it_panic_and_what_is_accepted_can_be_printed_and_read(
+        index in 0..FIELDS.len(),
+        value in "[-0-9a-z%{}\\[\\]:., ~'\"]{0,12}|-?[0-9]{1,22}(ns|ms|s|m|h|%|Mi)?",
+        junk in "\\PC{0,40}",
+    ) {
+        let _ = build(&junk);
+        let text = yaml(FIELDS[index].path, &value);
+        if let Ok(effective) = build(&text) {
+            let printed = as_yaml(&as_json(&effective));
+            let reread = build(&printed);
+            prop_assert!(reread.is_ok(), "{text}\n{printed}\n{:?}", reread.err());
+            prop_assert_eq!(reread.expect("checked above").config, effective.config);
+        }
+    }
+}

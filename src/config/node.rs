@@ -1,0 +1,292 @@
+//! What of the node is kept back, and how is the rest shared out? Reservations, swap, memory protection, taints
+//! (kubelet-behaviour §8, §9.5, §9.7).
+
+use std::collections::BTreeMap;
+
+pub use k8s_openapi::api::core::v1::Taint;
+
+use super::given::Given;
+use super::values::{cpu_count, quantity};
+use crate::spec::quantity::Quantity;
+
+/// How containers may swap (part A13).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Swap {
+    /// Not at all.
+    NoSwap,
+    /// Up to their share.
+    LimitedSwap,
+    /// As much as there is.
+    UnlimitedSwap,
+}
+
+/// Amounts by resource: milli-cores of `cpu`, bytes or pieces of everything else.
+pub type Amounts = BTreeMap<String, u64>;
+
+/// What is kept from pods.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// For the system's programs.
+    pub system: Amounts,
+    /// For coracle itself.
+    pub kube: Amounts,
+    /// Cgroup of the system's programs; empty: none.
+    pub system_cgroup: String,
+    /// Cgroup that stands for the kubelet; empty: none.
+    pub kube_cgroup: String,
+    /// Where the limits are written.
+    pub enforce: Vec<Enforce>,
+}
+
+/// One place where limits of the node are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Enforce {
+    /// The cgroup above all pods.
+    Pods,
+    /// The system's cgroup.
+    SystemReserved,
+    /// The same, cpu only.
+    SystemReservedCompressible,
+    /// The kubelet's cgroup.
+    KubeReserved,
+    /// The same, cpu only.
+    KubeReservedCompressible,
+}
+
+/// Protection of memory on cgroup v2 (feature gate `MemoryQoS`).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MemoryQos {
+    /// `memory.high` lies so far between request and limit.
+    pub throttling_factor: f64,
+    /// Requests are protected by `memory.min` and `memory.low`.
+    pub tiered_reservation: bool,
+}
+
+pub(super) fn swap(given: &Given<'_>) -> Swap {
+    const BEHAVIOR: &str = "memorySwap.swapBehavior";
+    match given.text(BEHAVIOR).as_str() {
+        "NoSwap" => Swap::NoSwap,
+        "LimitedSwap" => Swap::LimitedSwap,
+        "UnlimitedSwap" => Swap::UnlimitedSwap,
+        other => {
+            given.wrong(
+                &[BEHAVIOR],
+                format!(
+                    "{BEHAVIOR} {other:?} must be one of: \"\", \"LimitedSwap\", \"UnlimitedSwap\" or \"NoSwap\""
+                ),
+            );
+            Swap::NoSwap
+        }
+    }
+}
+
+pub(super) fn memory_qos(given: &Given<'_>) -> Option<MemoryQos> {
+    const FACTOR: &str = "memoryThrottlingFactor";
+    const POLICY: &str = "memoryReservationPolicy";
+    let on = given
+        .switches("featureGates")
+        .get("MemoryQoS")
+        .copied()
+        .unwrap_or(false);
+    let factor = given.float(FACTOR);
+    if !(factor > 0.0 && factor <= 1.0) {
+        given.wrong(
+            &[FACTOR],
+            format!("{FACTOR} {factor} must be greater than 0 and less than or equal to 1.0"),
+        );
+    }
+    let policy = given.text(POLICY);
+    let tiered = policy == "TieredReservation";
+    if tiered && !on {
+        given.wrong(
+            &[POLICY],
+            format!("{POLICY} {policy:?} requires MemoryQoS feature gate to be enabled"),
+        );
+    }
+    if !tiered && policy != "None" {
+        given.wrong(
+            &[POLICY],
+            format!(
+                "option {policy:?} specified for {POLICY}. Valid options are \"None\" or \"TieredReservation\""
+            ),
+        );
+    }
+    on.then_some(MemoryQos {
+        throttling_factor: factor,
+        tiered_reservation: tiered,
+    })
+}
+
+const SYSTEM_CGROUP: &str = "systemReservedCgroup";
+const KUBE_CGROUP: &str = "kubeReservedCgroup";
+
+pub(super) fn reserved(given: &Given<'_>) -> Reserved {
+    let mut system = amounts(given, "systemReserved");
+    let mut kube = amounts(given, "kubeReserved");
+    let (system_cgroup, kube_cgroup) = (given.text(SYSTEM_CGROUP), given.text(KUBE_CGROUP));
+    const CPUS: &str = "reservedSystemCPUs";
+    let cpus = given.text(CPUS);
+    if !cpus.is_empty() {
+        if !system_cgroup.is_empty() || !kube_cgroup.is_empty() {
+            given.wrong(
+                &[CPUS],
+                format!(
+                    "can't use {CPUS} (--reserved-cpus) with {SYSTEM_CGROUP} (--system-reserved-cgroup) or \
+                     {KUBE_CGROUP} (--kube-reserved-cgroup)"
+                ),
+            );
+        }
+        match cpu_count(&cpus) {
+            // As on the kubelet the list replaces both amounts.
+            Ok(count) => {
+                kube.remove("cpu");
+                system.insert("cpu".to_owned(), u64::from(count) * 1000);
+            }
+            Err(error) => given.wrong(
+                &[CPUS],
+                format!("unable to parse {CPUS} (--reserved-cpus) {cpus}, error: {error}"),
+            ),
+        }
+    }
+    let enforce = enforce(given, &system_cgroup, &kube_cgroup);
+    Reserved {
+        system,
+        kube,
+        system_cgroup,
+        kube_cgroup,
+        enforce,
+    }
+}
+
+/// `cpu`, `memory`, `ephemeral-storage`, `pid`, as on the kubelet.
+fn amounts(given: &Given<'_>, field: &str) -> Amounts {
+    let mut found = Amounts::new();
+    for (name, text) in given.by_name(field) {
+        let path = format!("{field}[{name}]");
+        let wrong = |message: String| given.wrong(&[&path, field], message);
+        if !["cpu", "memory", "ephemeral-storage", "pid"].contains(&name.as_str()) {
+            wrong(format!("cannot reserve {name:?} resource"));
+            continue;
+        }
+        let amount = match name.as_str() {
+            "cpu" => Quantity::parse(&text).map(Quantity::ceil_milli),
+            _ => quantity(&text),
+        };
+        match amount.map(u64::try_from) {
+            Ok(Ok(amount)) => {
+                found.insert(name, amount);
+            }
+            Ok(Err(_)) => wrong(format!(
+                "resource quantity for {name:?} cannot be negative: {text}"
+            )),
+            Err(error) => wrong(format!(
+                "failed to parse quantity {text:?} for {name:?} resource: {error}"
+            )),
+        }
+    }
+    found
+}
+
+const ENFORCE: &str = "enforceNodeAllocatable";
+const WORDS: [(&str, Enforce); 5] = [
+    ("pods", Enforce::Pods),
+    ("system-reserved", Enforce::SystemReserved),
+    (
+        "system-reserved-compressible",
+        Enforce::SystemReservedCompressible,
+    ),
+    ("kube-reserved", Enforce::KubeReserved),
+    (
+        "kube-reserved-compressible",
+        Enforce::KubeReservedCompressible,
+    ),
+];
+
+fn enforce(given: &Given<'_>, system_cgroup: &str, kube_cgroup: &str) -> Vec<Enforce> {
+    const FLAG: &str = "enforceNodeAllocatable (--enforce-node-allocatable)";
+    let written = given.texts(ENFORCE);
+    let mut found = Vec::new();
+    for (index, word) in written.iter().enumerate() {
+        let wrong =
+            |message: String| given.wrong(&[&format!("{ENFORCE}[{index}]"), ENFORCE], message);
+        if written[..index].contains(word) {
+            wrong(format!("duplicated enforcements {word:?} in {FLAG}"));
+            continue;
+        }
+        if word == "none" {
+            if written.len() > 1 {
+                wrong(format!(
+                    "{FLAG} may not contain additional enforcements when \"none\" is specified"
+                ));
+            }
+            continue;
+        }
+        let Some((_, enforce)) = WORDS.iter().find(|(known, _)| known == word) else {
+            wrong(format!(
+                "option {word:?} specified for {FLAG}. Valid options are \"pods\", \"system-reserved\", \
+                 \"system-reserved-compressible\", \"kube-reserved\", \"kube-reserved-compressible\" or \"none\""
+            ));
+            continue;
+        };
+        let needs = |cgroup: &str, field: &str, flag: &str, who: &str| {
+            if cgroup.is_empty() {
+                wrong(format!(
+                    "{field} ({flag}) must be specified when \"{who}\" or \"{who}-compressible\" included in {FLAG}"
+                ));
+            }
+        };
+        match enforce {
+            Enforce::Pods => {}
+            Enforce::SystemReserved | Enforce::SystemReservedCompressible => needs(
+                system_cgroup,
+                SYSTEM_CGROUP,
+                "--system-reserved-cgroup",
+                "system-reserved",
+            ),
+            Enforce::KubeReserved | Enforce::KubeReservedCompressible => needs(
+                kube_cgroup,
+                KUBE_CGROUP,
+                "--kube-reserved-cgroup",
+                "kube-reserved",
+            ),
+        }
+        if !given.bool("cgroupsPerQOS") {
+            wrong(format!(
+                "cgroupsPerQOS (--cgroups-per-qos) must be set to true when {word:?} contained in {FLAG}"
+            ));
+        }
+        found.push(*enforce);
+    }
+    for (hard, soft) in [(1, 2), (3, 4)] {
+        if found.contains(&WORDS[hard].1) && found.contains(&WORDS[soft].1) {
+            given.wrong(
+                &[ENFORCE],
+                format!(
+                    "both {:?} and {:?} cannot be specified together in {FLAG}",
+                    WORDS[hard].0, WORDS[soft].0
+                ),
+            );
+        }
+    }
+    found
+}
+
+pub(super) fn taints(given: &Given<'_>) -> Vec<Taint> {
+    const TAINTS: &str = "registerWithTaints";
+    let taints: Vec<Taint> = given.list(TAINTS);
+    for (index, taint) in taints.iter().enumerate() {
+        let path = format!("{TAINTS}[{index}]");
+        let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+        if taint.key.is_empty() || !effects.contains(&taint.effect.as_str()) {
+            let value = taint.value.as_deref().unwrap_or_default();
+            given.wrong(
+                &[&path, TAINTS],
+                format!("invalid taint: {}={value}:{}", taint.key, taint.effect),
+            );
+        }
+        if taint.time_added.is_some() {
+            given.wrong(&[&path, TAINTS], "taint.TimeAdded is not nil");
+        }
+    }
+    taints
+}

@@ -1,0 +1,142 @@
+//! How are settings shown? As a KubeletConfiguration that could be used again, with where each value comes from.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::fields::FIELDS;
+use super::load::{Effective, Shown};
+use crate::spec::value::Value;
+
+/// A value as JSON.
+pub(super) fn json(value: &Value) -> Json {
+    match value {
+        Value::Null => Json::Null,
+        Value::Bool(b) => Json::Bool(*b),
+        Value::Int(i) => i64::try_from(*i).map_or(Json::Null, Json::from),
+        Value::Float(f) => Json::from(*f),
+        Value::String(text) => Json::String(text.clone()),
+        Value::List(items) => Json::Array(items.iter().map(json).collect()),
+        Value::Map(entries) => {
+            let entries = entries
+                .iter()
+                .map(|(key, value)| (key.clone(), json(value)));
+            Json::Object(entries.collect())
+        }
+    }
+}
+
+/// The fields in their order: path, value, origin.
+fn rows(effective: &Effective) -> impl Iterator<Item = (&'static str, &Shown)> {
+    let shown = |path| Some((path, effective.shown.get(path)?));
+    FIELDS.iter().filter_map(move |field| shown(field.path))
+}
+
+/// `{"kubeletconfig": {…}, "coracle": {"origins": {…}}}`, as `/configz` has it.
+pub fn as_json(effective: &Effective) -> Json {
+    let mut config = Map::new();
+    config.insert("kind".to_owned(), "KubeletConfiguration".into());
+    config.insert(
+        "apiVersion".to_owned(),
+        "kubelet.config.k8s.io/v1beta1".into(),
+    );
+    let mut origins = Map::new();
+    for (path, shown) in rows(effective) {
+        let value = json(&shown.value);
+        match path.split_once('.') {
+            None => drop(config.insert(path.to_owned(), value)),
+            Some((outer, inner)) => {
+                let outer = config.entry(outer).or_insert_with(|| json!({}));
+                outer[inner] = value;
+            }
+        }
+        origins.insert(path.to_owned(), shown.origin.to_string().into());
+    }
+    json!({ "kubeletconfig": config, "coracle": { "origins": origins } })
+}
+
+/// Where the comments begin, if there is room.
+const COLUMN: usize = 48;
+
+/// YAML with a comment at each setting. Takes what [`as_json`] gave.
+pub fn as_yaml(shown: &Json) -> String {
+    let mut text =
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n".to_owned();
+    let (config, told) = (&shown["kubeletconfig"], &shown["coracle"]);
+    let mut open = "";
+    for field in FIELDS {
+        let value = field
+            .path
+            .split('.')
+            .try_fold(config, |at, name| at.get(name));
+        let Some(value) = value else { continue };
+        let (parent, name) = field.path.split_once('.').unwrap_or(("", field.path));
+        if parent != open && !parent.is_empty() {
+            text.push_str(&format!("{parent}:\n"));
+        }
+        open = parent;
+        let indent = if parent.is_empty() { "" } else { "  " };
+        let mut comment = told["origins"][field.path]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        if let Some(then) = told["pending"][field.path].as_str() {
+            comment = format!("{comment}; from the next start on {then}");
+        }
+        setting(&mut text, indent, name, value, &comment);
+    }
+    text
+}
+
+fn setting(text: &mut String, indent: &str, name: &str, value: &Json, comment: &str) {
+    let mut lines = match value {
+        Json::Object(entries) if !entries.is_empty() => {
+            let entries = entries.iter();
+            let each = entries.map(|(key, value)| {
+                format!(
+                    "{indent}  {}: {}",
+                    scalar(&key.as_str().into()),
+                    scalar(value)
+                )
+            });
+            let mut lines = vec![format!("{indent}{name}:")];
+            lines.extend(each);
+            lines
+        }
+        Json::Array(items) if !items.is_empty() => {
+            let mut lines = vec![format!("{indent}{name}:")];
+            // JSON is YAML, and keeps each item on its line.
+            lines.extend(
+                items
+                    .iter()
+                    .map(|item| format!("{indent}- {}", scalar(item))),
+            );
+            lines
+        }
+        single => vec![format!("{indent}{name}: {}", scalar(single))],
+    };
+    let pad = COLUMN.saturating_sub(lines[0].chars().count()).max(1);
+    lines[0] = format!("{}{:pad$}# {comment}", lines[0], "");
+    for line in lines {
+        text.push_str(&line);
+        text.push('\n');
+    }
+}
+
+/// Words as they are, all else as JSON, which is YAML too.
+fn scalar(value: &Json) -> String {
+    let plain = |text: &str| {
+        let word = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+        let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+        text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+            && text.chars().all(word)
+            && !reserved.contains(&text.to_ascii_lowercase().as_str())
+    };
+    let measure = |text: &str| {
+        let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+        let units = ["ms", "s", "m", "h", "m0s", "Ki", "Mi", "Gi", "%"];
+        unit.len() < text.len() && units.contains(&unit)
+    };
+    match value.as_str() {
+        Some(text) if plain(text) || measure(text) => text.to_owned(),
+        _ => value.to_string(),
+    }
+}
