@@ -8,6 +8,7 @@ use std::sync::Arc;
 use coracle::plan::event::Desired;
 use coracle::plan::state::Sandbox;
 use coracle::plan::{NodeState, PodState, Stamp, Time, Wall, network};
+use coracle::spec::cluster::ClusterView;
 use coracle::spec::*;
 use k8s_openapi::api::core::v1 as core;
 
@@ -196,13 +197,32 @@ pub(crate) fn service(name: &str, with_unready: bool) -> ServiceSpec {
     }
 }
 
-/// What holds for every view (N1 to N3 of `tests/README.md`), and that it changed only if that was said.
-pub(crate) fn check_view(before: &NodeState, now: &NodeState) {
-    let node = ["192.0.2.1".parse().unwrap()];
-    let view = network::view(now, &node);
-    if before.network_changes == now.network_changes {
-        assert_eq!(network::view(before, &node), view, "unsaid change");
+/// Whom pods could talk to when it was last looked.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    changes: u64,
+    view: ClusterView,
+}
+
+impl Seen {
+    pub(crate) fn new(state: &NodeState) -> Arc<Self> {
+        let view = network::view(state, &["192.0.2.1".parse().unwrap()]);
+        let changes = state.network_changes;
+        Arc::new(Self { changes, view })
     }
+
+    /// What holds for every view (N1 to N3 of `tests/README.md`), and that it changed only if that was said.
+    pub(crate) fn check(self: &Arc<Self>, now: &NodeState) -> Arc<Self> {
+        let seen = Self::new(now);
+        check_view(now, &seen.view);
+        if self.changes == seen.changes {
+            assert_eq!(self.view, seen.view, "unsaid change");
+        }
+        seen
+    }
+}
+
+fn check_view(now: &NodeState, view: &ClusterView) {
     let mut ips: Vec<_> = view.pods.iter().flat_map(|p| &p.ips).collect();
     let count = ips.len();
     ips.sort();

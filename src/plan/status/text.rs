@@ -1,6 +1,5 @@
 //! How are ids, durations, times and addresses written?
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
@@ -18,8 +17,9 @@ pub fn container_id(instance: &Instance) -> String {
     );
     let mut id = String::from("coracle://");
     for byte in Sha256::digest(text.as_bytes()) {
-        // Writing to a String cannot fail.
-        let _ = write!(id, "{byte:02x}");
+        for digit in [byte >> 4, byte & 15] {
+            id.push(char::from(b"0123456789abcdef"[usize::from(digit)]));
+        }
     }
     id
 }

@@ -1,6 +1,9 @@
 //! Is there any short story that breaks the planner? Every sequence of answers and accidents up to a bounded depth,
 //! for one pod of one or two containers and every restart policy. States already seen are not followed again.
 
+extern crate coracle_rooms as coracle;
+
+#[path = "../pods/mod.rs"]
 mod pods;
 
 use std::collections::HashSet;
@@ -34,6 +37,7 @@ struct Story {
     ran: Vec<Option<u32>>,
     /// Probes under way.
     probing: Vec<ProbeOrder>,
+    seen: Arc<pods::Seen>,
 }
 
 struct Search {
@@ -123,7 +127,7 @@ impl Search {
     }
 
     fn apply(&self, story: &mut Story, event: &Event) {
-        let before = story.state.clone();
+        let before = story.state.pods.clone();
         story.state.apply(event, at(story.now));
         match event {
             Event::DesiredChanged(desired) => {
@@ -138,7 +142,6 @@ impl Search {
         }
         let removed = matches!(
             before
-                .pods
                 .get(&self.spec.uid)
                 .and_then(|p| p.in_flight.as_ref()),
             Some(Action::RemoveSandbox {
@@ -152,7 +155,7 @@ impl Search {
             story.probing.clear();
         }
         if let (Some(old), Some(new), false) = (
-            before.pods.get(&self.spec.uid),
+            before.get(&self.spec.uid),
             story.state.pods.get(&self.spec.uid),
             removed,
         ) {
@@ -172,12 +175,12 @@ impl Search {
                 );
             }
         }
-        pods::check_view(&before, &story.state);
-        let once = story.state.pods.clone();
+        story.seen = story.seen.check(&story.state);
         let fact = !matches!(event, Event::SandboxLost { .. } | Event::DesiredChanged(_));
         if fact {
-            story.state.apply(event, at(story.now));
-            assert_eq!(once, story.state.pods, "heard twice: {event:?}");
+            let mut twice = story.state.clone();
+            twice.apply(event, at(story.now));
+            assert_eq!(story.state.pods, twice.pods, "heard twice: {event:?}");
         }
     }
 
@@ -428,6 +431,7 @@ fn search_pod(spec: PodSpec, depth: u32) -> usize {
         at(1_000_000),
     );
     let mut story = Story {
+        seen: pods::Seen::new(&state),
         state,
         now: 1_000_000,
         wanted: true,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use coracle::plan::action::Keep;
 use coracle::plan::event::ProbeOrder;
 use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
-use coracle::plan::{Action, PodState, Time, status};
+use coracle::plan::{Action, Event, PodState, Time, status};
 use coracle::spec::{PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
 
 use super::{Going, Sim};
@@ -184,9 +184,11 @@ impl Sim {
         self.backoff.insert(key, (next, self.world.now, attempt));
     }
 
-    pub(super) fn check_status(&mut self) {
+    /// What is shown of the pods this may have changed.
+    pub(super) fn check_status(&mut self, event: &Event) {
         let node = status::NodeFacts::default();
-        for (uid, pod) in &self.state.pods {
+        let about = |uid: &PodUid| event.pod().is_none_or(|pod| pod == uid);
+        for (uid, pod) in self.state.pods.iter().filter(|(uid, _)| about(uid)) {
             let shown = status::pod(pod, &node, &self.state.settings);
             let status = shown.status.unwrap();
             let phase = status.phase.unwrap();
