@@ -20,7 +20,7 @@ use std::sync::Arc;
 use coracle::plan::action::Keep;
 use coracle::plan::event::*;
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::{Action, Event, Time, plan};
+use coracle::plan::{Action, Event, Settings, Time, plan};
 use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
 use node::{Node, one, ready, reborn, word};
 use pods::{at, desired, exit, pod};
@@ -193,6 +193,36 @@ fn a_crash_loop_looks_like_the_kubelets() {
     node.wait(1);
     node.work();
     assert_eq!(node.line(), "Running; c: running < Error 7, 2");
+}
+
+#[test]
+fn another_longest_wait_counts_for_the_wait_that_is_under_way() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    let longest = |max_restart_period_ms| {
+        Event::SettingsChanged(Settings {
+            max_restart_period_ms,
+        })
+    };
+    node.work();
+    for _ in 0..3 {
+        node.end("c", 7);
+        node.wait(300_000);
+        node.work();
+    }
+    node.end("c", 7);
+    let begin = node.now;
+    assert_eq!(node.wake_at(), Some(begin + 40_000), "{}", node.line());
+    node.tell(longest(15_000));
+    assert_eq!(node.wake_at(), Some(begin + 15_000));
+    assert!(node.line().contains("back-off 15s"), "{}", node.line());
+    // What was recorded is not shortened: with the old limit again it is as it was.
+    node.tell(longest(300_000));
+    assert_eq!(node.wake_at(), Some(begin + 40_000));
+    node.wait(20_000);
+    assert!(node.open.is_empty());
+    node.tell(longest(15_000));
+    node.work();
+    assert!(node.line().contains("c: running"), "{}", node.line());
 }
 
 #[test]

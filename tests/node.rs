@@ -17,6 +17,8 @@ mod probes;
 mod restart_rules;
 #[path = "node/services.rs"]
 mod services;
+#[path = "node/settings.rs"]
+mod settings;
 #[path = "node/sidecars.rs"]
 mod sidecars;
 #[path = "node/stages.rs"]

@@ -2,6 +2,7 @@
 //! for Tables of the API and by the command line.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Node, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
 
 /// The columns of `kubectl get pods -o wide`.
@@ -208,6 +209,18 @@ fn code(signal: Option<i32>, exit_code: i32) -> String {
 
 fn finished(state: &ContainerState) -> Option<Timestamp> {
     Some(state.terminated.as_ref()?.finished_at.as_ref()?.0)
+}
+
+/// NAME, VALUE, GLOBAL-DEFAULT, AGE, PREEMPTIONPOLICY.
+pub fn priority_class(class: &PriorityClass, now: Timestamp) -> [String; 5] {
+    let created = class.metadata.creation_timestamp.as_ref();
+    [
+        class.metadata.name.clone().unwrap_or_default(),
+        class.value.unwrap_or_default().to_string(),
+        (class.global_default == Some(true)).to_string(),
+        age_of(created.map(|t| t.0), now),
+        class.preemption_policy.clone().unwrap_or_default(),
+    ]
 }
 
 /// One node's line.

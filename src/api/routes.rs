@@ -97,8 +97,35 @@ fn get(
                 .to_string(),
         )),
         ["apis"] => Ok(json_reply(
-            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [] }).to_string(),
+            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [scheduling()] })
+                .to_string(),
         )),
+        ["apis", "scheduling.k8s.io"] => {
+            let mut group = scheduling();
+            group["kind"] = "APIGroup".into();
+            group["apiVersion"] = "v1".into();
+            Ok(json_reply(group.to_string()))
+        }
+        ["apis", "scheduling.k8s.io", "v1"] => {
+            let read = ["get", "list", "watch"];
+            let of = resource(
+                "priorityclasses",
+                "priorityclass",
+                "PriorityClass",
+                false,
+                &read,
+                &["pc"],
+            );
+            let list = json!({ "kind": "APIResourceList", "apiVersion": "v1",
+                               "groupVersion": "scheduling.k8s.io/v1", "resources": [of] });
+            Ok(json_reply(list.to_string()))
+        }
+        ["apis", "scheduling.k8s.io", "v1", "priorityclasses"] => {
+            list(context, query, Kind::PriorityClasses, None, as_table)
+        }
+        ["apis", "scheduling.k8s.io", "v1", "priorityclasses", name] => {
+            one(context, Kind::PriorityClasses, "", name, as_table)
+        }
         ["api", "v1"] => Ok(json_reply(resources().to_string())),
         ["api", "v1", "namespaces"] => Ok(json_reply(namespaces(context).to_string())),
         ["api", "v1", "namespaces", name] => namespace(context, name),
@@ -149,6 +176,7 @@ fn names(kind: Kind) -> (&'static str, &'static str) {
         Kind::Events => ("events", "EventList"),
         Kind::Services => ("services", "ServiceList"),
         Kind::Endpoints => ("endpoints", "EndpointsList"),
+        Kind::PriorityClasses => ("priorityclasses", "PriorityClassList"),
     }
 }
 
@@ -180,8 +208,12 @@ fn list(
         let chosen = chosen.iter().map(|object| &**object);
         return Ok(json_reply(table::of(kind, version, chosen)));
     }
+    let group = match kind {
+        Kind::PriorityClasses => "scheduling.k8s.io/v1",
+        Kind::Pods | Kind::Nodes | Kind::Events | Kind::Services | Kind::Endpoints => "v1",
+    };
     let mut body = format!(
-        "{{\"kind\":\"{}\",\"apiVersion\":\"v1\",\"metadata\":{{\"resourceVersion\":\"{version}\"}},\"items\":[",
+        "{{\"kind\":\"{}\",\"apiVersion\":\"{group}\",\"metadata\":{{\"resourceVersion\":\"{version}\"}},\"items\":[",
         names(kind).1
     )
     .into_bytes();
@@ -290,15 +322,24 @@ fn version() -> Value {
             "platform": format!("linux/{arch}"), "coracleVersion": env!("CARGO_PKG_VERSION") })
 }
 
+/// The group that priority classes are in.
+fn scheduling() -> Value {
+    let version = json!({ "groupVersion": "scheduling.k8s.io/v1", "version": "v1" });
+    json!({ "name": "scheduling.k8s.io", "versions": [version], "preferredVersion": version })
+}
+
+fn resource(
+    name: &str,
+    one: &str,
+    kind: &str,
+    namespaced: bool,
+    verbs: &[&str],
+    short: &[&str],
+) -> Value {
+    json!({ "name": name, "singularName": one, "kind": kind, "namespaced": namespaced, "verbs": verbs, "shortNames": short })
+}
+
 fn resources() -> Value {
-    let resource = |name: &str,
-                    one: &str,
-                    kind: &str,
-                    namespaced: bool,
-                    verbs: &[&str],
-                    short: &[&str]| {
-        json!({ "name": name, "singularName": one, "kind": kind, "namespaced": namespaced, "verbs": verbs, "shortNames": short })
-    };
     let read = ["get", "list", "watch"];
     json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [
         resource("endpoints", "endpoints", "Endpoints", true, &read, &["ep"]),

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hyper::body::Bytes;
 use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
@@ -26,6 +27,7 @@ pub(crate) enum Kind {
     Events,
     Services,
     Endpoints,
+    PriorityClasses,
 }
 
 /// The snapshot that clients see.
@@ -42,6 +44,7 @@ struct Inner {
     events: Collection,
     services: Collection,
     endpoints: Collection,
+    priority_classes: Collection,
     ring: EventRing,
     files: Vec<FileStatus>,
     metrics: Vec<Metric>,
@@ -69,6 +72,7 @@ impl Store {
                 events: collection(),
                 services: collection(),
                 endpoints: collection(),
+                priority_classes: collection(),
                 ring: EventRing::default(),
                 files: Vec::new(),
                 metrics: Vec::new(),
@@ -195,6 +199,11 @@ impl Store {
         self.set_all(Kind::Endpoints, endpoints, |_| Vec::new());
     }
 
+    /// Shows these priority classes and no others.
+    pub fn set_priority_classes(&self, classes: &[PriorityClass]) {
+        self.set_all(Kind::PriorityClasses, classes, |_| Vec::new());
+    }
+
     /// Replaces the list of manifest files.
     pub fn set_files(&self, files: Vec<FileStatus>) {
         self.lock().files = files;
@@ -307,6 +316,7 @@ impl Inner {
             Kind::Events => &mut self.events,
             Kind::Services => &mut self.services,
             Kind::Endpoints => &mut self.endpoints,
+            Kind::PriorityClasses => &mut self.priority_classes,
         }
     }
 

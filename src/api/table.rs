@@ -1,6 +1,7 @@
 //! How does a server print for `kubectl`? `meta.k8s.io/v1` Tables, with the columns kubectl's users know.
 
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -55,6 +56,13 @@ pub(crate) fn of<'a>(
             ("Selector", 1),
         ],
         Kind::Endpoints => &[("Name", 0), ("Endpoints", 0), ("Age", 0)],
+        Kind::PriorityClasses => &[
+            ("Name", 0),
+            ("Value", 0),
+            ("Global-Default", 0),
+            ("Age", 0),
+            ("PreemptionPolicy", 0),
+        ],
     };
     let definitions: Vec<Value> = columns
         .iter()
@@ -112,6 +120,10 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
         Kind::Endpoints => {
             let endpoints = Endpoints::deserialize(object).unwrap_or_default();
             service_columns::endpoints(&endpoints, now).to_vec()
+        }
+        Kind::PriorityClasses => {
+            let class = PriorityClass::deserialize(object).unwrap_or_default();
+            pod_columns::priority_class(&class, now).to_vec()
         }
     }
 }

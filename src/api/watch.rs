@@ -149,16 +149,17 @@ impl Watch {
     }
 
     fn bookmark(&self) -> Bytes {
-        let kind = match self.kind {
-            Kind::Pods => "Pod",
-            Kind::Nodes => "Node",
-            Kind::Events => "Event",
-            Kind::Services => "Service",
-            Kind::Endpoints => "Endpoints",
+        let (kind, group) = match self.kind {
+            Kind::Pods => ("Pod", "v1"),
+            Kind::Nodes => ("Node", "v1"),
+            Kind::Events => ("Event", "v1"),
+            Kind::Services => ("Service", "v1"),
+            Kind::Endpoints => ("Endpoints", "v1"),
+            Kind::PriorityClasses => ("PriorityClass", "scheduling.k8s.io/v1"),
         };
         let version = self.version.unwrap_or_default().to_string();
         let mark = serde_json::json!({ "type": "BOOKMARK", "object": {
-            "kind": kind, "apiVersion": "v1", "metadata": { "resourceVersion": version } } });
+            "kind": kind, "apiVersion": group, "metadata": { "resourceVersion": version } } });
         format!("{mark}\n").into()
     }
 }

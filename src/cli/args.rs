@@ -156,7 +156,7 @@ pub enum JsonOnly {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, services, endpoints, nodes, events, images or files
+    /// pods, services, endpoints, priorityclasses, nodes, events, images or files
     pub resource: Resource,
     /// Only these
     pub names: Vec<String>,
@@ -224,6 +224,9 @@ pub enum Resource {
     /// The pods behind services.
     #[value(name = "endpoints", aliases = ["endpoint", "ep"])]
     Endpoints,
+    /// Priority classes.
+    #[value(name = "priorityclasses", aliases = ["priorityclass", "pc"])]
+    PriorityClasses,
     /// The node.
     #[value(name = "nodes", aliases = ["node", "no"])]
     Nodes,

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     if args.watch {
         if !is_kubernetes(args.resource) {
             return Err(CliError::usage(
-                "only pods, services, endpoints, nodes and events can be watched",
+                "only pods, services, endpoints, priorityclasses, nodes and events can be watched",
             ));
         }
         return watch(client, args, &mut printer);
@@ -47,13 +48,14 @@ fn is_kubernetes(resource: Resource) -> bool {
         | Resource::Services
         | Resource::Endpoints
         | Resource::Nodes
+        | Resource::PriorityClasses
         | Resource::Events => true,
         Resource::Images | Resource::Files => false,
     }
 }
 
 fn is_namespaced(resource: Resource) -> bool {
-    is_kubernetes(resource) && resource != Resource::Nodes
+    is_kubernetes(resource) && !matches!(resource, Resource::Nodes | Resource::PriorityClasses)
 }
 
 /// Path of the list.
@@ -69,6 +71,7 @@ fn collection(args: &GetArgs) -> String {
         (Resource::Events, true) => "/api/v1/events".to_owned(),
         (Resource::Events, false) => format!("/api/v1/namespaces/{ns}/events"),
         (Resource::Nodes, _) => "/api/v1/nodes".to_owned(),
+        (Resource::PriorityClasses, _) => "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned(),
         (Resource::Images, _) => "/coracle/v1/images".to_owned(),
         (Resource::Files, _) => "/coracle/v1/files".to_owned(),
     }
@@ -241,6 +244,7 @@ impl<'a> Printer<'a> {
             Resource::Pods => named("pod"),
             Resource::Services => named("service"),
             Resource::Endpoints => named("endpoints"),
+            Resource::PriorityClasses => named("priorityclass.scheduling.k8s.io"),
             Resource::Nodes => named("node"),
             Resource::Events => named("event"),
             Resource::Images => item["id"].as_str().unwrap_or_default().to_owned(),
@@ -306,6 +310,11 @@ pub(super) fn table(
             ],
             node,
         ),
+        Resource::PriorityClasses => (
+            vec!["NAME", "VALUE", "GLOBAL-DEFAULT", "AGE", "PREEMPTIONPOLICY"],
+            &[],
+            priority_class,
+        ),
         Resource::Events if wide => (event_columns::TITLES.to_vec(), &[], event),
         Resource::Events => (
             event_columns::NARROW
@@ -368,6 +377,11 @@ fn service(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
 fn endpoints(item: &Value, _: bool, now: Timestamp) -> Vec<String> {
     let endpoints = typed::<Endpoints>(item).unwrap_or_default();
     service_columns::endpoints(&endpoints, now).to_vec()
+}
+
+fn priority_class(item: &Value, _: bool, now: Timestamp) -> Vec<String> {
+    let class = typed::<PriorityClass>(item).unwrap_or_default();
+    pod_columns::priority_class(&class, now).to_vec()
 }
 
 fn node(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {

@@ -27,6 +27,8 @@ pub struct Report {
     pub pods: Vec<String>,
     /// `namespace/name` of its services.
     pub services: Vec<String>,
+    /// Names of its priority classes.
+    pub priority_classes: Vec<String>,
 }
 
 /// What is to be said about a file's bytes.
@@ -46,6 +48,9 @@ pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
                 .collect();
             report.pods = found.pods.iter().map(|pod| pod.key.to_string()).collect();
             let services = found.services.iter();
+            let classes = found.priority_classes.iter();
+            let names = classes.filter_map(|class| class.metadata.name.clone());
+            report.priority_classes = names.collect();
             report.services = services.map(|s| s.spec.key.to_string()).collect();
         }
         Err(errors) => report.errors = errors.iter().map(ToString::to_string).collect(),
@@ -136,7 +141,10 @@ fn show(report: &Report) -> String {
     }
     if report.errors.is_empty() {
         let services = report.services.iter().map(|s| format!("service {s}"));
-        let all: Vec<String> = report.pods.iter().cloned().chain(services).collect();
+        let classes = report.priority_classes.iter();
+        let classes = classes.map(|class| format!("priorityclass {class}"));
+        let pods = report.pods.iter().cloned();
+        let all: Vec<String> = pods.chain(services).chain(classes).collect();
         text.push_str(&format!("{file}: ok: {}\n", all.join(", ")));
     }
     text

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::given::Given;
 use super::values::GoDuration;
+use crate::spec::priority::CRITICAL;
 
 /// The time that pods of one range of priorities have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -14,9 +15,6 @@ pub struct Period {
     /// What they have, in seconds.
     pub shutdown_grace_period_seconds: i64,
 }
-
-/// Priority from which pods are critical.
-const CRITICAL: i32 = 2_000_000_000;
 
 const SIMPLE: &str = "shutdownGracePeriod";
 const OF_CRITICAL: &str = "shutdownGracePeriodCriticalPods";

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::manifests::Loaded;
+use crate::spec::priority::is_default;
 use crate::spec::{PodSpec, ServiceAddress, ServiceDocument};
 
 /// Why `candidate` may not take effect beside the `others`, naming both files each time; empty if it may.
@@ -40,6 +41,19 @@ pub(super) fn conflicts(
         for (other_path, other) in elsewhere.chain(earlier) {
             if let Some(what) = same_service(service, other) {
                 say(what, other_path);
+            }
+        }
+    }
+    for class in &candidate.classes {
+        let name = &class.metadata.name;
+        for (path, loaded) in others {
+            for other in &loaded.classes {
+                let taken = other.metadata.name.as_deref().unwrap_or_default();
+                if other.metadata.name == *name {
+                    say(format!("priority class `{taken}`"), path);
+                } else if is_default(class) && is_default(other) {
+                    say(format!("the default priority class (`{taken}`)"), path);
+                }
             }
         }
     }

@@ -1,6 +1,8 @@
 //! Which files are there, and which pods and services do they ask for? One state a file; a broken edit never touches what runs
 //! (part A5), and a file is taken whole or not at all.
 
+mod classes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,12 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::conflicts::conflicts;
 use crate::api::{FileState, FileStatus};
 use crate::plan::event::Desired;
 use crate::plan::status;
 use crate::spec::node_ports::{self, PortOf};
+use crate::spec::priority::PriorityClasses;
 use crate::spec::uid::KeptUids;
 use crate::spec::{PodKey, PodSpec, PodUid, ServiceDocument, Wall, convert};
 
@@ -37,6 +41,7 @@ struct Fingerprint {
 pub(super) struct Loaded {
     pub(super) pods: Vec<Arc<PodSpec>>,
     pub(super) services: Vec<ServiceDocument>,
+    pub(super) classes: Vec<PriorityClass>,
     warnings: Vec<String>,
     modified: Wall,
 }
@@ -78,6 +83,8 @@ pub(super) struct Manifests {
     inherited: BTreeMap<PathBuf, Inherited>,
     /// What pods that run already are called, where this version would call them otherwise.
     kept: KeptUids,
+    /// The priority classes that files were read with.
+    classes: PriorityClasses,
     /// The services of all versions in effect with the ports of the node they have, and their files.
     services: Vec<(PathBuf, ServiceDocument)>,
     /// The ports of the node that were chosen, to be chosen again.
@@ -115,6 +122,7 @@ impl Manifests {
             entries: BTreeMap::new(),
             inherited,
             kept: KeptUids::new(),
+            classes: PriorityClasses::new(),
             services: Vec::new(),
             node_ports,
             unreadable: None,
@@ -158,7 +166,8 @@ impl Manifests {
         let before = self.entries.len();
         self.entries.retain(|path, _| found.contains_key(path));
         scan.changed |= before != self.entries.len();
-        for (path, fingerprint) in found {
+        for (path, fingerprint) in &found {
+            let fingerprint = *fingerprint;
             let entry = self.entries.entry(path.clone()).or_default();
             if entry.read == Some(fingerprint) {
                 entry.unsettled = None;
@@ -169,8 +178,10 @@ impl Manifests {
                 _ => now_ms,
             };
             let quiet = now_ms.saturating_sub(since);
-            if all_closed || closed.contains(&path) || quiet >= SETTLE_MS {
-                entry.read_version(&path, fingerprint, (&self.node_name, &self.kept));
+            if all_closed || closed.contains(path) || quiet >= SETTLE_MS {
+                let beside = self.classes_beside(path);
+                let entry = self.entries.entry(path.clone()).or_default();
+                entry.read_version(path, fingerprint, (&self.node_name, &self.kept, &beside));
                 scan.changed = true;
             } else {
                 entry.unsettled = Some((fingerprint, since));
@@ -187,7 +198,7 @@ impl Manifests {
         // From here on the files speak for themselves.
         self.inherited.clear();
         if scan.changed {
-            self.resolve(running);
+            self.settle(&found, running);
             self.assign_node_ports();
         }
         scan
@@ -352,6 +363,7 @@ impl Loaded {
         Self {
             pods: from.pods,
             services: from.services,
+            classes: Vec::new(),
             warnings: Vec::new(),
             modified: Wall::default(),
         }
@@ -367,7 +379,7 @@ impl Entry {
         &mut self,
         path: &Path,
         fingerprint: Fingerprint,
-        (node_name, kept): (&str, &KeptUids),
+        (node_name, kept, classes): (&str, &KeptUids, &PriorityClasses),
     ) {
         self.read = Some(fingerprint);
         self.unsettled = None;
@@ -385,7 +397,7 @@ impl Entry {
             }
         };
         let context = convert::ConvertContext { node_name };
-        match convert::documents_keeping(&bytes, &name, &context, kept) {
+        match convert::documents_beside(&bytes, &name, &context, (kept, Some(classes))) {
             Ok(found) => {
                 self.errors.clear();
                 let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
@@ -400,6 +412,7 @@ impl Entry {
                 self.candidate = Some(Loaded {
                     pods: found.pods.into_iter().map(Arc::new).collect(),
                     services,
+                    classes: found.priority_classes,
                     warnings,
                     modified: self.modified,
                 });

@@ -387,3 +387,139 @@ fn services_of_a_former_agent_stay_while_their_file_is_broken_or_away() {
     scan_all(&mut second);
     assert_eq!(services(&second), [], "removed meanwhile");
 }
+
+fn class(name: &str, value: i32, more: &str) -> String {
+    format!(
+        "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: {value}\n{more}"
+    )
+}
+
+fn pod_of(name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers: [{{name: c, image: i}}]\n{more}"
+    )
+}
+
+/// Name, class and priority of the wanted pods.
+fn priorities(manifests: &Manifests) -> Vec<(String, String, i32)> {
+    let desired = manifests.desired().pods;
+    let mut found: Vec<_> = desired
+        .values()
+        .map(|pod| {
+            let spec = pod.manifest.spec.as_ref().unwrap();
+            let class = spec.priority_class_name.clone().unwrap_or_default();
+            assert_eq!(spec.priority.unwrap_or(0), pod.priority);
+            (pod.key.name.clone(), class, pod.priority)
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn row(name: &str, class: &str, priority: i32) -> (String, String, i32) {
+    (name.to_owned(), class.to_owned(), priority)
+}
+
+#[test]
+fn a_pod_may_name_the_class_of_any_file_and_waits_until_there_is_one() {
+    let folder = Folder::new();
+    let file = |name: &str| folder.0.join(name);
+    let gold = pod_of("a", "  priorityClassName: gold\n");
+    fs::write(file("a.yaml"), &gold).unwrap();
+    fs::write(file("b.yaml"), pod_of("b", "")).unwrap();
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    assert_eq!(priorities(&manifests), [row("b", "", 0)]);
+    let error = "a.yaml:6:3: spec.priorityClassName: Not found: \"gold\"; no manifest file has a PriorityClass of that \
+                 name; this file counts as soon as one does";
+    assert_eq!(manifests.status()[0].errors, [error]);
+    assert!(!manifests.all_in_effect());
+
+    // The class arrives in a file that is read after it, and brings a default by the way.
+    let usual = class("usual", 5, "globalDefault: true\n");
+    fs::write(
+        file("z.yaml"),
+        format!("{}---\n{usual}", class("gold", 1000, "")),
+    )
+    .unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(
+        priorities(&manifests),
+        [row("a", "gold", 1000), row("b", "usual", 5)]
+    );
+    assert!(manifests.all_in_effect());
+    let uids: Vec<_> = manifests.desired().pods.into_keys().collect();
+
+    // Another value reaches the pods, which stay the same.
+    fs::write(
+        file("z.yaml"),
+        format!("{}---\n{usual}", class("gold", 2000, "")),
+    )
+    .unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(
+        priorities(&manifests),
+        [row("a", "gold", 2000), row("b", "usual", 5)]
+    );
+    assert_eq!(
+        manifests.desired().pods.into_keys().collect::<Vec<_>>(),
+        uids
+    );
+    assert!(!scan_all(&mut manifests).changed);
+
+    // Without the class the pod stays as it is; its file says what is wrong.
+    fs::write(file("z.yaml"), &usual).unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(
+        priorities(&manifests),
+        [row("a", "gold", 2000), row("b", "usual", 5)]
+    );
+    assert_eq!(manifests.status()[0].errors, [error]);
+
+    // A broken file of classes leaves them in force.
+    fs::write(file("z.yaml"), "kind: [").unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(priorities(&manifests)[1], row("b", "usual", 5));
+    fs::remove_file(file("z.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(priorities(&manifests)[1], row("b", "", 0));
+    let shown = manifests.priority_classes();
+    let names: Vec<_> = shown.iter().map(|c| c.metadata.name.clone()).collect();
+    let built_in = ["system-cluster-critical", "system-node-critical"];
+    assert_eq!(names, built_in.map(|name| Some(name.to_owned())));
+}
+
+#[test]
+fn classes_that_only_one_file_can_have_are_conflicts_and_files_that_need_each_other_wait() {
+    let folder = Folder::new();
+    let file = |name: &str| folder.0.join(name);
+    fs::write(file("a.yaml"), class("usual", 5, "globalDefault: true\n")).unwrap();
+    fs::write(file("b.yaml"), class("other", 6, "globalDefault: true\n")).unwrap();
+    fs::write(file("c.yaml"), class("usual", 7, "")).unwrap();
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let errors: Vec<_> = manifests
+        .status()
+        .into_iter()
+        .flat_map(|f| f.errors)
+        .collect();
+    assert_eq!(
+        errors,
+        [
+            "b.yaml: the default priority class (`usual`) is already defined by `a.yaml`",
+            "c.yaml: priority class `usual` is already defined by `a.yaml`",
+        ]
+    );
+    // Each file is taken whole or not at all: neither of these can be the first.
+    for (own, needed) in [("x", "y"), ("y", "x")] {
+        let pod = pod_of(own, &format!("  priorityClassName: {needed}\n"));
+        let text = format!("{pod}---\n{}", class(own, 1, ""));
+        fs::write(file(&format!("{own}.yaml")), text).unwrap();
+    }
+    scan_all(&mut manifests);
+    assert!(manifests.desired().pods.is_empty());
+    // A chain resolves in whatever order it is read.
+    fs::write(file("y.yaml"), class("y", 3, "")).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(priorities(&manifests), [row("x", "y", 3)]);
+}

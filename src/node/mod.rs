@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use smol::channel::Receiver;
 
 use crate::api::{Command, FileStatus};
@@ -52,6 +53,8 @@ enum Input {
         desired: Desired,
         /// The services among it, as they are shown.
         services: Vec<Service>,
+        /// The priority classes, as they are shown.
+        classes: Vec<PriorityClass>,
         files: Vec<FileStatus>,
         /// Every file is in effect, so what no file asks for may be cleared away.
         complete: bool,
@@ -159,10 +162,12 @@ impl Node {
             Input::Manifests {
                 desired,
                 services,
+                classes,
                 files,
                 complete,
             } => {
                 self.store.set_files(files);
+                self.store.set_priority_classes(&classes);
                 self.services = services;
                 if !self.leaving {
                     if complete && !self.swept {

@@ -426,6 +426,7 @@ async fn watch_manifests(
         if scan.changed || first {
             sources::write(&config.layout, &manifests);
             let desired = manifests.desired();
+            let classes = manifests.priority_classes();
             let services = manifests.services().map(|(_, s)| s.clone()).collect();
             running = desired.pods.keys().cloned().collect();
             let files = manifests.status();
@@ -434,6 +435,7 @@ async fn watch_manifests(
                 .send(Input::Manifests {
                     desired,
                     services,
+                    classes,
                     files,
                     complete,
                 })

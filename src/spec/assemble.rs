@@ -22,7 +22,6 @@ pub(crate) fn pod(
     path: &Path<'_>,
     report: &Report,
 ) -> Option<PodSpec> {
-    report.begin(path);
     default::pod(&mut pod, node_name);
     metadata(&pod.metadata, &path.field("metadata"), report);
     let uid = match pod.metadata.uid.clone().filter(|uid| !uid.is_empty()) {
@@ -152,13 +151,6 @@ fn numbers(spec: &Written, path: &Path<'_>, report: &Report) {
     {
         let at = path.field("activeDeadlineSeconds");
         report.invalid(&at, seconds, "must be between 1 and 2147483647, inclusive");
-    }
-    let class = spec.priority_class_name.as_deref().unwrap_or_default();
-    if let (Some(value), Some(given)) = (default::builtin_priority(class), spec.priority)
-        && value != given
-    {
-        let detail = format_args!("must be {value}, the value of priority class {class}");
-        report.invalid(&path.field("priority"), given, detail);
     }
 }
 

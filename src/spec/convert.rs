@@ -5,11 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::error::{FieldError, MAX_ERRORS, Path, Problem, Report};
 use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
 use super::position::Positions;
+use super::priority::{self, Known, PriorityClasses};
 use super::service::ServiceDocument;
 use super::uid::KeptUids;
 use super::value::Value;
@@ -31,6 +33,8 @@ pub struct Documents {
     pub pods: Vec<PodSpec>,
     /// Its services; no two have one name or one port of the node.
     pub services: Vec<ServiceDocument>,
+    /// Its priority classes; no two have one name, and at most one is the default.
+    pub priority_classes: Vec<PriorityClass>,
 }
 
 /// The objects of a manifest file: YAML or JSON, several documents, `List`, `PodList` and `ServiceList`.
@@ -40,25 +44,35 @@ pub fn documents(
     file: &str,
     context: &ConvertContext<'_>,
 ) -> Result<Documents, Vec<FieldError>> {
-    documents_keeping(bytes, file, context, &KeptUids::new())
+    documents_beside(bytes, file, context, (&KeptUids::new(), None))
 }
 
-/// As [`documents`]; pods keep the UIDs that they had.
-pub fn documents_keeping(
+/// As [`documents`]; pods keep the UIDs that they had, and may name the priority classes of other files, if those are
+/// known.
+pub fn documents_beside(
     bytes: &[u8],
     file: &str,
     context: &ConvertContext<'_>,
-    kept: &KeptUids,
+    (kept, classes): (&KeptUids, Option<&PriorityClasses>),
 ) -> Result<Documents, Vec<FieldError>> {
     let text = text(bytes).map_err(|problem| placed(vec![problem], "", file))?;
     let values = parse(text).map_err(|problem| placed(vec![problem], text, file))?;
     let mut result = Documents::default();
     let mut problems = Vec::new();
     let mut seen = Seen::default();
+    // A class may stand after the pods that name it.
+    let mut own = PriorityClasses::new();
+    values
+        .iter()
+        .for_each(|value| find_classes(value, &mut own));
+    let known = Known {
+        own: &own,
+        others: classes,
+    };
     for (number, mut value) in values.into_iter().enumerate() {
         let report = Report::new(number);
         decode::duplicate_keys(&value, &Path::Root, &report);
-        let mut document = Document::new(Some(context.node_name), kept, &report);
+        let mut document = Document::new(Some(context.node_name), (kept, known), &report);
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
             let again = !seen.pods.insert(pod.key.clone());
@@ -72,6 +86,10 @@ pub fn documents_keeping(
         for (index, service) in document.services {
             at(index, |path| seen.service(&service, path, &report));
             result.services.push(service);
+        }
+        for (index, class) in document.classes {
+            at(index, |path| seen.class(&class, path, &report));
+            result.priority_classes.push(class);
         }
         problems.extend(report.into_problems());
         if problems.len() >= MAX_ERRORS {
@@ -101,6 +119,8 @@ struct Seen {
     pods: BTreeSet<PodKey>,
     services: BTreeSet<PodKey>,
     node_ports: BTreeMap<(Protocol, u16), PodKey>,
+    classes: BTreeSet<String>,
+    default_class: Option<String>,
 }
 
 impl Seen {
@@ -125,14 +145,52 @@ impl Seen {
     }
 }
 
+impl Seen {
+    fn class(&mut self, class: &PriorityClass, path: &Path<'_>, report: &Report) {
+        let name = class.metadata.name.clone().unwrap_or_default();
+        if !self.classes.insert(name.clone()) {
+            report.duplicate(&path.field("metadata").field("name"), &name);
+        }
+        if !priority::is_default(class) {
+            return;
+        }
+        if let Some(other) = self.default_class.replace(name) {
+            let detail = format_args!(
+                "PriorityClass {other} is already marked as default. Only one default can exist"
+            );
+            report.forbidden(&path.field("globalDefault"), detail);
+        }
+    }
+}
+
+/// The priority classes of a document or of the items of a list; what is wrong with them is told when they are read.
+fn find_classes(value: &Value, found: &mut PriorityClasses) {
+    if value.get("kind") == Some(&Value::String("PriorityClass".to_owned())) {
+        let (mut value, silent) = (value.clone(), Report::new(0));
+        bare(&mut value);
+        let class = decode::decode::<PriorityClass>(&value, &Path::Root, &silent);
+        let class = class.and_then(|class| priority::class(class, &Path::Root, &silent));
+        if let Some(class) = class {
+            found.insert(class.metadata.name.clone().unwrap_or_default(), class);
+        }
+    }
+    if let Some(Value::List(items)) = value.get("items") {
+        items.iter().for_each(|item| find_classes(item, found));
+    }
+}
+
 /// A pod as it was admitted: reads [`PodSpec::manifest`] back from JSON and gives the identical spec.
 pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     const FILE: &str = "pod.json";
     let text = text(json).map_err(|problem| placed(vec![problem], "", FILE))?;
     let mut values = parse(text).map_err(|problem| placed(vec![problem], text, FILE))?;
     let report = Report::new(0);
-    let kept = KeptUids::new();
-    let mut document = Document::new(None, &kept, &report);
+    let (kept, own) = (KeptUids::new(), PriorityClasses::new());
+    let known = Known {
+        own: &own,
+        others: None,
+    };
+    let mut document = Document::new(None, (&kept, known), &report);
     if let [value] = values.as_mut_slice() {
         document.object(value, &Path::Root, None);
     }
@@ -178,11 +236,10 @@ fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
 }
 
 /// Kinds that a later version reads from the manifest directory.
-const LATER: [&str; 7] = [
+const LATER: [&str; 6] = [
     "ConfigMap",
     "Secret",
     "PersistentVolumeClaim",
-    "PriorityClass",
     "Deployment",
     "DaemonSet",
     "StatefulSet",
@@ -193,21 +250,30 @@ struct Document<'r> {
     /// `None`: the manifest's own.
     node_name: Option<&'r str>,
     kept: &'r KeptUids,
+    known: Known<'r>,
     report: &'r Report,
     /// Pods with their index in a list, if they are in one.
     pods: Vec<(Option<usize>, PodSpec)>,
     /// Services likewise.
     services: Vec<(Option<usize>, ServiceDocument)>,
+    /// Priority classes likewise.
+    classes: Vec<(Option<usize>, PriorityClass)>,
 }
 
 impl<'r> Document<'r> {
-    fn new(node_name: Option<&'r str>, kept: &'r KeptUids, report: &'r Report) -> Self {
+    fn new(
+        node_name: Option<&'r str>,
+        (kept, known): (&'r KeptUids, Known<'r>),
+        report: &'r Report,
+    ) -> Self {
         Self {
             node_name,
             kept,
+            known,
             report,
             pods: Vec::new(),
             services: Vec::new(),
+            classes: Vec::new(),
         }
     }
 
@@ -232,16 +298,38 @@ impl<'r> Document<'r> {
         let kind = kind.or(implied.map(str::to_owned)).unwrap_or_default();
         let version = version.or(implied.map(|_| "v1".to_owned()));
         match kind.as_str() {
-            "Pod" | "Service" | "List" | "PodList" | "ServiceList" => match version.as_deref() {
-                Some("v1") => self.v1(&kind, value, path),
-                Some(other) => {
-                    self.report
-                        .unsupported(&path.field("apiVersion"), other, &["v1"]);
+            "Pod" | "Service" | "List" | "PodList" | "ServiceList" => {
+                if self.is_version(version.as_deref(), "v1", path) {
+                    self.v1(&kind, value, path);
                 }
-                None => self.report.required(&path.field("apiVersion")),
-            },
+            }
+            "PriorityClass" => {
+                if self.is_version(version.as_deref(), "scheduling.k8s.io/v1", path) {
+                    self.class(value, path);
+                }
+            }
             "" => self.report.required(&path.field("kind")),
             other => self.refuse_kind(other, path),
+        }
+    }
+
+    fn is_version(&self, given: Option<&str>, wanted: &str, path: &Path<'_>) -> bool {
+        let at = path.field("apiVersion");
+        match given {
+            None => self.report.required(&at),
+            Some(given) if given == wanted => return true,
+            Some(other) => self.report.unsupported(&at, other, &[wanted]),
+        }
+        false
+    }
+
+    fn class(&mut self, value: &mut Value, path: &Path<'_>) {
+        bare(value);
+        let Some(class) = decode::decode::<PriorityClass>(value, path, self.report) else {
+            return;
+        };
+        if let Some(class) = priority::class(class, path, self.report) {
+            self.classes.push((None, class));
         }
     }
 
@@ -260,7 +348,7 @@ impl<'r> Document<'r> {
             Some(Value::List(items)) => {
                 for (index, item) in items.iter_mut().enumerate() {
                     let path = list.index(index);
-                    let before = (self.pods.len(), self.services.len());
+                    let before = (self.pods.len(), self.services.len(), self.classes.len());
                     match item.get("kind") {
                         Some(Value::String(kind)) if kind.ends_with("List") => {
                             self.report
@@ -272,6 +360,9 @@ impl<'r> Document<'r> {
                         *at = Some(index);
                     }
                     for (at, _) in &mut self.services[before.1..] {
+                        *at = Some(index);
+                    }
+                    for (at, _) in &mut self.classes[before.2..] {
                         *at = Some(index);
                     }
                 }
@@ -296,9 +387,14 @@ impl<'r> Document<'r> {
 
     fn pod(&mut self, value: &mut Value, path: &Path<'_>) {
         bare(value);
-        let Some(pod) = decode::decode::<Pod>(value, path, self.report) else {
+        let Some(mut pod) = decode::decode::<Pod>(value, path, self.report) else {
             return;
         };
+        // Its warnings are about this pod.
+        self.report.begin(path);
+        if let Some(spec) = &mut pod.spec {
+            priority::resolve(spec, self.known, &path.field("spec"), self.report);
+        }
         let own = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let node_name = self.node_name.map(str::to_owned).or(own);
         let node_name = node_name.unwrap_or_default();
@@ -308,7 +404,7 @@ impl<'r> Document<'r> {
     }
 
     fn refuse_kind(&self, kind: &str, path: &Path<'_>) {
-        const ONLY: &str = "only v1 Pod and Service are";
+        const ONLY: &str = "only Pod, Service and PriorityClass are";
         let at = path.field("kind");
         if LATER.contains(&kind) {
             let message = format!("{kind} is not supported yet by this version; {ONLY}");
@@ -316,7 +412,8 @@ impl<'r> Document<'r> {
         } else if let Some((message, hint)) = refused(kind) {
             self.report.error_hint(&at, message, hint.to_owned());
         } else if let Some(near) =
-            suggest::nearest(kind, &["Pod", "Service", "List"]).filter(|_| kind.len() > 1)
+            suggest::nearest(kind, &["Pod", "Service", "PriorityClass", "List"])
+                .filter(|_| kind.len() > 1)
         {
             let message = format!("{kind} is not supported; {ONLY}");
             let hint = format!("did you mean `{near}`?");

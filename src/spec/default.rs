@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Probe, ResourceRequirements, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, Probe, ResourceRequirements, Volume};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::pod::ImageName;
@@ -47,7 +47,6 @@ pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
     if let Some(resources) = &mut spec.resources {
         requests(resources);
     }
-    priority(spec);
 }
 
 /// Writes the UID where the kubelet writes it.
@@ -56,22 +55,6 @@ pub(crate) fn identity(pod: &mut Pod, uid: &str) {
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(HASH.to_owned(), uid.to_owned());
     annotations.insert(SOURCE.to_owned(), "file".to_owned());
-}
-
-/// The value of a priority class that needs no document.
-pub(crate) fn builtin_priority(class: &str) -> Option<i32> {
-    match class {
-        "system-node-critical" => Some(2_000_001_000),
-        "system-cluster-critical" => Some(2_000_000_000),
-        _ => None,
-    }
-}
-
-fn priority(spec: &mut PodSpec) {
-    let class = spec.priority_class_name.as_deref();
-    if let (None, Some(value)) = (spec.priority, class.and_then(builtin_priority)) {
-        spec.priority = Some(value);
-    }
 }
 
 fn text(field: &mut Option<String>, default: &str) {

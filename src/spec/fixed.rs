@@ -10,14 +10,18 @@ use serde_json::{Map, Value};
 
 use super::error::{Path, Report};
 use super::pod::QosClass;
+use super::priority::CRITICAL;
 use super::resources::{self, Figures};
 
 /// Fields of the pod's spec that are no part of what it is: those that apply while it runs, and the node's name, which
 /// the manifest does not decide.
-const CHANGEABLE: [&str; 3] = [
+const CHANGEABLE: [&str; 6] = [
     "terminationGracePeriodSeconds",
     "activeDeadlineSeconds",
     "nodeName",
+    "preemptionPolicy",
+    "priority",
+    "priorityClassName",
 ];
 
 /// Likewise of each container.
@@ -46,10 +50,19 @@ impl Parts {
     pub(crate) fn of(pod: &Pod) -> Self {
         // Serializing these types to a value cannot fail: all keys are strings.
         let mut spec = serde_json::to_value(&pod.spec).unwrap_or_default();
+        let priority = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.priority)
+            .unwrap_or(0);
         let mut changeable = Map::new();
         if let Value::Object(fields) = &mut spec {
             changeable = split(fields, &CHANGEABLE);
             changeable.remove("nodeName");
+            // The kernel was told of it when the containers started.
+            if priority >= CRITICAL {
+                fields.insert("priority".to_owned(), priority.into());
+            }
             for list in ["initContainers", "containers"] {
                 let containers = fields.get_mut(list).and_then(Value::as_array_mut);
                 let parts = containers.into_iter().flatten().map(|container| {

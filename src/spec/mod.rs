@@ -14,6 +14,7 @@ pub mod expand;
 pub mod image_name;
 pub mod node_ports;
 pub mod pod;
+pub mod priority;
 pub mod probe;
 pub mod quantity;
 pub mod service;

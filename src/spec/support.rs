@@ -5,7 +5,6 @@
 
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec};
 
-use super::default::builtin_priority;
 use super::error::{Path, Report};
 
 /// A field, whether it is given, and what happens instead of what it asks for.
@@ -60,19 +59,8 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 7] {
 }
 
 /// What this version does not do yet.
-fn later(spec: &PodSpec) -> [Idle<'_>; 7] {
-    let class = spec.priority_class_name.as_deref().unwrap_or_default();
+fn later(spec: &PodSpec) -> [Idle<'_>; 5] {
     [
-        (
-            "priorityClassName",
-            !class.is_empty() && builtin_priority(class).is_none(),
-            "priority classes other than the two built in are not read yet; set `priority`",
-        ),
-        (
-            "preemptionPolicy",
-            spec.preemption_policy.is_some(),
-            "pods do not preempt others yet",
-        ),
         (
             "activeDeadlineSeconds",
             spec.active_deadline_seconds.is_some(),

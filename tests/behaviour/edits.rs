@@ -80,6 +80,17 @@ fn each_edit_is_as_small_as_it_can_be() {
             "spec:\n  activeDeadlineSeconds: 5",
             "spec.activeDeadlineSeconds",
         ),
+        ("spec:", "spec:\n  priority: 5", "spec.priority"),
+        (
+            "spec:",
+            "spec:\n  priority: 5\n  priorityClassName: some",
+            "spec.priority; spec.priorityClassName",
+        ),
+        (
+            "spec:",
+            "spec:\n  priorityClassName: system-node-critical",
+            "replace: spec.priority",
+        ),
         (
             "{exec: {command: ['true']}}",
             "{exec: {command: ['true']}, periodSeconds: 3}",

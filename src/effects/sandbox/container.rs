@@ -12,6 +12,7 @@ use crate::effects::image::Image;
 use crate::effects::volume;
 use crate::shim::protocol::{StartRequest, SubPath};
 use crate::spec::expand::{expand, missing};
+use crate::spec::priority::NODE_CRITICAL;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, QosClass};
 use crate::sys::file::{self, Durability};
 
@@ -271,7 +272,6 @@ fn sub_path(
 
 /// Kubernetes' figures (kubelet-behaviour §9.6; critical by priority alone, part A2).
 fn oom_score_adj(pod: &PodSpec, container: &ContainerSpec, node_memory: u64) -> i32 {
-    const NODE_CRITICAL: i32 = 2_000_001_000;
     match pod.qos {
         _ if pod.priority >= NODE_CRITICAL => -997,
         QosClass::Guaranteed => -997,

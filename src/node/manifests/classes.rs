@@ -1,0 +1,70 @@
+//! Which priority classes are there? Those of all files in effect; a pod may name a class of another file, so that files
+//! are read anew when the classes are others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+
+use super::{Fingerprint, Manifests};
+use crate::plan::status;
+use crate::spec::PodUid;
+use crate::spec::priority::{self, PriorityClasses};
+
+/// A file that becomes valid may bring a class that makes another one valid; a longer chain than this is nobody's intent.
+const ROUNDS: usize = 16;
+
+impl Manifests {
+    /// The classes that a pod of this file may name beside those of its own.
+    pub(super) fn classes_beside(&self, path: &Path) -> PriorityClasses {
+        let others = self.entries.iter().filter(|(other, _)| *other != path);
+        let applied = others.filter_map(|(_, entry)| entry.applied.as_ref());
+        let classes = applied.flat_map(|loaded| &loaded.classes);
+        let named = classes.map(|class| {
+            let name = class.metadata.name.clone().unwrap_or_default();
+            (name, class.clone())
+        });
+        named.collect()
+    }
+
+    /// Lets what was read take effect, and what depends on it: files are read again as long as that brings other classes.
+    pub(super) fn settle(
+        &mut self,
+        found: &BTreeMap<PathBuf, Fingerprint>,
+        running: &BTreeSet<PodUid>,
+    ) {
+        self.resolve(running);
+        for _ in 0..ROUNDS {
+            let classes = self.classes_beside(Path::new(""));
+            if classes == self.classes {
+                return;
+            }
+            self.classes = classes;
+            for (path, fingerprint) in found {
+                let beside = self.classes_beside(path);
+                let Some(entry) = self.entries.get_mut(path) else {
+                    continue;
+                };
+                // What was not read, or has changed since, has its turn later.
+                if entry.read == Some(*fingerprint) && entry.unsettled.is_none() {
+                    entry.read_version(path, *fingerprint, (&self.node_name, &self.kept, &beside));
+                }
+            }
+            self.resolve(running);
+        }
+    }
+
+    /// The classes in force as they are shown, those built in first.
+    pub(in crate::node) fn priority_classes(&self) -> Vec<PriorityClass> {
+        let applied = self.entries.values().filter_map(|e| e.applied.as_ref());
+        let written = applied.flat_map(|loaded| {
+            let since = status::time(loaded.modified);
+            loaded.classes.iter().map(move |class| {
+                let mut class = class.clone();
+                class.metadata.creation_timestamp = Some(since.clone());
+                class
+            })
+        });
+        priority::built_in().chain(written).collect()
+    }
+}

@@ -1,0 +1,160 @@
+//! Settings that change while pods run, and priorities that come from documents.
+
+use super::*;
+
+fn wait_log(agent: &Agent, words: &str) {
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    while !agent.log().contains(words) {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "no `{words}` in {}",
+            agent.log()
+        );
+        std::thread::sleep(Duration::from_millis(20)); // The log is a file.
+    }
+}
+
+fn configz(agent: &Agent) -> Value {
+    let shown = agent.ok(&["config", "print", "-o", "json"]);
+    serde_json::from_str(&shown).expect("JSON")
+}
+
+/// The restart of a container that crashes is put off by so many seconds, as its pod says.
+fn back_off(pod: &Value) -> Option<u64> {
+    let waiting = &main_status(pod)["state"]["waiting"];
+    let message = waiting["message"].as_str()?;
+    let text = message.strip_prefix("back-off ")?.split(' ').next()?;
+    let (minutes, rest) = text.split_once('m').unwrap_or(("0", text));
+    let seconds: u64 = rest.trim_end_matches('s').parse().ok()?;
+    Some(minutes.parse::<u64>().ok()? * 60 + seconds)
+}
+
+#[test]
+fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
+    let folder = std::env::temp_dir().join(format!("coracle-conf-{}", std::process::id()));
+    fs::create_dir_all(folder.join("config.d")).expect("temp dir");
+    let file = folder.join("config.yaml");
+    let text = |path: &std::path::Path| path.to_str().expect("utf-8").to_owned();
+    fs::write(&file, "kind: KubeletConfiguration\npodPidsLimit: 77\n").expect("written");
+    let agent = Agent::start_with(&[
+        "--config",
+        &text(&file),
+        "--config-dir",
+        &text(&folder.join("config.d")),
+    ]);
+    agent.ok(&[
+        "image",
+        "import",
+        common::archive().to_str().expect("utf-8"),
+    ]);
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let before = agent.wait_running("a");
+    agent.write("crash.yaml", &shell_pod("crash", "exit 1", "", ""));
+    agent.wait_pod("crash", |pod| back_off(pod) == Some(10));
+    let printed = |words: &str| {
+        let shown = agent.ok(&["config", "print"]);
+        let squeezed: Vec<&str> = shown.split_whitespace().collect();
+        assert!(squeezed.join(" ").contains(words), "{words}: {shown}");
+    };
+    printed(&format!("podPidsLimit: 77 # {}:2", file.display()));
+    printed("maxContainerRestartPeriod: 300s # default");
+
+    // As editors do: a new file takes the old one's place. What cannot change is named.
+    let new = folder.join(".config.yaml.new");
+    let changed = "kind: KubeletConfiguration\npodPidsLimit: 78\ncrashLoopBackOff: {maxContainerRestartPeriod: 2s}\n";
+    fs::write(&new, changed).expect("written");
+    fs::rename(&new, &file).expect("renamed");
+    agent.wait_pod("crash", |pod| back_off(pod) == Some(2));
+    wait_log(&agent, "podPidsLimit: 78");
+    wait_log(&agent, "takes effect at the next start");
+    printed(&format!(
+        "podPidsLimit: 77 # {file}:2; from the next start on 78 ({file}:2)",
+        file = file.display()
+    ));
+    printed(&format!(
+        "maxContainerRestartPeriod: 2s # {}:3",
+        file.display()
+    ));
+    let events = agent.ok(&["get", "events"]);
+    for reason in ["ConfigurationChanged", "ConfigurationPending"] {
+        assert!(events.contains(reason), "{events}");
+    }
+
+    // A broken file changes nothing, and is told.
+    fs::write(&file, "kind: KubeletConfiguration\nmaxPods: -1\n").expect("written");
+    wait_log(
+        &agent,
+        "invalid configuration: maxPods (--max-pods) -1 must not be a negative number",
+    );
+    printed("maxContainerRestartPeriod: 2s");
+    let answer = configz(&agent);
+    let problem = answer["coracle"]["problem"].as_str().unwrap_or_default();
+    assert!(problem.contains("config.yaml:2:1"), "{answer}");
+    assert!(
+        agent
+            .ok(&["get", "events"])
+            .contains("InvalidConfiguration")
+    );
+
+    // Mended by a drop-in's side: the file goes back, a drop-in says more.
+    fs::write(&file, "podPidsLimit: 77\n").expect("written");
+    fs::write(folder.join("config.d/10.conf"), "maxPods: 20\n").expect("written");
+    wait_log(&agent, "maxPods: 20");
+    assert_eq!(configz(&agent)["kubeletconfig"]["maxPods"], 20);
+    assert_eq!(configz(&agent)["coracle"]["problem"], Value::Null);
+
+    agent.signal(Signal::SIGHUP);
+    wait_log(&agent, "the settings were read again, nothing has changed");
+    let after = agent.wait_running("a");
+    assert_eq!(main_status(&after)["restartCount"], 0);
+    assert_eq!(pid_of(&agent, &before), pid_of(&agent, &after));
+    fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
+fn a_priority_class_that_changes_reaches_its_pods_without_a_restart() {
+    let agent = Agent::start();
+    let pod =
+        shell_pod("a", SLEEP, "", "").replacen("spec:", "spec:\n  priorityClassName: gold", 1);
+    agent.write("a.yaml", &pod);
+    let rejected = |agent: &Agent| {
+        agent
+            .ok(&["get", "files", "-o", "wide"])
+            .contains("Not found: \"gold\"")
+    };
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    while !rejected(&agent) {
+        assert!(std::time::Instant::now() < deadline, "never rejected");
+        std::thread::sleep(Duration::from_millis(20)); // Files are not watched by clients.
+    }
+    let class = |value: u32| {
+        format!(
+            "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: gold}}\nvalue: {value}\n\
+             preemptionPolicy: Never\n"
+        )
+    };
+    agent.write("classes.yaml", &class(1000));
+    let before = agent.wait_running("a");
+    assert_eq!(before["spec"]["priority"], 1000);
+    assert_eq!(before["spec"]["preemptionPolicy"], "Never");
+    agent.write("classes.yaml", &class(2000));
+    let after = agent.wait_pod("a", |pod| pod["spec"]["priority"] == 2000);
+    assert_eq!(before["metadata"]["uid"], after["metadata"]["uid"]);
+    assert_eq!(main_status(&after)["restartCount"], 0);
+    assert_eq!(pid_of(&agent, &before), pid_of(&agent, &after));
+    let rows = agent.ok(&["get", "pc"]);
+    let row = rows
+        .lines()
+        .find(|row| row.starts_with("gold"))
+        .expect("listed");
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(
+        (cells[1], cells[2], cells[4]),
+        ("2000", "false", "Never"),
+        "{rows}"
+    );
+    assert!(rows.contains("system-node-critical"), "{rows}");
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
