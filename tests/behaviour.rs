@@ -3,6 +3,8 @@
 
 #[path = "behaviour/edits.rs"]
 mod edits;
+#[path = "behaviour/garbage.rs"]
+mod garbage;
 #[path = "behaviour/init.rs"]
 mod init;
 #[path = "behaviour/node.rs"]

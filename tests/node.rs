@@ -9,6 +9,8 @@ mod edits;
 mod events;
 #[path = "node/exec.rs"]
 mod exec;
+#[path = "node/garbage.rs"]
+mod garbage;
 #[path = "node/images.rs"]
 mod images;
 #[path = "node/probes.rs"]

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 
-use coracle::shim::protocol::{FailedStep, Message, Reply, Request, SubPath};
+use coracle::shim::protocol::{ContainerRecord, FailedStep, Message, Reply, Request, SubPath};
 use coracle::spec::StopSignal;
 use serde_json::json;
 use shim_world::{World, exec_request, until};
@@ -111,7 +111,6 @@ fn fifty_restarts_open_nothing_more() {
     }
     assert_eq!(world.fds(), fds);
     assert_eq!(world.children(), Vec::<String>::new());
-    assert!(!world.dir.join("c/layer-48").exists());
     show(&format!(
         "after 50 restarts: heap {} kB, stack {} kB",
         world.dirty("[heap]"),
@@ -120,23 +119,19 @@ fn fifty_restarts_open_nothing_more() {
 }
 
 #[test]
-fn of_a_container_that_runs_once_only_record_and_log_stay() {
+fn what_an_ended_container_saw_is_unmounted_and_left_to_the_agent_to_remove() {
     let mut world = World::new();
-    for (container, script, stays) in [
-        ("done", "echo out > /made; exit 0", false),
-        ("failed", "echo out > /made; exit 1", true),
-    ] {
-        let mut request = world.request(container, 0, &["sh", "-c", script], |_| {});
-        request.once = true;
-        world.run(request);
-        let layer = world.dir.join(container).join("layer-0");
-        assert_eq!(layer.exists(), stays, "{container}");
-        let record = world.run_dir.join(format!("records/{container}.json"));
-        assert!(record.exists(), "{container}");
-    }
-    let mut again = world.request("done", 1, &["sh", "-c", "exit 5"], |_| {});
-    again.once = true;
+    let shim = world.shim.id().to_string();
+    let request = world.request("c", 0, &["true"], |_| {});
+    assert_eq!(world.run(request).code, 0);
+    let before = world.mounts(&shim);
+    let mounts = fs::read_to_string(format!("/proc/{shim}/mountinfo")).unwrap();
+    assert!(!mounts.contains("/rootfs "), "{mounts}");
+    assert!(world.dir.join("c/layer-0/upper").exists());
+    assert!(world.run_dir.join("records/c.json").exists());
+    let again = world.request("c", 1, &["sh", "-c", "exit 5"], |_| {});
     assert_eq!(world.run(again).code, 5, "it may run again all the same");
+    assert_eq!(world.mounts(&shim), before);
 }
 
 #[test]
@@ -390,6 +385,44 @@ fn an_agent_that_comes_back_is_told_everything() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_start_that_failed_is_told_as_a_run_that_ended_and_the_exit_before_it_is_kept() {
+    let mut world = World::new();
+    let first = world.request("c", 0, &["sh", "-c", "exit 7"], |_| {});
+    assert_eq!(world.run(first).code, 7);
+    // Twice the same attempt: an agent that never heard the answer asks again.
+    for _ in 0..2 {
+        let request = world.request("c", 1, &["nothing"], |_| {});
+        world.fail(request);
+        world.client = world.connect();
+        let Reply::Hello { containers, .. } = world.client.hello(true).unwrap() else {
+            panic!("no greeting");
+        };
+        let record = &containers["c"];
+        let exit = record.exit.as_ref().unwrap();
+        assert_eq!((record.attempt, exit.code), (1, 128));
+        assert!(exit.message.contains("\"nothing\""), "{}", exit.message);
+        assert_eq!(record.previous.as_ref().map(|e| e.code), Some(7));
+        let file = fs::read(world.run_dir.join("records/c.json")).unwrap();
+        let written: ContainerRecord = serde_json::from_slice(&file).unwrap();
+        assert_eq!(&written, record);
+    }
+    let request = world.request("c", 2, &["sleep", "1000"], |_| {});
+    world
+        .client
+        .send(&Request::Start(Box::new(request)), &[])
+        .unwrap();
+    let Message::Reply(Reply::Started(record)) = world.client.receive().unwrap() else {
+        panic!("not started");
+    };
+    assert_eq!(record.previous.map(|e| e.code), Some(128));
+    world.client = world.connect();
+    let Reply::Hello { containers, .. } = world.client.hello(true).unwrap() else {
+        panic!("no greeting");
+    };
+    assert_eq!((containers["c"].attempt, &containers["c"].exit), (2, &None));
 }
 
 #[test]
@@ -842,7 +875,6 @@ fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
     assert!(world.shim.wait().unwrap().success());
     assert!(!world.run_dir.join("shim.sock").exists());
     assert!(!world.run_dir.join("libcontainer/c").exists());
-    assert!(!world.dir.join("c/layer-0").exists());
 }
 
 fn show(text: &str) {

@@ -125,6 +125,9 @@ pub struct RunArgs {
     /// Import the image archives in this directory; may be given more than once
     #[arg(long, value_name = "DIR")]
     pub preload: Vec<PathBuf>,
+    /// Keep the logs of so many earlier runs of each container [default: 1]
+    #[arg(long, value_name = "N")]
+    pub maximum_dead_containers_per_container: Option<u32>,
     /// Stop all pods gracefully when the agent ends (otherwise they keep running)
     #[arg(long)]
     pub stop_pods_on_exit: bool,

@@ -162,6 +162,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.cgroupParent", "/box", ""),
     ("coracle.bridge", "br7", ""),
     ("coracle.serviceCIDR", "10.8.0.0/20", ""),
+    ("coracle.maximumDeadContainersPerContainer", "3", ""),
     ("coracle.stopPodsOnExit", "true", ""),
 ];
 

@@ -155,6 +155,7 @@ pub(crate) const FIELDS: &[Field] = &[
     f("coracle.cgroupParent", Text, Start, "\"\""),
     f("coracle.bridge", Text, Start, "coracle0"),
     f("coracle.serviceCIDR", Text, Start, "\"\""),
+    f("coracle.maximumDeadContainersPerContainer", Int, Live, "1"),
     f("coracle.stopPodsOnExit", Bool, Start, "false"),
     // What means nothing here.
     f("address", Text, Idle, ""),

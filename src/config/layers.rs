@@ -32,6 +32,8 @@ pub enum FlagValue {
     Text(String),
     /// Several texts.
     Texts(Vec<String>),
+    /// A whole number.
+    Number(i64),
     /// It was given.
     On,
 }
@@ -119,6 +121,7 @@ impl Layers {
                 FlagValue::Texts(texts) => {
                     Value::List(texts.iter().cloned().map(Value::String).collect())
                 }
+                FlagValue::Number(number) => Value::Int((*number).into()),
                 FlagValue::On => Value::Bool(true),
             };
             put(&mut value, flag.field, given);

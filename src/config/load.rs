@@ -299,6 +299,7 @@ fn settings(given: &Given<'_>) -> Settings {
         // A negative size switches rotation off.
         container_log_max_bytes: u64::try_from(size.max(0)).unwrap_or(u64::MAX),
         container_log_max_files: number("containerLogMaxFiles"),
+        max_dead_containers: number("coracle.maximumDeadContainersPerContainer"),
         max_container_restart_period_ms: match reduced && !given.is_set(LONGEST) {
             true => REDUCED_MAX_MS,
             false => given.duration(LONGEST).ms(),

@@ -117,6 +117,8 @@ pub struct Settings {
     pub container_log_max_bytes: u64,
     /// Keep so many log files a container.
     pub container_log_max_files: u32,
+    /// So many earlier runs of a container keep their logs.
+    pub max_dead_containers: u32,
     /// Longest wait between restarts of a crashing container.
     pub max_container_restart_period_ms: u64,
     /// Feature gate `ReduceDefaultCrashLoopBackOffDecay`: the first waits are shorter.

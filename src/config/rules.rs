@@ -100,6 +100,7 @@ pub(super) fn check(given: &Given<'_>) {
             "must be greater than or equal to 1",
         ),
         ("evictionMaxPodGracePeriod", 0, NOT_NEGATIVE),
+        ("coracle.maximumDeadContainersPerContainer", 0, NOT_NEGATIVE),
     ] {
         if below(path, least) {
             given.wrong(&[path], format!("{path} {text}"));

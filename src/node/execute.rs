@@ -7,6 +7,7 @@ use smol::channel::{Receiver, Sender, bounded};
 
 use super::Input;
 use super::facts::Facts;
+use super::garbage::Cleaning;
 use super::network::NameServer;
 use super::pods::Links;
 use crate::config::Config;
@@ -36,6 +37,7 @@ pub(super) struct Hands {
     /// Held while archives of the preload directories are imported; one import at a time.
     pub(super) importing: Arc<smol::lock::Mutex<()>>,
     pub(super) links: Links,
+    pub(super) cleaning: Cleaning,
     pub(super) facts: Facts,
     pub(super) name_server: NameServer,
     pub(super) inputs: Sender<Input>,
@@ -349,6 +351,7 @@ impl Hands {
         let (links, sandboxes, uid) = (self.links.clone(), self.sandboxes.clone(), pod.clone());
         let layout = self.config.layout.clone();
         let owned = spec.clone();
+        let gate = self.cleaning.gate(&pod);
         let removed = super::unblock_for(&spec, move || {
             links.reap(&uid);
             let cleared = sandboxes.clear(&uid);
@@ -357,6 +360,9 @@ impl Hands {
                 Keep::Nothing => (Leave::Nothing, None),
             };
             cleared.and(sandboxes.disconnect(&uid))?;
+            if leave == Leave::Nothing {
+                gate.shut();
+            }
             sandboxes.remove_files(&uid, &owned.key, leave)?;
             if let Some(marker) = marker {
                 // Tells the next agent that the sandbox is gone on purpose.

@@ -6,6 +6,7 @@ mod commands;
 mod conflicts;
 mod execute;
 mod facts;
+mod garbage;
 mod journal;
 mod manifests;
 mod metrics;
@@ -259,6 +260,7 @@ impl Node {
             // Most probes, and time alone, change nothing of what is shown.
             if self.changed.remove(&uid) {
                 self.publish(&uid);
+                self.clean(&uid);
                 anything = true;
             }
         }
@@ -293,7 +295,17 @@ impl Node {
         }
     }
 
+    /// Clears away what earlier runs left. To be called after every start and end of a run, which are all shown.
+    fn clean(&self, uid: &PodUid) {
+        if let Some(pod) = self.state.pods.get(uid) {
+            let max_dead = self.hands.sandboxes.settings.now().max_dead_containers;
+            let sandboxes = &self.hands.sandboxes;
+            self.hands.cleaning.look_at(pod, max_dead, sandboxes);
+        }
+    }
+
     fn forget(&mut self, uid: &PodUid) {
+        self.hands.cleaning.forget(uid);
         self.probes.forget(uid);
         self.checkpoints.remove(uid);
         self.admitted.remove(uid);

@@ -185,6 +185,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         images,
         importing: Arc::default(),
         links: Links::default(),
+        cleaning: Default::default(),
         facts: Facts::gather(&config.node_name),
         name_server: NameServer::new(Names::new(
             &config.cluster_domain,
@@ -341,6 +342,12 @@ fn flags(args: RunArgs) -> Result<Vec<Flag>, StartError> {
             "clusterDNS",
             "--cluster-dns",
             (!args.cluster_dns.is_empty()).then_some(FlagValue::Texts(dns)),
+        ),
+        (
+            "coracle.maximumDeadContainersPerContainer",
+            "--maximum-dead-containers-per-container",
+            args.maximum_dead_containers_per_container
+                .map(|number| FlagValue::Number(number.into())),
         ),
         (
             "coracle.stopPodsOnExit",

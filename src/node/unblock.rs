@@ -51,6 +51,9 @@ static NODE: Lane = Lane::new();
 /// What may wait for the packet filter, or for somebody who does: a stuck `nft` holds up pods on the bridge and nobody else.
 static BRIDGE: Lane = Lane::new();
 
+/// What nobody waits for.
+static CLEANING: Lane = Lane::new();
+
 /// Runs `work` on a thread of its own kind and waits for its result without blocking.
 pub(super) async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run(&NODE, work).await
@@ -61,6 +64,13 @@ pub(super) async fn unblock_bridge<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     run(&BRIDGE, work).await
+}
+
+/// The same for work that may take long and that nobody waits for.
+pub(super) async fn unblock_cleaning<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    run(&CLEANING, work).await
 }
 
 /// The same for work that may have to do with the network of this pod.

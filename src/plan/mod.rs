@@ -15,6 +15,7 @@ pub mod apply;
 pub mod decide;
 pub mod edit;
 pub mod event;
+pub mod garbage;
 pub mod kill;
 pub mod network;
 pub mod notice;

@@ -5,7 +5,7 @@
 
 use super::event::CrashBackoff;
 use super::state::{ContainerState, Role};
-use super::{Settings, Stamp, Time, Wall};
+use super::{Settings, Time, Wall};
 use crate::spec::{Exit, RestartPolicy};
 
 /// The wait before the second restart.
@@ -76,19 +76,6 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, settings: &Se
         delay_ms: delay_ms.min(max),
         permitted: now,
     });
-}
-
-/// The exit of a container whose program could not be executed. It never started, which is how it is told from a
-/// program that exits with 128 itself, also after an agent restart.
-pub(super) fn start_error_exit(message: &str, now: Stamp) -> Exit {
-    Exit {
-        code: 128,
-        signal: None,
-        oom_killed: false,
-        message: message.to_owned(),
-        started: Stamp::default(),
-        finished: now,
-    }
 }
 
 /// The reason shown for an exit.

@@ -115,10 +115,10 @@ impl Place<'_> {
         }
     }
 
-    /// Ends and removes all of an attempt: processes, cgroup, libcontainer's state, mounts, writable layer.
+    /// Ends and removes all of an attempt but its writable layer: processes, cgroup, libcontainer's state, mounts.
     pub(super) fn remove(&self, request: &StartRequest, group: &str) {
         self.remove_state(&request.container, group);
-        if let Err(error) = rootfs::remove(request) {
+        if let Err(error) = rootfs::unmount_all(request) {
             warn(format_args!("{}, ignoring", chain(&error)));
         }
     }

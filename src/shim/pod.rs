@@ -1,5 +1,6 @@
 //! What does a shim hold, and how does it answer? Its containers and the programs run in them.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
@@ -10,7 +11,8 @@ use super::container::{Container, Place, now, reap_next};
 use super::error::chain;
 use super::log::Buffer;
 use super::protocol::{
-    ContainerRecord, ExecRequest, Message, Reply, Request, ShimConfig, StartRequest, VERSION,
+    ContainerRecord, ExecRequest, FailedStep, Message, Reply, Request, ShimConfig, StartRequest,
+    VERSION,
 };
 use super::{ShimError, exec, exit, record, warn};
 use crate::spec::{Exit, StopSignal};
@@ -22,6 +24,8 @@ pub(super) struct Pod {
     pub(super) config: ShimConfig,
     hierarchies: Vec<Hierarchy>,
     pub(super) containers: BTreeMap<String, Container>,
+    /// Of containers whose newest start failed: as good as a run that has ended.
+    failed: BTreeMap<String, ContainerRecord>,
     /// Programs by pid, and the connection each belongs to.
     programs: BTreeMap<i32, u64>,
 }
@@ -58,6 +62,7 @@ impl Pod {
             config,
             hierarchies,
             containers: BTreeMap::new(),
+            failed: BTreeMap::new(),
             programs: BTreeMap::new(),
         }
     }
@@ -106,6 +111,7 @@ impl Pod {
             .containers
             .iter()
             .map(|(name, container)| (name.clone(), container.record.clone()))
+            .chain(self.failed.clone())
             .collect();
         Ok(Reply::Hello {
             version: VERSION,
@@ -126,7 +132,6 @@ impl Pod {
         if name.is_empty() || name.contains('/') || name.starts_with('.') {
             return Err(ShimError::Request(format!("`{name}` is no container name")));
         }
-        let mut previous = None;
         if let Some(known) = self.containers.get(&name) {
             let attempt = known.record.attempt;
             if request.attempt < attempt {
@@ -138,22 +143,55 @@ impl Pod {
             if request.attempt == attempt {
                 return Ok(Reply::Started(Box::new(known.record.clone())));
             }
-            let Some(exit) = &known.record.exit else {
+            if known.record.exit.is_none() {
                 return Err(ShimError::Request(format!(
                     "attempt {attempt} of `{name}` still runs"
                 )));
-            };
-            previous = Some(exit.clone());
-            if let Err(error) = super::rootfs::remove(&known.request) {
-                warn(format_args!("{}, ignoring", chain(&error)));
             }
         }
-        let mut container = self.place().start(request)?;
-        container.record.previous = previous;
-        self.write_record(&container.record);
-        let answer = Box::new(container.record.clone());
-        self.containers.insert(name, container);
-        Ok(Reply::Started(answer))
+        let previous = self.exit_before(&name, request.attempt);
+        let (attempt, image_id) = (request.attempt, request.image_id.clone());
+        match self.place().start(request) {
+            Ok(mut container) => {
+                container.record.previous = previous;
+                self.write_record(&container.record);
+                let answer = Box::new(container.record.clone());
+                self.failed.remove(&name);
+                self.containers.insert(name, container);
+                Ok(Reply::Started(answer))
+            }
+            Err(error) => {
+                if error.step() == FailedStep::Run {
+                    let exit = Exit::not_started(chain(&error), now());
+                    let record = ContainerRecord {
+                        container: name.clone(),
+                        attempt,
+                        image_id,
+                        pid: 0,
+                        pid_start: 0,
+                        started: exit.started,
+                        stop_sent: None,
+                        exit: Some(exit),
+                        previous,
+                    };
+                    self.write_record(&record);
+                    self.failed.insert(name, record);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// How the run before this one ended, also if it was another shim's.
+    fn exit_before(&self, name: &str, attempt: u32) -> Option<Exit> {
+        let known = self.containers.get(name).map(|c| &c.record);
+        let newest = self.failed.get(name).or(known).cloned();
+        let newest = newest.or_else(|| record::read(&self.config.run_dir, name))?;
+        match newest.attempt.cmp(&attempt) {
+            Ordering::Less => newest.exit,
+            Ordering::Equal => newest.previous,
+            Ordering::Greater => None,
+        }
     }
 
     /// A record that cannot be written costs something only if the shim dies too.
@@ -271,13 +309,10 @@ impl Pod {
             finished,
         };
         container.record.exit = Some(exit.clone());
-        let (record, group) = (container.record.clone(), container.group.clone());
-        let done = container.request.once && code == 0 && !oom_killed;
-        let files = done.then(|| container.request.clone());
-        self.place().remove_state(name, &group);
+        let record = container.record.clone();
         self.write_record(&record);
-        if let Some(Err(error)) = files.as_ref().map(super::rootfs::remove) {
-            warn(format_args!("{}, ignoring", chain(&error)));
+        if let Some(container) = self.containers.get(name) {
+            self.place().remove(&container.request, &container.group);
         }
         Some(Ended::Container(Message::Exited {
             container: name.to_owned(),

@@ -177,9 +177,6 @@ pub struct StartRequest {
     pub stdin: bool,
     /// Give it a terminal.
     pub tty: bool,
-    /// Once it has ended with code 0 its files are of no use to anybody: they are removed then, the record stays.
-    #[serde(default)]
-    pub once: bool,
 }
 
 /// One sub-path of a volume, bound so that no symlink in it can lead outside.

@@ -20,7 +20,7 @@ pub(super) fn mount_point(bundle: &Path) -> PathBuf {
     bundle.join("rootfs")
 }
 
-/// Makes all mounts of a start. On an error some may be there: [`remove`] takes them away.
+/// Makes all mounts of a start. On an error some may be there: [`unmount_all`] takes them away.
 pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<(), ShimError> {
     let target = mount_point(&request.bundle);
     fs::create_dir_all(&target).map_err(ShimError::path("make folder", &target))?;
@@ -32,13 +32,13 @@ pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<(), ShimErro
     request.sub_paths.iter().try_for_each(bind_sub_path)
 }
 
-/// Takes everything of [`prepare`] away, as far as it is there, the writable layer included.
-pub(super) fn remove(request: &StartRequest) -> Result<(), ShimError> {
+/// Takes the mounts of [`prepare`] away, as far as they are there. The writable layer is the agent's to remove: that
+/// may take long, and a shim has one thread.
+pub(super) fn unmount_all(request: &StartRequest) -> Result<(), ShimError> {
     for sub_path in &request.sub_paths {
         unmount(&sub_path.target)?;
     }
-    unmount(&mount_point(&request.bundle))?;
-    remove_folder(&request.writable_layer)
+    unmount(&mount_point(&request.bundle))
 }
 
 fn remove_folder(path: &Path) -> Result<(), ShimError> {

@@ -37,7 +37,20 @@ impl Exit {
         }
     }
 
-    /// Whether this is such an end.
+    /// The exit of a container whose program could not be executed (`StartError`). It never started, which is how it is
+    /// told from a program that exits with 128 itself, also after an agent restart.
+    pub fn not_started(message: String, now: Stamp) -> Self {
+        Self {
+            code: 128,
+            signal: None,
+            oom_killed: false,
+            message,
+            started: Stamp::default(),
+            finished: now,
+        }
+    }
+
+    /// Whether this is the end of a run that went with its shim.
     pub fn is_lost(&self) -> bool {
         self.code == 137 && self.signal.is_none() && self.message == LOST_MESSAGE
     }

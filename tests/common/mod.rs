@@ -434,6 +434,11 @@ impl Agent {
             .join(file)
     }
 
+    /// The folders of all its cgroups.
+    pub fn cgroup_folders(&self) -> Vec<PathBuf> {
+        cgroup_folders(&self.cgroup)
+    }
+
     /// Everything that hangs around of this agent's pods: mounts, cgroup folders, processes in them, interfaces, pins
     /// of namespaces, addresses in packet rules.
     pub fn leftovers(&self) -> Vec<String> {

@@ -154,3 +154,42 @@ fn events_are_shown_as_kubectl_shows_them() {
         assert!(said.contains(hint), "{said}");
     }
 }
+
+#[test]
+fn how_the_runs_before_ended_is_known_after_an_agent_restart_whoever_saw_them() {
+    let agent = Agent::start();
+    // A program that is not there, and one whose shim is killed and that ends before.
+    let missing = shell_pod("missing", "", "", "").replace("\"sh\", \"-c\", \"\"", "\"/nothing\"");
+    agent.write("missing.yaml", &missing);
+    agent.write("lost.yaml", &shell_pod("lost", SLEEP, "", ""));
+    agent.wait_running("lost");
+    kill_shim(&agent, "lost");
+    let lost = agent.wait_pod("lost", |pod| {
+        let status = main_status(pod);
+        status["restartCount"] == 1 && !status["state"]["running"].is_null()
+    });
+    assert_eq!(
+        main_status(&lost)["lastState"]["terminated"]["reason"],
+        "ContainerStatusUnknown"
+    );
+    let missing = agent.wait_pod("missing", |pod| {
+        let status = main_status(pod);
+        status["restartCount"] == 1 && status["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    });
+    let terminated = &main_status(&missing)["lastState"]["terminated"];
+    assert_eq!(
+        (&terminated["reason"], &terminated["exitCode"]),
+        (&"StartError".into(), &128.into())
+    );
+    agent.kill_and_restart();
+    for (name, before) in [("lost", lost), ("missing", missing)] {
+        let after = agent.pod(name);
+        for field in ["restartCount", "lastState", "state"] {
+            assert_eq!(
+                main_status(&after)[field],
+                main_status(&before)[field],
+                "{name}: {field}"
+            );
+        }
+    }
+}

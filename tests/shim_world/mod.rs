@@ -170,7 +170,6 @@ impl World {
             oom_score_adj: 500,
             stdin: false,
             tty: config_is_tty(&config),
-            once: false,
         }
     }
 

@@ -153,14 +153,7 @@ pub fn start_request(
         oom_score_adj: oom_score_adj(pod, container, node.memory_bytes),
         stdin: container.stdin,
         tty: container.tty,
-        once: is_once(pod, container),
     })
-}
-
-/// Whether it is an init container that comes to an end before others start.
-fn is_once(pod: &PodSpec, container: &ContainerSpec) -> bool {
-    let init = pod.init_containers.iter().any(|c| c.name == container.name);
-    init && !container.is_sidecar()
 }
 
 fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {

@@ -7,6 +7,7 @@ mod capabilities;
 mod container;
 mod environment;
 mod etc_files;
+mod garbage;
 mod oci;
 mod remove;
 mod resolver;

@@ -122,7 +122,7 @@ pub(super) fn start_failed(
                 Image::Ready { id } => id.clone(),
                 Image::Unknown | Image::Failed { .. } => image_id,
             };
-            let exit = restart::start_error_exit(message, now);
+            let exit = Exit::not_started(message.to_owned(), now);
             end_run(container, instance.attempt, image_id, exit);
             let text = "Container created".to_owned();
             Notices::new(out, pod).container(name, Kind::Normal, "Created", text);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use coracle::plan::action::Keep;
 use coracle::plan::event::ProbeOrder;
 use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
-use coracle::plan::{Action, Event, PodState, Time, status};
+use coracle::plan::{Action, Event, PodState, Time, garbage, status};
 use coracle::spec::{PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
 
 use super::{Going, Sim};
@@ -196,6 +196,7 @@ impl Sim {
             if finished {
                 assert!(phase == "Succeeded" || phase == "Failed", "{uid}: {phase}");
             }
+            check_kept(pod);
             let rules = pod.spec.all_containers().flat_map(|c| &c.restart_rules);
             let mut actions = rules.map(|r| r.action);
             let more = actions.any(|a| a == RestartAction::RestartAllContainers);
@@ -257,6 +258,31 @@ impl Sim {
 }
 
 /// Nobody starts before the init containers before him are through, in this round.
+/// Nothing is cleared away that is in use, or that people look at first.
+fn check_kept(pod: &PodState) {
+    for kept in garbage::kept(pod, 1) {
+        let c = pod.container(&kept.container).unwrap();
+        let starting = match &pod.in_flight {
+            Some(Action::StartContainer { instance, .. }) if instance.container == c.name => {
+                // Its exit may have come first.
+                Some(instance.attempt).filter(|attempt| *attempt >= c.next_attempt)
+            }
+            _ => None,
+        };
+        let running = c.run.attempt().filter(|_| c.run.is_running());
+        let used = starting.into_iter().chain(running);
+        assert!(
+            used.clone().all(|n| kept.files_from <= n),
+            "{kept:?}: {used:?} in use"
+        );
+        let newest = used.chain(c.run.attempt());
+        assert!(
+            newest.clone().all(|n| kept.logs_from <= n),
+            "{kept:?}: {newest:?}"
+        );
+    }
+}
+
 fn check_order(pod: &PodState, name: &str) {
     let at = pod.containers.iter().position(|c| c.name == name).unwrap();
     let ran = pod.mains().iter().any(|c| c.current().is_some());

@@ -1,0 +1,83 @@
+//! When do earlier runs' files go? As soon as the planner keeps less than before, on threads of their own: a large layer
+//! takes its time, and nothing waits for it but the removal of its pod.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::unblock::unblock_cleaning;
+use crate::effects::sandbox::Sandboxes;
+use crate::plan::PodState;
+use crate::plan::garbage::{Kept, kept};
+use crate::spec::PodUid;
+
+/// What was cleared away, by pod.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cleaning {
+    pods: Arc<Mutex<HashMap<PodUid, Entry>>>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// What was kept last.
+    kept: Vec<Kept>,
+    gate: Gate,
+}
+
+/// Held by whoever removes something of a pod. Once it is shut, nothing is removed that this pod asked for: the next pod
+/// of the same UID counts its runs from the beginning.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gate(Arc<Mutex<bool>>);
+
+impl Gate {
+    /// Blocking, until what is being removed is gone.
+    pub(super) fn shut(&self) {
+        *self.lock() = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.0.lock().expect("no panic holds this lock")
+    }
+}
+
+impl Cleaning {
+    fn lock(&self) -> MutexGuard<'_, HashMap<PodUid, Entry>> {
+        self.pods.lock().expect("no panic holds this lock")
+    }
+
+    /// Removes what the pod has no use for any more, beside the loop. What cannot be removed now is tried again after the
+    /// next run, and goes with the pod at the latest.
+    pub(super) fn look_at(&self, pod: &PodState, max_dead: u32, sandboxes: &Sandboxes) {
+        let now = kept(pod, max_dead);
+        let mut pods = self.lock();
+        let known = pods.get(&pod.spec.uid).map_or(&[][..], |e| &e.kept);
+        if known == now {
+            return;
+        }
+        let less: Vec<Kept> = now.iter().filter(|k| !known.contains(k)).cloned().collect();
+        let entry = pods.entry(pod.spec.uid.clone()).or_default();
+        entry.kept = now;
+        let (gate, sandboxes, spec) = (entry.gate.clone(), sandboxes.clone(), pod.spec.clone());
+        super::spawn(unblock_cleaning(move || {
+            let shut = gate.lock();
+            for kept in less.iter().filter(|_| !*shut) {
+                let (logs, files) = (kept.logs_from, kept.files_from);
+                if let Err(error) = sandboxes.remove_runs(&spec, &kept.container, logs, files) {
+                    tracing::warn!(
+                        pod = %spec.key, container = kept.container,
+                        "could not clear away earlier runs: {}, going on", crate::chain(&error)
+                    );
+                }
+            }
+        }));
+    }
+
+    /// The pod's gate, for whoever removes it.
+    pub(super) fn gate(&self, uid: &PodUid) -> Gate {
+        self.lock().entry(uid.clone()).or_default().gate.clone()
+    }
+
+    /// The pod is gone.
+    pub(super) fn forget(&self, uid: &PodUid) {
+        self.lock().remove(uid);
+    }
+}
