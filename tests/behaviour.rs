@@ -1,6 +1,8 @@
 //! Does the planner do, and say, what the kubelet does and says? Tables from the kubelet's formulas and from
 //! recordings of a real kubelet (crash loop, mixed exits, missing image, removal).
 
+#[path = "behaviour/deadline.rs"]
+mod deadline;
 #[path = "behaviour/edits.rs"]
 mod edits;
 #[path = "behaviour/garbage.rs"]

@@ -3,6 +3,8 @@
 mod common;
 #[path = "node/containers.rs"]
 mod containers;
+#[path = "node/deadlines.rs"]
+mod deadlines;
 #[path = "node/edits.rs"]
 mod edits;
 #[path = "node/events.rs"]

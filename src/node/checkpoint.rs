@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::event::{CrashBackoff, Health, Kill, Round};
+use crate::plan::event::{CrashBackoff, Health, Kill, Round, Verdict};
 use crate::plan::state::Stopping;
 use crate::spec::{Stamp, Time};
 use crate::sys::file::{self, Durability};
@@ -33,6 +33,9 @@ pub(super) struct Checkpoint {
     /// That the pod is to go.
     #[serde(default)]
     pub(super) stopping: Option<Stopping>,
+    /// That it has failed.
+    #[serde(default)]
+    pub(super) verdict: Option<Verdict>,
     /// Since when its sidecars are being stopped.
     #[serde(default)]
     pub(super) finishing: Option<Time>,

@@ -38,6 +38,7 @@ impl Counters {
             Event::DesiredChanged(_)
             | Event::PodRecovered(_)
             | Event::DeleteRequested { .. }
+            | Event::DeadlineExceeded { .. }
             | Event::ActionStarted(_)
             | Event::SandboxRemoved { .. }
             | Event::SandboxRemoveFailed { .. }

@@ -36,6 +36,7 @@ use crate::api::{Command, FileStatus};
 use crate::config::{ConfigError, Effective};
 use crate::plan::decide::Step;
 use crate::plan::event::Desired;
+use crate::plan::verdict;
 use crate::plan::{self, Action, Event, NodeState, Time, plan_pod};
 use crate::spec::{PodKey, PodSpec, PodUid, Stamp, Wall};
 use crate::sys::clock;
@@ -231,6 +232,7 @@ impl Node {
         for uid in touched {
             self.wakes.remove(&uid);
             self.write_edits(&uid);
+            self.judge(&uid);
             let Some(pod) = self.state.pods.get(&uid) else {
                 self.changed.remove(&uid);
                 self.forget(&uid);
@@ -250,9 +252,7 @@ impl Node {
                         }
                         spawn(self.hands.clone().execute(action, spec));
                     }
-                    Step::WakeAt(at) => {
-                        self.wakes.insert(uid.clone(), at);
-                    }
+                    Step::WakeAt(at) => self.wake(&uid, at),
                     Step::Rest => {}
                 }
                 self.probe(&uid);
@@ -278,6 +278,21 @@ impl Node {
         }
     }
 
+    /// Records that a pod has been active for too long, or sees to it that the moment is not missed.
+    fn judge(&mut self, uid: &PodUid) {
+        let pod = self.state.pods.get(uid);
+        match pod.and_then(|pod| verdict::due(pod, now().time)) {
+            Some(verdict::Due::Now(event)) => self.record(&event, &mut BTreeSet::new()),
+            Some(verdict::Due::At(at)) => self.wake(uid, at),
+            None => {}
+        }
+    }
+
+    fn wake(&mut self, uid: &PodUid, at: Time) {
+        let wake = self.wakes.entry(uid.clone()).or_insert(at);
+        *wake = at.min(*wake);
+    }
+
     /// Starts the probes of a pod that are due, and sees to it that the next ones are not missed.
     fn probe(&mut self, uid: &PodUid) {
         let Some(pod) = self.state.pods.get(uid) else {
@@ -290,8 +305,7 @@ impl Node {
             self.probes.start(order, spec.clone());
         }
         if let Some(at) = due.wake_at {
-            let wake = self.wakes.entry(uid.clone()).or_insert(at);
-            *wake = at.min(*wake);
+            self.wake(uid, at);
         }
     }
 

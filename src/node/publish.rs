@@ -142,6 +142,7 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
         health: health.collect(),
         kills: kills.collect(),
         stopping: state.stopping,
+        verdict: state.verdict.clone(),
         finishing: state.finishing,
     }
 }

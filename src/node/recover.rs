@@ -164,6 +164,7 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
         containers,
         created,
         stopping: checkpoint.stopping,
+        verdict: checkpoint.verdict,
         finishing: checkpoint.finishing,
     }
 }

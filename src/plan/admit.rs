@@ -103,6 +103,7 @@ impl NodeState {
             }
         }
         pod.stopping = recovered.stopping;
+        pod.verdict.clone_from(&recovered.verdict);
         pod.finishing = recovered.finishing;
         if recovered.sandbox == RecoveredSandbox::Lost && pod.stopping.is_none() && !pod.finished()
         {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 pub use super::kill::{Kill, KillReason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
 use super::state::{Settings, Stopping};
+pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
 use crate::spec::{Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
 
@@ -46,6 +47,11 @@ pub enum Event {
         pod: PodUid,
         /// Replaces the pod's own grace period if given (0 = kill at once). A shorter one shortens a running one.
         grace_ms: Option<u64>,
+    },
+    /// The pod was active for longer than it may be; see `plan::verdict::due`.
+    DeadlineExceeded {
+        /// Which pod.
+        pod: PodUid,
     },
     /// The node began this action; it is the pod's only lifecycle action until its outcome arrives.
     ActionStarted(Action),
@@ -173,6 +179,7 @@ impl Event {
             Self::PodRecovered(recovered) => Some(&recovered.spec.uid),
             Self::ActionStarted(action) => Some(action.pod()),
             Self::DeleteRequested { pod, .. }
+            | Self::DeadlineExceeded { pod }
             | Self::SandboxCreated { pod, .. }
             | Self::SandboxFailed { pod, .. }
             | Self::SandboxLost { pod }
@@ -246,6 +253,8 @@ pub struct Recovered {
     pub created: Stamp,
     /// That it was to go.
     pub stopping: Option<Stopping>,
+    /// That it had failed.
+    pub verdict: Option<Verdict>,
     /// Since when its sidecars were being stopped.
     pub finishing: Option<Time>,
 }

@@ -113,6 +113,10 @@ impl PodState {
             let (since, grace_ms) = (stopping.since.time, stopping.grace_ms());
             return kill(KillReason::Stopping, since, grace_ms, stopping.at_once);
         }
+        if let Some(verdict) = &self.verdict {
+            let (since, grace_ms) = (verdict.since.time, verdict.grace_ms.max(1_000));
+            return kill(KillReason::Stopping, since, grace_ms, false);
+        }
         if self.restarts_all() {
             return kill(KillReason::InPlace, now, 0, true);
         }

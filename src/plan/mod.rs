@@ -24,6 +24,7 @@ pub mod restart;
 mod stage;
 pub mod state;
 pub mod status;
+pub mod verdict;
 
 pub use crate::spec::{Stamp, Time, Wall};
 pub use action::{Action, Plan};

@@ -144,9 +144,11 @@ impl PodState {
         own.unwrap_or(self.spec.restart_policy)
     }
 
-    /// A pod that is never restarted gets no second sandbox, whatever its containers' own policies.
+    /// A pod that has failed, or that is never restarted and lost its sandbox, starts nothing any more, whatever its
+    /// containers' own policies.
     fn over(&self) -> bool {
         match self.sandbox {
+            _ if self.verdict.is_some() => true,
             Sandbox::Removed => true,
             Sandbox::Lost => {
                 self.spec.restart_policy == RestartPolicy::Never

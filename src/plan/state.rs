@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::event::{CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
 use super::kill::Kill;
 use super::probe::Tracks;
+use super::verdict::Verdict;
 use super::{Action, Stamp, Time, Wall};
 use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
 
@@ -74,6 +75,8 @@ pub struct PodState {
     pub images_changed: bool,
     /// Set once the pod is to go.
     pub stopping: Option<Stopping>,
+    /// Set once the pod has failed whatever its containers do.
+    pub verdict: Option<Verdict>,
     /// Since when nothing but sidecars is left, so that they are stopped.
     pub finishing: Option<Time>,
     /// Waits between attempts to make a sandbox.
@@ -393,6 +396,7 @@ impl PodState {
             in_flight: None,
             images_changed: false,
             stopping: None,
+            verdict: None,
             finishing: None,
             create_retry: Retry::default(),
             waits_for_host_port: false,

@@ -43,7 +43,7 @@ pub(crate) fn pod(
     support::pod(spec, &at, report);
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
     let grace_ms = grace_ms(spec, &at, report);
-    numbers(spec, &at, report);
+    let active_deadline_ms = active_deadline_ms(spec, &at, report);
     let own_security = security::pod(spec, &at, report);
     let written_volumes = spec.volumes.as_deref().unwrap_or_default();
     let volumes = volume::volumes(written_volumes, &at.field("volumes"), report);
@@ -63,6 +63,7 @@ pub(crate) fn pod(
         key: PodKey { namespace, name },
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Always),
         grace_ms,
+        active_deadline_ms,
         priority: spec.priority.unwrap_or(0),
         host_network: spec.host_network == Some(true),
         host_pid: spec.host_pid == Some(true),
@@ -145,12 +146,15 @@ fn grace_ms(spec: &Written, path: &Path<'_>, report: &Report) -> u64 {
     }
 }
 
-fn numbers(spec: &Written, path: &Path<'_>, report: &Report) {
-    if let Some(seconds) = spec.active_deadline_seconds
-        && !(1..=i64::from(i32::MAX)).contains(&seconds)
-    {
-        let at = path.field("activeDeadlineSeconds");
-        report.invalid(&at, seconds, "must be between 1 and 2147483647, inclusive");
+fn active_deadline_ms(spec: &Written, path: &Path<'_>, report: &Report) -> Option<u64> {
+    let seconds = spec.active_deadline_seconds?;
+    match u64::try_from(seconds) {
+        Ok(valid @ 1..=0x7fff_ffff) => Some(valid * 1000),
+        Ok(_) | Err(_) => {
+            let at = path.field("activeDeadlineSeconds");
+            report.invalid(&at, seconds, "must be between 1 and 2147483647, inclusive");
+            None
+        }
     }
 }
 

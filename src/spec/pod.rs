@@ -70,6 +70,8 @@ pub struct PodSpec {
     pub restart_policy: RestartPolicy,
     /// `spec.terminationGracePeriodSeconds` in milliseconds (30 000 by default).
     pub grace_ms: u64,
+    /// `spec.activeDeadlineSeconds` in milliseconds.
+    pub active_deadline_ms: Option<u64>,
     /// `spec.priority`, 0 if absent.
     pub priority: i32,
     /// `spec.hostNetwork`: share the node's network namespace.

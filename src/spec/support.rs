@@ -59,13 +59,8 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 7] {
 }
 
 /// What this version does not do yet.
-fn later(spec: &PodSpec) -> [Idle<'_>; 5] {
+fn later(spec: &PodSpec) -> [Idle<'_>; 4] {
     [
-        (
-            "activeDeadlineSeconds",
-            spec.active_deadline_seconds.is_some(),
-            "the deadline is not enforced yet",
-        ),
         (
             "readinessGates",
             some(&spec.readiness_gates),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use coracle::plan::event::*;
 use coracle::plan::status::{self, NodeFacts};
+use coracle::plan::verdict::{self, Due};
 use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, plan};
 use coracle::spec::{PodSpec, PodUid, RestartPolicy};
 
@@ -43,6 +44,15 @@ impl Node {
     }
 
     pub(crate) fn decide(&mut self) {
+        let due = self.state.pods.values();
+        let due: Vec<_> = due
+            .filter_map(|p| verdict::due(p, Time(self.now)))
+            .collect();
+        for due in due {
+            if let Due::Now(event) = due {
+                self.notices.extend(self.state.apply(&event, at(self.now)));
+            }
+        }
         for action in plan(&self.state, Time(self.now)).actions {
             let begun = Event::ActionStarted(action.clone());
             self.notices.extend(self.state.apply(&begun, at(self.now)));
@@ -248,6 +258,7 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
                 containers: containers.collect(),
                 created: pod.created,
                 stopping: pod.stopping,
+                verdict: pod.verdict.clone(),
                 finishing: pod.finishing,
             })),
             at(new.now),

@@ -398,6 +398,7 @@ impl Sim {
                     generation: 0,
                     removed: false,
                     stopping: None,
+                    verdict: None,
                     finishing: None,
                     records: BTreeMap::new(),
                 });
@@ -413,6 +414,7 @@ impl Sim {
             };
             disk.spec = Arc::clone(&pod.spec);
             (disk.stopping, disk.finishing) = (pod.stopping, pod.finishing);
+            disk.verdict.clone_from(&pod.verdict);
             for container in &pod.containers {
                 let record = disk.records.entry(container.name.clone()).or_default();
                 record.backoff = container.backoff;
@@ -444,6 +446,7 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::DesiredChanged(_)
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }
+        | Event::DeadlineExceeded { .. }
         | Event::ActionStarted(_)
         | Event::NodeAddressesChanged
         | Event::SettingsChanged(_)

@@ -53,6 +53,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         manifest: Arc::new(manifest),
         restart_policy: policy,
         grace_ms: 30_000,
+        active_deadline_ms: None,
         priority: 0,
         host_network: false,
         host_pid: false,

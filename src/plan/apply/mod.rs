@@ -12,6 +12,7 @@ use super::event::{Instance, Round};
 use super::state::{Retry, Sandbox};
 use super::{
     Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, probe, restart,
+    verdict,
 };
 use crate::spec::PodUid;
 pub(super) use container::end_run;
@@ -46,6 +47,9 @@ impl NodeState {
                 self.delete_requested(pod, *grace_ms, now);
                 self.on(pod, now, out, |_, _, _| {});
             }
+            Event::DeadlineExceeded { pod } => self.on(pod, now, out, |pod, _, out| {
+                verdict::deadline_exceeded(pod, now, out);
+            }),
             Event::SandboxRemoved { pod } => self.sandbox_removed(pod, now),
             Event::NodeAddressesChanged => self.network_changes += 1,
             Event::SettingsChanged(settings) => self.settings = *settings,

@@ -13,6 +13,7 @@ use crate::spec::RestartAction;
 
 use super::stage::incomplete;
 use super::state::{ContainerState, Flag, Role, Run};
+use super::verdict::Verdict;
 use super::{PodState, Settings, Wall};
 use container::container;
 pub use container::{image_failure, start_failure};
@@ -97,6 +98,8 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
         start_time: Some(time(state.created.wall)),
         init_container_statuses: some(show(state.inits())),
         container_statuses: Some(containers),
+        reason: state.verdict.as_ref().map(|v| v.cause.as_str().to_owned()),
+        message: state.verdict.as_ref().map(|v| v.message.clone()),
         qos_class: Some(state.spec.qos.as_str().to_owned()),
         ..core::PodStatus::default()
     }
@@ -104,7 +107,7 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
 
 /// The phase (kubelet-behaviour §3.1).
 pub fn phase(state: &PodState) -> Phase {
-    if state.init_failed() {
+    if state.verdict.is_some() || state.init_failed() {
         return Phase::Failed;
     }
     let (mut running, mut waiting, mut stopped, mut for_good, mut well) = (0, 0, 0, 0, 0);
@@ -170,7 +173,9 @@ fn conditions(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
             (Some("ContainersNotReady"), Some(text))
         }
     };
-    let mut all = vec![
+    let disruption = state.verdict.as_ref().filter(|v| v.cause.disrupts());
+    let mut all: Vec<_> = disruption.into_iter().map(disrupted).collect();
+    all.extend([
         condition("PodReadyToStartContainers", state.sandbox_ready, None, None),
         condition(
             "Initialized",
@@ -181,7 +186,7 @@ fn conditions(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
         condition("Ready", state.ready, reason, message.clone()),
         condition("ContainersReady", state.ready, reason, message),
         condition("PodScheduled", always, None, None),
-    ];
+    ]);
     let rules = state.spec.all_containers().flat_map(|c| &c.restart_rules);
     if rules
         .into_iter()
@@ -200,6 +205,20 @@ fn conditions(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
         all.push(condition(type_, state.restarting_all, reason, message));
     }
     all
+}
+
+fn disrupted(verdict: &Verdict) -> core::PodCondition {
+    let since = Flag {
+        yes: true,
+        since: verdict.since.wall,
+    };
+    let message = Some(verdict.message.clone());
+    condition(
+        "DisruptionTarget",
+        since,
+        Some("TerminationByKubelet"),
+        message,
+    )
 }
 
 /// In manifest order, as a Go slice prints.

@@ -68,6 +68,7 @@ pub(crate) struct Disk {
     pub(crate) generation: u64,
     pub(crate) removed: bool,
     pub(crate) stopping: Option<Stopping>,
+    pub(crate) verdict: Option<Verdict>,
     pub(crate) finishing: Option<Time>,
     pub(crate) records: BTreeMap<String, Record>,
 }
@@ -524,6 +525,7 @@ impl World {
                 containers: containers.collect(),
                 created: disk.created,
                 stopping: disk.stopping,
+                verdict: disk.verdict.clone(),
                 finishing: disk.finishing,
             })));
         }

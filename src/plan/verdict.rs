@@ -1,0 +1,105 @@
+//! Has a pod failed whatever its containers do? It was active for too long, or the node has no place for it any more.
+//! Its containers are stopped, nothing is started any more, and it stays to be seen as failed
+//! (kubelet-behaviour §6.7, §7.5, §9.8, §10.2).
+
+use serde::{Deserialize, Serialize};
+
+use super::notice::{Kind, Notices};
+use super::{Event, Notice, PodState, Stamp, Time};
+
+/// That a pod has failed. To be written down before anything is done about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Why.
+    pub cause: Cause,
+    /// `status.message`.
+    pub message: String,
+    /// Since when.
+    pub since: Stamp,
+    /// How long its containers have to end, in milliseconds.
+    pub grace_ms: u64,
+}
+
+/// Why a pod has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    /// It was active for longer than `activeDeadlineSeconds`.
+    DeadlineExceeded,
+    /// The node shuts down.
+    NodeShutdown,
+    /// The node is short of something.
+    Evicted,
+    /// A pod of higher priority needs its place.
+    Preempted,
+}
+
+impl Cause {
+    /// `status.reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::NodeShutdown => "Terminated",
+            Self::Evicted => "Evicted",
+            Self::Preempted => "Preempting",
+        }
+    }
+
+    /// Whether it was the node's doing rather than the pod's: condition `DisruptionTarget`.
+    pub fn disrupts(self) -> bool {
+        match self {
+            Self::DeadlineExceeded => false,
+            Self::NodeShutdown | Self::Evicted | Self::Preempted => true,
+        }
+    }
+}
+
+/// Whether time alone makes a pod fail.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Due {
+    /// It has: this is to be recorded.
+    Now(Event),
+    /// It will, at this moment.
+    At(Time),
+}
+
+/// When this pod will have been active for too long; `None` if never.
+pub fn due(pod: &PodState, now: Time) -> Option<Due> {
+    let at = deadline(pod)?;
+    Some(match now < at {
+        true => Due::At(at),
+        false => Due::Now(Event::DeadlineExceeded {
+            pod: pod.spec.uid.clone(),
+        }),
+    })
+}
+
+/// Counted from the pod's start time (§6.7).
+fn deadline(pod: &PodState) -> Option<Time> {
+    let over = pod.stopping.is_some() || pod.verdict.is_some() || pod.finished();
+    let active_ms = pod.spec.active_deadline_ms.filter(|_| !over)?;
+    Some(pod.created.time.plus(active_ms))
+}
+
+pub(super) fn deadline_exceeded(pod: &mut PodState, now: Stamp, out: &mut Vec<Notice>) {
+    if deadline(pod).is_none_or(|at| now.time < at) {
+        return;
+    }
+    let message = "Pod was active on the node longer than the specified deadline";
+    let grace_ms = pod.spec.grace_ms;
+    pod.fail(Cause::DeadlineExceeded, message, grace_ms, now);
+    Notices::new(out, pod).pod(Kind::Normal, "DeadlineExceeded", message.to_owned());
+}
+
+impl PodState {
+    /// The pod has failed from now on; what has failed or ended before stays as it is.
+    pub(super) fn fail(&mut self, cause: Cause, message: &str, grace_ms: u64, now: Stamp) {
+        if self.verdict.is_none() && !self.finished() {
+            self.verdict = Some(Verdict {
+                cause,
+                message: message.to_owned(),
+                since: now,
+                grace_ms,
+            });
+        }
+    }
+}

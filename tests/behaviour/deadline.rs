@@ -1,0 +1,173 @@
+//! Is a pod that was active for too long stopped, seen as failed, and left alone (kubelet-behaviour §6.7)?
+
+use std::sync::Arc;
+
+use coracle::plan::action::Keep;
+use coracle::plan::event::RecoveredSandbox;
+use coracle::plan::verdict::{self, Due};
+use coracle::plan::{Action, Event, Time};
+use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
+
+use crate::node::{Node, reborn};
+use crate::pods::{desired, pod, with_inits};
+
+const MESSAGE: &str = "Pod was active on the node longer than the specified deadline";
+
+fn limited(policy: RestartPolicy) -> PodSpec {
+    let mut spec = pod("u1", "p", policy, &["main"]);
+    spec.active_deadline_ms = Some(60_000);
+    spec.grace_ms = 5_000;
+    spec
+}
+
+fn due(node: &Node) -> Option<Due> {
+    verdict::due(node.state.pods.values().next().unwrap(), Time(node.now))
+}
+
+fn sent(node: &mut Node) -> StopSignal {
+    match node.open.first() {
+        Some(Action::Signal { signal, .. }) => {
+            let signal = *signal;
+            node.answer_one();
+            signal
+        }
+        other => panic!("a signal, not {other:?}"),
+    }
+}
+
+#[test]
+fn a_pod_fails_at_its_deadline_whatever_its_policy() {
+    for policy in [
+        RestartPolicy::Always,
+        RestartPolicy::OnFailure,
+        RestartPolicy::Never,
+    ] {
+        let mut node = Node::with(&Arc::new(limited(policy)));
+        let begin = node.now;
+        node.work();
+        assert_eq!(due(&node), Some(Due::At(Time(begin + 60_000))));
+        node.wait(59_999);
+        assert!(node.open.is_empty());
+        node.wait(1);
+        assert_eq!(due(&node), None, "once");
+        assert_eq!(
+            node.said().last().unwrap(),
+            "Normal Killing Stopping container main"
+        );
+        assert!(
+            node.said()
+                .contains(&format!("Normal DeadlineExceeded {MESSAGE}"))
+        );
+        let status = node.shown().status.unwrap();
+        assert_eq!(status.phase.as_deref(), Some("Failed"));
+        assert_eq!(status.reason.as_deref(), Some("DeadlineExceeded"));
+        assert_eq!(status.message.as_deref(), Some(MESSAGE));
+
+        assert_eq!(sent(&mut node), StopSignal::Stop);
+        node.wait(4_999);
+        assert!(node.open.is_empty());
+        node.wait(1);
+        assert_eq!(sent(&mut node), StopSignal::Kill);
+        node.end("main", 137);
+        assert!(matches!(
+            node.open[..],
+            [Action::RemoveSandbox {
+                keep: Keep::Everything,
+                ..
+            }]
+        ));
+        node.work();
+        assert!(node.shown().status.unwrap().reason.is_some());
+        node.wait(10_000_000);
+        assert!(node.open.is_empty(), "it is not started again");
+    }
+}
+
+#[test]
+fn nothing_is_started_after_the_deadline() {
+    // It fails while it is initialized, while it waits for its back-off, and while an image is missing.
+    let mut node = Node::with(&Arc::new(with_inits(
+        limited(RestartPolicy::Always),
+        &["i1"],
+    )));
+    node.work();
+    node.wait(60_000);
+    assert_eq!(sent(&mut node), StopSignal::Stop);
+    node.end("i1", 0);
+    node.work();
+    assert!(
+        node.line().starts_with("Failed; PodReadyToStart"),
+        "{}",
+        node.line()
+    );
+
+    let mut node = Node::with(&Arc::new(limited(RestartPolicy::Always)));
+    node.work();
+    for _ in 0..3 {
+        node.end("main", 1);
+        node.work();
+    }
+    node.wait(60_000);
+    assert!(matches!(node.open[..], [Action::RemoveSandbox { .. }]));
+    node.work();
+    assert!(node.line().starts_with("Failed"), "{}", node.line());
+    node.wait(600_000);
+    assert!(node.open.is_empty());
+}
+
+#[test]
+fn who_has_finished_before_is_not_judged() {
+    let mut node = Node::with(&Arc::new(limited(RestartPolicy::Never)));
+    node.work();
+    node.end("main", 0);
+    node.work();
+    assert_eq!(due(&node), None);
+    let pod = node.state.pods.keys().next().unwrap().clone();
+    node.tell(Event::DeadlineExceeded { pod });
+    node.wait(60_000);
+    assert!(node.line().starts_with("Succeeded"), "{}", node.line());
+}
+
+#[test]
+fn early_word_of_a_deadline_is_not_believed() {
+    let mut node = Node::with(&Arc::new(limited(RestartPolicy::Never)));
+    node.work();
+    let pod = node.state.pods.keys().next().unwrap().clone();
+    node.tell(Event::DeadlineExceeded { pod });
+    assert!(node.line().starts_with("Running"), "{}", node.line());
+}
+
+#[test]
+fn a_new_agent_goes_on_with_deadline_and_verdict() {
+    let spec = Arc::new(limited(RestartPolicy::Always));
+    let mut node = Node::with(&spec);
+    let begin = node.now;
+    node.work();
+    node.wait(20_000);
+    let mut node = reborn(&node, &[&spec], RecoveredSandbox::Ready { ips: vec![] });
+    assert_eq!(due(&node), Some(Due::At(Time(begin + 60_000))));
+    node.wait(40_000);
+    assert_eq!(sent(&mut node), StopSignal::Stop);
+    node.wait(2_000);
+    let mut node = reborn(&node, &[&spec], RecoveredSandbox::Ready { ips: vec![] });
+    assert!(node.line().starts_with("Failed"), "{}", node.line());
+    node.wait(3_000);
+    assert_eq!(sent(&mut node), StopSignal::Kill);
+}
+
+#[test]
+fn another_deadline_applies_at_once() {
+    let old = limited(RestartPolicy::Always);
+    let mut node = Node::with(&Arc::new(old.clone()));
+    let begin = node.now;
+    node.work();
+    let mut manifest = (*old.manifest).clone();
+    manifest.metadata.labels = Some([("now".to_owned(), "longer".to_owned())].into());
+    let new = Arc::new(PodSpec {
+        active_deadline_ms: Some(90_000),
+        manifest: Arc::new(manifest),
+        ..old
+    });
+    node.tell(Event::DesiredChanged(desired(&[&new])));
+    assert_eq!(due(&node), Some(Due::At(Time(begin + 90_000))));
+}
