@@ -230,6 +230,11 @@ impl PodStateDir {
     }
 }
 
+/// The settings that were valid last, below the root directory; found before any settings are known.
+pub fn last_settings(root: &Path) -> PathBuf {
+    root.join("settings.json")
+}
+
 /// The current log file of one attempt inside a container's log folder: `<attempt>.log`.
 pub fn log_file(container_logs: &Path, attempt: u32) -> PathBuf {
     container_logs.join(format!("{attempt}.log"))

@@ -102,3 +102,74 @@ fn validate_ends_with_one_on_errors() {
     assert_eq!(wrong.status.code(), Some(1));
     assert!(text(&wrong.stdout).starts_with("error: "));
 }
+
+#[test]
+fn settings_are_checked_and_printed_without_an_agent() {
+    let folder = std::env::temp_dir().join(format!("coracle-cli-config-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("d")).expect("temp dir");
+    let file = |name: &str, content: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, content).expect("written");
+        path.to_str().expect("utf-8").to_owned()
+    };
+    let good = file(
+        "good.yaml",
+        "kind: KubeletConfiguration\nmaxPods: 7\nport: 1\n",
+    );
+    let bad = file("bad.yaml", "maxPods: -1\nmaxPodz: 1\n");
+    file("d/1.conf", "podsPerCore: 3\n");
+    let dir = folder.join("d");
+    let dir = dir.to_str().expect("utf-8");
+
+    let out = coracle(&["config", "check", &good]);
+    assert_eq!(out.status.code(), Some(0));
+    assert_eq!(text(&out.stdout), format!("{good}: ok\n"));
+    assert!(text(&out.stderr).starts_with("warning: settings without effect here: port; "));
+
+    let out = coracle(&["config", "check", &bad]);
+    assert_eq!(out.status.code(), Some(1));
+    assert_eq!(
+        text(&out.stderr),
+        format!(
+            "error: 2 problems in the settings:\n  {bad}:1:1: invalid configuration: maxPods (--max-pods) -1 must not be a \
+             negative number\n  {bad}:2:1: invalid configuration: maxPodz: unknown field; did you mean `maxPods`?\n"
+        )
+    );
+    assert_eq!(
+        coracle(&["config", "check", "/nonexistent"]).status.code(),
+        Some(1)
+    );
+
+    let out = coracle(&["config", "print", "--config", &good, "--config-dir", dir]);
+    let shown = text(&out.stdout);
+    let line = |name: &str| {
+        shown
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_default()
+    };
+    assert!(
+        line("maxPods: 7 ").ends_with(&format!("# {good}:2")),
+        "{shown}"
+    );
+    assert!(
+        line("podsPerCore: 3 ").ends_with(&format!("# {dir}/1.conf:1")),
+        "{shown}"
+    );
+    assert!(line("podPidsLimit: -1 ").ends_with("# default"), "{shown}");
+
+    // What is printed is a file to start from.
+    let out = coracle(&["config", "print", "--defaults"]);
+    let defaults = file("defaults.yaml", &text(&out.stdout));
+    assert_eq!(
+        coracle(&["config", "check", &defaults]).status.code(),
+        Some(0)
+    );
+    let json = |args: &[&str]| {
+        let out = coracle(&[&["config", "print", "-o", "json"], args].concat());
+        let all: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        all["kubeletconfig"].clone()
+    };
+    assert_eq!(json(&["--defaults"]), json(&["--config", &defaults]));
+    std::fs::remove_dir_all(&folder).expect("removed");
+}

@@ -67,7 +67,7 @@ enum Input {
     ResolverChanged,
     /// The settings were read again.
     Settings {
-        read: Result<Box<Effective>, ConfigError>,
+        read: Result<Box<(settings::Texts, Effective)>, ConfigError>,
         /// Somebody asked for it.
         told: bool,
     },

@@ -1,25 +1,28 @@
-//! When are settings read again? On SIGHUP and when their files change. What can change does at once, without any pod
-//! noticing; the rest is named. Files that are broken change nothing.
+//! Which settings does this agent run with, and what becomes of others? What can change does so at once, without any pod
+//! noticing; the rest is named. Files that are broken change nothing, not even when an agent starts: it runs with the
+//! settings that were in force last.
+
+mod watch;
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use smol::channel::{Receiver, Sender};
 
-use super::watch::Watch;
-use super::{Input, Node, publish};
+use super::{Node, publish};
 use crate::api::EventType;
-use crate::config::{self, ConfigError, Effective, Files, Flag};
+use crate::config::{self, ConfigError, Effective, Files, Flag, FlagValue};
+use crate::layout::last_settings;
 use crate::plan::{self, Event};
 use crate::spec::PodUid;
+use crate::sys::file::{self, Durability};
 
-/// A change that no close or rename has ended is taken when nothing more has happened for so long.
-const SETTLE: Duration = Duration::from_millis(500);
+pub(super) use watch::watch;
 
-/// How often is looked while a folder that should be watched is not there.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// Files by name with what is written in them.
+pub(super) type Texts = Vec<(PathBuf, String)>;
 
 /// What the planner needs of the settings.
 pub(super) fn for_plan(settings: &config::Settings) -> plan::Settings {
@@ -33,25 +36,58 @@ pub(super) fn for_plan(settings: &config::Settings) -> plan::Settings {
 pub(super) struct Sources {
     pub(super) files: Files,
     pub(super) flags: Vec<Flag>,
+    /// What the settings in force were read from.
+    pub(super) texts: Texts,
     /// What is in force.
     pub(super) effective: Effective,
+    /// The files could not be used when the agent started: this is what was in force last.
+    pub(super) stale: bool,
     /// What will be others after the next start: name, value and origin.
     pub(super) pending: Vec<(String, String)>,
     /// Why the files as they are now are not in force.
     pub(super) problem: Option<String>,
 }
 
+/// What was valid last, kept on disk: a typo must not keep a node from coming up again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct LastGood {
+    /// The main file, there or not.
+    file: PathBuf,
+    texts: Texts,
+}
+
 impl Sources {
-    /// Blocking. Reads the files for the first time.
+    /// Blocking. Reads the files for the first time; if they are of no use, what was in force last.
     pub(super) fn read(files: Files, flags: Vec<Flag>) -> Result<Self, ConfigError> {
-        let effective = Effective::build(&files.read()?, &flags)?;
+        let read = files.read().and_then(|texts| {
+            let effective = Effective::build(&texts, &flags)?;
+            Ok((texts, effective))
+        });
+        let ((texts, effective), stale) = match read {
+            Ok(read) => (read, false),
+            Err(error) => match last_good(&files, &flags) {
+                Some(before) => (before, true),
+                None => return Err(error),
+            },
+        };
         Ok(Self {
             files,
             flags,
+            texts,
             effective,
+            stale,
             pending: Vec::new(),
             problem: None,
         })
+    }
+
+    /// Blocking. Keeps what is valid for an agent that finds files that are not. The root directory is there.
+    pub(super) fn remember(&self) {
+        let good = LastGood {
+            file: self.files.file.clone(),
+            texts: self.texts.clone(),
+        };
+        remember(&last_good_file(&self.flags), &good);
     }
 
     /// `/configz`.
@@ -65,100 +101,44 @@ impl Sources {
     }
 }
 
-/// Runs for ever: tells the loop what the files say whenever that may have changed. `asked`: SIGHUP.
-pub(super) async fn watch(
-    files: Files,
-    flags: Vec<Flag>,
-    asked: Receiver<()>,
-    inputs: Sender<Input>,
-) {
-    let mut folders: Vec<PathBuf> = super::resolver::folders(&files.file);
-    folders.extend(files.dir.clone());
-    let watches: Result<Vec<Watch>, _> = folders.iter().map(|f| Watch::new(f)).collect();
-    let mut watches = watches.unwrap_or_else(|error| {
-        tracing::warn!("could not watch the settings: {error}, they are read again on SIGHUP");
-        Vec::new()
+/// Known before any settings are: below the root directory that the flags name, or the usual one.
+fn last_good_file(flags: &[Flag]) -> PathBuf {
+    let root = flags.iter().find(|flag| flag.field == "coracle.rootDir");
+    let root = root.and_then(|flag| match &flag.value {
+        FlagValue::Text(text) => Some(text.as_str()),
+        FlagValue::Texts(_) | FlagValue::Number(_) | FlagValue::On => None,
     });
-    let mut known = files.read().ok();
-    loop {
-        let told = {
-            let signal = async { asked.recv().await.is_ok() };
-            let change = async {
-                changed(&mut watches, &files).await;
-                false
-            };
-            smol::future::or(signal, change).await
-        };
-        watches.iter_mut().for_each(Watch::ensure);
-        let (files, flags) = (files.clone(), flags.clone());
-        let (texts, read) = super::unblock(move || match files.read() {
-            Ok(texts) => {
-                let read = Effective::build(&texts, &flags);
-                (Some(texts), read)
-            }
-            Err(error) => (None, Err(error)),
-        })
-        .await;
-        if told || texts.is_none() || texts != known {
-            known = texts;
-            let read = read.map(Box::new);
-            let _ = inputs.send(Input::Settings { read, told }).await;
-        }
-    }
+    last_settings(Path::new(root.unwrap_or("/var/lib/coracle")))
 }
 
-/// Waits until a file of settings may be another, and is no longer being written.
-async fn changed(watches: &mut [Watch], files: &Files) {
-    loop {
-        let patience = match watches.iter().all(Watch::is_watching) {
-            true => Duration::MAX,
-            false => LOOK_AGAIN,
-        };
-        let closed = any(watches, patience).await;
-        if closed.iter().any(|path| concerns(path, files)) {
-            return;
-        }
-        if !watches.iter().all(Watch::is_watching) {
-            watches.iter_mut().for_each(Watch::ensure);
-            return;
-        }
-        // Editors move the old file away before they write the new one.
-        let begin = Instant::now();
-        let more = any(watches, SETTLE).await;
-        if begin.elapsed() >= SETTLE || more.iter().any(|path| concerns(path, files)) {
-            return;
-        }
+/// What was in force last, if it came from the same files.
+fn last_good(files: &Files, flags: &[Flag]) -> Option<(Texts, Effective)> {
+    let bytes = fs::read(last_good_file(flags)).ok()?;
+    let good: LastGood = serde_json::from_slice(&bytes).ok()?;
+    if good.file != files.file {
+        return None;
     }
+    let effective = Effective::build(&good.texts, flags).ok()?;
+    Some((good.texts, effective))
 }
 
-fn concerns(path: &Path, files: &Files) -> bool {
-    path == files.file || path.parent() == files.dir.as_deref()
-}
-
-async fn any(watches: &mut [Watch], patience: Duration) -> BTreeSet<PathBuf> {
-    let waits = watches
-        .iter_mut()
-        .map(|watch| Box::pin(watch.next(patience)));
-    let mut waits: Vec<_> = waits.collect();
-    if waits.is_empty() {
-        return std::future::pending().await;
+fn remember(path: &Path, good: &LastGood) {
+    let bytes = serde_json::to_vec(good).expect("plain data");
+    // With another root directory in the settings this one need not be there: then a broken file is one.
+    let there = path.parent().is_some_and(Path::is_dir);
+    if !there || fs::read(path).is_ok_and(|old| old == bytes) {
+        return;
     }
-    std::future::poll_fn(|context| {
-        for wait in &mut waits {
-            if let std::task::Poll::Ready(closed) = wait.as_mut().poll(context) {
-                return std::task::Poll::Ready(closed);
-            }
-        }
-        std::task::Poll::Pending
-    })
-    .await
+    if let Err(error) = file::replace(path, &bytes, 0o600, Durability::PowerCut) {
+        tracing::warn!("could not write `{}`: {error}, going on", path.display());
+    }
 }
 
 impl Node {
     /// Takes over what can change, and tells people of it and of what cannot. `told`: somebody asked for it.
     pub(super) fn settings_read(
         &mut self,
-        read: Result<Box<Effective>, ConfigError>,
+        read: Result<Box<(Texts, Effective)>, ConfigError>,
         told: bool,
         touched: &mut BTreeSet<PodUid>,
     ) {
@@ -167,7 +147,11 @@ impl Node {
             publish::node_event(&mut node.journal, &name, type_, reason, message);
         };
         let read = match read {
-            Ok(read) => *read,
+            Ok(read) => {
+                let (texts, effective) = *read;
+                self.keep_settings(texts);
+                effective
+            }
             Err(error) => {
                 let problem = crate::chain(&error);
                 if self.sources.problem.as_ref() != Some(&problem) {
@@ -209,5 +193,16 @@ impl Node {
         if for_plan != self.state.settings {
             self.record(&Event::SettingsChanged(for_plan), touched);
         }
+    }
+
+    /// Beside the loop: a disk may be slow.
+    fn keep_settings(&mut self, texts: Texts) {
+        let path = last_good_file(&self.sources.flags);
+        let good = LastGood {
+            file: self.sources.files.file.clone(),
+            texts: texts.clone(),
+        };
+        self.sources.texts = texts;
+        super::spawn(super::unblock(move || remember(&path, &good)));
     }
 }

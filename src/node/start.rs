@@ -132,6 +132,10 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         config.node_name = host.to_string_lossy().to_lowercase();
     }
     start_logging();
+    if sources.stale {
+        // What is wrong with them is told when they are read again, which is at once.
+        tracing::error!("the settings are of no use, starting with those that were in force last");
+    }
     if let Some(warning) = &sources.effective.warning {
         tracing::warn!("{warning}");
     }
@@ -149,6 +153,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         file::make_dirs(path, mode).map_err(access("make", path))?;
     }
     let _lock = lock(layout)?;
+    sources.remember();
     // What shims mount below it stays theirs.
     mount::make_private(&layout.pods_run_dir()).map_err(access("mount", &layout.pods_run_dir()))?;
     let limits = LimitSettings {
@@ -214,8 +219,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         publish::node_started(&mut journal, &facts.name);
         let settings = settings::for_plan(&sources.effective.settings);
         super::spawn(settings::watch(
-            sources.files.clone(),
-            sources.flags.clone(),
+            (sources.files.clone(), sources.flags.clone()),
+            Some(sources.texts.clone()),
             hangup,
             sender.clone(),
         ));

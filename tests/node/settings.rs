@@ -1,6 +1,9 @@
 //! Settings that change while pods run, and priorities that come from documents.
 
+use std::sync::Arc;
+
 use super::*;
+use common::netns::Netns;
 
 fn wait_log(agent: &Agent, words: &str) {
     let deadline = std::time::Instant::now() + common::PATIENCE;
@@ -31,17 +34,19 @@ fn back_off(pod: &Value) -> Option<u64> {
 
 #[test]
 fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
-    let folder = std::env::temp_dir().join(format!("coracle-conf-{}", std::process::id()));
+    let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
+    let folder = agent.root.join("etc");
     fs::create_dir_all(folder.join("config.d")).expect("temp dir");
     let file = folder.join("config.yaml");
     let text = |path: &std::path::Path| path.to_str().expect("utf-8").to_owned();
     fs::write(&file, "kind: KubeletConfiguration\npodPidsLimit: 77\n").expect("written");
-    let agent = Agent::start_with(&[
+    let agent = agent.with_flags(&[
         "--config",
         &text(&file),
         "--config-dir",
         &text(&folder.join("config.d")),
     ]);
+    agent.launch();
     agent.ok(&[
         "image",
         "import",
@@ -96,6 +101,41 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
             .contains("InvalidConfiguration")
     );
 
+    // Not even an agent that starts is kept from its work; told of another file it is.
+    agent.signal(Signal::SIGKILL);
+    agent.wait();
+    agent.launch();
+    wait_log(&agent, "starting with those that were in force last");
+    printed("maxContainerRestartPeriod: 2s");
+    printed("podPidsLimit: 78");
+    let broken = |agent: &Agent| {
+        configz(agent)["coracle"]["problem"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let deadline = std::time::Instant::now() + common::PATIENCE;
+    while broken(&agent).is_none_or(|problem| !problem.contains("config.yaml:2:1")) {
+        assert!(std::time::Instant::now() < deadline, "{}", agent.log());
+        std::thread::sleep(Duration::from_millis(20)); // Settings are not watched by clients.
+    }
+    let root = agent.root.join("root");
+    let other = coracle()
+        .args([
+            "run",
+            "--config",
+            "/nonexistent.yaml",
+            "--root",
+            &text(&root),
+        ])
+        .output()
+        .expect("coracle runs");
+    let said = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("could not read settings from `/nonexistent.yaml`"),
+        "{said}"
+    );
+
     // Mended by a drop-in's side: the file goes back, a drop-in says more.
     fs::write(&file, "podPidsLimit: 77\n").expect("written");
     fs::write(folder.join("config.d/10.conf"), "maxPods: 20\n").expect("written");
@@ -108,7 +148,6 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
     let after = agent.wait_running("a");
     assert_eq!(main_status(&after)["restartCount"], 0);
     assert_eq!(pid_of(&agent, &before), pid_of(&agent, &after));
-    fs::remove_dir_all(&folder).expect("removed");
 }
 
 #[test]

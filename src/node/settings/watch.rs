@@ -1,0 +1,123 @@
+//! When are settings read again? On SIGHUP and when their files change.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use smol::channel::{Receiver, Sender};
+
+use super::Texts;
+use crate::config::{Effective, Files, Flag};
+use crate::node::watch::Watch;
+use crate::node::{Input, resolver, unblock};
+
+/// A change that no close or rename has ended is taken when nothing more has happened for so long.
+const SETTLE: Duration = Duration::from_millis(500);
+
+/// How often is looked while a folder that should be watched is not there.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// Runs for ever: tells the loop what the files say whenever that is something else than the `known`. `asked`: SIGHUP.
+pub(in crate::node) async fn watch(
+    (files, flags): (Files, Vec<Flag>),
+    mut known: Option<Texts>,
+    asked: Receiver<()>,
+    inputs: Sender<Input>,
+) {
+    let mut told = false;
+    loop {
+        let folders = folders(&files);
+        let watches = folders.iter().map(|folder| Watch::new(folder)).collect();
+        let mut watches: Vec<Watch> = match watches {
+            Ok(watches) => watches,
+            Err(error) => {
+                let error: std::io::Error = error;
+                tracing::warn!(
+                    "could not watch the settings: {error}, they are read again on SIGHUP"
+                );
+                Vec::new()
+            }
+        };
+        // As long as the same folders count.
+        while self::folders(&files) == folders {
+            let of = files.clone();
+            let texts = unblock(move || of.read()).await;
+            let changed = texts
+                .as_ref()
+                .map_or(true, |texts| Some(texts) != known.as_ref());
+            if told || changed {
+                known = texts.as_ref().ok().cloned();
+                let built = texts.and_then(|texts| {
+                    let effective = Effective::build(&texts, &flags)?;
+                    Ok(Box::new((texts, effective)))
+                });
+                let _ = inputs.send(Input::Settings { read: built, told }).await;
+            }
+            told = {
+                let signal = async { asked.recv().await.is_ok() };
+                let change = async {
+                    any_change(&mut watches, &folders, &files).await;
+                    false
+                };
+                smol::future::or(signal, change).await
+            };
+            watches.iter_mut().for_each(Watch::ensure);
+        }
+    }
+}
+
+/// Where changes of the files show: their folders, that of a link's target too.
+fn folders(files: &Files) -> Vec<PathBuf> {
+    let mut folders = resolver::folders(&files.file);
+    folders.extend(files.dir.clone());
+    folders
+}
+
+/// Waits until a file of settings may be another, and is no longer being written.
+async fn any_change(watches: &mut [Watch], folders: &[PathBuf], files: &Files) {
+    loop {
+        let patience = match blind(watches, folders) {
+            false => Duration::MAX,
+            true => LOOK_AGAIN,
+        };
+        let closed = next(watches, patience).await;
+        if blind(watches, folders) || closed.iter().any(|path| concerns(path, files)) {
+            return;
+        }
+        // Editors move the old file away before they write the new one.
+        let begin = Instant::now();
+        let more = next(watches, SETTLE).await;
+        if begin.elapsed() >= SETTLE || more.iter().any(|path| concerns(path, files)) {
+            return;
+        }
+    }
+}
+
+/// Whether there is a folder that is not watched, nor the one in which it would appear.
+fn blind(watches: &[Watch], folders: &[PathBuf]) -> bool {
+    let all = || watches.iter().zip(folders);
+    let watched = |folder: &Path| all().any(|(w, f)| w.is_watching() && f == folder);
+    all().any(|(watch, folder)| !watch.is_watching() && !folder.parent().is_some_and(watched))
+}
+
+fn concerns(path: &Path, files: &Files) -> bool {
+    path == files.file || path.parent() == files.dir.as_deref()
+}
+
+/// The first change in any of the folders, at most after `patience`; without folders none comes.
+async fn next(watches: &mut [Watch], patience: Duration) -> BTreeSet<PathBuf> {
+    let waits = watches
+        .iter_mut()
+        .map(|watch| Box::pin(watch.next(patience)));
+    let mut waits: Vec<_> = waits.collect();
+    std::future::poll_fn(|context| {
+        for wait in &mut waits {
+            if let Poll::Ready(closed) = wait.as_mut().poll(context) {
+                return Poll::Ready(closed);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
