@@ -3,6 +3,8 @@
 
 #[path = "behaviour/deadline.rs"]
 mod deadline;
+#[path = "behaviour/debug.rs"]
+mod debug;
 #[path = "behaviour/edits.rs"]
 mod edits;
 #[path = "behaviour/garbage.rs"]

@@ -1,10 +1,14 @@
 //! The whole thing: real agents, real shims, real containers.
 
+#[path = "node/attach.rs"]
+mod attach;
 mod common;
 #[path = "node/containers.rs"]
 mod containers;
 #[path = "node/deadlines.rs"]
 mod deadlines;
+#[path = "node/debug.rs"]
+mod debug;
 #[path = "node/edits.rs"]
 mod edits;
 #[path = "node/events.rs"]
@@ -568,6 +572,28 @@ fn feed(child: &mut std::process::Child, length: usize) -> std::thread::JoinHand
     std::thread::spawn(move || {
         let _ = stdin.write_all(&vec![b'x'; length]);
     })
+}
+
+/// The open pipes of a pod's shim: two more for each client that is attached.
+fn shim_pipes(agent: &Agent, pod: &str) -> usize {
+    let open = fs::read_dir(format!("/proc/{}/fd", shim_of(agent, pod))).expect("the shim runs");
+    let targets = open.flatten();
+    let targets = targets.filter_map(|fd| fs::read_link(fd.path()).ok());
+    targets
+        .filter(|target| target.to_string_lossy().starts_with("pipe:"))
+        .count()
+}
+
+/// Waits until so many clients are attached to a pod whose shim has `base` pipes without them.
+fn wait_attached(agent: &Agent, pod: &str, base: usize, clients: usize) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while shim_pipes(agent, pod) != base + 2 * clients {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{clients} clients are not attached"
+        );
+        std::thread::sleep(Duration::from_millis(5)); // No event tells of a shim's descriptors.
+    }
 }
 
 /// The agent's open pipes.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use k8s_openapi::api::core::v1::EphemeralContainer;
 use serde::{Deserialize, Serialize};
 use smol::channel::Sender;
 
@@ -21,6 +22,17 @@ pub enum Command {
         /// Kill at once.
         force: bool,
         /// Whether stopping has begun.
+        reply: Sender<Result<(), CommandError>>,
+    },
+    /// Give a pod these ephemeral containers; those it has must be among them, unchanged.
+    SetEphemeral {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// All of them.
+        containers: Vec<EphemeralContainer>,
+        /// Whether they are there; shown by then.
         reply: Sender<Result<(), CommandError>>,
     },
     /// Import an image archive or OCI layout directory.
@@ -117,6 +129,8 @@ pub enum CommandErrorKind {
     Conflict,
     /// 400
     Invalid,
+    /// 422
+    Unprocessable,
     /// 500
     Failed,
 }

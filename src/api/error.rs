@@ -103,6 +103,14 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "Conflict", message)
     }
 
+    pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UnsupportedMediaType",
+            message,
+        )
+    }
+
     pub(crate) fn too_large(message: impl Into<String>) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -156,6 +164,7 @@ impl From<CommandError> for ApiError {
             CommandErrorKind::NotFound => Self::not_found_text(error.message),
             CommandErrorKind::Conflict => Self::conflict(error.message),
             CommandErrorKind::Invalid => Self::bad_request(error.message),
+            CommandErrorKind::Unprocessable => Self::invalid(error.message),
             CommandErrorKind::Failed => Self::internal(error.message),
         }
     }

@@ -5,11 +5,13 @@
 use std::convert::Infallible;
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Request, Response, StatusCode};
+use k8s_openapi::api::core::v1::Pod;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use smol::Async;
 use smol::channel::{self, Receiver};
@@ -33,24 +35,7 @@ pub(crate) async fn answer(
     query: &Query,
     (namespace, name): (&str, &str),
 ) -> Result<Response<Body>, ApiError> {
-    let upgrade = request.headers().get(UPGRADE);
-    if upgrade.and_then(|v| v.to_str().ok()) != Some(frame::PROTOCOL) {
-        return Err(ApiError::bad_request(format!(
-            "exec needs `Upgrade: {}`",
-            frame::PROTOCOL
-        )));
-    }
-    let pod = context
-        .store
-        .pod(namespace, name)
-        .ok_or_else(|| ApiError::not_found("pods", name))?;
-    let container = choose_container(&pod, query.get("container"))?;
-    let running = status_of(&pod, &container).and_then(|s| s.state?.running);
-    if running.is_none() {
-        return Err(ApiError::bad_request(format!(
-            "container {container} in pod {name} is not running"
-        )));
-    }
+    let (pod, container) = running_container(&request, &context, query, (namespace, name))?;
     let argv = query.all("command");
     if argv.is_empty() {
         return Err(ApiError::bad_request(
@@ -66,8 +51,7 @@ pub(crate) async fn answer(
         tty,
         size,
     };
-    let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
-    let socket = context.layout.pod_run(&uid).shim_socket();
+    let socket = shim_socket(&context, &pod);
     let session = Program::start(&socket, asked, query.flag("stdin")?)
         .await
         .map_err(|error| {
@@ -78,13 +62,58 @@ pub(crate) async fn answer(
                 _ => ApiError::internal(message),
             }
         })?;
+    Ok(switch(request, &spawner, session, Vec::new()))
+}
+
+/// The container of the query, which has to run; the connection has to be one that can be switched.
+pub(super) fn running_container(
+    request: &Request<Incoming>,
+    context: &Context,
+    query: &Query,
+    (namespace, name): (&str, &str),
+) -> Result<(Pod, String), ApiError> {
+    let upgrade = request.headers().get(UPGRADE);
+    if upgrade.and_then(|v| v.to_str().ok()) != Some(frame::PROTOCOL) {
+        return Err(ApiError::bad_request(format!(
+            "exec and attach need `Upgrade: {}`",
+            frame::PROTOCOL
+        )));
+    }
+    let pod = context
+        .store
+        .pod(namespace, name)
+        .ok_or_else(|| ApiError::not_found("pods", name))?;
+    let container = choose_container(&pod, query.get("container"))?;
+    let running = status_of(&pod, &container).and_then(|s| s.state?.running);
+    match running {
+        Some(_) => Ok((pod, container)),
+        None => Err(ApiError::bad_request(format!(
+            "container {container} in pod {name} is not running"
+        ))),
+    }
+}
+
+/// Where the pod's shim listens.
+pub(super) fn shim_socket(context: &Context, pod: &Pod) -> PathBuf {
+    let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
+    context.layout.pod_run(&uid).shim_socket()
+}
+
+/// Switches the connection to frames, which a task carries from then on, `earlier` ones first.
+pub(super) fn switch(
+    request: Request<Incoming>,
+    spawner: &Spawner,
+    session: Program,
+    earlier: Vec<u8>,
+) -> Response<Body> {
     let upgraded = hyper::upgrade::on(request);
     spawner
         .spawn(async move {
             if let Ok(upgraded) = upgraded.await
                 && let Ok(parts) = upgraded.downcast::<FuturesIo<Async<UnixStream>>>()
             {
-                run(session, parts.io.into_inner(), &parts.read_buf).await;
+                let client = parts.io.into_inner();
+                run(session, client, &parts.read_buf, &earlier).await;
             }
         })
         .detach();
@@ -92,23 +121,28 @@ pub(crate) async fn answer(
     let headers = response.headers_mut();
     headers.insert(UPGRADE, HeaderValue::from_static(frame::PROTOCOL));
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    Ok(response)
+    response
 }
 
 /// Carries bytes until the program has ended or the client has gone.
-async fn run(session: Program, client: Async<UnixStream>, early: &[u8]) {
+async fn run(session: Program, client: Async<UnixStream>, early: &[u8], earlier: &[u8]) {
     let Program {
         shim,
         stdin,
         stdout,
         stderr,
-        tty,
+        terminal,
+        attached,
     } = session;
     let out = smol::lock::Mutex::new(&client);
-    let size_of = &stdout;
+    let input = Input {
+        pipe: stdin,
+        terminal: terminal.as_ref(),
+        attached: attached.then_some(&shim),
+    };
     let from_client = async {
         // Its end means the client has gone.
-        let _ = incoming(&client, early, stdin, tty.then_some(size_of)).await;
+        let _ = incoming(&client, early, input).await;
         None
     };
     // Closed when the program has ended.
@@ -126,6 +160,11 @@ async fn run(session: Program, client: Async<UnixStream>, early: &[u8]) {
     });
     let to_client = async {
         // A broken pipe to the client ends the session through `from_client`.
+        let outputs = async {
+            out.lock().await.write_all(earlier).await?;
+            let (stdout, stderr) = outputs.await;
+            stdout.and(stderr)
+        };
         let (code, _) = smol::future::zip(exit, outputs).await;
         Some(code)
     };
@@ -161,12 +200,34 @@ async fn hang_up(client: &Async<UnixStream>) -> io::Result<()> {
     Async::new(epoll.0)?.readable().await
 }
 
-async fn incoming(
-    client: &Async<UnixStream>,
-    early: &[u8],
-    mut stdin: Option<Async<std::fs::File>>,
-    terminal: Option<&Async<std::fs::File>>,
-) -> io::Result<()> {
+/// Where a client's input goes.
+struct Input<'s> {
+    pipe: Option<Async<std::fs::File>>,
+    terminal: Option<&'s Async<std::fs::File>>,
+    /// The shim of a container that was there before, and that others may write to as well.
+    attached: Option<&'s Async<UnixStream>>,
+}
+
+impl Input<'_> {
+    /// The client has no more.
+    async fn end(&mut self) {
+        match (&mut self.pipe, self.terminal, self.attached) {
+            (Some(_), _, Some(shim)) => {
+                self.pipe = None;
+                // The session ends with the shim anyway.
+                let _ = Program::end_input(shim).await;
+            }
+            (Some(pipe), Some(_), None) => {
+                // The end of input on a terminal is a character.
+                let _ = pipe.write_all(&[4]).await;
+            }
+            (Some(_), None, None) | (None, _, _) => {}
+        }
+        self.pipe = None;
+    }
+}
+
+async fn incoming(client: &Async<UnixStream>, early: &[u8], mut into: Input<'_>) -> io::Result<()> {
     let mut input = early.chain(client);
     let mut data = Vec::new();
     loop {
@@ -178,27 +239,21 @@ async fn incoming(
         input.read_exact(&mut data).await?;
         match channel {
             frame::STDIN => {
-                if let Some(pipe) = &mut stdin
+                if let Some(pipe) = &mut into.pipe
                     && pipe.write_all(&data).await.is_err()
                 {
-                    stdin = None;
+                    into.pipe = None;
                 }
             }
             frame::RESIZE => {
                 if let (Some(terminal), Ok(size)) =
-                    (terminal, serde_json::from_slice::<Resize>(&data))
+                    (into.terminal, serde_json::from_slice::<Resize>(&data))
                 {
                     // A terminal whose program is gone cannot be resized, which does no harm.
                     let _ = pty::set_size(terminal, size.width, size.height);
                 }
             }
-            frame::CLOSE_STDIN => {
-                if let (Some(pipe), Some(_)) = (&mut stdin, terminal) {
-                    // The end of input on a terminal is a character.
-                    let _ = pipe.write_all(&[4]).await;
-                }
-                stdin = None;
-            }
+            frame::CLOSE_STDIN => into.end().await,
             _ => {}
         }
     }

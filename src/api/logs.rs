@@ -87,8 +87,15 @@ pub(crate) fn choose_container(pod: &Pod, wanted: Option<&str>) -> Result<String
         .flatten()
         .map(|c| c.name)
         .collect();
+    let added: Vec<String> = spec
+        .ephemeral_containers
+        .into_iter()
+        .flatten()
+        .map(|c| c.name)
+        .collect();
+    let mut all = regular.iter().chain(&init).chain(&added);
     match wanted.filter(|w| !w.is_empty()) {
-        Some(wanted) if regular.iter().chain(&init).any(|c| c == wanted) => Ok(wanted.to_owned()),
+        Some(wanted) if all.any(|c| c == wanted) => Ok(wanted.to_owned()),
         Some(wanted) => Err(ApiError::not_found_text(format!(
             "container \"{wanted}\" not found in pod \"{name}\""
         ))),
@@ -105,17 +112,24 @@ pub(crate) fn choose_container(pod: &Pod, wanted: Option<&str>) -> Result<String
                         init.join(" ")
                     ));
                 }
+                if !added.is_empty() {
+                    message.push_str(&format!(
+                        " or one of the ephemeral containers: [{}]",
+                        added.join(" ")
+                    ));
+                }
                 Err(ApiError::bad_request(message))
             }
         },
     }
 }
 
-/// Status of a container, init containers included.
+/// Status of a container, init containers and ephemeral ones included.
 pub(crate) fn status_of(pod: &Pod, container: &str) -> Option<ContainerStatus> {
     let status = pod.status.as_ref()?;
     let all = status.container_statuses.iter().flatten();
-    let mut all = all.chain(status.init_container_statuses.iter().flatten());
+    let all = all.chain(status.init_container_statuses.iter().flatten());
+    let mut all = all.chain(status.ephemeral_container_statuses.iter().flatten());
     all.find(|one| one.name == container).cloned()
 }
 
@@ -210,6 +224,10 @@ fn restarts(pod: &Pod, container: &str, exit_code: i32) -> bool {
     let init = spec.init_containers.as_deref().unwrap_or_default();
     let is_init = init.iter().any(|c| c.name == container);
     let mut all = init.iter().chain(&spec.containers);
+    if !all.clone().any(|c| c.name == container) {
+        // Ephemeral containers run once.
+        return false;
+    }
     let of_pod = |c: &Container| {
         let mut rules = c.restart_policy_rules.iter().flatten();
         rules.any(|rule| rule.action == "RestartAllContainers")

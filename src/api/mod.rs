@@ -4,7 +4,9 @@
 //! The node writes into the [`Store`]; handlers read it. A handler that wants something changed sends a [`Command`] to
 //! the node: nothing here changes state.
 
+mod attach;
 mod command;
+mod ephemeral;
 mod error;
 pub mod event_columns;
 mod events;

@@ -17,7 +17,7 @@ use super::server::{
 };
 use super::store::Kind;
 use super::watch::Watch;
-use super::{exec, images, logs, table};
+use super::{attach, ephemeral, exec, images, logs, table};
 
 /// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4";
@@ -35,6 +35,21 @@ pub(crate) async fn answer(
     match (request.method().clone(), &segments[..]) {
         (Method::DELETE, ["api", "v1", "namespaces", ns, "pods", name]) => {
             delete_pod(request, &context, &query, ns, name).await
+        }
+        (
+            Method::PATCH | Method::PUT,
+            [
+                "api",
+                "v1",
+                "namespaces",
+                ns,
+                "pods",
+                name,
+                "ephemeralcontainers",
+            ],
+        ) => ephemeral::answer(request, &context, (ns, name)).await,
+        (_, ["api", "v1", "namespaces", ns, "pods", name, "attach"]) => {
+            attach::answer(request, context.clone(), spawner, &query, (ns, name)).await
         }
         (_, ["api", "v1", "namespaces", ns, "pods", name, "exec"]) => {
             exec::answer(request, context.clone(), spawner, &query, (ns, name)).await
@@ -142,9 +157,15 @@ fn get(
         ["api", "v1", "namespaces", ns, "pods", name] => {
             one(context, Kind::Pods, ns, name, as_table)
         }
-        ["api", "v1", "namespaces", ns, "pods", name, "status"] => {
-            one(context, Kind::Pods, ns, name, as_table)
-        }
+        [
+            "api",
+            "v1",
+            "namespaces",
+            ns,
+            "pods",
+            name,
+            "status" | "ephemeralcontainers",
+        ] => one(context, Kind::Pods, ns, name, as_table),
         ["api", "v1", "namespaces", ns, "events", name] => {
             one(context, Kind::Events, ns, name, as_table)
         }
@@ -347,6 +368,7 @@ fn resources() -> Value {
         resource("namespaces", "namespace", "Namespace", false, &["get", "list"], &["ns"]),
         resource("nodes", "node", "Node", false, &read, &["no"]),
         resource("pods", "pod", "Pod", true, &["delete", "get", "list", "watch"], &["po"]),
+        resource("pods/ephemeralcontainers", "", "Pod", true, &["get", "patch", "update"], &[]),
         resource("pods/log", "", "Pod", true, &["get"], &[]),
         resource("pods/status", "", "Pod", true, &["get"], &[]),
         resource("services", "service", "Service", true, &read, &["svc"]),

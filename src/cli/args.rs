@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 const EXIT_CODES: &str = "Exit codes:
   0  done            1  it failed            2  the command line is wrong
   3  no such pod, image or other object
-  `exec` ends with the command's own code; 126 if it cannot be executed, 127 if it is not found";
+  `exec`, `attach` and `debug` end with the program's own code; 126 if it cannot be executed, 127 if it is not found";
 
 /// Run Kubernetes pods from files on one Linux box.
 #[derive(Debug, Parser)]
@@ -53,6 +53,16 @@ pub enum Command {
     /// Run a program in a container
     #[command(after_help = "Examples:\n  coracle exec web -- ls /\n  coracle exec -it web -- sh")]
     Exec(ExecArgs),
+    /// Take part in what a container writes and reads
+    #[command(
+        after_help = "Examples:\n  coracle attach web\n  coracle attach -it web -c shell    (ctrl-p ctrl-q detaches)"
+    )]
+    Attach(AttachArgs),
+    /// Add a container with tools to a running pod
+    #[command(
+        after_help = "Examples:\n  coracle debug -it web --image busybox\n  coracle debug -it web --image busybox --target app    (sees the processes of `app`)\n  coracle debug -i web --image busybox -- wget -qO- localhost:8080"
+    )]
+    Debug(DebugArgs),
     /// Stop a pod; it starts again while its manifest file is there
     #[command(
         after_help = "Examples:\n  coracle delete pod web\n  coracle delete pod web --grace-period 5"
@@ -336,6 +346,89 @@ pub struct ExecArgs {
     /// Program and arguments
     #[arg(last = true, required = true)]
     pub command: Vec<String>,
+}
+
+/// `coracle attach`.
+#[derive(Debug, Clone, Args)]
+pub struct AttachArgs {
+    /// Pass this terminal's or pipe's input on
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// The container has a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// The container; needed if the pod has several
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// Print nothing but what the container does
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// The pod
+    pub pod: String,
+}
+
+/// `coracle debug`.
+#[derive(Debug, Clone, Args)]
+pub struct DebugArgs {
+    /// The pod
+    pub pod: String,
+    /// Image of the container
+    #[arg(long)]
+    pub image: String,
+    /// See the processes of this container of the pod
+    #[arg(long, value_name = "CONTAINER")]
+    pub target: Option<String>,
+    /// Name of the new container [default: debugger-xxxxx]
+    #[arg(short, long, value_name = "NAME")]
+    pub container: Option<String>,
+    /// What it may do
+    #[arg(long, value_enum, default_value = "general")]
+    pub profile: DebugProfile,
+    /// Set a variable of its environment; may be given more than once
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// Always, IfNotPresent or Never
+    #[arg(long, value_name = "POLICY")]
+    pub image_pull_policy: Option<String>,
+    /// Pass this terminal's or pipe's input on
+    #[arg(short = 'i', long)]
+    pub stdin: bool,
+    /// Give it a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// Wait for it and attach to it [default: with -i]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub attach: Option<bool>,
+    /// What follows `--` are arguments of the image's own program
+    #[arg(long)]
+    pub arguments_only: bool,
+    /// Print nothing but what the container does
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// Program and arguments [default: the image's]
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
+/// kubectl's debugging profiles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DebugProfile {
+    /// May trace processes.
+    General,
+    /// As any container.
+    Baseline,
+    /// No root, no capabilities.
+    Restricted,
+    /// May change the pod's network.
+    Netadmin,
+    /// May do anything.
+    Sysadmin,
 }
 
 /// `coracle delete`.

@@ -72,9 +72,10 @@ impl Client {
     /// A request whose answer is read bit by bit; a refusal becomes an error.
     pub fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Response> {
         let body = body.map(Value::to_string).unwrap_or_default();
-        let kind = match body.is_empty() {
-            true => "",
-            false => "Content-Type: application/json\r\n",
+        let kind = match method {
+            _ if body.is_empty() => "",
+            "PATCH" => "Content-Type: application/strategic-merge-patch+json\r\n",
+            _ => "Content-Type: application/json\r\n",
         };
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: coracle\r\nConnection: close\r\n{kind}Content-Length: {}\r\n\r\n",

@@ -16,6 +16,7 @@ use super::error::{CliError, Result};
 use super::table::{Table, one_line};
 use super::{pod_path, put};
 use crate::api::{FileStatus, encode, event_columns};
+use crate::spec::ephemeral;
 
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
     if args.resource == DescribeResource::Service {
@@ -97,6 +98,12 @@ pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus]) -> String 
     }
     let statuses = status.container_statuses.as_ref().unwrap_or(&empty);
     containers(&mut page, "Containers", &spec.containers, statuses);
+    if let Some(added) = spec.ephemeral_containers.as_ref().filter(|a| !a.is_empty()) {
+        let statuses = status.ephemeral_container_statuses.as_ref();
+        let shown: Vec<Container> = added.iter().map(ephemeral::as_container).collect();
+        let title = "Ephemeral Containers";
+        containers(&mut page, title, &shown, statuses.unwrap_or(&empty));
+    }
     page.0.push_str("Conditions:\n");
     let rows: Vec<Vec<String>> = status
         .conditions

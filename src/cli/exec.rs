@@ -1,68 +1,21 @@
-//! How does a person get into a container? `coracle exec`: one poll loop between terminal and agent. Raw mode is undone
-//! on every way out, also when a signal ends the program.
+//! How does a person run a program in a container? `coracle exec`.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{MsgFlags, send};
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 
 use super::args::ExecArgs;
 use super::client::Client;
-use super::error::{CliError, Result};
+use super::error::Result;
 use super::pod_path;
+use super::session::{self, Manner};
 use crate::api::encode;
-use crate::api::exec_frame::{self as frame, ExecStatus, Resize};
-use crate::sys::pty;
 
 pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
-    let terminal = match args.tty && args.stdin {
-        true => tcgetattr(io::stdin()).ok(),
-        false => None,
-    };
-    if args.tty && args.stdin && terminal.is_none() {
-        eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
-    }
-    let path = path(args);
-    let (write, read) = client.upgrade(&path, frame::PROTOCOL)?;
-    let wakeups =
-        Wakeups::new().map_err(|e| CliError::new("could not watch for signals").because(e))?;
-    let raw = match &terminal {
-        Some(before) => Some(RawMode::enter(before)?),
-        None => None,
-    };
-    let mut session = Session {
-        write,
-        read,
-        unsent: Vec::new(),
-        stdin_open: args.stdin,
+    let manner = Manner {
+        stdin: args.stdin,
         tty: args.tty,
+        detachable: false,
     };
-    let ended = session.pump(&wakeups);
-    drop(raw);
-    let status = ended.map_err(|e| match e.kind() {
-        io::ErrorKind::Interrupted => CliError::new("stopped by a signal").code(130),
-        _ => CliError::new("lost the agent").because(e),
-    })?;
-    match status {
-        ExecStatus {
-            exit_code: Some(code),
-            ..
-        } => Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1))),
-        ExecStatus { error, .. } => Err(CliError::new(
-            error.unwrap_or_else(|| "the session broke".to_owned()),
-        )),
-    }
-}
-
-/// The size of the terminal a person looks at, whether or not it is typed into.
-fn size() -> Option<(u16, u16)> {
-    pty::size(io::stdin()).or_else(|| pty::size(io::stdout()))
+    session::run(client, &path(args), manner)
 }
 
 fn path(args: &ExecArgs) -> String {
@@ -79,204 +32,11 @@ fn path(args: &ExecArgs) -> String {
     if let Some(container) = &args.container {
         path.push_str(&format!("&container={}", encode(container)));
     }
-    if let Some((columns, rows)) = size().filter(|_| args.tty) {
+    if let Some((columns, rows)) = session::size().filter(|_| args.tty) {
         path.push_str(&format!("&cols={columns}&rows={rows}"));
     }
     for word in &args.command {
         path.push_str(&format!("&command={}", encode(word)));
     }
     path
-}
-
-/// The terminal in raw mode, until dropped.
-#[derive(Debug)]
-struct RawMode<'a>(&'a Termios);
-
-impl<'a> RawMode<'a> {
-    fn enter(before: &'a Termios) -> Result<Self> {
-        let mut raw = before.clone();
-        cfmakeraw(&mut raw);
-        let guard = Self(before);
-        tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)
-            .map_err(|e| CliError::new("could not set the terminal to raw mode").because(e))?;
-        Ok(guard)
-    }
-}
-
-impl Drop for RawMode<'_> {
-    fn drop(&mut self) {
-        // Nothing better can be done on the way out.
-        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, self.0);
-    }
-}
-
-/// Signals as bytes in pipes: the terminal's size has changed, or the program is to end.
-#[derive(Debug)]
-struct Wakeups {
-    resized: UnixStream,
-    ended: UnixStream,
-}
-
-impl Wakeups {
-    fn new() -> io::Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
-        let (resized, on_resize) = UnixStream::pair()?;
-        let (ended, on_end) = UnixStream::pair()?;
-        signal_hook::low_level::pipe::register(SIGWINCH, on_resize)?;
-        for signal in [SIGHUP, SIGINT, SIGTERM] {
-            signal_hook::low_level::pipe::register(signal, on_end.try_clone()?)?;
-        }
-        Ok(Self { resized, ended })
-    }
-}
-
-#[derive(Debug)]
-struct Session {
-    write: UnixStream,
-    read: BufReader<UnixStream>,
-    /// Frames the agent has not taken yet. While there are any, nothing new is made: neither side waits for the other
-    /// to read, and memory is bounded.
-    unsent: Vec<u8>,
-    stdin_open: bool,
-    tty: bool,
-}
-
-/// What a poll found.
-#[derive(Debug, Default)]
-struct Ready {
-    agent: bool,
-    agent_takes: bool,
-    ended: bool,
-    resized: bool,
-    input: bool,
-}
-
-impl Session {
-    fn pump(&mut self, wakeups: &Wakeups) -> io::Result<ExecStatus> {
-        let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-        loop {
-            // Frames already in our buffer would not make the socket readable.
-            while !self.read.buffer().is_empty() {
-                if let Some(status) = self.frame()? {
-                    return Ok(status);
-                }
-            }
-            let ready = self.wait(stdin.as_fd(), wakeups)?;
-            if ready.ended {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
-            if ready.agent_takes {
-                self.flush()?;
-            }
-            if ready.agent
-                && let Some(status) = self.frame()?
-            {
-                return Ok(status);
-            }
-            if ready.resized {
-                self.resize(wakeups)?;
-            }
-            if ready.input {
-                self.forward(&stdin)?;
-            }
-        }
-    }
-
-    fn wait(&self, stdin: BorrowedFd<'_>, wakeups: &Wakeups) -> io::Result<Ready> {
-        let watch = |fd| PollFd::new(fd, PollFlags::POLLIN);
-        let idle = self.unsent.is_empty();
-        let mut agent = watch(self.read.get_ref().as_fd());
-        if !idle {
-            agent.set_events(PollFlags::POLLIN | PollFlags::POLLOUT);
-        }
-        let mut fds = vec![agent, watch(wakeups.ended.as_fd())];
-        if idle {
-            fds.push(watch(wakeups.resized.as_fd()));
-        }
-        if idle && self.stdin_open {
-            fds.push(watch(stdin));
-        }
-        match poll(&mut fds, PollTimeout::NONE) {
-            Err(Errno::EINTR) => return Ok(Ready::default()),
-            other => other?,
-        };
-        let ready = |index: usize| fds.get(index).is_some_and(|fd| fd.any() == Some(true));
-        let found = fds[0].revents().unwrap_or(PollFlags::empty());
-        Ok(Ready {
-            agent: found.intersects(!PollFlags::POLLOUT),
-            agent_takes: found.contains(PollFlags::POLLOUT),
-            ended: ready(1),
-            resized: ready(2),
-            input: ready(3),
-        })
-    }
-
-    fn frame(&mut self) -> io::Result<Option<ExecStatus>> {
-        let mut head = [0; 5];
-        self.read.read_exact(&mut head)?;
-        let (channel, length) = frame::parse_header(head)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "frame too long"))?;
-        let mut data = vec![0; length];
-        self.read.read_exact(&mut data)?;
-        match channel {
-            frame::STDOUT => {
-                let mut out = io::stdout().lock();
-                out.write_all(&data).and_then(|()| out.flush())?;
-            }
-            frame::STDERR => io::stderr().lock().write_all(&data)?,
-            frame::STATUS => return Ok(Some(serde_json::from_slice(&data)?)),
-            _ => {}
-        }
-        Ok(None)
-    }
-
-    fn forward(&mut self, mut stdin: &File) -> io::Result<()> {
-        let mut buffer = [0; 16 * 1024];
-        let length = match stdin.read(&mut buffer) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
-            other => other?,
-        };
-        if length == 0 {
-            self.stdin_open = false;
-            return self.send(frame::CLOSE_STDIN, &[]);
-        }
-        self.send(frame::STDIN, &buffer[..length])
-    }
-
-    fn resize(&mut self, wakeups: &Wakeups) -> io::Result<()> {
-        let mut notices = [0; 64];
-        let _ = (&wakeups.resized).read(&mut notices)?;
-        match size().filter(|_| self.tty) {
-            Some((width, height)) => {
-                let size = serde_json::to_vec(&Resize { width, height })?;
-                self.send(frame::RESIZE, &size)
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn send(&mut self, channel: u8, data: &[u8]) -> io::Result<()> {
-        self.unsent.extend(frame::header(channel, data));
-        self.unsent.extend_from_slice(data);
-        self.flush()
-    }
-
-    /// Sends what the agent takes without waiting.
-    fn flush(&mut self) -> io::Result<()> {
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        while !self.unsent.is_empty() {
-            match send(self.write.as_raw_fd(), &self.unsent, flags) {
-                Ok(sent) => drop(self.unsent.drain(..sent)),
-                Err(Errno::EAGAIN) => break,
-                Err(Errno::EINTR) => {}
-                // The program has ended without reading its input: how, is yet to be read.
-                Err(Errno::EPIPE | Errno::ECONNRESET) => {
-                    self.stdin_open = false;
-                    self.unsent.clear();
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
 }

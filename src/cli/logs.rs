@@ -106,6 +106,8 @@ fn container_names(client: &Client, path: &str) -> Result<Vec<String>> {
         .into_iter()
         .flatten();
     let all = init.chain(pod["spec"]["containers"].as_array().into_iter().flatten());
+    let added = pod["spec"]["ephemeralContainers"].as_array();
+    let all = all.chain(added.into_iter().flatten());
     Ok(all
         .filter_map(|c| c["name"].as_str().map(str::to_owned))
         .collect())

@@ -3,8 +3,10 @@
 #![expect(clippy::print_stderr, reason = "printing is what this room is for")]
 
 pub mod args;
+mod attach;
 pub mod client;
 mod config;
+mod debug;
 mod delete;
 mod describe;
 mod describe_probe;
@@ -18,6 +20,7 @@ mod image;
 mod jsonpath;
 mod logs;
 mod node_run;
+mod session;
 mod table;
 pub mod validate;
 mod version;
@@ -73,6 +76,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Describe(args) => describe::run(&client, &args),
         Command::Logs(args) => logs::run(&client, &args),
         Command::Exec(args) => exec::run(&client, &args),
+        Command::Attach(args) => attach::run(&client, &args),
+        Command::Debug(args) => debug::run(&client, &args),
         Command::Delete(args) => delete::run(&client, &args),
         Command::Image(command) => image::run(&client, command),
         Command::Config(command) => config::run(&client, &command),

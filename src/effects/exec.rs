@@ -1,5 +1,6 @@
-//! How does the agent run a program in a container? It asks the pod's shim on a connection of its own, and holds one
-//! end of each stream. Closing that connection, by dropping the [`Program`], kills the program.
+//! How does the agent run a program in a container, or take part in the one that runs? It asks the pod's shim on a
+//! connection of its own, and holds one end of each stream. Closing that connection, by dropping the [`Program`], kills
+//! a program it started, and leaves one alone that it was attached to.
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
@@ -8,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::pipe2;
 use smol::Async;
@@ -16,7 +17,8 @@ use smol::channel::Receiver;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::shim::protocol::{
-    ExecRequest, FailedStep, MAX_FRAME, Message, Reply, Request as ShimRequest, VERSION,
+    AttachRequest, ExecRequest, FailedStep, MAX_FRAME, Message, Reply, Request as ShimRequest,
+    VERSION,
 };
 use crate::sys::{fdpass, unix_socket};
 
@@ -35,29 +37,17 @@ pub(crate) struct Program {
     pub(crate) stdout: Async<std::fs::File>,
     /// Its errors, unless they come with the output.
     pub(crate) stderr: Option<Async<std::fs::File>>,
-    /// It has a terminal.
-    pub(crate) tty: bool,
+    /// Its terminal, to be resized, if it has one.
+    pub(crate) terminal: Option<Async<std::fs::File>>,
+    /// It was there before: it goes on when its client does not.
+    pub(crate) attached: bool,
 }
 
 impl Program {
     /// Asks the shim to start it. `NotFound` and `PermissionDenied` are about the program.
     pub(crate) async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Self> {
-        // A shim that hangs lets its queue run full: nobody waits for that.
-        let (_folder, short) = unix_socket::shorten(socket).map_err(io::Error::other)?;
-        let shim = Async::<UnixStream>::connect(short)
-            .await
-            .map_err(io::Error::other)?;
-        let hello = ShimRequest::Hello {
-            version: VERSION,
-            subscribe: false,
-        };
-        send(&shim, &hello, &[]).await?;
-        match receive(&shim).await?.0 {
-            Message::Reply(Reply::Hello { .. }) => {}
-            other => return Err(unexpected(&other)),
-        }
+        let shim = connect(socket).await?;
         let tty = asked.tty;
-        let file = |fd: OwnedFd| Async::new(std::fs::File::from(fd));
         if tty {
             send(&shim, &ShimRequest::Exec(Box::new(asked)), &[]).await?;
             let master = started(receive(&shim).await?)?
@@ -69,9 +59,10 @@ impl Program {
             return Ok(Self {
                 shim,
                 stdin: input,
+                terminal: Some(file(master.try_clone()?)?),
                 stdout: file(master)?,
                 stderr: None,
-                tty,
+                attached: false,
             });
         }
         let (in_read, in_write) = pipe2(OFlag::O_CLOEXEC)?;
@@ -94,8 +85,74 @@ impl Program {
             },
             stdout: file(out_read)?,
             stderr: Some(file(err_read)?),
-            tty,
+            terminal: None,
+            attached: false,
         })
+    }
+
+    /// Takes part in what the container says and, if asked for, hears. What it said before are so many bytes of its
+    /// current log.
+    pub(crate) async fn attach(socket: &Path, asked: AttachRequest) -> io::Result<(Self, u64)> {
+        let shim = connect(socket).await?;
+        let stdin = asked.stdin;
+        let (out_read, out_write) = pipe2(OFlag::O_CLOEXEC)?;
+        let (err_read, err_write) = pipe2(OFlag::O_CLOEXEC)?;
+        for pipe in [&out_write, &err_write] {
+            // The shim waits for nobody: the more a pipe holds, the less is missed. What it holds now will do, too.
+            let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(ATTACHED_PIPE));
+        }
+        let fds = [out_write.as_raw_fd(), err_write.as_raw_fd()];
+        send(&shim, &ShimRequest::Attach(Box::new(asked)), &fds).await?;
+        drop((out_write, err_write));
+        let (tty, log_bytes, fd) = match receive(&shim).await? {
+            (Message::Reply(Reply::Attached { tty, log_bytes }), fd) => (tty, log_bytes, fd),
+            (Message::Reply(Reply::Failed { message, .. }), _) => {
+                return Err(io::Error::other(message));
+            }
+            (other, _) => return Err(unexpected(&other)),
+        };
+        let input = match (&fd, stdin) {
+            (Some(fd), true) => Some(file(fd.try_clone()?)?),
+            (Some(_), false) | (None, _) => None,
+        };
+        let session = Self {
+            shim,
+            stdin: input,
+            stdout: file(out_read)?,
+            stderr: (!tty).then(|| file(err_read)).transpose()?,
+            terminal: fd.filter(|_| tty).map(file).transpose()?,
+            attached: true,
+        };
+        Ok((session, log_bytes))
+    }
+
+    /// Tells the shim of a container that was attached to that nothing more will be written to it.
+    pub(crate) async fn end_input(shim: &Async<UnixStream>) -> io::Result<()> {
+        send(shim, &ShimRequest::EndInput, &[]).await
+    }
+}
+
+/// How much output waits for a client that is attached and reads slowly.
+const ATTACHED_PIPE: i32 = 1 << 20;
+
+fn file(fd: OwnedFd) -> io::Result<Async<std::fs::File>> {
+    Async::new(std::fs::File::from(fd))
+}
+
+async fn connect(socket: &Path) -> io::Result<Async<UnixStream>> {
+    // A shim that hangs lets its queue run full: nobody waits for that.
+    let (_folder, short) = unix_socket::shorten(socket).map_err(io::Error::other)?;
+    let shim = Async::<UnixStream>::connect(short)
+        .await
+        .map_err(io::Error::other)?;
+    let hello = ShimRequest::Hello {
+        version: VERSION,
+        subscribe: false,
+    };
+    send(&shim, &hello, &[]).await?;
+    match receive(&shim).await?.0 {
+        Message::Reply(Reply::Hello { .. }) => Ok(shim),
+        other => Err(unexpected(&other)),
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::EphemeralContainer;
 use serde_json::json;
 use smol::channel::Sender;
 
@@ -11,8 +13,8 @@ use super::{Input, Node, metrics};
 use crate::api::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
 use crate::effects::image::{self, Image, ImageError, ImportOptions, Progress};
 use crate::plan::Event;
-use crate::plan::state::{Image as Found, Run};
-use crate::spec::{ImageName, PodKey, PodUid};
+use crate::plan::state::{Image as Found, PodState, Run};
+use crate::spec::{ImageName, PodKey, PodUid, ephemeral};
 
 impl Node {
     pub(super) fn command(&mut self, command: Command, touched: &mut BTreeSet<PodUid>) {
@@ -25,6 +27,15 @@ impl Node {
                 reply,
             } => {
                 let answer = self.delete_pod(&namespace, &name, grace_ms, force, touched);
+                let _ = reply.try_send(answer);
+            }
+            Command::SetEphemeral {
+                namespace,
+                name,
+                containers,
+                reply,
+            } => {
+                let answer = self.set_ephemeral(&namespace, &name, &containers, touched);
                 let _ = reply.try_send(answer);
             }
             Command::ImportImage {
@@ -91,6 +102,63 @@ impl Node {
         }
     }
 
+    fn find(&self, namespace: &str, name: &str) -> Result<&PodState, CommandError> {
+        let key = PodKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let mut pods = self.state.pods.values();
+        pods.find(|pod| pod.spec.key == key)
+            .ok_or_else(|| CommandError {
+                kind: CommandErrorKind::NotFound,
+                message: format!("pods \"{name}\" not found"),
+            })
+    }
+
+    fn set_ephemeral(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        containers: &[EphemeralContainer],
+        touched: &mut BTreeSet<PodUid>,
+    ) -> Result<(), CommandError> {
+        let pod = self.find(namespace, name)?;
+        let spec = ephemeral::replace(&pod.spec, containers).map_err(|problems| {
+            let list = match &problems[..] {
+                [only] => only.clone(),
+                several => format!("[{}]", several.join(", ")),
+            };
+            CommandError {
+                kind: CommandErrorKind::Unprocessable,
+                message: format!("Pod \"{name}\" is invalid: {list}"),
+            }
+        })?;
+        let added = spec.ephemeral_containers.len() > pod.spec.ephemeral_containers.len();
+        let never = match (&pod.stopping, pod.complete()) {
+            (Some(_), _) => Some("is being deleted"),
+            (None, true) => Some("has finished"),
+            (None, false) => None,
+        };
+        if let Some(why) = never.filter(|_| added) {
+            return Err(CommandError {
+                kind: CommandErrorKind::Conflict,
+                message: format!("pod \"{name}\" {why}: no container can be added to it"),
+            });
+        }
+        if added {
+            let uid = spec.uid.clone();
+            let spec = Arc::new(spec);
+            let event = Event::EphemeralAdded {
+                pod: uid.clone(),
+                spec,
+            };
+            self.record(&event, touched);
+            // Who is told that it is there will find it there, also if this agent dies now.
+            self.write_edits(&uid);
+        }
+        Ok(())
+    }
+
     fn delete_pod(
         &mut self,
         namespace: &str,
@@ -99,17 +167,7 @@ impl Node {
         force: bool,
         touched: &mut BTreeSet<PodUid>,
     ) -> Result<(), CommandError> {
-        let found = self
-            .state
-            .pods
-            .values()
-            .find(|pod| pod.spec.key.namespace == namespace && pod.spec.key.name == name);
-        let Some(pod) = found else {
-            return Err(CommandError {
-                kind: CommandErrorKind::NotFound,
-                message: format!("pods \"{name}\" not found"),
-            });
-        };
+        let pod = self.find(namespace, name)?;
         let grace_ms = if force {
             Some(grace_ms.unwrap_or(0))
         } else {

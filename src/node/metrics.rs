@@ -47,6 +47,7 @@ impl Counters {
             | Event::ImagesChanged
             | Event::NodeAddressesChanged
             | Event::SettingsChanged(_)
+            | Event::EphemeralAdded { .. }
             | Event::ContainerExited { .. }
             | Event::ProbeStarted(_)
             | Event::ProbeDone { .. }

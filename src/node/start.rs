@@ -246,7 +246,12 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         };
         let (mut running, mut touched) = (Vec::new(), BTreeSet::new());
         for recovered in recover::recover(&hands).await {
-            running.push(recovered.spec.clone());
+            // What was added to it is the pod's, not its file's.
+            let own = match recovered.spec.ephemeral_containers.is_empty() {
+                true => recovered.spec.clone(),
+                false => Arc::new(recovered.spec.without_ephemeral()),
+            };
+            running.push(own);
             node.admitted
                 .insert(recovered.spec.uid.clone(), recovered.spec.clone());
             node.record(&Event::PodRecovered(Box::new(recovered)), &mut touched);

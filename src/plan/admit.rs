@@ -109,7 +109,7 @@ impl NodeState {
         {
             sandbox_changed(&pod, out);
         }
-        let changed = last_change(&pod.containers, &pod);
+        let changed = last_change(pod.of_manifest(), &pod);
         pod.ready.since = changed;
         pod.initialized.since = last_change(pod.inits(), &pod);
         let changed = Stamp {
@@ -202,7 +202,7 @@ pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
             end_run(container, attempt, image_id, Exit::lost(started, now));
         }
     }
-    let ran = pod.containers.iter().any(|c| c.run != Run::None);
+    let ran = pod.of_manifest().iter().any(|c| c.run != Run::None);
     let over = (ran || pod.sandbox == Sandbox::Removed) && !pod.init_failed();
     if over && pod.spec.restart_policy == RestartPolicy::Never {
         // A pod that is never restarted does not get a second sandbox: containers not yet started never will be

@@ -71,12 +71,13 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
         Sandbox::Ready { .. } if pod.restarts_all() || pod.complete() => kill_each(pod, now),
         Sandbox::Ready { .. } => {
             let starts = if pod.is_initialized() {
-                let some = pod.containers.iter().filter(|c| c.role != Role::Init);
+                let some = pod.of_manifest().iter().filter(|c| c.role != Role::Init);
                 start_each(pod, some, settings, now)
             } else {
                 initialize(pod, settings, now)
             };
-            kill_each(pod, now).or(starts)
+            let added = start_each(pod, pod.ephemerals().iter(), settings, now);
+            kill_each(pod, now).or(added).or(starts)
         }
         Sandbox::None | Sandbox::Lost | Sandbox::Removed => {
             let at = pod.create_retry.at.max(pod.lost_retry.at);
@@ -107,7 +108,7 @@ fn initialize(pod: &PodState, settings: &Settings, now: Time) -> Step {
     let turn = newest.map_or(0, |at| match (inits[at].role, inits[at].done_well()) {
         (Role::Init, true) => at + 1,
         (Role::Sidecar, _) if inits[at].started() => at + 1,
-        (Role::Init | Role::Sidecar | Role::Main, _) => at,
+        (Role::Init | Role::Sidecar | Role::Main | Role::Ephemeral, _) => at,
     });
     let sidecar = |(at, c): &(usize, &ContainerState)| *at == turn || c.role == Role::Sidecar;
     let some = inits.iter().enumerate().take(turn + 1).filter(sidecar);
@@ -174,7 +175,7 @@ fn has_turn(pod: &PodState, sidecar: usize) -> bool {
     let later = |(at, c): (usize, &ContainerState)| match c.role {
         Role::Main => c.run.is_running(),
         Role::Sidecar => at > sidecar && c.run.is_running(),
-        Role::Init => false,
+        Role::Init | Role::Ephemeral => false,
     };
     !pod.containers.iter().enumerate().any(later)
 }

@@ -55,6 +55,15 @@ pub fn of_pod(pod: &PodState, new: &PodSpec) -> Edit {
 
 /// What `new` changes of a pod that was admitted as `old`, of the same name.
 pub fn between(old: &PodSpec, new: &PodSpec) -> Edit {
+    let own;
+    let old = match old.ephemeral_containers.is_empty() {
+        true => old,
+        // They are not the manifest's affair.
+        false => {
+            own = old.without_ephemeral();
+            &own
+        }
+    };
     if old.manifest == new.manifest {
         return Edit::None;
     }
@@ -98,6 +107,10 @@ fn path_of(pod: &PodSpec, container: &ContainerSpec) -> String {
 impl PodState {
     /// From now on the pod is to be as this says, which changes nothing that would need another pod.
     pub(super) fn take_edit(&mut self, new: &Arc<PodSpec>, now: Time) {
+        let new = &match self.spec.ephemeral_containers.is_empty() {
+            true => Arc::clone(new),
+            false => Arc::new(new.with_ephemeral_of(&self.spec)),
+        };
         let old = std::mem::replace(&mut self.spec, Arc::clone(new));
         let specs = old.all_containers().zip(new.all_containers());
         for ((old, new), container) in specs.zip(&mut self.containers) {

@@ -53,6 +53,13 @@ pub enum Event {
         /// Which pod.
         pod: PodUid,
     },
+    /// Ephemeral containers were added to a pod.
+    EphemeralAdded {
+        /// Which pod.
+        pod: PodUid,
+        /// The pod with them, made by `spec::ephemeral`; only they are taken from it.
+        spec: Arc<PodSpec>,
+    },
     /// The node began this action; it is the pod's only lifecycle action until its outcome arrives.
     ActionStarted(Action),
     /// Directories, cgroups, volumes, namespaces and shim are there.
@@ -180,6 +187,7 @@ impl Event {
             Self::ActionStarted(action) => Some(action.pod()),
             Self::DeleteRequested { pod, .. }
             | Self::DeadlineExceeded { pod }
+            | Self::EphemeralAdded { pod, .. }
             | Self::SandboxCreated { pod, .. }
             | Self::SandboxFailed { pod, .. }
             | Self::SandboxLost { pod }

@@ -59,7 +59,7 @@ impl Kill {
     pub(super) fn expires(&self, role: Role, first: Time) -> Time {
         let waited = match role {
             Role::Sidecar if self.reason == KillReason::Stopping => first.since(self.since),
-            Role::Sidecar | Role::Main | Role::Init => 0,
+            Role::Sidecar | Role::Main | Role::Init | Role::Ephemeral => 0,
         };
         let left = self.grace_ms.saturating_sub(waited / 1000 * 1000);
         first.plus(left.max(Self::FLOOR_MS))
@@ -80,6 +80,10 @@ impl PodState {
                 continue;
             };
             let signalled = c.stop.asked.is_some();
+            // What was added goes on beside a pod that restarts in place.
+            let stays =
+                |kill: &Kill| c.role == Role::Ephemeral && kill.reason == KillReason::InPlace;
+            let of_all = of_all.filter(|kill| !stays(kill));
             let wanted = match (&mut c.kill, of_all) {
                 (Some(kill), Some(other)) => {
                     kill.shorten(&other, signalled);

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::spec::{PodKey, PodSpec, PodUid};
+use crate::spec::{ContainerSpec, PodKey, PodSpec, PodUid};
 
 use super::PodState;
 
@@ -77,8 +77,12 @@ impl<'a> Notices<'a> {
         reason: &'static str,
         message: String,
     ) {
-        let init = self.spec.init_containers.iter().any(|c| c.name == name);
-        let list = if init { "initContainers" } else { "containers" };
+        let among = |list: &[ContainerSpec]| list.iter().any(|c| c.name == name);
+        let list = match () {
+            () if among(&self.spec.init_containers) => "initContainers",
+            () if among(&self.spec.ephemeral_containers) => "ephemeralContainers",
+            () => "containers",
+        };
         let path = format!("spec.{list}{{{name}}}");
         self.push(Some(path), kind, reason.into(), message);
     }

@@ -35,6 +35,8 @@ impl ContainerState {
         match self.role {
             Role::Init => self.done_well(),
             Role::Sidecar | Role::Main => self.run.is_running() && self.ready,
+            // Nobody asks, and nobody waits for it.
+            Role::Ephemeral => false,
         }
     }
 
@@ -46,7 +48,7 @@ impl ContainerState {
 }
 
 impl PodState {
-    /// The containers and what is wanted of them.
+    /// The containers of the manifest and what is wanted of them.
     pub(super) fn each(
         &self,
     ) -> impl DoubleEndedIterator<Item = (&ContainerSpec, &ContainerState)> {
@@ -72,13 +74,25 @@ impl PodState {
 
     /// Regular containers.
     pub fn mains(&self) -> &[ContainerState] {
-        &self.containers[self.spec.init_containers.len()..]
+        let inits = self.spec.init_containers.len();
+        &self.containers[inits..inits + self.spec.containers.len()]
+    }
+
+    /// Containers the manifest asks for: they decide what becomes of the pod.
+    pub fn of_manifest(&self) -> &[ContainerState] {
+        let inits = self.spec.init_containers.len();
+        &self.containers[..inits + self.spec.containers.len()]
+    }
+
+    /// Containers added while the pod runs.
+    pub fn ephemerals(&self) -> &[ContainerState] {
+        &self.containers[self.of_manifest().len()..]
     }
 
     /// Whether regular containers may start: the last init container is through, or one of them ran in this round.
     pub fn is_initialized(&self) -> bool {
         let through = self.inits().last().is_none_or(|last| match last.role {
-            Role::Init | Role::Main => last.done_well(),
+            Role::Init | Role::Main | Role::Ephemeral => last.done_well(),
             Role::Sidecar => last.started(),
         });
         through || self.mains().iter().any(|c| c.current().is_some())
@@ -94,7 +108,7 @@ impl PodState {
         let possible = match c.role {
             _ if c.run.is_running() => false,
             Role::Init | Role::Main => !self.over() && !self.init_failed(),
-            Role::Sidecar => !self.complete(),
+            Role::Sidecar | Role::Ephemeral => !self.complete(),
         };
         possible && self.again(c)
     }
@@ -109,6 +123,7 @@ impl PodState {
         }
         match c.role {
             Role::Sidecar => true,
+            Role::Ephemeral => false,
             Role::Init => c.stale() || self.retries(c),
             Role::Main if !c.stale() => self.allows(c),
             // A new sandbox is for everybody but those that have done their work.
@@ -152,7 +167,7 @@ impl PodState {
             Sandbox::Removed => true,
             Sandbox::Lost => {
                 self.spec.restart_policy == RestartPolicy::Never
-                    && self.containers.iter().any(|c| c.run != Run::None)
+                    && self.of_manifest().iter().any(|c| c.run != Run::None)
             }
             Sandbox::None | Sandbox::Ready { .. } => false,
         }
@@ -180,7 +195,7 @@ impl PodState {
         self.each().any(triggers) && !self.over()
     }
 
-    /// Whether nothing but sidecars is left to run: they are stopped, and the pod finishes.
+    /// Whether nothing but sidecars and ephemeral containers is left to run: they are stopped, and the pod finishes.
     pub fn complete(&self) -> bool {
         let done = |c: &ContainerState| c.run.ended().is_some() && !self.again(c);
         let done = self.init_failed() || self.mains().iter().all(done);
@@ -195,7 +210,7 @@ impl PodState {
     /// Whether the pod counts as ready.
     pub(super) fn all_ready(&self) -> bool {
         let counts = |c: &&ContainerState| c.role != Role::Init;
-        self.containers
+        self.of_manifest()
             .iter()
             .filter(counts)
             .all(ContainerState::ready)
@@ -214,6 +229,6 @@ pub(super) fn incomplete(c: &ContainerState) -> bool {
     match c.role {
         Role::Init => !c.done_well(),
         Role::Sidecar => !c.started(),
-        Role::Main => false,
+        Role::Main | Role::Ephemeral => false,
     }
 }

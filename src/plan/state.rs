@@ -67,7 +67,8 @@ pub struct PodState {
     pub sandbox: Sandbox,
     /// Its addresses; they stay shown after the sandbox is gone.
     pub ips: Vec<IpAddr>,
-    /// Its containers: init containers and sidecars, then regular ones, as in `spec.all_containers()`.
+    /// Its containers: init containers and sidecars, then regular ones, then ephemeral ones, as in
+    /// `spec.all_containers()`.
     pub containers: Vec<ContainerState>,
     /// The lifecycle action begun and not yet answered.
     pub in_flight: Option<Action>,
@@ -179,6 +180,8 @@ pub enum Role {
     Sidecar,
     /// One of `spec.containers`.
     Main,
+    /// Added while the pod runs: it runs once, and nothing depends on it.
+    Ephemeral,
 }
 
 /// One container.
@@ -375,8 +378,11 @@ impl PodState {
         };
         let inits = spec.init_containers.iter().map(|c| (c, role(c)));
         let mains = spec.containers.iter().map(|c| (c, Role::Main));
+        let added = spec.ephemeral_containers.iter();
+        let added = added.map(|c| (c, Role::Ephemeral));
         let containers = inits
             .chain(mains)
+            .chain(added)
             .map(|(c, role)| ContainerState::new(&c.name, role))
             .collect();
         let no = Flag {

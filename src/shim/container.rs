@@ -38,7 +38,7 @@ pub(super) struct Container {
     pub(super) oom_before: u64,
     pub(super) log: Log,
     /// The writing end of its standard input, if kept open.
-    _stdin: Option<OwnedFd>,
+    pub(super) stdin: Option<OwnedFd>,
 }
 
 /// The parts of `config.json` the shim needs itself.
@@ -102,7 +102,7 @@ impl Place<'_> {
                 record: launched.record,
                 oom_before: launched.oom_before,
                 log: launched.log,
-                _stdin: launched.stdin,
+                stdin: launched.stdin,
                 request,
                 group,
             }),

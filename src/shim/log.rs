@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::log_file::LogFile;
 use super::stamp::Stamp;
+use super::tap::Tap;
 use super::warn;
 
 /// Longest content of one record; longer lines are split into `P` records that end with an `F`.
@@ -49,6 +50,8 @@ pub(super) struct Stream {
 pub(super) struct Log {
     file: LogFile,
     pub(super) streams: [Stream; 2],
+    /// Who reads along.
+    pub(super) taps: Vec<Tap>,
 }
 
 impl Log {
@@ -76,6 +79,7 @@ impl Log {
         Self {
             file,
             streams: [stream("stdout", Some(stdout)), stream("stderr", stderr)],
+            taps: Vec::new(),
         }
     }
 
@@ -88,6 +92,9 @@ impl Log {
         match nix::unistd::read(fd.as_fd(), &mut buffer.input) {
             Ok(0) => self.end(index, buffer),
             Ok(count) => {
+                for tap in &mut self.taps {
+                    tap.write(index, &buffer.input[..count]);
+                }
                 let stamp = Stamp::now();
                 feed(stream, &buffer.input[..count], &mut |name, tag, parts| {
                     self.file
@@ -100,6 +107,19 @@ impl Log {
             // EIO: the last holder of a terminal has closed it.
             Err(_) => self.end(index, buffer),
         }
+    }
+
+    /// Lets somebody read along, and says how long the log is up to then. The line that has begun comes first: it may
+    /// be a prompt.
+    pub(super) fn attach(&mut self, mut tap: Tap) -> u64 {
+        for (index, stream) in self.streams.iter().enumerate() {
+            match stream.fd {
+                Some(_) => tap.write(index, &stream.pending),
+                None => tap.end(index),
+            }
+        }
+        self.taps.push(tap);
+        self.file.size()
     }
 
     /// Reads what is there now and ends both streams, whoever may still hold their other ends.
@@ -119,6 +139,7 @@ impl Log {
     fn end(&mut self, index: usize, buffer: &mut Buffer) -> Found {
         let stream = &mut self.streams[index];
         stream.fd = None;
+        self.taps.iter_mut().for_each(|tap| tap.end(index));
         let rest = std::mem::take(&mut stream.pending);
         if !rest.is_empty() {
             let (stamp, name) = (Stamp::now(), stream.name);

@@ -48,6 +48,11 @@ impl LogFile {
         &self.path
     }
 
+    /// How long it is now.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Opened again with the next line.
     pub(super) fn close(&mut self) {
         self.file = None;

@@ -12,6 +12,7 @@
 pub mod frame;
 pub mod protocol;
 
+mod attach;
 mod connection;
 mod container;
 mod error;
@@ -29,6 +30,7 @@ mod setup;
 mod stamp;
 mod status;
 mod streams;
+mod tap;
 mod tighten;
 
 use std::path::Path;

@@ -12,7 +12,7 @@ use super::error::chain;
 use super::log::Buffer;
 use super::protocol::{
     ContainerRecord, ExecRequest, FailedStep, Message, Reply, Request, ShimConfig, StartRequest,
-    VERSION,
+    TARGET_LINK, VERSION,
 };
 use super::{ShimError, exec, exit, record, warn};
 use crate::spec::{Exit, StopSignal};
@@ -32,8 +32,8 @@ pub(super) struct Pod {
 
 /// Something that ended, and whom to tell.
 pub(super) enum Ended {
-    /// Everybody who subscribed.
-    Container(Message),
+    /// Everybody who subscribed; and those attached, by their connections, of the exit code.
+    Container(Message, Vec<u64>, i32),
     /// One connection.
     Program(u64, Message),
 }
@@ -67,7 +67,7 @@ impl Pod {
         }
     }
 
-    /// Does what is asked. `connection` and `fds` matter to `Exec` only.
+    /// Does what is asked. `connection` and `fds` matter to programs and those attached only.
     pub(super) fn answer(
         &mut self,
         request: Request,
@@ -84,6 +84,11 @@ impl Pod {
                 signal,
             } => self.signal(&container, attempt, signal).map(Answer::from),
             Request::Exec(request) => self.exec(&request, connection, &fds),
+            Request::Attach(request) => self.attach(&request, connection, fds),
+            Request::EndInput => {
+                self.end_input(connection);
+                Ok(Reply::Done.into())
+            }
             Request::Shutdown => {
                 self.shut_down(buffer);
                 Ok(Answer {
@@ -149,6 +154,7 @@ impl Pod {
                 )));
             }
         }
+        self.link_target(&request)?;
         let previous = self.exit_before(&name, request.attempt);
         let (attempt, image_id) = (request.attempt, request.image_id.clone());
         match self.place().start(request) {
@@ -192,6 +198,23 @@ impl Pod {
             Ordering::Equal => newest.previous,
             Ordering::Greater => None,
         }
+    }
+
+    /// Where the process namespace is that the container is to join. Its first process is an unreaped child of this
+    /// one, so the path cannot come to mean another.
+    fn link_target(&self, request: &StartRequest) -> Result<(), ShimError> {
+        let Some(target) = &request.target else {
+            return Ok(());
+        };
+        let running = self.containers.get(target).map(|c| &c.record);
+        let Some(record) = running.filter(|record| record.exit.is_none()) else {
+            let why = format!("target container `{target}` is not running");
+            return Err(ShimError::Create(why));
+        };
+        let link = request.bundle.join(TARGET_LINK);
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(format!("/proc/{}/ns/pid", record.pid), &link)
+            .map_err(ShimError::path("make", &link))
     }
 
     /// A record that cannot be written costs something only if the shim dies too.
@@ -249,6 +272,7 @@ impl Pod {
 
     /// Kills the programs of a connection that has closed. They are reaped like all others.
     pub(super) fn connection_closed(&mut self, connection: u64) {
+        self.detach(connection);
         for (pid, owner) in &self.programs {
             if *owner == connection {
                 // It leads its session and process group; a child that left them is the container's affair.
@@ -300,6 +324,8 @@ impl Pod {
         // Without a pid namespace of its own something may live on and hold the log's pipes.
         cgroup::kill(&self.hierarchies, &container.group);
         container.log.finish(buffer);
+        let attached = std::mem::take(&mut container.log.taps);
+        let attached = attached.iter().map(|tap| tap.connection).collect();
         let exit = Exit {
             code,
             signal,
@@ -314,11 +340,12 @@ impl Pod {
         if let Some(container) = self.containers.get(name) {
             self.place().remove(&container.request, &container.group);
         }
-        Some(Ended::Container(Message::Exited {
+        let exited = Message::Exited {
             container: name.to_owned(),
             attempt: record.attempt,
             exit,
-        }))
+        };
+        Some(Ended::Container(exited, attached, code))
     }
 
     /// Whether a container runs.
@@ -356,6 +383,6 @@ impl Pod {
     }
 }
 
-fn unknown(name: &str) -> ShimError {
+pub(super) fn unknown(name: &str) -> ShimError {
     ShimError::Request(format!("no container `{name}`"))
 }

@@ -16,6 +16,9 @@ use crate::spec::{Exit, Stamp, StopSignal, Time};
 /// Version of this protocol.
 pub const VERSION: u32 = 1;
 
+/// Name of the link to the joined process namespace in a bundle.
+pub const TARGET_LINK: &str = "pid-namespace";
+
 /// Longest frame in bytes; a longer one is a protocol error and closes the connection.
 pub const MAX_FRAME: usize = 1 << 20;
 
@@ -69,6 +72,14 @@ pub enum Request {
     /// `tty`) | `Reply::Failed`, later `Message::ExecExited`. When the connection closes first, the program is
     /// killed.
     Exec(Box<ExecRequest>),
+    /// Take part in a running container's standard streams. Uses a connection of its own. With it come two file
+    /// descriptors for what the container writes: standard output and standard error; a container with a terminal has
+    /// only the first. → `Reply::Attached` | `Reply::Failed`, later `Message::ExecExited` when the container ends.
+    /// When the connection closes first, the container goes on.
+    Attach(Box<AttachRequest>),
+    /// Who is attached on this connection writes no more; with `stdinOnce` the container's input is at its end.
+    /// → `Reply::Done`
+    EndInput,
     /// Kill what still runs, remove all mounts, and exit after answering. → `Reply::Done`
     Shutdown,
 }
@@ -87,7 +98,7 @@ pub enum Message {
         /// How.
         exit: Exit,
     },
-    /// A program started by `Exec` ended.
+    /// A program started by `Exec` ended, or the container of an `Attach`.
     ExecExited {
         /// Exit code; 128 + n for death by signal n.
         code: i32,
@@ -117,6 +128,15 @@ pub enum Reply {
     ExecStarted {
         /// Its process id on the node.
         pid: u32,
+    },
+    /// From now on the container's output comes. With a terminal its master comes too, to be written to and resized
+    /// but not read; else the writing end of standard input, if that was asked for.
+    Attached {
+        /// The container has a terminal.
+        tty: bool,
+        /// What was written before are so many bytes of the run's current log.
+        #[serde(default)]
+        log_bytes: u64,
     },
     /// Done.
     Done,
@@ -177,6 +197,13 @@ pub struct StartRequest {
     pub stdin: bool,
     /// Give it a terminal.
     pub tty: bool,
+    /// The input ends with that of the first who attaches and writes.
+    #[serde(default)]
+    pub stdin_once: bool,
+    /// Name of the running container whose process namespace is to be joined: the shim makes [`TARGET_LINK`] in the
+    /// bundle a link to it, which the OCI spec names.
+    #[serde(default)]
+    pub target: Option<String>,
 }
 
 /// One sub-path of a volume, bound so that no symlink in it can lead outside.
@@ -203,6 +230,15 @@ pub struct ExecRequest {
     pub tty: bool,
     /// Its first size: columns, rows.
     pub size: Option<(u16, u16)>,
+}
+
+/// A container to attach to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachRequest {
+    /// Container name.
+    pub container: String,
+    /// Also write to its standard input or terminal.
+    pub stdin: bool,
 }
 
 /// What is known of a container. Also the format of the record files in [`crate::layout::PodRunDir::records`]

@@ -159,9 +159,14 @@ impl Server {
     fn reap(&mut self) {
         for ended in self.pod.reap(&mut self.buffer) {
             match ended {
-                Ended::Container(message) => {
-                    for connection in self.connections.iter_mut().filter(|c| c.subscribed) {
-                        connection.send(&message, None);
+                Ended::Container(message, attached, code) => {
+                    for connection in &mut self.connections {
+                        if connection.subscribed {
+                            connection.send(&message, None);
+                        }
+                        if attached.contains(&connection.number) {
+                            connection.send(&Message::ExecExited { code }, None);
+                        }
                     }
                 }
                 Ended::Program(number, message) => {

@@ -81,6 +81,7 @@ pub(crate) fn pod(
         resources: resources::effective(pod_level.as_ref(), &figures),
         init_containers,
         containers,
+        ephemeral_containers: Vec::new(),
         volumes,
         warnings,
         manifest: Arc::new(pod),

@@ -14,6 +14,8 @@ pub(crate) enum List {
     Regular,
     /// `initContainers`, sidecars among them.
     Init,
+    /// `ephemeralContainers`.
+    Ephemeral,
 }
 
 impl List {
@@ -22,6 +24,7 @@ impl List {
         match self {
             Self::Regular => "containers",
             Self::Init => "initContainers",
+            Self::Ephemeral => "ephemeralContainers",
         }
     }
 }
@@ -88,10 +91,12 @@ pub(crate) fn convert(
         termination_message_path: termination.unwrap_or("/dev/termination-log").to_owned(),
         termination_message_from_logs,
         stdin: container.stdin == Some(true),
+        stdin_once: container.stdin_once == Some(true),
         tty: container.tty == Some(true),
         restart_policy,
         restart_rules,
         probes,
+        target: None,
     })
 }
 

@@ -15,7 +15,7 @@ use super::priority::{self, Known, PriorityClasses};
 use super::service::ServiceDocument;
 use super::uid::KeptUids;
 use super::value::Value;
-use super::{assemble, decode, service_rules, suggest};
+use super::{assemble, decode, ephemeral, service_rules, suggest};
 
 pub use super::parse::MAX_BYTES;
 
@@ -395,10 +395,21 @@ impl<'r> Document<'r> {
         if let Some(spec) = &mut pod.spec {
             priority::resolve(spec, self.known, &path.field("spec"), self.report);
         }
+        let mut added = Vec::new();
+        if self.node_name.is_none()
+            && let Some(spec) = &mut pod.spec
+        {
+            added = spec.ephemeral_containers.take().unwrap_or_default();
+        }
         let own = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let node_name = self.node_name.map(str::to_owned).or(own);
         let node_name = node_name.unwrap_or_default();
-        if let Some(pod) = assemble::pod(pod, (&node_name, self.kept), path, self.report) {
+        if let Some(mut pod) = assemble::pod(pod, (&node_name, self.kept), path, self.report) {
+            if !added.is_empty() {
+                let at = path.field("spec");
+                pod =
+                    ephemeral::checked(&pod, &added, &at.field("ephemeralContainers"), self.report);
+            }
             self.pods.push((None, pod));
         }
     }

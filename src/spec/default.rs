@@ -84,7 +84,8 @@ fn volume(volume: &mut Volume) {
     }
 }
 
-fn container(container: &mut Container, host_network: bool) {
+/// Fills in what a container leaves unsaid.
+pub(crate) fn container(container: &mut Container, host_network: bool) {
     if container
         .image_pull_policy
         .as_deref()

@@ -9,6 +9,7 @@
 
 pub mod cluster;
 pub mod convert;
+pub mod ephemeral;
 pub mod exit;
 pub mod expand;
 pub mod image_name;

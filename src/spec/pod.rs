@@ -103,6 +103,8 @@ pub struct PodSpec {
     pub init_containers: Vec<ContainerSpec>,
     /// Regular containers in manifest order; never empty, names unique.
     pub containers: Vec<ContainerSpec>,
+    /// Containers added while the pod ran, in the order they came; no manifest file has any.
+    pub ephemeral_containers: Vec<ContainerSpec>,
     /// Volumes in manifest order, names unique.
     pub volumes: Vec<VolumeSpec>,
     /// Quality of service class.
@@ -114,13 +116,18 @@ pub struct PodSpec {
 }
 
 impl PodSpec {
-    /// The container of that name, of either kind.
+    /// The container of that name, of any kind.
     pub fn container(&self, name: &str) -> Option<&ContainerSpec> {
         self.all_containers().find(|c| c.name == name)
     }
 
-    /// Init containers and sidecars, then regular ones, each in manifest order.
+    /// Init containers and sidecars, then regular ones, each in manifest order, then ephemeral ones.
     pub fn all_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
+        self.manifest_containers().chain(&self.ephemeral_containers)
+    }
+
+    /// Those the manifest asks for: init containers and sidecars, then regular ones, each in manifest order.
+    pub fn manifest_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
         self.init_containers.iter().chain(&self.containers)
     }
 
@@ -241,6 +248,8 @@ pub struct ContainerSpec {
     pub termination_message_from_logs: bool,
     /// `stdin`.
     pub stdin: bool,
+    /// `stdinOnce`: its input ends with that of the first who attaches.
+    pub stdin_once: bool,
     /// `tty`.
     pub tty: bool,
     /// `restartPolicy` of the container itself. `Always` on an init container makes it a sidecar.
@@ -249,6 +258,8 @@ pub struct ContainerSpec {
     pub restart_rules: Vec<RestartRule>,
     /// Its probes; none on init containers that are no sidecars.
     pub probes: Probes,
+    /// `targetContainerName` of an ephemeral container: whose processes it is to see.
+    pub target: Option<String>,
 }
 
 impl ContainerSpec {

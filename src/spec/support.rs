@@ -120,11 +120,6 @@ fn pod_security(context: &PodSecurityContext, path: &Path<'_>, report: &Report) 
 fn refuse(spec: &PodSpec, path: &Path<'_>, report: &Report) {
     for (field, given, what) in [
         (
-            "ephemeralContainers",
-            some(&spec.ephemeral_containers),
-            "ephemeral containers",
-        ),
-        (
             "resourceClaims",
             some(&spec.resource_claims),
             "device claims",
@@ -139,6 +134,11 @@ fn refuse(spec: &PodSpec, path: &Path<'_>, report: &Report) {
             let detail = format_args!("{what} are not supported yet by this version");
             report.forbidden(&path.field(field), detail);
         }
+    }
+    if some(&spec.ephemeral_containers) {
+        let at = path.field("ephemeralContainers");
+        let detail = "cannot be set on create; `coracle debug` adds one to a running pod";
+        report.forbidden(&at, detail);
     }
     match spec.os.as_ref().map(|os| os.name.as_str()) {
         None | Some("linux") => {}
@@ -191,19 +191,12 @@ pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report)
     }
 }
 
-fn container_later(container: &Container) -> [Idle<'_>; 2] {
-    [
-        (
-            "resizePolicy",
-            some(&container.resize_policy),
-            "containers are not resized in place yet",
-        ),
-        (
-            "stdinOnce",
-            container.stdin_once == Some(true),
-            "stdin stays open",
-        ),
-    ]
+fn container_later(container: &Container) -> [Idle<'_>; 1] {
+    [(
+        "resizePolicy",
+        some(&container.resize_policy),
+        "containers are not resized in place yet",
+    )]
 }
 
 /// Whether an optional list or map has something in it.

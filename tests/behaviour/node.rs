@@ -175,13 +175,20 @@ impl Node {
             }
         }
         let inits = status.init_container_statuses.into_iter().flatten();
-        for c in inits.chain(status.container_statuses.unwrap()) {
+        let added = status.ephemeral_container_statuses.into_iter().flatten();
+        let all = inits.chain(status.container_statuses.unwrap());
+        for c in all.chain(added) {
             let state = word(&c.state.unwrap());
             let last = word(&c.last_state.unwrap());
             text += &format!("; {}: {state} < {last}, {}", c.name, c.restart_count);
+            // Ephemeral containers are neither.
+            let Some(started) = c.started else {
+                text += &format!(", ready={}", c.ready);
+                continue;
+            };
             let running = state == "running";
-            if (c.ready, c.started) != (running, Some(running)) {
-                text += &format!(", ready={} started={}", c.ready, c.started.unwrap());
+            if (c.ready, started) != (running, running) {
+                text += &format!(", ready={} started={started}", c.ready);
             }
         }
         text

@@ -42,6 +42,8 @@ struct Story {
 
 struct Search {
     spec: Arc<PodSpec>,
+    /// The pod with a container added to it, if anybody adds one.
+    debugged: Option<Arc<PodSpec>>,
     seen: HashSet<(u32, u64)>,
     stories: usize,
 }
@@ -71,7 +73,11 @@ impl Search {
         let Some(state) = story.state.pods.get(&pod) else {
             return events;
         };
-        events.push(Event::SandboxLost { pod });
+        events.push(Event::SandboxLost { pod: pod.clone() });
+        if let Some(spec) = &self.debugged {
+            let spec = Arc::clone(spec);
+            events.push(Event::EphemeralAdded { pod, spec });
+        }
         for container in &state.containers {
             // Exits of the newest run, of the one before and of the one being started: on time, late and early.
             let newest = container.run.attempt().unwrap_or(0);
@@ -205,6 +211,8 @@ impl Search {
                         "numbers are used once: {action:?}"
                     );
                     check_order(pod, i);
+                    let once = container.role != Role::Ephemeral || container.run == Run::None;
+                    assert!(once, "an ephemeral container runs once: {action:?}");
                     let own = pod.spec.container(&container.name).unwrap().restart_policy;
                     match (pod.spec.restart_policy, container.run.ended()) {
                         (RestartPolicy::Always, _) | (_, None) => {}
@@ -218,7 +226,8 @@ impl Search {
                 } => {
                     let container = &pod.containers[index(pod, instance)];
                     assert!(container.run.is_running());
-                    let finishes = pod.complete() && container.role == Role::Sidecar;
+                    let beside = matches!(container.role, Role::Sidecar | Role::Ephemeral);
+                    let finishes = pod.complete() && beside;
                     let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
                     let spec = pod.spec.container(&container.name).unwrap();
                     let probes = spec.probes.liveness.is_some() || spec.probes.startup.is_some();
@@ -265,6 +274,7 @@ impl Search {
             // An init container that runs, or a sidecar that has not come up, is waited for.
             let initializes = |c: &ContainerState| match c.role {
                 Role::Init => c.run.is_running(),
+                Role::Ephemeral => false,
                 Role::Sidecar | Role::Main => c.run.is_running() && !c.started(),
             };
             let as_it_should = |c: &ContainerState| c.run.is_running() || !pod.wants_start(c);
@@ -320,13 +330,16 @@ fn fingerprint(story: &Story) -> u64 {
 /// Nobody starts before the init containers before him are through, in this round.
 fn check_order(pod: &PodState, at: usize) {
     let name = &pod.containers[at].name;
+    if pod.containers[at].role == Role::Ephemeral {
+        return;
+    }
     for earlier in pod.inits().iter().take(at) {
         let ran = pod.mains().iter().any(|c| c.current().is_some());
         let ended = earlier.current().and_then(Run::ended);
         let through = match earlier.role {
             Role::Init => ended.is_some_and(|e| e.exit.code == 0),
             // Once it has come up it may end again.
-            Role::Sidecar | Role::Main => earlier.current().is_some() || ran,
+            Role::Sidecar | Role::Main | Role::Ephemeral => earlier.current().is_some() || ran,
         };
         let beside =
             pod.containers[at].role == Role::Sidecar && pod.containers[at].current().is_some();
@@ -423,8 +436,14 @@ fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
 }
 
 fn search_pod(spec: PodSpec, depth: u32) -> usize {
+    search_debugged(spec, None, depth)
+}
+
+/// Also every story in which somebody adds a container; `debugged` is the pod with it.
+fn search_debugged(spec: PodSpec, debugged: Option<PodSpec>, depth: u32) -> usize {
     let spec = Arc::new(spec);
-    let containers = spec.all_containers().count();
+    let debugged = debugged.map(Arc::new);
+    let containers = debugged.as_ref().unwrap_or(&spec).all_containers().count();
     let mut state = NodeState::new(Settings::default());
     state.apply(
         &Event::DesiredChanged(pods::desired(&[&spec])),
@@ -441,6 +460,7 @@ fn search_pod(spec: PodSpec, depth: u32) -> usize {
     };
     let mut search = Search {
         spec,
+        debugged,
         seen: HashSet::new(),
         stories: 0,
     };
@@ -469,6 +489,17 @@ fn no_short_story_of_init_containers_and_sidecars_breaks_an_invariant() {
         for inits in [&["i1"][..], &["s1"], &["i1", "s2"], &["s1", "i2"]] {
             let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
             assert!(search_pod(spec, 7) > 5_000);
+        }
+    }
+}
+
+#[test]
+fn no_short_story_of_an_added_container_breaks_an_invariant() {
+    for policy in POLICIES {
+        for inits in [&[][..], &["s1"]] {
+            let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            let debugged = pods::with_ephemeral(&spec, "e", Some("x"));
+            assert!(search_debugged(spec, Some(debugged), 7) > 5_000);
         }
     }
 }

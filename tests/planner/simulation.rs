@@ -117,7 +117,8 @@ impl Sim {
 
     fn disturb(&mut self) {
         self.stimuli += 1;
-        match self.world.rng.below(10) {
+        match self.world.rng.below(11) {
+            10 => self.debug_a_pod(),
             0..4 => self.edit_manifests(),
             4 => self.delete_a_pod(),
             5 | 6 => self.world.kill_a_shim(),
@@ -236,6 +237,22 @@ impl Sim {
             });
         let pod = uids[i].clone();
         self.apply(&Event::DeleteRequested { pod, grace_ms });
+        self.decide();
+    }
+
+    /// Somebody adds a container to a pod that may do anything at the moment.
+    fn debug_a_pod(&mut self) {
+        let uids: Vec<PodUid> = self.state.pods.keys().cloned().collect();
+        if uids.is_empty() {
+            return;
+        }
+        let i = usize::try_from(self.world.rng.below(uids.len() as u64)).unwrap();
+        let pod = &self.state.pods[&uids[i]];
+        let name = format!("e{}", pod.ephemerals().len());
+        let target = self.world.rng.chance(50).then_some("x");
+        let spec = Arc::new(pods::with_ephemeral(&pod.spec, &name, target));
+        let pod = uids[i].clone();
+        self.apply(&Event::EphemeralAdded { pod, spec });
         self.decide();
     }
 
@@ -447,6 +464,7 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }
         | Event::DeadlineExceeded { .. }
+        | Event::EphemeralAdded { .. }
         | Event::ActionStarted(_)
         | Event::NodeAddressesChanged
         | Event::SettingsChanged(_)

@@ -69,6 +69,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         sysctls: vec![],
         init_containers: vec![],
         containers: containers.iter().map(|c| container(c)).collect(),
+        ephemeral_containers: vec![],
         volumes: vec![],
         qos: QosClass::BestEffort,
         resources: PodResources::default(),
@@ -95,6 +96,18 @@ pub(crate) fn with_inits(mut spec: PodSpec, inits: &[&str]) -> PodSpec {
         init.restart_policy = Some(RestartPolicy::Always);
     }
     spec
+}
+
+/// The pod with a container added to it while it runs, one more each time.
+pub(crate) fn with_ephemeral(spec: &PodSpec, name: &str, target: Option<&str>) -> PodSpec {
+    let mut wanted = spec.written_ephemeral().to_vec();
+    wanted.push(core::EphemeralContainer {
+        name: name.into(),
+        image: Some("img:1".into()),
+        target_container_name: target.map(str::to_owned),
+        ..Default::default()
+    });
+    coracle::spec::ephemeral::replace(spec, &wanted).expect("valid")
 }
 
 /// The container of that name.
@@ -154,10 +167,12 @@ fn container(name: &str) -> ContainerSpec {
         termination_message_path: "/dev/termination-log".into(),
         termination_message_from_logs: false,
         stdin: false,
+        stdin_once: false,
         tty: false,
         restart_policy: None,
         restart_rules: vec![],
         probes: Probes::default(),
+        target: None,
     }
 }
 

@@ -170,6 +170,8 @@ impl World {
             oom_score_adj: 500,
             stdin: false,
             tty: config_is_tty(&config),
+            stdin_once: false,
+            target: None,
         }
     }
 

@@ -10,7 +10,7 @@ use super::{ConfigError, NodeFacts, Sandboxes, capabilities, environment, user};
 use crate::effects::cgroup::{CgroupError, Mode};
 use crate::effects::image::Image;
 use crate::effects::volume;
-use crate::shim::protocol::{StartRequest, SubPath};
+use crate::shim::protocol::{StartRequest, SubPath, TARGET_LINK};
 use crate::spec::expand::{expand, missing};
 use crate::spec::priority::NODE_CRITICAL;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, QosClass};
@@ -106,6 +106,7 @@ pub fn start_request(
             .cgroups
             .ensure_container(&pod_cgroup, &container.name, container.resources)?;
     let cgroup_mode = sandboxes.cgroups.mode();
+    let folder = run.bundle(&container.name);
     let bundle = Bundle {
         pod,
         container,
@@ -122,9 +123,9 @@ pub fn start_request(
         cgroup,
         cgroup_mode,
         seccomp_profiles: layout.root.join("seccomp"),
+        target_link: folder.join(TARGET_LINK),
     };
     let settings = sandboxes.settings.now();
-    let folder = run.bundle(&container.name);
     write_bundle(&folder, &bundle)?;
     Ok(StartRequest {
         container: container.name.clone(),
@@ -153,6 +154,9 @@ pub fn start_request(
         oom_score_adj: oom_score_adj(pod, container, node.memory_bytes),
         stdin: container.stdin,
         tty: container.tty,
+        stdin_once: container.stdin_once,
+        // All processes of the node are seen then anyway.
+        target: container.target.clone().filter(|_| !pod.host_pid),
     })
 }
 

@@ -63,6 +63,8 @@ pub(super) struct Bundle<'a> {
     pub(super) cgroup_mode: Mode,
     /// On v1: each controller's name and the container's folder in its hierarchy.
     pub(super) v1_cgroups: Vec<(String, PathBuf)>,
+    /// What links to the process namespace of the container's target, if it has one.
+    pub(super) target_link: PathBuf,
     /// Folder of `Localhost` seccomp profiles.
     pub(super) seccomp_profiles: PathBuf,
 }
@@ -116,8 +118,10 @@ impl Bundle<'_> {
     /// Network, IPC and UTS are the shim's; only what is the container's own is named.
     fn namespaces(&self) -> Value {
         let mut list = vec![json!({ "type": "mount" })];
-        if !self.pod.host_pid {
-            list.push(json!({ "type": "pid" }));
+        match &self.container.target {
+            _ if self.pod.host_pid => {}
+            Some(_) => list.push(json!({ "type": "pid", "path": self.target_link })),
+            None => list.push(json!({ "type": "pid" })),
         }
         if self.cgroup_mode == Mode::V2 {
             list.push(json!({ "type": "cgroup" }));

@@ -1,5 +1,7 @@
 //! A container started, could not, ended, was signalled.
 
+use std::sync::Arc;
+
 use super::super::event::{Instance, StartFailure};
 use super::super::notice::{Kind, Notices};
 use super::super::probe::Tracks;
@@ -89,7 +91,20 @@ pub(super) fn container_started(
             started: at,
         };
     }
+    wake_targeting(pod, &instance.container);
     say_started(pod, &instance.container, out);
+}
+
+/// Ephemeral containers that were to see this one's processes, and could not while there were none, need not wait.
+fn wake_targeting(pod: &mut PodState, target: &str) {
+    let specs = Arc::clone(&pod.spec);
+    for (spec, container) in specs.all_containers().zip(&mut pod.containers) {
+        if spec.target.as_deref() == Some(target)
+            && let Some(error) = &mut container.start_error
+        {
+            error.retry_at = Time(0);
+        }
+    }
 }
 
 pub(super) fn start_failed(

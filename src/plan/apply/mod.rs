@@ -7,14 +7,16 @@ mod container;
 mod image;
 mod sandbox;
 
+use std::sync::Arc;
+
 use super::action::Keep;
 use super::event::{Instance, Round};
-use super::state::{Retry, Sandbox};
+use super::state::{ContainerState, Retry, Role, Sandbox};
 use super::{
     Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, probe, restart,
     verdict,
 };
-use crate::spec::PodUid;
+use crate::spec::{PodSpec, PodUid};
 pub(super) use container::end_run;
 use container::{container_exited, container_started, signal_failed, signal_sent, start_failed};
 use image::{image_failed, image_ready, images_changed};
@@ -51,6 +53,9 @@ impl NodeState {
                 verdict::deadline_exceeded(pod, now, out);
             }),
             Event::SandboxRemoved { pod } => self.sandbox_removed(pod, now),
+            Event::EphemeralAdded { pod, spec } => {
+                self.on(pod, now, out, |pod, _, _| added(pod, spec));
+            }
             Event::NodeAddressesChanged => self.network_changes += 1,
             Event::SettingsChanged(settings) => self.settings = *settings,
             Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
@@ -216,7 +221,8 @@ impl PodState {
 
     /// What ran until now does not count any more: the pod begins again with its first init container.
     pub(super) fn begin_round(&mut self, in_place: bool) {
-        for container in &mut self.containers {
+        let own = self.of_manifest().len();
+        for container in &mut self.containers[..own] {
             container.round = Round {
                 first: container.next_attempt,
                 in_place: in_place || container.removed_in_place(),
@@ -231,14 +237,15 @@ impl PodState {
 
     /// The last container that `RestartAllContainers` was to kill is gone: a new round begins, as if nothing had ever run.
     pub(super) fn note_round(&mut self) {
-        let waits = self.stopping.is_some() || self.in_flight.is_some() || self.any_running();
+        let runs = self.of_manifest().iter().any(|c| c.run.is_running());
+        let waits = self.stopping.is_some() || self.in_flight.is_some() || runs;
         if waits || !self.restarts_all() {
             return;
         }
         self.begin_round(true);
     }
 
-    /// Only sidecars are left: their grace period begins.
+    /// Only sidecars and ephemeral containers are left: their grace period begins.
     pub(super) fn note_finishing(&mut self, now: Time) {
         if self.stopping.is_none() && self.any_running() && self.complete() {
             self.finishing.get_or_insert(now);
@@ -256,6 +263,16 @@ impl PodState {
         self.initialized.set(initialized, now.wall);
         self.sandbox_ready.set(sandbox, now.wall);
         self.ready.set(ready, now.wall);
+    }
+}
+
+/// Those that are there already stay as they are.
+fn added(pod: &mut PodState, spec: &PodSpec) {
+    pod.spec = Arc::new(pod.spec.with_ephemeral_of(spec));
+    let known = pod.ephemerals().len();
+    for new in &spec.ephemeral_containers[known.min(spec.ephemeral_containers.len())..] {
+        let state = ContainerState::new(&new.name, Role::Ephemeral);
+        pod.containers.push(state);
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn container(
         container_id: c.run.attempt().map(&id),
         restart_count: i32::try_from(c.restart_count()).unwrap_or(i32::MAX),
         ready: c.ready(),
-        started: Some(c.started()),
+        started: (c.role != Role::Ephemeral).then(|| c.started()),
         state: Some(shown),
         last_state: Some(match last {
             Some(ended) if removed => removed_in_place(ended, id(ended.attempt)),

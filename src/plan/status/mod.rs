@@ -100,6 +100,7 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
         container_statuses: Some(containers),
         reason: state.verdict.as_ref().map(|v| v.cause.as_str().to_owned()),
         message: state.verdict.as_ref().map(|v| v.message.clone()),
+        ephemeral_container_statuses: some(show(state.ephemerals())),
         qos_class: Some(state.spec.qos.as_str().to_owned()),
         ..core::PodStatus::default()
     }
@@ -114,6 +115,7 @@ pub fn phase(state: &PodState) -> Phase {
     let ran = state.mains().iter().any(|c| c.current().is_some());
     for container in &state.containers {
         match (&container.run, container.role) {
+            (_, Role::Ephemeral) => {}
             (Run::None, _) => waiting += 1,
             (Run::Running { .. }, Role::Init) => waiting += 1,
             (Run::Running { .. }, Role::Sidecar) => {
@@ -169,7 +171,7 @@ fn conditions(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
         Phase::Failed => (Some("PodFailed"), None),
         Phase::Pending | Phase::Running => {
             let counts = |c: &&ContainerState| c.role != Role::Init && !c.ready();
-            let text = names("unready", state.containers.iter().filter(counts));
+            let text = names("unready", state.of_manifest().iter().filter(counts));
             (Some("ContainersNotReady"), Some(text))
         }
     };

@@ -48,7 +48,11 @@ impl Sim {
             Action::EnsureImage { .. } => self.check_may_start(action),
             Action::StartContainer { instance, .. } => {
                 self.check_may_start(action);
-                check_order(&self.state.pods[&uid], &instance.container);
+                let pod = &self.state.pods[&uid];
+                check_order(pod, &instance.container);
+                let container = pod.container(&instance.container).unwrap();
+                let once = container.role != Role::Ephemeral || container.run == Run::None;
+                assert!(once, "an ephemeral container runs once: {action:?}");
                 self.check_restart(&instance.container.clone(), &uid, instance.attempt);
             }
             Action::Signal {
@@ -59,7 +63,8 @@ impl Sim {
                 let kill = container.kill.expect("who is signalled is being ended");
                 assert_eq!(kill.attempt, instance.attempt);
                 let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
-                let finishes = pod.complete() && container.role == Role::Sidecar;
+                let beside = matches!(container.role, Role::Sidecar | Role::Ephemeral);
+                let finishes = pod.complete() && beside;
                 let run = (uid.clone(), container.name.clone(), instance.attempt);
                 let failed = self.failed.get(&run).copied();
                 let going = match self.going.get(&uid).copied() {
@@ -202,7 +207,9 @@ impl Sim {
             let more = actions.any(|a| a == RestartAction::RestartAllContainers);
             assert_eq!(status.conditions.unwrap().len(), 5 + usize::from(more));
             let inits = status.init_container_statuses.into_iter().flatten();
-            for c in inits.chain(status.container_statuses.unwrap()) {
+            let all = inits.chain(status.container_statuses.unwrap());
+            let added = status.ephemeral_container_statuses.into_iter().flatten();
+            for c in all.chain(added) {
                 let s = c.state.unwrap();
                 let states = usize::from(s.running.is_some())
                     + usize::from(s.waiting.is_some())
@@ -229,6 +236,10 @@ impl Sim {
                 let idle = pod.in_flight.is_some() || pod.sandbox == Sandbox::Removed;
                 assert!(idle, "{uid} has finished: {pod:?}");
                 continue;
+            }
+            for c in pod.ephemerals() {
+                let done = c.run != Run::None || pod.in_flight.is_some();
+                assert!(done, "{uid}/{} never ran: {pod:?}", c.name);
             }
             let some = match pod.is_initialized() {
                 true => pod.mains(),
@@ -285,12 +296,15 @@ fn check_kept(pod: &PodState) {
 
 fn check_order(pod: &PodState, name: &str) {
     let at = pod.containers.iter().position(|c| c.name == name).unwrap();
+    if pod.containers[at].role == Role::Ephemeral {
+        return;
+    }
     let ran = pod.mains().iter().any(|c| c.current().is_some());
     for earlier in pod.inits().iter().take(at) {
         let ended = earlier.current().and_then(Run::ended);
         let through = match earlier.role {
             Role::Init => ended.is_some_and(|e| e.exit.code == 0),
-            Role::Sidecar | Role::Main => earlier.current().is_some() || ran,
+            Role::Sidecar | Role::Main | Role::Ephemeral => earlier.current().is_some() || ran,
         };
         let c = &pod.containers[at];
         let beside = c.role == Role::Sidecar && c.current().is_some();

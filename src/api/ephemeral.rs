@@ -1,0 +1,161 @@
+//! How does a client add a container to a pod that runs? Kubernetes' subresource `pods/NAME/ephemeralcontainers`: the
+//! whole list by PUT or a merge patch, single ones by a strategic merge patch. Nothing else of the pod is changed by it.
+
+use hyper::body::Incoming;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Request, Response};
+use serde_json::Value;
+
+use super::command::Command;
+use super::error::ApiError;
+use super::routes::ask;
+use super::server::{Body, Context, json as json_reply, read_body};
+use super::store::Kind;
+use crate::spec::ephemeral;
+
+/// How the body is to be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// The list is as it is to be.
+    Whole,
+    /// By name: what is not named stays as it is.
+    ByName,
+}
+
+pub(crate) async fn answer(
+    request: Request<Incoming>,
+    context: &Context,
+    (namespace, name): (&str, &str),
+) -> Result<Response<Body>, ApiError> {
+    let manner = manner(&request)?;
+    let body = read_body(request.into_body()).await?;
+    let body: Value = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::bad_request(format!("the request body is not JSON: {error}")))?;
+    let key = (namespace.to_owned(), name.to_owned());
+    let missing = || ApiError::not_found("pods", name);
+    let object = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
+    let current: Value = serde_json::from_slice(&object.json)
+        .map_err(|error| ApiError::internal(format!("the stored pod is not JSON: {error}")))?;
+    let metadata = &body["metadata"];
+    for (field, at) in [
+        ("uid", "/metadata/uid"),
+        ("resourceVersion", "/metadata/resourceVersion"),
+    ] {
+        let given = metadata[field].as_str().filter(|text| !text.is_empty());
+        if given.is_some() && given != current.pointer(at).and_then(Value::as_str) {
+            return Err(ApiError::conflict(format!(
+                "Operation cannot be fulfilled on pods \"{name}\": the object has been modified; \
+                 please apply your changes to the latest version and try again"
+            )));
+        }
+    }
+    let wanted = merged(manner, &current["spec"], &body["spec"])?;
+    let containers = ephemeral::parse(&wanted.to_string()).map_err(|problems| {
+        ApiError::bad_request(format!(
+            "the containers cannot be read: {}",
+            problems.join("; ")
+        ))
+    })?;
+    let (reply, answer) = smol::channel::bounded(1);
+    let command = Command::SetEphemeral {
+        namespace: key.0.clone(),
+        name: key.1.clone(),
+        containers,
+        reply,
+    };
+    ask(context, command, answer).await?;
+    let shown = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
+    Ok(json_reply(shown.json.clone()))
+}
+
+fn manner(request: &Request<Incoming>) -> Result<Manner, ApiError> {
+    if request.method() == Method::PUT {
+        return Ok(Manner::Whole);
+    }
+    let kind = request.headers().get(CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    match kind.split(';').next().unwrap_or_default().trim() {
+        "application/strategic-merge-patch+json" => Ok(Manner::ByName),
+        "application/merge-patch+json" => Ok(Manner::Whole),
+        other => Err(ApiError::unsupported_media_type(format!(
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/merge-patch+json, application/strategic-merge-patch+json; not `{other}`"
+        ))),
+    }
+}
+
+/// The list that is wanted, from what the pod has and what was sent.
+fn merged(manner: Manner, current: &Value, sent: &Value) -> Result<Value, ApiError> {
+    const FIELD: &str = "ephemeralContainers";
+    let list = |spec: &Value| match &spec[FIELD] {
+        Value::Null => Ok(Vec::new()),
+        Value::Array(items) => Ok(items.clone()),
+        _ => Err(ApiError::bad_request(format!(
+            "spec.{FIELD}: must be a list"
+        ))),
+    };
+    let sent = list(sent)?;
+    if manner == Manner::Whole {
+        return Ok(Value::Array(sent));
+    }
+    let mut all = list(current)?;
+    for patch in sent {
+        if patch.get("$patch").is_some() {
+            let detail = "existing ephemeral containers may not be removed or replaced";
+            return Err(ApiError::invalid(format!(
+                "spec.{FIELD}: Forbidden: {detail}"
+            )));
+        }
+        match all.iter_mut().find(|old| old["name"] == patch["name"]) {
+            // Nothing may change, so whatever differs need only be seen.
+            Some(old) => overlay(old, patch),
+            None => all.push(patch),
+        }
+    }
+    Ok(Value::Array(all))
+}
+
+fn overlay(old: &mut Value, patch: Value) {
+    match (old, patch) {
+        (Value::Object(old), Value::Object(patch)) => {
+            for (key, value) in patch {
+                match value {
+                    Value::Null => drop(old.remove(&key)),
+                    value => overlay(old.entry(key).or_insert(Value::Null), value),
+                }
+            }
+        }
+        (old, patch) => *old = patch,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_strategic_merge_patch_adds_by_name_and_others_replace_the_list() {
+        let has = json!({ "ephemeralContainers": [{ "name": "a", "image": "i" }] });
+        let adds = json!({ "ephemeralContainers": [{ "name": "b", "image": "j" }] });
+        let by_name = merged(Manner::ByName, &has, &adds).expect("fine");
+        assert_eq!(
+            by_name,
+            json!([{ "name": "a", "image": "i" }, { "name": "b", "image": "j" }])
+        );
+        assert_eq!(
+            merged(Manner::Whole, &has, &adds).expect("fine"),
+            adds["ephemeralContainers"]
+        );
+        let again = json!({ "ephemeralContainers": [{ "name": "a", "tty": true, "image": null }] });
+        let again = merged(Manner::ByName, &has, &again).expect("fine");
+        assert_eq!(again, json!([{ "name": "a", "tty": true }]));
+        let gone = json!({ "ephemeralContainers": [{ "name": "a", "$patch": "delete" }] });
+        assert!(merged(Manner::ByName, &has, &gone).is_err());
+        assert!(merged(Manner::ByName, &has, &json!({ "ephemeralContainers": 3 })).is_err());
+        assert_eq!(
+            merged(Manner::ByName, &json!({}), &json!({})).expect("fine"),
+            json!([])
+        );
+    }
+}

@@ -1,0 +1,75 @@
+//! How does a person take part in what a container does? `coracle attach`.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::args::AttachArgs;
+use super::client::Client;
+use super::error::Result;
+use super::pod_path;
+use super::session::{self, Manner};
+use crate::api::encode;
+
+pub(super) fn run(client: &Client, args: &AttachArgs) -> Result<ExitCode> {
+    let pod = args
+        .pod
+        .trim_start_matches("pod/")
+        .trim_start_matches("pods/");
+    let path = pod_path(&args.namespace.namespace, pod);
+    let shown = client.get(&path)?;
+    let container = args.container.as_deref();
+    let has_tty = has_terminal(&shown, container);
+    if args.tty && !has_tty {
+        let name = container.unwrap_or("of the pod");
+        eprintln!("error: Unable to use a TTY - container {name} did not allocate one");
+    }
+    let manner = Manner {
+        stdin: args.stdin,
+        tty: has_tty,
+        detachable: true,
+    };
+    to(client, (&path, container), manner, args.quiet, false)
+}
+
+/// Attaches to a container that runs; with `logs` what it said before is shown first.
+pub(super) fn to(
+    client: &Client,
+    (pod, container): (&str, Option<&str>),
+    manner: Manner,
+    quiet: bool,
+    logs: bool,
+) -> Result<ExitCode> {
+    let mut path = format!(
+        "{pod}/attach?stdin={}&tty={}&logs={logs}",
+        manner.stdin, manner.tty
+    );
+    if let Some(container) = container {
+        path.push_str(&format!("&container={}", encode(container)));
+    }
+    if let Some((columns, rows)) = session::size().filter(|_| manner.tty) {
+        path.push_str(&format!("&cols={columns}&rows={rows}"));
+    }
+    if manner.is_raw() && !quiet {
+        eprintln!(
+            "All commands and output from this session will be recorded in container logs, including credentials and \
+             sensitive information passed through the command prompt.\n\
+             If you don't see a command prompt, try pressing enter. Detach with ctrl-p ctrl-q."
+        );
+    }
+    session::run(client, &path, manner)
+}
+
+/// Whether the container, or the pod's only one, has a terminal.
+fn has_terminal(pod: &Value, container: Option<&str>) -> bool {
+    let lists = ["containers", "initContainers", "ephemeralContainers"];
+    let mut all = lists
+        .iter()
+        .filter_map(|list| pod["spec"][list].as_array())
+        .flatten();
+    let found = match container {
+        Some(name) => all.find(|c| c["name"] == name),
+        None => all.next(),
+    };
+    found.is_some_and(|c| c["tty"] == true)
+}

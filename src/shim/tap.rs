@@ -1,0 +1,127 @@
+//! Who listens to a container's output besides its log? Whoever is attached: each gets what is read, and nobody is waited
+//! for. Who does not read in time misses what came meanwhile, and is told how much.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::ShimError;
+use crate::sys::fdpass;
+
+/// One who is attached.
+pub(super) struct Tap {
+    /// The connection it lives by.
+    pub(super) connection: u64,
+    /// It may write to the container.
+    pub(super) stdin: bool,
+    sinks: [Sink; 2],
+}
+
+/// Where one stream of output goes.
+struct Sink {
+    fd: Option<OwnedFd>,
+    /// Bytes that were not taken, of which it was not told yet.
+    missed: u64,
+}
+
+impl Tap {
+    /// `fds` are for standard output (or the terminal's) and standard error, as far as given.
+    pub(super) fn new(connection: u64, stdin: bool, fds: Vec<OwnedFd>) -> Result<Self, ShimError> {
+        for fd in &fds {
+            fdpass::set_nonblocking(fd).map_err(ShimError::system("set up an attached output"))?;
+        }
+        let mut fds = fds.into_iter();
+        let sinks = [fds.next(), fds.next()].map(|fd| Sink { fd, missed: 0 });
+        Ok(Self {
+            connection,
+            stdin,
+            sinks,
+        })
+    }
+
+    /// Hands on what was read from stream `index`.
+    pub(super) fn write(&mut self, index: usize, bytes: &[u8]) {
+        self.sinks[index].write(bytes);
+    }
+
+    /// Stream `index` is at its end.
+    pub(super) fn end(&mut self, index: usize) {
+        let sink = &mut self.sinks[index];
+        sink.tell();
+        sink.fd = None;
+    }
+}
+
+impl Sink {
+    fn write(&mut self, bytes: &[u8]) {
+        self.tell();
+        let taken = match self.missed {
+            0 => self.push(bytes),
+            _ => 0,
+        };
+        self.missed += bytes.len().saturating_sub(taken) as u64;
+    }
+
+    /// Says how much is missing, if there is room for that. So short a text is taken whole or not at all.
+    fn tell(&mut self) {
+        if self.missed == 0 {
+            return;
+        }
+        let text = format!(
+            "\r\n[coracle: {} bytes were not read in time; `coracle logs` has them]\r\n",
+            self.missed
+        );
+        if self.push(text.as_bytes()) == text.len() {
+            self.missed = 0;
+        }
+    }
+
+    /// How much of it was taken.
+    fn push(&mut self, bytes: &[u8]) -> usize {
+        let mut taken = 0;
+        while let (Some(fd), true) = (&self.fd, taken < bytes.len()) {
+            match nix::unistd::write(fd.as_fd(), &bytes[taken..]) {
+                Ok(count) => taken += count,
+                Err(nix::Error::EINTR) => {}
+                Err(nix::Error::EAGAIN) => break,
+                // Nobody reads any more.
+                Err(_) => self.fd = None,
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn who_reads_too_slowly_is_told_how_much_is_missing_and_nobody_waits() {
+        let (reader, writer) = nix::unistd::pipe().expect("a pipe");
+        let mut tap = Tap::new(1, false, vec![writer]).expect("made");
+        let piece = [b'x'; 4096];
+        for _ in 0..32 {
+            tap.write(0, &piece);
+        }
+        let mut reader = std::fs::File::from(reader);
+        let mut begin = [0; 65536];
+        reader.read_exact(&mut begin).expect("a pipe holds so much");
+        tap.write(0, b"later");
+        tap.end(0);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).expect("text");
+        let told = "\r\n[coracle: 65536 bytes were not read in time; `coracle logs` has them]\r\n";
+        assert_eq!(rest, format!("{told}later"));
+    }
+
+    #[test]
+    fn who_has_gone_costs_nothing() {
+        let (reader, writer) = nix::unistd::pipe().expect("a pipe");
+        let mut tap = Tap::new(1, false, vec![writer]).expect("made");
+        drop(reader);
+        tap.write(0, b"into the void");
+        tap.write(1, b"no such stream");
+        assert!(tap.sinks[0].fd.is_none());
+    }
+}

@@ -1,0 +1,196 @@
+//! Clients that take part in what a container writes and reads, by `coracle attach`.
+
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+
+use super::*;
+
+fn attach(agent: &Agent, args: &[&str]) -> Child {
+    coracle()
+        .arg("attach")
+        .args(args)
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("coracle runs")
+}
+
+/// Reads until this text has come.
+fn read_until(source: &mut impl Read, wanted: &str) -> String {
+    let (mut said, mut buffer) = (String::new(), [0; 1024]);
+    while !said.contains(wanted) {
+        let count = source.read(&mut buffer).expect("read");
+        assert!(count > 0, "ended before `{wanted}`: {said}");
+        said.push_str(&String::from_utf8_lossy(&buffer[..count]));
+    }
+    said
+}
+
+#[test]
+fn all_who_are_attached_hear_the_container_and_any_of_them_may_speak_to_it() {
+    let agent = Agent::start();
+    let script =
+        "while read line; do echo got $line; echo err $line >&2; [ $line = end ] && exit 4; done";
+    agent.write(
+        "a.yaml",
+        &shell_pod("a", script, "  restartPolicy: Never\n", "    stdin: true\n"),
+    );
+    agent.wait_running("a");
+    let base = shim_pipes(&agent, "a");
+    let mut speaker = attach(&agent, &["-i", "a"]);
+    let mut listener = attach(&agent, &["a"]);
+    wait_attached(&agent, "a", base, 2);
+    let mut typed = speaker.stdin.take().expect("piped");
+    typed.write_all(b"one\n").expect("written");
+    for client in [&mut speaker, &mut listener] {
+        read_until(client.stdout.as_mut().expect("piped"), "got one\n");
+    }
+    // Without `stdinOnce` the input stays open when a client has no more.
+    drop(typed);
+    let mut other = attach(&agent, &["-i", "a"]);
+    wait_attached(&agent, "a", base, 3);
+    let typed = other.stdin.as_mut().expect("piped");
+    typed.write_all(b"end\n").expect("written");
+    for client in [speaker, listener, other] {
+        let (said, code) = output_in_time(client);
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert_eq!((said.as_str(), code), ("got end\n", Some(4)));
+    }
+    let log = agent.ok(&["logs", "a"]);
+    assert_eq!(log.lines().count(), 4, "{log}");
+    let refused = agent.cli(&["attach", "a"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(told.contains("is not running"), "{told}");
+}
+
+#[test]
+fn with_stdin_once_the_input_ends_with_the_first_who_wrote() {
+    let agent = Agent::start();
+    let more = "    stdin: true\n    stdinOnce: true\n";
+    let once = shell_pod(
+        "a",
+        "cat; echo over; exit 6",
+        "  restartPolicy: Never\n",
+        more,
+    );
+    agent.write("a.yaml", &once);
+    agent.wait_running("a");
+    let mut client = attach(&agent, &["-i", "a"]);
+    client
+        .stdin
+        .take()
+        .expect("piped")
+        .write_all(b"text\n")
+        .expect("written");
+    let (said, code) = output_in_time(client);
+    assert_eq!((&said[..], code), (&b"text\nover\n"[..], Some(6)));
+}
+
+#[test]
+fn a_terminal_is_shared_with_the_log_resized_and_left_by_its_keys() {
+    let agent = Agent::start();
+    let script = "printf 'ready> '; while read line; do stty size; echo got $line; \
+                  [ \"$line\" = end ] && exit 5; printf 'ready> '; done";
+    let more = "    stdin: true\n    tty: true\n";
+    agent.write(
+        "a.yaml",
+        &shell_pod("a", script, "  restartPolicy: Never\n", more),
+    );
+    agent.wait_running("a");
+    let session = |columns: u16| {
+        let size = nix::pty::Winsize {
+            ws_row: 33,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let terminal = nix::pty::openpty(&size, None).expect("a terminal");
+        let stdio = || Stdio::from(terminal.slave.try_clone().expect("duplicated"));
+        let child = coracle()
+            .args(["attach", "-it", "a"])
+            .env("CORACLE_SOCKET", agent.socket())
+            .stdin(stdio())
+            .stdout(stdio())
+            .stderr(stdio())
+            .spawn()
+            .expect("coracle runs");
+        drop(terminal.slave);
+        (child, fs::File::from(terminal.master))
+    };
+    let (mut first, mut screen) = session(77);
+    // The prompt was there before, and is shown.
+    read_until(&mut screen, "ready> ");
+    screen.write_all(b"one\n").expect("typed");
+    read_until(&mut screen, "33 77\r\ngot one\r\nready> ");
+    screen.write_all(b"\x10\x11").expect("typed");
+    read_until(&mut screen, "detached");
+    assert_eq!(first.wait().expect("ends").code(), Some(0));
+    let (mut second, mut screen) = session(99);
+    read_until(&mut screen, "ready> ");
+    screen.write_all(b"end\n").expect("typed");
+    read_until(&mut screen, "33 99\r\ngot end");
+    assert_eq!(second.wait().expect("ends").code(), Some(5));
+    let log = agent.ok(&["logs", "a"]);
+    assert!(log.contains("got one") && log.contains("got end"), "{log}");
+}
+
+#[test]
+fn who_reads_nothing_holds_up_neither_the_container_nor_its_log_and_learns_what_is_missing() {
+    let agent = Agent::start();
+    let script = "read go; head -c 6000000 /dev/zero | tr '\\0' 'x' | fold -w 100; echo; echo done; read end";
+    let more = "    stdin: true\n";
+    agent.write(
+        "a.yaml",
+        &shell_pod("a", script, "  restartPolicy: Never\n", more),
+    );
+    agent.wait_running("a");
+    let base = shim_pipes(&agent, "a");
+    let mut client = attach(&agent, &["-i", "a"]);
+    wait_attached(&agent, "a", base, 1);
+    let typed = client.stdin.as_mut().expect("piped");
+    typed.write_all(b"go\n").expect("written");
+    // The client is not read from, yet the log comes to its end.
+    agent.wait_line("a", "done");
+    let mut typed = client.stdin.take().expect("piped");
+    let mut stdout = client.stdout.take().expect("piped");
+    let reader = std::thread::spawn(move || {
+        let mut said = Vec::new();
+        stdout.read_to_end(&mut said).expect("read");
+        said
+    });
+    typed.write_all(b"end\n").expect("written");
+    assert_eq!(client.wait().expect("ends").code(), Some(0));
+    let said = String::from_utf8_lossy(&reader.join().expect("read")).into_owned();
+    assert!(said.len() < 6_000_000, "{}", said.len());
+    let told = said.contains("bytes were not read in time; `coracle logs` has them]");
+    assert!(told, "{}", &said[said.len() - 300..]);
+}
+
+#[test]
+fn a_client_that_is_killed_leaves_the_container_and_no_pipes() {
+    let agent = Agent::start();
+    let more = "    stdin: true\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", more));
+    agent.wait_running("a");
+    let before = pipes(&agent);
+    let base = shim_pipes(&agent, "a");
+    let mut client = attach(&agent, &["-i", "a"]);
+    wait_attached(&agent, "a", base, 1);
+    client.kill().expect("own child");
+    client.wait().expect("own child");
+    wait_attached(&agent, "a", base, 0);
+    agent.ok(&["get", "pods"]);
+    assert!(pipes(&agent) <= before, "its pipes are closed");
+    assert_eq!(main_status(&agent.wait_running("a"))["restartCount"], 0);
+}
+
+#[test]
+fn input_for_a_container_without_any_is_refused_with_the_way_out() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let refused = agent.cli(&["attach", "-i", "a"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(told.contains("does not say `stdin: true`"), "{told}");
+}

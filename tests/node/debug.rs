@@ -1,0 +1,237 @@
+//! Containers added to pods that run, by `coracle debug` and by the API.
+
+use super::*;
+
+/// `coracle debug` with these arguments and nothing to type.
+fn debug(agent: &Agent, args: &[&str]) -> std::process::Output {
+    agent.cli(&[&["debug"], args].concat())
+}
+
+fn status_of(pod: &Value, name: &str) -> Value {
+    let all = pod["status"]["ephemeralContainerStatuses"].as_array();
+    let mut all = all.into_iter().flatten();
+    all.find(|c| c["name"] == name).cloned().unwrap_or_default()
+}
+
+/// A session that was started in the background.
+fn spawn(agent: &Agent, args: &[&str]) -> std::process::Child {
+    use std::process::Stdio;
+    coracle()
+        .args(args)
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("coracle runs")
+}
+
+fn say(child: &mut std::process::Child, text: &str) {
+    use std::io::Write;
+    let stdin = child.stdin.as_mut().expect("piped");
+    stdin.write_all(text.as_bytes()).expect("written");
+}
+
+#[test]
+fn a_debug_container_has_processes_of_its_own_and_ends_with_its_programs_code() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let mut child = spawn(
+        &agent,
+        &[
+            "debug",
+            "-i",
+            "a",
+            "--image",
+            "busybox:test",
+            "-c",
+            "dbg",
+            "--",
+            "sh",
+        ],
+    );
+    say(&mut child, "echo pid $$; hostname; exit 7\n");
+    let (said, code) = output_in_time(child);
+    assert_eq!(
+        (String::from_utf8_lossy(&said).as_ref(), code),
+        ("pid 1\na\n", Some(7))
+    );
+    let pod = agent.wait_pod("a", |pod| {
+        !status_of(pod, "dbg")["state"]["terminated"].is_null()
+    });
+    let status = status_of(&pod, "dbg");
+    assert_eq!(status["state"]["terminated"]["exitCode"], 7);
+    assert_eq!(
+        (&status["ready"], &status["restartCount"]),
+        (&false.into(), &0.into())
+    );
+    assert_eq!(pod["status"]["phase"], "Running");
+    assert_eq!(agent.ok(&["logs", "a", "-c", "dbg"]), "pid 1\na\n");
+    let described = agent.ok(&["describe", "pod", "a"]);
+    assert!(
+        described.contains("Ephemeral Containers:\n  dbg:\n"),
+        "{described}"
+    );
+    let twice = debug(&agent, &["a", "--image", "busybox:test", "-c", "dbg"]);
+    let told = String::from_utf8_lossy(&twice.stderr).into_owned();
+    assert!(
+        !twice.status.success() && told.contains("`dbg` already"),
+        "{told}"
+    );
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_debug_container_with_a_target_sees_and_may_trace_its_processes() {
+    let agent = Agent::start();
+    let own = "    securityContext: {runAsUser: 1000}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", own));
+    agent.wait_running("a");
+    let args = [
+        "a",
+        "--image",
+        "busybox:test",
+        "-c",
+        "dbg",
+        "--target",
+        "main",
+        "-q",
+    ];
+    let script = "cat /proc/1/cmdline | tr '\\0' ' '; ls /proc/1/root/etc/hostname; \
+                  grep -E 'CapEff|Seccomp:' /proc/self/status; exit 3";
+    let child = spawn(
+        &agent,
+        &[&["debug", "-i"], &args[..], &["--", "sh", "-c", script]].concat(),
+    );
+    let (said, code) = output_in_time(child);
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("trap 'exit 0' TERM"), "{said}");
+    // Another user's root folder is seen only by who may trace.
+    assert!(said.contains("/proc/1/root/etc/hostname\n"), "{said}");
+    assert!(said.contains("Seccomp:\t2"), "{said}");
+    // The target goes on.
+    let pod = agent.wait_running("a");
+    assert_eq!(main_status(&pod)["restartCount"], 0);
+}
+
+#[test]
+fn profiles_decide_what_a_debug_container_may_do() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let effective = |profile: &str| {
+        let mut args = vec![
+            "debug",
+            "-i",
+            "-q",
+            "a",
+            "--image",
+            "busybox:test",
+            "--profile",
+            profile,
+        ];
+        args.extend(["--", "grep", "CapEff", "/proc/self/status"]);
+        let (said, code) = output_in_time(spawn(&agent, &args));
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert_eq!(code, Some(0), "{profile}: {said}");
+        let hex = said.split_whitespace().nth(1).expect("a number").to_owned();
+        u64::from_str_radix(&hex, 16).expect("hexadecimal")
+    };
+    let (net_admin, sys_ptrace, sys_admin) = (1 << 12, 1 << 19, 1 << 21);
+    let of = |caps: u64| [net_admin, sys_ptrace, sys_admin].map(|bit| caps & bit != 0);
+    assert_eq!(of(effective("general")), [false, true, false]);
+    assert_eq!(of(effective("baseline")), [false, false, false]);
+    assert_eq!(of(effective("netadmin")), [true, false, false]);
+    assert_eq!(of(effective("sysadmin")), [true, true, true]);
+    // busybox says nothing of its user, which is root then: refused, in the kubelet's words.
+    let name = ["-c", "strict", "--profile", "restricted"];
+    let made = debug(
+        &agent,
+        &[&["a", "--image", "busybox:test"], &name[..]].concat(),
+    );
+    assert!(made.status.success(), "{made:?}");
+    let pod = agent.wait_pod("a", |pod| {
+        status_of(pod, "strict")["state"]["waiting"]["reason"] == "CreateContainerConfigError"
+    });
+    let message = status_of(&pod, "strict")["state"]["waiting"]["message"].to_string();
+    assert!(message.contains("runAsNonRoot"), "{message}");
+}
+
+#[test]
+fn a_missing_image_is_told_and_waited_for_and_a_target_has_to_exist() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let no_target = debug(
+        &agent,
+        &["a", "--image", "busybox:test", "--target", "nobody"],
+    );
+    let told = String::from_utf8_lossy(&no_target.stderr).into_owned();
+    assert!(!no_target.status.success(), "{told}");
+    assert!(
+        told.contains("targetContainerName: Not found: \"nobody\""),
+        "{told}"
+    );
+    let made = debug(&agent, &["a", "--image", "nowhere:1", "-c", "dbg"]);
+    assert!(made.status.success(), "{made:?}");
+    let pod = agent.wait_pod("a", |pod| {
+        let reason = status_of(pod, "dbg")["state"]["waiting"]["reason"].clone();
+        reason == "ErrImagePull" || reason == "ImagePullBackOff"
+    });
+    assert_eq!(main_status(&pod)["ready"], true);
+    let refused = agent.cli(&["attach", "a", "-c", "dbg"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        told.contains("container dbg in pod a is not running"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_debug_container_and_who_is_attached_to_it_survive_as_they_should() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let script = "trap 'exit 9' TERM; echo up; while :; do sleep 1 & wait $!; done";
+    let args = [
+        "a",
+        "--image",
+        "busybox:test",
+        "-c",
+        "dbg",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    assert!(debug(&agent, &args).status.success());
+    agent.wait_pod("a", |pod| {
+        !status_of(pod, "dbg")["state"]["running"].is_null()
+    });
+    let base = shim_pipes(&agent, "a");
+    let client = spawn(&agent, &["attach", "a", "-c", "dbg"]);
+    // The client is there once its shim knows it; then the agent dies.
+    wait_attached(&agent, "a", base, 1);
+    agent.kill_and_restart();
+    assert_eq!(
+        output_in_time(client).1,
+        Some(1),
+        "the agent is gone, which is told"
+    );
+    let pod = agent.wait_running("a");
+    assert!(
+        !status_of(&pod, "dbg")["state"]["running"].is_null(),
+        "{pod}"
+    );
+    assert_eq!(pod["spec"]["ephemeralContainers"][0]["name"], "dbg");
+    // Deleted while somebody is attached: he gets the code.
+    let client = spawn(&agent, &["attach", "a", "-c", "dbg"]);
+    wait_attached(&agent, "a", base, 1);
+    agent.remove("a.yaml");
+    assert_eq!(output_in_time(client).1, Some(9));
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
