@@ -16,6 +16,16 @@ pub struct Layout {
     pub log_dir: PathBuf,
 }
 
+impl Default for Layout {
+    fn default() -> Self {
+        Self {
+            root: "/var/lib/coracle".into(),
+            run_dir: "/run/coracle".into(),
+            log_dir: "/var/log/pods".into(),
+        }
+    }
+}
+
 impl Layout {
     /// The API socket: `<run-dir>/coracle.sock`.
     pub fn api_socket(&self) -> PathBuf {
@@ -25,6 +35,11 @@ impl Layout {
     /// The lock that keeps a second agent off the same directories.
     pub fn lock_file(&self) -> PathBuf {
         self.run_dir.join("agent.lock")
+    }
+
+    /// Exists when the agent is to stop its pods before it ends, whatever its settings say.
+    pub fn stop_pods(&self) -> PathBuf {
+        self.run_dir.join("stop-pods")
     }
 
     /// Which manifest file asked for which running pod.

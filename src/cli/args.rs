@@ -81,6 +81,17 @@ pub enum Command {
     Validate(ValidateArgs),
     /// Check whether this machine can run pods, and say how to mend what cannot
     Doctor(DoctorArgs),
+    /// Put coracle on this machine for good: the program, its systemd units and directories
+    #[command(
+        after_help = "Examples:\n  coracle install --now\n  coracle install --root /mnt/image"
+    )]
+    Install(InstallArgs),
+    /// Take coracle off this machine; settings and images stay unless purged
+    #[command(after_help = "Examples:\n  coracle uninstall --stop-pods --purge")]
+    Uninstall(UninstallArgs),
+    /// End all pods without an agent
+    #[command(hide = true)]
+    EndPods(EndPodsArgs),
     /// Print the version of this program and of the agent
     Version(OutputArgs),
     /// Print a shell completion script
@@ -115,7 +126,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// Parent cgroup of all pods [default: the agent's own under systemd, else /coracle]
-    #[arg(long, value_name = "PATH")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "CORACLE_CGROUP_PARENT",
+        hide_env_values = true
+    )]
     pub cgroup_parent: Option<String>,
     /// The node's name [default: the host's]
     #[arg(long, value_name = "NAME")]
@@ -550,6 +566,50 @@ pub struct ValidateArgs {
     /// Print JSON
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `coracle install`.
+#[derive(Debug, Clone, Args)]
+pub struct InstallArgs {
+    /// The program goes to `bin` below this directory
+    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+    pub prefix: PathBuf,
+    /// Install into the system whose root is this directory; nothing is started
+    #[arg(long, value_name = "DIR", conflicts_with = "now")]
+    pub root: Option<PathBuf>,
+    /// Start the agent, or replace the running one; pods keep running
+    #[arg(long)]
+    pub now: bool,
+}
+
+/// `coracle uninstall`.
+#[derive(Debug, Clone, Args)]
+pub struct UninstallArgs {
+    /// The program was put in `bin` below this directory
+    #[arg(long, value_name = "DIR", default_value = "/usr/local")]
+    pub prefix: PathBuf,
+    /// Stop all pods gracefully first
+    #[arg(long)]
+    pub stop_pods: bool,
+    /// Remove settings, manifests, images, volumes and logs too
+    #[arg(long)]
+    pub purge: bool,
+}
+
+/// `coracle end-pods`.
+#[derive(Debug, Clone, Args)]
+pub struct EndPodsArgs {
+    /// Parent cgroup of all pods
+    #[arg(
+        long,
+        value_name = "PATH",
+        env = "CORACLE_CGROUP_PARENT",
+        default_value = "/coracle"
+    )]
+    pub cgroup_parent: String,
+    /// Seconds between SIGTERM and SIGKILL
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    pub grace: u32,
 }
 
 /// `coracle doctor`.

@@ -12,11 +12,13 @@ mod describe;
 mod describe_probe;
 mod describe_service;
 mod doctor;
+mod end_pods;
 pub mod error;
 mod events;
 mod exec;
 mod get;
 mod image;
+mod install;
 mod jsonpath;
 mod logs;
 mod node_run;
@@ -83,6 +85,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Config(command) => config::run(&client, &command),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Install(args) => install::run(&args),
+        Command::Uninstall(args) => install::remove(&client, &args),
+        Command::EndPods(args) => end_pods::run(&args),
         Command::Version(args) => version::run(&client, &args),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "coracle", &mut io::stdout());

@@ -626,3 +626,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_installed_settings_are_the_defaults_and_so_is_what_they_comment_out() {
+    let installed = include_str!("../cli/install/config.yaml");
+    let in_force: String = installed
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if rest.starts_with(|c: char| c.is_ascii_lowercase()) => rest,
+            _ => line,
+        })
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    assert!(in_force.contains("\nclusterDomain: cluster.local\n"));
+    for text in [installed, &in_force] {
+        let effective = good(text);
+        assert_eq!(effective.config, Config::default());
+        assert_eq!(effective.warning, None);
+    }
+}

@@ -8,6 +8,8 @@ mod execute;
 mod facts;
 mod garbage;
 mod journal;
+mod logging;
+mod manager;
 mod manifests;
 mod metrics;
 mod network;
@@ -102,6 +104,8 @@ struct Node {
     changed: BTreeSet<PodUid>,
     /// The settings, and where they come from.
     sources: settings::Sources,
+    /// Who started the agent and watches over it.
+    manager: manager::Manager,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -133,6 +137,7 @@ impl Node {
                 next = inputs.try_recv().ok();
             }
             self.decide(touched);
+            self.manager.turned(now().time);
             if self.leaving && self.state.pods.is_empty() {
                 let network = self.hands.sandboxes.network.clone();
                 if let Err(error) = unblock_bridge(move || network.dismantle()).await {
@@ -143,8 +148,13 @@ impl Node {
         }
     }
 
+    /// Whether pods end with the agent: by its settings, or because somebody asked for it since.
+    fn stops_pods(&self) -> bool {
+        self.stop_pods_on_exit || self.hands.config.layout.stop_pods().exists()
+    }
+
     fn next_wake(&self) -> Option<Time> {
-        self.wakes.values().min().copied()
+        self.wakes.values().copied().chain(self.manager.due()).min()
     }
 
     /// The pods whose deadline has come.
@@ -168,6 +178,8 @@ impl Node {
                 files,
                 complete,
             } => {
+                let broken = files.iter().filter(|file| !file.errors.is_empty());
+                self.manager.rejected_files = broken.count();
                 self.store.set_files(files);
                 self.store.set_priority_classes(&classes);
                 self.services = services;
@@ -181,8 +193,12 @@ impl Node {
             Input::Command(command) => self.command(command, touched),
             Input::ResolverChanged => self.resolver_changed(),
             Input::Settings { read, told } => self.settings_read(read, told, touched),
-            Input::Terminate if self.leaving || !self.stop_pods_on_exit => return true,
+            Input::Terminate if self.leaving || !self.stops_pods() => {
+                self.manager.stopping();
+                return true;
+            }
             Input::Terminate => {
+                self.manager.stopping();
                 tracing::info!("stopping all pods before leaving; once more to leave them running");
                 self.leaving = true;
                 self.record(&Event::DesiredChanged(Desired::default()), touched);
@@ -271,6 +287,8 @@ impl Node {
             let view = plan::network::view(&self.state, &self.hands.facts.now().ips);
             self.views.set(view, self.services.clone());
         }
+        // An empty node has a status, too.
+        self.manager.status(&self.state, self.leaving);
         if anything {
             let mut metrics = self.counters.metrics(&self.state);
             metrics.push(metrics::of_rules(&self.hands.sandboxes.network));

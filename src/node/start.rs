@@ -14,20 +14,18 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use smol::channel::{Sender, bounded};
 use smol::io::AsyncReadExt;
 use smol::{Async, LocalExecutor};
-use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
 
 use super::execute::Hands;
 use super::facts::{self, Facts};
 use super::journal::Journal;
+use super::manager::Manager;
 use super::manifests::Manifests;
 use super::network::{self, NameServer, Views};
 use super::pods::Links;
 use super::probes::Probes;
 use super::settings::{self, Sources};
 use super::watch::Watch;
-use super::{Input, Node, preload, publish, recover, resolver, sources};
+use super::{Input, Node, logging, preload, publish, recover, resolver, sources};
 use crate::api;
 use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, Current, Files, Flag, FlagValue};
@@ -131,7 +129,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let host = nix::unistd::gethostname().unwrap_or_default();
         config.node_name = host.to_string_lossy().to_lowercase();
     }
-    start_logging();
+    logging::start();
+    let manager = Manager::of_this_service();
     if sources.stale {
         // What is wrong with them is told when they are read again, which is at once.
         tracing::error!("the settings are of no use, starting with those that were in force last");
@@ -237,6 +236,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             changed: Default::default(),
             admitted: Default::default(),
             checkpoints: Default::default(),
+            manager,
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
             services: Vec::new(),
@@ -259,6 +259,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         // Nobody may be told that there are no pods only because they are not known yet.
         node.decide(touched);
         serve(listener, &store, &config, sender);
+        node.manager.ready(super::now().time);
         tracing::info!(
             pods = running.len(),
             manifests = %config.manifests.display(),
@@ -500,30 +501,6 @@ fn watch_signals(
 fn swap_is_on() -> bool {
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     swaps.lines().count() > 1
-}
-
-/// Log lines go to standard error: the journal, or a person. `CORACLE_LOG` says which: `debug`, or a list like
-/// `warn,coracle::node=debug`.
-fn start_logging() {
-    let asked = std::env::var("CORACLE_LOG").unwrap_or_default();
-    let wanted = match asked.as_str() {
-        "" => Ok(Targets::new().with_default(LevelFilter::INFO)),
-        some => some.parse::<Targets>(),
-    };
-    let filter = match &wanted {
-        Ok(targets) => targets.clone(),
-        Err(_) => Targets::new().with_default(LevelFilter::INFO),
-    };
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(io::stderr)
-        .with_target(false);
-    let _ = tracing_subscriber::registry()
-        .with(filter)
-        .with(lines)
-        .try_init();
-    if let Err(error) = wanted {
-        tracing::warn!("CORACLE_LOG is `{asked}`, which is not a filter ({error}): using `info`");
-    }
 }
 
 fn access(action: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> StartError {

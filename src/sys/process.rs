@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Which side of a fork the caller is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +173,17 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// A descriptor of a process (pidfd_open(2)): readable once it has ended.
+pub fn open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes integers only.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let Some(fd) = i32::try_from(fd).ok().filter(|fd| *fd >= 0) else {
+        return Err(io::Error::last_os_error());
+    };
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Puts `fd` at number `at`, open across an exec.

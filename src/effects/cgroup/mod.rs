@@ -57,7 +57,8 @@ pub struct Cgroups {
 
 impl Cgroups {
     /// Finds the mounted hierarchies and makes `<root>/pods`. `parent` names the root; without it that is the own
-    /// cgroup if systemd delegated it, else `/coracle`. On v2 the agent moves itself to `<root>/agent`.
+    /// cgroup if systemd delegated it, else `/coracle`. On v2 the agent moves itself to `<root>/agent` then, because its
+    /// own cgroup may have become one with others below it; beside a root that was named it stays where it is.
     pub fn open(parent: Option<&str>, settings: LimitSettings) -> Result<Self, CgroupError> {
         let hierarchies = Hierarchies::detect()?;
         let root = match parent {
@@ -71,7 +72,7 @@ impl Cgroups {
             root,
             settings,
         };
-        if cgroups.mode() == Mode::V2 {
+        if cgroups.mode() == Mode::V2 && parent.is_none() {
             let agent = format!("{}/agent", cgroups.root);
             cgroups.hierarchies.make(&agent)?;
             cgroups.hierarchies.join(&agent, std::process::id())?;

@@ -1,0 +1,73 @@
+//! How do pods end when the node goes down and no agent has stopped them? `coracle end-pods`, started by systemd when it
+//! stops `coracle-pods.service`: SIGTERM to all at once, then SIGKILL to what is left after a while.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::args::EndPodsArgs;
+use super::error::{CliError, Result};
+use crate::sys::cgroup::{self, Hierarchy};
+use crate::sys::process;
+
+/// How long a killed process may take to be gone.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) fn run(args: &EndPodsArgs) -> Result<ExitCode> {
+    let hierarchies = cgroup::hierarchies()
+        .map_err(|e| CliError::new("could not find the cgroup hierarchies").because(e))?;
+    let group = format!("/{}/pods", args.cgroup_parent.trim_matches('/'));
+    let processes = living(&hierarchies, &group);
+    for (pid, _) in &processes {
+        // One that has just ended is one less.
+        let _ = process::kill(*pid, libc::SIGTERM);
+    }
+    wait(processes, Duration::from_secs(u64::from(args.grace)));
+    // Those that were started meanwhile, too.
+    let left = living(&hierarchies, &group);
+    if left.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    cgroup::kill(&hierarchies, &group);
+    match wait(left, KILL_PATIENCE) {
+        0 => Ok(ExitCode::SUCCESS),
+        some => Err(CliError::new(format!("{some} processes survive SIGKILL"))),
+    }
+}
+
+/// The processes of a group and of all below it, held so that nobody else can come to have their numbers.
+fn living(hierarchies: &[Hierarchy], group: &str) -> Vec<(i32, OwnedFd)> {
+    let mut pids: Vec<i32> = hierarchies
+        .iter()
+        .flat_map(|hierarchy| cgroup::processes(&hierarchy.folder(group)))
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids.into_iter()
+        .filter_map(|pid| Some((pid, process::open(pid).ok()?)))
+        .collect()
+}
+
+/// Waits until processes have ended, at most so long; says how many have not.
+fn wait(mut processes: Vec<(i32, OwnedFd)>, patience: Duration) -> usize {
+    let end = Instant::now() + patience;
+    while !processes.is_empty() {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        let mut ended: Vec<PollFd<'_>> = processes
+            .iter()
+            .map(|(_, process)| PollFd::new(process.as_fd(), PollFlags::POLLIN))
+            .collect();
+        let patience = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        if poll(&mut ended, patience).is_err() {
+            continue;
+        }
+        let mut ended: Vec<bool> = ended.iter().map(|fd| fd.any() == Some(true)).collect();
+        processes.retain(|_| !ended.remove(0));
+    }
+    processes.len()
+}

@@ -1,0 +1,185 @@
+//! How does coracle get onto a machine for good, and off again? `coracle install` puts the program, its units and its
+//! directories in place and says what it did; everything it does can be repeated, and a new version keeps settings,
+//! manifests and running pods.
+
+mod place;
+mod remove;
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use place::{Change, Place};
+
+pub(super) use remove::run as remove;
+
+use super::args::InstallArgs;
+use super::error::{CliError, Result};
+use super::put;
+use crate::sys::file;
+
+/// The agent's unit.
+const SERVICE: &str = "coracle.service";
+
+/// The unit whose cgroup pods are in.
+const PODS: &str = "coracle-pods.service";
+
+/// Where units of the administrator lie.
+const UNITS: &str = "etc/systemd/system";
+
+/// The folders of a node: path and mode.
+const FOLDERS: [(&str, u32); 7] = [
+    ("etc/coracle", 0o755),
+    // Manifests may have secrets in them.
+    ("etc/coracle/manifests", 0o700),
+    ("etc/coracle/images", 0o755),
+    ("var/lib/coracle", 0o711),
+    ("var/log/pods", 0o755),
+    (UNITS, 0o755),
+    // How long a shutdown may be delayed is set in a file here.
+    ("etc/systemd/logind.conf.d", 0o755),
+];
+
+/// Settings, all of them commented out.
+const CONFIG: &str = include_str!("config.yaml");
+const CONFIG_PATH: &str = "etc/coracle/config.yaml";
+
+/// The path that stands for the program in the units as they are written.
+const WRITTEN_PROGRAM: &str = "/usr/local/bin/coracle";
+
+/// The units and what else is the system's: path and content.
+const SYSTEM_FILES: [(&str, &str); 3] = [
+    (
+        "etc/systemd/system/coracle.service",
+        include_str!("../../../systemd/coracle.service"),
+    ),
+    (
+        "etc/systemd/system/coracle-pods.service",
+        include_str!("../../../systemd/coracle-pods.service"),
+    ),
+    (
+        "etc/tmpfiles.d/coracle.conf",
+        include_str!("../../../systemd/tmpfiles.conf"),
+    ),
+];
+
+/// `coracle install`.
+pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(CliError::new("coracle install has to be started as root").hint("use sudo"));
+    }
+    let program = program(&args.prefix)?;
+    let place = Place::new(args.root.as_deref());
+    let mut changed = false;
+    for (folder, mode) in FOLDERS {
+        place.folder(Path::new(folder), mode)?;
+    }
+    let own = std::fs::read("/proc/self/exe")
+        .map_err(|e| CliError::new("could not read the program's own file").because(e))?;
+    changed |= place.file(&program, &own, 0o755)? != Change::None;
+    for (path, content) in SYSTEM_FILES {
+        let content = content.replace(WRITTEN_PROGRAM, &program.to_string_lossy());
+        changed |= place.file(Path::new(path), content.as_bytes(), 0o644)? != Change::None;
+    }
+    place.keep_file(Path::new(CONFIG_PATH), CONFIG.as_bytes(), 0o644)?;
+    enable(&place)?;
+    if args.root.is_some() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    start(args.now, changed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The program's path in the installed system.
+fn program(prefix: &Path) -> Result<PathBuf> {
+    let text = prefix.to_str().unwrap_or_default();
+    // The path is written into units.
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.+".contains(c);
+    if !prefix.is_absolute() || !text.chars().all(plain) {
+        return Err(CliError::usage(format!(
+            "--prefix `{}` has to be an absolute path of letters, digits and `-_.+`",
+            prefix.display()
+        )));
+    }
+    Ok(prefix.join("bin/coracle"))
+}
+
+/// What `systemctl enable` does; there may be no systemctl that can.
+fn enable(place: &Place) -> Result<()> {
+    let wants = Path::new(UNITS).join("multi-user.target.wants");
+    place.folder(&wants, 0o755)?;
+    let link = place.path(&wants.join(SERVICE));
+    let target = PathBuf::from("..").join(SERVICE);
+    if std::fs::symlink_metadata(&link).is_ok() {
+        return put(format!("unchanged  {SERVICE} starts at boot\n").as_bytes());
+    }
+    symlink(target, &link).map_err(|e| {
+        CliError::new(format!("could not make the link `{}`", link.display())).because(e)
+    })?;
+    put(format!("enabled    {SERVICE} starts at boot\n").as_bytes())
+}
+
+/// Has systemd read the units, and with `now` run the agent; one that runs already is replaced if it is another.
+fn start(now: bool, changed: bool) -> Result<()> {
+    if !systemd_runs() {
+        let hint = match now {
+            true => {
+                return Err(
+                    CliError::new("systemd does not run here, so nothing was started")
+                        .hint("start `coracle run` from this system's own init"),
+                );
+            }
+            false => "systemd does not run here: start `coracle run` from this system's own init\n",
+        };
+        return put(hint.as_bytes());
+    }
+    systemctl(&["daemon-reload"])?;
+    if !now {
+        let say = format!("start it with: systemctl start {SERVICE}\n");
+        return put(say.as_bytes());
+    }
+    let runs = Command::new("systemctl")
+        .args(["is-active", "--quiet", SERVICE])
+        .status()
+        .is_ok_and(|status| status.success());
+    match (runs, changed) {
+        (true, false) => put(format!("unchanged  {SERVICE} runs\n").as_bytes()),
+        (true, true) => {
+            systemctl(&["restart", SERVICE])?;
+            put(format!("restarted  {SERVICE}; pods kept running\n").as_bytes())
+        }
+        (false, _) => {
+            systemctl(&["start", SERVICE])?;
+            put(format!("started    {SERVICE}\n").as_bytes())
+        }
+    }
+}
+
+fn systemd_runs() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+fn systemctl(arguments: &[&str]) -> Result<()> {
+    let failed = || CliError::new(format!("`systemctl {}` failed", arguments.join(" ")));
+    let output = Command::new("systemctl")
+        .args(arguments)
+        .output()
+        .map_err(|e| failed().because(e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(failed()
+        .because(said.trim())
+        .hint(format!("`journalctl -u {SERVICE}` tells more")))
+}
+
+/// Takes a file away and says so.
+fn take_away(path: &Path) -> Result<()> {
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(());
+    }
+    file::remove_file(path)
+        .map_err(|e| CliError::new(format!("could not remove `{}`", path.display())).because(e))?;
+    put(format!("removed    {}\n", path.display()).as_bytes())
+}

@@ -1,0 +1,102 @@
+//! How is a file put in place? Below a given root, whole or not at all, and only if it is not there already as it should
+//! be.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::super::error::{CliError, Result};
+use super::super::put;
+use crate::sys::file::{self, Durability};
+
+/// What became of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It was as it should be.
+    None,
+    /// It was not there.
+    Created,
+    /// It was another.
+    Replaced,
+}
+
+/// A file system to install into.
+#[derive(Debug)]
+pub(super) struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    pub(super) fn new(root: Option<&Path>) -> Self {
+        Self {
+            root: root.unwrap_or(Path::new("/")).to_owned(),
+        }
+    }
+
+    /// Where a path of the installed system is now.
+    pub(super) fn path(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Makes a folder, and those above it.
+    pub(super) fn folder(&self, path: &Path, mode: u32) -> Result<()> {
+        let path = self.path(path);
+        if path.is_dir() {
+            return Ok(());
+        }
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        file::make_dirs(parent, 0o755)
+            .and_then(|()| file::make_dirs(&path, mode))
+            .map_err(|e| failed("make", &path, &e))?;
+        put(format!("created    {}\n", path.display()).as_bytes())
+    }
+
+    /// Puts a file in place of whatever was there, and says so.
+    pub(super) fn file(&self, path: &Path, content: &[u8], mode: u32) -> Result<Change> {
+        let path = self.path(path);
+        let change = match fs::read(&path) {
+            Ok(old) if old == content && has_mode(&path, mode) => Change::None,
+            Ok(_) => Change::Replaced,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Change::Created,
+            Err(error) => return Err(failed("read", &path, &error)),
+        };
+        if change != Change::None {
+            write(&path, content, mode)?;
+        }
+        let word = match change {
+            Change::None => "unchanged",
+            Change::Created => "created",
+            Change::Replaced => "replaced",
+        };
+        put(format!("{word:<9}  {}\n", path.display()).as_bytes())?;
+        Ok(change)
+    }
+
+    /// Puts a file in place unless there is one, whatever it says.
+    pub(super) fn keep_file(&self, path: &Path, content: &[u8], mode: u32) -> Result<()> {
+        let there = self.path(path);
+        if fs::symlink_metadata(&there).is_ok() {
+            return put(format!("kept       {}\n", there.display()).as_bytes());
+        }
+        self.file(path, content, mode).map(|_| ())
+    }
+}
+
+fn has_mode(path: &Path, mode: u32) -> bool {
+    fs::symlink_metadata(path)
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o7777 == mode)
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    file::make_dirs(parent, 0o755)
+        .and_then(|()| file::replace(path, content, mode, Durability::PowerCut))
+        // The umask may have taken some.
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+        .map_err(|e| failed("write", path, &e))
+}
+
+fn failed(action: &str, path: &Path, error: &io::Error) -> CliError {
+    CliError::new(format!("could not {action} `{}`", path.display())).because(error)
+}

@@ -1,0 +1,157 @@
+//! How does coracle leave a machine? Not while pods run, unless it is told to stop them. Settings, manifests and
+//! images stay unless they are to be purged.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::super::args::UninstallArgs;
+use super::super::client::Client;
+use super::super::error::{CliError, Result};
+use super::super::put;
+use super::{
+    CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, program, systemctl, systemd_runs, take_away,
+};
+use crate::layout::Layout;
+use crate::sys::{file, mount, tree, unix_socket};
+
+/// The agent's address beside its default directories.
+const ETC: &str = "/etc/coracle";
+
+/// `coracle uninstall`.
+pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitCode> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(CliError::new("coracle uninstall has to be started as root").hint("use sudo"));
+    }
+    let program = program(&args.prefix)?;
+    let layout = Layout::default();
+    let running = pods(client, &layout);
+    if !running.is_empty() && !args.stop_pods {
+        return Err(
+            CliError::new(format!("pods are running: {}", running.join(", ")))
+                .hint("take their manifests away first, or have them stopped with --stop-pods"),
+        );
+    }
+    if systemd_runs() {
+        stop(client, &layout, args.stop_pods)?;
+    } else if client.get("/healthz").is_ok() {
+        return Err(CliError::new("the agent is running, and not by systemd")
+            .hint("end it, with its pods: it is the process `coracle run`"));
+    }
+    take_away(
+        &Path::new("/")
+            .join(UNITS)
+            .join("multi-user.target.wants")
+            .join(SERVICE),
+    )?;
+    for (path, _) in SYSTEM_FILES {
+        take_away(&Path::new("/").join(path))?;
+    }
+    if systemd_runs() {
+        systemctl(&["daemon-reload"])?;
+    }
+    remove_tree(&layout.run_dir)?;
+    if args.purge {
+        for folder in logs(&layout) {
+            remove_tree(&folder)?;
+        }
+        // Others may log here too.
+        let _ = fs::remove_dir(&layout.log_dir);
+        remove_tree(&layout.root)?;
+        remove_tree(Path::new(ETC))?;
+    } else {
+        let kept = format!(
+            "kept       {ETC} (with {CONFIG_PATH}), {}, {}\n",
+            layout.root.display(),
+            layout.log_dir.display()
+        );
+        put(kept.replace("(with etc", "(with /etc").as_bytes())?;
+    }
+    take_away(&program)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The pods that live: as the agent says, or without one those whose shim answers.
+fn pods(client: &Client, layout: &Layout) -> Vec<String> {
+    if let Ok(list) = client.get("/api/v1/pods") {
+        let items = list["items"].as_array().into_iter().flatten();
+        let finished = |phase: &str| matches!(phase, "Succeeded" | "Failed");
+        return items
+            .filter(|pod| !finished(pod["status"]["phase"].as_str().unwrap_or_default()))
+            .filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned))
+            .collect();
+    }
+    live_shims(layout)
+}
+
+fn live_shims(layout: &Layout) -> Vec<String> {
+    let entries = fs::read_dir(layout.pods_run_dir()).into_iter().flatten();
+    entries
+        .flatten()
+        .filter(|entry| unix_socket::connect(&entry.path().join("shim.sock")).is_ok())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// Has the agent stop its pods, if wanted, and end.
+fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
+    let marker = layout.stop_pods();
+    if stop_pods {
+        // Only an agent can stop pods as they want to be stopped.
+        if client.get("/healthz").is_err() && !live_shims(layout).is_empty() {
+            systemctl(&["start", SERVICE])?;
+        }
+        if layout.run_dir.is_dir() {
+            fs::write(&marker, "").map_err(|e| {
+                CliError::new(format!("could not write `{}`", marker.display())).because(e)
+            })?;
+        }
+    }
+    let stopped = systemctl(&["disable", "--quiet", SERVICE]).and(systemctl(&["stop", SERVICE]));
+    let _ = file::remove_file(&marker);
+    // A unit that is not there cannot be stopped, and need not.
+    if let Err(error) = stopped
+        && Path::new("/").join(UNITS).join(SERVICE).exists()
+    {
+        return Err(error);
+    }
+    let left = live_shims(layout);
+    if !left.is_empty() {
+        return Err(
+            CliError::new(format!("pods are still running: {}", left.join(", "))).hint(format!(
+                "`systemctl stop {PODS}` ends whatever is left of them"
+            )),
+        );
+    }
+    if systemctl(&["stop", PODS]).is_ok() {
+        put(format!("stopped    {SERVICE}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The logs of the pods that coracle knows, and nobody else's.
+fn logs(layout: &Layout) -> Vec<PathBuf> {
+    let names = |folder: &Path| -> Vec<String> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    };
+    let uids = names(&layout.pods_state_dir());
+    let of_ours = |name: &String| uids.iter().any(|uid| name.ends_with(&format!("_{uid}")));
+    let mut logs = names(&layout.log_dir);
+    logs.retain(of_ours);
+    logs.into_iter()
+        .map(|name| layout.log_dir.join(name))
+        .collect()
+}
+
+fn remove_tree(path: &Path) -> Result<()> {
+    if fs::symlink_metadata(path).is_err() {
+        return Ok(());
+    }
+    mount::unmount_below(path)
+        .and_then(|()| tree::remove(path))
+        .map_err(|e| CliError::new(format!("could not remove `{}`", path.display())).because(e))?;
+    put(format!("removed    {}\n", path.display()).as_bytes())
+}

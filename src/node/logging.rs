@@ -1,0 +1,100 @@
+//! Where do the agent's messages go? To standard error as lines, or to the journal with fields if it is behind that.
+
+use std::fmt::{self, Write as _};
+use std::io;
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::sys::journal::{Entry, Journal};
+
+/// Sets the receiver of messages for the whole process. `CORACLE_LOG` says which: `debug`, or a list like
+/// `warn,coracle::node=debug`.
+pub(super) fn start() {
+    let asked = std::env::var("CORACLE_LOG").unwrap_or_default();
+    let wanted = match asked.as_str() {
+        "" => Ok(Targets::new().with_default(LevelFilter::INFO)),
+        some => some.parse::<Targets>(),
+    };
+    let filter = match &wanted {
+        Ok(targets) => targets.clone(),
+        Err(_) => Targets::new().with_default(LevelFilter::INFO),
+    };
+    let journal = Journal::behind_stderr().map(ToJournal);
+    let lines = journal.is_none().then(|| {
+        tracing_subscriber::fmt::layer()
+            .with_writer(io::stderr)
+            .with_target(false)
+    });
+    let _ = tracing_subscriber::registry()
+        .with(filter)
+        .with(lines)
+        .with(journal)
+        .try_init();
+    if let Err(error) = wanted {
+        tracing::warn!("CORACLE_LOG is `{asked}`, which is not a filter ({error}): using `info`");
+    }
+}
+
+struct ToJournal(Journal);
+
+impl<S: Subscriber> Layer<S> for ToJournal {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        // Numbers of syslog(3).
+        let priority = match *event.metadata().level() {
+            Level::ERROR => "3",
+            Level::WARN => "4",
+            Level::INFO => "6",
+            Level::DEBUG | Level::TRACE => "7",
+        };
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let mut entry = fields.entry;
+        entry.field("MESSAGE", &format!("{}{}", fields.message, fields.shown));
+        entry.field("PRIORITY", priority);
+        entry.field("SYSLOG_IDENTIFIER", "coracle");
+        // The journal is full or gone: there is nobody left to tell.
+        let _ = self.0.send(&entry);
+    }
+}
+
+/// What stands in one message. Each field is a field of the journal too, `pod` as `CORACLE_POD`; a pod's name is
+/// divided into `CORACLE_NAMESPACE` and `CORACLE_POD`.
+#[derive(Default)]
+struct Fields {
+    message: String,
+    /// The fields as people see them, behind the message.
+    shown: String,
+    entry: Entry,
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let value = format!("{value:?}");
+        if field.name() == "message" {
+            self.message = value;
+            return;
+        }
+        let _ = write!(self.shown, " {}={value}", field.name());
+        if field.name() == "pod"
+            && let Some((namespace, name)) = value.split_once('/')
+        {
+            self.entry.field("CORACLE_NAMESPACE", namespace);
+            self.entry.field("CORACLE_POD", name);
+            return;
+        }
+        let name = field.name().to_ascii_uppercase().replace('.', "_");
+        self.entry.field(&format!("CORACLE_{name}"), &value);
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        // Without the quotes, and nothing at all of what does not apply.
+        if !value.is_empty() {
+            self.record_debug(field, &format_args!("{value}"));
+        }
+    }
+}

@@ -1,0 +1,50 @@
+"""Which scenarios are there, and what does each begin with? A file of `scenarios/` is one machine: coracle installed
+and running, the busybox image imported, no pods."""
+
+import sys
+from pathlib import Path
+
+SCENARIOS = []
+
+
+class Scenario:
+    """A function of `scenarios/`, with the time it may take."""
+
+    def __init__(self, function, seconds):
+        self.function, self.seconds = function, seconds
+        self.file = Path(sys.modules[function.__module__].__file__).stem
+        self.full_name = f"{self.file}.{function.__name__}"
+        self.about = (function.__doc__ or "").strip().splitlines()[0]
+
+    def run(self, machine):
+        self.function(machine)
+
+
+def scenario(seconds):
+    """Marks a function as a scenario that is over within so many seconds."""
+
+    def mark(function):
+        SCENARIOS.append(Scenario(function, seconds))
+        return function
+
+    return mark
+
+
+def prepare(machine, scenario):
+    """What a scenario may count on: the `PREPARE` of its file, else an installed coracle."""
+    module = sys.modules[scenario.function.__module__]
+    getattr(module, "PREPARE", install)(machine)
+
+
+def install(machine):
+    """Installs coracle as a user would."""
+    machine.run("mkdir -p /etc/coracle/images && cp /payload/images/* /etc/coracle/images/")
+    machine.run("/payload/coracle install --now", seconds=90)
+    machine.until("the image to be imported", "coracle get images", lambda out: "busybox" in out)
+
+
+def tidy(machine):
+    """Takes away what a scenario left."""
+    machine.deadline = None
+    if machine.run("systemctl is-active coracle", check=False).status == 0:
+        machine.pods_gone()

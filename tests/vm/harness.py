@@ -1,0 +1,214 @@
+"""Runs scenarios in virtual machines and says how they went. Started by `run`, which installs what is missing."""
+
+import argparse
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import catalogue
+from machine import Failed, Machine
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent.parent
+# Lines of the machine's journal and console shown for a scenario that failed.
+LAST_LINES = 40
+
+
+def main():
+    arguments = parse()
+    for file in sorted((HERE / "scenarios").glob("*.py")):
+        importlib.import_module(f"scenarios.{file.stem}")
+    chosen = choose(arguments.scenarios)
+    if arguments.list:
+        for scenario in chosen:
+            print(f"{scenario.full_name:<44} {scenario.about}")
+        return 0
+    # Shared by everything that is made once; two harnesses of one tree take turns.
+    cache = Path(arguments.cache)
+    cache.mkdir(parents=True, exist_ok=True)
+    lock = open(cache / "lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    parts = make_parts(cache)
+    payload = make_payload(cache, arguments.binary or build())
+    results = cache / "results"
+    shutil.rmtree(results, ignore_errors=True)
+    session = Session(parts, payload, results, arguments)
+    if arguments.shell:
+        return session.shell()
+    try:
+        return session.run(chosen)
+    finally:
+        session.close()
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="tests/vm/run", description="Scenarios on a machine of their own: systemd, cgroup v2, swap, power.")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file's name, or file.scenario; all without any")
+    parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--binary", help="the program under test; else `cargo build --release` makes it")
+    parser.add_argument("--cache", default=os.environ.get("CORACLE_VM_CACHE", str(PROJECT / "target" / "vm")), help="where images are kept")
+    parser.add_argument("--keep", action="store_true", help="leave disks and logs of machines in place, also of those that were fine")
+    parser.add_argument("--shell", action="store_true", help="boot a machine with coracle on this terminal; it ends with `poweroff`")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run the scenarios so many times")
+    return parser.parse_args()
+
+
+def choose(words):
+    known = catalogue.SCENARIOS
+    for word in words:
+        if not any(word in (s.file, s.full_name) for s in known):
+            sys.exit(f"error: there is no scenario `{word}`; see tests/vm/run --list")
+    return [s for s in known if not words or s.file in words or s.full_name in words]
+
+
+def make_parts(cache):
+    """The parts all machines share, made anew when a recipe changes."""
+    recipe = hashlib.sha256()
+    for file in [HERE / "image", *sorted((HERE / "guest").iterdir())]:
+        recipe.update(file.read_bytes())
+    recipe.update(b"disks 1")
+    parts, stamp = cache / "image", cache / "image" / "recipe"
+    if stamp.exists() and stamp.read_text() == recipe.hexdigest():
+        return parts
+    begin = time.monotonic()
+    shutil.rmtree(parts, ignore_errors=True)
+    subprocess.run([HERE / "image", parts, cache / "debs"], check=True)
+    for name, size, make in [
+        ("data.img", "1G", ["mkfs.ext4", "-q", "-F", "-L", "coracle-data"]),
+        ("swap.img", "512M", ["mkswap", "-q", "-L", "coracle-swap"]),
+    ]:
+        subprocess.run(["truncate", "-s", size, parts / name], check=True)
+        subprocess.run([*make, parts / name], check=True)
+    stamp.write_text(recipe.hexdigest())
+    print(f"made the machine's image in {time.monotonic() - begin:.0f} s", flush=True)
+    return parts
+
+
+def build():
+    """The release binary."""
+    print("building coracle", flush=True)
+    command = ["cargo", "build", "--release", "--message-format=json-render-diagnostics"]
+    built = subprocess.run(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=True)
+    programs = [json.loads(line).get("executable") for line in built.stdout.splitlines()]
+    return next(program for program in reversed(programs) if program)
+
+
+def make_payload(cache, binary):
+    """The disk with what is under test."""
+    folder, disk = cache / "payload", cache / "payload.img"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "images").mkdir(parents=True)
+    subprocess.run(["strip", "-o", folder / "coracle", binary], check=True)
+    archive = folder / "images" / "busybox.tar"
+    subprocess.run([PROJECT / "examples" / "make-image.sh", archive, "docker.io/library/busybox:test"], check=True)
+    disk.unlink(missing_ok=True)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    subprocess.run(["truncate", "-s", str(size * 5 // 4 + (16 << 20)), disk], check=True)
+    subprocess.run(["mkfs.ext4", "-q", "-F", "-L", "payload", "-O", "^has_journal", "-d", folder, disk], check=True)
+    shutil.rmtree(folder)
+    return disk
+
+
+class Session:
+    """Scenarios of one file share a machine, one after the other, until one of them fails."""
+
+    def __init__(self, parts, payload, results, arguments):
+        self.parts, self.payload, self.results, self.arguments = parts, payload, results, arguments
+        self.machine = self.file = None
+        self.machines = 0
+
+    def run(self, chosen):
+        failed, begin = [], time.monotonic()
+        for _ in range(self.arguments.repeat):
+            for scenario in chosen:
+                if not self.one(scenario):
+                    failed.append(scenario.full_name)
+        total = len(chosen) * self.arguments.repeat
+        print(f"{total - len(failed)} of {total} scenarios ok, {time.monotonic() - begin:.0f} s, {self.machines} machines")
+        for name in failed:
+            print(f"failed: {name}")
+        return 1 if failed else 0
+
+    def one(self, scenario):
+        print(f"{scenario.full_name:<44} ", end="", flush=True)
+        begin = time.monotonic()
+        try:
+            machine = self.machine_for(scenario)
+            prepared = time.monotonic()
+            machine.deadline = prepared + scenario.seconds
+            scenario.run(machine)
+            seconds = time.monotonic() - prepared
+            if machine.qemu is not None:
+                catalogue.tidy(machine)
+            made = f" (and {prepared - begin:.1f} s for the machine)" if prepared - begin > 1 else ""
+            print(f"ok      {seconds:5.1f} s{made}", flush=True)
+            return True
+        except Exception as problem:  # Whatever it was, the others are to be run.
+            print(f"failed  {time.monotonic() - begin:5.1f} s", flush=True)
+            self.tell(problem)
+            self.drop(keep=True)
+            return False
+
+    def machine_for(self, scenario):
+        if self.file != scenario.file or self.machine is None or self.machine.qemu is None:
+            self.drop(keep=self.arguments.keep)
+            self.machines += 1
+            self.file = scenario.file
+            self.machine = Machine(self.parts, self.payload, self.results / f"{self.machines}-{scenario.file}")
+            self.machine.start()
+            self.machine.wait_booted()
+            catalogue.prepare(self.machine, scenario)
+        return self.machine
+
+    def tell(self, problem):
+        if isinstance(problem, Failed):
+            where = traceback.extract_tb(problem.__traceback__)
+            line = next((f for f in reversed(where) if "scenarios" in f.filename), where[-1])
+            print(f"  {Path(line.filename).name}:{line.lineno}: {problem}")
+        else:
+            traceback.print_exception(problem, file=sys.stdout)
+        if self.machine is None:
+            return
+        for name in ("journal.log", "console.log", "qemu.log"):
+            log = self.machine.folder / name
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            if lines:
+                print(f"  last of {log}:")
+                print("\n".join(f"  | {line}" for line in lines[-LAST_LINES:]))
+        sys.stdout.flush()
+
+    def drop(self, keep):
+        """Gives the machine up; its disks are many megabytes."""
+        if self.machine is not None:
+            self.machine.power_cut()
+            if not keep:
+                shutil.rmtree(self.machine.folder, ignore_errors=True)
+            self.machine = None
+
+    def close(self):
+        self.drop(keep=self.arguments.keep)
+
+    def shell(self):
+        folder = self.results / "shell"
+        machine = Machine(self.parts, self.payload, folder)
+        machine.start(shell=True)
+        machine.wait_booted()
+        catalogue.install(machine)
+        try:
+            machine.qemu.wait()
+        finally:
+            machine.power_cut()
+            subprocess.run(["stty", "sane"], check=False)
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""A virtual machine: its disks, its power switch, and a channel to a shell inside."""
+
+import base64
+import json
+import os
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+# The machine is emulated, and its host may be busy with other things.
+BOOT_SECONDS = 120
+COMMAND_SECONDS = 30
+
+
+class Failed(Exception):
+    """What a scenario found wrong, or waited for in vain."""
+
+
+class Result:
+    """What a command in the machine came to."""
+
+    def __init__(self, status, out, err):
+        self.status, self.out, self.err = status, out, err
+
+
+class Machine:
+    """One machine with disks of its own. It survives `power_cut` and `start` as a real one does: what was not written
+    to a disk is lost."""
+
+    def __init__(self, parts, payload, folder, memory_mb=768, cpus=2):
+        self.parts, self.payload, self.folder = Path(parts), Path(payload), Path(folder)
+        self.memory_mb, self.cpus = memory_mb, cpus
+        self.qemu = self.channel = None
+        self.pending = b""
+        self.number = 0
+        self.deadline = None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for log in ("journal.log", "console.log", "qemu.log"):
+            (self.folder / log).unlink(missing_ok=True)
+        # Layers over the shared parts. What such a disk has allocated since it was last flushed is lost in a power cut,
+        # as with a real disk's cache.
+        self._make("root.qcow2", "-b", self.parts / "root.img", "-F", "raw")
+        self._make("data.qcow2", "-b", self.parts / "data.img", "-F", "raw")
+        self._make("swap.qcow2", "-b", self.parts / "swap.img", "-F", "raw")
+
+    def _make(self, name, *arguments):
+        disk = self.folder / name
+        disk.unlink(missing_ok=True)
+        subprocess.run(
+            ["qemu-img", "create", "-q", "-f", "qcow2", *map(str, arguments), str(disk)], check=True
+        )
+
+    # The power switch.
+
+    def start(self, clock=None, shell=False):
+        """Switches on. `clock`: what the battery-backed clock shows, as `2030-01-01T00:00:00`."""
+        assert self.qemu is None, "the machine is on"
+        ours, theirs = socket.socketpair()
+        drives = []
+        for index, (name, kind) in enumerate(
+            [
+                (self.folder / "root.qcow2", "qcow2"),
+                (self.folder / "data.qcow2", "qcow2"),
+                (self.folder / "swap.qcow2", "qcow2"),
+                (self.payload, "raw"),
+            ]
+        ):
+            only_read = ",readonly=on" if kind == "raw" else ""
+            drives += ["-drive", f"file={name},if=virtio,format={kind},index={index},cache=writeback{only_read}"]
+        console = "stdio,id=console,signal=off" if shell else f"file,id=console,path={self.folder}/console.log,append=on"
+        login = "" if shell else " systemd.mask=serial-getty@ttyS0.service"
+        command = [
+            # It goes when the harness goes, however that ends.
+            "setpriv", "--pdeathsig", "KILL", "nice", "-n", "10",
+            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(self.cpus), "-m", str(self.memory_mb),
+            "-kernel", str(self.parts / "vmlinuz"), "-initrd", str(self.parts / "initrd"),
+            "-append", "console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=no" + login,
+            *drives,
+            # A reset ends it, and `reboot` starts it again: QEMU's own reset hangs now and then.
+            "-no-reboot",
+            "-nodefaults", "-display", "none", "-monitor", "none",
+            "-chardev", console, "-serial", "chardev:console",
+            "-device", "virtio-serial-pci",
+            "-chardev", f"socket,id=agent,fd={theirs.fileno()}", "-device", "virtserialport,chardev=agent,name=vm.agent",
+            "-chardev", f"file,id=journal,path={self.folder}/journal.log,append=on",
+            "-device", "virtserialport,chardev=journal,name=vm.journal",
+        ]  # fmt: skip
+        if clock:
+            command += ["-rtc", f"base={clock}"]
+        with open(self.folder / "qemu.log", "ab") as log:
+            self.qemu = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=None if shell else subprocess.DEVNULL,
+                stdout=None if shell else log,
+                stderr=log,
+            )
+        theirs.close()
+        ours.setblocking(False)
+        self.channel, self.pending = ours, b""
+
+    def wait_booted(self, seconds=BOOT_SECONDS):
+        """Waits until the machine answers."""
+        end = self._end(seconds)
+        while not self._line(end, "the machine to boot").startswith("ready "):
+            pass
+
+    def wait_off(self, seconds):
+        """Waits until the machine has switched itself off."""
+        end = self._end(seconds)
+        try:
+            self.qemu.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise Failed(f"the machine did not switch off within {seconds} s") from None
+        self._switched_off()
+
+    def reboot(self, seconds):
+        """Has the machine restart in an orderly way, which may take so long, and waits until it is up again."""
+        self.command_and_go("systemctl reboot")
+        self.wait_off(seconds)
+        self.start()
+        self.wait_booted()
+
+    def power_cut(self):
+        """Takes the power away, now."""
+        if self.qemu is not None:
+            self.qemu.send_signal(signal.SIGKILL)
+            self.qemu.wait()
+            self._switched_off()
+
+    def _switched_off(self):
+        self.channel.close()
+        self.qemu = self.channel = None
+
+    # The channel.
+
+    def run(self, script, seconds=COMMAND_SECONDS, check=True):
+        """Runs a shell script inside, with `check` only one that must succeed."""
+        self.number += 1
+        text = base64.b64encode(script.encode()).decode()
+        end = self._end(seconds + 10)
+        self._send(f"{self.number} {seconds} -{text}\n".encode(), end)
+        while True:
+            words = self._line(end, f"`{script}`").split()
+            if words[0] == str(self.number):
+                break
+        decode = lambda word: base64.b64decode(word[1:]).decode(errors="replace")
+        result = Result(int(words[1]), decode(words[2]), decode(words[3]))
+        if check and result.status != 0:
+            said = (result.err.strip() or result.out.strip())[-2000:]
+            why = f"took longer than {seconds} s" if result.status in (124, 137) else f"ended with {result.status}"
+            raise Failed(f"`{script}` {why}: {said}")
+        return result
+
+    def out(self, script, seconds=COMMAND_SECONDS):
+        """What a script prints."""
+        return self.run(script, seconds).out.strip()
+
+    def command_and_go(self, script):
+        """Sends a script whose answer may never come: the machine is about to go."""
+        self.number += 1
+        text = base64.b64encode(script.encode()).decode()
+        self._send(f"{self.number} 600 -{text}\n".encode(), self._end(COMMAND_SECONDS))
+
+    def until(self, what, script, wanted=lambda out: True, seconds=60):
+        """Repeats a script until it succeeds and prints what is wanted; returns that."""
+        end = self._end(seconds)
+        last = None
+        while time.monotonic() < end:
+            last = self.run(script, check=False)
+            if last.status == 0 and wanted(last.out.strip()):
+                return last.out.strip()
+            # The state of another machine has no event here; its commands take longer than this.
+            time.sleep(0.1)
+        said = f"{last.out.strip()} {last.err.strip()}".strip()[-2000:] if last else "nothing"
+        raise Failed(f"waited {seconds} s for {what}; last: {said}")
+
+    def write(self, path, text, mode="644"):
+        """Puts a file in place, whole or not at all."""
+        quoted, data = shlex.quote(path), base64.b64encode(text.encode()).decode()
+        self.run(
+            f"t=$(mktemp {shlex.quote(os.path.dirname(path))}/.new.XXXXXX) && echo {data} | base64 -d >$t && "
+            f"chmod {mode} $t && mv $t {quoted}"
+        )
+
+    # coracle.
+
+    def manifest(self, name, text):
+        """Puts a manifest in place."""
+        self.write(f"/etc/coracle/manifests/{name}.yaml", text)
+
+    def pod(self, name):
+        """A pod as the API shows it; `None` if there is none."""
+        result = self.run(f"coracle get pod {name} -o json", check=False)
+        return json.loads(result.out) if result.status == 0 else None
+
+    def wait_pod(self, name, what, wanted, seconds=60):
+        """Waits until a pod is as wanted, and returns it."""
+        found = {}
+
+        def look(out):
+            found["pod"] = json.loads(out)
+            return wanted(found["pod"])
+
+        self.until(f"pod {name} to be {what}", f"coracle get pod {name} -o json", look, seconds)
+        return found["pod"]
+
+    def wait_running(self, name, seconds=60):
+        """Waits until a pod is ready."""
+        ready = lambda pod: any(
+            c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", [])
+        )
+        return self.wait_pod(name, "ready", ready, seconds)
+
+    def pods_gone(self, seconds=60):
+        """Takes all manifests away and waits until no pod is left."""
+        self.run("rm -f /etc/coracle/manifests/*")
+        self.until("all pods to go", "coracle get pods -A -o name", lambda out: out == "", seconds)
+
+    def cgroup(self, pod, container=None):
+        """Where a pod's or container's cgroup is."""
+        found = self.out(f"find /sys/fs/cgroup -type d -name 'pod{pod['metadata']['uid']}'")
+        if not found or "\n" in found:
+            raise Failed(f"not one cgroup of pod {pod['metadata']['name']}: `{found}`")
+        return f"{found}/c-{container}" if container else found
+
+    # Time.
+
+    def _end(self, seconds):
+        end = time.monotonic() + seconds
+        return end if self.deadline is None else min(end, self.deadline)
+
+    def _send(self, data, end):
+        while data:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([], [self.channel], [], left)[1]:
+                raise Failed("the machine takes no commands")
+            try:
+                data = data[self.channel.send(data) :]
+            except (BrokenPipeError, ConnectionResetError):
+                raise Failed("the machine is off") from None
+
+    def _line(self, end, what):
+        while b"\n" not in self.pending:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.channel], [], [], left)[0]:
+                raise Failed(f"no answer in time; waited for {what}")
+            try:
+                data = self.channel.recv(1 << 16)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise Failed(f"the machine is off; waited for {what}")
+            self.pending += data
+        line, self.pending = self.pending.split(b"\n", 1)
+        return line.decode(errors="replace") or "-"
