@@ -111,21 +111,9 @@ impl Agent {
 
     /// Starts the agent (again) and waits until it answers.
     pub fn launch(&self) {
-        // A former agent's: a program it was about to start when it was killed may still hold it open.
-        let _ = fs::remove_file(self.socket());
-        let log = fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.root.join("agent.log"))
-            .expect("log");
-        let mut command = self.command();
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
-        let mut child = self
-            .command_in_netns(&mut command)
-            .expect("the agent starts");
+        self.spawn();
+        let mut child = self.child.lock().expect("lock");
+        let child = child.as_mut().expect("started");
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(self.socket()).is_err() {
             if let Some(status) = child.try_wait().expect("own child") {
@@ -138,6 +126,32 @@ impl Agent {
             );
             std::thread::sleep(Duration::from_millis(5)); // No event says that a socket will appear.
         }
+    }
+
+    /// Whether the agent that was started has not ended.
+    pub fn is_up(&self) -> bool {
+        let mut child = self.child.lock().expect("lock");
+        let ended = child.as_mut().map(|c| c.try_wait().expect("own child"));
+        matches!(ended, Some(None))
+    }
+
+    /// Starts the agent (again), and does not wait for it.
+    pub fn spawn(&self) {
+        // A former agent's: a program it was about to start when it was killed may still hold it open.
+        let _ = fs::remove_file(self.socket());
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.root.join("agent.log"))
+            .expect("log");
+        let mut command = self.command();
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let child = self
+            .command_in_netns(&mut command)
+            .expect("the agent starts");
         *self.child.lock().expect("lock") = Some(child);
     }
 

@@ -1,0 +1,201 @@
+//! The pods of the test: one of each kind, guests that come and go, and what happens to them.
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::checks::processes_of;
+use super::{STEADY, World, is_ready};
+
+/// Stays, and ends when told.
+const STAYS: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
+/// Takes a moment to end.
+const SLOW: &str = "trap 'sleep 0.3; exit 0' TERM; while :; do sleep 1 & wait $!; done";
+
+/// Name, script, and what else the container has.
+type Container<'a> = (&'a str, &'a str, Value);
+
+fn plain(script: &str) -> [Container<'_>; 1] {
+    [("main", script, json!({}))]
+}
+
+fn policy(policy: &str) -> Value {
+    json!({ "spec": { "restartPolicy": policy } })
+}
+
+fn sidecar() -> Container<'static> {
+    ("side", STAYS, json!({ "restartPolicy": "Always" }))
+}
+
+impl World {
+    /// A pod whose containers write down when they begin: the first `inits` of them are init containers.
+    fn put(&self, name: &str, inits: usize, containers: &[Container], more: &Value) {
+        let container = |(container, script, more): &Container| {
+            let script = format!(
+                "read up idle < /proc/uptime; echo $up >> /runs/{name}.{container}; {script}"
+            );
+            let mut made = json!({ "name": container, "image": "busybox:test", "command": ["sh", "-c", script],
+                                   "volumeMounts": [{ "name": "runs", "mountPath": "/runs" }] });
+            merge(&mut made, more);
+            made
+        };
+        let all: Vec<Value> = containers.iter().map(container).collect();
+        let (inits, mains) = all.split_at(inits);
+        let mut manifest = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": {
+            "terminationGracePeriodSeconds": 3, "initContainers": inits, "containers": mains,
+            "volumes": [{ "name": "runs", "hostPath": { "path": self.agent.root.join("runs") } }] } });
+        merge(&mut manifest, more);
+        self.agent
+            .write(&format!("{name}.yaml"), &manifest.to_string());
+    }
+
+    /// Writes all pods, and waits until those that stay are ready.
+    pub(super) fn begin(&mut self) {
+        self.steady_pods();
+        self.ending_pods();
+        self.failing_pods();
+        self.put("deleted", 0, &plain(SLOW), &json!({}));
+        self.put("fallen", 0, &plain(STAYS), &policy("Never"));
+        let staged = [("init", "true", json!({})), ("main", STAYS, json!({}))];
+        self.put("victim", 1, &staged, &json!({}));
+        self.edit_variable();
+        for name in STEADY.iter().chain(&["fallen", "victim"]) {
+            self.agent.wait_pod(name, is_ready);
+        }
+        for (name, phase) in [("well", "Succeeded"), ("badly", "Failed")] {
+            self.agent.wait_phase(name, phase);
+        }
+        self.steady = STEADY
+            .iter()
+            .map(|name| ((*name).to_owned(), self.identity(name)))
+            .collect();
+    }
+
+    fn steady_pods(&mut self) {
+        for name in ["plain-0", "plain-1", "plain-2"] {
+            self.put(name, 0, &plain(STAYS), &json!({}));
+        }
+        let on_node = json!({ "spec": { "hostNetwork": true } });
+        self.put("on-node", 0, &plain(STAYS), &on_node);
+        let staged = [
+            ("one", "true", json!({})),
+            ("two", "sleep 0.1", json!({})),
+            ("main", STAYS, json!({})),
+        ];
+        self.put("inits", 2, &staged, &json!({}));
+        let three = [
+            sidecar(),
+            ("main", STAYS, json!({})),
+            ("other", STAYS, json!({})),
+        ];
+        self.put("sidecar", 1, &three, &json!({}));
+        let probe =
+            json!({ "exec": { "command": ["true"] }, "periodSeconds": 1, "timeoutSeconds": 20 });
+        let probes =
+            json!({ "startupProbe": probe, "readinessProbe": probe, "livenessProbe": probe });
+        self.put("probed", 0, &[("main", STAYS, probes)], &json!({}));
+        self.edit_label();
+    }
+
+    /// Some have ended before the first kill, some end meanwhile.
+    fn ending_pods(&self) {
+        self.put("well", 0, &plain("exit 0"), &policy("Never"));
+        self.put("badly", 0, &plain("exit 3"), &policy("Never"));
+        self.put("late", 0, &plain("sleep 4; exit 0"), &policy("OnFailure"));
+        let job = [sidecar(), ("main", "sleep 3", json!({}))];
+        self.put("job", 1, &job, &policy("Never"));
+    }
+
+    fn failing_pods(&self) {
+        self.put("crash", 0, &plain("exit 1"), &json!({}));
+        let staged = [("init", "exit 1", json!({})), ("main", STAYS, json!({}))];
+        self.put("stuck", 1, &staged, &json!({}));
+        let rule =
+            json!([{ "action": "Restart", "exitCodes": { "operator": "In", "values": [42] } }]);
+        let rules = json!({ "restartPolicy": "Never", "restartPolicyRules": rule });
+        let rules = [("main", "sleep 0.5; exit 42", rules)];
+        self.put("rules", 0, &rules, &policy("Never"));
+        let probe =
+            json!({ "exec": { "command": ["false"] }, "periodSeconds": 1, "failureThreshold": 2 });
+        let sick = [("main", STAYS, json!({ "livenessProbe": probe }))];
+        self.put("sick", 0, &sick, &json!({}));
+    }
+
+    /// Applies to the running pod.
+    fn edit_label(&mut self) {
+        self.edits += 1;
+        self.label = self.edits.to_string();
+        let label = json!({ "metadata": { "labels": { "edit": self.label } } });
+        self.put("labelled", 0, &plain(STAYS), &label);
+    }
+
+    /// Makes another pod of it.
+    fn edit_variable(&mut self) {
+        self.edits += 1;
+        self.variable = self.edits.to_string();
+        let variable = json!({ "env": [{ "name": "EDIT", "value": self.variable }] });
+        self.put("edited", 0, &[("main", STAYS, variable)], &json!({}));
+    }
+
+    /// Something happens, whether an agent is there or not.
+    pub(super) fn disturb(&mut self) {
+        match self.random.below(8) {
+            0 => self.edit_label(),
+            1 => self.edit_variable(),
+            2 => {
+                self.kill_shim("victim");
+                self.orphaned += 1;
+            }
+            3 | 4 if self.guests.len() < 5 => {
+                let name = format!("guest-{}", self.next_guest);
+                self.next_guest += 1;
+                let scripts = ["exec sleep 1000", SLOW, STAYS];
+                let script = scripts[self.random.below(3)];
+                let short = json!({ "spec": { "terminationGracePeriodSeconds": 1 } });
+                self.put(&name, 0, &plain(script), &short);
+                self.guests.push(name);
+            }
+            3..=6 if !self.guests.is_empty() => {
+                let index = self.random.below(self.guests.len());
+                let name = self.guests.remove(index);
+                self.agent.remove(&format!("{name}.yaml"));
+            }
+            _ => {}
+        }
+    }
+
+    /// Kills the process that holds a pod, if there is one.
+    pub(super) fn kill_shim(&self, name: &str) {
+        for (pid, line) in processes_of(&self.agent) {
+            let config = line.split(' ').find(|word| word.ends_with("/shim.json"));
+            let Some(folder) = config.and_then(|c| c.strip_suffix("shim.json")) else {
+                continue;
+            };
+            let manifest = std::fs::read(format!("{folder}pod.json")).unwrap_or_default();
+            let manifest: Value = serde_json::from_slice(&manifest).unwrap_or_default();
+            if manifest["metadata"]["name"] == name {
+                // It may be gone by now.
+                let _ = nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+            }
+        }
+    }
+
+    /// Stops a pod whose file stays, and waits only until that is under way.
+    pub(super) fn delete(&mut self) {
+        self.agent.wait_running("deleted");
+        self.agent.ok(&["delete", "pod", "deleted", "--wait=false"]);
+        self.deleted += 1;
+    }
+}
+
+/// Puts all fields of `more` into `into`.
+fn merge(into: &mut Value, more: &Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (key, value) in more {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, more) => *into = more.clone(),
+    }
+}
