@@ -1,6 +1,10 @@
 //! Does the planner do, and say, what the kubelet does and says? Tables from the kubelet's formulas and from
 //! recordings of a real kubelet (crash loop, mixed exits, missing image, removal).
 
+#[path = "behaviour/backoff.rs"]
+mod backoff;
+#[path = "behaviour/conditions.rs"]
+mod conditions;
 #[path = "behaviour/deadline.rs"]
 mod deadline;
 #[path = "behaviour/debug.rs"]
@@ -30,44 +34,6 @@ use coracle::plan::{Action, Event, Settings, Time, plan};
 use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
 use node::{Node, one, ready, reborn, word};
 use pods::{at, desired, exit, pod};
-
-/// Start times in seconds of a container whose every run lasts `run_ms`.
-fn starts(max_ms: u64, run_ms: u64, count: usize) -> Vec<u64> {
-    let spec = one(RestartPolicy::Always, &["c"]);
-    let mut node = Node::new(max_ms);
-    let begin = node.now;
-    node.tell(Event::DesiredChanged(desired(&[&spec])));
-    let mut starts = vec![];
-    while starts.len() < count {
-        node.work();
-        starts.push((node.now - begin) / 1000);
-        node.now += run_ms;
-        node.end("c", 7);
-        if node.open.is_empty() {
-            let wake = node.wake_at().unwrap();
-            node.wait(wake - node.now);
-        }
-    }
-    starts
-}
-
-#[test]
-fn a_crashing_container_starts_when_the_kubelet_would_start_it() {
-    let table: [(u64, u64, &[u64]); 5] = [
-        (300_000, 0, &[0, 0, 10, 30, 70, 150, 310, 610, 910]),
-        (30_000, 0, &[0, 0, 10, 30, 60, 90, 120]),
-        (2_000, 0, &[0, 0, 2, 4, 6, 8]),
-        (300_000, 5_000, &[0, 5, 20, 45, 90, 175, 340, 645]),
-        (300_000, 601_000, &[0, 601, 1202, 1803]),
-    ];
-    for (max_ms, run_ms, expected) in table {
-        assert_eq!(
-            starts(max_ms, run_ms, expected.len()),
-            expected,
-            "{max_ms} {run_ms}"
-        );
-    }
-}
 
 #[test]
 fn phases_follow_the_kubelets_table() {
@@ -207,6 +173,7 @@ fn another_longest_wait_counts_for_the_wait_that_is_under_way() {
     let longest = |max_restart_period_ms| {
         Event::SettingsChanged(Settings {
             max_restart_period_ms,
+            ..Settings::default()
         })
     };
     node.work();

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::plan::condition::{Flags, Foreign};
 use crate::plan::event::{CrashBackoff, Health, Kill, Round, Verdict};
 use crate::plan::state::Stopping;
 use crate::spec::{Stamp, Time};
@@ -39,6 +40,12 @@ pub(super) struct Checkpoint {
     /// Since when its sidecars are being stopped.
     #[serde(default)]
     pub(super) finishing: Option<Time>,
+    /// The conditions others have set.
+    #[serde(default)]
+    pub(super) foreign: Option<Vec<Foreign>>,
+    /// Its own conditions.
+    #[serde(default)]
+    pub(super) flags: Option<Flags>,
 }
 
 /// Reads it; an absent or broken one is as good as empty.

@@ -39,6 +39,8 @@ impl Counters {
             | Event::PodRecovered(_)
             | Event::DeleteRequested { .. }
             | Event::DeadlineExceeded { .. }
+            | Event::RetryRequested { .. }
+            | Event::ConditionsSet { .. }
             | Event::ActionStarted(_)
             | Event::SandboxRemoved { .. }
             | Event::SandboxRemoveFailed { .. }

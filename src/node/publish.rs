@@ -144,5 +144,7 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
         stopping: state.stopping,
         verdict: state.verdict.clone(),
         finishing: state.finishing,
+        foreign: Some(state.foreign.clone()),
+        flags: Some(state.flags),
     }
 }

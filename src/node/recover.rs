@@ -166,6 +166,8 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
         stopping: checkpoint.stopping,
         verdict: checkpoint.verdict,
         finishing: checkpoint.finishing,
+        foreign: checkpoint.foreign,
+        flags: checkpoint.flags,
     }
 }
 

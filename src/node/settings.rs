@@ -26,8 +26,13 @@ pub(super) type Texts = Vec<(PathBuf, String)>;
 
 /// What the planner needs of the settings.
 pub(super) fn for_plan(settings: &config::Settings) -> plan::Settings {
+    let mode = match settings.reduced_restart_decay {
+        true => plan::Settings::reduced(),
+        false => plan::Settings::default(),
+    };
     plan::Settings {
         max_restart_period_ms: settings.max_container_restart_period_ms,
+        ..mode
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::apply::end_run;
+use super::condition;
 use super::edit::{self, Edit};
 use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
 use super::notice::{Kind, Notices};
@@ -24,7 +25,9 @@ impl NodeState {
                 Some(spec) => match edit::of_pod(pod, spec) {
                     Edit::Replace(_) => stop(pod, None, now),
                     Edit::None | Edit::InPlace(_) => {
+                        let old = Arc::clone(&pod.spec);
                         pod.take_edit(spec, now.time);
+                        condition::edited(pod, &old, now.wall);
                         pod.note_health();
                         pod.note_conditions(now);
                     }
@@ -86,12 +89,10 @@ impl NodeState {
                 recover_health(container, &spec.probes, known);
             }
         }
-        pod.sandbox_ready.since = recovered.created.wall;
         match &recovered.sandbox {
             RecoveredSandbox::Ready { ips } => {
                 pod.ips.clone_from(ips);
                 pod.sandbox = Sandbox::Ready { since: now.time };
-                pod.sandbox_ready.yes = true;
             }
             RecoveredSandbox::Removed => {
                 pod.sandbox = Sandbox::Removed;
@@ -109,14 +110,17 @@ impl NodeState {
         {
             sandbox_changed(&pod, out);
         }
-        let changed = last_change(pod.of_manifest(), &pod);
-        pod.ready.since = changed;
-        pod.initialized.since = last_change(pod.inits(), &pod);
-        let changed = Stamp {
-            wall: pod.ready.since,
-            ..now
-        };
-        pod.settle(changed, out);
+        if let Some(foreign) = &recovered.foreign {
+            pod.foreign.clone_from(foreign);
+        }
+        if let Some(flags) = recovered.flags {
+            pod.flags = flags;
+            pod.settle(now, out);
+        } else {
+            // Without a memory of them, conditions are as old as the newest change of a container.
+            let wall = last_change(pod.of_manifest(), &pod);
+            pod.settle(Stamp { wall, ..now }, out);
+        }
         self.pods.insert(uid, pod);
         self.network_changes += 1;
     }

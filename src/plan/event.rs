@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::condition::{Flags, Foreign};
 pub use super::kill::{Kill, KillReason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
 use super::state::{Settings, Stopping};
 pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
-use crate::spec::{Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
+use crate::spec::{Condition, Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
 
 /// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -59,6 +60,20 @@ pub enum Event {
         pod: PodUid,
         /// The pod with them, made by `spec::ephemeral`; only they are taken from it.
         spec: Arc<PodSpec>,
+    },
+    /// Somebody does not want to wait for the next try.
+    RetryRequested {
+        /// Which pod.
+        pod: PodUid,
+        /// Only what this container waits for.
+        container: Option<String>,
+    },
+    /// Somebody says something about a pod, for its readiness gates.
+    ConditionsSet {
+        /// Which pod.
+        pod: PodUid,
+        /// What, of valid conditions that are not coracle's own.
+        changes: Vec<ConditionChange>,
     },
     /// The node began this action; it is the pod's only lifecycle action until its outcome arrives.
     ActionStarted(Action),
@@ -188,6 +203,8 @@ impl Event {
             Self::DeleteRequested { pod, .. }
             | Self::DeadlineExceeded { pod }
             | Self::EphemeralAdded { pod, .. }
+            | Self::RetryRequested { pod, .. }
+            | Self::ConditionsSet { pod, .. }
             | Self::SandboxCreated { pod, .. }
             | Self::SandboxFailed { pod, .. }
             | Self::SandboxLost { pod }
@@ -203,6 +220,15 @@ impl Event {
             Self::ProbeStarted(order) | Self::ProbeDone { order, .. } => Some(&order.instance.pod),
         }
     }
+}
+
+/// What becomes of one condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConditionChange {
+    /// It is that now.
+    Set(Condition),
+    /// The condition of this type is no longer there.
+    Unset(String),
 }
 
 /// Why a sandbox could not be made.
@@ -265,6 +291,10 @@ pub struct Recovered {
     pub verdict: Option<Verdict>,
     /// Since when its sidecars were being stopped.
     pub finishing: Option<Time>,
+    /// What was said about it from outside; `None` if that is not known.
+    pub foreign: Option<Vec<Foreign>>,
+    /// Its own conditions as they were shown; `None` if that is not known.
+    pub flags: Option<Flags>,
 }
 
 /// What is left of a recovered pod's sandbox.
@@ -343,4 +373,7 @@ pub struct CrashBackoff {
     pub delay_ms: u64,
     /// When the last restart was permitted.
     pub permitted: Time,
+    /// Somebody has asked not to wait for the next one.
+    #[serde(default)]
+    pub waived: bool,
 }

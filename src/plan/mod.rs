@@ -12,6 +12,7 @@
 pub mod action;
 mod admit;
 pub mod apply;
+pub mod condition;
 pub mod decide;
 pub mod edit;
 pub mod event;
@@ -21,6 +22,7 @@ pub mod network;
 pub mod notice;
 pub mod probe;
 pub mod restart;
+pub mod retry;
 mod stage;
 pub mod state;
 pub mod status;

@@ -57,7 +57,7 @@ pub(super) fn facts(pod: &PodState) -> (bool, bool, bool, Vec<IpAddr>) {
 
 /// A pod that goes is not ready, although its containers still run.
 fn is_ready(pod: &PodState) -> bool {
-    pod.ready.yes && pod.stopping.is_none() && pod.verdict.is_none()
+    pod.flags.ready.yes && pod.stopping.is_none() && pod.verdict.is_none()
 }
 
 /// The first address of each family, IPv4 first.

@@ -2,16 +2,43 @@
 //!
 //! The wait is counted from the newest exit. The first restart is immediate; then 10 s, 20 s, … up to the longest
 //! period. A run that ended more than 600 s after its start was permitted starts the series anew.
+//!
+//! What the planner itself killed in order to start it again, for a failed probe, is measured by the exit before
+//! that: as the kubelet does, which kills and starts in one go and then has not yet seen the newest exit. So such a
+//! container has two restarts for nothing, and one that ran for longer than its wait starts at once.
 
 use super::event::CrashBackoff;
-use super::state::{ContainerState, Role};
-use super::{Settings, Time, Wall};
-use crate::spec::{Exit, RestartPolicy};
+use super::state::{ContainerState, Ended, Role};
+use super::{PodState, Settings, Time, Wall};
+use crate::spec::{Exit, PodSpec, RestartPolicy};
 
-/// The wait before the second restart.
-pub const INITIAL_MS: u64 = 10_000;
 /// A run that lasts longer than this is no crash loop.
 pub const RESET_MS: u64 = 600_000;
+
+/// The waits of one pod's containers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waits {
+    /// Before the second restart.
+    pub initial_ms: u64,
+    /// The longest.
+    pub max_ms: u64,
+}
+
+impl Waits {
+    /// The pod's own, else the node's. A longest wait that is shorter than the first one shortens that too.
+    pub fn of(pod: &PodSpec, settings: &Settings) -> Self {
+        let own = &pod.restart_backoff;
+        let initial = own.initial_ms.unwrap_or(settings.initial_restart_period_ms);
+        let max_ms = own.max_ms.unwrap_or_else(|| {
+            let given = own.initial_ms.unwrap_or(0);
+            settings.max_restart_period_ms.max(given)
+        });
+        Self {
+            initial_ms: initial.min(max_ms),
+            max_ms,
+        }
+    }
+}
 
 /// Whether the policy starts a container again after this exit.
 pub fn wanted(policy: RestartPolicy, exit: &Exit) -> bool {
@@ -31,32 +58,41 @@ fn forgotten(container: &ContainerState) -> bool {
     container.stale() && (container.round.in_place || container.role != Role::Main)
 }
 
+/// The exit before the newest, and whether there is one, if the newest run was killed to be started again.
+fn killed_after(container: &ContainerState) -> Option<Option<&Ended>> {
+    let killed = container.stop.asked.is_some() && !container.stale();
+    killed.then_some(container.previous.as_ref())
+}
+
 /// The wait that applies to the newest exit; `None` if the container may start at once.
-pub fn delay_ms(container: &ContainerState, settings: &Settings) -> Option<u64> {
+pub fn delay_ms(container: &ContainerState, waits: Waits) -> Option<u64> {
     let ended = container.run.ended()?;
-    if forgotten(container) {
-        return None;
-    }
-    if container.permitted == Some(container.next_attempt) {
+    if forgotten(container) || container.permitted == Some(container.next_attempt) {
         return None;
     }
     let backoff = container.backoff.as_ref()?;
-    if expired(backoff, ended.exit.finished.time) {
+    let finished = ended.exit.finished.time;
+    if backoff.waived || expired(backoff, finished) {
         return None;
     }
-    Some(backoff.delay_ms.min(settings.max_restart_period_ms))
+    let delay = backoff.delay_ms.min(waits.max_ms);
+    match killed_after(container) {
+        Some(None) => None,
+        Some(Some(before)) if finished.since(before.exit.finished.time) >= delay => None,
+        Some(Some(_)) | None => Some(delay),
+    }
 }
 
 /// When the container may start; `Time(0)` if nothing holds it back.
-pub fn earliest(container: &ContainerState, settings: &Settings) -> Time {
-    match (delay_ms(container, settings), container.run.ended()) {
+pub fn earliest(container: &ContainerState, waits: Waits) -> Time {
+    match (delay_ms(container, waits), container.run.ended()) {
         (Some(delay), Some(ended)) => ended.exit.finished.time.plus(delay),
         (Some(_), None) | (None, _) => Time(0),
     }
 }
 
 /// Records that a start was permitted: the next exit waits longer. Once for each attempt.
-pub(super) fn permit(container: &mut ContainerState, attempt: u32, settings: &Settings, now: Time) {
+pub(super) fn permit(container: &mut ContainerState, attempt: u32, waits: Waits, now: Time) {
     if container.permitted == Some(attempt) {
         return;
     }
@@ -64,18 +100,26 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, settings: &Se
     let Some(ended) = container.run.ended() else {
         return;
     };
-    if forgotten(container) {
+    let first = killed_after(container).is_some_and(|before| before.is_none());
+    if forgotten(container) || first {
         return;
     }
-    let max = settings.max_restart_period_ms;
     let delay_ms = match container.backoff {
         Some(old) if !expired(&old, ended.exit.finished.time) => old.delay_ms.saturating_mul(2),
-        Some(_) | None => INITIAL_MS,
+        Some(_) | None => waits.initial_ms,
     };
     container.backoff = Some(CrashBackoff {
-        delay_ms: delay_ms.min(max),
+        delay_ms: delay_ms.min(waits.max_ms),
         permitted: now,
+        waived: false,
     });
+}
+
+impl PodState {
+    /// The waits between restarts of its containers.
+    pub fn waits(&self, settings: &Settings) -> Waits {
+        Waits::of(&self.spec, settings)
+    }
 }
 
 /// The reason shown for an exit.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::condition::{self, Flags, Foreign};
 use super::event::{CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
 use super::kill::Kill;
 use super::probe::Tracks;
@@ -19,6 +20,8 @@ use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
 /// The node's settings that decisions depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
+    /// The wait before the second restart of a crashing container.
+    pub initial_restart_period_ms: u64,
     /// `crashLoopBackOff.maxContainerRestartPeriod`.
     pub max_restart_period_ms: u64,
 }
@@ -26,7 +29,18 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            initial_restart_period_ms: 10_000,
             max_restart_period_ms: 300_000,
+        }
+    }
+}
+
+impl Settings {
+    /// With shorter waits between restarts: 1 s, 2 s, … at most 60 s (gate `ReduceDefaultCrashLoopBackOffDecay`).
+    pub fn reduced() -> Self {
+        Self {
+            initial_restart_period_ms: 1_000,
+            max_restart_period_ms: 60_000,
         }
     }
 }
@@ -88,14 +102,10 @@ pub struct PodState {
     pub lost_retry: Retry,
     /// Waits between attempts to remove a sandbox.
     pub remove_retry: Retry,
-    /// Condition `PodReadyToStartContainers`.
-    pub sandbox_ready: Flag,
-    /// Condition `Initialized`.
-    pub initialized: Flag,
-    /// Condition `AllContainersRestarting`.
-    pub restarting_all: Flag,
-    /// Conditions `Ready` and `ContainersReady`.
-    pub ready: Flag,
+    /// Its own conditions.
+    pub flags: Flags,
+    /// The conditions others have set, in the order in which they came.
+    pub foreign: Vec<Foreign>,
 }
 
 /// A pod's sandbox.
@@ -154,7 +164,7 @@ impl Retry {
 }
 
 /// A yes or no that remembers when it changed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flag {
     /// Yes?
     pub yes: bool,
@@ -385,15 +395,9 @@ impl PodState {
             .chain(added)
             .map(|(c, role)| ContainerState::new(&c.name, role))
             .collect();
-        let no = Flag {
-            yes: false,
-            since: now.wall,
-        };
-        let initialized = Flag {
-            yes: spec.init_containers.is_empty(),
-            since: now.wall,
-        };
         Self {
+            flags: Flags::new(&spec, now.wall),
+            foreign: condition::given(&spec, now.wall),
             spec,
             created: now,
             sandbox: Sandbox::None,
@@ -408,10 +412,6 @@ impl PodState {
             waits_for_host_port: false,
             lost_retry: Retry::default(),
             remove_retry: Retry::default(),
-            sandbox_ready: no,
-            initialized,
-            restarting_all: no,
-            ready: no,
         }
     }
 

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec as Written};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec as Written, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::condition::{self, Condition, MAX_CONDITIONS, STATUSES};
 use super::container::List;
 use super::default;
 use super::error::{Path, Report};
@@ -13,7 +14,9 @@ use super::pod::{ContainerResources, ContainerSpec, PodKey, PodSpec, PodUid};
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::uid::KeptUids;
-use super::{container, names, network, resources, restart, security, support, uid, volume};
+use super::{
+    backoff, container, names, network, resources, restart, security, support, uid, volume,
+};
 
 /// Builds the spec of a decoded pod, or reports why not.
 pub(crate) fn pod(
@@ -42,6 +45,11 @@ pub(crate) fn pod(
     let name = pod.metadata.name.clone().unwrap_or_default();
     support::pod(spec, &at, report);
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
+    let annotations = path.field("metadata");
+    let annotations = annotations.field("annotations");
+    let restart_backoff = backoff::of(pod.metadata.annotations.as_ref(), &annotations, report);
+    let readiness_gates = readiness_gates(spec, &at, report);
+    given_conditions(&pod, path, report);
     let grace_ms = grace_ms(spec, &at, report);
     let active_deadline_ms = active_deadline_ms(spec, &at, report);
     let own_security = security::pod(spec, &at, report);
@@ -62,6 +70,8 @@ pub(crate) fn pod(
         uid: PodUid::from(uid.as_str()),
         key: PodKey { namespace, name },
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Always),
+        restart_backoff,
+        readiness_gates,
         grace_ms,
         active_deadline_ms,
         priority: spec.priority.unwrap_or(0),
@@ -84,7 +94,7 @@ pub(crate) fn pod(
         ephemeral_containers: Vec::new(),
         volumes,
         warnings,
-        manifest: Arc::new(pod),
+        manifest: Arc::new(with_foreign_conditions(pod)),
     })
 }
 
@@ -133,6 +143,62 @@ pub(crate) fn shared_metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &R
     if size > 256 * 1024 {
         report.error(&annotations, "Too long: may not be more than 262144 bytes");
     }
+}
+
+fn readiness_gates(spec: &Written, path: &Path<'_>, report: &Report) -> Vec<String> {
+    let list = path.field("readinessGates");
+    let gates = spec.readiness_gates.iter().flatten();
+    let read = gates.enumerate().map(|(index, gate)| {
+        let name = gate.condition_type.clone();
+        if let Some(problem) = names::qualified_name(&name) {
+            let at = list.index(index);
+            report.invalid(&at.field("conditionType"), &name, problem);
+        }
+        name
+    });
+    read.collect()
+}
+
+/// Conditions written in the manifest itself. What coracle finds out by itself is there too if the manifest was
+/// taken from an API server, and means nothing.
+fn given_conditions(pod: &Pod, path: &Path<'_>, report: &Report) {
+    let list = path.field("status");
+    let list = list.field("conditions");
+    let given = pod
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten());
+    let mut seen = BTreeSet::new();
+    for (index, condition) in given.enumerate() {
+        let (at, name) = (list.index(index), &condition.type_);
+        if condition::is_own(name) {
+            continue;
+        }
+        match Condition::of(condition).map(|c| c.check()) {
+            Some(Ok(())) if seen.insert(name) => {}
+            Some(Ok(())) => report.duplicate(&at.field("type"), name),
+            Some(Err(problem)) => report.invalid(&at, name, problem),
+            None => report.unsupported(&at.field("status"), &condition.status, &STATUSES),
+        }
+    }
+    if seen.len() > MAX_CONDITIONS {
+        let detail = format_args!("must have at most {MAX_CONDITIONS} items");
+        report.error(&list, format_args!("Too many: {}: {detail}", seen.len()));
+    }
+}
+
+/// The pod as it is kept: of its status, only conditions that others have set.
+fn with_foreign_conditions(mut pod: Pod) -> Pod {
+    let conditions = pod.status.take().and_then(|status| status.conditions);
+    let mut conditions = conditions.unwrap_or_default();
+    conditions.retain(|c| !condition::is_own(&c.type_));
+    if !conditions.is_empty() {
+        pod.status = Some(PodStatus {
+            conditions: Some(conditions),
+            ..PodStatus::default()
+        });
+    }
+    pod
 }
 
 fn grace_ms(spec: &Written, path: &Path<'_>, report: &Report) -> u64 {

@@ -386,7 +386,14 @@ impl<'r> Document<'r> {
     }
 
     fn pod(&mut self, value: &mut Value, path: &Path<'_>) {
+        let conditions = value.get("status").and_then(|s| s.get("conditions"));
+        let conditions = conditions.cloned();
         bare(value);
+        // The one part of a status that somebody may have written on purpose.
+        if let (Some(conditions), Value::Map(fields)) = (conditions, &mut *value) {
+            let kept = vec![("conditions".to_owned(), conditions)];
+            fields.push(("status".to_owned(), Value::Map(kept)));
+        }
         let Some(mut pod) = decode::decode::<Pod>(value, path, self.report) else {
             return;
         };

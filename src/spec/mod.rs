@@ -7,7 +7,9 @@
 //! `default` → `assemble` (every rule checked, [`PodSpec`] built) or → `position` (errors get line and column). Services go
 //! through `service_rules` instead of the last two.
 
+pub mod backoff;
 pub mod cluster;
+pub mod condition;
 pub mod convert;
 pub mod ephemeral;
 pub mod exit;
@@ -46,6 +48,8 @@ mod volume;
 
 pub use error::FieldError;
 
+pub use backoff::RestartBackoff;
+pub use condition::{Condition, ConditionStatus};
 pub use exit::{Exit, StopSignal};
 pub use pod::*;
 pub use probe::{HttpGet, Probe, ProbeHandler, ProbeKind, Probes};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::backoff::RestartBackoff;
 use super::probe::Probes;
 use super::restart::{RestartPolicy, RestartRule};
 
@@ -68,6 +69,10 @@ pub struct PodSpec {
     pub manifest: Arc<k8s_openapi::api::core::v1::Pod>,
     /// `spec.restartPolicy`.
     pub restart_policy: RestartPolicy,
+    /// The pod's own waits between restarts (annotation `coracle.dev/restart-backoff`).
+    pub restart_backoff: RestartBackoff,
+    /// `spec.readinessGates`: conditions that must be true for the pod to be ready.
+    pub readiness_gates: Vec<String>,
     /// `spec.terminationGracePeriodSeconds` in milliseconds (30 000 by default).
     pub grace_ms: u64,
     /// `spec.activeDeadlineSeconds` in milliseconds.

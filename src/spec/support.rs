@@ -59,13 +59,8 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 7] {
 }
 
 /// What this version does not do yet.
-fn later(spec: &PodSpec) -> [Idle<'_>; 4] {
+fn later(spec: &PodSpec) -> [Idle<'_>; 3] {
     [
-        (
-            "readinessGates",
-            some(&spec.readiness_gates),
-            "readiness gates are not evaluated yet",
-        ),
         (
             "shareProcessNamespace",
             spec.share_process_namespace == Some(true),

@@ -38,3 +38,38 @@ pub struct Stamp {
     /// For showing.
     pub wall: Wall,
 }
+
+/// Go's duration text (`1m30s`, `100ms`, `0`) in milliseconds, rounded; `None` if it is none or is negative.
+pub fn duration_ms(text: &str) -> Option<u64> {
+    if text == "0" {
+        return Some(0);
+    }
+    if text.is_empty() {
+        return None;
+    }
+    let (mut rest, mut total) = (text, 0.0);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let amount: f64 = rest[..digits].parse().ok()?;
+        let tail = &rest[digits..];
+        let end = tail
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(tail.len());
+        total += amount
+            * match &tail[..end] {
+                "ms" => 1.0,
+                "s" => 1_000.0,
+                "m" => 60_000.0,
+                "h" => 3_600_000.0,
+                "us" | "µs" => 0.001,
+                _ => return None,
+            };
+        rest = &tail[end..];
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "durations are positive, and what is too long saturates"
+    )]
+    Some(total.round() as u64)
+}

@@ -198,7 +198,7 @@ impl Node {
     }
 
     fn is_ready(&self) -> bool {
-        self.state.pods.values().next().unwrap().ready.yes
+        self.state.pods.values().next().unwrap().flags.ready.yes
     }
 }
 

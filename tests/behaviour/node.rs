@@ -21,10 +21,15 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(max_restart_period_ms: u64) -> Self {
+        Self::set(Settings {
+            max_restart_period_ms,
+            ..Settings::default()
+        })
+    }
+
+    pub(crate) fn set(settings: Settings) -> Self {
         Self {
-            state: NodeState::new(Settings {
-                max_restart_period_ms,
-            }),
+            state: NodeState::new(settings),
             now: 1_000_000,
             notices: vec![],
             open: vec![],
@@ -267,6 +272,8 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
                 stopping: pod.stopping,
                 verdict: pod.verdict.clone(),
                 finishing: pod.finishing,
+                foreign: Some(pod.foreign.clone()),
+                flags: Some(pod.flags),
             })),
             at(new.now),
         );

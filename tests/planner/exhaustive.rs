@@ -15,6 +15,7 @@ use coracle::plan::event::{
     ImageFailure, Instance, ProbeOrder, ProbeOutcome, SandboxFailure, StartFailure,
 };
 use coracle::plan::probe::due;
+use coracle::plan::retry;
 use coracle::plan::state::{ContainerState, Role, Run};
 use coracle::plan::{Action, Event, NodeState, PodState, Settings, Stamp, Time, plan};
 use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal};
@@ -67,12 +68,18 @@ impl Search {
             Event::NodeAddressesChanged,
             Event::SettingsChanged(Settings {
                 max_restart_period_ms: 1000,
+                ..Settings::default()
             }),
             Event::SettingsChanged(Settings::default()),
         ];
         let Some(state) = story.state.pods.get(&pod) else {
             return events;
         };
+        let settings = &story.state.settings;
+        if !retry::waits(state, None, settings, Time(story.now)).is_empty() {
+            let (pod, container) = (pod.clone(), None);
+            events.push(Event::RetryRequested { pod, container });
+        }
         events.push(Event::SandboxLost { pod: pod.clone() });
         if let Some(spec) = &self.debugged {
             let spec = Arc::clone(spec);

@@ -46,6 +46,10 @@ struct Sim {
     backoff: BTreeMap<(PodUid, String), (u64, u64, u32)>,
     restarts: BTreeMap<(PodUid, String), i32>,
     seen: Arc<pods::Seen>,
+    /// Pods somebody wanted to try again at once.
+    retried: BTreeSet<PodUid>,
+    /// What was last said of each pod's readiness gate.
+    opened: BTreeMap<PodUid, bool>,
     actions: u64,
     stimuli: u64,
     trace: bool,
@@ -66,6 +70,8 @@ impl Sim {
             failed: BTreeMap::new(),
             backoff: BTreeMap::new(),
             restarts: BTreeMap::new(),
+            retried: BTreeSet::new(),
+            opened: BTreeMap::new(),
             actions: 0,
             stimuli: 0,
             trace,
@@ -121,7 +127,8 @@ impl Sim {
             10 => self.debug_a_pod(),
             0..4 => self.edit_manifests(),
             4 => self.delete_a_pod(),
-            5 | 6 => self.world.kill_a_shim(),
+            5 => self.say_something(),
+            6 => self.world.kill_a_shim(),
             7 => {
                 self.world.image = !self.world.image;
                 if self.world.image {
@@ -170,6 +177,9 @@ impl Sim {
                     pods::of(&mut spec, first).probes.startup = probe(3);
                 }
                 pods::of(&mut spec, containers[0]).probes.startup = probe(3);
+            }
+            if version >= 4 {
+                spec.readiness_gates = vec![pods::GATE.into()];
             }
             if version >= 5 {
                 let x = pods::of(&mut spec, "x");
@@ -256,6 +266,28 @@ impl Sim {
         self.decide();
     }
 
+    /// Somebody sets a condition of a pod, or wants it to try again at once.
+    fn say_something(&mut self) {
+        let uids: Vec<PodUid> = self.state.pods.keys().cloned().collect();
+        if uids.is_empty() {
+            return;
+        }
+        let i = usize::try_from(self.world.rng.below(uids.len() as u64)).unwrap();
+        let pod = uids[i].clone();
+        let event = if self.world.rng.chance(50) {
+            self.retried.insert(pod.clone());
+            let container = None;
+            Event::RetryRequested { pod, container }
+        } else {
+            let open = self.world.rng.chance(50);
+            self.opened.insert(pod.clone(), open);
+            let changes = vec![pods::gate(open)];
+            Event::ConditionsSet { pod, changes }
+        };
+        self.apply(&event);
+        self.decide();
+    }
+
     fn crash_agent(&mut self) {
         if self.trace {
             eprintln!("{:>9} agent dies", self.world.now);
@@ -271,6 +303,8 @@ impl Sim {
         let disk = &self.world.disk;
         self.backoff.retain(|(uid, _), _| disk.contains_key(uid));
         self.failed.retain(|(uid, _, _), _| disk.contains_key(uid));
+        // What was said about a pod of which nothing lies on disk yet is lost.
+        self.opened.retain(|uid, _| disk.contains_key(uid));
         // A permit for a start that never came about is good for the next one, whatever its number.
         for ((uid, name), (_, _, attempt)) in &mut self.backoff {
             if let Some(record) = disk[uid].records.get(name)
@@ -316,6 +350,7 @@ impl Sim {
             && !self.world.disk.contains_key(pod)
         {
             self.going.remove(pod);
+            self.opened.remove(pod);
             self.backoff.retain(|(uid, _), _| uid != pod);
             self.restarts.retain(|(uid, _), _| uid != pod);
             self.first_stop.retain(|(uid, _, _), _| uid != pod);
@@ -417,6 +452,8 @@ impl Sim {
                     stopping: None,
                     verdict: None,
                     finishing: None,
+                    foreign: vec![],
+                    flags: pod.flags,
                     records: BTreeMap::new(),
                 });
         }
@@ -432,6 +469,7 @@ impl Sim {
             disk.spec = Arc::clone(&pod.spec);
             (disk.stopping, disk.finishing) = (pod.stopping, pod.finishing);
             disk.verdict.clone_from(&pod.verdict);
+            (disk.foreign, disk.flags) = (pod.foreign.clone(), pod.flags);
             for container in &pod.containers {
                 let record = disk.records.entry(container.name.clone()).or_default();
                 record.backoff = container.backoff;
@@ -465,6 +503,8 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::DeleteRequested { .. }
         | Event::DeadlineExceeded { .. }
         | Event::EphemeralAdded { .. }
+        | Event::RetryRequested { .. }
+        | Event::ConditionsSet { .. }
         | Event::ActionStarted(_)
         | Event::NodeAddressesChanged
         | Event::SettingsChanged(_)

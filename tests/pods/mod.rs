@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use coracle::plan::event::Desired;
+use coracle::plan::event::{ConditionChange, Desired};
 use coracle::plan::state::Sandbox;
 use coracle::plan::{NodeState, PodState, Stamp, Time, Wall, network};
 use coracle::spec::cluster::ClusterView;
@@ -52,6 +52,8 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         },
         manifest: Arc::new(manifest),
         restart_policy: policy,
+        restart_backoff: RestartBackoff::default(),
+        readiness_gates: vec![],
         grace_ms: 30_000,
         active_deadline_ms: None,
         priority: 0,
@@ -247,7 +249,7 @@ fn check_view(now: &NodeState, view: &ClusterView) {
     for service in &view.services {
         let ready_only = !service.spec.with_unready;
         let may = |p: &&PodState| {
-            let ready = p.ready.yes && p.stopping.is_none();
+            let ready = p.flags.ready.yes && p.stopping.is_none();
             matches!(p.sandbox, Sandbox::Ready { .. }) && !p.finished() && (ready || !ready_only)
         };
         let mut expected: Vec<_> = now.pods.values().filter(may).map(|p| &p.spec.key).collect();
@@ -268,4 +270,21 @@ pub(crate) fn exit(code: i32, started: Stamp, finished: Stamp) -> Exit {
         started,
         finished,
     }
+}
+
+/// The type of condition that a readiness gate may wait for.
+pub(crate) const GATE: &str = "example.com/gate";
+
+/// Somebody says whether the gate is open.
+pub(crate) fn gate(open: bool) -> ConditionChange {
+    let status = match open {
+        true => ConditionStatus::True,
+        false => ConditionStatus::False,
+    };
+    ConditionChange::Set(Condition {
+        type_: GATE.into(),
+        status,
+        reason: "Said".into(),
+        message: String::new(),
+    })
 }

@@ -34,6 +34,7 @@ pub(super) fn forget_start(container: &mut ContainerState, attempt: u32) {
         && ended.attempt != attempt
     {
         container.previous = Some(ended.clone());
+        container.stop = Stop::default();
     }
     container.next_attempt = container.next_attempt.max(attempt.saturating_add(1));
     container.image = Image::Unknown;
@@ -203,7 +204,7 @@ pub(super) fn say_backoff(
 ) {
     let waits = pod
         .container(name)
-        .is_some_and(|c| pod.wants_start(c) && restart::earliest(c, settings) > now);
+        .is_some_and(|c| pod.wants_start(c) && restart::earliest(c, pod.waits(settings)) > now);
     if waits {
         let text = format!(
             "Back-off restarting failed container {name} in pod {}",

@@ -13,8 +13,8 @@ use super::action::Keep;
 use super::event::{Instance, Round};
 use super::state::{ContainerState, Retry, Role, Sandbox};
 use super::{
-    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, network, probe, restart,
-    verdict,
+    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, condition, network, probe,
+    restart, retry, verdict,
 };
 use crate::spec::{PodSpec, PodUid};
 pub(super) use container::end_run;
@@ -51,6 +51,14 @@ impl NodeState {
             }
             Event::DeadlineExceeded { pod } => self.on(pod, now, out, |pod, _, out| {
                 verdict::deadline_exceeded(pod, now, out);
+            }),
+            Event::RetryRequested { pod, container } => {
+                self.on(pod, now, out, |pod, settings, _| {
+                    retry::retry(pod, container.as_deref(), settings, now.time);
+                });
+            }
+            Event::ConditionsSet { pod, changes } => self.on(pod, now, out, |pod, _, _| {
+                condition::set(pod, changes, now.wall);
             }),
             Event::SandboxRemoved { pod } => self.sandbox_removed(pod, now),
             Event::EphemeralAdded { pod, spec } => {
@@ -253,17 +261,6 @@ impl PodState {
             self.finishing = None;
         }
     }
-
-    pub(super) fn note_conditions(&mut self, now: Stamp) {
-        let sandbox = matches!(self.sandbox, Sandbox::Ready { .. });
-        let ready = self.all_ready();
-        let initialized = self.shows_initialized();
-        let restarting = self.restarts_all();
-        self.restarting_all.set(restarting, now.wall);
-        self.initialized.set(initialized, now.wall);
-        self.sandbox_ready.set(sandbox, now.wall);
-        self.ready.set(ready, now.wall);
-    }
 }
 
 /// Those that are there already stay as they are.
@@ -293,8 +290,9 @@ fn action_started(pod: &mut PodState, settings: &Settings, action: &Action, now:
         Action::CreateSandbox { .. } | Action::RemoveSandbox { .. } => {}
         Action::EnsureImage { .. } => pod.images_changed = false,
         Action::StartContainer { instance, .. } => {
+            let waits = pod.waits(settings);
             if let Some(container) = pod.container_mut(&instance.container) {
-                restart::permit(container, instance.attempt, settings, now);
+                restart::permit(container, instance.attempt, waits, now);
             }
         }
         Action::Signal { instance, .. } => {

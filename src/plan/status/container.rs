@@ -170,7 +170,7 @@ pub(super) fn trouble(
         let image = state.spec.container(&c.name).map_or("", |s| &s.image);
         return Some(image_failure(image, *failure, message, retry.failures > 1));
     }
-    let delay = restart::delay_ms(c, settings)?;
+    let delay = restart::delay_ms(c, state.waits(settings))?;
     let text = format!(
         "back-off {} restarting failed container={} pod={}",
         go_duration(delay),

@@ -1,6 +1,7 @@
 //! What do people see? A pod's manifest with `metadata` and `status` as the kubelet would fill them
 //! (kubelet-behaviour §3). State alone decides, no clock: a status changes only when an event was recorded.
 
+mod conditions;
 mod container;
 mod service;
 mod text;
@@ -9,11 +10,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
 
-use crate::spec::RestartAction;
-
-use super::stage::incomplete;
-use super::state::{ContainerState, Flag, Role, Run};
-use super::verdict::Verdict;
+use super::state::{ContainerState, Role, Run};
 use super::{PodState, Settings, Wall};
 use container::container;
 pub use container::{image_failure, start_failure};
@@ -90,7 +87,8 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
     containers.sort_by(|a, b| a.name.cmp(&b.name));
     core::PodStatus {
         phase: Some(phase.as_str().to_owned()),
-        conditions: Some(conditions(state, phase)),
+        conditions: Some(conditions::all(state, phase)),
+        observed_generation: conditions::generation(state),
         host_ip: host.first().cloned(),
         host_ips: some(host.into_iter().map(|ip| core::HostIP { ip }).collect()),
         pod_ip: ips.first().cloned(),
@@ -143,104 +141,5 @@ pub fn phase(state: &PodState) -> Phase {
         Phase::Succeeded
     } else {
         Phase::Failed
-    }
-}
-
-fn conditions(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
-    let created = state.created.wall;
-    let always = Flag {
-        yes: true,
-        since: created,
-    };
-    let initialized = match phase {
-        Phase::Succeeded => (Some("PodCompleted"), None),
-        _ if state.initialized.yes => (None, None),
-        Phase::Pending | Phase::Running | Phase::Failed => {
-            let text = names("incomplete", state.inits().iter().filter(|c| incomplete(c)));
-            (Some("ContainersNotInitialized"), Some(text))
-        }
-    };
-    let initialized_flag = match phase {
-        // Also if the init containers never ran in this round.
-        Phase::Succeeded if !state.initialized.yes => always,
-        Phase::Succeeded | Phase::Pending | Phase::Running | Phase::Failed => state.initialized,
-    };
-    let (reason, message) = match phase {
-        _ if state.ready.yes => (None, None),
-        Phase::Succeeded => (Some("PodCompleted"), None),
-        Phase::Failed => (Some("PodFailed"), None),
-        Phase::Pending | Phase::Running => {
-            let counts = |c: &&ContainerState| c.role != Role::Init && !c.ready();
-            let text = names("unready", state.of_manifest().iter().filter(counts));
-            (Some("ContainersNotReady"), Some(text))
-        }
-    };
-    let disruption = state.verdict.as_ref().filter(|v| v.cause.disrupts());
-    let mut all: Vec<_> = disruption.into_iter().map(disrupted).collect();
-    all.extend([
-        condition("PodReadyToStartContainers", state.sandbox_ready, None, None),
-        condition(
-            "Initialized",
-            initialized_flag,
-            initialized.0,
-            initialized.1,
-        ),
-        condition("Ready", state.ready, reason, message.clone()),
-        condition("ContainersReady", state.ready, reason, message),
-        condition("PodScheduled", always, None, None),
-    ]);
-    let rules = state.spec.all_containers().flat_map(|c| &c.restart_rules);
-    if rules
-        .into_iter()
-        .any(|r| r.action == RestartAction::RestartAllContainers)
-    {
-        let (reason, message) = match phase {
-            _ if state.restarting_all.yes => (
-                Some("RestartAllContainersStarted"),
-                Some("container exited with restart policy rule".to_owned()),
-            ),
-            Phase::Succeeded => (Some("PodCompleted"), None),
-            Phase::Failed => (Some("PodFailed"), None),
-            Phase::Pending | Phase::Running => (None, None),
-        };
-        let type_ = "AllContainersRestarting";
-        all.push(condition(type_, state.restarting_all, reason, message));
-    }
-    all
-}
-
-fn disrupted(verdict: &Verdict) -> core::PodCondition {
-    let since = Flag {
-        yes: true,
-        since: verdict.since.wall,
-    };
-    let message = Some(verdict.message.clone());
-    condition(
-        "DisruptionTarget",
-        since,
-        Some("TerminationByKubelet"),
-        message,
-    )
-}
-
-/// In manifest order, as a Go slice prints.
-fn names<'s>(what: &str, some: impl Iterator<Item = &'s ContainerState>) -> String {
-    let names: Vec<&str> = some.map(|c| c.name.as_str()).collect();
-    format!("containers with {what} status: [{}]", names.join(" "))
-}
-
-fn condition(
-    type_: &str,
-    flag: Flag,
-    reason: Option<&str>,
-    message: Option<String>,
-) -> core::PodCondition {
-    core::PodCondition {
-        type_: type_.to_owned(),
-        status: if flag.yes { "True" } else { "False" }.to_owned(),
-        last_transition_time: Some(time(flag.since)),
-        reason: reason.map(str::to_owned),
-        message,
-        ..core::PodCondition::default()
     }
 }

@@ -8,7 +8,7 @@ use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
 use coracle::plan::{Action, Event, PodState, Time, garbage, status};
 use coracle::spec::{PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
 
-use super::{Going, Sim};
+use super::{Going, Sim, pods};
 use crate::world::Disk;
 
 impl Sim {
@@ -173,12 +173,27 @@ impl Sim {
             RestartPolicy::Never => panic!("{uid}/{name} is never restarted"),
         }
         let finished = ended.exit.finished.time.0;
+        // What was killed for a probe is measured by the exit before that.
+        let run = (uid.clone(), name.to_owned(), ended.attempt);
+        let record = self.world.disk.get(uid).and_then(|d| d.records.get(name));
+        let newest = record.and_then(|r| r.newest.as_ref());
+        let stopped = newest.is_some_and(|n| n.attempt == ended.attempt && n.stop_sent.is_some());
+        let killed = !container.stale() && (stopped || self.first_stop.contains_key(&run));
+        let before = container.previous.as_ref();
+        let lasted = before.map(|b| finished - b.exit.finished.time.0);
+        if killed && lasted.is_none() {
+            return;
+        }
+        let waived = container.backoff.is_some_and(|b| b.waived);
+        assert!(!waived || self.retried.contains(uid), "nobody asked");
         let next = match self.backoff.get(&key) {
             // An agent that died may not know that a start it permitted came to nothing, and permits it again.
             Some((_, _, permitted)) if *permitted >= attempt => return,
             Some((delay, permitted, _)) if finished.saturating_sub(*permitted) <= 600_000 => {
                 assert!(
-                    self.world.now >= finished + delay,
+                    waived
+                        || killed && lasted >= Some(*delay)
+                        || self.world.now >= finished + delay,
                     "{uid}/{name}: restarted {} ms after its end, back-off is {delay} ms",
                     self.world.now - finished
                 );
@@ -205,7 +220,21 @@ impl Sim {
             let rules = pod.spec.all_containers().flat_map(|c| &c.restart_rules);
             let mut actions = rules.map(|r| r.action);
             let more = actions.any(|a| a == RestartAction::RestartAllContainers);
-            assert_eq!(status.conditions.unwrap().len(), 5 + usize::from(more));
+            let conditions = status.conditions.unwrap();
+            let of = |type_: &str| conditions.iter().find(|c| c.type_ == type_);
+            let said = self.opened.get(uid);
+            let own = conditions.len() - usize::from(said.is_some());
+            assert_eq!(own, 5 + usize::from(more));
+            let word = |yes: bool| if yes { "True" } else { "False" };
+            let gate = of(pods::GATE).map(|c| c.status.as_str());
+            assert_eq!(
+                gate,
+                said.map(|open| word(*open)),
+                "{uid}: as somebody said"
+            );
+            let open = pod.spec.readiness_gates.is_empty() || said == Some(&true);
+            let ready = open && of("ContainersReady").unwrap().status == "True";
+            assert_eq!(of("Ready").unwrap().status, word(ready), "{uid}");
             let inits = status.init_container_statuses.into_iter().flatten();
             let all = inits.chain(status.container_statuses.unwrap());
             let added = status.ephemeral_container_statuses.into_iter().flatten();

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
+use coracle::plan::condition::{Flags, Foreign};
 use coracle::plan::event::*;
 use coracle::plan::state::Stopping;
 use coracle::plan::{Action, Event, Stamp, Time};
@@ -70,6 +71,8 @@ pub(crate) struct Disk {
     pub(crate) stopping: Option<Stopping>,
     pub(crate) verdict: Option<Verdict>,
     pub(crate) finishing: Option<Time>,
+    pub(crate) foreign: Vec<Foreign>,
+    pub(crate) flags: Flags,
     pub(crate) records: BTreeMap<String, Record>,
 }
 
@@ -527,6 +530,8 @@ impl World {
                 stopping: disk.stopping,
                 verdict: disk.verdict.clone(),
                 finishing: disk.finishing,
+                foreign: Some(disk.foreign.clone()),
+                flags: Some(disk.flags),
             })));
         }
         found

@@ -1,0 +1,162 @@
+//! Which conditions does a pod have, and since when? Coracle's own, which follow from its state, and those that others
+//! have set (kubelet-behaviour §3.5). A condition's time changes only with its status.
+
+use serde::{Deserialize, Serialize};
+
+use super::event::ConditionChange;
+use super::state::{Flag, Sandbox};
+use super::{PodState, Stamp, Wall};
+use crate::spec::condition::{self, MAX_CONDITIONS};
+use crate::spec::{Condition, ConditionStatus, PodSpec};
+
+/// A pod's own conditions that come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flags {
+    /// `PodReadyToStartContainers`.
+    pub sandbox_ready: Flag,
+    /// `Initialized`.
+    pub initialized: Flag,
+    /// `ContainersReady`.
+    pub containers_ready: Flag,
+    /// `Ready`.
+    pub ready: Flag,
+    /// `AllContainersRestarting`.
+    pub restarting_all: Flag,
+}
+
+impl Flags {
+    /// Of a pod of which nothing exists yet.
+    pub(super) fn new(spec: &PodSpec, since: Wall) -> Self {
+        let no = Flag { yes: false, since };
+        let initialized = Flag {
+            yes: spec.init_containers.is_empty(),
+            since,
+        };
+        Self {
+            sandbox_ready: no,
+            initialized,
+            containers_ready: no,
+            ready: no,
+            restarting_all: no,
+        }
+    }
+}
+
+/// A condition that somebody has set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreign {
+    /// What he said.
+    #[serde(flatten)]
+    pub condition: Condition,
+    /// `lastTransitionTime`.
+    pub since: Wall,
+}
+
+/// The conditions that the manifest itself brings.
+pub(super) fn given(spec: &PodSpec, now: Wall) -> Vec<Foreign> {
+    let given = condition::given(&spec.manifest);
+    let foreign = given.map(|condition| Foreign {
+        condition,
+        since: now,
+    });
+    foreign.collect()
+}
+
+/// The manifest was edited: what it says of conditions now is as if somebody had said it just now.
+pub(super) fn edited(pod: &mut PodState, old: &PodSpec, now: Wall) {
+    let before: Vec<Condition> = condition::given(&old.manifest).collect();
+    let after: Vec<Condition> = condition::given(&pod.spec.manifest).collect();
+    let gone = |c: &&Condition| !after.iter().any(|other| other.type_ == c.type_);
+    let gone = before.iter().filter(gone);
+    let gone = gone.map(|c| ConditionChange::Unset(c.type_.clone()));
+    let new = after.iter().filter(|c| !before.contains(c));
+    let new = new.map(|c| ConditionChange::Set(c.clone()));
+    let changes: Vec<_> = gone.chain(new).collect();
+    set(pod, &changes, now);
+}
+
+pub(super) fn set(pod: &mut PodState, changes: &[ConditionChange], now: Wall) {
+    for change in changes {
+        match change {
+            ConditionChange::Unset(type_) => pod.foreign.retain(|f| f.condition.type_ != *type_),
+            ConditionChange::Set(wanted) => {
+                let mut all = pod.foreign.iter();
+                let known = all.position(|f| f.condition.type_ == wanted.type_);
+                match known {
+                    Some(index) => {
+                        let known = &mut pod.foreign[index];
+                        if known.condition.status != wanted.status {
+                            known.since = now;
+                        }
+                        known.condition = wanted.clone();
+                    }
+                    None if pod.foreign.len() < MAX_CONDITIONS => pod.foreign.push(Foreign {
+                        condition: wanted.clone(),
+                        since: now,
+                    }),
+                    // Whoever asks was told so before.
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+impl PodState {
+    /// The status of a condition, be it coracle's own or another's, as readiness gates see it.
+    fn status_of(&self, type_: &str) -> Option<ConditionStatus> {
+        let of = |flag: Flag| match flag.yes {
+            true => ConditionStatus::True,
+            false => ConditionStatus::False,
+        };
+        match type_ {
+            "PodScheduled" => Some(ConditionStatus::True),
+            "PodReadyToStartContainers" => Some(of(self.flags.sandbox_ready)),
+            "Initialized" => Some(of(self.flags.initialized)),
+            "ContainersReady" => Some(of(self.flags.containers_ready)),
+            "Ready" => Some(of(self.flags.ready)),
+            _ => {
+                let mut all = self.foreign.iter();
+                let found = all.find(|f| f.condition.type_ == type_)?;
+                Some(found.condition.status)
+            }
+        }
+    }
+
+    /// Whether every condition that the pod's readiness depends on is true.
+    fn gates_open(&self) -> bool {
+        let mut gates = self.spec.readiness_gates.iter();
+        gates.all(|gate| self.status_of(gate) == Some(ConditionStatus::True))
+    }
+
+    /// What keeps a pod whose containers are ready from being ready: the kubelet's sentence.
+    pub(super) fn closed_gates(&self) -> String {
+        let closed = self.spec.readiness_gates.iter().filter_map(|gate| {
+            match self.status_of(gate) {
+                Some(ConditionStatus::True) => None,
+                Some(status @ (ConditionStatus::False | ConditionStatus::Unknown)) => {
+                    Some(format!(
+                        "the status of pod readiness gate \"{gate}\" is not \"True\", but {status}"
+                    ))
+                }
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate \"{gate}\" does not exist."
+                )),
+            }
+        });
+        closed.collect::<Vec<_>>().join(", ")
+    }
+
+    pub(super) fn note_conditions(&mut self, now: Stamp) {
+        let sandbox = matches!(self.sandbox, Sandbox::Ready { .. });
+        let (initialized, containers) = (self.shows_initialized(), self.all_ready());
+        let restarting = self.restarts_all();
+        let flags = &mut self.flags;
+        flags.restarting_all.set(restarting, now.wall);
+        flags.initialized.set(initialized, now.wall);
+        flags.sandbox_ready.set(sandbox, now.wall);
+        flags.containers_ready.set(containers, now.wall);
+        let ready = containers && self.gates_open();
+        self.flags.ready.set(ready, now.wall);
+    }
+}

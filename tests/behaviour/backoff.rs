@@ -1,0 +1,208 @@
+//! When does a crashing container start again? The kubelet's figures (kubelet-behaviour §16.3), a pod's own waits, and
+//! waits that somebody ends.
+
+use std::sync::Arc;
+
+use coracle::plan::event::*;
+use coracle::plan::retry::{Wait, waits};
+use coracle::plan::{Action, Event, Settings, Time};
+use coracle::spec::{RestartBackoff, RestartPolicy};
+
+use crate::node::{Node, one, ready, reborn};
+use crate::pods::{desired, pod};
+
+/// Start times in seconds of a container whose every run lasts `run_ms`.
+fn starts(settings: Settings, own: RestartBackoff, run_ms: u64, count: usize) -> Vec<u64> {
+    let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
+    spec.restart_backoff = own;
+    let mut node = Node::set(settings);
+    let begin = node.now;
+    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    let mut starts = vec![];
+    while starts.len() < count {
+        node.work();
+        starts.push((node.now - begin) / 1000);
+        node.now += run_ms;
+        node.end("c", 7);
+        if node.open.is_empty() {
+            let wake = node.wake_at().unwrap();
+            node.wait(wake - node.now);
+        }
+    }
+    starts
+}
+
+fn longest(max_restart_period_ms: u64) -> Settings {
+    Settings {
+        max_restart_period_ms,
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn a_crashing_container_starts_when_the_kubelet_would_start_it() {
+    let reduced_300 = Settings {
+        max_restart_period_ms: 300_000,
+        ..Settings::reduced()
+    };
+    let default = Settings::default();
+    let table: [(Settings, u64, &[u64]); 7] = [
+        (default, 0, &[0, 0, 10, 30, 70, 150, 310, 610, 910]),
+        (longest(30_000), 0, &[0, 0, 10, 30, 60, 90, 120]),
+        (longest(2_000), 0, &[0, 0, 2, 4, 6, 8]),
+        (default, 5_000, &[0, 5, 20, 45, 90, 175, 340, 645]),
+        (default, 601_000, &[0, 601, 1202, 1803]),
+        (
+            reduced_300,
+            0,
+            &[0, 0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 811],
+        ),
+        (
+            Settings::reduced(),
+            0,
+            &[0, 0, 1, 3, 7, 15, 31, 63, 123, 183, 243],
+        ),
+    ];
+    for (settings, run_ms, expected) in table {
+        let own = RestartBackoff::default();
+        let starts = starts(settings, own, run_ms, expected.len());
+        assert_eq!(starts, expected, "{settings:?} {run_ms}");
+    }
+}
+
+#[test]
+fn a_pods_own_waits_come_before_the_nodes() {
+    let own = |initial_ms, max_ms| RestartBackoff { initial_ms, max_ms };
+    let table: [(Settings, RestartBackoff, &[u64]); 5] = [
+        (
+            Settings::default(),
+            own(Some(2_000), Some(5_000)),
+            &[0, 0, 2, 6, 11, 16],
+        ),
+        (
+            Settings::default(),
+            own(None, Some(3_000)),
+            &[0, 0, 3, 6, 9],
+        ),
+        (
+            Settings::reduced(),
+            own(Some(40_000), None),
+            &[0, 0, 40, 100, 160],
+        ),
+        (longest(5_000), own(Some(20_000), None), &[0, 0, 20, 40, 60]),
+        (
+            longest(5_000),
+            own(None, Some(900_000)),
+            &[0, 0, 10, 30, 70, 150, 310, 630, 1270, 2170],
+        ),
+    ];
+    for (settings, own, expected) in table {
+        let starts = starts(settings, own, 0, expected.len());
+        assert_eq!(starts, expected, "{settings:?} {own:?}");
+    }
+}
+
+/// Runs `c` for 0 s each time until it waits for `wait_ms`.
+fn crash_until(node: &mut Node, wait_ms: u64) {
+    loop {
+        node.work();
+        node.end("c", 1);
+        if let Some(wake) = node.wake_at() {
+            if wake - node.now == wait_ms {
+                return;
+            }
+            node.wait(wake - node.now);
+        }
+    }
+}
+
+fn uid(node: &Node) -> coracle::spec::PodUid {
+    node.state.pods.keys().next().unwrap().clone()
+}
+
+fn waiting(node: &Node) -> Vec<Wait> {
+    let pod = node.state.pods.values().next().unwrap();
+    waits(pod, None, &node.state.settings, Time(node.now))
+}
+
+fn retry(node: &mut Node, container: Option<&str>) {
+    node.tell(Event::RetryRequested {
+        pod: uid(node),
+        container: container.map(str::to_owned),
+    });
+}
+
+#[test]
+fn a_retry_ends_the_wait_and_the_series_goes_on() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    assert_eq!(waiting(&node), []);
+    crash_until(&mut node, 20_000);
+    assert_eq!(waiting(&node), [Wait::Crash("c".into())]);
+    retry(&mut node, Some("other"));
+    assert!(node.open.is_empty(), "another container is meant");
+    // The wish survives an agent that dies before the start.
+    node.state.apply(
+        &Event::RetryRequested {
+            pod: uid(&node),
+            container: None,
+        },
+        crate::pods::at(node.now),
+    );
+    let mut node = reborn(&node, &[&spec], ready());
+    assert!(matches!(node.open[..], [Action::EnsureImage { .. }]));
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < Error 1, 3");
+    node.end("c", 1);
+    assert_eq!(node.wake_at(), Some(node.now + 40_000), "twice as long");
+    assert_eq!(waiting(&node), [Wait::Crash("c".into())], "once means once");
+}
+
+#[test]
+fn a_retry_ends_waits_for_images_sandboxes_and_starts() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    let pod = uid(&node);
+    node.take();
+    let failure = SandboxFailure::Sandbox("no".into());
+    node.tell(Event::SandboxFailed {
+        pod: pod.clone(),
+        failure,
+    });
+    assert_eq!(waiting(&node), [Wait::Sandbox]);
+    retry(&mut node, Some("c"));
+    assert!(node.open.is_empty(), "no container waits yet");
+    retry(&mut node, None);
+    node.answer_one();
+    node.take();
+    node.tell(Event::ImageFailed {
+        pod: pod.clone(),
+        container: "c".into(),
+        failure: ImageFailure::Pull,
+        message: "no".into(),
+    });
+    assert_eq!(waiting(&node), [Wait::Image("c".into())]);
+    retry(&mut node, Some("c"));
+    node.answer_one();
+    let Action::StartContainer { instance, .. } = node.take() else {
+        panic!("the image is there");
+    };
+    node.tell(Event::ContainerStartFailed {
+        instance,
+        failure: StartFailure::Config,
+        message: "no".into(),
+    });
+    assert_eq!(waiting(&node), [Wait::Create("c".into())]);
+    retry(&mut node, None);
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+    node.tell(Event::DesiredChanged(Default::default()));
+    node.answer_one();
+    node.end("c", 0);
+    node.take();
+    let error = "busy".into();
+    node.tell(Event::SandboxRemoveFailed { pod, error });
+    assert_eq!(waiting(&node), [Wait::Removal]);
+    retry(&mut node, None);
+    node.work();
+    assert!(node.state.pods.is_empty());
+}

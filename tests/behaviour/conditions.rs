@@ -1,0 +1,213 @@
+//! Which conditions does a pod show, since when, and what do readiness gates make of them (kubelet-behaviour §3.5)?
+
+use std::sync::Arc;
+
+use coracle::plan::event::*;
+use coracle::plan::{Event, network};
+use coracle::spec::{Condition, ConditionStatus, PodSpec, RestartPolicy};
+use k8s_openapi::api::core::v1 as core;
+
+use crate::node::{Node, ready, reborn};
+use crate::pods::{desired, pod};
+
+fn gated(gates: &[&str]) -> PodSpec {
+    let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
+    spec.readiness_gates = gates.iter().map(|g| (*g).to_owned()).collect();
+    spec
+}
+
+fn condition(type_: &str, status: ConditionStatus, reason: &str) -> Condition {
+    Condition {
+        type_: type_.into(),
+        status,
+        reason: reason.into(),
+        message: String::new(),
+    }
+}
+
+fn change(node: &mut Node, change: ConditionChange) {
+    let pod = node.state.pods.keys().next().unwrap().clone();
+    let changes = vec![change];
+    node.tell(Event::ConditionsSet { pod, changes });
+}
+
+fn set(node: &mut Node, type_: &str, status: ConditionStatus) {
+    change(node, ConditionChange::Set(condition(type_, status, "")));
+}
+
+fn shown(node: &Node) -> Vec<core::PodCondition> {
+    node.shown().status.unwrap().conditions.unwrap()
+}
+
+/// Second of the test's day at which the condition last changed.
+fn since(node: &Node, type_: &str) -> i64 {
+    let all = shown(node);
+    let found = all.iter().find(|c| c.type_ == type_).unwrap();
+    let time = found.last_transition_time.as_ref().unwrap();
+    time.0.as_second() - 1_767_225_600
+}
+
+#[test]
+fn a_gated_pod_is_ready_when_every_gate_is_true() {
+    use ConditionStatus::{False, True, Unknown};
+    let mut node = Node::with(&Arc::new(gated(&["a.example/x", "b"])));
+    node.work();
+    let none =
+        |gate| format!("corresponding condition of pod readiness gate \"{gate}\" does not exist.");
+    let not = |gate, status| {
+        format!("the status of pod readiness gate \"{gate}\" is not \"True\", but {status}")
+    };
+    let expect = |node: &Node, message: String| {
+        let text =
+            format!("Running; Ready=False ReadinessGatesNotReady: {message}; c: running < -, 0");
+        let own = node.line();
+        // Without the gates' own conditions, which come first.
+        let own = own
+            .split("; ")
+            .filter(|part| !part.starts_with("a.ex") && !part.starts_with("b="));
+        assert_eq!(own.collect::<Vec<_>>().join("; "), text);
+        assert!(!network::view(&node.state, &[]).pods[0].ready);
+    };
+    expect(&node, format!("{}, {}", none("a.example/x"), none("b")));
+    set(&mut node, "b", Unknown);
+    expect(
+        &node,
+        format!("{}, {}", none("a.example/x"), not("b", "Unknown")),
+    );
+    set(&mut node, "a.example/x", False);
+    set(&mut node, "b", True);
+    expect(&node, not("a.example/x", "False"));
+    let before = node.state.network_changes;
+    set(&mut node, "a.example/x", True);
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+    assert!(network::view(&node.state, &[]).pods[0].ready);
+    assert!(node.state.network_changes > before, "services are told");
+    change(&mut node, ConditionChange::Unset("b".into()));
+    expect(&node, none("b"));
+    set(&mut node, "b", True);
+    // Containers come first.
+    node.end("c", 1);
+    let unready = "containers with unready status: [c]";
+    assert!(
+        node.line()
+            .contains(&format!("Ready=False ContainersNotReady: {unready}"))
+    );
+}
+
+#[test]
+fn a_gate_may_wait_for_a_condition_of_coracle_itself() {
+    let mut node = Node::with(&Arc::new(gated(&["PodScheduled", "Initialized"])));
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+}
+
+#[test]
+fn foreign_conditions_come_first_and_change_their_time_only_with_their_status() {
+    let mut node = Node::with(&Arc::new(gated(&[])));
+    node.work();
+    for (type_, reason) in [("z", "First"), ("a", "Second")] {
+        let said = condition(type_, ConditionStatus::True, reason);
+        change(&mut node, ConditionChange::Set(said));
+    }
+    let types: Vec<String> = shown(&node).into_iter().map(|c| c.type_).collect();
+    let own = [
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    ];
+    assert_eq!(types, [&["z", "a"][..], &own].concat());
+    let first = since(&node, "z");
+    node.now += 5_000;
+    let again = condition("z", ConditionStatus::True, "Other");
+    change(&mut node, ConditionChange::Set(again));
+    assert_eq!(since(&node, "z"), first);
+    assert_eq!(shown(&node)[0].reason.as_deref(), Some("Other"));
+    set(&mut node, "z", ConditionStatus::False);
+    assert_eq!(since(&node, "z"), first + 5);
+    assert_eq!(shown(&node)[0].reason, None);
+}
+
+#[test]
+fn conditions_and_their_times_survive_the_agent_and_die_with_the_pod() {
+    let spec = Arc::new(gated(&["b"]));
+    let mut node = Node::with(&spec);
+    node.now += 3_000;
+    node.work();
+    node.now += 4_000;
+    set(&mut node, "b", ConditionStatus::True);
+    let before = shown(&node);
+    node.now += 60_000;
+    let mut node = reborn(&node, &[&spec], ready());
+    assert_eq!(shown(&node), before);
+    let pod = spec.uid.clone();
+    let grace_ms = Some(0);
+    node.tell(Event::DeleteRequested { pod, grace_ms });
+    node.answer_one();
+    node.end("c", 137);
+    node.work();
+    assert!(
+        node.shown().metadata.deletion_timestamp.is_none(),
+        "the next one"
+    );
+    assert_eq!(shown(&node).len(), 5);
+}
+
+fn given(spec: &mut PodSpec, conditions: &[(&str, &str)]) {
+    let mut manifest = (*spec.manifest).clone();
+    let conditions = conditions.iter().map(|(type_, status)| core::PodCondition {
+        type_: (*type_).to_owned(),
+        status: (*status).to_owned(),
+        ..Default::default()
+    });
+    manifest.status = Some(core::PodStatus {
+        conditions: Some(conditions.collect()),
+        ..Default::default()
+    });
+    spec.manifest = Arc::new(manifest);
+}
+
+#[test]
+fn conditions_of_the_manifest_count_and_its_edits_are_taken_over() {
+    let mut spec = gated(&["b"]);
+    given(&mut spec, &[("b", "True"), ("x", "False")]);
+    let mut node = Node::with(&Arc::new(spec.clone()));
+    node.work();
+    let line = |node: &Node| {
+        let of = |c: core::PodCondition| format!("{}={}", c.type_, c.status);
+        let some = shown(node)
+            .into_iter()
+            .take_while(|c| c.type_ != "PodReadyToStartContainers");
+        some.map(of).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(line(&node), "b=True x=False");
+    assert!(
+        node.line().starts_with("Running; x=False"),
+        "ready: {}",
+        node.line()
+    );
+    // What was set since stays when the manifest says nothing new of it.
+    set(&mut node, "b", ConditionStatus::False);
+    given(&mut spec, &[("b", "True"), ("y", "Unknown")]);
+    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec.clone())])));
+    assert_eq!(line(&node), "b=False y=Unknown");
+    given(&mut spec, &[("b", "Unknown")]);
+    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    assert_eq!(line(&node), "b=Unknown");
+}
+
+#[test]
+fn the_generation_is_shown_if_the_manifest_has_one() {
+    let mut spec = gated(&[]);
+    let node = Node::with(&Arc::new(spec.clone()));
+    let status = node.shown().status.unwrap();
+    assert_eq!(status.observed_generation, None);
+    let mut manifest = (*spec.manifest).clone();
+    manifest.metadata.generation = Some(7);
+    spec.manifest = Arc::new(manifest);
+    let status = Node::with(&Arc::new(spec)).shown().status.unwrap();
+    assert_eq!(status.observed_generation, Some(7));
+    let all = status.conditions.unwrap();
+    assert!(all.iter().all(|c| c.observed_generation == Some(7)));
+}
