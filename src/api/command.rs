@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use smol::channel::Sender;
 
 use super::metrics::Metric;
+use crate::plan::event::ConditionChange;
 
 /// A wish of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
 #[derive(Debug)]
@@ -34,6 +35,28 @@ pub enum Command {
         containers: Vec<EphemeralContainer>,
         /// Whether they are there; shown by then.
         reply: Sender<Result<(), CommandError>>,
+    },
+    /// Set and take away conditions that are not coracle's own.
+    SetConditions {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What changes; each condition is valid.
+        changes: Vec<ConditionChange>,
+        /// Whether that is done, and will be remembered.
+        reply: Sender<Result<(), CommandError>>,
+    },
+    /// Do not wait for the next try.
+    Retry {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Only this container.
+        container: Option<String>,
+        /// What is tried again now, as a sentence.
+        reply: Sender<Result<String, CommandError>>,
     },
     /// Import an image archive or OCI layout directory.
     ImportImage {

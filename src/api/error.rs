@@ -99,6 +99,11 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
     }
 
+    pub(crate) fn unsupported_media_type(message: impl Into<String>) -> Self {
+        let code = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Self::new(code, "UnsupportedMediaType", message)
+    }
+
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "Conflict", message)
     }

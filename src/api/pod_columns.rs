@@ -1,7 +1,7 @@
 //! How does kubectl show a pod in one line? Its printer's rules (`pkg/printers/internalversion/printers.go`), used both
 //! for Tables of the API and by the command line.
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Node, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Node, Pod, PodReadinessGate};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
 
@@ -24,6 +24,8 @@ pub struct PodRow {
     pub ip: String,
     /// NODE
     pub node: String,
+    /// READINESS GATES, `1/2`
+    pub gates: String,
 }
 
 /// The columns of `kubectl get nodes`.
@@ -110,7 +112,18 @@ pub fn row(pod: &Pod, now: Timestamp) -> PodRow {
         age: age_of(pod.metadata.creation_timestamp.as_ref().map(|t| t.0), now),
         ip: or_none(status.pod_ip),
         node: or_none(spec.node_name),
+        gates: gates(pod),
     }
+}
+
+/// How many of a pod's readiness gates are open.
+fn gates(pod: &Pod) -> String {
+    let gates = pod.spec.as_ref().and_then(|s| s.readiness_gates.as_ref());
+    let Some(gates) = gates.filter(|g| !g.is_empty()) else {
+        return "<none>".to_owned();
+    };
+    let open = |gate: &&PodReadinessGate| condition(pod, &gate.condition_type) == Some("True");
+    format!("{}/{}", gates.iter().filter(open).count(), gates.len())
 }
 
 fn is_initialized(pod: &Pod) -> bool {

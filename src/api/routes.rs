@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hyper::body::{Bytes, Incoming};
-use hyper::header::ACCEPT;
+use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -15,6 +15,7 @@ use super::selector::Selector;
 use super::server::{
     Body, Context, Items, Spawner, json as json_reply, json_of, read_body, reply, streamed,
 };
+use super::status_patch::{self, PatchKind};
 use super::store::Kind;
 use super::watch::Watch;
 use super::{attach, ephemeral, exec, images, logs, table};
@@ -50,6 +51,12 @@ pub(crate) async fn answer(
         ) => ephemeral::answer(request, &context, (ns, name)).await,
         (_, ["api", "v1", "namespaces", ns, "pods", name, "attach"]) => {
             attach::answer(request, context.clone(), spawner, &query, (ns, name)).await
+        }
+        (Method::PATCH, ["api", "v1", "namespaces", ns, "pods", name, "status"]) => {
+            patch_status(request, &context, ns, name).await
+        }
+        (Method::POST, ["coracle", "v1", "namespaces", ns, "pods", name, "retry"]) => {
+            retry(&context, &query, ns, name).await
         }
         (_, ["api", "v1", "namespaces", ns, "pods", name, "exec"]) => {
             exec::answer(request, context.clone(), spawner, &query, (ns, name)).await
@@ -317,6 +324,51 @@ async fn delete_pod(
     Ok(json_reply(shown.unwrap_or(object).json.clone()))
 }
 
+async fn patch_status(
+    request: Request<Incoming>,
+    context: &Context,
+    namespace: &str,
+    name: &str,
+) -> Result<Response<Body>, ApiError> {
+    let kind = request.headers().get(CONTENT_TYPE);
+    let kind = PatchKind::of(kind.and_then(|v| v.to_str().ok()).unwrap_or_default())?;
+    let body = read_body(request.into_body()).await?;
+    let key = (namespace.to_owned(), name.to_owned());
+    let shown = || {
+        let found = context.store.get(Kind::Pods, &key);
+        found.ok_or_else(|| ApiError::not_found("pods", name))
+    };
+    let pod = serde_json::from_slice(&shown()?.json).unwrap_or_default();
+    let (reply, answer) = smol::channel::bounded(1);
+    let command = Command::SetConditions {
+        namespace: key.0.clone(),
+        name: key.1.clone(),
+        changes: status_patch::changes(&pod, kind, &body)?,
+        reply,
+    };
+    ask(context, command, answer).await?;
+    Ok(json_reply(shown()?.json.clone()))
+}
+
+async fn retry(
+    context: &Context,
+    query: &Query,
+    namespace: &str,
+    name: &str,
+) -> Result<Response<Body>, ApiError> {
+    let (reply, answer) = smol::channel::bounded(1);
+    let command = Command::Retry {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        container: query.get("container").map(str::to_owned),
+        reply,
+    };
+    let message = ask(context, command, answer).await?;
+    let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                       "message": message });
+    Ok(json_reply(done.to_string()))
+}
+
 /// Sends a command and waits for its answer.
 pub(crate) async fn ask<T>(
     context: &Context,
@@ -370,7 +422,7 @@ fn resources() -> Value {
         resource("pods", "pod", "Pod", true, &["delete", "get", "list", "watch"], &["po"]),
         resource("pods/ephemeralcontainers", "", "Pod", true, &["get", "patch", "update"], &[]),
         resource("pods/log", "", "Pod", true, &["get"], &[]),
-        resource("pods/status", "", "Pod", true, &["get"], &[]),
+        resource("pods/status", "", "Pod", true, &["get", "patch"], &[]),
         resource("services", "service", "Service", true, &read, &["svc"]),
     ] })
 }

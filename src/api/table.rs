@@ -26,6 +26,7 @@ pub(crate) fn of<'a>(
             ("Age", 0),
             ("IP", 1),
             ("Node", 1),
+            ("Readiness Gates", 1),
         ],
         Kind::Nodes => &[
             ("Name", 0),
@@ -102,6 +103,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
                 row.age,
                 row.ip,
                 row.node,
+                row.gates,
             ]
         }
         Kind::Nodes => {

@@ -68,6 +68,14 @@ pub enum Command {
         after_help = "Examples:\n  coracle delete pod web\n  coracle delete pod web --grace-period 5"
     )]
     Delete(DeleteArgs),
+    /// Try again now what a pod waits for: a crashed container, an image, a volume
+    #[command(
+        after_help = "The waits go on growing as if it had tried by itself.\n\nExamples:\n  coracle retry web\n  coracle retry web -c sidecar"
+    )]
+    Retry(RetryArgs),
+    /// Set the conditions that a pod's readiness gates wait for
+    #[command(subcommand)]
+    Condition(ConditionCommand),
     /// Import, list and remove images
     #[command(subcommand)]
     Image(ImageCommand),
@@ -473,6 +481,64 @@ pub struct DeleteArgs {
     /// All pods of the namespace
     #[arg(long, conflicts_with = "names")]
     pub all: bool,
+}
+
+/// `coracle retry`.
+#[derive(Debug, Clone, Args)]
+pub struct RetryArgs {
+    /// The pod
+    pub pod: String,
+    /// Only what this container waits for
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+}
+
+/// `coracle condition`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum ConditionCommand {
+    /// Set conditions
+    #[command(
+        after_help = "Examples:\n  coracle condition set web example.com/warm=True\n  coracle condition set web example.com/warm=False --reason Cold --message \"no cache yet\""
+    )]
+    Set {
+        /// The pod
+        pod: String,
+        /// Conditions, each True, False or Unknown
+        #[arg(required = true, value_name = "TYPE=STATUS")]
+        conditions: Vec<String>,
+        /// One word for programs
+        #[arg(long)]
+        reason: Option<String>,
+        /// A sentence for people
+        #[arg(long)]
+        message: Option<String>,
+        /// Namespace
+        #[command(flatten)]
+        namespace: NamespaceArgs,
+    },
+    /// Take conditions away
+    Unset {
+        /// The pod
+        pod: String,
+        /// Their types
+        #[arg(required = true, value_name = "TYPE")]
+        types: Vec<String>,
+        /// Namespace
+        #[command(flatten)]
+        namespace: NamespaceArgs,
+    },
+    /// Show all conditions of a pod
+    #[command(visible_alias = "ls")]
+    List {
+        /// The pod
+        pod: String,
+        /// Namespace
+        #[command(flatten)]
+        namespace: NamespaceArgs,
+    },
 }
 
 /// `coracle image`.

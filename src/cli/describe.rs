@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerState, ContainerStatus, Event, Pod, Volume,
+    Container, ContainerPort, ContainerState, ContainerStatus, Event, Pod, PodSpec, PodStatus,
+    Volume,
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize as _;
@@ -104,6 +105,7 @@ pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus]) -> String 
         let title = "Ephemeral Containers";
         containers(&mut page, title, &shown, statuses.unwrap_or(&empty));
     }
+    readiness_gates(&mut page, &spec, &status);
     page.0.push_str("Conditions:\n");
     let rows: Vec<Vec<String>> = status
         .conditions
@@ -124,6 +126,24 @@ pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus]) -> String 
     manifest_file(&mut page, pod, files);
     event_table(&mut page, events);
     page.0
+}
+
+fn readiness_gates(page: &mut Page, spec: &PodSpec, status: &PodStatus) {
+    let gates = spec.readiness_gates.iter().flatten();
+    let row = |type_: &str| {
+        let mut all = status.conditions.iter().flatten();
+        let found = all.find(|c| c.type_ == type_).map(|c| c.status.clone());
+        vec![
+            format!("  {type_}"),
+            found.unwrap_or_else(|| "<none>".to_owned()),
+        ]
+    };
+    let rows: Vec<Vec<String>> = gates.map(|gate| row(&gate.condition_type)).collect();
+    if !rows.is_empty() {
+        page.0.push_str("Readiness Gates:\n");
+        page.0
+            .push_str(&Table::default().render(&["  Type", "Status"], &rows));
+    }
 }
 
 fn header(page: &mut Page, pod: &Pod) {

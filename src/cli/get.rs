@@ -284,7 +284,7 @@ pub(super) fn table(
     let (mut header, wide_header, row): (Vec<&str>, &[&str], Row) = match resource {
         Resource::Pods => (
             vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"],
-            &["IP", "NODE"],
+            &["IP", "NODE", "READINESS GATES"],
             pod,
         ),
         Resource::Services => (

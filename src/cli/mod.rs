@@ -5,6 +5,7 @@
 pub mod args;
 mod attach;
 pub mod client;
+mod condition;
 mod config;
 mod debug;
 mod delete;
@@ -22,6 +23,7 @@ mod install;
 mod jsonpath;
 mod logs;
 mod node_run;
+mod retry;
 mod session;
 mod table;
 pub mod validate;
@@ -81,6 +83,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Attach(args) => attach::run(&client, &args),
         Command::Debug(args) => debug::run(&client, &args),
         Command::Delete(args) => delete::run(&client, &args),
+        Command::Retry(args) => retry::run(&client, &args),
+        Command::Condition(command) => condition::run(&client, &command),
         Command::Image(command) => image::run(&client, command),
         Command::Config(command) => config::run(&client, &command),
         Command::Validate(args) => validate::run(&args),

@@ -12,8 +12,8 @@ use super::execute::{Hands, WORKER};
 use super::{Input, Node, metrics};
 use crate::api::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
 use crate::effects::image::{self, Image, ImageError, ImportOptions, Progress};
-use crate::plan::Event;
 use crate::plan::state::{Image as Found, PodState, Run};
+use crate::plan::{Event, retry};
 use crate::spec::{ImageName, PodKey, PodUid, ephemeral};
 
 impl Node {
@@ -36,6 +36,32 @@ impl Node {
                 reply,
             } => {
                 let answer = self.set_ephemeral(&namespace, &name, &containers, touched);
+                let _ = reply.try_send(answer);
+            }
+            Command::SetConditions {
+                namespace,
+                name,
+                changes,
+                reply,
+            } => {
+                let answer = self.find(&namespace, &name).map(|pod| {
+                    let event = Event::ConditionsSet {
+                        pod: pod.clone(),
+                        changes,
+                    };
+                    self.record(&event, touched);
+                    // Whoever is answered may look at once, and the next agent has to know.
+                    self.publish(&pod);
+                });
+                let _ = reply.try_send(answer);
+            }
+            Command::Retry {
+                namespace,
+                name,
+                container,
+                reply,
+            } => {
+                let answer = self.retry((&namespace, &name), container, touched);
                 let _ = reply.try_send(answer);
             }
             Command::ImportImage {
@@ -173,12 +199,53 @@ impl Node {
         } else {
             grace_ms
         };
-        let event = Event::DeleteRequested {
-            pod: pod.spec.uid.clone(),
-            grace_ms,
-        };
+        let event = Event::DeleteRequested { pod, grace_ms };
         self.record(&event, touched);
         Ok(())
+    }
+
+    fn find(&self, namespace: &str, name: &str) -> Result<PodUid, CommandError> {
+        let mut pods = self.state.pods.values();
+        let found = pods
+            .find(|pod| pod.spec.key.namespace == namespace && pod.spec.key.name == name)
+            .map(|pod| pod.spec.uid.clone());
+        found.ok_or_else(|| CommandError {
+            kind: CommandErrorKind::NotFound,
+            message: format!("pods \"{name}\" not found"),
+        })
+    }
+
+    /// Ends what a pod waits for; says what that was.
+    fn retry(
+        &mut self,
+        (namespace, name): (&str, &str),
+        container: Option<String>,
+        touched: &mut BTreeSet<PodUid>,
+    ) -> Result<String, CommandError> {
+        let uid = self.find(namespace, name)?;
+        let pod = &self.state.pods[&uid];
+        if let Some(unknown) = container.as_ref().filter(|c| pod.container(c).is_none()) {
+            return Err(CommandError {
+                kind: CommandErrorKind::Invalid,
+                message: format!("container {unknown} is not valid for pod {name}"),
+            });
+        }
+        let now = super::now().time;
+        let waits = retry::waits(pod, container.as_deref(), &self.state.settings, now);
+        if waits.is_empty() {
+            return Err(CommandError {
+                kind: CommandErrorKind::Conflict,
+                message: retry::idle(pod, container.as_deref()),
+            });
+        }
+        let event = Event::RetryRequested {
+            pod: uid.clone(),
+            container,
+        };
+        self.record(&event, touched);
+        self.publish(&uid);
+        let waits: Vec<String> = waits.iter().map(ToString::to_string).collect();
+        Ok(waits.join(", "))
     }
 
     /// The config digests of images that containers run from, or will.

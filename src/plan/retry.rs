@@ -1,7 +1,9 @@
 //! What does a pod wait for before it tries again? Somebody who has mended the cause need not wait along: his wish ends
 //! the waits there are, and leaves every series of waits as it is, so that the next failure waits longer.
 
-use super::state::{Image, Sandbox};
+use std::fmt;
+
+use super::state::{ContainerState, Image, Sandbox};
 use super::{PodState, Settings, Time, restart};
 
 /// A wait that somebody can end.
@@ -17,6 +19,36 @@ pub enum Wait {
     Sandbox,
     /// What is left of the pod could not be removed.
     Removal,
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Crash(name) => write!(f, "container {name} is started now"),
+            Self::Create(name) => write!(f, "container {name} is created now"),
+            Self::Image(name) => write!(f, "the image of container {name} is looked for now"),
+            Self::Sandbox => write!(f, "the sandbox is made now"),
+            Self::Removal => write!(f, "what is left of it is removed now"),
+        }
+    }
+}
+
+/// Why there is nothing to wait for, as a sentence.
+pub fn idle(pod: &PodState, container: Option<&str>) -> String {
+    let name = &pod.spec.key.name;
+    let runs = |c: &ContainerState| c.run.is_running();
+    let one = container.and_then(|name| pod.container(name));
+    if pod.stopping.is_some() {
+        format!("pod {name} is being stopped and waits for nothing")
+    } else if pod.finished() {
+        format!("pod {name} has finished; delete it to run it again")
+    } else if let Some(one) = one.filter(|c| runs(c)) {
+        format!("container {} of pod {name} is running", one.name)
+    } else if container.is_none() && pod.mains().iter().all(runs) {
+        format!("all containers of pod {name} are running")
+    } else {
+        format!("pod {name} waits for nothing that could be tried again")
+    }
 }
 
 /// What the pod waits for, or this container of it alone.

@@ -1,0 +1,22 @@
+//! Who does not want to wait? `coracle retry`: what a pod waits for is tried again now.
+
+use std::process::ExitCode;
+
+use super::args::RetryArgs;
+use super::client::Client;
+use super::error::Result;
+use super::put;
+use crate::api::encode;
+
+pub(super) fn run(client: &Client, args: &RetryArgs) -> Result<ExitCode> {
+    let (ns, pod) = (encode(&args.namespace.namespace), encode(&args.pod));
+    let container = args.container.iter();
+    let query: String = container
+        .map(|c| format!("?container={}", encode(c)))
+        .collect();
+    let path = format!("/coracle/v1/namespaces/{ns}/pods/{pod}/retry{query}");
+    let answer = client.json("POST", &path, None)?;
+    let done = answer["message"].as_str().unwrap_or_default();
+    put(format!("pod/{}: {done}\n", args.pod).as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
