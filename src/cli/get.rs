@@ -360,7 +360,7 @@ fn pod(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
     let row = pod_columns::row(&typed::<Pod>(item).unwrap_or_default(), now);
     let mut cells = vec![row.name, row.ready, row.status, row.restarts, row.age];
     if wide {
-        cells.extend([row.ip, row.node]);
+        cells.extend([row.ip, row.node, row.gates]);
     }
     cells
 }

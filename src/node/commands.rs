@@ -44,7 +44,8 @@ impl Node {
                 changes,
                 reply,
             } => {
-                let answer = self.find(&namespace, &name).map(|pod| {
+                let found = self.find(&namespace, &name).map(|pod| pod.spec.uid.clone());
+                let answer = found.map(|pod| {
                     let event = Event::ConditionsSet {
                         pod: pod.clone(),
                         changes,
@@ -193,7 +194,7 @@ impl Node {
         force: bool,
         touched: &mut BTreeSet<PodUid>,
     ) -> Result<(), CommandError> {
-        let pod = self.find(namespace, name)?;
+        let pod = self.find(namespace, name)?.spec.uid.clone();
         let grace_ms = if force {
             Some(grace_ms.unwrap_or(0))
         } else {
@@ -204,17 +205,6 @@ impl Node {
         Ok(())
     }
 
-    fn find(&self, namespace: &str, name: &str) -> Result<PodUid, CommandError> {
-        let mut pods = self.state.pods.values();
-        let found = pods
-            .find(|pod| pod.spec.key.namespace == namespace && pod.spec.key.name == name)
-            .map(|pod| pod.spec.uid.clone());
-        found.ok_or_else(|| CommandError {
-            kind: CommandErrorKind::NotFound,
-            message: format!("pods \"{name}\" not found"),
-        })
-    }
-
     /// Ends what a pod waits for; says what that was.
     fn retry(
         &mut self,
@@ -222,8 +212,8 @@ impl Node {
         container: Option<String>,
         touched: &mut BTreeSet<PodUid>,
     ) -> Result<String, CommandError> {
-        let uid = self.find(namespace, name)?;
-        let pod = &self.state.pods[&uid];
+        let pod = self.find(namespace, name)?;
+        let uid = pod.spec.uid.clone();
         if let Some(unknown) = container.as_ref().filter(|c| pod.container(c).is_none()) {
             return Err(CommandError {
                 kind: CommandErrorKind::Invalid,

@@ -8,8 +8,9 @@
 //! ```
 
 use super::event::{Health, Instance};
+use super::kill::KillReason;
 use super::notice::{Kind, Notices};
-use super::state::{ContainerState, Run};
+use super::state::{ContainerState, Role, Run};
 use super::{Notice, PodState, Time};
 use crate::spec::{ContainerSpec, Probe, ProbeKind, Probes};
 
@@ -177,12 +178,18 @@ pub fn due(pod: &PodState, now: Time) -> Due {
     due
 }
 
-/// Whether this probe has a say now. Where a container is being stopped only its readiness still counts.
+/// Whether this probe has a say now. Of a container that is being stopped only its readiness still counts; but sidecars of
+/// a pod that goes are looked at as before, so that people hear of it (kubelet-behaviour §2.7).
 fn applies(pod: &PodState, spec: &ContainerSpec, c: &ContainerState, kind: ProbeKind) -> bool {
     if spec_of(&spec.probes, kind).is_none() {
         return false;
     }
-    let stopping = pod.stopping.is_some() || c.kill.is_some();
+    let stopping = match c.role {
+        Role::Sidecar => {
+            c.kill.is_some_and(|k| k.reason != KillReason::Stopping) || failed(c).is_some()
+        }
+        Role::Init | Role::Main | Role::Ephemeral => pod.stopping.is_some() || c.kill.is_some(),
+    };
     match kind {
         ProbeKind::Startup => !stopping && c.tracks.startup.result.is_none(),
         ProbeKind::Liveness => !stopping && has_started(spec, c),

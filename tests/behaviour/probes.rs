@@ -324,3 +324,30 @@ fn outcomes_about_earlier_runs_and_outcomes_heard_twice_count_for_nothing() {
     }
     assert!(node.open.is_empty(), "{:?}", node.open);
 }
+
+#[test]
+fn sidecars_of_a_pod_that_goes_are_still_looked_at_and_nothing_comes_of_it() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
+    for name in ["s1", "c"] {
+        of(&mut spec, name).probes = liveness(probing(2_000, 1));
+    }
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    node.probe(&ProbeOutcome::Success);
+    node.tell(Event::DesiredChanged(Default::default()));
+    node.answer_one();
+    node.wait(2_000);
+    assert_eq!(
+        node.probe(&failure()),
+        [ProbeKind::Liveness],
+        "the sidecar's"
+    );
+    assert_eq!(node.due(), probe::Due::default(), "until its next run");
+    assert!(
+        node.open.is_empty(),
+        "it waits for its turn: {:?}",
+        node.open
+    );
+    let unhealthy = "Warning Unhealthy Liveness probe failed: probe-out".to_owned();
+    assert!(node.said().contains(&unhealthy));
+}

@@ -20,7 +20,8 @@ impl Sim {
         assert_eq!(container.run.attempt(), Some(order.instance.attempt));
         let startup = order.probe == ProbeKind::Startup;
         assert_eq!(startup, !container.started(), "{order:?}");
-        let stays = pod.stopping.is_none() || order.probe == ProbeKind::Readiness;
+        let sidecar = container.role == Role::Sidecar;
+        let stays = pod.stopping.is_none() || order.probe == ProbeKind::Readiness || sidecar;
         assert!(stays, "{order:?}");
     }
 
