@@ -82,6 +82,11 @@ impl Layout {
         self.root.join("images")
     }
 
+    /// In which boot an agent ran last, and whether it was told to end.
+    pub fn boot(&self) -> PathBuf {
+        self.root.join("boot.json")
+    }
+
     /// All pods' runtime folders: `<run-dir>/pods`.
     pub fn pods_run_dir(&self) -> PathBuf {
         self.run_dir.join("pods")

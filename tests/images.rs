@@ -3,6 +3,8 @@
 
 #![allow(clippy::print_stdout, unreachable_pub, missing_docs, reason = "a test")]
 
+#[path = "images/check.rs"]
+mod check;
 #[path = "images/crash.rs"]
 mod crash;
 #[path = "images/fixture.rs"]

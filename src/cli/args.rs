@@ -89,6 +89,9 @@ pub enum Command {
     Validate(ValidateArgs),
     /// Check whether this machine can run pods, and say how to mend what cannot
     Doctor(DoctorArgs),
+    /// Check that all images on disk are whole, without an agent
+    #[command(after_help = "Examples:\n  coracle fsck\n  coracle fsck --repair")]
+    Fsck(FsckArgs),
     /// Put coracle on this machine for good: the program, its systemd units and directories
     #[command(
         after_help = "Examples:\n  coracle install --now\n  coracle install --root /mnt/image"
@@ -676,6 +679,20 @@ pub struct EndPodsArgs {
     /// Seconds between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub grace: u32,
+}
+
+/// `coracle fsck`.
+#[derive(Debug, Clone, Args)]
+pub struct FsckArgs {
+    /// Remove what is damaged or unused; refused while pods run
+    #[arg(long)]
+    pub repair: bool,
+    /// State that outlives a reboot
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/coracle")]
+    pub root: PathBuf,
+    /// State that dies with the boot
+    #[arg(long, value_name = "DIR", default_value = "/run/coracle")]
+    pub run_dir: PathBuf,
 }
 
 /// `coracle doctor`.

@@ -17,6 +17,7 @@ mod end_pods;
 pub mod error;
 mod events;
 mod exec;
+mod fsck;
 mod get;
 mod image;
 mod install;
@@ -89,6 +90,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Config(command) => config::run(&client, &command),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Fsck(args) => fsck::run(&args),
         Command::Install(args) => install::run(&args),
         Command::Uninstall(args) => install::remove(&client, &args),
         Command::EndPods(args) => end_pods::run(&args),

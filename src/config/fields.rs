@@ -265,7 +265,6 @@ pub(crate) const NOT_YET: &[&str] = &[
     "kubeReservedCgroup",
     "reservedSystemCPUs",
     "enforceNodeAllocatable",
-    "memorySwap.swapBehavior",
     "oomScoreAdj",
     "maxOpenFiles",
     "registerWithTaints",

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo,
+    Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -48,22 +48,27 @@ impl Facts {
 /// Looks at the machine.
 fn gather(node_name: &str) -> NodeFacts {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix("MemTotal:"))?;
-        line.trim()
+    NodeFacts {
+        name: node_name.to_owned(),
+        ips: addresses(&[]),
+        cpu_milli: cores * 1000,
+        memory_bytes: memory_info("MemTotal"),
+    }
+}
+
+/// A figure of the node's memory in bytes: `MemTotal`, `SwapTotal`. 0 if there is none.
+pub(super) fn memory_info(name: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let figure = text.lines().find_map(|line| {
+        let figure = line.strip_prefix(name)?.strip_prefix(':')?;
+        figure
+            .trim()
             .trim_end_matches("kB")
             .trim()
             .parse::<u64>()
             .ok()
     });
-    NodeFacts {
-        name: node_name.to_owned(),
-        ips: addresses(&[]),
-        cpu_milli: cores * 1000,
-        memory_bytes: memory.unwrap_or(0) * 1024,
-    }
+    figure.unwrap_or(0) * 1024
 }
 
 /// Global addresses of the node's interfaces that are up, IPv4 first, and those of the default route's interface before
@@ -185,7 +190,7 @@ fn system_info() -> NodeSystemInfo {
     let version = format!("v{}", env!("CARGO_PKG_VERSION"));
     NodeSystemInfo {
         architecture: architecture().into(),
-        boot_id: read("/proc/sys/kernel/random/boot_id"),
+        boot_id: super::boot::id(),
         container_runtime_version: format!("coracle://{}", env!("CARGO_PKG_VERSION")),
         kernel_version: read("/proc/sys/kernel/osrelease"),
         kubelet_version: version,
@@ -193,8 +198,17 @@ fn system_info() -> NodeSystemInfo {
         operating_system: "linux".into(),
         os_image: pretty.unwrap_or("Linux").trim_matches('"').to_owned(),
         system_uuid: read("/sys/class/dmi/id/product_uuid"),
+        swap: swap_status(),
         ..NodeSystemInfo::default()
     }
+}
+
+/// How much swap there is, if any.
+fn swap_status() -> Option<NodeSwapStatus> {
+    let bytes = memory_info("SwapTotal");
+    (bytes > 0).then(|| NodeSwapStatus {
+        capacity: i64::try_from(bytes).ok(),
+    })
 }
 
 /// Go's name of the architecture, as Kubernetes uses it.

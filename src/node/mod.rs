@@ -1,6 +1,7 @@
 //! Who does it, and when? One loop: wait for a fact or the next deadline, record it, ask the planner, start what it
 //! says, show the result. Policy is nowhere here.
 
+mod boot;
 mod checkpoint;
 mod commands;
 mod conflicts;

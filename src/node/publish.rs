@@ -73,6 +73,15 @@ pub(super) fn node_started(journal: &mut Journal, node: &str) {
     node_event(journal, node, EventType::Normal, "Starting", message);
 }
 
+/// Shows that secrets may get to a disk: there is swap, and no tmpfs can be kept out of it.
+pub(super) fn memory_volumes_may_be_swapped(journal: &mut Journal, node: &str) {
+    let message = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be \
+                   swapped to disk and should no longer be considered secure.";
+    let reason = "PossibleMemoryBackedVolumesOnDisk";
+    tracing::warn!("{reason}: {message}");
+    node_event(journal, node, EventType::Warning, reason, message);
+}
+
 /// Shows an event of the node.
 pub(super) fn node_event(
     journal: &mut Journal,

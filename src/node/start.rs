@@ -25,11 +25,11 @@ use super::pods::Links;
 use super::probes::Probes;
 use super::settings::{self, Sources};
 use super::watch::Watch;
-use super::{Input, Node, logging, preload, publish, recover, resolver, sources};
+use super::{Input, Node, boot, logging, preload, publish, recover, resolver, sources};
 use crate::api;
 use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, Current, Files, Flag, FlagValue};
-use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings, Mode};
+use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings, Mode, SwapSettings};
 use crate::effects::image::{ImageError, ImageStore};
 use crate::effects::network::names::{Names, Reach};
 use crate::effects::network::{Network, NetworkSettings};
@@ -159,12 +159,23 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         pod_pids: config.pod_pids_limit,
         quota_period_us: config.cpu_cfs_quota_period_us,
         quota: config.cpu_cfs_quota,
+        swap: SwapSettings {
+            behavior: config.swap,
+            memory_bytes: facts::memory_info("MemTotal"),
+            swap_bytes: facts::memory_info("SwapTotal"),
+        },
     };
     let cgroups = Arc::new(Cgroups::open(config.cgroup_parent.as_deref(), limits)?);
+    if let Some(why) = cgroups.devices_open() {
+        tracing::warn!(
+            "the kernel takes no device rules for cgroups: {why}; containers with CAP_MKNOD can open all devices"
+        );
+    }
     if config.fail_cgroup_v1 && cgroups.mode() == Mode::V1 {
         return Err(StartError::CgroupV1);
     }
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
+    let boot = boot::begin(&layout.boot(), &config.node_name, &images);
     let listener = api::listen(&layout.api_socket())?;
     let config = Arc::new(config);
     let (sender, inputs) = bounded(INPUT_QUEUE);
@@ -216,6 +227,10 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         store.set_node(facts::node_object(&facts));
         let mut journal = Journal::open(config.layout.events(), store.clone());
         publish::node_started(&mut journal, &facts.name);
+        boot.publish(&mut journal, &facts.name);
+        if swap_is_on() && !mount::can_keep_from_swap(&config.layout.run_dir.join("noswap")) {
+            publish::memory_volumes_may_be_swapped(&mut journal, &facts.name);
+        }
         let settings = settings::for_plan(&sources.effective.settings);
         super::spawn(settings::watch(
             (sources.files.clone(), sources.flags.clone()),
@@ -277,7 +292,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             cgroups,
             hands.inputs,
         ));
-        node.run(inputs).await
+        let code = node.run(inputs).await;
+        boot::end(&config.layout.boot());
+        code
     })))
 }
 

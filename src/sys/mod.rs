@@ -1,6 +1,7 @@
 //! What does Linux need? Thin wrappers around system calls; all `unsafe` lives here. No policy, no Kubernetes words.
 
 pub mod beneath;
+pub mod bpf;
 pub mod capability;
 pub mod cgroup;
 pub mod clock;

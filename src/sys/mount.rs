@@ -100,6 +100,18 @@ pub fn tmpfs(path: &Path, size_bytes: Option<u64>, noswap: bool) -> io::Result<(
     Ok(try_mount(&size)?)
 }
 
+/// Whether a tmpfs can be kept out of swap: one is mounted for a moment, in a folder made for it.
+pub fn can_keep_from_swap(trial: &Path) -> bool {
+    let _ = std::fs::create_dir(trial);
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let mounted = mount(Some("tmpfs"), trial, Some("tmpfs"), flags, Some("noswap")).is_ok();
+    if mounted {
+        let _ = umount2(trial, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+    }
+    let _ = std::fs::remove_dir(trial);
+    mounted
+}
+
 /// Unmounts `path` and everything mounted on or below it, lazily; nothing there is fine.
 pub fn unmount_below(path: &Path) -> io::Result<()> {
     let mut targets: Vec<PathBuf> = table()?

@@ -66,6 +66,16 @@ pub fn remove_at(base: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Err(walk.first_error.take().unwrap_or_else(fallback))
 }
 
+/// The names in an open folder.
+pub fn names(folder: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
+    let mut entries = Entries::of(folder)?;
+    let mut names = Vec::new();
+    while let Some(name) = entries.next()? {
+        names.push(name);
+    }
+    Ok(names)
+}
+
 /// The base may be reached through symlinks; the root itself is none, or it would have been unlinked.
 fn open_root(base: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -229,7 +239,7 @@ fn is_folder(folder: BorrowedFd<'_>, name: &OsStr) -> bool {
 }
 
 /// Opens a folder that is really there, on the file system of its parent.
-pub(super) fn open_folder(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
+pub fn open_folder(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
         .resolve(

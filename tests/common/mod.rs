@@ -229,6 +229,12 @@ impl Agent {
             }
         }
         self.netns.ok("nft", &["flush", "ruleset"]);
+        // The next boot is another one.
+        fs::write(
+            self.root.join("root/boot.json"),
+            r#"{"boot_id":"of a former boot","ended":false}"#,
+        )
+        .expect("written");
     }
 
     /// Kills everything in the agent's cgroups and removes them.

@@ -163,6 +163,11 @@ fn limits_are_in_the_cgroups_of_pod_and_container() {
             assert_eq!(agent.cgroup_file("cpu", group, "cpu.cfs_quota_us"), "50000");
             assert_eq!(agent.cgroup_file("cpu", group, "cpu.shares"), "102");
         }
+        // Nobody swaps unless the node's settings say so: memory and swap together are no more than memory.
+        let both = agent.cgroup_path("memory", &container, "memory.memsw.limit_in_bytes");
+        if let Ok(both) = fs::read_to_string(both) {
+            assert_eq!(both.trim(), "67108864");
+        }
     } else {
         for group in [&pod_group, &container] {
             assert_eq!(agent.cgroup_file("memory", group, "memory.max"), "67108864");

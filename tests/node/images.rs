@@ -63,3 +63,68 @@ fn an_image_in_use_is_neither_removed_nor_pruned() {
     agent.ok(&["image", "rm", "busybox:test"]);
     assert!(!agent.ok(&["image", "ls"]).contains("busybox"));
 }
+
+#[test]
+fn after_a_power_cut_damaged_images_go_and_are_imported_again() {
+    let agent = Agent::start_with(&[]);
+    fs::copy(common::archive(), agent.root.join("preload/busybox.tar")).expect("copied");
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let of_node = |agent: &Agent| -> Vec<String> {
+        let list = agent.ok(&["get", "events", "-o", "json"]);
+        let list: Value = serde_json::from_str(&list).expect("JSON");
+        let items = list["items"].as_array().expect("items");
+        let node = items
+            .iter()
+            .filter(|e| e["involvedObject"]["kind"] == "Node");
+        node.map(|e| e["reason"].as_str().expect("text").to_owned())
+            .collect()
+    };
+    assert_eq!(of_node(&agent), ["Starting"]);
+
+    agent.power_cut();
+    agent.launch();
+    agent.wait_running("a");
+    assert_eq!(
+        of_node(&agent),
+        ["Starting", "Rebooted", "UncleanShutdown"],
+        "nothing was damaged"
+    );
+    let store = agent.root.join("root/images");
+    agent.power_cut();
+    let layers = fs::read_dir(store.join("layers")).expect("a folder");
+    let layer = layers.flatten().next().expect("a layer").path();
+    fs::write(layer.join("diff/bin/busybox"), "").expect("emptied");
+    let looked = agent.cli(&[
+        "fsck",
+        "--root",
+        agent.root.join("root").to_str().expect("utf-8"),
+    ]);
+    assert_eq!(looked.status.code(), Some(1), "{looked:?}");
+    let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+    assert!(
+        said.contains("docker.io/library/busybox:test: layer sha256:"),
+        "{said}"
+    );
+    agent.launch();
+    agent.wait_running("a");
+    assert_eq!(
+        of_node(&agent),
+        ["Starting", "Rebooted", "UncleanShutdown", "ImageDamaged"]
+    );
+
+    // Asked to end, and then switched off.
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    let mark = agent.root.join("root/boot.json");
+    let text = fs::read_to_string(&mark).expect("written at the end");
+    let mark_of = |text: &str| -> Value { serde_json::from_str(text).expect("JSON") };
+    let boot = mark_of(&text)["boot_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    fs::write(&mark, text.replace(&boot, "another")).expect("written");
+    fs::remove_file(agent.root.join("run/events.log")).expect("there");
+    agent.launch();
+    assert_eq!(of_node(&agent), ["Starting", "Rebooted"]);
+}

@@ -2,29 +2,36 @@
 and running, the busybox image imported, no pods."""
 
 import sys
+import time
 from pathlib import Path
 
 SCENARIOS = []
 
 
 class Scenario:
-    """A function of `scenarios/`, with the time it may take."""
+    """A function of `scenarios/`, with the time it may take. One that counts is given how often, by hand with `--count`;
+    its time is for each."""
 
-    def __init__(self, function, seconds):
-        self.function, self.seconds = function, seconds
+    def __init__(self, function, seconds, count=None):
+        self.function, self.seconds, self.count = function, seconds, count
         self.file = Path(sys.modules[function.__module__].__file__).stem
         self.full_name = f"{self.file}.{function.__name__}"
         self.about = (function.__doc__ or "").strip().splitlines()[0]
 
-    def run(self, machine):
-        self.function(machine)
+    def run(self, machine, count):
+        machine.deadline = time.monotonic() + self.seconds * (1 if self.count is None else count or self.count)
+        machine.notes = []
+        if self.count is None:
+            self.function(machine)
+        else:
+            self.function(machine, count or self.count)
 
 
-def scenario(seconds):
-    """Marks a function as a scenario that is over within so many seconds."""
+def scenario(seconds, count=None):
+    """Marks a function as a scenario that is over within so many seconds, or so many times as many."""
 
     def mark(function):
-        SCENARIOS.append(Scenario(function, seconds))
+        SCENARIOS.append(Scenario(function, seconds, count))
         return function
 
     return mark

@@ -57,6 +57,7 @@ def parse():
     parser.add_argument("--cache", default=os.environ.get("CORACLE_VM_CACHE", str(PROJECT / "target" / "vm")), help="where images are kept")
     parser.add_argument("--keep", action="store_true", help="leave disks and logs of machines in place, also of those that were fine")
     parser.add_argument("--shell", action="store_true", help="boot a machine with coracle on this terminal; it ends with `poweroff`")
+    parser.add_argument("--count", type=int, metavar="N", help="how often scenarios that count do what they do")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run the scenarios so many times")
     return parser.parse_args()
 
@@ -108,7 +109,16 @@ def make_payload(cache, binary):
     (folder / "images").mkdir(parents=True)
     subprocess.run(["strip", "-o", folder / "coracle", binary], check=True)
     archive = folder / "images" / "busybox.tar"
-    subprocess.run([PROJECT / "examples" / "make-image.sh", archive, "docker.io/library/busybox:test"], check=True)
+    make = PROJECT / "examples" / "make-image.sh"
+    subprocess.run([make, archive, "docker.io/library/busybox:test"], check=True)
+    # Another image, with many files, that is not imported by itself.
+    (folder / "more").mkdir()
+    over = folder / "over" / "many"
+    over.mkdir(parents=True)
+    for number in range(300):
+        (over / str(number)).write_bytes(bytes([number % 251]) * (number * 97))
+    subprocess.run([make, folder / "more" / "many.tar", "docker.io/library/many:test", over.parent], check=True)
+    shutil.rmtree(over.parent)
     disk.unlink(missing_ok=True)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     subprocess.run(["truncate", "-s", str(size * 5 // 4 + (16 << 20)), disk], check=True)
@@ -143,17 +153,20 @@ class Session:
         try:
             machine = self.machine_for(scenario)
             prepared = time.monotonic()
-            machine.deadline = prepared + scenario.seconds
-            scenario.run(machine)
+            scenario.run(machine, self.arguments.count)
             seconds = time.monotonic() - prepared
             if machine.qemu is not None:
                 catalogue.tidy(machine)
             made = f" (and {prepared - begin:.1f} s for the machine)" if prepared - begin > 1 else ""
             print(f"ok      {seconds:5.1f} s{made}", flush=True)
+            for note in machine.notes:
+                print(f"  {note}", flush=True)
             return True
         except Exception as problem:  # Whatever it was, the others are to be run.
             print(f"failed  {time.monotonic() - begin:5.1f} s", flush=True)
             self.tell(problem)
+            for note in self.machine.notes if self.machine else []:
+                print(f"  {note}", flush=True)
             self.drop(keep=True)
             return False
 

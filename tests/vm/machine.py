@@ -38,6 +38,8 @@ class Machine:
         self.pending = b""
         self.number = 0
         self.deadline = None
+        # What the scenario at work has measured.
+        self.notes = []
         self.folder.mkdir(parents=True, exist_ok=True)
         for log in ("journal.log", "console.log", "qemu.log"):
             (self.folder / log).unlink(missing_ok=True)

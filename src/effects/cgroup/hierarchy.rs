@@ -25,6 +25,13 @@ const V1_CONTROLLERS: [&str; 9] = [
 /// Controllers on v2 that are enabled for pods; the first three are needed.
 const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"];
 
+/// Files that are missing on some kernels, where what they say has no meaning.
+const NOT_EVERYWHERE: [&str; 3] = [
+    "memory.oom.group",
+    "memory.swap.max",
+    "memory.memsw.limit_in_bytes",
+];
+
 /// How long processes may take to die after SIGKILL.
 const KILL_PATIENCE_MS: u64 = 5_000;
 
@@ -183,10 +190,11 @@ impl Hierarchies {
         };
         let unbounded = value.starts_with("max") || value == "-1";
         match write_file(&target, value) {
-            // Kernels without CONFIG_CFS_BANDWIDTH, or before 4.19 (oom.group), do not have the file.
+            // Kernels without CONFIG_CFS_BANDWIDTH or CONFIG_SWAP (or with swapaccount=0), or before 4.19 (oom.group), do not
+            // have the file.
             Err(CgroupError::Access { source, .. })
                 if source.kind() == io::ErrorKind::NotFound
-                    && (unbounded || file == "memory.oom.group") =>
+                    && (unbounded || NOT_EVERYWHERE.contains(&file)) =>
             {
                 Ok(())
             }

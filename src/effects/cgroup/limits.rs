@@ -1,7 +1,7 @@
 //! Which values bound a cgroup? Kubernetes' figures as cgroup files (kubelet-behaviour §9.4).
 
-use super::{LimitSettings, Mode};
-use crate::spec::{ContainerResources, PodResources, QosClass};
+use super::{LimitSettings, Mode, swap};
+use crate::spec::{ContainerResources, PodResources, PodSpec, QosClass};
 
 /// The values of one cgroup, before they become files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct Limits {
     /// Quota and period in microseconds; quota `None` = no limit.
     quota: Option<(Option<u64>, u64)>,
     memory_max: Option<Option<u64>>,
+    /// Beside memory; `None` leaves the file alone.
+    swap_max: Option<Option<u64>>,
     pids_max: Option<Option<u64>>,
     oom_group: bool,
 }
@@ -37,13 +39,19 @@ impl Limits {
             container: false,
             quota: Some(quota(resources.cpu_limit_milli, settings)),
             memory_max: Some(resources.memory_limit_bytes),
+            // As with a kubelet, how much is swapped is a matter of containers alone.
+            swap_max: None,
             pids_max: Some(settings.pod_pids),
             oom_group: false,
         }
     }
 
     /// A container's values.
-    pub fn container(resources: ContainerResources, settings: LimitSettings) -> Self {
+    pub fn container(
+        pod: &PodSpec,
+        resources: ContainerResources,
+        settings: LimitSettings,
+    ) -> Self {
         let request = resources
             .cpu_request_milli
             .or(resources.cpu_limit_milli)
@@ -53,6 +61,7 @@ impl Limits {
             container: true,
             quota: Some(quota(resources.cpu_limit_milli, settings)),
             memory_max: Some(resources.memory_limit_bytes),
+            swap_max: Some(swap::share(settings.swap, pod.priority, pod.qos, resources)),
             pids_max: None,
             oom_group: true,
         }
@@ -77,9 +86,7 @@ impl Limits {
                 if let Some((quota, period)) = self.quota {
                     files.push(("cpu.max", format!("{} {period}", max(quota, "max"))));
                 }
-                if let Some(memory) = self.memory_max {
-                    files.push(("memory.max", max(memory, "max")));
-                }
+                files.extend(self.memory_files(mode));
                 if let Some(pids) = self.pids_max {
                     files.push(("pids.max", max(pids, "max")));
                 }
@@ -95,15 +102,28 @@ impl Limits {
                     files.push(("cpu.cfs_period_us", period.to_string()));
                     files.push(("cpu.cfs_quota_us", max(quota, "-1")));
                 }
-                if let Some(memory) = self.memory_max {
-                    files.push(("memory.limit_in_bytes", max(memory, "-1")));
-                }
+                files.extend(self.memory_files(mode));
                 if let Some(pids) = self.pids_max {
                     files.push(("pids.max", max(pids, "max")));
                 }
             }
         }
         files
+    }
+
+    fn memory_files(&self, mode: Mode) -> Vec<(&'static str, String)> {
+        let (name, none) = match mode {
+            Mode::V2 => ("memory.max", "max"),
+            Mode::V1 => ("memory.limit_in_bytes", "-1"),
+        };
+        match (self.memory_max, self.swap_max) {
+            (Some(memory), Some(swap)) => swap::files(mode, memory, swap),
+            (Some(memory), None) => {
+                let memory = memory.map_or_else(|| none.to_owned(), |bytes| bytes.to_string());
+                vec![(name, memory)]
+            }
+            (None, _) => Vec::new(),
+        }
     }
 }
 
@@ -172,6 +192,11 @@ mod tests {
             pod_pids: None,
             quota_period_us: 100_000,
             quota: true,
+            swap: swap::SwapSettings {
+                behavior: crate::config::Swap::NoSwap,
+                memory_bytes: 0,
+                swap_bytes: 0,
+            },
         };
         for (milli, expected_shares, pod, container, expected_quota) in table {
             let got = shares(milli);

@@ -4,18 +4,22 @@
 //! Invariant: everything below `<root>/pods` is coracle's; nothing outside `<root>` is ever written, except that
 //! on v2 controllers are enabled on the way down to it.
 
+mod devices;
 mod hierarchy;
 mod limits;
+mod swap;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::spec::{ContainerResources, PodSpec, PodUid, QosClass};
+use crate::spec::{ContainerSpec, PodSpec, PodUid, QosClass};
 use crate::sys::cgroup;
 
+use devices::Devices;
 pub use hierarchy::{Hierarchies, Mode};
 pub use limits::Limits;
+pub use swap::SwapSettings;
 
 /// What can go wrong with cgroups.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +49,8 @@ pub struct LimitSettings {
     pub quota_period_us: u64,
     /// Whether cpu limits become quotas.
     pub quota: bool,
+    /// Who may swap, and how much.
+    pub swap: SwapSettings,
 }
 
 /// The agent's tree.
@@ -53,6 +59,7 @@ pub struct Cgroups {
     hierarchies: Hierarchies,
     root: String,
     settings: LimitSettings,
+    devices: Devices,
 }
 
 impl Cgroups {
@@ -67,10 +74,12 @@ impl Cgroups {
                 .delegated_root()
                 .unwrap_or_else(|| "/coracle".to_owned()),
         };
+        let devices = Devices::of(hierarchies.mode());
         let cgroups = Self {
             hierarchies,
             root,
             settings,
+            devices,
         };
         if cgroups.mode() == Mode::V2 && parent.is_none() {
             let agent = format!("{}/agent", cgroups.root);
@@ -100,6 +109,11 @@ impl Cgroups {
         self.hierarchies.mode()
     }
 
+    /// Why containers are not kept from the node's devices, if they cannot be.
+    pub fn devices_open(&self) -> Option<&str> {
+        self.devices.unruled()
+    }
+
     /// The root below each hierarchy's mount: `/coracle`.
     pub fn root(&self) -> &str {
         &self.root
@@ -123,17 +137,24 @@ impl Cgroups {
         Ok(path)
     }
 
-    /// Makes a container's cgroup with its limits. Returns its path.
+    /// Makes a container's cgroup below its pod's `path` with its limits; a privileged one may open every device.
+    /// Returns its path.
     pub fn ensure_container(
         &self,
-        pod: &str,
-        name: &str,
-        resources: ContainerResources,
+        path: &str,
+        pod: &PodSpec,
+        container: &ContainerSpec,
     ) -> Result<String, CgroupError> {
         // Not `<name>` itself: a container may be called `shim`.
-        let path = format!("{pod}/c-{name}");
+        let path = format!("{path}/c-{}", container.name);
         self.hierarchies.make(&path)?;
-        self.write(&path, &Limits::container(resources, self.settings))?;
+        let limits = Limits::container(pod, container.resources, self.settings);
+        self.write(&path, &limits)?;
+        if !container.security.privileged {
+            for mount in self.hierarchies.mounts() {
+                self.devices.rule(&join(mount, &path))?;
+            }
+        }
         Ok(path)
     }
 

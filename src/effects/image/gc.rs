@@ -115,7 +115,7 @@ impl ImageStore {
     }
 
     /// Removes layers and blobs no record refers to. The lock is held by the caller.
-    fn collect(&self) -> Result<(), ImageError> {
+    pub(super) fn collect(&self) -> Result<(), ImageError> {
         let mut layers: BTreeSet<OsString> = BTreeSet::new();
         let mut blobs: BTreeSet<OsString> = BTreeSet::new();
         for record in self.records()? {
@@ -171,7 +171,7 @@ fn remove_tree(path: &Path) -> Result<(), ImageError> {
     tree::remove(path).map_err(io("remove", path))
 }
 
-fn remove_file(path: &Path) -> Result<(), ImageError> {
+pub(super) fn remove_file(path: &Path) -> Result<(), ImageError> {
     match fs::remove_file(path) {
         Err(why) if why.kind() != io::ErrorKind::NotFound => Err(io("remove", path)(why)),
         _ => Ok(()),

@@ -9,20 +9,19 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use super::archive::Archive;
 use super::commit::{commit, distinct_layers};
 use super::compress;
 use super::contents::{self, Found, FoundLayer};
 use super::digest::Hashing;
 use super::error::{ImageError, io};
+use super::mark;
 use super::name;
 use super::preload;
 use super::progress::{Imported, Progress};
 use super::space::{MAX_UNPACKED_BYTES, Space};
 use super::staging::Staging;
-use super::store::ImageStore;
+use super::store::{ImageStore, LayerRecord};
 use super::tar_reader::{TarReader, broken};
 use super::unpack::Unpacker;
 
@@ -181,7 +180,13 @@ fn unpack_layer(
     progress.done_bytes = progress.total_bytes;
     report(progress.clone());
     let record = unfinished.join("layer.json");
-    fs::write(&record, json!({"tar_bytes": tar_bytes}).to_string())
+    let root = unfinished.join("diff");
+    let written = LayerRecord {
+        tar_bytes,
+        mark: Some(mark::of(&root).map_err(io("look through", &root))?),
+    };
+    let written = serde_json::to_vec(&written).expect("plain data");
+    fs::write(&record, written)
         .map_err(|why| space.write_error(why, |why| io("write", &record)(why)))?;
     fs::rename(&unfinished, &target).map_err(io("move", &unfinished))
 }

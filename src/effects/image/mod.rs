@@ -6,6 +6,7 @@
 //! everything visible at the end.
 
 mod archive;
+mod check;
 mod client;
 mod commit;
 mod compress;
@@ -15,6 +16,7 @@ mod entry;
 mod error;
 mod gc;
 mod import;
+mod mark;
 mod name;
 mod oci;
 mod pax;
@@ -27,6 +29,7 @@ mod tar_reader;
 mod unpack;
 pub mod worker;
 
+pub use check::{Check, Damage};
 pub use client::{ImportOptions, import};
 pub use error::ImageError;
 pub use gc::{Pruned, Removed};

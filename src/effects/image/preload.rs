@@ -136,7 +136,8 @@ fn read(store: &ImageStore) -> Result<Entries, ImageError> {
     Ok(read_json(&path(store))?.unwrap_or_default())
 }
 
-fn path(store: &ImageStore) -> PathBuf {
+/// Where the list of imported archives is.
+pub(super) fn path(store: &ImageStore) -> PathBuf {
     store.dir().join("preload.json")
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! blobs/sha256/<hex>     manifests and configs. Layer blobs are not kept: the unpacked layer is what runs
 //! layers/<hex>/diff      an unpacked layer by its diff id: an overlayfs lower directory
-//! layers/<hex>/layer.json  its size as a tar
+//! layers/<hex>/layer.json  its size as a tar, and what its files are like
 //! records/<hex>.json     one image by its config digest; complete as soon as this file is there
 //! refs/<name>.json       one name; written last
 //! preload.json           what was imported from preload directories
@@ -78,6 +78,9 @@ pub(crate) struct Reference {
 pub(crate) struct LayerRecord {
     /// Length of the uncompressed tar.
     pub(crate) tar_bytes: u64,
+    /// What its files are like ([`super::mark`]); none of layers unpacked by an earlier version.
+    #[serde(default)]
+    pub(crate) mark: Option<String>,
 }
 
 impl ImageStore {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::oci::{Bind, Bundle};
 use super::{ConfigError, NodeFacts, Sandboxes, capabilities, environment, user};
-use crate::effects::cgroup::{CgroupError, Mode};
+use crate::effects::cgroup::CgroupError;
 use crate::effects::image::Image;
 use crate::effects::volume;
 use crate::shim::protocol::{StartRequest, SubPath, TARGET_LINK};
@@ -101,10 +101,10 @@ pub fn start_request(
         }
     }
     let pod_cgroup = sandboxes.cgroups.pod_path(pod.qos, &pod.uid);
-    let cgroup =
-        sandboxes
-            .cgroups
-            .ensure_container(&pod_cgroup, &container.name, container.resources)?;
+    let cgroup = sandboxes
+        .cgroups
+        .ensure_container(&pod_cgroup, pod, container)?;
+    let device_rules = sandboxes.cgroups.devices_open().is_none();
     let cgroup_mode = sandboxes.cgroups.mode();
     let folder = run.bundle(&container.name);
     let bundle = Bundle {
@@ -112,7 +112,7 @@ pub fn start_request(
         container,
         process,
         user,
-        capabilities: capabilities::effective(&container.security, cgroup_mode == Mode::V1),
+        capabilities: capabilities::effective(&container.security, device_rules),
         binds,
         shm: if pod.host_ipc {
             PathBuf::from("/dev/shm")

@@ -1,6 +1,7 @@
 """A node under systemd: pods without a network, the values of their cgroups, and agents that come and go."""
 
 import json
+import shlex
 
 from catalogue import scenario
 from machine import Failed
@@ -201,3 +202,26 @@ def the_journal_has_fields(vm):
     equal("the unit", entry["_SYSTEMD_UNIT"], "coracle.service")
     if "pod=default/absent" not in entry["MESSAGE"]:
         raise Failed(f"the message is `{entry['MESSAGE']}`")
+
+
+@scenario(seconds=120)
+def devices_of_the_node_cannot_be_opened(vm):
+    """A container may make a node of the node's disk, or be given its folder, but not open it; a privileged one may."""
+    volumes = "  volumes: [{name: dev, hostPath: {path: /dev}}]"
+    mount = "    volumeMounts: [{name: dev, mountPath: /node-dev}]"
+    vm.manifest("plain", pod("plain", spec=volumes, container=mount))
+    vm.manifest("mighty", pod("mighty", spec=volumes, container=mount + "\n    securityContext: {privileged: true}"))
+    vm.wait_running("plain")
+    vm.wait_running("mighty")
+    numbers = vm.out("stat -c '%t %T' /dev/vda").split()
+    major, minor = (int(number, 16) for number in numbers)
+    look = f"""mknod /tmp/disk b {major} {minor}
+        for disk in /tmp/disk /node-dev/vda; do
+            head -c 1 $disk >/dev/null 2>/tmp/why && echo open || grep -o 'not permitted' /tmp/why
+        done"""
+    inside = lambda name, script: vm.out(f"coracle exec {name} -- sh -c {shlex.quote(script)}")
+    equal("what a container gets", inside("plain", look), "not permitted\nnot permitted")
+    equal("what a privileged one gets", inside("mighty", look), "open\nopen")
+    own = """for device in null zero full random urandom tty; do test -c /dev/$device || echo no $device; done
+        head -c 1 /dev/urandom | wc -c; echo x >/dev/null && echo written"""
+    equal("its own devices", inside("plain", own), "1\nwritten")

@@ -1,0 +1,66 @@
+//! Is what lies on disk whole? `coracle fsck` looks at the image store itself, with an agent or without.
+
+use std::process::ExitCode;
+
+use super::args::FsckArgs;
+use super::error::{CliError, Result};
+use super::put;
+use crate::effects::image::{Check, ImageStore};
+use crate::layout::Layout;
+
+const MEND: &str = "`coracle fsck --repair` removes what is damaged while no pod runs, and so does a start of the node \
+                    after a power cut; archives in preload directories are imported again then";
+
+pub(super) fn run(args: &FsckArgs) -> Result<ExitCode> {
+    let layout = Layout {
+        root: args.root.clone(),
+        run_dir: args.run_dir.clone(),
+        ..Layout::default()
+    };
+    let path = layout.image_store();
+    let failed = || {
+        CliError::new(format!(
+            "could not check the images in `{}`",
+            path.display()
+        ))
+    };
+    if !path.is_dir() {
+        return Err(failed().because("there is no such directory"));
+    }
+    let pods = std::fs::read_dir(layout.pods_run_dir());
+    if args.repair && pods.is_ok_and(|mut pods| pods.next().is_some()) {
+        return Err(CliError::new("pods are running, perhaps of what would be removed")
+            .hint("move their manifests away first, or let the node look at its images when it starts"));
+    }
+    let store = ImageStore::open(&path).map_err(|e| failed().because(crate::chain(&e)))?;
+    let check = match args.repair {
+        true => store.repair(),
+        false => store.check(),
+    };
+    let check = check.map_err(|e| failed().because(crate::chain(&e)))?;
+    put(show(&check, args.repair).as_bytes())?;
+    if check.damage.is_empty() || args.repair {
+        return Ok(ExitCode::SUCCESS);
+    }
+    Err(CliError::new(format!("{} damaged", check.damage.len())).hint(MEND))
+}
+
+fn show(check: &Check, repaired: bool) -> String {
+    let mut text = String::new();
+    for damage in &check.damage {
+        let what = if repaired { "removed" } else { "damaged" };
+        text += &format!("{what}  {damage}\n");
+    }
+    text += &format!(
+        "{} images, {} layers, {} damaged",
+        check.images,
+        check.layers,
+        check.damage.len()
+    );
+    match (check.unused, repaired) {
+        (0, _) => {}
+        (unused, true) => text += &format!("; {unused} unused files removed"),
+        (unused, false) => text += &format!("; {unused} unused files"),
+    }
+    text + "\n"
+}

@@ -1,0 +1,248 @@
+//! Which devices may processes of a cgroup open? On v2 a small program of ours in the kernel says (bpf(2),
+//! `BPF_PROG_TYPE_CGROUP_DEVICE`); what a group may not, those below it may not either.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A character device; a minor of `None` stands for all of that major.
+pub type Device = (i32, Option<i32>);
+
+// Values of linux/bpf.h.
+const PROG_LOAD: libc::c_int = 5;
+const PROG_ATTACH: libc::c_int = 8;
+const PROG_QUERY: libc::c_int = 16;
+const PROG_TYPE_CGROUP_DEVICE: u32 = 15;
+const ATTACH_CGROUP_DEVICE: u32 = 6;
+const ALLOW_MULTI: u32 = 2;
+/// The kind of access is in the upper half of the context's first word, the kind of device in the lower.
+const ACCESS_MKNOD: i32 = 1;
+const KIND_CHARACTER: i32 = 2;
+
+/// An instruction, as the kernel reads it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Instruction {
+    code: u8,
+    /// Destination in the lower four bits, source in the upper.
+    registers: u8,
+    offset: i16,
+    immediate: i32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LoadArguments {
+    prog_type: u32,
+    insn_cnt: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log_buf: u64,
+    kern_version: u32,
+    prog_flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct AttachArguments {
+    target_fd: u32,
+    attach_bpf_fd: u32,
+    attach_type: u32,
+    attach_flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct QueryArguments {
+    target_fd: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    /// In: how many fit. Out: how many there are.
+    prog_cnt: u32,
+    padding: u32,
+}
+
+/// A program in the kernel that lets processes open `devices` and no others. Nodes of all devices may be made:
+/// what matters is who can open them.
+#[derive(Debug)]
+pub struct DeviceRules {
+    program: OwnedFd,
+}
+
+impl DeviceRules {
+    /// Loads the program. Fails where the kernel has no such programs, or does not let us.
+    pub fn load(devices: &[Device]) -> io::Result<Self> {
+        let code = program(devices);
+        let license = c"Apache-2.0";
+        let mut arguments = LoadArguments {
+            prog_type: PROG_TYPE_CGROUP_DEVICE,
+            insn_cnt: u32::try_from(code.len()).unwrap_or(u32::MAX),
+            insns: code.as_ptr() as u64,
+            license: license.as_ptr() as u64,
+            ..Default::default()
+        };
+        let program = bpf(PROG_LOAD, &mut arguments)?;
+        // SAFETY: the kernel just made this descriptor for us.
+        let program = unsafe { OwnedFd::from_raw_fd(program) };
+        Ok(Self { program })
+    }
+
+    /// Puts the program in force for a cgroup, given by its folder, for as long as that exists. Where one is in force
+    /// already, as after a restart of its container, that one stays: all have to agree, and there is room for 64.
+    pub fn attach(&self, group: BorrowedFd<'_>) -> io::Result<()> {
+        let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).unwrap_or(u32::MAX);
+        let mut query = QueryArguments {
+            target_fd: number(group),
+            attach_type: ATTACH_CGROUP_DEVICE,
+            ..Default::default()
+        };
+        bpf(PROG_QUERY, &mut query)?;
+        if query.prog_cnt > 0 {
+            return Ok(());
+        }
+        let mut arguments = AttachArguments {
+            target_fd: number(group),
+            attach_bpf_fd: number(self.program.as_fd()),
+            attach_type: ATTACH_CGROUP_DEVICE,
+            attach_flags: ALLOW_MULTI,
+        };
+        bpf(PROG_ATTACH, &mut arguments).map(|_| ())
+    }
+}
+
+fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<i32> {
+    // SAFETY: `arguments` is the command's own structure, of the size that is said, all of it initialised, and what it
+    // points to outlives the call; the kernel writes to no other place.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(arguments),
+            size_of::<T>(),
+        )
+    };
+    match i32::try_from(result) {
+        Ok(number) if number >= 0 => Ok(number),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The program: every test that is passed jumps to its end, where the answer is yes.
+fn program(devices: &[Device]) -> Vec<Instruction> {
+    /// Continues if the register is not equal; else jumps so far, counted from the next instruction.
+    fn if_equal(register: u8, value: i32, offset: i16) -> Instruction {
+        instruction(0x15, register, offset, value)
+    }
+    fn instruction(code: u8, registers: u8, offset: i16, immediate: i32) -> Instruction {
+        Instruction {
+            code,
+            registers,
+            offset,
+            immediate,
+        }
+    }
+    const YES: i16 = i16::MAX;
+    const NO: i16 = i16::MAX - 1;
+    // From the context (r1): r2 kind of device, r3 major, r4 minor, r5 kind of access.
+    let mut code = vec![
+        instruction(0x61, 0x12, 0, 0),
+        instruction(0x61, 0x13, 4, 0),
+        instruction(0x61, 0x14, 8, 0),
+        instruction(0xbf, 0x25, 0, 0),
+        instruction(0x77, 5, 0, 16),
+        if_equal(5, ACCESS_MKNOD, YES),
+        instruction(0x57, 2, 0, 0xffff),
+        // If it is no character device.
+        instruction(0x55, 2, NO, KIND_CHARACTER),
+    ];
+    for (major, minor) in devices {
+        match minor {
+            None => code.push(if_equal(3, *major, YES)),
+            Some(minor) => {
+                // Another major: over the next one.
+                code.push(instruction(0x55, 3, 1, *major));
+                code.push(if_equal(4, *minor, YES));
+            }
+        }
+    }
+    let no = code.len();
+    code.extend([
+        instruction(0xb7, 0, 0, 0),
+        instruction(0x95, 0, 0, 0),
+        instruction(0xb7, 0, 0, 1),
+        instruction(0x95, 0, 0, 0),
+    ]);
+    for (place, instruction) in code.iter_mut().enumerate() {
+        let to = match instruction.offset {
+            YES => no + 2,
+            NO => no,
+            _ => continue,
+        };
+        instruction.offset = i16::try_from(to - place - 1).expect("the program is short");
+    }
+    code
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::Write;
+    use std::path::PathBuf;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::sys::cgroup;
+
+    struct Group(PathBuf);
+
+    impl Drop for Group {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir(&self.0);
+        }
+    }
+
+    #[test]
+    fn processes_of_a_cgroup_open_the_devices_they_may_and_no_others() {
+        let hierarchies = cgroup::hierarchies().unwrap();
+        let unified = hierarchies
+            .iter()
+            .find(|hierarchy| hierarchy.v2)
+            .expect("cgroup2 is mounted");
+        let group = Group(unified.folder(&format!("coracle-devices-{}", std::process::id())));
+        fs::create_dir(&group.0).unwrap();
+        let folder = File::open(&group.0).unwrap();
+        let rules = DeviceRules::load(&[(1, Some(3)), (5, None)]).unwrap();
+        rules.attach(folder.as_fd()).unwrap();
+        drop(rules);
+        // Another agent's, for a container that starts again: nothing changes.
+        let others = DeviceRules::load(&[]).unwrap();
+        others.attach(folder.as_fd()).unwrap();
+        let nodes = std::env::temp_dir().join(format!("coracle-devices-{}", std::process::id()));
+        fs::create_dir(&nodes).unwrap();
+        // null, zero, the terminal, and a disk that has the numbers of null.
+        let script = "read start; cd \"$0\"; \
+            for node in 'c 1 3' 'c 1 5' 'c 5 0' 'b 1 3'; do \
+                rm -f node; mknod node $node || exit 1; \
+                (: <node) 2>error; \
+                if grep -q 'not permitted' error; then echo \"$node no\"; else echo \"$node yes\"; fi; \
+            done";
+        let mut shell = Command::new("sh")
+            .args(["-c", script])
+            .arg(&nodes)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        fs::write(group.0.join("cgroup.procs"), shell.id().to_string()).unwrap();
+        shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        let out = shell.wait_with_output().unwrap();
+        fs::remove_dir_all(&nodes).unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&out.stdout),
+            "c 1 3 yes\nc 1 5 no\nc 5 0 yes\nb 1 3 no\n"
+        );
+    }
+}

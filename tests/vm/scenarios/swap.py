@@ -1,0 +1,63 @@
+"""Who swaps, and how much? A node with swap, as its settings have it."""
+
+import json
+
+from catalogue import install, scenario
+from machine import Failed
+
+from scenarios.node import equal, pod
+
+# Writes so much to its memory, then says so and stays.
+HOG = "awk 'BEGIN { for (i = 0; i < %d; i++) list[i] = sprintf(\"%%01000d\", i); print \"full\"; while (1) system(\"sleep 1000\") }'"
+
+
+def PREPARE(vm):
+    """Swap is on before coracle looks."""
+    vm.run("swapon LABEL=coracle-swap")
+    vm.run("mkdir -p /etc/coracle && printf 'kind: KubeletConfiguration\nmemorySwap: {swapBehavior: LimitedSwap}\n' >/etc/coracle/config.yaml")
+    install(vm)
+
+
+def total(vm, name):
+    return int(vm.out(f"awk '/^{name}:/ {{print $2}}' /proc/meminfo")) * 1024
+
+
+@scenario(seconds=200)
+def limited_swap_is_a_share_of_the_nodes(vm):
+    """A Burstable container swaps up to its share, which is what it asked for of memory; a Guaranteed one is killed first."""
+    request, limit = 32 << 20, 48 << 20
+    share = int(request / total(vm, "MemTotal") * total(vm, "SwapTotal"))
+    figures = f"    resources: {{requests: {{memory: {request}}}, limits: {{memory: {limit}}}}}"
+    # More than its limit, less than its limit and its share.
+    vm.manifest("burstable", pod("burstable", command=HOG % ((limit + share * 2 // 3) // 1100), container=figures))
+    equal_figures = f"    resources: {{limits: {{memory: {limit}, cpu: 500m}}}}"
+    more = HOG % (limit * 2 // 1000)
+    vm.manifest("guaranteed", pod("guaranteed", spec="  restartPolicy: Never", command=more, container=equal_figures))
+    burstable = vm.wait_running("burstable")
+    group = vm.cgroup(burstable, "main")
+    page = lambda value: str(value // 4096 * 4096)
+    equal("the share", vm.out(f"cat {group}/memory.swap.max"), page(share))
+    vm.until("it to have written it all", "coracle logs burstable", lambda out: out == "full", seconds=120)
+    used = int(vm.out(f"cat {group}/memory.swap.current"))
+    if not 0 < used <= share:
+        raise Failed(f"it has swapped {used} bytes, its share is {share}")
+    vm.notes.append(f"share {share >> 20} MiB, swapped {used >> 20} MiB")
+    equal("restarts", vm.pod("burstable")["status"]["containerStatuses"][0]["restartCount"], 0)
+    failed = vm.wait_pod("guaranteed", "failed", lambda p: p["status"]["phase"] == "Failed")
+    ended = failed["status"]["containerStatuses"][0]["state"]["terminated"]
+    equal("how the guaranteed one ended", ended["reason"], "OOMKilled")
+    node = json.loads(vm.out("coracle get node -o json"))
+    node = node["items"][0] if "items" in node else node
+    equal("the node's swap", node["status"]["nodeInfo"]["swap"]["capacity"], total(vm, "SwapTotal"))
+
+
+@scenario(seconds=200)
+def without_swap_memory_is_all_there_is(vm):
+    """NoSwap, the default: nobody swaps, and the node warns that its memory volumes may be."""
+    vm.run("rm /etc/coracle/config.yaml && systemctl restart coracle", seconds=60)
+    vm.manifest("plain", pod("plain", container="    resources: {requests: {memory: 16Mi}}"))
+    group = vm.cgroup(vm.wait_running("plain"), "main")
+    equal("memory.swap.max", vm.out(f"cat {group}/memory.swap.max"), "0")
+    # This kernel is older than the option that keeps a tmpfs out of swap.
+    if "PossibleMemoryBackedVolumesOnDisk" not in vm.out("coracle get events"):
+        raise Failed("the node does not say that memory volumes may be swapped")
