@@ -3,6 +3,8 @@
 #[path = "node/attach.rs"]
 mod attach;
 mod common;
+#[path = "node/conditions.rs"]
+mod conditions;
 #[path = "node/containers.rs"]
 mod containers;
 #[path = "node/deadlines.rs"]

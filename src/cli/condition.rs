@@ -13,6 +13,7 @@ use super::table::Table;
 use super::{pod_path, put};
 use crate::api::pod_columns::age_of;
 use crate::spec::ConditionStatus;
+use crate::spec::condition::check_type;
 
 pub(super) fn run(client: &Client, command: &ConditionCommand) -> Result<ExitCode> {
     match command {
@@ -25,6 +26,7 @@ pub(super) fn run(client: &Client, command: &ConditionCommand) -> Result<ExitCod
         } => {
             let set = |given: &String| {
                 let (type_, status) = parse(given)?;
+                check_type(type_).map_err(CliError::new)?;
                 Ok(
                     json!({ "type": type_, "status": status.as_str(), "reason": reason, "message": message }),
                 )

@@ -184,19 +184,12 @@ impl Hands {
                     message,
                 }
             }
-            Err(error) => {
-                let message = format!(
-                    "Failed to inspect image \"{}\": {}",
-                    wanted.image,
-                    crate::chain(&error)
-                );
-                Event::ImageFailed {
-                    pod,
-                    container,
-                    failure: ImageFailure::Inspect,
-                    message,
-                }
-            }
+            Err(error) => Event::ImageFailed {
+                pod,
+                container,
+                failure: ImageFailure::Inspect,
+                message: crate::chain(&error),
+            },
         })
     }
 

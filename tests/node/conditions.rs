@@ -1,0 +1,113 @@
+//! Readiness gates, conditions set from outside, and waits that somebody ends.
+
+use super::*;
+
+const GATED: &str = "  readinessGates: [{conditionType: example.com/warm}]\n";
+
+fn condition<'p>(pod: &'p Value, type_: &str) -> &'p Value {
+    let all = pod["status"]["conditions"].as_array().expect("conditions");
+    all.iter()
+        .find(|c| c["type"] == type_)
+        .unwrap_or(&Value::Null)
+}
+
+/// Standard error of a command that must fail.
+fn refused(agent: &Agent, args: &[&str]) -> String {
+    let output = agent.cli(args);
+    assert!(!output.status.success(), "{args:?} is refused");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_readiness_gate_is_opened_and_closed_and_stays_so_over_the_agents_death() {
+    let agent = Agent::start();
+    let script = "trap 'exit 0' TERM; sleep infinity & wait";
+    agent.write("a.yaml", &shell_pod("a", script, GATED, ""));
+    let pod = agent.wait_pod("a", |pod| {
+        condition(pod, "ContainersReady")["status"] == "True"
+    });
+    let ready = condition(&pod, "Ready");
+    assert_eq!(ready["reason"], "ReadinessGatesNotReady");
+    assert_eq!(
+        ready["message"],
+        "corresponding condition of pod readiness gate \"example.com/warm\" does not exist."
+    );
+    let set = [
+        "condition",
+        "set",
+        "a",
+        "example.com/warm=true",
+        "--reason",
+        "Filled",
+    ];
+    assert_eq!(agent.ok(&set), "pod/a patched, ready\n");
+    let before = agent.pod("a");
+    assert_eq!(before["status"]["conditions"][0]["reason"], "Filled");
+    assert!(agent.ok(&["get", "pod", "a", "-o", "wide"]).contains("1/1"));
+    agent.kill_and_restart();
+    let after = agent.wait_running("a");
+    assert_eq!(
+        before["status"]["conditions"],
+        after["status"]["conditions"]
+    );
+    let ready = ["condition", "set", "a", "Ready=True"];
+    let text = refused(&agent, &ready);
+    assert!(text.contains("Ready is set by coracle itself"), "{text}");
+    let unset = ["condition", "unset", "a", "example.com/warm"];
+    assert_eq!(agent.ok(&unset), "pod/a patched, not ready\n");
+    let text = refused(&agent, &unset);
+    assert!(
+        text.contains("has no condition `example.com/warm`"),
+        "{text}"
+    );
+    // With the pod go its conditions.
+    agent.ok(&set);
+    agent.ok(&["delete", "pod", "a"]);
+    let pod = agent.wait_running("a");
+    assert_eq!(condition(&pod, "example.com/warm"), &Value::Null);
+}
+
+#[test]
+fn a_retry_starts_a_crashed_container_at_once() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", "exit 3", "", ""));
+    let waits = |restarts: u64| {
+        move |pod: &Value| {
+            let main = main_status(pod);
+            main["restartCount"] == restarts
+                && main["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+        }
+    };
+    agent.wait_pod("a", waits(1));
+    let text = agent.ok(&["retry", "a", "-c", "main"]);
+    assert_eq!(text, "pod/a: container main is started now\n");
+    let pod = agent.wait_pod("a", waits(2));
+    let message = main_status(&pod)["state"]["waiting"]["message"]
+        .as_str()
+        .expect("text");
+    assert!(message.starts_with("back-off 20s restarting"), "{message}");
+    let text = refused(&agent, &["retry", "a", "-c", "other"]);
+    assert!(
+        text.contains("container other is not valid for pod a"),
+        "{text}"
+    );
+    agent.write("b.yaml", &shell_pod("b", "sleep infinity", "", ""));
+    agent.wait_running("b");
+    let text = refused(&agent, &["retry", "b"]);
+    assert!(
+        text.contains("all containers of pod b are running"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_pods_own_waits_are_kept() {
+    let agent = Agent::start();
+    let own = "  annotations: {coracle.dev/restart-backoff: \"initial=100ms,max=200ms\"}\nspec:\n";
+    let manifest = shell_pod("a", "exit 3", "", "").replacen("spec:\n", own, 1);
+    agent.write("a.yaml", &manifest);
+    // With the node's waits this would take five minutes.
+    agent.wait_pod("a", |pod| {
+        main_status(pod)["restartCount"].as_u64() >= Some(6)
+    });
+}

@@ -1,0 +1,261 @@
+//! Does coracle show what a real kubelet showed? Pods whose every status was recorded from kubelet v1.36 (as a line a
+//! status, in `fixtures/recorded`), run by a whole agent with real containers, all at once.
+//!
+//! Compared is the order of the statuses: phase, conditions with reasons and messages, states of containers, restart
+//! counts, `ready`, `started`. Left out: times, ids, and the node's name behind the pod's name (A3). Deliberately otherwise:
+//!
+//! - The kubelet looks once a second, so what it showed for less than that may be missing in either.
+//! - The end of a run that is to start again: the kubelet shows it until it next looks, coracle goes on to the back-off at
+//!   once; and of what a probe killed the kubelet shows no end if it starts it again in one go.
+//! - The kubelet starts a pod's containers in one go and shows it afterwards, coracle shows each.
+//! - Of a pod that has finished the kubelet may remove the sandbox before it shows the end.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use common::Agent;
+use serde_json::{Value, json};
+
+/// So much of each recording is played.
+const UNTIL_S: f64 = 16.5;
+
+/// One status as a line.
+#[derive(Debug, Clone, PartialEq)]
+struct Shown {
+    line: String,
+    /// Whether the other side may never have shown it.
+    passing: bool,
+}
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recorded")
+}
+
+/// A state without times; `name_namespace(uid)` as `POD`.
+fn state(state: &Value) -> String {
+    let Some((kind, fields)) = state.as_object().and_then(|s| s.iter().next()) else {
+        return "-".to_owned();
+    };
+    let mut text = kind.clone();
+    for field in ["reason", "message", "exitCode", "signal"] {
+        if !fields[field].is_null() {
+            text += &format!(" {}", fields[field]);
+        }
+    }
+    match (text.find(" pod="), text.rfind(')')) {
+        (Some(from), Some(to)) => format!("{} POD{}", &text[..from], &text[to + 1..]),
+        _ => text,
+    }
+}
+
+/// A status in the form of the recordings.
+fn shown(always: bool, status: &Value) -> Shown {
+    let mut line = format!(
+        "{} {} {}",
+        status["phase"], status["reason"], status["message"]
+    );
+    for condition in status["cond"].as_array().into_iter().flatten() {
+        line += &format!("; {condition}");
+    }
+    let (mut ends, mut begins) = (false, status["ctr"].as_array().is_some_and(|c| c.len() > 1));
+    for list in ["init", "ctr"] {
+        for container in status[list].as_array().into_iter().flatten() {
+            let (now, last) = (state(&container[1]), state(&container[2]));
+            line += &format!(
+                "; {} {now} < {last} {} {} {}",
+                container[0], container[3], container[4], container[5]
+            );
+            ends |= always && list == "ctr" && now.starts_with("terminated");
+            let first = last == "-" && (now == "running" || now.starts_with("waiting"));
+            begins &= list == "init" || first;
+        }
+    }
+    let passing = ends || begins;
+    Shown { line, passing }
+}
+
+/// A pod of coracle's in the form of the recordings.
+fn recorded_form(pod: &Value) -> Value {
+    let status = &pod["status"];
+    let list = |field: &str| status[field].as_array().cloned().unwrap_or_default();
+    let conditions = list("conditions");
+    let conditions = conditions
+        .iter()
+        .map(|c| json!([c["type"], c["status"], c["reason"], c["message"]]));
+    let containers = |field: &str| -> Vec<Value> {
+        let all = list(field);
+        let shown = all.iter().map(|c| {
+            json!([
+                c["name"],
+                c["state"],
+                c["lastState"],
+                c["restartCount"],
+                c["ready"],
+                c["started"]
+            ])
+        });
+        shown.collect()
+    };
+    json!({
+        "phase": status["phase"], "reason": status["reason"], "message": status["message"],
+        "cond": conditions.collect::<Vec<_>>(),
+        "init": containers("initContainerStatuses"), "ctr": containers("containerStatuses"),
+    })
+}
+
+/// A recording up to its limit: each status, and for how long it was shown.
+fn recording(case: &str, always: bool) -> Vec<(Shown, f64)> {
+    let text = fs::read_to_string(fixtures().join(case).join("timeline.jsonl")).expect("recorded");
+    let all: Vec<Value> = text
+        .lines()
+        .map(|l| serde_json::from_str(l).expect("JSON"))
+        .collect();
+    let at = |i: usize| {
+        all.get(i)
+            .map_or(f64::INFINITY, |s| s["t"].as_f64().expect("t"))
+    };
+    let within = (0..all.len()).filter(|i| at(*i) <= UNTIL_S);
+    within
+        .map(|i| (shown(always, &all[i]), at(i + 1) - at(i)))
+        .collect()
+}
+
+const SANDBOX: &str = r#"["PodReadyToStartContainers","True",null,null]"#;
+const NO_SANDBOX: &str = r#"["PodReadyToStartContainers","False",null,null]"#;
+
+/// What differs: statuses that were never shown here, and such as the kubelet never showed.
+fn differences(recorded: &[(Shown, f64)], ours: &[Shown]) -> Vec<String> {
+    let mut found = vec![];
+    let mut from = 0;
+    for (wanted, lasted) in recorded.iter().filter(|(s, _)| !s.passing) {
+        match ours[from..].iter().position(|s| s.line == wanted.line) {
+            Some(at) => from += at,
+            None if *lasted < 1.0 => {}
+            None => found.push(format!("not shown: {}", wanted.line)),
+        }
+    }
+    for one in ours.iter().filter(|s| !s.passing) {
+        let known = |line: &str| recorded.iter().any(|(r, _)| r.line == line);
+        let finished = one.line.starts_with("\"Succeeded\"") || one.line.starts_with("\"Failed\"");
+        let removed = one.line.replace(SANDBOX, NO_SANDBOX);
+        if !(known(&one.line) || finished && known(&removed)) {
+            found.push(format!("not the kubelet's: {}", one.line));
+        }
+    }
+    found
+}
+
+/// Seconds between the end of each run and the start of the next, by the number of the restart.
+fn gaps(statuses: &[Value]) -> BTreeMap<u64, i64> {
+    let second = |time: &Value| {
+        let time: k8s_openapi::jiff::Timestamp = time.as_str()?.parse().ok()?;
+        Some(time.as_second())
+    };
+    let gap = |c: &Value| {
+        let started = second(&c[1]["running"]["startedAt"])?;
+        let finished = second(&c[2]["terminated"]["finishedAt"])?;
+        Some((c[3].as_u64()?, started - finished))
+    };
+    let all = statuses
+        .iter()
+        .flat_map(|s| s["ctr"].as_array().into_iter().flatten());
+    all.filter_map(gap).collect()
+}
+
+#[test]
+fn statuses_come_in_the_order_in_which_the_kubelet_showed_them() {
+    let agent = Agent::start();
+    let folders = fs::read_dir(fixtures()).expect("fixtures");
+    let mut cases: Vec<String> = folders
+        .map(|entry| {
+            entry
+                .expect("entry")
+                .file_name()
+                .into_string()
+                .expect("name")
+        })
+        .collect();
+    cases.sort();
+    assert!(!cases.is_empty());
+    let mut watch = agent.watch("/api/v1/pods?watch=true");
+    let mut always = BTreeMap::new();
+    for case in &cases {
+        let path = fixtures().join(case).join("pod.json");
+        let text = fs::read_to_string(path).expect("a manifest");
+        let text = text.replace("localhost/busybox:1", "busybox:test");
+        let pod: Value = serde_json::from_str(&text).expect("JSON");
+        let policy = pod["spec"]["restartPolicy"].as_str();
+        always.insert(case.clone(), policy.is_none_or(|policy| policy == "Always"));
+        agent.write(&format!("{case}.json"), &text);
+    }
+    let mut ours: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    let deadline = Instant::now() + Duration::from_secs(90);
+    // The slowest of the stories: a third run after a wait of 10 s.
+    let third = |seen: &BTreeMap<String, Vec<Value>>, case: &str| {
+        seen.get(case).is_some_and(|all| {
+            all.iter()
+                .any(|s| s["ctr"][0][3] == 2 && !s["ctr"][0][1]["running"].is_null())
+        })
+    };
+    let over = |seen: &BTreeMap<String, Vec<Value>>, case: &str| {
+        let last = seen.get(case).and_then(|all| all.last());
+        last.is_some_and(|s| {
+            s["cond"][0] == json!(["PodReadyToStartContainers", "False", null, null])
+        })
+    };
+    while !(third(&ours, "crashloop")
+        && third(&ours, "live-exec-fail")
+        && third(&ours, "startup-fail")
+        && over(&ours, "never-mixed")
+        && over(&ours, "init-fail-never")
+        && over(&ours, "sidecar-complete"))
+    {
+        assert!(Instant::now() < deadline, "the stories end: {ours:#?}");
+        let pod = &watch.next().expect("the agent tells")["object"];
+        let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+        ours.entry(name).or_default().push(recorded_form(pod));
+    }
+    let mut different = String::new();
+    for case in &cases {
+        let seen = &ours[case];
+        let mut lines: Vec<Shown> = seen.iter().map(|s| shown(always[case], s)).collect();
+        lines.dedup();
+        let mut recorded = recording(case, always[case]);
+        // What has been played so far.
+        let last = lines.last().expect("shown").line.clone();
+        if let Some(end) = recorded.iter().position(|(s, _)| s.line == last) {
+            recorded.truncate(end + 1);
+        }
+        let found = differences(&recorded, &lines);
+        if !found.is_empty() {
+            let all: Vec<&str> = lines.iter().map(|s| s.line.as_str()).collect();
+            let (found, all) = (found.join("\n  "), all.join("\n  "));
+            writeln!(different, "{case}:\n  {found}\n all of it:\n  {all}").expect("text");
+        }
+        let text =
+            fs::read_to_string(fixtures().join(case).join("timeline.jsonl")).expect("recorded");
+        let kubelets: Vec<Value> = text
+            .lines()
+            .map(|l| serde_json::from_str(l).expect("JSON"))
+            .collect();
+        let kubelets = gaps(&kubelets);
+        for (restart, gap) in gaps(seen) {
+            let theirs = kubelets.get(&restart).copied().unwrap_or(0);
+            // It rounds up and adds up to half of it; the wait itself is a table test's.
+            assert!(
+                gap <= theirs + 3,
+                "{case}: restart {restart} after {gap} s, not {theirs} s"
+            );
+            assert!(
+                theirs < 10 || gap >= 9,
+                "{case}: restart {restart} after {gap} s, not {theirs} s"
+            );
+        }
+    }
+    assert!(different.is_empty(), "{different}");
+}
