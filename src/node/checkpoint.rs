@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::condition::{Flags, Foreign};
-use crate::plan::event::{CrashBackoff, Health, Kill, Round, Verdict};
+use crate::plan::event::{Asked, CrashBackoff, Health, Kill, Round, Verdict};
 use crate::plan::state::Stopping;
 use crate::spec::{Stamp, Time};
 use crate::sys::file::{self, Durability};
@@ -28,6 +28,9 @@ pub(super) struct Checkpoint {
     /// What probes have shown, of running containers.
     #[serde(default)]
     pub(super) health: BTreeMap<String, Health>,
+    /// What the newest runs of containers were asked with, and those being started.
+    #[serde(default)]
+    pub(super) asked: BTreeMap<String, Vec<Asked>>,
     /// Which containers are being ended.
     #[serde(default)]
     pub(super) kills: BTreeMap<String, Kill>,

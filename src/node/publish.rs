@@ -150,6 +150,11 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
         rounds: rounds.map(|c| (c.name.clone(), c.round)).collect(),
         health: health.collect(),
         kills: kills.collect(),
+        asked: state
+            .containers
+            .iter()
+            .map(|c| (c.name.clone(), c.all_asked()))
+            .collect(),
         stopping: state.stopping,
         verdict: state.verdict.clone(),
         finishing: state.finishing,

@@ -231,6 +231,7 @@ fn recovered_container(
         round,
         health: checkpoint.health.get(name).copied(),
         kill: checkpoint.kills.get(name).copied(),
+        asked: checkpoint.asked.get(name).cloned().unwrap_or_default(),
     }
 }
 

@@ -13,7 +13,7 @@ use super::notice::{Kind, Notices};
 use super::probe::Tracks;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
 use super::{NodeState, Notice, PodState, Stamp};
-use crate::spec::{Exit, PodKey, PodUid, Probes, RestartPolicy};
+use crate::spec::{ContainerSpec, Exit, PodKey, PodUid, Probes, RestartPolicy};
 
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
@@ -85,7 +85,7 @@ impl NodeState {
         let mut pod = PodState::new(Arc::clone(&recovered.spec), recovered.created);
         for (spec, container) in recovered.spec.all_containers().zip(&mut pod.containers) {
             if let Some(known) = recovered.containers.get(&container.name) {
-                recover_container(container, known);
+                recover_container(spec, container, known);
                 recover_health(container, &spec.probes, known);
             }
         }
@@ -137,7 +137,11 @@ fn stop(pod: &mut PodState, grace_ms: Option<u64>, now: Stamp) {
     }
 }
 
-fn recover_container(container: &mut ContainerState, known: &RecoveredContainer) {
+fn recover_container(
+    spec: &ContainerSpec,
+    container: &mut ContainerState,
+    known: &RecoveredContainer,
+) {
     container.backoff = known.backoff;
     container.round = known.round;
     container.next_attempt = known.round.first;
@@ -150,6 +154,16 @@ fn recover_container(container: &mut ContainerState, known: &RecoveredContainer)
         image_id: newest.image_id.clone(),
         exit: exit.clone(),
     });
+    container.asked = known
+        .asked
+        .iter()
+        .find(|a| a.attempt == newest.attempt)
+        .cloned();
+    // Without a word of it, it is as it was admitted.
+    container.asked = container
+        .asked
+        .take()
+        .or_else(|| Some(spec.asked(newest.attempt)));
     container.kill = known.kill.filter(|kill| kill.attempt == newest.attempt);
     container.stop = Stop {
         asked: newest.stop_sent,

@@ -6,7 +6,7 @@ use super::action::Keep;
 use super::kill::KillReason;
 use super::state::{ContainerState, Image, Role, Run, Sandbox};
 use super::{Action, NodeState, Plan, PodState, Settings, Time, restart};
-use crate::spec::StopSignal;
+use crate::spec::{ContainerSpec, StopSignal};
 
 /// A container that was killed and does not end is killed again after this long.
 pub const KILL_AGAIN_MS: u64 = 30_000;
@@ -77,7 +77,8 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
                 initialize(pod, settings, now)
             };
             let added = start_each(pod, pod.ephemerals().iter(), settings, now);
-            kill_each(pod, now).or(added).or(starts)
+            let kills = kill_each(pod, now);
+            kills.or(added).or(starts).or(look_ahead(pod, now))
         }
         Sandbox::None | Sandbox::Lost | Sandbox::Removed => {
             let at = pod.create_retry.at.max(pod.lost_retry.at);
@@ -137,11 +138,31 @@ fn start(pod: &PodState, container: &ContainerState, settings: &Settings, now: T
             instance: pod.instance(&container.name, container.next_attempt),
             image_id: id.clone(),
         },
-        Image::Unknown | Image::Failed { .. } => Action::EnsureImage {
-            pod: pod.spec.uid.clone(),
-            container: container.name.clone(),
-        },
+        Image::Unknown | Image::Failed { .. } => look_for_image(pod, container),
     })
+}
+
+fn look_for_image(pod: &PodState, container: &ContainerState) -> Action {
+    Action::EnsureImage {
+        pod: pod.spec.uid.clone(),
+        container: container.name.clone(),
+    }
+}
+
+/// Before a container that runs is replaced because of another image there has to be that image: what serves is not
+/// given up for what cannot.
+fn look_ahead(pod: &PodState, now: Time) -> Step {
+    let look = |(spec, c): (&ContainerSpec, &ContainerState)| {
+        if !c.run.is_running() || c.kill.is_some() || !c.is_outdated(spec) {
+            return Step::Rest;
+        }
+        match &c.image {
+            Image::Ready { .. } => Step::Rest,
+            Image::Unknown => Step::Do(look_for_image(pod, c)),
+            Image::Failed { retry, .. } => when(retry.at, now, || look_for_image(pod, c)),
+        }
+    };
+    pod.each().map(look).fold(Step::Rest, Step::or)
 }
 
 /// Signals to whatever is being ended, regular containers first. Sidecars of a pod that ends have to wait for the

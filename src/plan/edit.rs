@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use super::state::Image;
-use super::{PodState, Time, probe};
+use super::event::Asked;
+use super::state::{ContainerState, Image, Role};
+use super::{Action, PodState, Time, probe};
 use crate::spec::fixed::{Parts, differences};
 use crate::spec::{ContainerSpec, PodSpec, uid};
 
@@ -43,7 +44,7 @@ pub struct ImageChange {
 pub fn of_pod(pod: &PodState, new: &PodSpec) -> Edit {
     match between(&pod.spec, new) {
         // All is done, so that another image can only mean: do it again with that.
-        Edit::InPlace(changes) if !changes.images.is_empty() && pod.finished() => {
+        Edit::InPlace(changes) if !changes.images.is_empty() && pod.complete() => {
             let all = new.all_containers();
             let changed = all.filter(|c| changes.images.iter().any(|i| i.container == c.name));
             let paths = changed.map(|c| format!("{}.image", path_of(new, c)));
@@ -104,6 +105,42 @@ fn path_of(pod: &PodSpec, container: &ContainerSpec) -> String {
     }
 }
 
+impl ContainerSpec {
+    /// What a run that is started now is asked with.
+    pub(super) fn asked(&self, attempt: u32) -> Asked {
+        Asked {
+            attempt,
+            image: self.image.clone(),
+            again: false,
+        }
+    }
+}
+
+impl ContainerState {
+    /// What its newest run was asked with.
+    pub(super) fn asked(&self) -> Option<&Asked> {
+        let attempt = self.run.attempt()?;
+        self.asked.as_ref().filter(|asked| asked.attempt == attempt)
+    }
+
+    /// What the next agent has to know of that.
+    pub fn all_asked(&self) -> Vec<Asked> {
+        self.asked.iter().chain(&self.starting).cloned().collect()
+    }
+
+    /// Whether its newest run is from another image than is wanted now. Init containers do their work once, from
+    /// whatever image they began with.
+    pub fn is_outdated(&self, spec: &ContainerSpec) -> bool {
+        self.role != Role::Init && self.asked().is_some_and(|asked| asked.image != spec.image)
+    }
+
+    /// Whether its newest run has ended for another one to take its place.
+    pub(super) fn is_replaced(&self, spec: Option<&ContainerSpec>) -> bool {
+        let asked_again = self.asked().is_some_and(|asked| asked.again);
+        asked_again || spec.is_some_and(|spec| self.is_outdated(spec))
+    }
+}
+
 impl PodState {
     /// From now on the pod is to be as this says, which changes nothing that would need another pod.
     pub(super) fn take_edit(&mut self, new: &Arc<PodSpec>, now: Time) {
@@ -112,12 +149,23 @@ impl PodState {
             false => Arc::new(new.with_ephemeral_of(&self.spec)),
         };
         let old = std::mem::replace(&mut self.spec, Arc::clone(new));
+        let looking_for = match &self.in_flight {
+            Some(Action::EnsureImage { container, .. }) => Some(container.clone()),
+            Some(
+                Action::CreateSandbox { .. }
+                | Action::StartContainer { .. }
+                | Action::Signal { .. }
+                | Action::RemoveSandbox { .. },
+            )
+            | None => None,
+        };
         let specs = old.all_containers().zip(new.all_containers());
         for ((old, new), container) in specs.zip(&mut self.containers) {
             probe::edited(container, (old, new), now);
             if (&old.image, old.pull_policy) != (&new.image, new.pull_policy) {
                 container.image = Image::Unknown;
                 container.start_error = None;
+                self.image_edited |= looking_for.as_ref() == Some(&new.name);
             }
             if old.image != new.image {
                 // What another image came to is no reason to wait with this one.

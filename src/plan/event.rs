@@ -324,6 +324,8 @@ pub struct RecoveredContainer {
     pub round: Round,
     /// What its probes had shown.
     pub health: Option<Health>,
+    /// What its runs were asked with: the newest one, and the one that was being started.
+    pub asked: Vec<Asked>,
     /// That it was being ended.
     pub kill: Option<Kill>,
 }
@@ -343,6 +345,19 @@ pub struct RecoveredRun {
     pub exit: Option<Exit>,
     /// When a stop signal was first sent.
     pub stop_sent: Option<Time>,
+}
+
+/// What one run was asked with, which its manifest may ask no more. To be written down before its start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// The run's number.
+    pub attempt: u32,
+    /// The image, as written in the manifest.
+    pub image: String,
+    /// It is ended so that another one takes its place, whatever the policies. To be written down before the first
+    /// signal.
+    #[serde(default)]
+    pub again: bool,
 }
 
 /// What probes have shown of one run, to be written down whenever it changes.

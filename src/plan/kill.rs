@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::notice::{Kind, Notices};
-use super::state::{ContainerState, Role, Run};
+use super::state::{ContainerState, Image, Role, Run};
 use super::{Notice, PodState, Time, probe};
 use crate::spec::{ContainerSpec, PodSpec, ProbeKind, RestartPolicy};
 
@@ -97,6 +97,13 @@ impl PodState {
                 continue;
             };
             c.kill = Some(wanted);
+            if matches!(
+                wanted.reason,
+                KillReason::DefinitionChanged | KillReason::Resize
+            ) {
+                let asked = c.asked.get_or_insert_with(|| spec.asked(attempt));
+                asked.again = true;
+            }
             let text = text(self.policy(&self.containers[at]), spec, at, &wanted, &pod);
             Notices::new(out, self).container(&spec.name, Kind::Normal, "Killing", text);
         }
@@ -146,19 +153,23 @@ impl Kill {
 
 /// Why this container in particular is to end, if so.
 fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Time) -> Option<Kill> {
+    let kill = |reason, grace_ms| Kill {
+        attempt: 0,
+        reason,
+        since: now,
+        grace_ms,
+        at_once: false,
+    };
+    if c.is_outdated(spec) && matches!(c.image, Image::Ready { .. }) {
+        return Some(kill(KillReason::DefinitionChanged, pod.grace_ms));
+    }
     let probes = &spec.probes;
     let (reason, probe) = match probe::failed(c)? {
         ProbeKind::Startup => (KillReason::Startup, &probes.startup),
         ProbeKind::Liveness | ProbeKind::Readiness => (KillReason::Liveness, &probes.liveness),
     };
     let own = probe.as_ref().and_then(|probe| probe.grace_ms);
-    Some(Kill {
-        attempt: 0,
-        reason,
-        since: now,
-        grace_ms: own.unwrap_or(pod.grace_ms),
-        at_once: false,
-    })
+    Some(kill(reason, own.unwrap_or(pod.grace_ms)))
 }
 
 /// What people read about it, as the kubelet says it.

@@ -118,7 +118,7 @@ impl PodState {
         let Some(ended) = c.run.ended() else {
             return c.run == Run::None;
         };
-        if c.removed_in_place() {
+        if c.removed_in_place() || c.is_replaced(self.spec.container(&c.name)) {
             return true;
         }
         match c.role {

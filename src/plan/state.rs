@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Flags, Foreign};
-use super::event::{CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
+use super::event::{Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
 use super::kill::Kill;
 use super::probe::Tracks;
 use super::verdict::Verdict;
@@ -88,6 +88,8 @@ pub struct PodState {
     pub in_flight: Option<Action>,
     /// Images were added while one was being looked for: the answer may be stale.
     pub images_changed: bool,
+    /// The image being looked for is not the one that is wanted any more.
+    pub image_edited: bool,
     /// Set once the pod is to go.
     pub stopping: Option<Stopping>,
     /// Set once the pod has failed whatever its containers do.
@@ -221,6 +223,10 @@ pub struct ContainerState {
     pub kill: Option<Kill>,
     /// How far signalling the newest run has come.
     pub stop: Stop,
+    /// What the newest run was asked with.
+    pub asked: Option<Asked>,
+    /// What the run that is being started is asked with.
+    pub starting: Option<Asked>,
     /// What probes have shown of the newest run.
     pub tracks: Tracks,
     /// Whether the newest run has started, by its startup probe.
@@ -345,6 +351,8 @@ impl ContainerState {
             permitted: None,
             kill: None,
             stop: Stop::default(),
+            asked: None,
+            starting: None,
             tracks: Tracks::default(),
             started: false,
             ready: false,
@@ -405,6 +413,7 @@ impl PodState {
             containers,
             in_flight: None,
             images_changed: false,
+            image_edited: false,
             stopping: None,
             verdict: None,
             finishing: None,

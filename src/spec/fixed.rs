@@ -25,7 +25,9 @@ const CHANGEABLE: [&str; 6] = [
 ];
 
 /// Likewise of each container.
-const CHANGEABLE_OF_CONTAINERS: [&str; 4] = [
+const CHANGEABLE_OF_CONTAINERS: [&str; 6] = [
+    "image",
+    "imagePullPolicy",
     "livenessProbe",
     "readinessProbe",
     "startupProbe",

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use coracle::plan::edit::{Changes, Edit, between};
-use coracle::plan::event::{ProbeOrder, ProbeOutcome};
-use coracle::plan::{Event, Time, probe};
+use coracle::plan::event::{ImageFailure, ProbeOrder, ProbeOutcome};
+use coracle::plan::{Action, Event, Time, probe};
 use coracle::spec::convert::{ConvertContext, documents};
 use coracle::spec::{PodSpec, RestartPolicy};
 
-use crate::node::{Node, one};
-use crate::pods::{desired, of, probing};
+use crate::node::{Node, one, ready, reborn};
+use crate::pods::{desired, of, pod, probing, set_image, with_inits};
 
 const POD: &str = "
 apiVersion: v1
@@ -130,6 +130,12 @@ fn each_edit_is_as_small_as_it_can_be() {
             "  - {name: d, image: 'img:1'}\n",
             "",
             "replace: spec.containers",
+        ),
+        ("image: img:1", "image: img:2", "image of c: img:1 to img:2"),
+        (
+            "image: 'img:1'",
+            "image: 'img:latest'",
+            "spec.initContainers[0].imagePullPolicy; image of i: img:1 to img:latest",
         ),
         ("name: d", "name: e", "replace: spec.containers[1].name"),
         (
@@ -310,4 +316,214 @@ fn a_liveness_probe_that_has_failed_kills_although_it_is_edited_then() {
     node.end("c", 143);
     node.work();
     assert_eq!(node.line(), "Running; c: running < Error 143, 1");
+}
+
+/// The pod with another image for this container.
+fn from_image(spec: &PodSpec, name: &str, image: &str) -> Arc<PodSpec> {
+    let mut spec = spec.clone();
+    set_image(&mut spec, name, image);
+    Arc::new(spec)
+}
+
+impl Node {
+    /// Says that the image being looked for is not there.
+    fn no_image(&mut self) {
+        let Action::EnsureImage { pod, container } = self.take() else {
+            panic!("an image: {:?}", self.open);
+        };
+        self.tell(Event::ImageFailed {
+            pod,
+            container,
+            failure: ImageFailure::Pull,
+            message: "gone".into(),
+        });
+    }
+
+    /// Does what is open and what follows, but for the end of what is signalled; whom that is.
+    fn work_till_signal(&mut self) -> String {
+        loop {
+            if let Some(Action::Signal { instance, .. }) = self.open.first().cloned() {
+                self.answer_one();
+                return instance.container;
+            }
+            self.answer_one();
+        }
+    }
+
+    fn image_of(&self, name: &str) -> String {
+        let status = self.shown().status.unwrap();
+        let inits = status.init_container_statuses.into_iter().flatten();
+        let mut all = inits.chain(status.container_statuses.unwrap());
+        all.find(|c| c.name == name).unwrap().image
+    }
+}
+
+#[test]
+fn another_image_restarts_that_container_alone_whatever_the_policy() {
+    for policy in [
+        RestartPolicy::Always,
+        RestartPolicy::OnFailure,
+        RestartPolicy::Never,
+    ] {
+        let spec = with_inits(pod("u1", "p", policy, &["c", "d"]), &["i1", "s2"]);
+        let mut node = Node::with(&Arc::new(spec.clone()));
+        node.work();
+        node.end("i1", 0);
+        node.work();
+        node.edit(&from_image(&spec, "c", "img:2"));
+        assert_eq!(node.image_of("c"), "img:1", "what runs");
+        assert_eq!(node.work_till_signal(), "c");
+        let text = "Normal Killing Container c definition changed, will be restarted";
+        assert!(node.said().contains(&text.to_owned()), "{:?}", node.said());
+        node.end("c", 0);
+        node.work();
+        assert_eq!(node.image_of("c"), "img:2");
+        let shown = "Running; i1: Completed 0 < -, 0, ready=true started=false; s2: running < -, 0; \
+                     c: running < Completed 0, 1; d: running < -, 0";
+        assert_eq!(node.line(), shown, "{policy:?}");
+        let pulled = node.said().iter().filter(|s| s.contains("img:2")).count();
+        assert_eq!(pulled, 1, "looked for once: {:?}", node.said());
+        node.edit(&from_image(&spec, "s2", "img:2"));
+        assert_eq!(node.work_till_signal(), "s2");
+        assert_eq!(node.work_till_signal(), "c", "back to the old one");
+        let text = "Normal Killing Init container s2 definition changed";
+        assert!(node.said().contains(&text.to_owned()), "{:?}", node.said());
+    }
+}
+
+#[test]
+fn what_runs_is_not_given_up_for_an_image_that_is_not_there() {
+    let spec = one(RestartPolicy::Never, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.edit(&from_image(&spec, "c", "img:2"));
+    node.no_image();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+    let text = "Warning Failed Failed to pull image \"img:2\": gone";
+    assert!(node.said().contains(&text.to_owned()), "{:?}", node.said());
+    assert_eq!(node.wake_at(), Some(node.now + 10_000));
+    node.tell(Event::ImagesChanged);
+    assert_eq!(node.work_till_signal(), "c");
+    node.end("c", 143);
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < Error 143, 1");
+}
+
+#[test]
+fn an_image_edited_away_again_changes_nothing() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.edit(&from_image(&spec, "c", "img:2"));
+    node.edit(&spec);
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+}
+
+#[test]
+fn the_answer_about_an_image_that_is_not_wanted_any_more_says_nothing() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.answer_one();
+    node.edit(&from_image(&spec, "c", "img:2"));
+    node.answer_one();
+    let looks = matches!(&node.open[..], [Action::EnsureImage { .. }]);
+    assert!(looks, "again: {:?}", node.open);
+    node.work();
+    assert_eq!(node.image_of("c"), "img:2");
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+}
+
+#[test]
+fn an_image_edited_during_the_start_takes_its_turn_after_it() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.answer_one();
+    node.answer_one();
+    node.edit(&from_image(&spec, "c", "img:2"));
+    assert_eq!(node.work_till_signal(), "c");
+    node.end("c", 143);
+    node.work();
+    assert_eq!(node.image_of("c"), "img:2");
+}
+
+#[test]
+fn a_wrong_image_is_mended_without_waiting_for_its_back_off() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    for _ in 0..3 {
+        node.end("c", 1);
+        let wait = node.wake_at().map_or(0, |at| at - node.now);
+        node.wait(wait);
+        node.work();
+    }
+    node.end("c", 1);
+    assert_eq!(node.wake_at(), Some(node.now + 40_000));
+    node.edit(&from_image(&spec, "c", "img:2"));
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < Error 1, 4");
+}
+
+#[test]
+fn an_agent_that_dies_at_any_moment_of_it_has_the_new_image_run_in_the_end() {
+    let spec = one(RestartPolicy::Never, &["c"]);
+    let edited = from_image(&spec, "c", "img:2");
+    for steps in 0..8 {
+        let mut node = Node::with(&spec);
+        node.work();
+        node.edit(&edited);
+        let mut told = false;
+        for _ in 0..steps {
+            if node.open.is_empty() && !told {
+                node.end("c", 0);
+                told = true;
+            } else if !node.open.is_empty() {
+                node.answer_one();
+            }
+        }
+        let mut node = reborn(&node, &[&edited], ready());
+        // It cannot know that the start it may find permitted came to nothing.
+        let wait = node.wake_at().map_or(0, |at| at - node.now);
+        node.wait(wait);
+        node.work();
+        if !told {
+            node.end("c", 0);
+            node.work();
+        }
+        assert_eq!(node.image_of("c"), "img:2", "after {steps} steps");
+        let shown = "Running; c: running < Completed 0, 1";
+        assert_eq!(node.line(), shown, "after {steps} steps");
+    }
+}
+
+#[test]
+fn a_finished_pod_runs_again_from_another_image_as_a_new_one() {
+    let spec = one(RestartPolicy::Never, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("c", 0);
+    node.work();
+    assert_eq!(node.line().split(';').next(), Some("Succeeded"));
+    node.edit(&from_image(&spec, "c", "img:2"));
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+    assert_eq!(node.image_of("c"), "img:2");
+}
+
+#[test]
+fn init_containers_that_are_through_are_not_run_again_for_another_image() {
+    let spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["i1"]);
+    let mut node = Node::with(&Arc::new(spec.clone()));
+    node.work();
+    let edited = from_image(&spec, "i1", "img:2");
+    node.edit(&edited);
+    node.work();
+    assert_eq!(node.image_of("i1"), "img:1", "not while it works");
+    node.end("i1", 0);
+    node.work();
+    node.edit(&Arc::new(spec));
+    node.work();
+    let shown = "Running; i1: Completed 0 < -, 0, ready=true started=false; c: running < -, 0";
+    assert_eq!(node.line(), shown);
 }

@@ -260,6 +260,7 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
                 round: c.round,
                 health: c.health(),
                 kill: c.kill,
+                asked: c.all_asked(),
             };
             (c.name.clone(), known)
         });

@@ -45,6 +45,8 @@ struct Search {
     spec: Arc<PodSpec>,
     /// The pod with a container added to it, if anybody adds one.
     debugged: Option<Arc<PodSpec>>,
+    /// The pod as it may be edited.
+    edited: Option<Arc<PodSpec>>,
     seen: HashSet<(u32, u64)>,
     stories: usize,
 }
@@ -72,6 +74,9 @@ impl Search {
             }),
             Event::SettingsChanged(Settings::default()),
         ];
+        if let Some(edited) = &self.edited {
+            events.push(Event::DesiredChanged(pods::desired(&[edited])));
+        }
         let Some(state) = story.state.pods.get(&pod) else {
             return events;
         };
@@ -145,7 +150,13 @@ impl Search {
         match event {
             Event::DesiredChanged(desired) => {
                 story.wanted = desired.pods.contains_key(&self.spec.uid);
-                story.going |= !story.wanted && story.state.pods.contains_key(&self.spec.uid);
+                let image = |s: &PodSpec| s.containers[0].image.clone();
+                let again = |p: &PodState| {
+                    // Another image for what has done its work: it is to be done again.
+                    let new = desired.pods.get(&self.spec.uid);
+                    new.is_none_or(|new| p.complete() && image(new) != image(&p.spec))
+                };
+                story.going |= before.get(&self.spec.uid).is_some_and(again);
             }
             Event::DeleteRequested { .. } => {
                 story.going |= story.state.pods.contains_key(&self.spec.uid);
@@ -224,6 +235,7 @@ impl Search {
                     match (pod.spec.restart_policy, container.run.ended()) {
                         (RestartPolicy::Always, _) | (_, None) => {}
                         _ if container.stale() || own.is_some() => {}
+                        _ if replaced(pod, container) => {}
                         (RestartPolicy::OnFailure, Some(e)) => assert_ne!(e.exit.code, 0),
                         (RestartPolicy::Never, Some(_)) => panic!("never again: {action:?}"),
                     }
@@ -239,7 +251,11 @@ impl Search {
                     let spec = pod.spec.container(&container.name).unwrap();
                     let probes = spec.probes.liveness.is_some() || spec.probes.startup.is_some();
                     let failed = probes && !story.going;
-                    assert!(story.going || finishes || restarts || failed, "{action:?}");
+                    let replaced = replaced(pod, container);
+                    assert!(
+                        story.going || finishes || restarts || failed || replaced,
+                        "{action:?}"
+                    );
                 }
                 Action::RemoveSandbox { keep, .. } => {
                     assert!(!pod.any_running(), "{action:?}");
@@ -312,7 +328,8 @@ fn fingerprint(story: &Story) -> u64 {
             &p.containers,
             &p.in_flight,
             p.stopping,
-            p.images_changed,
+            (p.images_changed, p.image_edited),
+            &p.spec.containers[0].image,
             p.finishing,
             p.waits_for_host_port,
             retries,
@@ -356,6 +373,12 @@ fn check_order(pod: &PodState, at: usize) {
             earlier.name
         );
     }
+}
+
+/// The run is, or was, to make room for one from another image.
+fn replaced(pod: &PodState, c: &ContainerState) -> bool {
+    let asked = c.asked.as_ref().unwrap();
+    asked.again || c.is_outdated(pod.spec.container(&c.name).unwrap())
 }
 
 /// A probe failed for which the container is to be killed.
@@ -443,13 +466,22 @@ fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
 }
 
 fn search_pod(spec: PodSpec, depth: u32) -> usize {
-    search_debugged(spec, None, depth)
+    search_with(spec, [None, None], depth)
 }
 
 /// Also every story in which somebody adds a container; `debugged` is the pod with it.
-fn search_debugged(spec: PodSpec, debugged: Option<PodSpec>, depth: u32) -> usize {
+fn search_debugged(spec: PodSpec, debugged: PodSpec, depth: u32) -> usize {
+    search_with(spec, [Some(debugged), None], depth)
+}
+
+/// Also every story in which the pod is edited.
+fn search_edited(spec: PodSpec, edited: PodSpec, depth: u32) -> usize {
+    search_with(spec, [None, Some(edited)], depth)
+}
+
+fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], depth: u32) -> usize {
+    let [debugged, edited] = others.map(|pod| pod.map(Arc::new));
     let spec = Arc::new(spec);
-    let debugged = debugged.map(Arc::new);
     let containers = debugged.as_ref().unwrap_or(&spec).all_containers().count();
     let mut state = NodeState::new(Settings::default());
     state.apply(
@@ -468,6 +500,7 @@ fn search_debugged(spec: PodSpec, debugged: Option<PodSpec>, depth: u32) -> usiz
     let mut search = Search {
         spec,
         debugged,
+        edited,
         seen: HashSet::new(),
         stories: 0,
     };
@@ -506,7 +539,7 @@ fn no_short_story_of_an_added_container_breaks_an_invariant() {
         for inits in [&[][..], &["s1"]] {
             let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
             let debugged = pods::with_ephemeral(&spec, "e", Some("x"));
-            assert!(search_debugged(spec, Some(debugged), 7) > 5_000);
+            assert!(search_debugged(spec, debugged, 7) > 5_000);
         }
     }
 }
@@ -539,6 +572,19 @@ fn no_short_story_of_probes_breaks_an_invariant() {
             }
             let depth = if inits.is_empty() { 9 } else { 8 };
             assert!(search_pod(spec, depth) > 5_000);
+        }
+    }
+}
+
+#[test]
+fn no_short_story_of_an_edited_image_breaks_an_invariant() {
+    for policy in POLICIES {
+        for inits in [&[][..], &["s1"]] {
+            let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            let mut edited = spec.clone();
+            pods::set_image(&mut edited, "x", "img:2");
+            let depth = if inits.is_empty() { 9 } else { 7 };
+            assert!(search_edited(spec, edited, depth) > 5_000);
         }
     }
 }

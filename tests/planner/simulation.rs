@@ -19,8 +19,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use coracle::plan::event::{Instance, ProbeOrder};
+use coracle::plan::event::{Instance, KillReason, ProbeOrder};
 use coracle::plan::probe::due;
+use coracle::plan::state::Image;
 use coracle::plan::{Action, Event, NodeState, Settings, Time, plan};
 use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy};
 use world::{Disk, World};
@@ -194,6 +195,11 @@ impl Sim {
                     x.restart_rules = vec![rule];
                 }
             }
+            for container in containers.iter().chain(inits) {
+                if self.world.rng.chance(30) {
+                    pods::set_image(&mut spec, container, "img:2");
+                }
+            }
             spec.grace_ms =
                 [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
             self.wanted.insert(spec.uid.clone(), Arc::new(spec));
@@ -210,10 +216,23 @@ impl Sim {
         let event = Event::DesiredChanged(desired);
         for (uid, pod) in &self.state.pods {
             let changed = self.wanted.get(uid).is_none_or(|new| {
-                new.restart_policy != pod.spec.restart_policy
-                    || new.containers != pod.spec.containers
-                    || new.init_containers != pod.spec.init_containers
+                let mut all = new.all_containers().zip(pod.spec.all_containers());
+                let image = all.any(|(new, old)| new.image != old.image);
+                // Another image for what has done its work: it is to be done again.
+                new.restart_policy != pod.spec.restart_policy || image && pod.complete()
             });
+            for new in self
+                .wanted
+                .get(uid)
+                .into_iter()
+                .flat_map(|p| p.all_containers())
+            {
+                let old = pod.spec.container(&new.name);
+                if old.is_some_and(|old| old.image != new.image) {
+                    // What another image came to is no reason to wait.
+                    self.backoff.remove(&(uid.clone(), new.name.clone()));
+                }
+            }
             if changed {
                 let grace_ms = pod.spec.grace_ms.max(2_000);
                 let since = self.world.now;
@@ -346,6 +365,7 @@ impl Sim {
         self.seen = self.seen.check(&self.state);
         self.checkpoint();
         self.note_failures(event);
+        self.note_replaced();
         if let Event::SandboxRemoved { pod } = event
             && !self.world.disk.contains_key(pod)
         {
@@ -373,6 +393,25 @@ impl Sim {
             );
         }
         self.check_status(event);
+    }
+
+    /// Remembers whom another image has doomed, which has to be there already.
+    fn note_replaced(&mut self) {
+        for (uid, pod) in &self.state.pods {
+            for c in &pod.containers {
+                let Some(kill) = c.kill.filter(|k| k.reason == KillReason::DefinitionChanged)
+                else {
+                    continue;
+                };
+                let run = (uid.clone(), c.name.clone(), kill.attempt);
+                self.failed.entry(run).or_insert_with(|| {
+                    let spec = pod.spec.container(&c.name).unwrap();
+                    assert!(c.is_outdated(spec), "{kill:?}");
+                    assert!(matches!(c.image, Image::Ready { .. }), "{kill:?}");
+                    kill.grace_ms.max(2_000)
+                });
+            }
+        }
     }
 
     /// Remembers, also over agent restarts, whom a probe has doomed.
@@ -476,6 +515,7 @@ impl Sim {
                 record.round = container.round;
                 record.health = container.health();
                 record.kill = container.kill;
+                record.asked = container.all_asked();
             }
         }
     }

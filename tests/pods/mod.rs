@@ -118,6 +118,15 @@ pub(crate) fn of<'s>(spec: &'s mut PodSpec, name: &str) -> &'s mut ContainerSpec
     all.find(|c| c.name == name).unwrap()
 }
 
+/// Runs this container from another image.
+pub(crate) fn set_image(spec: &mut PodSpec, name: &str, image: &str) {
+    of(spec, name).image = image.into();
+    let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
+    let inits = manifest.init_containers.iter_mut().flatten();
+    let mut all = inits.chain(&mut manifest.containers);
+    all.find(|c| c.name == name).unwrap().image = Some(image.into());
+}
+
 /// A probe that runs `true`, with this period and failure threshold.
 pub(crate) fn probing(period_ms: u64, failure_threshold: u32) -> Probe {
     Probe {

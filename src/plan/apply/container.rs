@@ -18,7 +18,13 @@ pub(in crate::plan) fn end_run(
     image_id: String,
     exit: Exit,
 ) {
+    // The image that is to take its place was looked for while it ran.
+    let found = match &container.image {
+        Image::Ready { .. } if container.run.is_running() => Some(container.image.clone()),
+        Image::Ready { .. } | Image::Unknown | Image::Failed { .. } => None,
+    };
     forget_start(container, attempt);
+    container.image = found.unwrap_or(Image::Unknown);
     container.tracks = Tracks::default();
     container.kill = None;
     container.run = Run::Ended(Ended {
@@ -37,6 +43,9 @@ pub(super) fn forget_start(container: &mut ContainerState, attempt: u32) {
         container.stop = Stop::default();
     }
     container.next_attempt = container.next_attempt.max(attempt.saturating_add(1));
+    if let Some(asked) = container.starting.take_if(|asked| asked.attempt == attempt) {
+        container.asked = Some(asked);
+    }
     container.image = Image::Unknown;
     container.start_error = None;
     container.stop.retry = Retry::default();

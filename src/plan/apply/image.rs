@@ -7,6 +7,9 @@ use super::super::{Action, Notice, PodState, Stamp, Time, status};
 use super::IMAGE_RETRY_MS;
 
 pub(super) fn image_ready(pod: &mut PodState, name: &str, image_id: &str, out: &mut Vec<Notice>) {
+    if pod.image_edited {
+        return;
+    }
     let image = pod
         .spec
         .container(name)
@@ -33,7 +36,12 @@ pub(super) fn image_failed(
     now: Time,
     out: &mut Vec<Notice>,
 ) {
-    let Some(spec) = pod.spec.container(name).cloned() else {
+    let Some(spec) = pod
+        .spec
+        .container(name)
+        .cloned()
+        .filter(|_| !pod.image_edited)
+    else {
         return;
     };
     let mut retry = match pod.container(name).map(|c| &c.image) {
@@ -49,7 +57,8 @@ pub(super) fn image_failed(
     for (container, other) in pod.containers.iter_mut().zip(pod_spec.all_containers()) {
         let same = other.image == spec.image && other.pull_policy == spec.pull_policy;
         let found = matches!(container.image, Image::Ready { .. });
-        if same && !found && !container.run.is_running() {
+        let wanted = !container.run.is_running() || container.is_outdated(other);
+        if same && !found && wanted {
             container.image = Image::Failed {
                 failure,
                 message: message.to_owned(),

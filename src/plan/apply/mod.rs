@@ -288,10 +288,16 @@ fn is_signal_to(action: &Action, to: &Instance) -> bool {
 fn action_started(pod: &mut PodState, settings: &Settings, action: &Action, now: Time) {
     match action {
         Action::CreateSandbox { .. } | Action::RemoveSandbox { .. } => {}
-        Action::EnsureImage { .. } => pod.images_changed = false,
+        Action::EnsureImage { .. } => {
+            pod.images_changed = false;
+            pod.image_edited = false;
+        }
         Action::StartContainer { instance, .. } => {
             let waits = pod.waits(settings);
+            let spec = pod.spec.container(&instance.container);
+            let asked = spec.map(|spec| spec.asked(instance.attempt));
             if let Some(container) = pod.container_mut(&instance.container) {
+                container.starting = asked;
                 restart::permit(container, instance.attempt, waits, now);
             }
         }

@@ -51,7 +51,11 @@ pub(super) fn container(
     debug_assert!(spec.is_some(), "{uid}: {} is in the spec", c.name);
     core::ContainerStatus {
         name: c.name.clone(),
-        image: spec.map_or_else(String::new, |s| s.image.clone()),
+        image: match (c.asked(), spec) {
+            (Some(asked), _) => asked.image.clone(),
+            (None, Some(spec)) => spec.image.clone(),
+            (None, None) => String::new(),
+        },
         image_id,
         container_id: c.run.attempt().map(&id),
         restart_count: i32::try_from(c.restart_count()).unwrap_or(i32::MAX),

@@ -158,8 +158,13 @@ impl Sim {
         let Some(ended) = container.run.ended() else {
             return;
         };
-        let own = pod.spec.container(name).unwrap().restart_policy;
+        let spec = pod.spec.container(name).unwrap();
+        let own = spec.restart_policy;
         let key = (uid.clone(), name.to_owned());
+        // Whatever the policy, what runs is to run from the image that is wanted.
+        let asked = container.asked.clone().unwrap();
+        assert!(asked.attempt < attempt);
+        let replaced = asked.again || container.is_outdated(spec);
         if container.removed_in_place() {
             self.backoff.remove(&key);
             return;
@@ -168,7 +173,7 @@ impl Sim {
             return;
         }
         match pod.spec.restart_policy {
-            _ if own.is_some() => {}
+            _ if own.is_some() || replaced => {}
             RestartPolicy::Always => {}
             RestartPolicy::OnFailure => assert_ne!(ended.exit.code, 0, "{uid}/{name} ended well"),
             RestartPolicy::Never => panic!("{uid}/{name} is never restarted"),
@@ -282,7 +287,10 @@ impl Sim {
             for c in some.iter().filter(waits) {
                 let busy = match &c.run {
                     Run::None => false,
-                    Run::Running { .. } => true,
+                    Run::Running { .. } => {
+                        let spec = pod.spec.container(&c.name).unwrap();
+                        c.kill.is_some() || !c.is_outdated(spec)
+                    }
                     Run::Ended(e) => {
                         pod.in_flight.is_some()
                             || !pod.wants_start(c)

@@ -85,6 +85,7 @@ pub(crate) struct Record {
     pub(crate) round: Round,
     pub(crate) health: Option<Health>,
     pub(crate) kill: Option<Kill>,
+    pub(crate) asked: Vec<Asked>,
     pub(crate) highest: Option<u32>,
     pub(crate) runs: u32,
     pub(crate) ends: Option<(u64, i32)>,
@@ -519,6 +520,7 @@ impl World {
                     round: record.round,
                     health: record.health,
                     kill: record.kill,
+                    asked: record.asked.clone(),
                 };
                 (name.clone(), known)
             });
