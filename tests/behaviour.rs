@@ -13,6 +13,8 @@ mod debug;
 mod edits;
 #[path = "behaviour/garbage.rs"]
 mod garbage;
+#[path = "behaviour/hooks.rs"]
+mod hooks;
 #[path = "behaviour/init.rs"]
 mod init;
 #[path = "behaviour/node.rs"]
@@ -57,6 +59,7 @@ fn phases_follow_the_kubelets_table() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut state = coracle::plan::PodState::new(one(policy, &names), at(0));
         for (c, letter) in state.containers.iter_mut().zip(containers.chars()) {
+            c.up = letter == 'r';
             c.run = match letter {
                 'w' => continue,
                 'r' => coracle::plan::state::Run::Running {

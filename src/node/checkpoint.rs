@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::condition::{Flags, Foreign};
-use crate::plan::event::{Asked, CrashBackoff, Health, Kill, Round, Verdict};
+use crate::plan::event::{Asked, CrashBackoff, Health, Hooks, Kill, Round, Verdict};
 use crate::plan::state::Stopping;
 use crate::spec::{Stamp, Time};
 use crate::sys::file::{self, Durability};
@@ -31,6 +31,9 @@ pub(super) struct Checkpoint {
     /// What the newest runs of containers were asked with, and those being started.
     #[serde(default)]
     pub(super) asked: BTreeMap<String, Vec<Asked>>,
+    /// How far hooks have come, of containers that have some.
+    #[serde(default)]
+    pub(super) hooks: BTreeMap<String, Hooks>,
     /// Which containers are being ended.
     #[serde(default)]
     pub(super) kills: BTreeMap<String, Kill>,

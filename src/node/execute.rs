@@ -1,5 +1,6 @@
 //! How are actions carried out? One match; each arm runs as a task and ends in exactly one outcome event.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::pods::Links;
 use crate::config::Config;
 use crate::effects::image::{Image, ImageError, ImageStore};
 use crate::effects::network::NetworkError;
+use crate::effects::probe::Target;
 use crate::effects::sandbox::{
     ContainerOrder, Leave, PrepareError, SandboxError, Sandboxes, start_request,
 };
@@ -44,6 +46,19 @@ pub(super) struct Hands {
 }
 
 impl Hands {
+    /// Where a container is asked by probes and hooks.
+    pub(super) fn target(&self, instance: &Instance, spec: &PodSpec) -> Target {
+        let ip = match spec.host_network {
+            true => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            false => self.links.ips(&instance.pod).first().copied(),
+        };
+        Target {
+            ip,
+            shim_socket: self.config.layout.pod_run(&instance.pod).shim_socket(),
+            container: instance.container.clone(),
+        }
+    }
+
     /// Carries out one action and reports.
     pub(super) async fn execute(self, action: Action, spec: Arc<PodSpec>) {
         let event = match action {

@@ -51,6 +51,9 @@ impl Counters {
             | Event::SettingsChanged(_)
             | Event::EphemeralAdded { .. }
             | Event::ContainerExited { .. }
+            | Event::HookStarted(_)
+            | Event::HookDone { .. }
+            | Event::TimePassed { .. }
             | Event::ProbeStarted(_)
             | Event::ProbeDone { .. }
             | Event::SignalSent { .. }

@@ -8,6 +8,7 @@ mod conflicts;
 mod execute;
 mod facts;
 mod garbage;
+mod hooks;
 mod journal;
 mod logging;
 mod manager;
@@ -89,6 +90,7 @@ struct Node {
     wakes: HashMap<PodUid, Time>,
     counters: metrics::Counters,
     probes: probes::Probes,
+    hooks: hooks::Hooks,
     /// The names under which pods are shown.
     shown: HashMap<PodUid, PodKey>,
     /// Each pod as it was last written down, for the next agent.
@@ -158,7 +160,7 @@ impl Node {
         self.wakes.values().copied().chain(self.manager.due()).min()
     }
 
-    /// The pods whose deadline has come.
+    /// The pods that wanted to be looked at by now.
     fn due(&mut self) -> BTreeSet<PodUid> {
         let now = now().time;
         self.wakes
@@ -229,8 +231,8 @@ impl Node {
         }
     }
 
-    /// What a fact about a probe may change of what people see; `None` if the fact is another.
-    fn health(&self, event: &Event) -> Option<Vec<(bool, bool)>> {
+    /// What a fact about a probe may change of what people see, or a new agent has to know; `None` if the fact is another.
+    fn health(&self, event: &Event) -> Option<Vec<(bool, bool, bool)>> {
         let (Event::ProbeStarted(order) | Event::ProbeDone { order, .. }) = event else {
             return None;
         };
@@ -238,7 +240,7 @@ impl Node {
         Some(
             pod.containers
                 .iter()
-                .map(|c| (c.started, c.ready))
+                .map(|c| (c.started, c.ready, c.kill.is_some()))
                 .collect(),
         )
     }
@@ -250,6 +252,8 @@ impl Node {
             self.wakes.remove(&uid);
             self.write_edits(&uid);
             self.judge(&uid);
+            self.pass_time(&uid);
+            self.begin_hooks(&uid);
             let Some(pod) = self.state.pods.get(&uid) else {
                 self.changed.remove(&uid);
                 self.forget(&uid);
@@ -307,6 +311,18 @@ impl Node {
         }
     }
 
+    /// Records that a sleep is over, or sees to it that its end is not missed.
+    fn pass_time(&mut self, uid: &PodUid) {
+        let ends = |node: &Self| plan::hook::sleep_ends(node.state.pods.get(uid)?);
+        if ends(self).is_some_and(|at| at <= now().time) {
+            let pod = uid.clone();
+            self.record(&Event::TimePassed { pod }, &mut BTreeSet::new());
+        }
+        if let Some(at) = ends(self) {
+            self.wake(uid, at);
+        }
+    }
+
     fn wake(&mut self, uid: &PodUid, at: Time) {
         let wake = self.wakes.entry(uid.clone()).or_insert(at);
         *wake = at.min(*wake);
@@ -337,9 +353,28 @@ impl Node {
         }
     }
 
+    /// Begins the hooks of a pod that are due, and ends those of runs that are over.
+    fn begin_hooks(&mut self, uid: &PodUid) {
+        let Some(pod) = self.state.pods.get(uid) else {
+            return;
+        };
+        self.hooks.keep(pod);
+        if self.state.desired.is_none() {
+            return;
+        }
+        let spec = pod.spec.clone();
+        for order in plan::hook::due(pod, now().time) {
+            self.record(&Event::HookStarted(order.clone()), &mut BTreeSet::new());
+            // It is begun again by the next agent, within what then is left of the grace.
+            self.checkpoint(uid);
+            self.hooks.start(order, spec.clone());
+        }
+    }
+
     fn forget(&mut self, uid: &PodUid) {
         self.hands.cleaning.forget(uid);
         self.probes.forget(uid);
+        self.hooks.forget(uid);
         self.checkpoints.remove(uid);
         self.admitted.remove(uid);
         if let Some(key) = self.shown.remove(uid) {

@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +12,7 @@ use smol::Task;
 use super::Input;
 use super::execute::Hands;
 use super::metrics::ProbeCounters;
-use crate::effects::probe::{self, Outcome, Target};
+use crate::effects::probe::{self, Outcome};
 use crate::plan::Event;
 use crate::plan::event::{ProbeOrder, ProbeOutcome};
 use crate::spec::{PodSpec, PodUid, Probe, ProbeKind};
@@ -113,7 +112,7 @@ impl Probes {
         let began = Instant::now();
         let outcome = match probe_of(&spec, &order) {
             Some(asked) => {
-                let target = self.target(&order, &spec);
+                let target = self.hands.target(&order.instance, &spec);
                 probe::run(&asked.handler, asked.timeout_ms, &target).await
             }
             None => Outcome::Error("the container has no such probe".to_owned()),
@@ -145,20 +144,6 @@ impl Probes {
             if tasks.is_empty() {
                 shared.running.remove(pod);
             }
-        }
-    }
-
-    fn target(&self, order: &ProbeOrder, spec: &PodSpec) -> Target {
-        let instance = &order.instance;
-        let ip = match spec.host_network {
-            true => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            false => self.hands.links.ips(&instance.pod).first().copied(),
-        };
-        let pod = self.hands.config.layout.pod_run(&instance.pod);
-        Target {
-            ip,
-            shim_socket: pod.shim_socket(),
-            container: instance.container.clone(),
         }
     }
 }

@@ -142,6 +142,8 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
     let rounds = rounds.filter(|c| c.round != Round::default());
     let health = state.containers.iter();
     let health = health.filter_map(|c| Some((c.name.clone(), c.health()?)));
+    let hooks = state.containers.iter().filter(|c| !c.hooks.is_new());
+    let hooks = hooks.map(|c| (c.name.clone(), c.hooks.clone()));
     let kills = state.containers.iter();
     let kills = kills.filter_map(|c| Some((c.name.clone(), c.kill?)));
     Checkpoint {
@@ -149,6 +151,7 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
         backoff,
         rounds: rounds.map(|c| (c.name.clone(), c.round)).collect(),
         health: health.collect(),
+        hooks: hooks.collect(),
         kills: kills.collect(),
         asked: state
             .containers

@@ -230,6 +230,7 @@ fn recovered_container(
         backoff,
         round,
         health: checkpoint.health.get(name).copied(),
+        hooks: checkpoint.hooks.get(name).cloned(),
         kill: checkpoint.kills.get(name).copied(),
         asked: checkpoint.asked.get(name).cloned().unwrap_or_default(),
     }

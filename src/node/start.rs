@@ -17,6 +17,7 @@ use smol::{Async, LocalExecutor};
 
 use super::execute::Hands;
 use super::facts::{self, Facts};
+use super::hooks::Hooks;
 use super::journal::Journal;
 use super::manager::Manager;
 use super::manifests::Manifests;
@@ -247,6 +248,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             wakes: Default::default(),
             counters: Default::default(),
             probes: Probes::new(hands.clone()),
+            hooks: Hooks::new(hands.clone()),
             shown: Default::default(),
             changed: Default::default(),
             admitted: Default::default(),

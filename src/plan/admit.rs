@@ -9,6 +9,7 @@ use super::apply::end_run;
 use super::condition;
 use super::edit::{self, Edit};
 use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
+use super::hook::Hooks;
 use super::notice::{Kind, Notices};
 use super::probe::Tracks;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
@@ -33,7 +34,7 @@ impl NodeState {
                     }
                 },
             }
-            pod.note_kills(now.time, out);
+            pod.settle(now, out);
         }
         self.desired = Some(desired.clone());
         self.admit(now);
@@ -164,6 +165,7 @@ fn recover_container(
         .asked
         .take()
         .or_else(|| Some(spec.asked(newest.attempt)));
+    container.hooks = Hooks::recovered(known.hooks.as_ref(), newest.attempt);
     container.kill = known.kill.filter(|kill| kill.attempt == newest.attempt);
     container.stop = Stop {
         asked: newest.stop_sent,

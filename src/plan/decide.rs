@@ -5,7 +5,7 @@
 use super::action::Keep;
 use super::kill::KillReason;
 use super::state::{ContainerState, Image, Role, Run, Sandbox};
-use super::{Action, NodeState, Plan, PodState, Settings, Time, restart};
+use super::{Action, NodeState, Plan, PodState, Settings, Time, hook, restart};
 use crate::spec::{ContainerSpec, StopSignal};
 
 /// A container that was killed and does not end is killed again after this long.
@@ -97,9 +97,16 @@ fn start_each<'p>(
     now: Time,
 ) -> Step {
     containers
-        .filter(|c| pod.wants_start(c))
+        .filter(|c| pod.wants_start(c) && !is_held_up(pod, c))
         .map(|c| start(pod, c, settings, now))
         .fold(Step::Rest, Step::or)
+}
+
+/// Whether an earlier container is not through with its `postStart` hook (kubelet-behaviour §2.6). What was added is
+/// for finding out why.
+fn is_held_up(pod: &PodState, container: &ContainerState) -> bool {
+    let mut earlier = pod.each().take_while(|(_, c)| c.name != container.name);
+    container.role != Role::Ephemeral && earlier.any(|(spec, c)| hook::holds_up(spec, c))
 }
 
 /// One init container at a time; the newest that ran in this round tells which. Sidecars before it are kept running.
@@ -170,6 +177,14 @@ fn look_ahead(pod: &PodState, now: Time) -> Step {
 /// (kubelet-behaviour §6.3).
 fn kill_each(pod: &PodState, now: Time) -> Step {
     let inits = pod.inits().len();
+    let hooked = |at: usize| {
+        let done = pod.containers[at].hooks.pre_stop.done.is_some();
+        let mut specs = pod.spec.all_containers();
+        !done
+            && specs
+                .nth(at)
+                .is_some_and(|spec| spec.lifecycle.pre_stop.is_some())
+    };
     let kill = |at: usize| {
         let c = &pod.containers[at];
         let (Run::Running { attempt, .. }, Some(kill)) = (&c.run, &c.kill) else {
@@ -181,9 +196,12 @@ fn kill_each(pod: &PodState, now: Time) -> Step {
         let waits = c.role == Role::Sidecar && kill.reason == KillReason::Stopping;
         match c.stop.sent.or(c.stop.asked) {
             _ if kill.at_once => order.kill(now, now),
-            Some(first) => order.stop(kill.expires(c.role, first), now),
-            None if waits && now < kill.turn_ends() && !has_turn(pod, at) => {
-                Step::WakeAt(kill.turn_ends())
+            Some(first) => order.stop(kill.expires(c.role, &c.hooks, first), now),
+            None if hooked(at) && kill.has_time() && now < kill.hook_ends() => {
+                Step::WakeAt(kill.hook_ends())
+            }
+            None if waits && now < kill.turn_ends(&c.hooks) && !has_turn(pod, at) => {
+                Step::WakeAt(kill.turn_ends(&c.hooks))
             }
             None => order.signal(StopSignal::Stop, now),
         }

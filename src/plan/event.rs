@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::condition::{Flags, Foreign};
+pub use super::hook::{HookOrder, HookOutcome, Hooks};
 pub use super::kill::{Kill, KillReason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
 use super::state::{Settings, Stopping};
@@ -181,6 +182,20 @@ pub enum Event {
         /// How it went.
         outcome: ProbeOutcome,
     },
+    /// A hook is about to be carried out.
+    HookStarted(HookOrder),
+    /// A hook was carried out, or could not be.
+    HookDone {
+        /// Which.
+        order: HookOrder,
+        /// How it went.
+        outcome: HookOutcome,
+    },
+    /// The moment has come that [`super::hook::sleep_ends`] named.
+    TimePassed {
+        /// For which pod.
+        pod: PodUid,
+    },
     /// The shim did not do as it was told (and is alive); the planner will ask again.
     SignalFailed {
         /// To which run.
@@ -202,6 +217,7 @@ impl Event {
             Self::ActionStarted(action) => Some(action.pod()),
             Self::DeleteRequested { pod, .. }
             | Self::DeadlineExceeded { pod }
+            | Self::TimePassed { pod }
             | Self::EphemeralAdded { pod, .. }
             | Self::RetryRequested { pod, .. }
             | Self::ConditionsSet { pod, .. }
@@ -217,6 +233,7 @@ impl Event {
             | Self::ContainerExited { instance, .. }
             | Self::SignalSent { instance, .. }
             | Self::SignalFailed { instance, .. } => Some(&instance.pod),
+            Self::HookStarted(order) | Self::HookDone { order, .. } => Some(&order.instance.pod),
             Self::ProbeStarted(order) | Self::ProbeDone { order, .. } => Some(&order.instance.pod),
         }
     }
@@ -326,6 +343,8 @@ pub struct RecoveredContainer {
     pub health: Option<Health>,
     /// What its runs were asked with: the newest one, and the one that was being started.
     pub asked: Vec<Asked>,
+    /// How far the newest run's hooks had come.
+    pub hooks: Option<Hooks>,
     /// That it was being ended.
     pub kill: Option<Kill>,
 }

@@ -2,13 +2,14 @@
 //! down before anything is done about it, and never gets longer (kubelet-behaviour §2.4, §2.5, §6.1, §6.3).
 //!
 //! ```text
-//! kill ──► its turn (sidecars) ──► stop signal ──what is left of the grace, 2 s at least──► SIGKILL
+//! kill ──► preStop hook ──► its turn (sidecars) ──► stop signal ──what is left of the grace, 2 s at least──► SIGKILL
 //! ```
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::hook::{Hooks, Progress};
 use super::notice::{Kind, Notices};
 use super::state::{ContainerState, Image, Role, Run};
 use super::{Notice, PodState, Time, probe};
@@ -40,6 +41,8 @@ pub enum KillReason {
     Liveness,
     /// It failed its startup probe.
     Startup,
+    /// Its `postStart` hook failed.
+    PostStartHook,
     /// Its manifest asks for another image.
     DefinitionChanged,
     /// Its resources cannot be changed while it runs.
@@ -50,18 +53,46 @@ impl Kill {
     /// The shortest time between the stop signal and SIGKILL for anybody who is not killed at once.
     pub const FLOOR_MS: u64 = 2_000;
 
-    /// Until when a sidecar waits for its turn.
-    pub(super) fn turn_ends(&self) -> Time {
+    /// Whether there is time for a hook.
+    pub(super) fn has_time(&self) -> bool {
+        !self.at_once && self.grace_ms > 0
+    }
+
+    /// Until when the `preStop` hook is waited for.
+    pub(super) fn hook_ends(&self) -> Time {
         self.since.plus(self.grace_ms)
     }
 
-    /// When SIGKILL follows the stop signal sent at `first`. Waiting for a turn costs whole seconds of the grace.
-    pub(super) fn expires(&self, role: Role, first: Time) -> Time {
-        let waited = match role {
-            Role::Sidecar if self.reason == KillReason::Stopping => first.since(self.since),
-            Role::Sidecar | Role::Main | Role::Init | Role::Ephemeral => 0,
+    /// When the `preStop` hook, if any, was over, and what it left of the grace: it costs whole seconds.
+    fn after_hook(&self, hooks: &Hooks) -> (Time, u64) {
+        match hooks.pre_stop {
+            Progress { begun: None, .. } => (self.since, self.grace_ms),
+            Progress { done, .. } => {
+                let over = done.unwrap_or(self.hook_ends()).min(self.hook_ends());
+                (over, self.less(self.grace_ms, over.since(self.since)))
+            }
+        }
+    }
+
+    fn less(&self, grace_ms: u64, waited_ms: u64) -> u64 {
+        grace_ms.saturating_sub(waited_ms / 1000 * 1000)
+    }
+
+    /// Until when a sidecar waits for its turn.
+    pub(super) fn turn_ends(&self, hooks: &Hooks) -> Time {
+        let (over, left) = self.after_hook(hooks);
+        over.plus(left)
+    }
+
+    /// When SIGKILL follows the stop signal sent at `first`. Waiting for a turn costs whole seconds, too.
+    pub(super) fn expires(&self, role: Role, hooks: &Hooks, first: Time) -> Time {
+        let (over, left) = self.after_hook(hooks);
+        let left = match role {
+            Role::Sidecar if self.reason == KillReason::Stopping => {
+                self.less(left, first.since(over))
+            }
+            Role::Sidecar | Role::Main | Role::Init | Role::Ephemeral => left,
         };
-        let left = self.grace_ms.saturating_sub(waited / 1000 * 1000);
         first.plus(left.max(Self::FLOOR_MS))
     }
 }
@@ -164,11 +195,15 @@ fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Tim
         return Some(kill(KillReason::DefinitionChanged, pod.grace_ms));
     }
     let probes = &spec.probes;
-    let (reason, probe) = match probe::failed(c)? {
-        ProbeKind::Startup => (KillReason::Startup, &probes.startup),
-        ProbeKind::Liveness | ProbeKind::Readiness => (KillReason::Liveness, &probes.liveness),
+    let (reason, probe) = match probe::failed(c) {
+        _ if c.hooks.failure.is_some() => (KillReason::PostStartHook, None),
+        Some(ProbeKind::Startup) => (KillReason::Startup, probes.startup.as_ref()),
+        Some(ProbeKind::Liveness | ProbeKind::Readiness) => {
+            (KillReason::Liveness, probes.liveness.as_ref())
+        }
+        None => return None,
     };
-    let own = probe.as_ref().and_then(|probe| probe.grace_ms);
+    let own = probe.and_then(|probe| probe.grace_ms);
     Some(kill(reason, own.unwrap_or(pod.grace_ms)))
 }
 
@@ -193,6 +228,7 @@ fn text(
         KillReason::InPlace => "killing".to_owned(),
         KillReason::Liveness => format!("{what} {name} failed liveness probe{again}"),
         KillReason::Startup => format!("{what} {name} failed startup probe{again}"),
+        KillReason::PostStartHook => "FailedPostStartHook".to_owned(),
         KillReason::DefinitionChanged if main => {
             format!("Container {name} definition changed, will be restarted")
         }

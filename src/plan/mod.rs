@@ -17,6 +17,7 @@ pub mod decide;
 pub mod edit;
 pub mod event;
 pub mod garbage;
+pub mod hook;
 pub mod kill;
 pub mod network;
 pub mod notice;

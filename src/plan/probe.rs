@@ -11,7 +11,7 @@ use super::event::{Health, Instance};
 use super::kill::KillReason;
 use super::notice::{Kind, Notices};
 use super::state::{ContainerState, Role, Run};
-use super::{Notice, PodState, Time};
+use super::{Notice, PodState, Time, hook};
 use crate::spec::{ContainerSpec, Probe, ProbeKind, Probes};
 
 /// Probes that could not be carried out are repeated at once so many times before that counts as no outcome.
@@ -125,9 +125,11 @@ fn spec_of(probes: &Probes, kind: ProbeKind) -> Option<&Probe> {
     }
 }
 
-/// Whether a running container counts as started: it has no startup probe, or passed it.
+/// Whether a running container counts as started: it is through with its `postStart` hook and its startup probe, if any.
 pub(super) fn has_started(spec: &ContainerSpec, c: &ContainerState) -> bool {
-    c.run.is_running() && (spec.probes.startup.is_none() || c.tracks.startup.result == Some(true))
+    c.run.is_running()
+        && hook::is_up(spec, c)
+        && (spec.probes.startup.is_none() || c.tracks.startup.result == Some(true))
 }
 
 /// Whether a running container may be sent work.
@@ -191,7 +193,9 @@ fn applies(pod: &PodState, spec: &ContainerSpec, c: &ContainerState, kind: Probe
         Role::Init | Role::Main | Role::Ephemeral => pod.stopping.is_some() || c.kill.is_some(),
     };
     match kind {
-        ProbeKind::Startup => !stopping && c.tracks.startup.result.is_none(),
+        ProbeKind::Startup => {
+            !stopping && hook::is_up(spec, c) && c.tracks.startup.result.is_none()
+        }
         ProbeKind::Liveness => !stopping && has_started(spec, c),
         ProbeKind::Readiness => has_started(spec, c),
     }

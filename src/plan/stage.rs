@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::event::Health;
 use super::state::{ContainerState, Role, Run, Sandbox};
-use super::{PodState, probe, restart};
+use super::{PodState, hook, probe, restart};
 use crate::spec::{ContainerSpec, RestartAction, RestartPolicy};
 
 impl ContainerState {
@@ -62,6 +62,7 @@ impl PodState {
     pub(super) fn note_health(&mut self) {
         let specs = Arc::clone(&self.spec);
         for (spec, c) in specs.all_containers().zip(&mut self.containers) {
+            c.up = c.run.is_running() && hook::is_up(spec, c);
             c.started = probe::has_started(spec, c);
             c.ready = probe::is_ready(spec, c);
         }

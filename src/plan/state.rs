@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Flags, Foreign};
 use super::event::{Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
+use super::hook::Hooks;
 use super::kill::Kill;
 use super::probe::Tracks;
 use super::verdict::Verdict;
@@ -221,6 +222,8 @@ pub struct ContainerState {
     pub permitted: Option<u32>,
     /// That the newest run is being ended.
     pub kill: Option<Kill>,
+    /// How far the hooks of the newest run have come.
+    pub hooks: Hooks,
     /// How far signalling the newest run has come.
     pub stop: Stop,
     /// What the newest run was asked with.
@@ -229,6 +232,8 @@ pub struct ContainerState {
     pub starting: Option<Asked>,
     /// What probes have shown of the newest run.
     pub tracks: Tracks,
+    /// Whether the newest run is through with its `postStart` hook; until then it is shown as being created.
+    pub up: bool,
     /// Whether the newest run has started, by its startup probe.
     pub started: bool,
     /// Whether it is ready, by its readiness probe.
@@ -350,10 +355,12 @@ impl ContainerState {
             backoff: None,
             permitted: None,
             kill: None,
+            hooks: Hooks::default(),
             stop: Stop::default(),
             asked: None,
             starting: None,
             tracks: Tracks::default(),
+            up: false,
             started: false,
             ready: false,
         }

@@ -5,7 +5,9 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use super::error::{Path, Report};
 use super::names;
 use super::pod::{ContainerSpec, ImageName, PullPolicy};
-use super::{env, network, probe_rules, resources, restart, security, support, volume};
+use super::{
+    env, lifecycle_rules, network, probe_rules, resources, restart, security, support, volume,
+};
 
 /// Which of a pod's lists a container is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +75,7 @@ pub(crate) fn convert(
     let env = env::convert(pod, container, path, report);
     let ports = network::ports(container, host_network, path, report);
     let probes = probe_rules::convert(container, &ports, &env, path, report);
+    let lifecycle = lifecycle_rules::convert(container, spec, &ports, path, report);
     let resources = resources::convert(&resources, &path.field("resources"), report);
     let termination_message_from_logs = message_from_logs(container, path, report);
     Some(ContainerSpec {
@@ -96,6 +99,7 @@ pub(crate) fn convert(
         restart_policy,
         restart_rules,
         probes,
+        lifecycle,
         target: None,
     })
 }

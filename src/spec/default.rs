@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, Probe, ResourceRequirements, Volume};
+use k8s_openapi::api::core::v1::{
+    Container, HTTPGetAction, Pod, Probe, ResourceRequirements, Volume,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::pod::ImageName;
@@ -116,6 +118,13 @@ pub(crate) fn container(container: &mut Container, host_network: bool) {
     .into_iter()
     .flatten()
     .for_each(probe);
+    if let Some(lifecycle) = &mut container.lifecycle {
+        [&mut lifecycle.post_start, &mut lifecycle.pre_stop]
+            .into_iter()
+            .flatten()
+            .filter_map(|hook| hook.http_get.as_mut())
+            .for_each(page);
+    }
     for variable in container.env.iter_mut().flatten() {
         if let Some(from) = &mut variable.value_from {
             if let Some(field) = &mut from.field_ref {
@@ -164,10 +173,14 @@ fn probe(probe: &mut Probe) {
         }
     }
     if let Some(get) = &mut probe.http_get {
-        text(&mut get.path, "/");
-        text(&mut get.scheme, "HTTP");
+        page(get);
     }
     if let Some(grpc) = &mut probe.grpc {
         grpc.service.get_or_insert_default();
     }
+}
+
+fn page(get: &mut HTTPGetAction) {
+    text(&mut get.path, "/");
+    text(&mut get.scheme, "HTTP");
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::backoff::RestartBackoff;
+use super::lifecycle::Lifecycle;
 use super::probe::Probes;
 use super::restart::{RestartPolicy, RestartRule};
 
@@ -263,6 +264,8 @@ pub struct ContainerSpec {
     pub restart_rules: Vec<RestartRule>,
     /// Its probes; none on init containers that are no sidecars.
     pub probes: Probes,
+    /// Its hooks and stop signal; none on init containers that are no sidecars.
+    pub lifecycle: Lifecycle,
     /// `targetContainerName` of an ephemeral container: whose processes it is to see.
     pub target: Option<String>,
 }

@@ -1,10 +1,9 @@
-//! How is health asked for? The rules for probes and lifecycle hooks (kubelet-behaviour §5.1, §5.9).
+//! How is health asked for? The rules for probes, which hooks share in part (kubelet-behaviour §5.1).
 
 use std::borrow::Cow;
 
 use k8s_openapi::api::core::v1::{
-    Container, ExecAction, GRPCAction, HTTPGetAction, Lifecycle, LifecycleHandler,
-    Probe as Written, TCPSocketAction,
+    Container, ExecAction, GRPCAction, HTTPGetAction, Probe as Written, TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -14,7 +13,7 @@ use super::names;
 use super::pod::{ContainerPort, EnvValue, EnvVar};
 use super::probe::{HttpGet, Probe, ProbeHandler, Probes};
 
-/// Checks a container's hooks, checks and converts its probes. `ports` and `env` are its own.
+/// Checks and converts a container's probes. `ports` and `env` are its own.
 pub(crate) fn convert(
     container: &Container,
     ports: &[ContainerPort],
@@ -22,9 +21,6 @@ pub(crate) fn convert(
     path: &Path<'_>,
     report: &Report,
 ) -> Probes {
-    if let Some(lifecycle) = &container.lifecycle {
-        hooks(lifecycle, &path.field("lifecycle"), report);
-    }
     let convert = |name: &str, written: &Option<Written>| {
         let (written, path) = (written.as_ref()?, path.field(name));
         check_probe(name, written, &path, report);
@@ -63,28 +59,18 @@ fn probe_handler(
     path: &Path<'_>,
     report: &Report,
 ) -> Option<ProbeHandler> {
-    let host = |host: &Option<String>| host.clone().filter(|host| !host.is_empty());
     if let Some(exec) = &written.exec {
         let command = exec.command.iter().flatten();
         let command = command.map(|word| expand(word, |name| literal(env, name)));
         return Some(ProbeHandler::Exec(command.collect()));
     }
     if let Some(get) = &written.http_get {
-        let path = path.field("httpGet");
-        let written = get.path.as_deref().unwrap_or_default();
-        let headers = get.http_headers.iter().flatten();
-        return Some(ProbeHandler::HttpGet(HttpGet {
-            tls: get.scheme.as_deref() == Some("HTTPS"),
-            host: host(&get.host),
-            port: own_port(&get.port, ports, &path.field("port"), report)?,
-            path: format!("/{}", written.strip_prefix('/').unwrap_or(written)),
-            headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
-        }));
+        return Some(ProbeHandler::HttpGet(page(get, ports, path, report)?));
     }
     if let Some(tcp) = &written.tcp_socket {
         let path = path.field("tcpSocket");
         return Some(ProbeHandler::TcpSocket {
-            host: host(&tcp.host),
+            host: named(&tcp.host),
             port: own_port(&tcp.port, ports, &path.field("port"), report)?,
         });
     }
@@ -93,6 +79,29 @@ fn probe_handler(
         port: u16::try_from(grpc.port).ok()?,
         service: grpc.service.clone().unwrap_or_default(),
     })
+}
+
+/// A page to ask for; `None` if its port is not clear, which was reported.
+pub(super) fn page(
+    get: &HTTPGetAction,
+    ports: &[ContainerPort],
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<HttpGet> {
+    let path = path.field("httpGet");
+    let written = get.path.as_deref().unwrap_or_default();
+    let headers = get.http_headers.iter().flatten();
+    Some(HttpGet {
+        tls: get.scheme.as_deref() == Some("HTTPS"),
+        host: named(&get.host),
+        port: own_port(&get.port, ports, &path.field("port"), report)?,
+        path: format!("/{}", written.strip_prefix('/').unwrap_or(written)),
+        headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
+    })
+}
+
+fn named(host: &Option<String>) -> Option<String> {
+    host.clone().filter(|host| !host.is_empty())
 }
 
 /// The value of a variable that is written in the manifest; the last of that name counts.
@@ -173,35 +182,7 @@ fn check_probe(name: &str, probe: &Written, path: &Path<'_>, report: &Report) {
     }
 }
 
-fn hooks(lifecycle: &Lifecycle, path: &Path<'_>, report: &Report) {
-    for (name, hook) in [
-        ("postStart", &lifecycle.post_start),
-        ("preStop", &lifecycle.pre_stop),
-    ] {
-        let Some(hook) = hook else { continue };
-        handler(hook, &path.field(name), report);
-    }
-}
-
-fn handler(hook: &LifecycleHandler, path: &Path<'_>, report: &Report) {
-    let handlers = [
-        hook.exec.is_some(),
-        hook.http_get.is_some(),
-        hook.tcp_socket.is_some(),
-        hook.sleep.is_some(),
-    ];
-    exactly_one(&handlers, path, report);
-    exec_action(hook.exec.as_ref(), path, report);
-    http_get(hook.http_get.as_ref(), path, report);
-    tcp_socket(hook.tcp_socket.as_ref(), path, report);
-    if let Some(sleep) = hook.sleep.as_ref().filter(|sleep| sleep.seconds < 0) {
-        let at = path.field("sleep");
-        let detail = "must be greater than or equal to 0";
-        report.invalid(&at.field("seconds"), sleep.seconds, detail);
-    }
-}
-
-fn exactly_one(given: &[bool], path: &Path<'_>, report: &Report) {
+pub(super) fn exactly_one(given: &[bool], path: &Path<'_>, report: &Report) {
     match given.iter().filter(|given| **given).count() {
         1 => {}
         0 if report.is_wrong_below(path) => {}
@@ -210,14 +191,14 @@ fn exactly_one(given: &[bool], path: &Path<'_>, report: &Report) {
     }
 }
 
-fn exec_action(action: Option<&ExecAction>, path: &Path<'_>, report: &Report) {
+pub(super) fn exec_action(action: Option<&ExecAction>, path: &Path<'_>, report: &Report) {
     let Some(action) = action else { return };
     if action.command.as_ref().is_none_or(Vec::is_empty) {
         report.required(&path.field("exec").field("command"));
     }
 }
 
-fn http_get(action: Option<&HTTPGetAction>, path: &Path<'_>, report: &Report) {
+pub(super) fn http_get(action: Option<&HTTPGetAction>, path: &Path<'_>, report: &Report) {
     let Some(action) = action else { return };
     let path = path.field("httpGet");
     port(&action.port, &path.field("port"), report);
@@ -240,7 +221,7 @@ fn http_get(action: Option<&HTTPGetAction>, path: &Path<'_>, report: &Report) {
     }
 }
 
-fn tcp_socket(action: Option<&TCPSocketAction>, path: &Path<'_>, report: &Report) {
+pub(super) fn tcp_socket(action: Option<&TCPSocketAction>, path: &Path<'_>, report: &Report) {
     let Some(action) = action else { return };
     port(&action.port, &path.field("tcpSocket").field("port"), report);
 }

@@ -156,19 +156,6 @@ pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report)
         report.forbidden(&path.field("volumeDevices"), detail);
     }
     warn(&container_later(container), path, report);
-    if let Some(lifecycle) = &container.lifecycle {
-        const HOOKS: &str = "hooks are not run yet";
-        let fields = [
-            ("postStart", lifecycle.post_start.is_some(), HOOKS),
-            ("preStop", lifecycle.pre_stop.is_some(), HOOKS),
-            (
-                "stopSignal",
-                lifecycle.stop_signal.is_some(),
-                "the image's stop signal is used",
-            ),
-        ];
-        warn(&fields, &path.field("lifecycle"), report);
-    }
     if let Some(context) = &container.security_context {
         let fields = [
             (

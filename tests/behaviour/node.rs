@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use coracle::plan::event::*;
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::verdict::{self, Due};
 use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, plan};
 use coracle::spec::{PodSpec, PodUid, RestartPolicy};
 
-use crate::pods::{at, desired, exit, pod};
+use crate::pods::{self, at, desired, exit, pod};
 
 /// A node whose effects always succeed at once, unless the test answers itself.
 pub(crate) struct Node {
@@ -49,14 +48,8 @@ impl Node {
     }
 
     pub(crate) fn decide(&mut self) {
-        let due = self.state.pods.values();
-        let due: Vec<_> = due
-            .filter_map(|p| verdict::due(p, Time(self.now)))
-            .collect();
-        for due in due {
-            if let Due::Now(event) = due {
-                self.notices.extend(self.state.apply(&event, at(self.now)));
-            }
+        for event in pods::passed(&self.state, Time(self.now)) {
+            self.notices.extend(self.state.apply(&event, at(self.now)));
         }
         for action in plan(&self.state, Time(self.now)).actions {
             let begun = Event::ActionStarted(action.clone());
@@ -259,6 +252,7 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
                 backoff: c.backoff,
                 round: c.round,
                 health: c.health(),
+                hooks: Some(c.hooks.clone()),
                 kill: c.kill,
                 asked: c.all_asked(),
             };

@@ -12,13 +12,16 @@ use std::sync::Arc;
 
 use coracle::plan::action::Keep;
 use coracle::plan::event::{
-    ImageFailure, Instance, ProbeOrder, ProbeOutcome, SandboxFailure, StartFailure,
+    HookOrder, HookOutcome, ImageFailure, Instance, ProbeOrder, ProbeOutcome, SandboxFailure,
+    StartFailure,
 };
 use coracle::plan::probe::due;
 use coracle::plan::retry;
 use coracle::plan::state::{ContainerState, Role, Run};
-use coracle::plan::{Action, Event, NodeState, PodState, Settings, Stamp, Time, plan};
-use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal};
+use coracle::plan::{Action, Event, NodeState, PodState, Settings, Stamp, Time, hook, plan};
+use coracle::spec::{
+    ExitCodes, Hook, HookKind, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal,
+};
 use pods::at;
 
 const POLICIES: [RestartPolicy; 3] = [
@@ -39,6 +42,8 @@ struct Story {
     /// Probes under way.
     probing: Vec<ProbeOrder>,
     seen: Arc<pods::Seen>,
+    /// Hooks under way.
+    hooking: Vec<HookOrder>,
 }
 
 struct Search {
@@ -112,6 +117,16 @@ impl Search {
                 events.push(Event::ProbeDone { order, outcome });
             }
         }
+        for order in &story.hooking {
+            for failure in [None, Some("no".to_owned())] {
+                let order = order.clone();
+                let outcome = HookOutcome {
+                    failure,
+                    fell_back: None,
+                };
+                events.push(Event::HookDone { order, outcome });
+            }
+        }
         if let Some(action) = &state.in_flight {
             answers(action, at(story.now), &mut events);
         }
@@ -136,9 +151,13 @@ impl Search {
             .pods
             .values()
             .filter_map(|p| due(p, now).wake_at);
-        let wakes = plan(&later.state, now).wake_at.into_iter().chain(probes);
+        let moments = probes.chain(pods::moment(&later.state, now));
+        let wakes = plan(&later.state, now).wake_at.into_iter().chain(moments);
         if let Some(wake) = wakes.min() {
             later.now = wake.0;
+            for event in pods::passed(&later.state, wake) {
+                self.apply(&mut later, &event);
+            }
             self.decide(&mut later);
             self.tell(&later, depth - 1);
         }
@@ -162,6 +181,7 @@ impl Search {
                 story.going |= story.state.pods.contains_key(&self.spec.uid);
             }
             Event::ProbeDone { order, .. } => story.probing.retain(|o| o != order),
+            Event::HookDone { order, .. } => story.hooking.retain(|o| o != order),
             _ => {}
         }
         let removed = matches!(
@@ -177,6 +197,7 @@ impl Search {
             story.going = false;
             story.ran.fill(None);
             story.probing.clear();
+            story.hooking.clear();
         }
         if let (Some(old), Some(new), false) = (
             before.get(&self.spec.uid),
@@ -210,6 +231,19 @@ impl Search {
 
     fn decide(&self, story: &mut Story) {
         let now = Time(story.now);
+        let pods = story.state.pods.values();
+        let hooks: Vec<HookOrder> = pods.flat_map(|p| hook::due(p, now)).collect();
+        for order in hooks {
+            assert!(!story.hooking.contains(&order), "one at a time: {order:?}");
+            let pod = &story.state.pods[&order.instance.pod];
+            let c = &pod.containers[index(pod, &order.instance)];
+            assert!(c.run.is_running(), "{order:?}");
+            let ending = order.hook == HookKind::PreStop;
+            assert_eq!(c.kill.is_some(), ending, "{order:?}");
+            let begun = Event::HookStarted(order.clone());
+            story.state.apply(&begun, at(story.now));
+            story.hooking.push(order);
+        }
         let decided = plan(&story.state, now);
         assert!(decided.actions.len() <= 1, "one action a pod");
         for action in decided.actions {
@@ -250,7 +284,8 @@ impl Search {
                     let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
                     let spec = pod.spec.container(&container.name).unwrap();
                     let probes = spec.probes.liveness.is_some() || spec.probes.startup.is_some();
-                    let failed = probes && !story.going;
+                    let hook = container.hooks.failure.is_some();
+                    let failed = (probes || hook || pod.verdict.is_some()) && !story.going;
                     let replaced = replaced(pod, container);
                     assert!(
                         story.going || finishes || restarts || failed || replaced,
@@ -279,6 +314,7 @@ impl Search {
         }
         for pod in story.state.pods.values() {
             assert_eq!(due(pod, now).orders, [], "due twice");
+            assert_eq!(hook::due(pod, now), [], "due twice");
             assert!(due(pod, now).wake_at.is_none_or(|t| t > now));
             for (i, container) in pod.containers.iter().enumerate() {
                 if container.run != Run::None {
@@ -300,7 +336,10 @@ impl Search {
                 Role::Ephemeral => false,
                 Role::Sidecar | Role::Main => c.run.is_running() && !c.started(),
             };
-            let as_it_should = |c: &ContainerState| c.run.is_running() || !pod.wants_start(c);
+            // So is a postStart hook.
+            let coming_up = pod.containers.iter().any(|c| c.run.is_running() && !c.up);
+            let as_it_should =
+                |c: &ContainerState| c.run.is_running() || !pod.wants_start(c) || coming_up;
             let settled = pod.stopping.is_none()
                 && !pod.restarts_all()
                 && !pod
@@ -331,7 +370,7 @@ fn fingerprint(story: &Story) -> u64 {
             (p.images_changed, p.image_edited),
             &p.spec.containers[0].image,
             p.finishing,
-            p.waits_for_host_port,
+            (p.waits_for_host_port, &p.verdict),
             retries,
         )
     });
@@ -343,7 +382,7 @@ fn fingerprint(story: &Story) -> u64 {
             story.wanted,
             story.going,
             &story.ran,
-            &story.probing
+            (&story.probing, &story.hooking)
         )
     );
     let mut hasher = std::hash::DefaultHasher::new();
@@ -496,6 +535,7 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], depth: u32) -> usize
         going: false,
         ran: vec![None; containers],
         probing: vec![],
+        hooking: vec![],
     };
     let mut search = Search {
         spec,
@@ -585,6 +625,36 @@ fn no_short_story_of_an_edited_image_breaks_an_invariant() {
             pods::set_image(&mut edited, "x", "img:2");
             let depth = if inits.is_empty() { 9 } else { 7 };
             assert!(search_edited(spec, edited, depth) > 5_000);
+        }
+    }
+}
+
+#[test]
+fn no_short_story_of_hooks_breaks_an_invariant() {
+    let run = || Some(Hook::Exec(vec!["true".into()]));
+    for policy in [RestartPolicy::Always, RestartPolicy::Never] {
+        for inits in [&[][..], &["s1"]] {
+            let mut spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            let x = &mut pods::of(&mut spec, "x").lifecycle;
+            (x.post_start, x.pre_stop) = (run(), run());
+            if !inits.is_empty() {
+                pods::of(&mut spec, "s1").lifecycle.post_start = Some(Hook::Sleep { ms: 1_000 });
+                pods::of(&mut spec, "s1").lifecycle.pre_stop = run();
+                pods::of(&mut spec, "x").lifecycle.post_start = None;
+            }
+            let depth = if inits.is_empty() { 9 } else { 8 };
+            assert!(search_pod(spec, depth) > 5_000);
+        }
+    }
+}
+
+#[test]
+fn no_short_story_of_a_deadline_breaks_an_invariant() {
+    for policy in [RestartPolicy::Always, RestartPolicy::Never] {
+        for inits in [&[][..], &["i1"], &["s1"]] {
+            let mut spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            spec.active_deadline_ms = Some(5_000);
+            assert!(search_pod(spec, 7) > 5_000);
         }
     }
 }

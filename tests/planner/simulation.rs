@@ -19,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use coracle::plan::event::{Instance, KillReason, ProbeOrder};
+use coracle::plan::event::{HookOrder, Instance, KillReason, ProbeOrder};
 use coracle::plan::probe::due;
 use coracle::plan::state::Image;
-use coracle::plan::{Action, Event, NodeState, Settings, Time, plan};
-use coracle::spec::{ExitCodes, PodSpec, PodUid, RestartAction, RestartPolicy};
+use coracle::plan::{Action, Event, NodeState, Settings, Time, hook, plan};
+use coracle::spec::{ExitCodes, Hook, PodSpec, PodUid, RestartAction, RestartPolicy};
 use world::{Disk, World};
 
 /// How a pod that must go may be killed.
@@ -200,6 +200,20 @@ impl Sim {
                     pods::set_image(&mut spec, container, "img:2");
                 }
             }
+            if version >= 1 && version != 3 {
+                let pre_stop = match version {
+                    2 | 5 => Hook::Sleep { ms: 2_000 },
+                    _ => Hook::Exec(vec!["true".into()]),
+                };
+                for name in ["x", "s2"] {
+                    if let Some(c) = spec.container(name).map(|c| c.name.clone()) {
+                        pods::of(&mut spec, &c).lifecycle.pre_stop = Some(pre_stop.clone());
+                    }
+                }
+                let post_start = Hook::Exec(vec!["true".into()]);
+                pods::of(&mut spec, "x").lifecycle.post_start = Some(post_start);
+            }
+            spec.active_deadline_ms = (version == 4).then_some(900_000);
             spec.grace_ms =
                 [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
             self.wanted.insert(spec.uid.clone(), Arc::new(spec));
@@ -414,18 +428,27 @@ impl Sim {
         }
     }
 
-    /// Remembers, also over agent restarts, whom a probe has doomed.
+    /// Remembers, also over agent restarts, whom a probe or a hook has doomed.
     fn note_failures(&mut self, event: &Event) {
-        let Event::ProbeDone { order, .. } = event else {
+        let (Event::ProbeDone {
+            order: ProbeOrder { instance, .. },
+            ..
+        }
+        | Event::HookDone {
+            order: HookOrder { instance, .. },
+            ..
+        }) = event
+        else {
             return;
         };
-        let Instance { pod, container, .. } = &order.instance;
+        let Instance { pod, container, .. } = instance;
         let Some(state) = self.state.pods.get(pod) else {
             return;
         };
         let c = state.container(container).unwrap();
         let failed = [&c.tracks.liveness, &c.tracks.startup];
         let failed = failed.iter().any(|track| track.result == Some(false));
+        let failed = failed || c.run.is_running() && c.hooks.failure.is_some();
         if let Some(attempt) = c.run.attempt().filter(|_| failed) {
             let run = (pod.clone(), container.clone(), attempt);
             let grace_ms = state.spec.grace_ms.max(2_000);
@@ -436,6 +459,18 @@ impl Sim {
     /// Plans, and begins what is planned, like the node.
     fn decide(&mut self) {
         let now = Time(self.world.now);
+        for event in pods::passed(&self.state, now) {
+            self.apply(&event);
+        }
+        let pods = self.state.pods.values();
+        let hooks: Vec<_> = pods.flat_map(|p| hook::due(p, now)).collect();
+        for order in hooks {
+            self.check_hook(&order);
+            self.apply(&Event::HookStarted(order.clone()));
+            self.world.hook(order);
+        }
+        let hooks = self.state.pods.values().map(|p| hook::due(p, now));
+        hooks.for_each(|due| assert_eq!(due, [], "due twice"));
         let decided = plan(&self.state, now);
         for action in decided.actions {
             if self.trace {
@@ -469,7 +504,10 @@ impl Sim {
             again.wake_at.is_none_or(|t| t > now),
             "wake-ups are in the future"
         );
-        self.wake_at = again.wake_at.into_iter().chain(probes).min();
+        let moment = pods::moment(&self.state, now);
+        let wakes = again.wake_at.into_iter().chain(probes).chain(moment);
+        self.wake_at = wakes.min();
+        assert!(self.wake_at.is_none_or(|t| t > now), "all in the future");
     }
 
     /// The node's files: the pod as admitted and its back-off, written before anything is done.
@@ -516,6 +554,7 @@ impl Sim {
                 record.health = container.health();
                 record.kill = container.kill;
                 record.asked = container.all_asked();
+                record.hooks = Some(container.hooks.clone());
             }
         }
     }
@@ -538,6 +577,9 @@ fn answered(event: &Event) -> Option<&PodUid> {
         Event::ContainerExited { .. }
         | Event::ProbeStarted(_)
         | Event::ProbeDone { .. }
+        | Event::HookStarted(_)
+        | Event::HookDone { .. }
+        | Event::TimePassed { .. }
         | Event::DesiredChanged(_)
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }

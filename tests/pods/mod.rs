@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use coracle::plan::event::{ConditionChange, Desired};
 use coracle::plan::state::Sandbox;
-use coracle::plan::{NodeState, PodState, Stamp, Time, Wall, network};
+use coracle::plan::verdict::{self, Due};
+use coracle::plan::{Event, NodeState, PodState, Stamp, Time, Wall, hook, network};
 use coracle::spec::cluster::ClusterView;
 use coracle::spec::*;
 use k8s_openapi::api::core::v1 as core;
@@ -140,6 +141,37 @@ pub(crate) fn probing(period_ms: u64, failure_threshold: u32) -> Probe {
     }
 }
 
+/// What time alone has changed by now.
+pub(crate) fn passed(state: &NodeState, now: Time) -> Vec<Event> {
+    let late = state
+        .pods
+        .values()
+        .filter_map(|pod| match verdict::due(pod, now)? {
+            Due::Now(event) => Some(event),
+            Due::At(_) => None,
+        });
+    let over = |pod: &&PodState| hook::sleep_ends(pod).is_some_and(|at| at <= now);
+    let slept = state.pods.values().filter(over);
+    let slept = slept.map(|pod| Event::TimePassed {
+        pod: pod.spec.uid.clone(),
+    });
+    late.chain(slept).collect()
+}
+
+/// When time alone changes something next.
+pub(crate) fn moment(state: &NodeState, now: Time) -> Option<Time> {
+    let pods = state.pods.values();
+    let moments = pods.flat_map(|pod| {
+        let late = match verdict::due(pod, now) {
+            Some(Due::At(at)) => Some(at),
+            Some(Due::Now(_)) => Some(now),
+            None => None,
+        };
+        late.into_iter().chain(hook::sleep_ends(pod))
+    });
+    moments.min()
+}
+
 /// A rule about these exit codes.
 pub(crate) fn rule(codes: ExitCodes, action: RestartAction) -> RestartRule {
     RestartRule { codes, action }
@@ -183,6 +215,7 @@ fn container(name: &str) -> ContainerSpec {
         restart_policy: None,
         restart_rules: vec![],
         probes: Probes::default(),
+        lifecycle: Lifecycle::default(),
         target: None,
     }
 }
@@ -258,7 +291,7 @@ fn check_view(now: &NodeState, view: &ClusterView) {
     for service in &view.services {
         let ready_only = !service.spec.with_unready;
         let may = |p: &&PodState| {
-            let ready = p.flags.ready.yes && p.stopping.is_none();
+            let ready = p.flags.ready.yes && p.stopping.is_none() && p.verdict.is_none();
             matches!(p.sandbox, Sandbox::Ready { .. }) && !p.finished() && (ready || !ready_only)
         };
         let mut expected: Vec<_> = now.pods.values().filter(may).map(|p| &p.spec.key).collect();

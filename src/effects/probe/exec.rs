@@ -21,9 +21,9 @@ const PACE: Duration = Duration::from_millis(10);
 pub(super) async fn run(command: &[String], timeout: Duration, target: &Target) -> Outcome {
     let timeout = timeout.max(SHORTEST);
     // Ending the attempt closes its connection, and the shim then kills the program.
-    match within(timeout, attempt(command, target)).await {
-        Some(Ok((0, output))) => Outcome::Success(output),
-        Some(Ok((_, output))) => Outcome::Failure(output),
+    match within(timeout, to_the_end(command, target)).await {
+        Some(Ok(ended)) if ended.code == 0 => Outcome::Success(ended.output),
+        Some(Ok(ended)) => Outcome::Failure(ended.output),
         Some(Err(error)) => Outcome::Error(error.to_string()),
         None => Outcome::Failure(format!(
             "command timed out: \"{}\" timed out after {}",
@@ -33,7 +33,17 @@ pub(super) async fn run(command: &[String], timeout: Duration, target: &Target) 
     }
 }
 
-async fn attempt(command: &[String], target: &Target) -> io::Result<(i32, String)> {
+/// How a program ended.
+pub(super) struct Ended {
+    pub(super) code: i32,
+    /// The beginning of what it wrote: output, then errors.
+    pub(super) output: String,
+    /// The beginning of its errors.
+    pub(super) errors: String,
+}
+
+/// Runs it and waits for its end.
+pub(super) async fn to_the_end(command: &[String], target: &Target) -> io::Result<Ended> {
     let asked = ExecRequest {
         container: target.container.clone(),
         argv: command.to_vec(),
@@ -58,7 +68,11 @@ async fn attempt(command: &[String], target: &Target) -> io::Result<(i32, String
     let (code, (mut output, errors)) = smol::future::zip(exit, outputs).await;
     output.extend_from_slice(&errors);
     output.truncate(OUTPUT_BYTES);
-    Ok((code?, String::from_utf8_lossy(&output).into_owned()))
+    Ok(Ended {
+        code: code?,
+        output: String::from_utf8_lossy(&output).into_owned(),
+        errors: String::from_utf8_lossy(&errors).into_owned(),
+    })
 }
 
 /// Reads to the end and keeps the beginning.

@@ -26,6 +26,16 @@ const HEAD_BYTES: usize = 64 << 10;
 
 const MAX_REDIRECTS: usize = 10;
 
+/// Go's words for a server that does not speak TLS.
+pub(super) const NO_TLS: &str = "http: server gave HTTP response to HTTPS client";
+
+/// Who asks, and how long a connection may take to come about.
+#[derive(Debug, Clone, Copy)]
+struct Asker {
+    name: &'static str,
+    dial: Duration,
+}
+
 /// Where an exchange stands, for the words of its timeout.
 struct Place {
     url: String,
@@ -48,7 +58,11 @@ pub(super) async fn run(get: &HttpGet, host: &str, timeout: Duration) -> Outcome
         url: url.to_string(),
         reading_body: false,
     });
-    let outcome = within(timeout, follow(get, url, timeout, &place)).await;
+    let asker = Asker {
+        name: super::USER_AGENT,
+        dial: timeout,
+    };
+    let outcome = within(timeout, follow(get, url, asker, &place)).await;
     let place = place.into_inner();
     let during = |text: &str| format!("Get \"{}\": {text}", place.url);
     match outcome {
@@ -68,6 +82,30 @@ pub(super) async fn run(get: &HttpGet, host: &str, timeout: Duration) -> Outcome
     }
 }
 
+/// Asks as a hook does: there is no timeout, and any status will do. Says in Go's words what went wrong.
+pub(super) async fn get(get: &HttpGet, host: &str, dial: Duration) -> Result<(), String> {
+    let url = Url::new(get.tls, host, get.port, &get.path);
+    let place = RefCell::new(Place {
+        url: url.to_string(),
+        reading_body: false,
+    });
+    let asker = Asker {
+        name: "kube-lifecycle/1.36",
+        dial,
+    };
+    let outcome = follow(get, url, asker, &place).await;
+    let place = place.into_inner();
+    match outcome {
+        Ok(_) => Ok(()),
+        // What comes after the status is of no interest.
+        Err(_) if place.reading_body => Ok(()),
+        Err(Failed::Transport(text) | Failed::Own(text)) => {
+            Err(format!("Get \"{}\": {text}", place.url))
+        }
+        Err(Failed::Redirect(location, text)) => Err(format!("Get \"{location}\": {text}")),
+    }
+}
+
 fn judge(status: StatusCode, body: String) -> Outcome {
     match status.as_u16() {
         200..300 => Outcome::Success(body),
@@ -80,7 +118,7 @@ fn judge(status: StatusCode, body: String) -> Outcome {
 async fn follow(
     get: &HttpGet,
     first: Url,
-    timeout: Duration,
+    asker: Asker,
     place: &RefCell<Place>,
 ) -> Result<(StatusCode, String), Failed> {
     let mut host = header(get, "host").filter(|host| !host.is_empty());
@@ -88,8 +126,9 @@ async fn follow(
     for asked in 1.. {
         place.borrow_mut().url = url.to_string();
         let authority = url.authority();
-        let request = request(get, &url, host.unwrap_or(&authority)).map_err(Failed::Transport)?;
-        let (status, target, body) = ask(request, &url, timeout, place).await?;
+        let named = host.unwrap_or(&authority);
+        let request = request(get, &url, named, asker.name).map_err(Failed::Transport)?;
+        let (status, target, body) = ask(request, &url, asker.dial, place).await?;
         let Some(location) = target else {
             return Ok((status, body));
         };
@@ -120,7 +159,12 @@ fn header<'a>(get: &'a HttpGet, name: &str) -> Option<&'a str> {
         .map(|(_, value)| value.as_str())
 }
 
-fn request(get: &HttpGet, url: &Url, host: &str) -> Result<Request<Empty<Bytes>>, String> {
+fn request(
+    get: &HttpGet,
+    url: &Url,
+    host: &str,
+    agent: &'static str,
+) -> Result<Request<Empty<Bytes>>, String> {
     let value_of = |name: &str, value: &str| {
         HeaderValue::from_bytes(value.as_bytes())
             .map_err(|_| format!("net/http: invalid header field value for \"{name}\""))
@@ -132,7 +176,7 @@ fn request(get: &HttpGet, url: &Url, host: &str) -> Result<Request<Empty<Bytes>>
         .map_err(|_| "net/http: invalid request path".to_owned())?;
     let headers = request.headers_mut();
     headers.insert(HOST, value_of("Host", host)?);
-    headers.insert(USER_AGENT, HeaderValue::from_static(super::USER_AGENT));
+    headers.insert(USER_AGENT, HeaderValue::from_static(agent));
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     for own in [USER_AGENT, ACCEPT, CONNECTION] {

@@ -7,10 +7,13 @@
 mod dial;
 mod exec;
 mod grpc;
+mod hook;
 mod http;
 mod tcp;
 mod tls;
 mod url;
+
+pub use hook::{HookResult, run_hook};
 
 use std::net::IpAddr;
 use std::path::PathBuf;

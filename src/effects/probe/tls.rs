@@ -92,7 +92,7 @@ pub(super) fn text(error: &io::Error) -> String {
         .and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-            "http: server gave HTTP response to HTTPS client".to_owned()
+            super::http::NO_TLS.to_owned()
         }
         Some(other) => format!("tls: {other}"),
         None => go_text(error),

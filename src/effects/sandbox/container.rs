@@ -145,12 +145,7 @@ pub fn start_request(
         log_max_files: settings.container_log_max_files,
         termination_message,
         termination_message_from_logs: container.termination_message_from_logs,
-        stop_signal: image
-            .config
-            .stop_signal
-            .as_deref()
-            .and_then(signal_number)
-            .unwrap_or(libc::SIGTERM),
+        stop_signal: stop_signal(container, image),
         oom_score_adj: oom_score_adj(pod, container, node.memory_bytes),
         stdin: container.stdin,
         tty: container.tty,
@@ -158,6 +153,16 @@ pub fn start_request(
         // All processes of the node are seen then anyway.
         target: container.target.clone().filter(|_| !pod.host_pid),
     })
+}
+
+/// The manifest's, else the image's, else SIGTERM.
+fn stop_signal(container: &ContainerSpec, image: &Image) -> i32 {
+    let written = container.lifecycle.stop_signal.as_ref();
+    let own = image.config.stop_signal.as_deref();
+    written
+        .map(|signal| signal.number)
+        .or_else(|| own.and_then(signal_number))
+        .unwrap_or(libc::SIGTERM)
 }
 
 fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::event::{Instance, StartFailure};
+use super::super::hook::Hooks;
 use super::super::notice::{Kind, Notices};
 use super::super::probe::Tracks;
 use super::super::state::{ContainerState, Ended, Image, Retry, Run, StartError, Stop};
@@ -27,6 +28,9 @@ pub(in crate::plan) fn end_run(
     container.image = found.unwrap_or(Image::Unknown);
     container.tracks = Tracks::default();
     container.kill = None;
+    if container.hooks.attempt != attempt {
+        container.hooks = Hooks::of(attempt);
+    }
     container.run = Run::Ended(Ended {
         attempt,
         image_id,
@@ -94,6 +98,7 @@ pub(super) fn container_started(
         forget_start(container, instance.attempt);
         container.stop = Stop::default();
         container.tracks = Tracks::new(&probes, at.time);
+        container.hooks = Hooks::of(instance.attempt);
         container.run = Run::Running {
             attempt: instance.attempt,
             image_id,

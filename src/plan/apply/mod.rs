@@ -13,8 +13,8 @@ use super::action::Keep;
 use super::event::{Instance, Round};
 use super::state::{ContainerState, Retry, Role, Sandbox};
 use super::{
-    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, condition, network, probe,
-    restart, retry, verdict,
+    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, condition, hook, network,
+    probe, restart, retry, verdict,
 };
 use crate::spec::{PodSpec, PodUid};
 pub(super) use container::end_run;
@@ -148,6 +148,15 @@ impl NodeState {
                     probe::done(pod, order, outcome, now.time, out);
                 })
             }
+            Event::HookStarted(order) => self.on(&order.instance.pod, now, out, |pod, _, _| {
+                hook::started(pod, order, now.time);
+            }),
+            Event::HookDone { order, outcome } => {
+                self.on(&order.instance.pod, now, out, |pod, _, out| {
+                    hook::done(pod, order, outcome, now.time, out);
+                });
+            }
+            Event::TimePassed { pod } => self.on(pod, now, out, |_, _, _| {}),
             Event::SignalFailed { instance, error } => {
                 self.on(&instance.pod, now, out, |pod, _, out| {
                     if pod.answered(|a| is_signal_to(a, instance)) {
@@ -220,10 +229,12 @@ impl PodState {
 
     /// Notes what follows from the facts.
     pub(super) fn settle(&mut self, now: Stamp, out: &mut Vec<Notice>) {
+        self.note_sleeps(now.time);
         self.note_health();
         self.note_round();
         self.note_finishing(now.time);
         self.note_kills(now.time, out);
+        self.note_sleeps(now.time);
         self.note_conditions(now);
     }
 

@@ -18,6 +18,21 @@ pub(super) fn container(
     let mut last = c.previous.as_ref();
     let removed = c.removed_in_place();
     let shown = match (&c.run, waiting(state, c, settings)) {
+        // Its postStart hook is not through: to others it does not run yet.
+        (Run::Running { .. }, _) if !c.up => {
+            let failure = c.hooks.failure.clone();
+            let reason = match failure {
+                Some(_) => POST_START,
+                None => starting(state),
+            };
+            core::ContainerState {
+                waiting: Some(core::ContainerStateWaiting {
+                    reason: Some(reason.to_owned()),
+                    message: failure,
+                }),
+                ..core::ContainerState::default()
+            }
+        }
         (Run::Running { started, .. }, _) => core::ContainerState {
             running: Some(core::ContainerStateRunning {
                 started_at: Some(time(started.wall)),
@@ -88,6 +103,9 @@ fn volume_mounts(manifest: &core::Container) -> Option<Vec<core::VolumeMountStat
     let mounts = manifest.volume_mounts.as_ref()?;
     Some(mounts.iter().map(show).collect())
 }
+
+/// The reason shown for a container whose `postStart` hook failed.
+const POST_START: &str = "PostStartHookError";
 
 const IN_PLACE: &str = "The container is removed because RestartAllContainers in place";
 
@@ -173,6 +191,9 @@ pub(super) fn trouble(
     {
         let image = state.spec.container(&c.name).map_or("", |s| &s.image);
         return Some(image_failure(image, *failure, message, retry.failures > 1));
+    }
+    if let Some(failure) = &c.hooks.failure {
+        return Some((POST_START, failure.clone()));
     }
     let delay = restart::delay_ms(c, state.waits(settings))?;
     let text = format!(

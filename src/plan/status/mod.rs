@@ -120,6 +120,11 @@ pub fn phase(state: &PodState) -> Phase {
                 running += 1;
                 waiting += u32::from(!ran && !container.started());
             }
+            (Run::Running { .. }, Role::Main) if !container.up => match &container.previous {
+                // As one that waits: for its first time, or for another.
+                None => waiting += 1,
+                Some(_) => stopped += 1,
+            },
             (Run::Running { .. }, Role::Main) => running += 1,
             // It failed and is tried again, or was taken away: neither is waiting for a first success.
             (Run::Ended(_), Role::Init) => {

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::ProbeOrder;
+use coracle::plan::event::{HookOrder, KillReason, ProbeOrder};
 use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
 use coracle::plan::{Action, Event, PodState, Time, garbage, status};
-use coracle::spec::{PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
+use coracle::spec::{HookKind, PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
 
 use super::{Going, Sim, pods};
 use crate::world::Disk;
@@ -23,6 +23,27 @@ impl Sim {
         let sidecar = container.role == Role::Sidecar;
         let stays = pod.stopping.is_none() || order.probe == ProbeKind::Readiness || sidecar;
         assert!(stays, "{order:?}");
+    }
+
+    /// Of what runs, once; preStop as the first step of a kill that leaves time for it.
+    pub(super) fn check_hook(&self, order: &HookOrder) {
+        let pod = &self.state.pods[&order.instance.pod];
+        let c = pod.container(&order.instance.container).unwrap();
+        assert!(c.run.is_running(), "{order:?}");
+        assert_eq!(c.run.attempt(), Some(order.instance.attempt));
+        assert_eq!(c.stop.asked, None, "before the stop signal: {order:?}");
+        match order.hook {
+            HookKind::PostStart => {
+                assert!(c.kill.is_none() && !c.started(), "{order:?}");
+                assert_eq!(c.hooks.post_start.done, None, "once: {order:?}");
+            }
+            HookKind::PreStop => {
+                let kill = c.kill.expect("only who is being ended");
+                assert_ne!(kill.reason, KillReason::InPlace, "{order:?}");
+                assert!(!kill.at_once, "{order:?}");
+                assert_eq!(c.hooks.pre_stop.done, None, "once: {order:?}");
+            }
+        }
     }
 
     pub(super) fn check_action(&mut self, action: &Action) {
@@ -65,7 +86,7 @@ impl Sim {
                 assert_eq!(kill.attempt, instance.attempt);
                 let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
                 let beside = matches!(container.role, Role::Sidecar | Role::Ephemeral);
-                let finishes = pod.complete() && beside;
+                let finishes = pod.complete() && (beside || pod.verdict.is_some());
                 let run = (uid.clone(), container.name.clone(), instance.attempt);
                 let failed = self.failed.get(&run).copied();
                 let going = match self.going.get(&uid).copied() {
@@ -107,6 +128,17 @@ impl Sim {
                     Some(had) => going.grace_ms.min(had),
                     None => going.grace_ms,
                 };
+                // A hook takes its part of the grace before the stop signal.
+                let hooked = container.hooks.pre_stop.begun.is_some();
+                let grace_ms = match hooked {
+                    true => grace_ms.min(2_000),
+                    false => grace_ms,
+                };
+                let whole = kill.since.0 + kill.grace_ms;
+                assert!(
+                    *signal == StopSignal::Stop || kill.at_once || self.world.now >= whole,
+                    "the whole grace: {action:?}, {kill:?}"
+                );
                 let going = Going { grace_ms, ..going };
                 let key = (uid.clone(), instance.container.clone(), instance.attempt);
                 let record = disk.and_then(|d| d.records.get(&instance.container));

@@ -9,7 +9,7 @@ use coracle::plan::condition::{Flags, Foreign};
 use coracle::plan::event::*;
 use coracle::plan::state::Stopping;
 use coracle::plan::{Action, Event, Stamp, Time};
-use coracle::spec::{Exit, PodSpec, PodUid, ProbeKind, StopSignal};
+use coracle::spec::{Exit, HookKind, PodSpec, PodUid, ProbeKind, StopSignal};
 
 use crate::pods::{at, exit};
 
@@ -84,6 +84,7 @@ pub(crate) struct Record {
     pub(crate) backoff: Option<CrashBackoff>,
     pub(crate) round: Round,
     pub(crate) health: Option<Health>,
+    pub(crate) hooks: Option<Hooks>,
     pub(crate) kill: Option<Kill>,
     pub(crate) asked: Vec<Asked>,
     pub(crate) highest: Option<u32>,
@@ -164,6 +165,22 @@ impl World {
         let due = self.now + 1 + self.rng.delay().min(10_000);
         self.order += 1;
         let done = Event::ProbeDone { order, outcome };
+        self.inbox.push((due, self.order, done));
+    }
+
+    /// Carries out a hook: mostly well and soon, at times not, and of some containers never to its end.
+    pub(crate) fn hook(&mut self, order: HookOrder) {
+        if habit(&order.instance) == Habit::StaysAndHangs && order.hook == HookKind::PreStop {
+            return;
+        }
+        let failure = self.rng.chance(10).then(|| "no".to_owned());
+        let due = self.now + 1 + self.rng.delay();
+        self.order += 1;
+        let outcome = HookOutcome {
+            failure,
+            fell_back: None,
+        };
+        let done = Event::HookDone { order, outcome };
         self.inbox.push((due, self.order, done));
     }
 
@@ -519,6 +536,7 @@ impl World {
                     backoff: record.backoff,
                     round: record.round,
                     health: record.health,
+                    hooks: record.hooks.clone(),
                     kill: record.kill,
                     asked: record.asked.clone(),
                 };

@@ -1,0 +1,236 @@
+//! Which hooks are to be carried out, and what follows from how they went? (kubelet-behaviour §5.9, §6.1). Like probes,
+//! hooks are no lifecycle actions: they run beside them.
+//!
+//! ```text
+//! started ──► postStart ──done──► up: probes, later containers          kill ──► preStop ──done, or no grace left──► stop signal
+//!                 └─failed──► kill
+//! ```
+//!
+//! A hook that was begun and is not known to be done is begun again by the next agent; one that is done is not. A sleep
+//! needs nobody to carry it out: it goes on over agent restarts.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::event::Instance;
+use super::notice::{Kind, Notices};
+use super::state::ContainerState;
+use super::{Notice, PodState, Time};
+use crate::spec::{ContainerSpec, Hook, HookKind};
+
+/// How far the hooks of one run have come. To be written down before a hook is begun, and once it is done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hooks {
+    /// The run's number.
+    pub attempt: u32,
+    /// `postStart`.
+    pub post_start: Progress,
+    /// `preStop`.
+    pub pre_stop: Progress,
+    /// Why `postStart` failed, for people.
+    pub failure: Option<String>,
+}
+
+/// How far one hook has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// When it was first begun.
+    pub begun: Option<Time>,
+    /// When it was done, well or not.
+    pub done: Option<Time>,
+    /// This agent is carrying it out.
+    #[serde(skip)]
+    pub in_flight: bool,
+}
+
+impl Hooks {
+    /// Of a run that has just started.
+    pub(super) fn of(attempt: u32) -> Self {
+        Self {
+            attempt,
+            ..Self::default()
+        }
+    }
+
+    /// As a former agent left them, if they are this run's.
+    pub(super) fn recovered(known: Option<&Self>, attempt: u32) -> Self {
+        let mut hooks = match known {
+            Some(known) if known.attempt == attempt => known.clone(),
+            Some(_) | None => Self::of(attempt),
+        };
+        hooks.post_start.in_flight = false;
+        hooks.pre_stop.in_flight = false;
+        hooks
+    }
+
+    /// Whether there is nothing to remember.
+    pub fn is_new(&self) -> bool {
+        *self == Self::of(self.attempt)
+    }
+
+    fn of_mut(&mut self, hook: HookKind) -> &mut Progress {
+        match hook {
+            HookKind::PostStart => &mut self.post_start,
+            HookKind::PreStop => &mut self.pre_stop,
+        }
+    }
+}
+
+/// One hook to be carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HookOrder {
+    /// Of which run.
+    pub instance: Instance,
+    /// Which of its hooks.
+    pub hook: HookKind,
+}
+
+/// How a hook went.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HookOutcome {
+    /// The sentence for people, if it went wrong.
+    pub failure: Option<String>,
+    /// The host that was asked by HTTPS, answered by HTTP, and was asked again by that.
+    pub fell_back: Option<String>,
+}
+
+/// Whether a running container's `postStart` hook is through, if it has one.
+pub(super) fn is_up(spec: &ContainerSpec, c: &ContainerState) -> bool {
+    let hooks = &c.hooks;
+    spec.lifecycle.post_start.is_none()
+        || hooks.post_start.done.is_some() && hooks.failure.is_none()
+}
+
+/// Whether the containers after this one wait for its `postStart` hook.
+pub(super) fn holds_up(spec: &ContainerSpec, c: &ContainerState) -> bool {
+    c.run.is_running() && spec.lifecycle.post_start.is_some() && c.hooks.post_start.done.is_none()
+}
+
+/// Whether this hook is to be carried out, or is being: before its run is ended, or as the first step of that.
+fn applies(c: &ContainerState, hook: HookKind) -> bool {
+    let open = c.run.is_running() && c.stop.asked.is_none();
+    match hook {
+        HookKind::PostStart => open && c.hooks.post_start.done.is_none() && c.kill.is_none(),
+        HookKind::PreStop => {
+            let allowed = c.kill.is_some_and(|kill| kill.has_time());
+            open && c.hooks.pre_stop.done.is_none() && allowed
+        }
+    }
+}
+
+/// The hooks to be begun now. Nothing is allocated when there are none.
+pub fn due(pod: &PodState, now: Time) -> Vec<HookOrder> {
+    let mut due = Vec::new();
+    for (spec, c) in pod.each() {
+        for kind in [HookKind::PostStart, HookKind::PreStop] {
+            let begins = match (spec.lifecycle.hook(kind), kind) {
+                (None | Some(Hook::Sleep { .. }), _) => false,
+                (Some(_), HookKind::PostStart) => !c.hooks.post_start.in_flight,
+                (Some(_), HookKind::PreStop) => {
+                    let over = c.kill.is_none_or(|kill| now >= kill.hook_ends());
+                    !c.hooks.pre_stop.in_flight && !over
+                }
+            };
+            if begins && applies(c, kind) {
+                due.push(HookOrder {
+                    instance: pod.instance(&c.name, c.hooks.attempt),
+                    hook: kind,
+                });
+            }
+        }
+    }
+    due
+}
+
+/// When the next sleep is over: [`super::Event::TimePassed`] is to be said then.
+pub fn sleep_ends(pod: &PodState) -> Option<Time> {
+    let ends = pod.each().filter_map(|(spec, c)| {
+        let kinds = [HookKind::PostStart, HookKind::PreStop].into_iter();
+        let ends = kinds.filter_map(|kind| match spec.lifecycle.hook(kind)? {
+            Hook::Sleep { ms } if applies(c, kind) => {
+                let progress = match kind {
+                    HookKind::PostStart => &c.hooks.post_start,
+                    HookKind::PreStop => &c.hooks.pre_stop,
+                };
+                Some(progress.begun?.plus(*ms))
+            }
+            Hook::Sleep { .. } | Hook::Exec(_) | Hook::HttpGet(_) | Hook::TcpSocket => None,
+        });
+        ends.min()
+    });
+    ends.min()
+}
+
+impl PodState {
+    /// Notes which sleeps have begun and which are over.
+    pub(super) fn note_sleeps(&mut self, now: Time) {
+        let pod = Arc::clone(&self.spec);
+        for (spec, c) in pod.all_containers().zip(&mut self.containers) {
+            for kind in [HookKind::PostStart, HookKind::PreStop] {
+                if let Some(Hook::Sleep { ms }) = spec.lifecycle.hook(kind)
+                    && applies(c, kind)
+                {
+                    let progress = c.hooks.of_mut(kind);
+                    let begun = *progress.begun.get_or_insert(now);
+                    if now >= begun.plus(*ms) {
+                        progress.done = Some(begun.plus(*ms));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is known of the hooks, if the order is about the run that runs.
+fn find<'p>(pod: &'p mut PodState, order: &HookOrder) -> Option<&'p mut Hooks> {
+    let container = pod.container_mut(&order.instance.container)?;
+    let runs = container.run.is_running();
+    let newest = container.run.attempt() == Some(order.instance.attempt);
+    (runs && newest).then_some(&mut container.hooks)
+}
+
+pub(super) fn started(pod: &mut PodState, order: &HookOrder, now: Time) {
+    if let Some(hooks) = find(pod, order) {
+        let progress = hooks.of_mut(order.hook);
+        progress.in_flight |= progress.done.is_none();
+        progress.begun.get_or_insert(now);
+    }
+}
+
+pub(super) fn done(
+    pod: &mut PodState,
+    order: &HookOrder,
+    outcome: &HookOutcome,
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
+    let Some(hooks) = find(pod, order) else {
+        return;
+    };
+    let progress = hooks.of_mut(order.hook);
+    if !std::mem::take(&mut progress.in_flight) {
+        return;
+    }
+    progress.done = Some(now);
+    if let Some(host) = &outcome.fell_back {
+        let text = format!(
+            "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
+        );
+        Notices::new(out, pod).pod(Kind::Warning, "LifecycleHTTPFallback", text);
+    }
+    let Some(failure) = &outcome.failure else {
+        return;
+    };
+    let (reason, text) = match order.hook {
+        HookKind::PostStart => {
+            if let Some(hooks) = find(pod, order) {
+                hooks.failure = Some(failure.clone());
+            }
+            ("FailedPostStartHook", "PostStartHook failed")
+        }
+        HookKind::PreStop => ("FailedPreStopHook", "PreStopHook failed"),
+    };
+    let name = &order.instance.container;
+    Notices::new(out, pod).container(name, Kind::Warning, reason, text.to_owned());
+}

@@ -1,0 +1,175 @@
+//! What is done when a container starts and before it is stopped, and with which signal it is? (kubelet-behaviour §5.9,
+//! §6.2).
+
+use super::probe::HttpGet;
+
+/// A container's `lifecycle`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lifecycle {
+    /// Once its process runs; it counts as running after that.
+    pub post_start: Option<Hook>,
+    /// Before its stop signal, within the grace period.
+    pub pre_stop: Option<Hook>,
+    /// `stopSignal`; `None`: the image's, or SIGTERM.
+    pub stop_signal: Option<StopSignalName>,
+}
+
+/// What a hook does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hook {
+    /// Runs a program in the container, as written.
+    Exec(Vec<String>),
+    /// Asks for a page; any answer will do.
+    HttpGet(HttpGet),
+    /// Accepted for compatibility, and fails.
+    TcpSocket,
+    /// Lets time pass.
+    Sleep {
+        /// How much.
+        ms: u64,
+    },
+}
+
+/// Which of a container's hooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum HookKind {
+    /// `postStart`.
+    PostStart,
+    /// `preStop`.
+    PreStop,
+}
+
+impl Lifecycle {
+    /// The hook of that kind.
+    pub fn hook(&self, kind: HookKind) -> Option<&Hook> {
+        match kind {
+            HookKind::PostStart => self.post_start.as_ref(),
+            HookKind::PreStop => self.pre_stop.as_ref(),
+        }
+    }
+}
+
+/// A signal as `stopSignal` names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopSignalName {
+    /// `SIGUSR1`.
+    pub name: String,
+    /// The kernel's number.
+    pub number: i32,
+}
+
+/// The signals that have a name of their own, with their numbers on every machine coracle is built for.
+const SIGNALS: [(&str, i32); 34] = [
+    ("SIGABRT", 6),
+    ("SIGALRM", 14),
+    ("SIGBUS", 7),
+    ("SIGCHLD", 17),
+    ("SIGCLD", 17),
+    ("SIGCONT", 18),
+    ("SIGFPE", 8),
+    ("SIGHUP", 1),
+    ("SIGILL", 4),
+    ("SIGINT", 2),
+    ("SIGIO", 29),
+    ("SIGIOT", 6),
+    ("SIGKILL", 9),
+    ("SIGPIPE", 13),
+    ("SIGPOLL", 29),
+    ("SIGPROF", 27),
+    ("SIGPWR", 30),
+    ("SIGQUIT", 3),
+    ("SIGSEGV", 11),
+    ("SIGSTKFLT", 16),
+    ("SIGSTOP", 19),
+    ("SIGSYS", 31),
+    ("SIGTERM", 15),
+    ("SIGTRAP", 5),
+    ("SIGTSTP", 20),
+    ("SIGTTIN", 21),
+    ("SIGTTOU", 22),
+    ("SIGURG", 23),
+    ("SIGUSR1", 10),
+    ("SIGUSR2", 12),
+    ("SIGVTALRM", 26),
+    ("SIGWINCH", 28),
+    ("SIGXCPU", 24),
+    ("SIGXFSZ", 25),
+];
+
+/// The first and last real-time signal as programs know them: the C library keeps two for itself.
+const RTMIN: i32 = 34;
+const RTMAX: i32 = 64;
+
+impl StopSignalName {
+    /// Reads one of the names Kubernetes allows on Linux: `SIGABRT` … `SIGXFSZ`, `SIGRTMIN`, `SIGRTMIN+1` … `+15`,
+    /// `SIGRTMAX-14` … `-1`, `SIGRTMAX`.
+    pub fn parse(name: &str) -> Option<Self> {
+        let plain = SIGNALS.iter().find(|(known, _)| *known == name);
+        let number = plain.map(|(_, number)| *number).or_else(|| {
+            let (base, sign, most) = match name.strip_prefix("SIGRTMIN") {
+                Some(_) => (RTMIN, '+', 15),
+                None => (RTMAX, '-', 14),
+            };
+            let rest = name.strip_prefix("SIGRTMIN");
+            let rest = rest.or_else(|| name.strip_prefix("SIGRTMAX"))?;
+            if rest.is_empty() {
+                return Some(base);
+            }
+            let digits = rest.strip_prefix(sign)?;
+            let steps: i32 = digits.parse().ok()?;
+            let fits = (1..=most).contains(&steps) && digits == steps.to_string();
+            let number = if sign == '+' {
+                base + steps
+            } else {
+                base - steps
+            };
+            fits.then_some(number)
+        })?;
+        Some(Self {
+            name: name.to_owned(),
+            number,
+        })
+    }
+
+    /// All names, for people who wrote another one.
+    pub(super) fn all() -> Vec<String> {
+        let mut names: Vec<String> = SIGNALS.iter().map(|(name, _)| (*name).to_owned()).collect();
+        names.push("SIGRTMIN".to_owned());
+        names.extend((1..=15).map(|n| format!("SIGRTMIN+{n}")));
+        names.extend((1..=14).rev().map(|n| format!("SIGRTMAX-{n}")));
+        names.push("SIGRTMAX".to_owned());
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_known_by_kubernetes_names_only() {
+        for (name, number) in [
+            ("SIGTERM", Some(15)),
+            ("SIGUSR1", Some(10)),
+            ("SIGRTMIN", Some(34)),
+            ("SIGRTMIN+15", Some(49)),
+            ("SIGRTMAX-14", Some(50)),
+            ("SIGRTMAX", Some(64)),
+            ("SIGRTMIN+16", None),
+            ("SIGRTMAX-15", None),
+            ("SIGRTMIN-1", None),
+            ("SIGRTMIN+01", None),
+            ("SIGRTMIN+0", None),
+            ("TERM", None),
+            ("15", None),
+            ("sigterm", None),
+            ("", None),
+        ] {
+            let found = StopSignalName::parse(name).map(|signal| signal.number);
+            assert_eq!(found, number, "{name}");
+        }
+        for name in StopSignalName::all() {
+            assert!(StopSignalName::parse(&name).is_some(), "{name}");
+        }
+    }
+}

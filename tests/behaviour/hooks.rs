@@ -1,0 +1,349 @@
+//! Do hooks do what the kubelet's do, and when? Grace arithmetic from kubelet-behaviour §16.5.
+
+use std::sync::Arc;
+
+use coracle::plan::event::{HookOrder, HookOutcome};
+use coracle::plan::{Action, Event, Time, hook};
+use coracle::spec::{Hook, HookKind, PodSpec, RestartPolicy, StopSignal};
+
+use crate::node::{Node, one, ready, reborn};
+use crate::pods::{self, desired, of, pod, probing, with_inits};
+
+const UNREADY: &str = "Ready=False ContainersNotReady: containers with unready status: [c]; \
+    ContainersReady=False ContainersNotReady: containers with unready status: [c]";
+
+fn run() -> Option<Hook> {
+    Some(Hook::Exec(vec!["true".into()]))
+}
+
+fn with(post_start: Option<Hook>, pre_stop: Option<Hook>) -> PodSpec {
+    let mut spec = (*one(RestartPolicy::Always, &["c"])).clone();
+    let lifecycle = &mut of(&mut spec, "c").lifecycle;
+    (lifecycle.post_start, lifecycle.pre_stop) = (post_start, pre_stop);
+    spec
+}
+
+impl Node {
+    fn hooks(&self) -> Vec<HookOrder> {
+        let pods = self.state.pods.values();
+        pods.flat_map(|p| hook::due(p, Time(self.now))).collect()
+    }
+
+    /// Begins what is due; its kind and container.
+    fn begin(&mut self) -> Vec<(HookKind, String)> {
+        let orders = self.hooks();
+        for order in &orders {
+            self.tell(Event::HookStarted(order.clone()));
+        }
+        assert_eq!(self.hooks(), [], "begun once");
+        let said = orders.into_iter();
+        said.map(|o| (o.hook, o.instance.container)).collect()
+    }
+
+    fn end_hook(&mut self, hook: HookKind, container: &str, failure: Option<&str>) {
+        let pod = self.state.pods.values().next().unwrap();
+        let attempt = pod.container(container).unwrap().run.attempt().unwrap();
+        let order = HookOrder {
+            instance: pod.instance(container, attempt),
+            hook,
+        };
+        let outcome = HookOutcome {
+            failure: failure.map(str::to_owned),
+            fell_back: None,
+        };
+        self.tell(Event::HookDone { order, outcome });
+    }
+
+    /// Lets time pass until the next signal, and answers it: after how long, which, to whom.
+    fn next_signal(&mut self) -> (u64, StopSignal, String) {
+        let begin = self.now;
+        while self.open.is_empty() {
+            let moment = pods::moment(&self.state, Time(self.now));
+            let wakes = self.wake_at().into_iter().chain(moment.map(|t| t.0));
+            let wake = wakes.min().expect("something is to come");
+            self.wait(wake - self.now);
+        }
+        let Some(Action::Signal {
+            signal, instance, ..
+        }) = self.open.first().cloned()
+        else {
+            panic!("a signal: {:?}", self.open);
+        };
+        self.answer_one();
+        (self.now - begin, signal, instance.container)
+    }
+
+    fn goes(&mut self) {
+        self.tell(Event::DesiredChanged(desired(&[])));
+    }
+}
+
+fn pre_stop(container: &str) -> Vec<(HookKind, String)> {
+    vec![(HookKind::PreStop, container.to_owned())]
+}
+
+#[test]
+fn a_pre_stop_hook_costs_whole_seconds_of_the_grace() {
+    // Grace, how long the hook takes (None: it hangs), then the waits before the stop signal and before SIGKILL.
+    for (grace_ms, takes, before, after) in [
+        (30_000, Some(10_900), 10_900, 20_000),
+        (30_000, Some(900), 900, 30_000),
+        (30_000, None, 30_000, 2_000),
+        (30_000, Some(29_500), 29_500, 2_000),
+        (1_000, Some(500), 500, 2_000),
+        (0, Some(500), 500, 2_000),
+        (0, None, 1_000, 2_000),
+        (5_000, Some(0), 0, 5_000),
+    ] {
+        let mut spec = with(None, run());
+        spec.grace_ms = grace_ms;
+        let mut node = Node::with(&Arc::new(spec));
+        node.work();
+        node.goes();
+        assert!(node.open.is_empty(), "the hook comes first");
+        assert_eq!(node.begin(), pre_stop("c"));
+        let said = node.said();
+        assert!(said.contains(&"Normal Killing Stopping container c".to_owned()));
+        let mut waited = 0;
+        if let Some(ms) = takes {
+            node.wait(ms);
+            waited = ms;
+            node.end_hook(HookKind::PreStop, "c", None);
+        }
+        let (ms, signal, _) = node.next_signal();
+        let text = format!("grace {grace_ms}, hook {takes:?}");
+        assert_eq!((waited + ms, signal), (before, StopSignal::Stop), "{text}");
+        let (ms, signal, _) = node.next_signal();
+        assert_eq!((ms, signal), (after, StopSignal::Kill), "{text}");
+    }
+}
+
+#[test]
+fn a_sleep_is_a_hook_that_the_clock_carries_out() {
+    for (sleep, after) in [(3_000, 12_000), (0, 15_000), (15_000, 2_000)] {
+        let mut spec = with(None, Some(Hook::Sleep { ms: sleep }));
+        spec.grace_ms = 15_000;
+        let mut node = Node::with(&Arc::new(spec));
+        node.work();
+        node.goes();
+        assert_eq!(node.begin(), [], "nobody has to do anything");
+        let (ms, signal, _) = node.next_signal();
+        assert_eq!((ms, signal), (sleep, StopSignal::Stop), "{sleep}");
+        let (ms, signal, _) = node.next_signal();
+        assert_eq!((ms, signal), (after, StopSignal::Kill), "{sleep}");
+    }
+}
+
+#[test]
+fn sidecars_run_their_hooks_at_the_start_and_wait_for_their_turn_after_it() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
+    of(&mut spec, "s1").lifecycle.pre_stop = run();
+    for (mains_take, left) in [(25_000, 5_000), (30_000, 2_000)] {
+        let mut node = Node::with(&Arc::new(spec.clone()));
+        node.work();
+        node.goes();
+        assert_eq!(node.begin(), pre_stop("s1"), "at once");
+        let (ms, signal, who) = node.next_signal();
+        assert_eq!((ms, signal, who.as_str()), (0, StopSignal::Stop, "c"));
+        node.wait(3_000);
+        node.end_hook(HookKind::PreStop, "s1", None);
+        assert!(node.open.is_empty(), "not its turn");
+        node.wait(mains_take - 3_000);
+        if mains_take < 30_000 {
+            node.end("c", 0);
+        } else {
+            let (_, signal, who) = node.next_signal();
+            assert_eq!((signal, who.as_str()), (StopSignal::Kill, "c"));
+        }
+        let (ms, signal, who) = node.next_signal();
+        assert_eq!((ms, signal, who.as_str()), (0, StopSignal::Stop, "s1"));
+        let (ms, signal, who) = node.next_signal();
+        assert_eq!((ms, signal, who.as_str()), (left, StopSignal::Kill, "s1"));
+    }
+}
+
+#[test]
+fn no_hook_is_run_without_grace() {
+    let spec = Arc::new(with(None, run()));
+    let mut node = Node::with(&spec);
+    node.work();
+    let pod = spec.uid.clone();
+    let delete = |grace_ms| Event::DeleteRequested {
+        pod: pod.clone(),
+        grace_ms,
+    };
+    node.tell(delete(Some(0)));
+    assert_eq!(node.hooks(), []);
+    assert_eq!(node.next_signal().1, StopSignal::Kill);
+    // A kill for a probe, of a pod without grace: TERM, and 2 s.
+    let mut spec = with(None, run());
+    spec.grace_ms = 0;
+    of(&mut spec, "c").probes.liveness = Some(probing(1_000, 1));
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    fail_liveness(&mut node);
+    assert_eq!(node.hooks(), []);
+    assert_eq!(node.next_signal().1, StopSignal::Stop);
+    let (ms, signal, _) = node.next_signal();
+    assert_eq!((ms, signal), (2_000, StopSignal::Kill));
+}
+
+fn fail_liveness(node: &mut Node) {
+    use coracle::plan::event::{ProbeOrder, ProbeOutcome};
+    let pod = node.state.pods.values().next().unwrap();
+    let orders: Vec<ProbeOrder> = coracle::plan::probe::due(pod, Time(node.now)).orders;
+    for order in orders {
+        node.tell(Event::ProbeStarted(order.clone()));
+        let outcome = ProbeOutcome::Failure("no".into());
+        node.tell(Event::ProbeDone { order, outcome });
+    }
+}
+
+#[test]
+fn a_kill_for_a_probe_runs_the_hook_within_the_probes_grace() {
+    let mut spec = with(None, run());
+    let mut probe = probing(1_000, 1);
+    probe.grace_ms = Some(5_000);
+    of(&mut spec, "c").probes.liveness = Some(probe);
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    fail_liveness(&mut node);
+    assert_eq!(node.begin(), pre_stop("c"));
+    node.wait(2_500);
+    node.end_hook(HookKind::PreStop, "c", None);
+    assert_eq!(node.next_signal().0, 0);
+    assert_eq!(node.next_signal().0, 3_000);
+}
+
+#[test]
+fn a_second_shorter_grace_shortens_the_hook_too() {
+    let spec = Arc::new(with(None, run()));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.goes();
+    node.begin();
+    node.wait(2_000);
+    let pod = spec.uid.clone();
+    for (asked, wake) in [(60_000, 28_000), (5_000, 3_000), (20_000, 3_000)] {
+        node.tell(Event::DeleteRequested {
+            pod: pod.clone(),
+            grace_ms: Some(asked),
+        });
+        assert_eq!(node.wake_at(), Some(node.now + wake), "{asked}");
+    }
+    let (ms, signal, _) = node.next_signal();
+    assert_eq!((ms, signal), (3_000, StopSignal::Stop), "the hook hangs");
+    node.tell(Event::DeleteRequested {
+        pod,
+        grace_ms: Some(0),
+    });
+    let (ms, signal, _) = node.next_signal();
+    assert_eq!((ms, signal), (0, StopSignal::Kill), "at once");
+}
+
+#[test]
+fn a_pre_stop_hook_that_fails_is_told_and_stops_nothing() {
+    let mut node = Node::with(&Arc::new(with(None, run())));
+    node.work();
+    node.goes();
+    node.begin();
+    node.end_hook(HookKind::PreStop, "c", Some("secret output"));
+    let said = node.said();
+    assert!(said.contains(&"Warning FailedPreStopHook PreStopHook failed".to_owned()));
+    assert!(!said.join("\n").contains("secret"), "{said:?}");
+    assert_eq!(node.next_signal().1, StopSignal::Stop);
+}
+
+#[test]
+fn a_new_agent_repeats_the_hook_that_was_not_done_within_what_is_left_of_the_grace() {
+    let spec = Arc::new(with(None, run()));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.goes();
+    node.begin();
+    node.wait(10_000);
+    let mut new = reborn(&node, &[], ready());
+    assert_eq!(new.begin(), pre_stop("c"), "once more");
+    assert_eq!(new.wake_at(), Some(new.now + 20_000), "the clock goes on");
+    new.wait(1_000);
+    new.end_hook(HookKind::PreStop, "c", None);
+    // One that is done is done, also if nobody was told to stop yet.
+    let mut third = reborn(&new, &[], ready());
+    assert_eq!(third.hooks(), []);
+    assert_eq!(third.next_signal().1, StopSignal::Stop);
+    assert_eq!(third.next_signal().0, 19_000);
+    let killing = |n: &Node| n.said().iter().filter(|s| s.contains("Killing")).count();
+    assert_eq!((killing(&new), killing(&third)), (0, 0), "said once");
+}
+
+#[test]
+fn a_container_comes_up_when_its_post_start_hook_is_done() {
+    let mut spec = with(run(), None);
+    let later = of(&mut spec, "c").clone();
+    spec.containers.push(later);
+    spec.containers[1].name = "d".into();
+    spec.containers[1].lifecycle.post_start = None;
+    let mut manifest = (*spec.manifest).clone();
+    let shown = &mut manifest.spec.as_mut().unwrap().containers;
+    shown.push(shown[0].clone());
+    shown[1].name = "d".into();
+    spec.manifest = Arc::new(manifest);
+    of(&mut spec, "c").probes.readiness = Some(probing(1_000, 1));
+    let spec = Arc::new(spec);
+    let mut node = Node::with(&spec);
+    node.work();
+    assert_eq!(node.begin(), [(HookKind::PostStart, "c".to_owned())]);
+    let line = "c: ContainerCreating < -, 0; d: ContainerCreating < -, 0";
+    assert!(node.line().starts_with("Pending"), "{}", node.line());
+    assert!(node.line().ends_with(line), "{}", node.line());
+    let pod = node.state.pods.values().next().unwrap();
+    let probes = coracle::plan::probe::due(pod, Time(node.now));
+    assert!(probes.orders.is_empty(), "not probed yet");
+    // The next agent does it again.
+    let mut node = reborn(&node, &[&spec], ready());
+    assert!(node.line().ends_with(line), "{}", node.line());
+    assert_eq!(node.begin().len(), 1);
+    node.end_hook(HookKind::PostStart, "c", None);
+    node.work();
+    assert!(node.line().starts_with("Running"), "{}", node.line());
+    assert!(
+        node.line().ends_with("d: running < -, 0"),
+        "{}",
+        node.line()
+    );
+    let node = reborn(&node, &[&spec], ready());
+    assert_eq!(node.hooks(), [], "once");
+}
+
+#[test]
+fn a_failed_post_start_hook_kills_with_the_pods_grace_and_is_shown_until_the_next_run() {
+    let mut node = Node::with(&Arc::new(with(run(), run())));
+    node.work();
+    node.begin();
+    node.wait(1_000);
+    node.end_hook(HookKind::PostStart, "c", Some("it said no"));
+    let said = node.said();
+    assert!(said.contains(&"Warning FailedPostStartHook PostStartHook failed".to_owned()));
+    assert!(said.contains(&"Normal Killing FailedPostStartHook".to_owned()));
+    let shown = "c: PostStartHookError: it said no";
+    assert_eq!(node.line(), format!("Pending; {UNREADY}; {shown} < -, 0"));
+    assert_eq!(node.begin(), pre_stop("c"));
+    node.wait(1_000);
+    node.end_hook(HookKind::PreStop, "c", None);
+    assert_eq!(node.next_signal().1, StopSignal::Stop);
+    assert_eq!(node.next_signal().0, 29_000);
+    node.end("c", 137);
+    assert!(!node.open.is_empty(), "the first restart is immediate");
+    let line = node.line();
+    assert!(line.contains(&format!("{shown} < Error 137, 0")), "{line}");
+    node.work();
+    let line = node.line();
+    assert!(
+        line.contains("c: ContainerCreating < Error 137, 1"),
+        "{line}"
+    );
+    assert!(line.starts_with("Running"), "{line}");
+    node.begin();
+    node.end_hook(HookKind::PostStart, "c", None);
+    assert_eq!(node.line(), "Running; c: running < Error 137, 1");
+}
