@@ -11,6 +11,8 @@ mod deadline;
 mod debug;
 #[path = "behaviour/edits.rs"]
 mod edits;
+#[path = "behaviour/fields.rs"]
+mod fields;
 #[path = "behaviour/garbage.rs"]
 mod garbage;
 #[path = "behaviour/hooks.rs"]
@@ -26,6 +28,8 @@ mod probes;
 mod rules;
 #[path = "behaviour/sidecars.rs"]
 mod sidecars;
+#[path = "behaviour/statuses.rs"]
+mod statuses;
 
 use std::sync::Arc;
 
@@ -364,7 +368,10 @@ fn a_program_that_cannot_be_executed_counts_as_a_run_and_a_bad_config_does_not()
     node.wait(10_000);
     fail(&mut node, StartFailure::Run);
     let line = node.line();
-    assert!(line.ends_with("c: StartError 128 < -, 0"), "{line}");
+    assert!(
+        line.ends_with("c: RunContainerError: no such file < StartError 128, 0"),
+        "{line}"
+    );
     fail(&mut node, StartFailure::Run);
     let line = node.line();
     assert!(line.contains("CrashLoopBackOff: back-off 10s"), "{line}");

@@ -114,6 +114,127 @@ fn the_status_column_follows_kubectls_rules() {
     assert_eq!(columns(stopping), "1/1 Terminating 0");
 }
 
+#[test]
+fn a_pods_own_reason_counts_until_a_container_has_one() {
+    let running = || status(json!({ "running": {} }), 0, true);
+    let ended = |why: &str, code: i32, signal: i32| {
+        let end = json!({ "terminated": { "reason": why, "exitCode": code, "signal": signal } });
+        status(end, 0, false)
+    };
+    let waiting = |why: &str| status(json!({ "waiting": { "reason": why } }), 0, false);
+    let none = || json!([]);
+    let said = |mut pod: Value, reason: &str| {
+        pod["status"]["reason"] = json!(reason);
+        pod
+    };
+    let two = |first: Value, second: Value, ready: &str| {
+        let mut pod = pod("Running", json!([first, second]), none());
+        pod["spec"]["containers"] = json!([{ "name": "c" }, { "name": "d" }]);
+        pod["status"]["conditions"] = json!([{ "type": "Ready", "status": ready }]);
+        pod
+    };
+    let gone = |mut pod: Value| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        pod
+    };
+    let table = [
+        (
+            "0/1 Evicted 0",
+            said(pod("Failed", none(), none()), "Evicted"),
+        ),
+        (
+            "0/1 DeadlineExceeded 0",
+            said(pod("Failed", none(), none()), "DeadlineExceeded"),
+        ),
+        (
+            "0/1 Error 0",
+            said(
+                pod("Failed", json!([ended("Error", 143, 0)]), none()),
+                "DeadlineExceeded",
+            ),
+        ),
+        (
+            "0/1 OOMKilled 0",
+            pod("Failed", json!([ended("OOMKilled", 137, 0)]), none()),
+        ),
+        (
+            "0/1 Signal:9 0",
+            pod("Failed", json!([ended("", 137, 9)]), none()),
+        ),
+        (
+            "0/1 Init:Signal:9 0",
+            pod("Pending", none(), json!([ended("", 137, 9)])),
+        ),
+        (
+            "0/1 Init:ExitCode:4 0",
+            pod("Pending", none(), json!([ended("", 4, 0)])),
+        ),
+        (
+            "0/1 Init:OOMKilled 0",
+            pod("Pending", none(), json!([ended("OOMKilled", 137, 0)])),
+        ),
+        (
+            "0/1 Init:ErrImageNeverPull 0",
+            pod("Pending", none(), json!([waiting("ErrImageNeverPull")])),
+        ),
+        (
+            "0/1 ContainerCreating 0",
+            pod("Pending", json!([waiting("ContainerCreating")]), none()),
+        ),
+        (
+            "0/1 ErrImageNeverPull 0",
+            pod("Pending", json!([waiting("ErrImageNeverPull")]), none()),
+        ),
+        // The first container's word is the last one heard.
+        (
+            "0/2 CrashLoopBackOff 0",
+            two(waiting("CrashLoopBackOff"), ended("Error", 1, 0), "False"),
+        ),
+        (
+            "1/2 Running 0",
+            two(ended("Completed", 0, 0), running(), "True"),
+        ),
+        (
+            "1/2 NotReady 0",
+            two(ended("Completed", 0, 0), running(), "False"),
+        ),
+        ("1/2 Error 0", two(ended("Error", 1, 0), running(), "False")),
+        // Who has finished does not terminate.
+        (
+            "0/1 Completed 0",
+            gone(pod("Succeeded", json!([ended("Completed", 0, 0)]), none())),
+        ),
+        (
+            "1/1 Unknown 0",
+            gone(said(pod("Running", json!([running()]), none()), "NodeLost")),
+        ),
+    ];
+    for (expected, pod) in table {
+        assert_eq!(columns(pod.clone()), expected, "{pod}");
+    }
+}
+
+#[test]
+fn readiness_gates_are_counted_by_their_conditions() {
+    let now: Timestamp = "2026-01-01T00:03:10Z".parse().unwrap();
+    for (gates, expected) in [
+        (vec![], "<none>"),
+        (vec!["a"], "1/1"),
+        (vec!["a", "b", "c"], "1/3"),
+    ] {
+        let mut pod = pod("Running", json!([]), json!([]));
+        let gates: Vec<Value> = gates
+            .iter()
+            .map(|g| json!({ "conditionType": g }))
+            .collect();
+        pod["spec"]["readinessGates"] = json!(gates);
+        pod["status"]["conditions"] =
+            json!([{ "type": "a", "status": "True" }, { "type": "b", "status": "False" }]);
+        let row = row(&serde_json::from_value(pod).unwrap(), now);
+        assert_eq!(row.gates, expected);
+    }
+}
+
 /// A pod of one sidecar, one init container after it, and one regular container.
 fn with_sidecar() -> Vec<(&'static str, Value)> {
     let named = |name: &str, mut status: Value, started: bool| {

@@ -9,7 +9,7 @@
 
 use super::event::CrashBackoff;
 use super::state::{ContainerState, Ended, Role};
-use super::{PodState, Settings, Time, Wall};
+use super::{PodState, Settings, Time};
 use crate::spec::{Exit, PodSpec, RestartPolicy};
 
 /// A run that lasts longer than this is no crash loop.
@@ -124,7 +124,7 @@ impl PodState {
 
 /// The reason shown for an exit.
 pub fn reason(exit: &Exit) -> &'static str {
-    if exit.code == 128 && exit.signal.is_none() && exit.started.wall == Wall(0) {
+    if exit.is_start_error() {
         "StartError"
     } else if exit.is_lost() {
         "ContainerStatusUnknown"

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Stamp;
+use super::{Stamp, Wall};
 
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,7 +22,7 @@ pub struct Exit {
 }
 
 /// The message of a run whose end nobody saw; the kubelet's sentence.
-const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
+pub const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
 
 impl Exit {
     /// How a run is taken to have ended that went with its shim (`ContainerStatusUnknown`).
@@ -48,6 +48,11 @@ impl Exit {
             started: Stamp::default(),
             finished: now,
         }
+    }
+
+    /// Whether the program could not be executed; see [`Exit::not_started`].
+    pub fn is_start_error(&self) -> bool {
+        self.code == 128 && self.signal.is_none() && self.started.wall == Wall(0)
     }
 
     /// Whether this is the end of a run that went with its shim.

@@ -1,5 +1,10 @@
 //! Readiness gates, conditions set from outside, and waits that somebody ends.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use serde_json::json;
+
 use super::*;
 
 const GATED: &str = "  readinessGates: [{conditionType: example.com/warm}]\n";
@@ -110,4 +115,56 @@ fn a_pods_own_waits_are_kept() {
     agent.wait_pod("a", |pod| {
         main_status(pod)["restartCount"].as_u64() >= Some(6)
     });
+}
+
+/// Status code and body of a patch of the pod's status.
+fn patch(agent: &Agent, pod: &str, kind: &str, body: &Value) -> (u16, Value) {
+    let mut stream = UnixStream::connect(agent.socket()).expect("the agent listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    let body = body.to_string();
+    write!(
+        stream,
+        "PATCH /api/v1/namespaces/default/pods/{pod}/status HTTP/1.0\r\nHost: coracle\r\n\
+         Content-Type: application/{kind}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("written");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("head and body");
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    (
+        code.expect("a code"),
+        serde_json::from_str(body).expect("JSON"),
+    )
+}
+
+#[test]
+fn programs_patch_conditions_as_they_would_at_an_api_server() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, GATED, ""));
+    agent.wait_running("a");
+    let conditions = |list: Value| json!({ "status": { "conditions": list } });
+    let warm = |status: &str| json!({ "type": "example.com/warm", "status": status });
+    let of = |pod: &Value, type_: &str| condition(pod, type_)["status"].clone();
+    let strategic = "strategic-merge-patch+json";
+    let (code, pod) = patch(&agent, "a", strategic, &conditions(json!([warm("True")])));
+    assert_eq!((code, of(&pod, "Ready")), (200, "True".into()));
+    let merge = conditions(json!([warm("False"), { "type": "x", "status": "Unknown" }]));
+    let (code, pod) = patch(&agent, "a", "merge-patch+json", &merge);
+    assert_eq!((code, of(&pod, "Ready")), (200, "False".into()));
+    assert_eq!(of(&pod, "x"), "Unknown");
+    assert_eq!(of(&pod, "ContainersReady"), "True");
+    let operation =
+        json!([{ "op": "replace", "path": "/status/conditions/0/status", "value": "True" }]);
+    let (code, pod) = patch(&agent, "a", "json-patch+json", &operation);
+    assert_eq!((code, of(&pod, "Ready")), (200, "True".into()));
+    assert_eq!(of(&agent.pod("a"), "Ready"), "True", "for everybody");
+    let own = conditions(json!([{ "type": "Ready", "status": "False" }]));
+    let (code, error) = patch(&agent, "a", strategic, &own);
+    assert_eq!((code, &error["reason"]), (422, &"Invalid".into()));
+    let phase = json!({ "status": { "phase": "Failed" } });
+    assert_eq!(patch(&agent, "a", strategic, &phase).0, 422);
+    assert_eq!(patch(&agent, "a", "apply-patch+yaml", &own).0, 415);
+    assert_eq!(patch(&agent, "b", strategic, &own).0, 404);
 }

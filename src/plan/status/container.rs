@@ -3,9 +3,10 @@
 use k8s_openapi::api::core::v1 as core;
 
 use super::super::event::{ImageFailure, StartFailure};
-use super::super::state::{ContainerState, Ended, Image, Role, Run, StartError};
+use super::super::state::{ContainerState, Ended, Image, Role, Run, Sandbox, StartError};
 use super::super::{PodState, Settings, restart};
 use super::text::{container_id, go_duration, some_text, time};
+use crate::spec::exit::LOST_MESSAGE;
 
 pub(super) fn container(
     state: &PodState,
@@ -50,6 +51,15 @@ pub(super) fn container(
             }
         }
         (Run::Ended(ended), None) => terminated(ended, id(ended.attempt)),
+        (Run::None, None) if never_runs(state, c) => core::ContainerState {
+            terminated: Some(core::ContainerStateTerminated {
+                exit_code: 137,
+                reason: Some("ContainerStatusUnknown".to_owned()),
+                message: Some(LOST_MESSAGE.to_owned()),
+                ..core::ContainerStateTerminated::default()
+            }),
+            ..core::ContainerState::default()
+        },
         (Run::None, None) => core::ContainerState::default(),
     };
     let image_id = match &c.run {
@@ -120,6 +130,12 @@ fn removed_in_place(ended: &Ended, id: String) -> core::ContainerState {
     state
 }
 
+/// Whether this container would have started next, but the pod is over: the kubelet takes it for lost.
+fn never_runs(state: &PodState, c: &ContainerState) -> bool {
+    let over = !matches!(state.sandbox, Sandbox::Ready { .. }) && state.finished();
+    c.role == Role::Main && c.run == Run::None && over && state.is_initialized()
+}
+
 fn starting(state: &PodState) -> &'static str {
     if state.spec.init_containers.is_empty() {
         "ContainerCreating"
@@ -161,12 +177,20 @@ pub(super) fn waiting(
     if reason.is_none() && c.removed_in_place() {
         return Some(("RestartingAllContainers", Some(IN_PLACE.to_owned())));
     }
+    if never_runs(state, c) {
+        return None;
+    }
     match (&c.run, reason) {
         (_, Some((reason, message))) => Some((reason, Some(message))),
         (Run::None, None) => Some((starting(state), None)),
         // The former sandbox's runs are history once somebody starts anew.
         (Run::Ended(_), None) if c.stale() && c.role != Role::Main && state.wants_start(c) => {
             Some((starting(state), None))
+        }
+        // Its program could not be executed, and is tried again at once.
+        (Run::Ended(ended), None) if ended.exit.is_start_error() && state.wants_start(c) => {
+            let text = some_text(&ended.exit.message);
+            Some((start_failure(StartFailure::Run), text))
         }
         (Run::Running { .. } | Run::Ended(_), None) => None,
     }

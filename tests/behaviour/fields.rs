@@ -1,0 +1,135 @@
+//! What is shown of a pod besides its states: messages, addresses, mounts, times (kubelet-behaviour §3.3, §3.6).
+
+use std::sync::Arc;
+
+use coracle::plan::status::{self, NodeFacts};
+use coracle::plan::{Action, Event};
+use coracle::spec::{PodSpec, RestartPolicy};
+
+use crate::node::{Node, one};
+use crate::pods::{at, exit, of, pod, with_inits};
+use crate::statuses::play;
+
+#[test]
+fn what_a_program_left_as_its_message_is_shown_with_its_end() {
+    let mut node = Node::with(&one(RestartPolicy::Never, &["c"]));
+    node.work();
+    let pod = node.state.pods.values().next().expect("the pod");
+    let instance = pod.instance("c", 0);
+    let mut exit = exit(3, at(node.now), at(node.now + 1_000));
+    exit.message = "disk full".into();
+    node.tell(Event::ContainerExited { instance, exit });
+    let status = node.shown().status.expect("a status");
+    let ended = status.container_statuses.expect("statuses")[0]
+        .state
+        .clone();
+    let ended = ended.and_then(|s| s.terminated).expect("an end");
+    assert_eq!(ended.message.as_deref(), Some("disk full"));
+    assert_eq!((ended.exit_code, ended.signal), (3, None));
+    assert!(
+        ended
+            .container_id
+            .is_some_and(|id| id.starts_with("coracle://"))
+    );
+    let second = |t: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
+        t.map(|t| t.0.as_second())
+    };
+    let (from, to) = (second(ended.started_at), second(ended.finished_at));
+    assert_eq!(to, from.map(|s| s + 1));
+}
+
+#[test]
+fn addresses_are_the_pods_or_the_nodes_one_of_each_family() {
+    let facts = NodeFacts {
+        name: "n".into(),
+        ips: ["192.168.1.2", "192.168.1.3", "fd00::2"]
+            .map(|ip| ip.parse().expect("an address"))
+            .into(),
+    };
+    let of_pod = ["10.88.0.5", "fd88::5", "fd88::6"].map(|ip| ip.parse().expect("an address"));
+    for (host_network, expected) in [
+        (false, ["10.88.0.5", "fd88::5"]),
+        (true, ["192.168.1.2", "fd00::2"]),
+    ] {
+        let mut spec: PodSpec = pod("u1", "p", RestartPolicy::Always, &["c"]);
+        spec.host_network = host_network;
+        let mut node = Node::with(&Arc::new(spec));
+        let Action::CreateSandbox { pod } = node.take() else {
+            panic!("the sandbox comes first");
+        };
+        let ips = if host_network {
+            vec![]
+        } else {
+            of_pod.to_vec()
+        };
+        node.tell(Event::SandboxCreated {
+            pod,
+            ips,
+            next_attempts: Default::default(),
+            warnings: vec![],
+        });
+        let state = node.state.pods.values().next().expect("the pod");
+        let status = status::pod(state, &facts, &node.state.settings)
+            .status
+            .expect("a status");
+        let ips: Vec<String> = status
+            .pod_ips
+            .expect("addresses")
+            .into_iter()
+            .map(|ip| ip.ip)
+            .collect();
+        assert_eq!(ips, expected);
+        assert_eq!(status.pod_ip.as_deref(), Some(expected[0]));
+        assert_eq!(status.host_ip.as_deref(), Some("192.168.1.2"));
+        let hosts: Vec<String> = status
+            .host_ips
+            .expect("addresses")
+            .into_iter()
+            .map(|ip| ip.ip)
+            .collect();
+        assert_eq!(hosts, ["192.168.1.2", "fd00::2"]);
+    }
+}
+
+#[test]
+fn mounts_say_whether_what_lies_below_is_read_only_too() {
+    let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
+    let mut manifest = (*spec.manifest).clone();
+    let mount = |path: &str, read_only| k8s_openapi::api::core::v1::VolumeMount {
+        name: "v".into(),
+        mount_path: path.into(),
+        read_only,
+        ..Default::default()
+    };
+    let containers = &mut manifest.spec.as_mut().expect("a spec").containers;
+    containers[0].volume_mounts = Some(vec![mount("/a", None), mount("/b", Some(true))]);
+    spec.manifest = Arc::new(manifest);
+    let node = Node::with(&Arc::new(spec));
+    let shown = serde_json::to_value(node.shown()).expect("JSON");
+    let shown = &shown["status"]["containerStatuses"][0]["volumeMounts"];
+    let expected = serde_json::json!([
+        { "name": "v", "mountPath": "/a" },
+        { "name": "v", "mountPath": "/b", "readOnly": true, "recursiveReadOnly": "Disabled" },
+    ]);
+    assert_eq!(shown, &expected);
+}
+
+#[test]
+fn a_pod_that_goes_says_until_when_and_who_has_restarted_says_how_often() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["i1"]);
+    of(&mut spec, "c").restart_policy = Some(RestartPolicy::Never);
+    let mut node = Node::with(&Arc::new(spec));
+    play(&mut node, "i1=2 i1=0");
+    // The container's own policy comes before the pod's.
+    let line = "Running; i1: Completed 0 < Error 2, 1, ready=true started=false; c: running < -, 0";
+    assert_eq!(node.line(), line);
+    let begin = node.now;
+    play(&mut node, "delete");
+    let meta = node.shown().metadata;
+    assert_eq!(meta.deletion_grace_period_seconds, Some(30));
+    let until = meta.deletion_timestamp.expect("a time").0.as_second();
+    assert_eq!(
+        until,
+        1_767_225_600 + i64::try_from(begin / 1000).expect("small") + 30
+    );
+}
