@@ -218,9 +218,13 @@ fn wait(
     Err(CliError::new("lost the agent").hint("the container is there: see `coracle describe pod`"))
 }
 
-/// The exit code of a container that has ended.
+/// The exit code of a container that has ended. One that could not even be started has no output that says why.
 fn ended(pod: &Value, name: &str) -> Option<i32> {
     let status = named(&pod["status"]["ephemeralContainerStatuses"], name)?;
-    let code = status["state"]["terminated"]["exitCode"].as_i64()?;
+    let ended = &status["state"]["terminated"];
+    let code = ended["exitCode"].as_i64()?;
+    if let (Some("StartError"), Some(why)) = (ended["reason"].as_str(), ended["message"].as_str()) {
+        eprintln!("error: container {name} could not be started: {why}");
+    }
     i32::try_from(code).ok()
 }

@@ -1,7 +1,11 @@
 //! Clients that take part in what a container writes and reads, by `coracle attach`.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::process::{Child, Stdio};
+use std::time::Instant;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::*;
 
@@ -17,14 +21,42 @@ fn attach(agent: &Agent, args: &[&str]) -> Child {
 }
 
 /// Reads until this text has come.
-fn read_until(source: &mut impl Read, wanted: &str) -> String {
+pub(super) fn read_until(source: &mut (impl Read + AsFd), wanted: &str) -> String {
+    let end = Instant::now() + PATIENCE;
     let (mut said, mut buffer) = (String::new(), [0; 1024]);
     while !said.contains(wanted) {
+        let left = end.saturating_duration_since(Instant::now()).as_millis();
+        let timeout = PollTimeout::try_from(left).expect("a minute at most");
+        let mut fds = [PollFd::new(source.as_fd(), PollFlags::POLLIN)];
+        let ready = poll(&mut fds, timeout).expect("poll");
+        assert!(ready > 0, "never `{wanted}`: {said}");
         let count = source.read(&mut buffer).expect("read");
         assert!(count > 0, "ended before `{wanted}`: {said}");
         said.push_str(&String::from_utf8_lossy(&buffer[..count]));
     }
     said
+}
+
+/// A session on a terminal of 33 lines, and the other end of it.
+pub(super) fn on_terminal(agent: &Agent, args: &[&str], columns: u16) -> (Child, fs::File) {
+    let size = nix::pty::Winsize {
+        ws_row: 33,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    let terminal = nix::pty::openpty(&size, None).expect("a terminal");
+    let stdio = || Stdio::from(terminal.slave.try_clone().expect("duplicated"));
+    let child = coracle()
+        .args(args)
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(stdio())
+        .stdout(stdio())
+        .stderr(stdio())
+        .spawn()
+        .expect("coracle runs");
+    drop(terminal.slave);
+    (child, fs::File::from(terminal.master))
 }
 
 #[test]
@@ -98,26 +130,7 @@ fn a_terminal_is_shared_with_the_log_resized_and_left_by_its_keys() {
         &shell_pod("a", script, "  restartPolicy: Never\n", more),
     );
     agent.wait_running("a");
-    let session = |columns: u16| {
-        let size = nix::pty::Winsize {
-            ws_row: 33,
-            ws_col: columns,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        let terminal = nix::pty::openpty(&size, None).expect("a terminal");
-        let stdio = || Stdio::from(terminal.slave.try_clone().expect("duplicated"));
-        let child = coracle()
-            .args(["attach", "-it", "a"])
-            .env("CORACLE_SOCKET", agent.socket())
-            .stdin(stdio())
-            .stdout(stdio())
-            .stderr(stdio())
-            .spawn()
-            .expect("coracle runs");
-        drop(terminal.slave);
-        (child, fs::File::from(terminal.master))
-    };
+    let session = |columns| on_terminal(&agent, &["attach", "-it", "a"], columns);
     let (mut first, mut screen) = session(77);
     // The prompt was there before, and is shown.
     read_until(&mut screen, "ready> ");

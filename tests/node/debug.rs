@@ -1,5 +1,8 @@
 //! Containers added to pods that run, by `coracle debug` and by the API.
 
+use std::io::{Read, Write};
+
+use super::attach::{on_terminal, read_until};
 use super::*;
 
 /// `coracle debug` with these arguments and nothing to type.
@@ -26,7 +29,6 @@ fn spawn(agent: &Agent, args: &[&str]) -> std::process::Child {
 }
 
 fn say(child: &mut std::process::Child, text: &str) {
-    use std::io::Write;
     let stdin = child.stdin.as_mut().expect("piped");
     stdin.write_all(text.as_bytes()).expect("written");
 }
@@ -234,4 +236,151 @@ fn a_debug_container_and_who_is_attached_to_it_survive_as_they_should() {
     assert_eq!(output_in_time(client).1, Some(9));
     agent.wait_gone("a");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+/// A request with a body; the status code, and the answer.
+fn send(agent: &Agent, (method, kind): (&str, &str), pod: &str, body: &Value) -> (u16, Value) {
+    let body = body.to_string();
+    let path = format!("/api/v1/namespaces/default/pods/{pod}/ephemeralcontainers");
+    let mut stream = std::os::unix::net::UnixStream::connect(agent.socket()).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+    write!(
+        stream,
+        "{method} {path} HTTP/1.0\r\nHost: coracle\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("written");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let code = head.split(' ').nth(1).expect("a status line");
+    let body = serde_json::from_str(body).expect("JSON");
+    (code.parse().expect("a number"), body)
+}
+
+#[test]
+fn clients_of_kubernetes_add_containers_by_patch_and_by_put() {
+    const STRATEGIC: (&str, &str) = ("PATCH", "application/strategic-merge-patch+json");
+    const MERGE: (&str, &str) = ("PATCH", "application/merge-patch+json");
+    const PUT: (&str, &str) = ("PUT", "application/json");
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let container = |name: &str| serde_json::json!({ "name": name, "image": "busybox:test", "command": ["sleep", "1000"] });
+    let pod = |list: &[Value]| serde_json::json!({ "spec": { "ephemeralContainers": list } });
+    let (one, two, three) = (container("one"), container("two"), container("three"));
+    let (code, answer) = send(&agent, STRATEGIC, "a", &pod(std::slice::from_ref(&one)));
+    assert_eq!((code, &answer["kind"]), (200, &"Pod".into()), "{answer}");
+    assert_eq!(answer["spec"]["ephemeralContainers"][0]["name"], "one");
+    let (code, answer) = send(&agent, MERGE, "a", &pod(&[one.clone(), two.clone()]));
+    assert_eq!(code, 200, "{answer}");
+    let (code, answer) = send(&agent, PUT, "a", &pod(&[one.clone(), two.clone(), three]));
+    assert_eq!(code, 200, "{answer}");
+    let shown = agent.wait_pod("a", |pod| {
+        ["one", "two", "three"]
+            .iter()
+            .all(|name| !status_of(pod, name)["state"]["running"].is_null())
+    });
+    assert_eq!(shown["status"]["phase"], "Running");
+    let mut stale = shown.clone();
+    stale["metadata"]["resourceVersion"] = "1".into();
+    let other = serde_json::json!({ "name": "one", "image": "other" });
+    for (how, to, body, code, reason) in [
+        (MERGE, "a", pod(&[one, two]), 422, "Invalid"),
+        (STRATEGIC, "a", pod(&[other]), 422, "Invalid"),
+        (PUT, "a", stale, 409, "Conflict"),
+        (PUT, "b", pod(&[]), 404, "NotFound"),
+        (
+            ("PATCH", "application/json-patch+json"),
+            "a",
+            serde_json::json!([]),
+            415,
+            "UnsupportedMediaType",
+        ),
+    ] {
+        let (found, answer) = send(&agent, how, to, &body);
+        assert_eq!(
+            (found, &answer["reason"]),
+            (code, &reason.into()),
+            "{answer}"
+        );
+    }
+    let again = agent.wait_running("a");
+    assert_eq!(
+        again["spec"]["ephemeralContainers"],
+        shown["spec"]["ephemeralContainers"]
+    );
+}
+
+#[test]
+fn a_debug_session_with_a_terminal_is_left_and_found_again_while_its_pod_is_edited() {
+    let agent = Agent::start();
+    let text = shell_pod("a", SLEEP, "", "");
+    agent.write("a.yaml", &text);
+    agent.wait_running("a");
+    let ask = [
+        "debug",
+        "-it",
+        "a",
+        "--image",
+        "busybox:test",
+        "-c",
+        "dbg",
+        "--target",
+        "main",
+        "--",
+        "sh",
+    ];
+    let (mut first, mut screen) = on_terminal(&agent, &ask, 77);
+    read_until(&mut screen, "# ");
+    screen
+        .write_all(b"stty size; ps; echo over $?\n")
+        .expect("typed");
+    let said = read_until(&mut screen, "over 0");
+    assert!(
+        said.contains("33 77") && said.contains("trap 'exit 0' TERM"),
+        "{said}"
+    );
+    screen.write_all(b"\x10\x11").expect("typed");
+    read_until(&mut screen, "detached");
+    assert_eq!(first.wait().expect("ends").code(), Some(0));
+    agent.write(
+        "a.yaml",
+        &text.replacen("  name: a", "  labels: {new: label}\n  name: a", 1),
+    );
+    let pod = agent.wait_pod("a", |pod| pod["metadata"]["labels"]["new"] == "label");
+    assert!(
+        !status_of(&pod, "dbg")["state"]["running"].is_null(),
+        "{pod}"
+    );
+    let (mut second, mut screen) = on_terminal(&agent, &["attach", "-it", "a", "-c", "dbg"], 99);
+    read_until(&mut screen, "# ");
+    screen.write_all(b"exit 5\n").expect("typed");
+    assert_eq!(second.wait().expect("ends").code(), Some(5));
+    let pod = agent.wait_running("a");
+    assert_eq!(main_status(&pod)["restartCount"], 0);
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_named() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let args = [
+        "a",
+        "--image",
+        "busybox:test",
+        "--attach",
+        "--",
+        "nosuchprogram",
+    ];
+    let made = debug(&agent, &args);
+    let told = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert_eq!(made.status.code(), Some(128), "{told}");
+    assert!(
+        told.contains(
+            "could not be started: exec: \"nosuchprogram\": executable file not found in $PATH"
+        ),
+        "{told}"
+    );
 }
