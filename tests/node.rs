@@ -29,6 +29,8 @@ mod restart_rules;
 mod services;
 #[path = "node/settings.rs"]
 mod settings;
+#[path = "node/sidecar_stages.rs"]
+mod sidecar_stages;
 #[path = "node/sidecars.rs"]
 mod sidecars;
 #[path = "node/stages.rs"]

@@ -3,7 +3,7 @@
 use super::stages::{STAY, runs, staged, status, story};
 use super::*;
 
-const SIDECAR: &str = "    restartPolicy: Always\n";
+pub(super) const SIDECAR: &str = "    restartPolicy: Always\n";
 
 #[test]
 fn sidecars_are_up_before_the_pods_own_containers_and_end_after_them_in_reverse_order() {

@@ -47,7 +47,7 @@ pub(super) fn staged(
     )
 }
 
-fn story_dir(agent: &Agent, name: &str) -> std::path::PathBuf {
+pub(super) fn story_dir(agent: &Agent, name: &str) -> std::path::PathBuf {
     agent.root.join(format!("story-{name}"))
 }
 
@@ -83,7 +83,7 @@ pub(super) fn runs(pod: &Value, container: &str) -> bool {
     !status(pod, container)["state"]["running"].is_null()
 }
 
-fn condition<'p>(pod: &'p Value, kind: &str) -> &'p Value {
+pub(super) fn condition<'p>(pod: &'p Value, kind: &str) -> &'p Value {
     let all = pod["status"]["conditions"].as_array();
     let found = all.and_then(|all| all.iter().find(|one| one["type"] == kind));
     found.unwrap_or(&Value::Null)
