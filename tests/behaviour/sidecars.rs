@@ -219,6 +219,7 @@ fn sidecars_of_a_pod_whose_init_container_failed_are_stopped() {
     let mut node = Node::with(&spec(RestartPolicy::Never, &["s1", "i2"]));
     node.work();
     node.end("i2", 1);
+    assert!(node.line().starts_with("Pending"), "{}", node.line());
     assert_eq!(signals(&mut node), ["TERM s1"]);
     node.end("s1", 0);
     assert!(node.line().starts_with("Failed"), "{}", node.line());

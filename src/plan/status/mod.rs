@@ -50,6 +50,14 @@ impl Phase {
             Self::Failed => "Failed",
         }
     }
+
+    /// Whether the pod is over.
+    fn is_terminal(self) -> bool {
+        match self {
+            Self::Pending | Self::Running => false,
+            Self::Succeeded | Self::Failed => true,
+        }
+    }
 }
 
 /// The whole pod as it is shown.
@@ -73,6 +81,7 @@ pub fn pod(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::Pod
 
 fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodStatus {
     let phase = phase(state);
+    let verdict = state.verdict.as_ref().filter(|_| phase.is_terminal());
     let host = addresses(&node.ips);
     let ips = if state.spec.host_network {
         host.clone()
@@ -87,7 +96,7 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
     containers.sort_by(|a, b| a.name.cmp(&b.name));
     core::PodStatus {
         phase: Some(phase.as_str().to_owned()),
-        conditions: Some(conditions::all(state, phase)),
+        conditions: Some(conditions::all(state, outcome(state))),
         observed_generation: conditions::generation(state),
         host_ip: host.first().cloned(),
         host_ips: some(host.into_iter().map(|ip| core::HostIP { ip }).collect()),
@@ -96,19 +105,38 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
         start_time: Some(time(state.created.wall)),
         init_container_statuses: some(show(state.inits())),
         container_statuses: Some(containers),
-        reason: state.verdict.as_ref().map(|v| v.cause.as_str().to_owned()),
-        message: state.verdict.as_ref().map(|v| v.message.clone()),
+        reason: verdict.map(|v| v.cause.as_str().to_owned()),
+        message: verdict.map(|v| v.message.clone()),
         ephemeral_container_statuses: some(show(state.ephemerals())),
         qos_class: Some(state.spec.qos.as_str().to_owned()),
         ..core::PodStatus::default()
     }
 }
 
-/// The phase (kubelet-behaviour §3.1).
+/// The phase that is shown (kubelet-behaviour §3.1). That a pod is over is said once nothing of it runs any more: who sees
+/// it over may take what it used.
 pub fn phase(state: &PodState) -> Phase {
+    let outcome = outcome(state);
+    let runs = |c: &ContainerState| matches!(c.run, Run::Running { .. });
+    if !outcome.is_terminal() || !state.containers.iter().any(runs) {
+        return outcome;
+    }
+    match counted(state) {
+        Phase::Pending => Phase::Pending,
+        Phase::Running | Phase::Succeeded | Phase::Failed => Phase::Running,
+    }
+}
+
+/// What the pod comes to, which its conditions tell at once.
+fn outcome(state: &PodState) -> Phase {
     if state.verdict.is_some() || state.init_failed() {
         return Phase::Failed;
     }
+    counted(state)
+}
+
+/// The phase by what its containers do and did alone.
+fn counted(state: &PodState) -> Phase {
     let (mut running, mut waiting, mut stopped, mut for_good, mut well) = (0, 0, 0, 0, 0);
     let ran = state.mains().iter().any(|c| c.current().is_some());
     for container in &state.containers {
