@@ -19,6 +19,8 @@ mod events;
 mod exec;
 #[path = "node/garbage.rs"]
 mod garbage;
+#[path = "node/hooks.rs"]
+mod hooks;
 #[path = "node/images.rs"]
 mod images;
 #[path = "node/probes.rs"]

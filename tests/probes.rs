@@ -9,6 +9,8 @@ mod shim_world;
 mod exec;
 #[path = "probes/grpc.rs"]
 mod grpc;
+#[path = "probes/hook.rs"]
+mod hook;
 #[path = "probes/http.rs"]
 mod http;
 #[path = "probes/servers.rs"]

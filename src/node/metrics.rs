@@ -18,6 +18,7 @@ pub(super) struct Counters {
     containers: f64,
     container_errors: BTreeMap<&'static str, f64>,
     lost_sandboxes: f64,
+    hook_fallbacks: f64,
 }
 
 impl Counters {
@@ -27,6 +28,9 @@ impl Counters {
             Event::SandboxFailed { .. } => self.pod_errors += 1.0,
             Event::SandboxLost { .. } => self.lost_sandboxes += 1.0,
             Event::ContainerStarted { .. } => self.containers += 1.0,
+            Event::HookDone { outcome, .. } => {
+                self.hook_fallbacks += f64::from(u8::from(outcome.fell_back.is_some()));
+            }
             Event::ContainerStartFailed { failure, .. } => {
                 let code = match failure {
                     StartFailure::Config | StartFailure::Create | StartFailure::Run => {
@@ -52,7 +56,6 @@ impl Counters {
             | Event::EphemeralAdded { .. }
             | Event::ContainerExited { .. }
             | Event::HookStarted(_)
-            | Event::HookDone { .. }
             | Event::TimePassed { .. }
             | Event::ProbeStarted(_)
             | Event::ProbeDone { .. }
@@ -128,6 +131,11 @@ impl Counters {
                 "coracle_lost_sandboxes_total",
                 "Sandboxes whose shim died.",
                 one(self.lost_sandboxes),
+            ),
+            counter(
+                "kubelet_lifecycle_handler_http_fallbacks_total",
+                "Hooks by HTTPS that were answered by HTTP.",
+                one(self.hook_fallbacks),
             ),
             counter(
                 "kubelet_started_containers_total",

@@ -68,6 +68,8 @@ pub(super) fn container(
         Run::Ended(ended) => ended.image_id.clone(),
     };
     let running = c.run.is_running();
+    let stop_signal = spec.and_then(|s| s.lifecycle.stop_signal.as_ref());
+    let stop_signal = stop_signal.filter(|_| c.run.attempt().is_some());
     let manifest = state.spec.manifest.spec.as_ref().and_then(|s| {
         let inits = s.init_containers.iter().flatten();
         let mut all = inits.chain(&s.containers);
@@ -98,6 +100,7 @@ pub(super) fn container(
                 .unwrap_or_default()
         }),
         volume_mounts: manifest.and_then(volume_mounts),
+        stop_signal: stop_signal.map(|signal| signal.name.clone()),
         ..core::ContainerStatus::default()
     }
 }

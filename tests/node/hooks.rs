@@ -1,0 +1,349 @@
+//! What is done when a container starts and before it is stopped, by which signal, and what it leaves to be read.
+
+use std::process::Command;
+
+use super::stages::{STAY, runs, staged, status, story};
+use super::*;
+
+/// A line of the story is `<uptime> <what>`; when `what` was told first, in seconds.
+fn told(agent: &Agent, pod: &str, what: &str) -> f64 {
+    let lines = story(agent, pod);
+    let found = lines.iter().find_map(|line| {
+        let (at, said) = line.split_once(' ')?;
+        (said == what).then(|| at.parse().expect("seconds"))
+    });
+    found.unwrap_or_else(|| panic!("nobody told `{what}`: {lines:?}"))
+}
+
+fn wait_told(agent: &Agent, pod: &str, what: &str, times: usize) {
+    let begin = std::time::Instant::now();
+    let is_it = |line: &&String| line.split_once(' ').is_some_and(|(_, said)| said == what);
+    while story(agent, pod).iter().filter(is_it).count() < times {
+        assert!(begin.elapsed() < PATIENCE, "nobody told `{what}`");
+        std::thread::sleep(Duration::from_millis(5)); // A file of the container's own; nobody says that it grows.
+    }
+}
+
+/// Shell that tells this with the time.
+fn tell(what: &str) -> String {
+    format!("echo \"$(cut -d\" \" -f1 /proc/uptime) {what}\" >> /s/story")
+}
+
+/// Runs until it gets this signal, and tells so.
+fn stays_until(signal: &str) -> String {
+    let (up, end) = (tell("$NAME up"), tell(&format!("$NAME {signal}")));
+    format!("trap '{end}; exit 0' {signal}; {up}; while :; do sleep 1 & wait $!; done")
+}
+
+fn exec(script: &str) -> String {
+    let script = serde_json::to_string(script).expect("a string");
+    format!("{{exec: {{command: [sh, -c, {script}]}}}}")
+}
+
+fn lifecycle(post_start: &str, pre_stop: &str) -> String {
+    format!("    lifecycle: {{postStart: {post_start}, preStop: {pre_stop}}}\n")
+}
+
+fn pre_stop(hook: &str) -> String {
+    format!("    lifecycle: {{preStop: {hook}}}\n")
+}
+
+fn events(agent: &Agent) -> String {
+    agent.request("/api/v1/namespaces/default/events").0
+}
+
+fn uptime() -> f64 {
+    let text = fs::read_to_string("/proc/uptime").expect("/proc");
+    let first = text.split(' ').next().expect("two numbers");
+    first.parse().expect("a number")
+}
+
+#[test]
+fn programs_pages_and_sleeps_are_carried_out_at_the_start_and_before_the_stop_signal() {
+    let agent = Agent::start();
+    let page = |what: &str| format!("{{httpGet: {{port: 8080, path: \"/cgi-bin/hook?{what}\"}}}}");
+    // Answers with a page that tells who asked; a sidecar, so that it is there before and after the others.
+    let cgi = format!(
+        "#!/bin/sh\n{}\nprintf \"Status: 404 Not Found\\r\\n\\r\\n\"\n",
+        tell("$QUERY_STRING $HTTP_USER_AGENT")
+    );
+    let serve = format!(
+        "mkdir -p /v/cgi-bin; echo \"$CGI\" > /v/cgi-bin/hook; chmod 755 /v/cgi-bin/hook; httpd -p 8080 -h /v; {}",
+        stays_until("TERM")
+    );
+    let sidecar = format!(
+        "    restartPolicy: Always\n    startupProbe: {{tcpSocket: {{port: 8080}}, periodSeconds: 1}}\n{}",
+        pre_stop(&exec(&tell("web hook")))
+    );
+    let stays = stays_until("TERM");
+    let nap = "{sleep: {seconds: 1}}";
+    let (begin, end) = (tell("begin hook"), tell("end hook"));
+    let main = [
+        ("nap", stays.as_str(), lifecycle(nap, nap)),
+        ("page", &stays, lifecycle(&page("start"), &page("stop"))),
+        (
+            "prog",
+            &stays,
+            lifecycle(&exec(&begin), &exec(&format!("{end}; sleep 1"))),
+        ),
+    ];
+    let main = main
+        .each_ref()
+        .map(|(name, script, more)| (*name, *script, more.as_str()));
+    let pod = staged(&agent, "a", "", &[("web", &serve, &sidecar)], &main);
+    let cgi = serde_json::to_string(&cgi).expect("a string");
+    let own = "{name: NAME, value: web}";
+    let pod = pod.replace(own, &format!("{own}, {{name: CGI, value: {cgi}}}"));
+    agent.write("a.yaml", &pod);
+    agent.wait_running("a");
+    for name in ["nap", "page", "prog"] {
+        wait_told(&agent, "a", &format!("{name} up"), 1);
+    }
+    let removed = uptime();
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+
+    let at = |what: &str| told(&agent, "a", what);
+    assert!(
+        at("prog up") >= at("nap up") + 0.9,
+        "a sleep holds up who comes later"
+    );
+    assert!(
+        at("start kube-lifecycle/1.36") <= at("prog up"),
+        "so does a page"
+    );
+    assert!(at("begin hook") < removed);
+    assert!(at("stop kube-lifecycle/1.36") <= at("page TERM"));
+    assert!(
+        at("nap TERM") >= removed + 0.9,
+        "a sleep comes before the signal"
+    );
+    assert!(
+        at("prog TERM") >= at("end hook") + 0.9,
+        "a program is waited for"
+    );
+    assert!(
+        at("web hook") < at("nap TERM"),
+        "a sidecar's hook runs at the start"
+    );
+    for name in ["nap", "page", "prog"] {
+        assert!(
+            at("web TERM") >= at(&format!("{name} TERM")),
+            "a sidecar ends last: {name}"
+        );
+    }
+    let said = events(&agent);
+    assert!(!said.contains("Hook"), "any answer will do: {said}");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_pre_stop_program_that_hangs_has_the_grace_also_over_agent_restarts_unless_somebody_wants_less()
+{
+    let agent = Agent::start();
+    let hangs = pre_stop(&exec(&format!("{}; exec sleep 1000", tell("hook"))));
+    let stays = stays_until("TERM");
+    let pods = [("a", "5"), ("shorter", "60"), ("forced", "60")];
+    for (name, grace) in pods {
+        let pod = staged(&agent, name, "", &[], &[("main", &stays, &hangs)]);
+        let grace = format!("terminationGracePeriodSeconds: {grace}");
+        let pod = pod.replace("terminationGracePeriodSeconds: 5", &grace);
+        agent.write(&format!("{name}.yaml"), &pod);
+    }
+    for (name, _) in pods {
+        agent.wait_running(name);
+        wait_told(&agent, name, "main up", 1);
+    }
+    for (name, _) in pods {
+        agent.remove(&format!("{name}.yaml"));
+    }
+    for (name, _) in pods {
+        wait_told(&agent, name, "hook", 1);
+    }
+    agent.kill_and_restart();
+    let begin = std::time::Instant::now();
+    agent.ok(&["delete", "pod", "forced", "--force", "--grace-period", "0"]);
+    agent.ok(&["delete", "pod", "shorter", "--grace-period", "1"]);
+    agent.wait_gone("a");
+    assert!(begin.elapsed() < Duration::from_secs(40), "not a minute");
+    let told_of = |name: &str, what: &str| {
+        let lines = story(&agent, name);
+        lines.iter().filter(|line| line.ends_with(what)).count()
+    };
+    assert_eq!(told_of("a", " hook"), 2, "begun, and begun again");
+    let waited = told(&agent, "a", "main TERM") - told(&agent, "a", "hook");
+    assert!((4.5..20.0).contains(&waited), "the clock went on: {waited}");
+    assert_eq!(told_of("shorter", " main TERM"), 1);
+    assert_eq!(told_of("forced", " main TERM"), 0, "nobody asked it");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_container_is_up_when_its_post_start_program_is_done_which_a_new_agent_repeats() {
+    let agent = Agent::start();
+    let wait = format!(
+        "{}; until test -e /s/go; do usleep 20000; done",
+        tell("hook")
+    );
+    let more = format!("    lifecycle: {{postStart: {}}}\n", exec(&wait));
+    let main = [("one", STAY, more.as_str()), ("two", STAY, "")];
+    agent.write("a.yaml", &staged(&agent, "a", "", &[], &main));
+    wait_told(&agent, "a", "hook", 1);
+    let pod = agent.pod("a");
+    let waits = |name: &str| status(&pod, name)["state"]["waiting"]["reason"].clone();
+    assert_eq!(
+        (waits("one"), waits("two")),
+        ("ContainerCreating".into(), "ContainerCreating".into())
+    );
+    assert_eq!(pod["status"]["phase"], "Pending");
+    agent.kill_and_restart();
+    wait_told(&agent, "a", "hook", 2);
+    assert!(!runs(&agent.pod("a"), "two"), "it is held up");
+    fs::write(agent.root.join("story-a/go"), "").expect("temp dir");
+    let pod = agent.wait_pod("a", |pod| runs(pod, "one") && runs(pod, "two"));
+    assert_eq!(status(&pod, "one")["restartCount"], 0);
+    agent.kill_and_restart();
+    agent.wait_pod("a", |pod| runs(pod, "one") && runs(pod, "two"));
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    let hooks = story(&agent, "a");
+    let hooks = hooks.iter().filter(|line| line.ends_with(" hook")).count();
+    assert_eq!(hooks, 2, "one that is done is done");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_container_whose_post_start_program_fails_is_stopped_and_started_again() {
+    let agent = Agent::start();
+    let script = "echo w''hy; echo b''ad >&2; test -e /s/good || { touch /s/good; exit 3; }";
+    let more = lifecycle(
+        &exec(script),
+        &exec(&format!("{}; sleep 1", tell("stopped"))),
+    );
+    agent.write(
+        "a.yaml",
+        &staged(&agent, "a", "", &[], &[("main", STAY, &more)]),
+    );
+    let pod = agent.wait_pod("a", |pod| {
+        status(pod, "main")["state"]["waiting"]["reason"] == "PostStartHookError"
+    });
+    let message = &status(&pod, "main")["state"]["waiting"]["message"];
+    let message = message.as_str().expect("a message");
+    let begin = format!(
+        "Exec lifecycle hook ([sh -c {script}]) for Container \"main\" in Pod \"a_default("
+    );
+    assert!(message.starts_with(&begin), "{message}");
+    let end = "exited with 3: bad\n, message: \"why\\nbad\\n\"";
+    assert!(message.ends_with(end), "{message}");
+    let pod = agent.wait_pod("a", |pod| runs(pod, "main"));
+    assert_eq!(status(&pod, "main")["restartCount"], 1);
+    wait_told(&agent, "a", "stopped", 1);
+    let said = events(&agent);
+    for text in ["PostStartHook failed", "\"FailedPostStartHook\""] {
+        assert!(said.contains(text), "no {text} in {said}");
+    }
+    assert!(
+        !said.contains("why"),
+        "what programs write is not for everybody"
+    );
+    assert!(!agent.log().contains("why"), "nor for the log");
+}
+
+/// The busybox image with a stop signal of its own, by the name `signal:test`.
+fn image_with_stop_signal(agent: &Agent) -> String {
+    let script = "mkdir \"$2\"; cd \"$2\"; tar xf \"$1\"; config=$(ls *.json | grep -v manifest); \
+                  sed -i 's/\"config\":{/&\"StopSignal\":\"SIGUSR2\",/' $config; \
+                  id=$(sha256sum $config | cut -d' ' -f1); mv $config $id.json; \
+                  sed -i \"s/$config/$id.json/; s/busybox:test/signal:test/\" manifest.json; tar cf image.tar *";
+    let folder = agent.root.join("signal");
+    let mut make = Command::new("sh");
+    make.args(["-euc", script, "sh"])
+        .arg(common::archive())
+        .arg(&folder);
+    assert!(make.status().expect("sh runs").success());
+    folder.join("image.tar").display().to_string()
+}
+
+#[test]
+fn the_stop_signal_is_the_manifests_or_the_images() {
+    let agent = Agent::start();
+    agent.ok(&["image", "import", &image_with_stop_signal(&agent)]);
+    let script = |signal: &str| {
+        let stays = stays_until(signal);
+        let others = ["TERM", "USR1", "USR2"]
+            .into_iter()
+            .filter(|other| *other != signal);
+        let others: String = others
+            .map(|other| format!("trap {:?} {other}; ", tell("wrong")))
+            .collect();
+        format!("{others}{stays}")
+    };
+    let (one, two) = (script("USR1"), script("USR2"));
+    let main = [
+        (
+            "one",
+            one.as_str(),
+            "    lifecycle: {stopSignal: SIGUSR1}\n",
+        ),
+        ("two", &two, ""),
+    ];
+    let pod = staged(&agent, "a", "  os: {name: linux}\n", &[], &main);
+    agent.write("a.yaml", &pod.replace("busybox:test", "signal:test"));
+    let pod = agent.wait_running("a");
+    assert_eq!(status(&pod, "one")["stopSignal"], "SIGUSR1");
+    wait_told(&agent, "a", "one up", 1);
+    wait_told(&agent, "a", "two up", 1);
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    wait_told(&agent, "a", "one USR1", 1);
+    wait_told(&agent, "a", "two USR2", 1);
+    assert!(
+        !story(&agent, "a")
+            .iter()
+            .any(|line| line.ends_with("wrong"))
+    );
+}
+
+#[test]
+fn a_container_leaves_the_end_of_its_message_or_of_its_log() {
+    let agent = Agent::start();
+    let from_log = "    terminationMessagePolicy: FallbackToLogsOnError\n";
+    let file = "head -c 5000 /dev/zero | tr '\\0' x > /dev/termination-log; echo end >> /dev/termination-log";
+    let lines = "i=0; while [ $i -lt 100 ]; do i=$((i+1)); echo line $i; done; exit 1";
+    let both = "echo log; echo file > /dev/termination-log; exit 1";
+    let main = [
+        ("file", file, ""),
+        (
+            "elsewhere",
+            "echo there > /tmp/last",
+            "    terminationMessagePath: /tmp/last\n",
+        ),
+        ("lines", lines, from_log),
+        (
+            "long",
+            "head -c 5000 /dev/zero | tr '\\0' y; exit 1",
+            from_log,
+        ),
+        ("both", both, from_log),
+        ("well", "echo log", from_log),
+        ("quiet", "echo log; exit 1", ""),
+    ];
+    let pod = staged(&agent, "a", "  restartPolicy: Never\n", &[], &main);
+    agent.write("a.yaml", &pod);
+    let pod = agent.wait_phase("a", "Failed");
+    let message = |name: &str| {
+        let ended = &status(&pod, name)["state"]["terminated"];
+        assert!(ended.is_object(), "{name} has ended");
+        ended["message"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(message("file"), format!("{}end\n", "x".repeat(4092)));
+    assert_eq!(message("elsewhere"), "there\n");
+    let last: String = (21..=100).map(|n| format!("line {n}\n")).collect();
+    assert_eq!(message("lines"), last);
+    assert_eq!(message("long"), "y".repeat(2048));
+    assert_eq!(message("both"), "file\n");
+    assert_eq!(
+        (message("well"), message("quiet")),
+        (String::new(), String::new())
+    );
+}
