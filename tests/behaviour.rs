@@ -24,6 +24,8 @@ mod node;
 mod pods;
 #[path = "behaviour/probes.rs"]
 mod probes;
+#[path = "behaviour/resize.rs"]
+mod resize;
 #[path = "behaviour/rules.rs"]
 mod rules;
 #[path = "behaviour/sidecars.rs"]

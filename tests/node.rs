@@ -25,6 +25,8 @@ mod hooks;
 mod images;
 #[path = "node/probes.rs"]
 mod probes;
+#[path = "node/resize.rs"]
+mod resize;
 #[path = "node/restart_rules.rs"]
 mod restart_rules;
 #[path = "node/services.rs"]

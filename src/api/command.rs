@@ -98,11 +98,31 @@ pub enum Command {
         /// Settings in force, their origins, and what waits for the next start.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
+    /// What saving these files in the manifest directory would change.
+    Preview {
+        /// The files.
+        files: Vec<PlannedFile>,
+        /// What it would change.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
     /// What the store holds.
     ListImages {
         /// All images.
         reply: Sender<Result<Vec<ImageRow>, CommandError>>,
     },
+}
+
+/// A manifest that is not saved yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedFile {
+    /// What errors call it.
+    pub name: String,
+    /// Its name in the manifest directory; without one it is taken for the file that has its pods now.
+    #[serde(default)]
+    pub save_as: Option<String>,
+    /// Its content.
+    pub text: String,
 }
 
 /// One image of the store.

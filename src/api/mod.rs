@@ -39,7 +39,7 @@ mod pod_columns_test;
 #[cfg(test)]
 mod server_test;
 
-pub use command::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
+pub use command::{Command, CommandError, CommandErrorKind, ImageRow, PlannedFile, RemovedImages};
 pub use error::ServeError;
 pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
 pub use events::{EventRecord, EventType, ObjectKind};

@@ -7,13 +7,14 @@ use hyper::header::{ACCEPT, CONTENT_TYPE};
 use hyper::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::command::Command;
+use super::command::{Command, PlannedFile};
 use super::error::ApiError;
 use super::metrics::render;
 use super::query::{Query, decode};
 use super::selector::Selector;
 use super::server::{
-    Body, Context, Items, Spawner, json as json_reply, json_of, read_body, reply, streamed,
+    Body, Context, Items, Spawner, json as json_reply, json_of, read_body, read_body_up_to, reply,
+    streamed,
 };
 use super::status_patch::{self, PatchKind};
 use super::store::Kind;
@@ -22,6 +23,9 @@ use super::{attach, ephemeral, exec, images, logs, table};
 
 /// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4";
+
+/// Of manifests to be planned with: somewhat more than the largest one.
+const MAX_PLAN: usize = 16 << 20;
 
 /// Answers one request.
 pub(crate) async fn answer(
@@ -82,6 +86,17 @@ pub(crate) async fn answer(
             let settings = ask(&context, command, answer).await?;
             Ok(json_reply(settings.to_string()))
         }
+        (Method::POST, ["coracle", "v1", "plan"]) => {
+            let body = read_body_up_to(request.into_body(), MAX_PLAN).await?;
+            let files = serde_json::from_slice::<Items<PlannedFile>>(&body)
+                .map_err(|error| ApiError::bad_request(format!("invalid request body: {error}")))?;
+            let (reply, answer) = smol::channel::bounded(1);
+            let files = files.items;
+            let command = Command::Preview { files, reply };
+            let planned = ask(&context, command, answer).await?;
+            Ok(json_reply(planned.to_string()))
+        }
+        (_, ["coracle", "v1", "plan"]) => Err(ApiError::method_not_allowed()),
         (method, ["coracle", "v1", "images", rest @ ..]) => {
             images::answer(method, rest, request, &context, &query).await
         }

@@ -15,7 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use smol::Async;
 use smol::channel::Sender;
 use smol_hyper::rt::{FuturesIo, SmolTimer};
@@ -30,7 +30,7 @@ use crate::layout::Layout;
 const MAX_CONNECTIONS: usize = 64;
 /// Request line and headers.
 const MAX_HEAD: usize = 32 * 1024;
-/// Request bodies; the largest real one is a `DeleteOptions`.
+/// Request bodies that have no limit of their own; the largest real one is a `DeleteOptions`.
 const MAX_BODY: usize = 256 * 1024;
 /// For a request's headers to arrive, also on an idle connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -130,10 +130,15 @@ async fn connection(
 
 /// Reads a request's body up to the limit.
 pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, ApiError> {
-    match Limited::new(body, MAX_BODY).collect().await {
+    read_body_up_to(body, MAX_BODY).await
+}
+
+/// Reads a request's body up to this many bytes.
+pub(crate) async fn read_body_up_to(body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
+    match Limited::new(body, limit).collect().await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::too_large(
-            format!("the request body is limited to {MAX_BODY} bytes"),
+            format!("the request body is limited to {limit} bytes"),
         )),
         Err(error) => Err(ApiError::bad_request(format!(
             "could not read the request body: {error}"
@@ -161,7 +166,7 @@ pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {
 }
 
 /// A list without more.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Items<T> {
     pub(crate) items: Vec<T>,
 }

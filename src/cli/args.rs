@@ -87,6 +87,12 @@ pub enum Command {
         after_help = "Examples:\n  coracle validate web.yaml\n  cat web.yaml | coracle validate -"
     )]
     Validate(ValidateArgs),
+    /// Say what saving manifests in the manifest directory would change
+    #[command(
+        after_help = "Exit code: 0 if nothing would change, 1 if something would, 2 if that could not be found out.\n\n\
+                      Examples:\n  coracle plan web.yaml\n  sed s/1.27/1.28/ web.yaml | coracle plan -"
+    )]
+    Plan(ValidateArgs),
     /// Check whether this machine can run pods, and say how to mend what cannot
     Doctor(DoctorArgs),
     /// Check that all images on disk are whole, without an agent

@@ -24,6 +24,7 @@ mod install;
 mod jsonpath;
 mod logs;
 mod node_run;
+mod plan;
 mod retry;
 mod session;
 mod table;
@@ -88,6 +89,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Condition(command) => condition::run(&client, &command),
         Command::Image(command) => image::run(&client, command),
         Command::Config(command) => config::run(&client, &command),
+        Command::Plan(args) => plan::run(&client, &args),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Fsck(args) => fsck::run(&args),

@@ -12,7 +12,7 @@ use super::put;
 use crate::spec::convert::{self, ConvertContext};
 
 /// Files beyond this are refused unread.
-const MAX_FILE: u64 = 10 << 20;
+pub(super) const MAX_FILE: u64 = 10 << 20;
 
 /// What was found out about one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -78,7 +78,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
 }
 
 /// The path itself, or what the agent would read in that directory.
-fn files(path: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e| CliError::new(format!("could not read `{}`", path.display())).because(e);
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -120,7 +120,7 @@ fn check(file: &Path) -> Report {
     }
 }
 
-fn read(file: &Path) -> std::io::Result<Vec<u8>> {
+pub(super) fn read(file: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut input: Box<dyn Read> = match file.as_os_str() == "-" {
         true => Box::new(std::io::stdin()),

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::condition::{Flags, Foreign};
 use crate::plan::event::{Asked, CrashBackoff, Health, Hooks, Kill, Round, Verdict};
 use crate::plan::state::Stopping;
-use crate::spec::{Stamp, Time};
+use crate::spec::{PodResources, Stamp, Time};
 use crate::sys::file::{self, Durability};
 
 /// The content of the file.
@@ -34,6 +34,9 @@ pub(super) struct Checkpoint {
     /// How far hooks have come, of containers that have some.
     #[serde(default)]
     pub(super) hooks: BTreeMap<String, Hooks>,
+    /// What the pod's cgroup was given last.
+    #[serde(default)]
+    pub(super) actuated: Option<PodResources>,
     /// Which containers are being ended.
     #[serde(default)]
     pub(super) kills: BTreeMap<String, Kill>,

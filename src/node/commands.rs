@@ -117,6 +117,9 @@ impl Node {
             Command::ShowSettings { reply } => {
                 let _ = reply.try_send(Ok(self.sources.show()));
             }
+            Command::Preview { files, reply } => {
+                let _ = reply.try_send(Ok(self.preview(&files)));
+            }
             Command::ListImages { reply } => {
                 let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
                 super::spawn(async move {

@@ -22,7 +22,7 @@ use crate::plan::action::Keep;
 use crate::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
 use crate::plan::{Action, Event};
 use crate::shim::protocol::{FailedStep, Reply, Request};
-use crate::spec::{PodSpec, PodUid, PullPolicy, StopSignal};
+use crate::spec::{ContainerResources, PodResources, PodSpec, PodUid, PullPolicy, StopSignal};
 
 /// The binary that image workers are started from: the one that runs.
 pub(super) const WORKER: &str = "/proc/self/exe";
@@ -69,6 +69,11 @@ impl Hands {
             Action::StartContainer { instance, image_id } => {
                 self.start_container(instance, image_id, spec).await
             }
+            Action::Resize {
+                pod,
+                to,
+                containers,
+            } => self.resize(pod, to, containers, spec).await,
             Action::Signal {
                 instance, signal, ..
             } => self.signal(instance, signal).await,
@@ -342,6 +347,24 @@ impl Hands {
                 None
             }
         }
+    }
+
+    async fn resize(
+        &self,
+        pod: PodUid,
+        to: PodResources,
+        containers: Vec<(String, ContainerResources)>,
+        spec: Arc<PodSpec>,
+    ) -> Option<Event> {
+        let cgroups = self.sandboxes.cgroups.clone();
+        let resized = super::unblock(move || cgroups.resize(&spec, to, &containers)).await;
+        Some(match resized {
+            Ok(()) => Event::Resized { pod },
+            Err(error) => Event::ResizeFailed {
+                pod,
+                error: crate::chain(&error),
+            },
+        })
     }
 
     /// There is no shim to talk to: make sure of it, and say so.

@@ -2,6 +2,7 @@
 //! (part A5), and a file is taken whole or not at all.
 
 mod classes;
+mod preview;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -21,6 +22,8 @@ use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
 use crate::spec::uid::KeptUids;
 use crate::spec::{PodKey, PodSpec, PodUid, ServiceDocument, Wall, convert};
+
+pub(super) use preview::InEffect;
 
 /// A file that changed without being closed is read when it has stayed the same for so long.
 const SETTLE_MS: u64 = 500;
@@ -359,6 +362,33 @@ impl Manifests {
 }
 
 impl Loaded {
+    /// A file's content as of this time.
+    fn read(
+        bytes: &[u8],
+        name: &str,
+        context: &convert::ConvertContext<'_>,
+        (kept, classes): (&KeptUids, &PriorityClasses),
+        modified: Wall,
+    ) -> Result<Self, Vec<String>> {
+        let found = convert::documents_beside(bytes, name, context, (kept, Some(classes)))
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
+        let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
+        let warnings = of_pods.chain(of_services).cloned().collect();
+        let mut services = found.services;
+        for service in &mut services {
+            // The nearest thing to a time of creation that is the same for the next agent.
+            service.manifest.metadata.creation_timestamp = Some(status::time(modified));
+        }
+        Ok(Self {
+            pods: found.pods.into_iter().map(Arc::new).collect(),
+            services,
+            classes: found.priority_classes,
+            warnings,
+            modified,
+        })
+    }
+
     fn inherited(from: Inherited) -> Self {
         Self {
             pods: from.pods,
@@ -397,27 +427,12 @@ impl Entry {
             }
         };
         let context = convert::ConvertContext { node_name };
-        match convert::documents_beside(&bytes, &name, &context, (kept, Some(classes))) {
-            Ok(found) => {
+        match Loaded::read(&bytes, &name, &context, (kept, classes), self.modified) {
+            Ok(loaded) => {
                 self.errors.clear();
-                let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
-                let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
-                let warnings = of_pods.chain(of_services).cloned().collect();
-                let mut services = found.services;
-                for service in &mut services {
-                    // The nearest thing to a time of creation that is the same for the next agent.
-                    service.manifest.metadata.creation_timestamp =
-                        Some(status::time(self.modified));
-                }
-                self.candidate = Some(Loaded {
-                    pods: found.pods.into_iter().map(Arc::new).collect(),
-                    services,
-                    classes: found.priority_classes,
-                    warnings,
-                    modified: self.modified,
-                });
+                self.candidate = Some(loaded);
             }
-            Err(errors) => self.errors = errors.iter().map(ToString::to_string).collect(),
+            Err(errors) => self.errors = errors,
         }
     }
 }

@@ -51,6 +51,8 @@ impl Counters {
             | Event::ImageReady { .. }
             | Event::ImageFailed { .. }
             | Event::ImagesChanged
+            | Event::Resized { .. }
+            | Event::ResizeFailed { .. }
             | Event::NodeAddressesChanged
             | Event::SettingsChanged(_)
             | Event::EphemeralAdded { .. }

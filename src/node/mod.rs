@@ -17,6 +17,7 @@ mod metrics;
 mod network;
 mod pods;
 mod preload;
+mod preview;
 mod probes;
 mod publish;
 mod recover;
@@ -62,6 +63,8 @@ enum Input {
         /// The priority classes, as they are shown.
         classes: Vec<PriorityClass>,
         files: Vec<FileStatus>,
+        /// What each file asks for.
+        in_effect: manifests::InEffect,
         /// Every file is in effect, so what no file asks for may be cleared away.
         complete: bool,
     },
@@ -99,6 +102,8 @@ struct Node {
     checkpoints: HashMap<PodUid, checkpoint::Checkpoint>,
     /// The services that are wanted, as they are shown.
     services: Vec<Service>,
+    /// What the files ask for.
+    manifests: manifests::InEffect,
     /// Who is told of pods and services.
     views: network::Views,
     /// What of `NodeState::network_changes` he was told.
@@ -179,10 +184,12 @@ impl Node {
                 services,
                 classes,
                 files,
+                in_effect,
                 complete,
             } => {
                 let broken = files.iter().filter(|file| !file.errors.is_empty());
                 self.manager.rejected_files = broken.count();
+                self.manifests = in_effect;
                 self.store.set_files(files);
                 self.store.set_priority_classes(&classes);
                 self.services = services;

@@ -153,6 +153,7 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
         health: health.collect(),
         hooks: hooks.collect(),
         kills: kills.collect(),
+        actuated: Some(state.resizing.actuated),
         asked: state
             .containers
             .iter()

@@ -168,6 +168,7 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
         finishing: checkpoint.finishing,
         foreign: checkpoint.foreign,
         flags: checkpoint.flags,
+        actuated: checkpoint.actuated,
     }
 }
 

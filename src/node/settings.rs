@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use super::{Node, publish};
 use crate::api::EventType;
 use crate::config::{self, ConfigError, Effective, Files, Flag, FlagValue};
+use crate::effects::sandbox::NodeFacts;
 use crate::layout::last_settings;
+use crate::plan::resize::Capacity;
 use crate::plan::{self, Event};
 use crate::spec::PodUid;
 use crate::sys::file::{self, Durability};
@@ -24,14 +26,19 @@ pub(super) use watch::watch;
 /// Files by name with what is written in them.
 pub(super) type Texts = Vec<(PathBuf, String)>;
 
-/// What the planner needs of the settings.
-pub(super) fn for_plan(settings: &config::Settings) -> plan::Settings {
+/// What the planner needs of the settings, and of the machine.
+pub(super) fn for_plan(settings: &config::Settings, node: &NodeFacts) -> plan::Settings {
     let mode = match settings.reduced_restart_decay {
         true => plan::Settings::reduced(),
         false => plan::Settings::default(),
     };
     plan::Settings {
         max_restart_period_ms: settings.max_container_restart_period_ms,
+        // As shown as the node's allocatable.
+        capacity: Some(Capacity {
+            cpu_milli: node.cpu_milli,
+            memory_bytes: node.memory_bytes,
+        }),
         ..mode
     }
 }
@@ -193,7 +200,7 @@ impl Node {
         } else if told || mended {
             tracing::info!("the settings were read again, nothing has changed");
         }
-        let for_plan = for_plan(&settings);
+        let for_plan = for_plan(&settings, &self.hands.facts.now());
         self.hands.sandboxes.settings.replace(settings);
         if for_plan != self.state.settings {
             self.record(&Event::SettingsChanged(for_plan), touched);

@@ -232,7 +232,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         if swap_is_on() && !mount::can_keep_from_swap(&config.layout.run_dir.join("noswap")) {
             publish::memory_volumes_may_be_swapped(&mut journal, &facts.name);
         }
-        let settings = settings::for_plan(&sources.effective.settings);
+        let settings = settings::for_plan(&sources.effective.settings, &facts);
         super::spawn(settings::watch(
             (sources.files.clone(), sources.flags.clone()),
             Some(sources.texts.clone()),
@@ -257,6 +257,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
             services: Vec::new(),
+            manifests: Default::default(),
             network_changes: 0,
             leaving: false,
             swept: false,
@@ -467,6 +468,7 @@ async fn watch_manifests(
             let services = manifests.services().map(|(_, s)| s.clone()).collect();
             running = desired.pods.keys().cloned().collect();
             let files = manifests.status();
+            let in_effect = manifests.in_effect();
             let complete = manifests.all_in_effect();
             let _ = inputs
                 .send(Input::Manifests {
@@ -474,6 +476,7 @@ async fn watch_manifests(
                     services,
                     classes,
                     files,
+                    in_effect,
                     complete,
                 })
                 .await;

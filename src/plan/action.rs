@@ -2,7 +2,7 @@
 //! (listed at the variant) and may be repeated after a crash.
 
 use super::{Time, event::Instance};
-use crate::spec::{PodUid, StopSignal};
+use crate::spec::{ContainerResources, PodResources, PodUid, StopSignal};
 
 /// The planner's answer.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -46,6 +46,16 @@ pub enum Action {
         /// Which step of stopping.
         signal: StopSignal,
     },
+    /// Give the pod and its containers other cpu and memory while they run.
+    /// → `Resized` | `ResizeFailed`
+    Resize {
+        /// Which pod.
+        pod: PodUid,
+        /// What the pod is to have.
+        to: PodResources,
+        /// What its containers are to have; those that have no cgroup get it when they start.
+        containers: Vec<(String, ContainerResources)>,
+    },
     /// End the shim and remove cgroups, mounts, namespaces, and what `keep` does not name.
     /// → `SandboxRemoved` | `SandboxRemoveFailed`
     RemoveSandbox {
@@ -62,6 +72,7 @@ impl Action {
         match self {
             Self::CreateSandbox { pod }
             | Self::EnsureImage { pod, .. }
+            | Self::Resize { pod, .. }
             | Self::RemoveSandbox { pod, .. } => pod,
             Self::StartContainer { instance, .. } | Self::Signal { instance, .. } => &instance.pod,
         }

@@ -22,12 +22,12 @@ impl NodeState {
         for (uid, pod) in &mut self.pods {
             match desired.pods.get(uid) {
                 None => stop(pod, None, now),
-                Some(spec) if Arc::ptr_eq(spec, &pod.spec) || pod.stopping.is_some() => {}
+                Some(spec) if Arc::ptr_eq(spec, pod.wanted()) || pod.stopping.is_some() => {}
                 Some(spec) => match edit::of_pod(pod, spec) {
                     Edit::Replace(_) => stop(pod, None, now),
                     Edit::None | Edit::InPlace(_) => {
                         let old = Arc::clone(&pod.spec);
-                        pod.take_edit(spec, now.time);
+                        pod.take_edit(spec, now);
                         condition::edited(pod, &old, now.wall);
                         pod.note_health();
                         pod.note_conditions(now);
@@ -37,6 +37,7 @@ impl NodeState {
             pod.settle(now, out);
         }
         self.desired = Some(desired.clone());
+        self.admit_resizes(now, out);
         self.admit(now);
     }
 
@@ -107,6 +108,7 @@ impl NodeState {
         pod.stopping = recovered.stopping;
         pod.verdict.clone_from(&recovered.verdict);
         pod.finishing = recovered.finishing;
+        pod.resizing.actuated = recovered.actuated.unwrap_or(recovered.spec.resources);
         if recovered.sandbox == RecoveredSandbox::Lost && pod.stopping.is_none() && !pod.finished()
         {
             sandbox_changed(&pod, out);

@@ -77,8 +77,14 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
                 initialize(pod, settings, now)
             };
             let added = start_each(pod, pod.ephemerals().iter(), settings, now);
+            // Room is made before anybody starts who needs it.
+            let resize = match pod.resize() {
+                Some(action) => when(pod.resizing.retry.at, now, || action),
+                None => Step::Rest,
+            };
             let kills = kill_each(pod, now);
-            kills.or(added).or(starts).or(look_ahead(pod, now))
+            let starts = resize.or(added).or(starts);
+            kills.or(starts).or(look_ahead(pod, now))
         }
         Sandbox::None | Sandbox::Lost | Sandbox::Removed => {
             let at = pod.create_retry.at.max(pod.lost_retry.at);

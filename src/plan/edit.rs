@@ -3,9 +3,12 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1 as core;
+
 use super::event::Asked;
+use super::resize::Pending;
 use super::state::{ContainerState, Image, Role};
-use super::{Action, PodState, Time, probe};
+use super::{Action, PodState, Stamp, probe};
 use crate::spec::fixed::{Parts, differences};
 use crate::spec::{ContainerSpec, PodSpec, uid};
 
@@ -27,6 +30,8 @@ pub struct Changes {
     pub live: Vec<String>,
     /// Containers that run from another image from now on.
     pub images: Vec<ImageChange>,
+    /// Containers that get another amount of cpu or memory.
+    pub resizes: Vec<ResizeChange>,
 }
 
 /// Another image for a container.
@@ -38,6 +43,23 @@ pub struct ImageChange {
     pub from: String,
     /// The new one.
     pub to: String,
+    /// Whether the container is restarted for it if it runs: init containers are not.
+    pub restarts: bool,
+}
+
+/// Another amount of cpu or memory for a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResizeChange {
+    /// The container.
+    pub container: String,
+    /// `requests.cpu`, `limits.memory`, …
+    pub field: String,
+    /// The amount so far, as written; `None` if there was none.
+    pub from: Option<String>,
+    /// The new one.
+    pub to: Option<String>,
+    /// Whether the container is restarted for it if it runs.
+    pub restarts: bool,
 }
 
 /// What `new` changes of a pod as it is now.
@@ -78,22 +100,96 @@ pub fn between(old: &PodSpec, new: &PodSpec) -> Edit {
         return Edit::Replace(fixed);
     }
     let pairs = old.all_containers().zip(new.all_containers());
+    let is_init = |c: &ContainerSpec| new.init_containers.iter().any(|i| i.name == c.name);
     let images = pairs.filter(|(old, new)| old.image != new.image);
     let images = images.map(|(old, new)| ImageChange {
         container: new.name.clone(),
         from: old.image.clone(),
         to: new.image.clone(),
+        restarts: new.is_sidecar() || !is_init(new),
     });
     let mut live = differences(&before.changeable, &after.changeable);
     live.retain(|path| !path.ends_with("].image"));
+    let resizes: Vec<_> = resizes(old, new).collect();
+    for resized in new.all_containers() {
+        if resizes.iter().any(|r| r.container == resized.name) {
+            let path = format!("{}.resources", path_of(new, resized));
+            live.retain(|other| !other.starts_with(&path));
+        }
+    }
     let changes = Changes {
         live,
         images: images.collect(),
+        resizes,
     };
     if changes == Changes::default() {
         return Edit::None;
     }
     Edit::InPlace(changes)
+}
+
+/// What is another amount, not only written in another way.
+fn resizes(old: &PodSpec, new: &PodSpec) -> impl Iterator<Item = ResizeChange> {
+    let before = written(old).zip(old.manifest_containers());
+    let pairs = before.zip(written(new).zip(new.manifest_containers()));
+    pairs.flat_map(|((old_written, old), (new_written, new))| {
+        let (was, is) = (old.resources, new.resources);
+        let restarts = new.resize_restarts;
+        let rows = [
+            (
+                "requests",
+                "cpu",
+                was.cpu_request_milli != is.cpu_request_milli,
+                restarts.cpu,
+            ),
+            (
+                "limits",
+                "cpu",
+                was.cpu_limit_milli != is.cpu_limit_milli,
+                restarts.cpu,
+            ),
+            (
+                "requests",
+                "memory",
+                was.memory_request_bytes != is.memory_request_bytes,
+                restarts.memory,
+            ),
+            (
+                "limits",
+                "memory",
+                was.memory_limit_bytes != is.memory_limit_bytes,
+                restarts.memory,
+            ),
+        ];
+        let changed = rows.into_iter().filter(|(.., changed, _)| *changed);
+        changed.map(|(map, name, _, restarts)| ResizeChange {
+            container: new.name.clone(),
+            field: format!("{map}.{name}"),
+            from: amount(old_written, map, name),
+            to: amount(new_written, map, name),
+            restarts,
+        })
+    })
+}
+
+/// The containers as the manifest has them, in the order of [`PodSpec::manifest_containers`].
+fn written(pod: &PodSpec) -> impl Iterator<Item = &core::Container> {
+    let spec = pod.manifest.spec.iter();
+    spec.flat_map(|spec| {
+        spec.init_containers
+            .iter()
+            .flatten()
+            .chain(&spec.containers)
+    })
+}
+
+fn amount(container: &core::Container, map: &str, name: &str) -> Option<String> {
+    let resources = container.resources.as_ref()?;
+    let amounts = match map {
+        "limits" => &resources.limits,
+        _ => &resources.requests,
+    };
+    Some(amounts.as_ref()?.get(name)?.0.clone())
 }
 
 /// `spec.initContainers[1]`.
@@ -111,6 +207,7 @@ impl ContainerSpec {
         Asked {
             attempt,
             image: self.image.clone(),
+            resources: Some(self.resources),
             again: false,
         }
     }
@@ -143,17 +240,30 @@ impl ContainerState {
 
 impl PodState {
     /// From now on the pod is to be as this says, which changes nothing that would need another pod.
-    pub(super) fn take_edit(&mut self, new: &Arc<PodSpec>, now: Time) {
+    pub(super) fn take_edit(&mut self, new: &Arc<PodSpec>, now: Stamp) {
         let new = &match self.spec.ephemeral_containers.is_empty() {
             true => Arc::clone(new),
             false => Arc::new(new.with_ephemeral_of(&self.spec)),
         };
-        let old = std::mem::replace(&mut self.spec, Arc::clone(new));
+        let former = self.pending.take();
+        let old = Arc::clone(&self.spec);
+        self.spec = Arc::clone(new);
+        if !old.has_resources_of(new) {
+            // Whether there is room is looked at when all edits are known.
+            self.spec = Arc::new(new.with_resources_of(&old));
+            let same = former.filter(|p| p.spec.has_resources_of(new));
+            self.pending = Some(Pending {
+                spec: Arc::clone(new),
+                since: same.as_ref().map_or(now, |p| p.since),
+                refusal: same.and_then(|p| p.refusal),
+            });
+        }
         let looking_for = match &self.in_flight {
             Some(Action::EnsureImage { container, .. }) => Some(container.clone()),
             Some(
                 Action::CreateSandbox { .. }
                 | Action::StartContainer { .. }
+                | Action::Resize { .. }
                 | Action::Signal { .. }
                 | Action::RemoveSandbox { .. },
             )
@@ -161,7 +271,7 @@ impl PodState {
         };
         let specs = old.all_containers().zip(new.all_containers());
         for ((old, new), container) in specs.zip(&mut self.containers) {
-            probe::edited(container, (old, new), now);
+            probe::edited(container, (old, new), now.time);
             if (&old.image, old.pull_policy) != (&new.image, new.pull_policy) {
                 container.image = Image::Unknown;
                 container.start_error = None;

@@ -14,7 +14,10 @@ pub use super::probe::{ProbeOrder, ProbeOutcome};
 use super::state::{Settings, Stopping};
 pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
-use crate::spec::{Condition, Exit, PodKey, PodSpec, PodUid, ServiceSpec, StopSignal};
+use crate::spec::{
+    Condition, ContainerResources, Exit, PodKey, PodResources, PodSpec, PodUid, ServiceSpec,
+    StopSignal,
+};
 
 /// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -164,6 +167,18 @@ pub enum Event {
         /// How.
         exit: Exit,
     },
+    /// cpu and memory are in force as ordered.
+    Resized {
+        /// Of which pod.
+        pod: PodUid,
+    },
+    /// cpu and memory could not be set, or not all of it.
+    ResizeFailed {
+        /// Of which pod.
+        pod: PodUid,
+        /// Why.
+        error: String,
+    },
     /// A signal was delivered (or the process was gone already).
     SignalSent {
         /// To which run.
@@ -227,6 +242,8 @@ impl Event {
             | Self::SandboxRemoved { pod }
             | Self::SandboxRemoveFailed { pod, .. }
             | Self::ImageReady { pod, .. }
+            | Self::Resized { pod }
+            | Self::ResizeFailed { pod, .. }
             | Self::ImageFailed { pod, .. } => Some(pod),
             Self::ContainerStarted { instance, .. }
             | Self::ContainerStartFailed { instance, .. }
@@ -312,6 +329,8 @@ pub struct Recovered {
     pub foreign: Option<Vec<Foreign>>,
     /// Its own conditions as they were shown; `None` if that is not known.
     pub flags: Option<Flags>,
+    /// What the pod's cgroup was given last; `None`: what it was admitted with.
+    pub actuated: Option<PodResources>,
 }
 
 /// What is left of a recovered pod's sandbox.
@@ -373,6 +392,9 @@ pub struct Asked {
     pub attempt: u32,
     /// The image, as written in the manifest.
     pub image: String,
+    /// cpu and memory, as they were changed since; `None` if an agent did not know of that.
+    #[serde(default)]
+    pub resources: Option<ContainerResources>,
     /// It is ended so that another one takes its place, whatever the policies. To be written down before the first
     /// signal.
     #[serde(default)]

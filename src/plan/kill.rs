@@ -201,6 +201,7 @@ fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Tim
         Some(ProbeKind::Liveness | ProbeKind::Readiness) => {
             (KillReason::Liveness, probes.liveness.as_ref())
         }
+        None if c.resize_restarts(spec) => (KillReason::Resize, None),
         None => return None,
     };
     let own = probe.and_then(|probe| probe.grace_ms);

@@ -14,6 +14,7 @@ use super::event::{Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, 
 use super::hook::Hooks;
 use super::kill::Kill;
 use super::probe::Tracks;
+use super::resize::{Capacity, Pending, Resizing};
 use super::verdict::Verdict;
 use super::{Action, Stamp, Time, Wall};
 use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
@@ -25,6 +26,8 @@ pub struct Settings {
     pub initial_restart_period_ms: u64,
     /// `crashLoopBackOff.maxContainerRestartPeriod`.
     pub max_restart_period_ms: u64,
+    /// What the node can give to pods; `None`: whatever they ask for.
+    pub capacity: Option<Capacity>,
 }
 
 impl Default for Settings {
@@ -32,6 +35,7 @@ impl Default for Settings {
         Self {
             initial_restart_period_ms: 10_000,
             max_restart_period_ms: 300_000,
+            capacity: None,
         }
     }
 }
@@ -42,6 +46,7 @@ impl Settings {
         Self {
             initial_restart_period_ms: 1_000,
             max_restart_period_ms: 60_000,
+            ..Self::default()
         }
     }
 }
@@ -105,6 +110,10 @@ pub struct PodState {
     pub lost_retry: Retry,
     /// Waits between attempts to remove a sandbox.
     pub remove_retry: Retry,
+    /// Other resources that are asked for and not given yet.
+    pub pending: Option<Pending>,
+    /// How far its cgroups are.
+    pub resizing: Resizing,
     /// Its own conditions.
     pub flags: Flags,
     /// The conditions others have set, in the order in which they came.
@@ -428,6 +437,8 @@ impl PodState {
             waits_for_host_port: false,
             lost_retry: Retry::default(),
             remove_retry: Retry::default(),
+            pending: None,
+            resizing: Resizing::default(),
         }
     }
 

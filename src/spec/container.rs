@@ -6,7 +6,8 @@ use super::error::{Path, Report};
 use super::names;
 use super::pod::{ContainerSpec, ImageName, PullPolicy};
 use super::{
-    env, lifecycle_rules, network, probe_rules, resources, restart, security, support, volume,
+    env, lifecycle_rules, network, probe_rules, resize, resources, restart, security, support,
+    volume,
 };
 
 /// Which of a pod's lists a container is in.
@@ -77,6 +78,8 @@ pub(crate) fn convert(
     let probes = probe_rules::convert(container, &ports, &env, path, report);
     let lifecycle = lifecycle_rules::convert(container, spec, &ports, path, report);
     let resources = resources::convert(&resources, &path.field("resources"), report);
+    let once = list == List::Init && own_policy != Some("Always");
+    let resize_restarts = resize::policy(spec, container, once, path, report);
     let termination_message_from_logs = message_from_logs(container, path, report);
     Some(ContainerSpec {
         name: container.name.clone(),
@@ -90,6 +93,7 @@ pub(crate) fn convert(
         mounts,
         ports,
         resources,
+        resize_restarts,
         security,
         termination_message_path: termination.unwrap_or("/dev/termination-log").to_owned(),
         termination_message_from_logs,

@@ -9,6 +9,25 @@ use super::names;
 use super::pod::{EnvValue, EnvVar};
 use super::quantity::Quantity;
 
+/// Values that follow from resources, as another edition of the pod has them; all else stays.
+pub(crate) fn same_but_resources(ours: &mut [EnvVar], theirs: &[EnvVar]) {
+    let follows = |value: &EnvValue| match value {
+        EnvValue::Resource(_) | EnvValue::NodeCpu { .. } | EnvValue::NodeMemory { .. } => true,
+        EnvValue::Literal(_)
+        | EnvValue::Metadata(_)
+        | EnvValue::HostIp
+        | EnvValue::HostIps
+        | EnvValue::PodIp
+        | EnvValue::PodIps
+        | EnvValue::NodeName => false,
+    };
+    for (ours, theirs) in ours.iter_mut().zip(theirs) {
+        if follows(&ours.value) && follows(&theirs.value) {
+            ours.value.clone_from(&theirs.value);
+        }
+    }
+}
+
 /// Checks and converts a container's `env` and `envFrom`.
 pub(crate) fn convert(
     pod: &Pod,

@@ -35,7 +35,7 @@ const CHANGEABLE_OF_CONTAINERS: [&str; 6] = [
 ];
 
 /// Resources that can be changed in place.
-const RESIZABLE: [&str; 0] = [];
+const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
 /// A manifest in two parts.
 #[derive(Debug)]

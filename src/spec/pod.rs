@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::backoff::RestartBackoff;
 use super::lifecycle::Lifecycle;
 use super::probe::Probes;
+use super::resize::ResizeRestarts;
 use super::restart::{RestartPolicy, RestartRule};
 
 /// A pod's UID: 32 lower-hex digits derived from the manifest, or `metadata.uid` as the user wrote it.
@@ -246,6 +247,8 @@ pub struct ContainerSpec {
     pub ports: Vec<ContainerPort>,
     /// cpu and memory.
     pub resources: ContainerResources,
+    /// `resizePolicy`.
+    pub resize_restarts: ResizeRestarts,
     /// Pod and container security context merged.
     pub security: Security,
     /// Absolute path, `/dev/termination-log` by default.
@@ -407,7 +410,7 @@ pub enum Protocol {
 }
 
 /// A container's cpu and memory figures; `None` = not given (requests already copied from limits).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerResources {
     /// `requests.cpu` in thousandths of a core.
     pub cpu_request_milli: Option<u64>,
@@ -420,7 +423,7 @@ pub struct ContainerResources {
 }
 
 /// Effective pod-level figures: limits are set only where every container has one.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodResources {
     /// Sum of cpu requests in thousandths of a core.
     pub cpu_request_milli: u64,

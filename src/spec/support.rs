@@ -155,7 +155,6 @@ pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report)
         let detail = "block devices are not supported by this version";
         report.forbidden(&path.field("volumeDevices"), detail);
     }
-    warn(&container_later(container), path, report);
     if let Some(context) = &container.security_context {
         let fields = [
             (
@@ -171,14 +170,6 @@ pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report)
         ];
         warn(&fields, &path.field("securityContext"), report);
     }
-}
-
-fn container_later(container: &Container) -> [Idle<'_>; 1] {
-    [(
-        "resizePolicy",
-        some(&container.resize_policy),
-        "containers are not resized in place yet",
-    )]
 }
 
 /// Whether an optional list or map has something in it.

@@ -41,12 +41,28 @@ fn words(edit: Edit) -> String {
     match edit {
         Edit::None => "nothing".to_owned(),
         Edit::Replace(paths) => format!("replace: {}", paths.join(" ")),
-        Edit::InPlace(Changes { live, images }) => {
+        Edit::InPlace(Changes {
+            live,
+            images,
+            resizes,
+        }) => {
+            let resizes = resizes.iter().map(|r| {
+                let how = if r.restarts { " with a restart" } else { "" };
+                let (from, to) = (r.from.as_deref(), r.to.as_deref());
+                format!(
+                    "{} of {}: {} to {}{how}",
+                    r.field,
+                    r.container,
+                    from.unwrap_or("-"),
+                    to.unwrap_or("-")
+                )
+            });
             let images = images
                 .iter()
                 .map(|i| format!("image of {}: {} to {}", i.container, i.from, i.to));
             live.into_iter()
                 .chain(images)
+                .chain(resizes)
                 .collect::<Vec<_>>()
                 .join("; ")
         }
@@ -138,6 +154,29 @@ fn each_edit_is_as_small_as_it_can_be() {
             "spec.initContainers[0].imagePullPolicy; image of i: img:1 to img:latest",
         ),
         ("name: d", "name: e", "replace: spec.containers[1].name"),
+        ("cpu: 100m", "cpu: 200m", "requests.cpu of c: 100m to 200m"),
+        ("cpu: 100m", "cpu: '0.1'", "nothing"),
+        (
+            "requests: {cpu: 100m, memory: 16Mi}",
+            "requests: {cpu: 100m}\n      limits: {memory: 32Mi}",
+            "requests.memory of c: 16Mi to 32Mi; limits.memory of c: - to 32Mi",
+        ),
+        (
+            "requests: {cpu: 100m, memory: 16Mi}",
+            "requests: {cpu: 100m, memory: 17Mi}\n    resizePolicy:\n    \
+             - {resourceName: memory, restartPolicy: RestartContainer}",
+            "spec.containers[0].resizePolicy; requests.memory of c: 16Mi to 17Mi with a restart",
+        ),
+        (
+            "      requests: {cpu: 100m, memory: 16Mi}\n",
+            "      requests: {}\n",
+            "replace: status.qosClass",
+        ),
+        (
+            "requests: {cpu: 100m, memory: 16Mi}",
+            "requests: {cpu: 100m, memory: 16Mi, ephemeral-storage: 1Gi}",
+            "replace: spec.containers[0].resources.requests.ephemeral-storage",
+        ),
         (
             "name: p\n",
             "name: p\n  uid: mine\n",

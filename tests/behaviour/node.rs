@@ -105,6 +105,7 @@ impl Node {
                 signal,
                 at: Time(self.now),
             },
+            Action::Resize { pod, .. } => Event::Resized { pod },
             Action::RemoveSandbox { pod, .. } => Event::SandboxRemoved { pod },
         };
         self.tell(event);
@@ -269,6 +270,7 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
                 finishing: pod.finishing,
                 foreign: Some(pod.foreign.clone()),
                 flags: Some(pod.flags),
+                actuated: Some(pod.resizing.actuated),
             })),
             at(new.now),
         );

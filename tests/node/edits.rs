@@ -11,7 +11,7 @@ fn assert_untouched(agent: &Agent, before: &Value, after: &Value) {
 }
 
 /// Process id of a container's first process, from its shim's record.
-fn pid(agent: &Agent, pod: &Value, container: &str) -> i64 {
+pub(super) fn pid(agent: &Agent, pod: &Value, container: &str) -> i64 {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let path = agent
         .root
@@ -109,4 +109,77 @@ fn labels_grace_and_probes_change_in_the_running_pod_and_outlive_agent_and_file(
     agent.remove("web.yaml");
     agent.wait_gone("web");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+/// What `coracle plan` says, and its exit code.
+fn planned(agent: &Agent, file: &str, text: &str) -> (String, Option<i32>) {
+    let folder = agent.root.join("planned");
+    fs::create_dir_all(&folder).expect("temp dir");
+    let path = folder.join(file);
+    fs::write(&path, text).expect("temp dir");
+    let output = agent.cli(&["plan", path.to_str().expect("UTF-8")]);
+    fs::remove_dir_all(&folder).expect("temp dir");
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    (text.into_owned(), output.status.code())
+}
+
+#[test]
+fn a_plan_says_what_saving_the_file_then_does() {
+    let agent = Agent::start();
+    let more = "    resources: {limits: {cpu: 100m, memory: 32Mi}}\n";
+    let first = shell_pod("web", SLEEP, "", more);
+    let (text, code) = planned(&agent, "web.yaml", &first);
+    assert_eq!(
+        (text.as_str(), code),
+        ("pod default/web: created\n", Some(1))
+    );
+    agent.write("web.yaml", &first);
+    let before = agent.wait_running("web");
+    let (text, code) = planned(&agent, "web.yaml", &(first.clone() + "# a word\n"));
+    assert_eq!(
+        (text.as_str(), code),
+        ("pod default/web: unchanged\n", Some(0))
+    );
+    let edited = first
+        .replacen("metadata:", "metadata:\n  labels: {tier: front}", 1)
+        .replacen("memory: 32Mi", "memory: 48Mi", 1);
+    let (text, code) = planned(&agent, "web.yaml", &edited);
+    let expected = "pod default/web: changed while it runs\n    metadata.labels\n    \
+                    container main: requests.memory 32Mi -> 48Mi, without a restart\n    \
+                    container main: limits.memory 32Mi -> 48Mi, without a restart\n";
+    assert_eq!((text.as_str(), code), (expected, Some(1)));
+    agent.write("web.yaml", &edited);
+    let after = agent.wait_pod("web", |pod| {
+        main_status(pod)["resources"]["limits"]["memory"] == "48Mi"
+            && pod["metadata"]["labels"]["tier"] == "front"
+    });
+    assert_untouched(&agent, &before, &after);
+    let other = edited.replacen("busybox:test", "busybox:other", 1);
+    let (text, code) = planned(&agent, "web.yaml", &other);
+    let expected = "pod default/web: changed while it runs\n    \
+                    container main: image busybox:test -> busybox:other, restarts it\n";
+    assert_eq!((text.as_str(), code), (expected, Some(1)));
+    let new = edited.replacen(
+        "    resources:",
+        "    env: [{name: A, value: b}]\n    resources:",
+        1,
+    );
+    let (text, code) = planned(&agent, "web.yaml", &new);
+    let expected = "pod default/web: replaced by a new pod, for these fields cannot change while it runs\n    \
+                    spec.containers[0].env\n";
+    assert_eq!((text.as_str(), code), (expected, Some(1)));
+    // In another file it would be a second one; without it, it goes.
+    let (text, code) = planned(&agent, "b.yaml", &edited);
+    let expected = "error: b.yaml: pod `default/web` is already defined by `web.yaml`\n";
+    assert_eq!((text.as_str(), code), (expected, Some(2)));
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec:\n  selector: {tier: front}\n  \
+                   ports: [{port: 80}]\n";
+    let (text, code) = planned(&agent, "web.yaml", service);
+    let expected = "pod default/web: stopped and removed\nservice default/s: created\n";
+    assert_eq!((text.as_str(), code), (expected, Some(1)));
+    let (text, code) = planned(&agent, "web.yaml", "kind: [");
+    assert!(text.starts_with("error: "), "{text}");
+    assert_eq!(code, Some(2));
+    let now = agent.pod("web");
+    assert_untouched(&agent, &before, &now);
 }

@@ -292,6 +292,11 @@ impl Search {
                         "{action:?}"
                     );
                 }
+                Action::Resize { to, .. } => {
+                    assert!(!story.going, "{action:?}");
+                    assert_eq!(*to, pod.spec.resources);
+                    assert!(pod.is_resizing(), "{action:?}");
+                }
                 Action::RemoveSandbox { keep, .. } => {
                     assert!(!pod.any_running(), "{action:?}");
                     assert_eq!(*keep == Keep::Nothing, story.going, "{action:?}");
@@ -341,6 +346,7 @@ impl Search {
             let as_it_should =
                 |c: &ContainerState| c.run.is_running() || !pod.wants_start(c) || coming_up;
             let settled = pod.stopping.is_none()
+                && !pod.is_resizing()
                 && !pod.restarts_all()
                 && !pod
                     .containers
@@ -368,7 +374,7 @@ fn fingerprint(story: &Story) -> u64 {
             &p.in_flight,
             p.stopping,
             (p.images_changed, p.image_edited),
-            &p.spec.containers[0].image,
+            (&p.spec.containers[0].image, p.spec.resources, &p.resizing),
             p.finishing,
             (p.waits_for_host_port, &p.verdict),
             retries,
@@ -491,6 +497,11 @@ fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
             });
             let error = error();
             out.push(Event::SignalFailed { instance, error });
+        }
+        Action::Resize { pod, .. } => {
+            out.push(Event::Resized { pod: pod.clone() });
+            let error = error();
+            out.push(Event::ResizeFailed { pod, error });
         }
         Action::RemoveSandbox { pod, .. } => {
             out.push(Event::SandboxRemoved { pod: pod.clone() });
@@ -656,5 +667,21 @@ fn no_short_story_of_a_deadline_breaks_an_invariant() {
             spec.active_deadline_ms = Some(5_000);
             assert!(search_pod(spec, 7) > 5_000);
         }
+    }
+}
+
+#[test]
+fn no_short_story_of_a_resize_breaks_an_invariant() {
+    for (policy, restarts) in [
+        (RestartPolicy::Always, false),
+        (RestartPolicy::Always, true),
+        (RestartPolicy::Never, false),
+    ] {
+        let mut spec = pods::pod("u", "p", policy, &["x"]);
+        pods::set_resources(&mut spec, "x", 100, 1_000);
+        pods::of(&mut spec, "x").resize_restarts.memory = restarts;
+        let mut edited = spec.clone();
+        pods::set_resources(&mut edited, "x", 100, 2_000);
+        assert!(search_edited(spec, edited, 9) > 5_000);
     }
 }

@@ -21,9 +21,10 @@ use std::sync::{Arc, Mutex};
 
 use coracle::plan::event::{HookOrder, Instance, KillReason, ProbeOrder};
 use coracle::plan::probe::due;
+use coracle::plan::resize::Capacity;
 use coracle::plan::state::Image;
 use coracle::plan::{Action, Event, NodeState, Settings, Time, hook, plan};
-use coracle::spec::{ExitCodes, Hook, PodSpec, PodUid, RestartAction, RestartPolicy};
+use coracle::spec::{ExitCodes, Hook, PodResources, PodSpec, PodUid, RestartAction, RestartPolicy};
 use world::{Disk, World};
 
 /// How a pod that must go may be killed.
@@ -56,9 +57,22 @@ struct Sim {
     trace: bool,
 }
 
+/// A node for about two of its pods.
+fn settings() -> Settings {
+    Settings {
+        capacity: Some(CAPACITY),
+        ..Settings::default()
+    }
+}
+
+const CAPACITY: Capacity = Capacity {
+    cpu_milli: 500,
+    memory_bytes: 5_000,
+};
+
 impl Sim {
     fn new(seed: u64, trace: bool) -> Self {
-        let state = NodeState::new(Settings::default());
+        let state = NodeState::new(settings());
         Self {
             world: World::new(seed),
             seen: pods::Seen::new(&state),
@@ -214,6 +228,13 @@ impl Sim {
                 pods::of(&mut spec, "x").lifecycle.post_start = Some(post_start);
             }
             spec.active_deadline_ms = (version == 4).then_some(900_000);
+            if self.world.rng.chance(50) {
+                let memory = 1_000 * (1 + self.world.rng.below(4));
+                let last = containers.last().unwrap();
+                pods::set_resources(&mut spec, last, 100 * memory / 1_000, memory);
+                let restarts = policy != RestartPolicy::Never && self.world.rng.chance(50);
+                pods::of(&mut spec, last).resize_restarts.memory = restarts;
+            }
             spec.grace_ms =
                 [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
             self.wanted.insert(spec.uid.clone(), Arc::new(spec));
@@ -233,7 +254,10 @@ impl Sim {
                 let mut all = new.all_containers().zip(pod.spec.all_containers());
                 let image = all.any(|(new, old)| new.image != old.image);
                 // Another image for what has done its work: it is to be done again.
-                new.restart_policy != pod.spec.restart_policy || image && pod.complete()
+                let class = |p: &PodSpec| p.resources == PodResources::default();
+                new.restart_policy != pod.spec.restart_policy
+                    || class(new) != class(&pod.spec)
+                    || image && pod.complete()
             });
             for new in self
                 .wanted
@@ -326,7 +350,7 @@ impl Sim {
             eprintln!("{:>9} agent dies", self.world.now);
         }
         let found = self.world.recover();
-        self.state = NodeState::new(Settings::default());
+        self.state = NodeState::new(settings());
         self.seen = pods::Seen::new(&self.state);
         self.in_flight.clear();
         self.going.clear();
@@ -411,6 +435,22 @@ impl Sim {
 
     /// Remembers whom another image has doomed, which has to be there already.
     fn note_replaced(&mut self) {
+        for (uid, pod) in &self.state.pods {
+            for c in &pod.containers {
+                let Some(kill) = c.kill.filter(|k| k.reason == KillReason::Resize) else {
+                    continue;
+                };
+                let run = (uid.clone(), c.name.clone(), kill.attempt);
+                let world = &self.world;
+                self.failed.entry(run).or_insert_with(|| {
+                    let spec = pod.spec.container(&c.name).unwrap();
+                    let has = world.disk[uid].records[&c.name].figures;
+                    assert!(spec.resize_restarts.memory, "{kill:?}");
+                    assert_ne!(has, spec.resources, "{kill:?}");
+                    kill.grace_ms.max(2_000)
+                });
+            }
+        }
         for (uid, pod) in &self.state.pods {
             for c in &pod.containers {
                 let Some(kill) = c.kill.filter(|k| k.reason == KillReason::DefinitionChanged)
@@ -531,6 +571,9 @@ impl Sim {
                     finishing: None,
                     foreign: vec![],
                     flags: pod.flags,
+                    actuated: PodResources::default(),
+                    figures: PodResources::default(),
+                    coming: PodResources::default(),
                     records: BTreeMap::new(),
                 });
         }
@@ -556,6 +599,7 @@ impl Sim {
                 record.asked = container.all_asked();
                 record.hooks = Some(container.hooks.clone());
             }
+            disk.actuated = pod.resizing.actuated;
         }
     }
 }
@@ -574,6 +618,7 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::ContainerStartFailed { instance, .. }
         | Event::SignalSent { instance, .. }
         | Event::SignalFailed { instance, .. } => Some(&instance.pod),
+        Event::Resized { pod } | Event::ResizeFailed { pod, .. } => Some(pod),
         Event::ContainerExited { .. }
         | Event::ProbeStarted(_)
         | Event::ProbeDone { .. }

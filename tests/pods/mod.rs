@@ -12,6 +12,7 @@ use coracle::plan::{Event, NodeState, PodState, Stamp, Time, Wall, hook, network
 use coracle::spec::cluster::ClusterView;
 use coracle::spec::*;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// A moment, the wall clock showing 1.1.2026 and `ms`.
 pub(crate) fn at(ms: u64) -> Stamp {
@@ -128,6 +129,40 @@ pub(crate) fn set_image(spec: &mut PodSpec, name: &str, image: &str) {
     all.find(|c| c.name == name).unwrap().image = Some(image.into());
 }
 
+/// Gives this container so much cpu and memory, and the pod what that comes to.
+pub(crate) fn set_resources(spec: &mut PodSpec, name: &str, cpu_milli: u64, memory_bytes: u64) {
+    of(spec, name).resources = ContainerResources {
+        cpu_request_milli: Some(cpu_milli),
+        cpu_limit_milli: Some(cpu_milli),
+        memory_request_bytes: Some(memory_bytes),
+        memory_limit_bytes: Some(memory_bytes),
+    };
+    let sum = |of: fn(&ContainerResources) -> Option<u64>| {
+        spec.containers
+            .iter()
+            .filter_map(|c| of(&c.resources))
+            .sum()
+    };
+    spec.resources = PodResources {
+        cpu_request_milli: sum(|r| r.cpu_request_milli),
+        memory_request_bytes: sum(|r| r.memory_request_bytes),
+        ..PodResources::default()
+    };
+    let amounts: std::collections::BTreeMap<_, _> = [
+        ("cpu".to_owned(), Quantity(format!("{cpu_milli}m"))),
+        ("memory".to_owned(), Quantity(memory_bytes.to_string())),
+    ]
+    .into();
+    let resources = core::ResourceRequirements {
+        limits: Some(amounts.clone()),
+        requests: Some(amounts),
+        ..Default::default()
+    };
+    let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
+    let mut all = manifest.containers.iter_mut();
+    all.find(|c| c.name == name).unwrap().resources = Some(resources);
+}
+
 /// A probe that runs `true`, with this period and failure threshold.
 pub(crate) fn probing(period_ms: u64, failure_threshold: u32) -> Probe {
     Probe {
@@ -195,6 +230,7 @@ fn container(name: &str) -> ContainerSpec {
         mounts: vec![],
         ports: vec![],
         resources: ContainerResources::default(),
+        resize_restarts: ResizeRestarts::default(),
         security: Security {
             run_as_user: None,
             run_as_group: None,

@@ -40,6 +40,9 @@ const KILL_PATIENCE_MS: u64 = 5_000;
 pub struct Hierarchies {
     mode: Mode,
     mounts: Vec<(PathBuf, Vec<String>)>,
+    /// What was written, for tests.
+    #[cfg(test)]
+    log: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
 }
 
 impl Hierarchies {
@@ -70,6 +73,8 @@ impl Hierarchies {
             return Ok(Self {
                 mode: Mode::V1,
                 mounts: v1,
+                #[cfg(test)]
+                log: Default::default(),
             });
         }
         let Some(unified) = table.iter().find(|entry| entry.kind == "cgroup2") else {
@@ -90,6 +95,8 @@ impl Hierarchies {
         Ok(Self {
             mode: Mode::V2,
             mounts: vec![(unified.target.clone(), controllers)],
+            #[cfg(test)]
+            log: Default::default(),
         })
     }
 
@@ -188,6 +195,11 @@ impl Hierarchies {
                 "the `{controller}` controller is not mounted"
             )));
         };
+        #[cfg(test)]
+        self.log
+            .lock()
+            .expect("no panic holds this lock")
+            .push(format!("{path}/{file}"));
         let unbounded = value.starts_with("max") || value == "-1";
         match write_file(&target, value) {
             // Kernels without CONFIG_CFS_BANDWIDTH or CONFIG_SWAP (or with swapaccount=0), or before 4.19 (oom.group), do not
@@ -200,6 +212,30 @@ impl Hierarchies {
             }
             other => other,
         }
+    }
+
+    /// Reads a file in the hierarchy of its controller.
+    pub fn read(&self, path: &str, file: &str) -> Result<String, CgroupError> {
+        let target = self.file(path, file).ok_or_else(|| {
+            let controller = file.split('.').next().unwrap_or(file);
+            CgroupError::Unusable(format!("the `{controller}` controller is not mounted"))
+        })?;
+        fs::read_to_string(&target).map_err(|source| CgroupError::Access {
+            action: "read".into(),
+            path: target,
+            source,
+        })
+    }
+
+    /// Whether it is there.
+    pub fn exists(&self, path: &str) -> bool {
+        self.mounts().any(|mount| join(mount, path).is_dir())
+    }
+
+    /// Whether a process is in it or below.
+    pub fn has_processes(&self, path: &str) -> bool {
+        let mut mounts = self.mounts();
+        mounts.any(|mount| !cgroup::processes(&join(mount, path)).is_empty())
     }
 
     /// Kills everything at or below `path`; waits for it.
@@ -278,6 +314,7 @@ fn write_file(path: &Path, value: &str) -> Result<(), CgroupError> {
     // One write call: cgroup files take a value whole or not at all.
     fs::OpenOptions::new()
         .write(true)
+        .truncate(true)
         .open(path)
         .and_then(|mut file| file.write_all(value.as_bytes()))
         .map_err(|source| CgroupError::Access {
@@ -334,4 +371,22 @@ fn remove_below(folder: &Path) -> Result<(), CgroupError> {
         path: folder.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+impl Hierarchies {
+    /// Plain files in a folder.
+    pub(super) fn in_folder(folder: &Path, mode: Mode) -> Self {
+        let controllers = V2_CONTROLLERS.map(str::to_owned).to_vec();
+        Self {
+            mode,
+            mounts: vec![(folder.to_owned(), controllers)],
+            log: Default::default(),
+        }
+    }
+
+    /// The files written since this was asked last.
+    pub(super) fn take_log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().expect("no panic holds this lock"))
+    }
 }

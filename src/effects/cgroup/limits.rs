@@ -3,6 +3,39 @@
 use super::{LimitSettings, Mode, swap};
 use crate::spec::{ContainerResources, PodResources, PodSpec, QosClass};
 
+/// What can be changed while processes run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Resource {
+    /// The memory limit.
+    Memory,
+    /// The cpu limit.
+    Cpu,
+    /// The share of cpu where there is too little.
+    Weight,
+}
+
+impl Mode {
+    /// The file of memory in use.
+    pub(super) fn usage(self) -> &'static str {
+        match self {
+            Self::V1 => "memory.usage_in_bytes",
+            Self::V2 => "memory.current",
+        }
+    }
+
+    /// The file whose first number is the limit.
+    pub(super) fn limit_file(self, resource: Resource) -> &'static str {
+        match (self, resource) {
+            (Self::V1, Resource::Memory) => "memory.limit_in_bytes",
+            (Self::V2, Resource::Memory) => "memory.max",
+            (Self::V1, Resource::Cpu) => "cpu.cfs_quota_us",
+            (Self::V2, Resource::Cpu) => "cpu.max",
+            (Self::V1, Resource::Weight) => "cpu.shares",
+            (Self::V2, Resource::Weight) => "cpu.weight",
+        }
+    }
+}
+
 /// The values of one cgroup, before they become files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -65,6 +98,34 @@ impl Limits {
             pids_max: None,
             oom_group: true,
         }
+    }
+
+    /// The memory limit, if there is one.
+    pub(super) fn memory(&self) -> Option<u64> {
+        self.memory_max.flatten()
+    }
+
+    /// The limit of a resource as its file tells it, if there is one.
+    pub(super) fn limit(&self, resource: Resource) -> Option<u64> {
+        match resource {
+            Resource::Memory => self.memory(),
+            Resource::Cpu => self.quota.and_then(|(quota, _)| quota),
+            Resource::Weight => self.shares,
+        }
+    }
+
+    /// As [`Limits::files`], of one resource.
+    pub(super) fn files_of(&self, mode: Mode, resource: Resource) -> Vec<(&'static str, String)> {
+        let mut files = self.files(mode);
+        let main = mode.limit_file(resource);
+        let beside: &[&str] = match resource {
+            Resource::Cpu => &["cpu.cfs_period_us"],
+            // On v1 it must not be the lower one.
+            Resource::Memory => &["memory.memsw.limit_in_bytes", "memory.swap.max"],
+            Resource::Weight => &[],
+        };
+        files.retain(|(file, _)| *file == main || beside.contains(file));
+        files
     }
 
     /// File names and values, in the order in which they can be written.

@@ -7,6 +7,7 @@
 mod devices;
 mod hierarchy;
 mod limits;
+mod resize;
 mod swap;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use crate::sys::cgroup;
 use devices::Devices;
 pub use hierarchy::{Hierarchies, Mode};
 pub use limits::Limits;
+pub use resize::ResizeError;
 pub use swap::SwapSettings;
 
 /// What can go wrong with cgroups.
@@ -145,8 +147,7 @@ impl Cgroups {
         pod: &PodSpec,
         container: &ContainerSpec,
     ) -> Result<String, CgroupError> {
-        // Not `<name>` itself: a container may be called `shim`.
-        let path = format!("{path}/c-{}", container.name);
+        let path = self.container_path(path, &container.name);
         self.hierarchies.make(&path)?;
         let limits = Limits::container(pod, container.resources, self.settings);
         self.write(&path, &limits)?;
@@ -156,6 +157,11 @@ impl Cgroups {
             }
         }
         Ok(path)
+    }
+
+    fn container_path(&self, pod: &str, name: &str) -> String {
+        // Not `<name>` itself: a container may be called `shim`.
+        format!("{pod}/c-{name}")
     }
 
     /// On v1: each controller's name and the folder of `path` in its hierarchy; nothing on v2.
@@ -200,4 +206,29 @@ impl Cgroups {
 
 fn join(mount: &Path, path: &str) -> PathBuf {
     mount.join(path.trim_start_matches('/'))
+}
+
+#[cfg(test)]
+impl Cgroups {
+    /// A tree of plain files.
+    fn in_folder(folder: &Path, mode: Mode, settings: LimitSettings) -> Self {
+        Self {
+            hierarchies: Hierarchies::in_folder(folder, mode),
+            root: "/coracle".to_owned(),
+            settings,
+            devices: Devices::of(Mode::V1),
+        }
+    }
+
+    /// Writes a pod's files as they are when it runs.
+    fn write_limits(&self, spec: &PodSpec) {
+        let pod = self.pod_path(spec.qos, &spec.uid);
+        let limits = Limits::pod(spec.qos, spec.resources, self.settings);
+        self.write(&pod, &limits).expect("temp dir");
+        for container in &spec.containers {
+            let limits = Limits::container(spec, container.resources, self.settings);
+            let path = self.container_path(&pod, &container.name);
+            self.write(&path, &limits).expect("temp dir");
+        }
+    }
 }

@@ -180,6 +180,7 @@ pub(super) fn container_exited(
             Action::StartContainer { .. }
             | Action::CreateSandbox { .. }
             | Action::EnsureImage { .. }
+            | Action::Resize { .. }
             | Action::Signal { .. }
             | Action::RemoveSandbox { .. },
         )

@@ -60,12 +60,19 @@ impl NodeState {
             Event::ConditionsSet { pod, changes } => self.on(pod, now, out, |pod, _, _| {
                 condition::set(pod, changes, now.wall);
             }),
-            Event::SandboxRemoved { pod } => self.sandbox_removed(pod, now),
+            Event::SandboxRemoved { pod } => {
+                self.sandbox_removed(pod, now);
+                // There is more room now.
+                self.admit_resizes(now, out);
+            }
             Event::EphemeralAdded { pod, spec } => {
                 self.on(pod, now, out, |pod, _, _| added(pod, spec));
             }
             Event::NodeAddressesChanged => self.network_changes += 1,
-            Event::SettingsChanged(settings) => self.settings = *settings,
+            Event::SettingsChanged(settings) => {
+                self.settings = *settings;
+                self.admit_resizes(now, out);
+            }
             Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
             Event::ActionStarted(action) => self.on(action.pod(), now, out, |pod, settings, _| {
                 action_started(pod, settings, action, now.time);
@@ -111,6 +118,19 @@ impl NodeState {
             } => self.on(pod, now, out, |pod, _, out| {
                 if pod.answered(|a| is_image_of(a, container)) {
                     image_failed(pod, container, *failure, message, now.time, out);
+                }
+            }),
+            Event::Resized { pod } => self.on(pod, now, out, |pod, _, _| {
+                if let Some(Action::Resize { to, containers, .. }) = pod
+                    .in_flight
+                    .take_if(|a| matches!(a, Action::Resize { .. }))
+                {
+                    pod.resized(to, &containers);
+                }
+            }),
+            Event::ResizeFailed { pod, error } => self.on(pod, now, out, |pod, _, out| {
+                if pod.answered(|a| matches!(a, Action::Resize { .. })) {
+                    pod.resize_failed(error, now.time, out);
                 }
             }),
             Event::ContainerStarted { instance, pid, at } => {
@@ -209,6 +229,7 @@ impl NodeState {
             Some(
                 Action::CreateSandbox { .. }
                 | Action::EnsureImage { .. }
+                | Action::Resize { .. }
                 | Action::StartContainer { .. }
                 | Action::Signal { .. },
             )
@@ -235,6 +256,7 @@ impl PodState {
         self.note_finishing(now.time);
         self.note_kills(now.time, out);
         self.note_sleeps(now.time);
+        self.note_resize(now.wall, out);
         self.note_conditions(now);
     }
 
@@ -277,6 +299,9 @@ impl PodState {
 /// Those that are there already stay as they are.
 fn added(pod: &mut PodState, spec: &PodSpec) {
     pod.spec = Arc::new(pod.spec.with_ephemeral_of(spec));
+    if let Some(pending) = &mut pod.pending {
+        pending.spec = Arc::new(pending.spec.with_ephemeral_of(spec));
+    }
     let known = pod.ephemerals().len();
     for new in &spec.ephemeral_containers[known.min(spec.ephemeral_containers.len())..] {
         let state = ContainerState::new(&new.name, Role::Ephemeral);
@@ -298,7 +323,8 @@ fn is_signal_to(action: &Action, to: &Instance) -> bool {
 
 fn action_started(pod: &mut PodState, settings: &Settings, action: &Action, now: Time) {
     match action {
-        Action::CreateSandbox { .. } | Action::RemoveSandbox { .. } => {}
+        Action::CreateSandbox { .. } => pod.resizing.actuated = pod.spec.resources,
+        Action::Resize { .. } | Action::RemoveSandbox { .. } => {}
         Action::EnsureImage { .. } => {
             pod.images_changed = false;
             pod.image_edited = false;

@@ -96,6 +96,7 @@ pub(super) fn sandbox_lost(pod: &mut PodState, now: Stamp, out: &mut Vec<Notice>
         Some(
             other @ (Action::CreateSandbox { .. }
             | Action::EnsureImage { .. }
+            | Action::Resize { .. }
             | Action::RemoveSandbox { .. }),
         ) => pod.in_flight = Some(other),
     }

@@ -69,7 +69,34 @@ pub(super) fn all(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
         ..core::PodCondition::default()
     });
     let others = state.foreign.iter().map(foreign).chain(disruption);
-    others.chain(own).collect()
+    others.chain(resize(state, generation)).chain(own).collect()
+}
+
+/// Shown only while there is something to say.
+fn resize(state: &PodState, generation: Option<i64>) -> impl Iterator<Item = core::PodCondition> {
+    let pending = state.pending.as_ref();
+    let pending = pending.and_then(|p| Some((p.since.wall, p.refusal.as_ref()?)));
+    let pending = pending.map(|(since, refusal)| {
+        let why = (Some(refusal.reason()), Some(refusal.message.clone()));
+        ("PodResizePending", since, why)
+    });
+    let progress = state.resizing.since.map(|since| {
+        let error = state.resizing.error.clone();
+        let reason = error.is_some().then_some("Error");
+        ("PodResizeInProgress", since, (reason, error))
+    });
+    let shown = pending.into_iter().chain(progress);
+    shown.map(
+        move |(type_, since, (reason, message))| core::PodCondition {
+            type_: type_.to_owned(),
+            status: "True".to_owned(),
+            last_transition_time: Some(time(since)),
+            reason: reason.map(str::to_owned),
+            message,
+            observed_generation: generation,
+            ..core::PodCondition::default()
+        },
+    )
 }
 
 fn foreign(f: &Foreign) -> core::PodCondition {

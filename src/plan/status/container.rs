@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1 as core;
 use super::super::event::{ImageFailure, StartFailure};
 use super::super::state::{ContainerState, Ended, Image, Role, Run, Sandbox, StartError};
 use super::super::{PodState, Settings, restart};
-use super::text::{container_id, go_duration, some_text, time};
+use super::text::{container_id, go_duration, resources, some_text, time};
 use crate::spec::exit::LOST_MESSAGE;
 
 pub(super) fn container(
@@ -95,10 +95,17 @@ pub(super) fn container(
             None => core::ContainerState::default(),
         }),
         resources: running.then(|| {
-            manifest
-                .and_then(|m| m.resources.clone())
-                .unwrap_or_default()
+            let given = manifest.and_then(|m| m.resources.clone());
+            let given = given.unwrap_or_default();
+            match spec.map(|spec| (c.figures(spec), spec.resources)) {
+                // As long as it has others than it was given.
+                Some((now, new)) if now != new => resources(given, &now),
+                Some(_) | None => given,
+            }
         }),
+        allocated_resources: manifest
+            .and_then(|m| m.resources.clone()?.requests)
+            .filter(|_| running),
         volume_mounts: manifest.and_then(volume_mounts),
         stop_signal: stop_signal.map(|signal| signal.name.clone()),
         ..core::ContainerStatus::default()

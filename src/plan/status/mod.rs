@@ -62,7 +62,7 @@ impl Phase {
 
 /// The whole pod as it is shown.
 pub fn pod(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::Pod {
-    let mut pod = (*state.spec.manifest).clone();
+    let mut pod = (*state.wanted().manifest).clone();
     pod.metadata.uid = Some(state.spec.uid.to_string());
     pod.metadata.creation_timestamp = Some(time(state.created.wall));
     if let Some(stopping) = &state.stopping {
@@ -156,7 +156,8 @@ fn counted(state: &PodState) -> Phase {
             (Run::Running { .. }, Role::Main) => running += 1,
             // It failed and is tried again, or was taken away: neither is waiting for a first success.
             (Run::Ended(_), Role::Init) => {
-                waiting += u32::from(container.stale() && !container.removed_in_place());
+                let again = container.stale() && !container.removed_in_place();
+                waiting += u32::from(again && !state.complete());
             }
             (Run::Ended(_), Role::Sidecar) => {}
             (Run::Ended(ended), Role::Main) => {

@@ -2,12 +2,15 @@
 
 use std::net::IpAddr;
 
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use k8s_openapi::jiff;
 use sha2::{Digest, Sha256};
 
 use super::super::Wall;
 use super::super::event::Instance;
+use crate::spec::ContainerResources;
 
 /// `coracle://` and 64 hex digits that are always the same for the same run.
 pub fn container_id(instance: &Instance) -> String {
@@ -73,4 +76,52 @@ pub(super) fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
 
 pub(super) fn some_text(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// Resources with these figures of cpu and memory, as the kubelet writes what it reads from cgroups.
+pub(super) fn resources(
+    mut shown: core::ResourceRequirements,
+    figures: &ContainerResources,
+) -> core::ResourceRequirements {
+    let cpu = |milli: u64| match milli % 1000 {
+        0 => (milli / 1000).to_string(),
+        _ => format!("{milli}m"),
+    };
+    let memory = |bytes: u64| {
+        let units = [(30, "Gi"), (20, "Mi"), (10, "Ki")];
+        let unit = units
+            .iter()
+            .find(|(bits, _)| bytes > 0 && bytes.is_multiple_of(1 << bits));
+        unit.map_or_else(
+            || bytes.to_string(),
+            |(bits, name)| format!("{}{name}", bytes >> bits),
+        )
+    };
+    for (map, cpu_milli, memory_bytes) in [
+        (
+            &mut shown.requests,
+            figures.cpu_request_milli,
+            figures.memory_request_bytes,
+        ),
+        (
+            &mut shown.limits,
+            figures.cpu_limit_milli,
+            figures.memory_limit_bytes,
+        ),
+    ] {
+        let amounts = map.get_or_insert_default();
+        for (name, text) in [
+            ("cpu", cpu_milli.map(cpu)),
+            ("memory", memory_bytes.map(memory)),
+        ] {
+            match text {
+                Some(text) => amounts.insert(name.to_owned(), Quantity(text)),
+                None => amounts.remove(name),
+            };
+        }
+        if amounts.is_empty() {
+            *map = None;
+        }
+    }
+    shown
 }

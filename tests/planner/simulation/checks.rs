@@ -6,9 +6,11 @@ use coracle::plan::action::Keep;
 use coracle::plan::event::{HookOrder, KillReason, ProbeOrder};
 use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
 use coracle::plan::{Action, Event, PodState, Time, garbage, status};
-use coracle::spec::{HookKind, PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
+use coracle::spec::{
+    HookKind, PodResources, PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal,
+};
 
-use super::{Going, Sim, pods};
+use super::{CAPACITY, Going, Sim, pods};
 use crate::world::Disk;
 
 impl Sim {
@@ -160,6 +162,24 @@ impl Sim {
                     ),
                 }
             }
+            Action::Resize { to, containers, .. } => {
+                self.check_may_start(action);
+                let pod = &self.state.pods[&uid];
+                assert_eq!(*to, pod.spec.resources);
+                for (name, figures) in containers {
+                    assert_eq!(*figures, pod.spec.container(name).unwrap().resources);
+                    let c = pod.container(name).unwrap();
+                    let has = disk.unwrap().records[name].figures;
+                    let restarts = pod.spec.container(name).unwrap().resize_restarts.memory;
+                    let differs = has.memory_limit_bytes != figures.memory_limit_bytes;
+                    // A try that half failed may have done it already.
+                    let live = c.run.is_running() && pod.resizing.retry.failures == 0;
+                    assert!(
+                        !(live && restarts && differs),
+                        "restarts instead: {action:?}"
+                    );
+                }
+            }
             Action::RemoveSandbox { keep, .. } => {
                 let going = self.going.contains_key(&uid);
                 assert_eq!(
@@ -220,6 +240,10 @@ impl Sim {
         let before = container.previous.as_ref();
         let lasted = before.map(|b| finished - b.exit.finished.time.0);
         if killed && lasted.is_none() {
+            // It does not count, nor does it when the same start is tried again.
+            self.backoff
+                .entry(key)
+                .or_insert((0, self.world.now, attempt));
             return;
         }
         let waived = container.backoff.is_some_and(|b| b.waived);
@@ -235,7 +259,7 @@ impl Sim {
                     "{uid}/{name}: restarted {} ms after its end, back-off is {delay} ms",
                     self.world.now - finished
                 );
-                (delay * 2).min(300_000)
+                (delay * 2).clamp(10_000, 300_000)
             }
             Some(_) | None => 10_000,
         };
@@ -262,7 +286,10 @@ impl Sim {
             let of = |type_: &str| conditions.iter().find(|c| c.type_ == type_);
             let said = self.opened.get(uid);
             let own = conditions.len() - usize::from(said.is_some());
-            assert_eq!(own, 5 + usize::from(more));
+            let waits = pod.pending.as_ref().is_some_and(|p| p.refusal.is_some());
+            let more = usize::from(more) + usize::from(waits);
+            let more = more + usize::from(pod.resizing.since.is_some());
+            assert_eq!(own, 5 + more);
             let word = |yes: bool| if yes { "True" } else { "False" };
             let gate = of(pods::GATE).map(|c| c.status.as_str());
             assert_eq!(
@@ -292,6 +319,21 @@ impl Sim {
         }
     }
 
+    /// Whether there is room for this pod to have that.
+    fn fits_instead(&self, uid: &PodUid, new: PodResources) -> bool {
+        let old = self.state.pods[uid].spec.resources;
+        let others = self.state.pods.values().filter(|p| p.spec.uid != *uid);
+        let others = others.filter(|p| !p.finished());
+        let (cpu, memory) = others.fold((0, 0), |(cpu, memory), p| {
+            let r = p.spec.resources;
+            (cpu + r.cpu_request_milli, memory + r.memory_request_bytes)
+        });
+        let (old_cpu, new_cpu) = (old.cpu_request_milli, new.cpu_request_milli);
+        let (old_memory, new_memory) = (old.memory_request_bytes, new.memory_request_bytes);
+        (new_cpu <= old_cpu || cpu + new_cpu <= CAPACITY.cpu_milli)
+            && (new_memory <= old_memory || memory + new_memory <= CAPACITY.memory_bytes)
+    }
+
     pub(super) fn converged(&self) {
         let wanted: BTreeSet<PodUid> = self.wanted.keys().cloned().collect();
         let known: BTreeSet<PodUid> = self.state.pods.keys().cloned().collect();
@@ -307,6 +349,25 @@ impl Sim {
             for c in pod.ephemerals() {
                 let done = c.run != Run::None || pod.in_flight.is_some();
                 assert!(done, "{uid}/{} never ran: {pod:?}", c.name);
+            }
+            let wanted = &self.wanted[uid];
+            match &pod.pending {
+                None => assert!(pod.spec.has_resources_of(wanted), "{uid}"),
+                Some(pending) => {
+                    assert!(pending.spec.has_resources_of(wanted), "{uid}");
+                    assert!(!self.fits_instead(uid, wanted.resources), "{uid} has room");
+                }
+            }
+            if let Some(disk) = self.world.disk.get(uid).filter(|d| d.shim)
+                && matches!(pod.sandbox, Sandbox::Ready { .. })
+                && pod.in_flight.is_none()
+                && !pod.containers.iter().any(|c| c.kill.is_some())
+            {
+                assert_eq!(disk.figures, pod.spec.resources, "{uid}: {pod:?}");
+                for c in pod.containers.iter().filter(|c| c.run.is_running()) {
+                    let figures = pod.spec.container(&c.name).unwrap().resources;
+                    assert_eq!(disk.records[&c.name].figures, figures, "{uid}: {pod:?}");
+                }
             }
             let some = match pod.is_initialized() {
                 true => pod.mains(),

@@ -9,7 +9,9 @@ use coracle::plan::condition::{Flags, Foreign};
 use coracle::plan::event::*;
 use coracle::plan::state::Stopping;
 use coracle::plan::{Action, Event, Stamp, Time};
-use coracle::spec::{Exit, HookKind, PodSpec, PodUid, ProbeKind, StopSignal};
+use coracle::spec::{
+    ContainerResources, Exit, HookKind, PodResources, PodSpec, PodUid, ProbeKind, StopSignal,
+};
 
 use crate::pods::{at, exit};
 
@@ -73,6 +75,10 @@ pub(crate) struct Disk {
     pub(crate) finishing: Option<Time>,
     pub(crate) foreign: Vec<Foreign>,
     pub(crate) flags: Flags,
+    pub(crate) actuated: PodResources,
+    /// What its cgroup holds, and what a sandbox under way gives it.
+    pub(crate) figures: PodResources,
+    pub(crate) coming: PodResources,
     pub(crate) records: BTreeMap<String, Record>,
 }
 
@@ -87,6 +93,9 @@ pub(crate) struct Record {
     pub(crate) hooks: Option<Hooks>,
     pub(crate) kill: Option<Kill>,
     pub(crate) asked: Vec<Asked>,
+    /// What its cgroup holds, and what a start under way gives it.
+    pub(crate) figures: ContainerResources,
+    pub(crate) coming: ContainerResources,
     pub(crate) highest: Option<u32>,
     pub(crate) runs: u32,
     pub(crate) ends: Option<(u64, i32)>,
@@ -187,6 +196,14 @@ impl World {
     pub(crate) fn begin(&mut self, action: Action) {
         let due = self.now + self.rng.delay();
         let generation = self.disk.get(action.pod()).map_or(0, |d| d.generation);
+        // What is done is done as the pod is now.
+        if let Some(disk) = self.disk.get_mut(action.pod()) {
+            disk.coming = disk.spec.resources;
+            for spec in disk.spec.all_containers() {
+                let record = disk.records.entry(spec.name.clone()).or_default();
+                record.coming = spec.resources;
+            }
+        }
         self.running.push((due, generation, action));
     }
 
@@ -264,6 +281,11 @@ impl World {
                 };
                 self.say(event);
             }
+            Action::Resize {
+                pod,
+                to,
+                containers,
+            } => self.resize(pod, to, containers),
             Action::StartContainer { instance, image_id } => {
                 self.start(generation, instance, image_id);
             }
@@ -308,6 +330,7 @@ impl World {
         self.forget(&pod);
         let disk = self.disk.get_mut(&pod).unwrap();
         disk.shim = true;
+        disk.figures = disk.coming;
         disk.lost_said = false;
         let next_attempts = disk
             .records
@@ -353,6 +376,7 @@ impl World {
         .filter(|_| faults);
         if failure.is_none() || failure == Some(StartFailure::Run) {
             record.highest = Some(instance.attempt);
+            record.figures = record.coming;
             record.runs += 1;
             record.previous = record.newest.take().and_then(|r| r.exit);
             record.newest = Some(RecoveredRun {
@@ -389,6 +413,30 @@ impl World {
             instance,
             pid: 7,
             at: now,
+        });
+    }
+
+    /// All at once, or half of it.
+    fn resize(
+        &mut self,
+        pod: PodUid,
+        to: PodResources,
+        containers: Vec<(String, ContainerResources)>,
+    ) {
+        let fails = self.fault(30);
+        let half = self.rng.chance(50);
+        if let Some(disk) = self.disk.get_mut(&pod).filter(|_| !fails || half) {
+            disk.figures = to;
+            for (name, figures) in containers.into_iter().filter(|_| !fails) {
+                disk.records.entry(name).or_default().figures = figures;
+            }
+        }
+        self.say(match fails {
+            true => Event::ResizeFailed {
+                pod,
+                error: "no".into(),
+            },
+            false => Event::Resized { pod },
         });
     }
 
@@ -552,6 +600,7 @@ impl World {
                 finishing: disk.finishing,
                 foreign: Some(disk.foreign.clone()),
                 flags: Some(disk.flags),
+                actuated: Some(disk.actuated),
             })));
         }
         found

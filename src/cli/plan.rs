@@ -1,0 +1,145 @@
+//! What would this manifest change? `coracle plan`: the agent compares it with what runs.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::args::ValidateArgs;
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::{put, validate};
+
+/// As of `diff`: nothing changes, something does, it could not be found out.
+const SAME: u8 = 0;
+const CHANGES: u8 = 1;
+const TROUBLE: u8 = 2;
+
+pub(super) fn run(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
+    plan(client, args).map_err(|error| error.code(TROUBLE))
+}
+
+fn plan(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
+    let mut files = Vec::new();
+    for path in &args.paths {
+        for file in validate::files(path)? {
+            files.push(read(&file)?);
+        }
+    }
+    let body = json!({ "items": files });
+    let planned = client.json("POST", "/coracle/v1/plan", Some(&body))?;
+    let text = match args.output.output {
+        Some(_) => {
+            let json = serde_json::to_string_pretty(&planned);
+            json.map_err(|e| CliError::new("could not print").because(e))? + "\n"
+        }
+        None => list(&planned["items"]).map(show).collect(),
+    };
+    put(text.as_bytes())?;
+    Ok(ExitCode::from(code(&planned)))
+}
+
+fn read(file: &Path) -> Result<Value> {
+    let stdin = file.as_os_str() == "-";
+    let name = match stdin {
+        true => "stdin".to_owned(),
+        false => file.display().to_string(),
+    };
+    let failed = || CliError::new(format!("could not read `{name}`"));
+    let bytes = validate::read(file).map_err(|e| failed().because(e))?;
+    if bytes.len() as u64 > validate::MAX_FILE {
+        return Err(failed().because("larger than 10 MiB"));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| failed().because("it is not UTF-8"))?;
+    let save_as = file.file_name().filter(|_| !stdin);
+    let save_as = save_as.map(|name| name.to_string_lossy());
+    Ok(json!({ "name": name, "save_as": save_as, "text": text }))
+}
+
+fn code(planned: &Value) -> u8 {
+    let changes = |file: &Value| list(&file["changes"]).any(|c| c["change"] != "None");
+    let bad = |file: &Value| list(&file["errors"]).next().is_some();
+    if list(&planned["items"]).any(bad) {
+        TROUBLE
+    } else if list(&planned["items"]).any(changes) {
+        CHANGES
+    } else {
+        SAME
+    }
+}
+
+/// What is said about one file.
+fn show(file: &Value) -> String {
+    let mut text = String::new();
+    for (what, lines) in [("warning", "warnings"), ("error", "errors")] {
+        for line in list(&file[lines]) {
+            text += &format!("{what}: {}\n", word(line));
+        }
+    }
+    for change in list(&file["changes"]) {
+        let kind = word(&change["kind"]).to_lowercase();
+        let name = match word(&change["namespace"]) {
+            "" => word(&change["name"]).to_owned(),
+            namespace => format!("{namespace}/{}", word(&change["name"])),
+        };
+        text += &format!("{kind} {name}: {}\n", sentence(change));
+        for detail in details(change) {
+            text += &format!("    {detail}\n");
+        }
+    }
+    text
+}
+
+fn sentence(change: &Value) -> &'static str {
+    let pod = change["kind"] == "Pod";
+    match word(&change["change"]) {
+        "Create" => "created",
+        "CreateAfter" => "created when the pod of that name has stopped",
+        "Edit" if pod => "changed while it runs",
+        "Edit" => "changed",
+        "Replace" => "replaced by a new pod, for these fields cannot change while it runs",
+        "Remove" if pod => "stopped and removed",
+        "Remove" => "removed",
+        _ => "unchanged",
+    }
+}
+
+fn details(change: &Value) -> Vec<String> {
+    let paths = list(&change["because"]).chain(list(&change["live"]));
+    let mut lines: Vec<String> = paths.map(|path| word(path).to_owned()).collect();
+    let amount = |value: &Value| value.as_str().unwrap_or("none").to_owned();
+    lines.extend(list(&change["resizes"]).map(|resize| {
+        let how = match resize["restarts"] == true {
+            true => "restarts it",
+            false => "without a restart",
+        };
+        let (from, to) = (amount(&resize["from"]), amount(&resize["to"]));
+        let (container, field) = (word(&resize["container"]), word(&resize["field"]));
+        format!("container {container}: {field} {from} -> {to}, {how}")
+    }));
+    lines.extend(list(&change["images"]).map(|image| {
+        let (from, to) = (word(&image["from"]), word(&image["to"]));
+        let container = word(&image["container"]);
+        let how = match image["restarts"] == true {
+            true => "restarts it",
+            false => "when it runs next",
+        };
+        format!("container {container}: image {from} -> {to}, {how}")
+    }));
+    let pending = &change["resizePending"];
+    if let Some(reason) = pending["reason"].as_str() {
+        let message = word(&pending["message"]);
+        lines.push(format!(
+            "cpu and memory stay as they are for now ({reason}): {message}"
+        ));
+    }
+    lines
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

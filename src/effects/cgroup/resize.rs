@@ -1,0 +1,210 @@
+//! How are cpu and memory of what runs changed? Memory first, then cpu, each in an order in which nobody below ever has
+//! more than the pod (kubelet-behaviour §9.10). Every value is read back; doing it again changes nothing more.
+
+use std::io;
+
+use super::limits::Resource;
+use super::{CgroupError, Cgroups, Limits};
+use crate::spec::{ContainerResources, PodResources, PodSpec};
+
+/// A kernel keeps memory limits in whole pages, of this size at most.
+const LARGEST_PAGE: u64 = 64 << 10;
+
+/// Why a pod could not be resized (entirely).
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// More is in use than there would be; nothing was changed.
+    #[error("cannot decrease memory limits: {0}")]
+    InUse(String),
+    /// A file could not be written or read.
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    /// The kernel has made something else of a value.
+    #[error("`{value}` was written to `{file}` of cgroup `{path}`, which says `{found}` now")]
+    Kept {
+        /// Of which cgroup.
+        path: String,
+        /// Which file.
+        file: &'static str,
+        /// What was written.
+        value: String,
+        /// What was read.
+        found: String,
+    },
+}
+
+/// One cgroup with its new values.
+struct Target {
+    /// How errors call it; `None` for the pod.
+    container: Option<String>,
+    path: String,
+    limits: Limits,
+}
+
+impl Cgroups {
+    /// Blocking. Gives the pod and these containers other figures. A container whose cgroup is gone gets them when it
+    /// starts again.
+    pub fn resize(
+        &self,
+        spec: &PodSpec,
+        pod: PodResources,
+        containers: &[(String, ContainerResources)],
+    ) -> Result<(), ResizeError> {
+        let path = self.pod_path(spec.qos, &spec.uid);
+        let limits = Limits::pod(spec.qos, pod, self.settings);
+        let containers = containers.iter().map(|(name, resources)| Target {
+            container: Some(name.clone()),
+            path: self.container_path(&path, name),
+            limits: Limits::container(spec, *resources, self.settings),
+        });
+        let there = |target: &Target| self.hierarchies.exists(&target.path);
+        let containers: Vec<Target> = containers.filter(there).collect();
+        let pod = Target {
+            container: None,
+            path,
+            limits,
+        };
+        self.check_usage(&pod, &containers)?;
+        self.set(Resource::Memory, &pod, &containers)?;
+        self.set(Resource::Cpu, &pod, &containers)
+    }
+
+    /// One resource everywhere: where there is to be more the pod comes first, where less the containers.
+    fn set(
+        &self,
+        resource: Resource,
+        pod: &Target,
+        containers: &[Target],
+    ) -> Result<(), ResizeError> {
+        let (limit, weight) = (self.is_raised(pod, resource)?, self.weight_raised(pod)?);
+        let weigh = resource == Resource::Cpu;
+        if limit {
+            self.write_back(pod, resource)?;
+        }
+        if weigh && weight {
+            self.write_back(pod, Resource::Weight)?;
+        }
+        for raised in [false, true] {
+            for target in containers {
+                if self.is_raised(target, resource)? == raised {
+                    if weigh {
+                        self.write_back(target, Resource::Weight)?;
+                    }
+                    self.write_back(target, resource)?;
+                }
+            }
+        }
+        if weigh && !weight {
+            self.write_back(pod, Resource::Weight)?;
+        }
+        if !limit {
+            self.write_back(pod, resource)?;
+        }
+        Ok(())
+    }
+
+    fn check_usage(&self, pod: &Target, containers: &[Target]) -> Result<(), ResizeError> {
+        let mut problems = Vec::new();
+        for target in std::iter::once(pod).chain(containers) {
+            let Some(limit) = target.limits.memory() else {
+                continue;
+            };
+            let now = self.limit(target, Resource::Memory)?;
+            if now.is_some_and(|now| now <= limit) || !self.hierarchies.has_processes(&target.path)
+            {
+                continue;
+            }
+            let usage = self.read(target, self.mode().usage())?;
+            let usage: u64 = usage.trim().parse().unwrap_or(0);
+            if usage >= limit {
+                let whose = match &target.container {
+                    None => "pod".to_owned(),
+                    Some(name) => format!("container {name:?}"),
+                };
+                problems.push(format!(
+                    "attempting to set {whose} memory limit ({limit}) below current usage ({usage})"
+                ));
+            }
+        }
+        match &problems[..] {
+            [] => Ok(()),
+            [one] => Err(ResizeError::InUse(one.clone())),
+            several => Err(ResizeError::InUse(format!("[{}]", several.join(", ")))),
+        }
+    }
+
+    /// Whether there is to be more than now.
+    fn is_raised(&self, target: &Target, resource: Resource) -> Result<bool, ResizeError> {
+        let wanted = target.limits.limit(resource);
+        let now = self.limit(target, resource)?;
+        Ok(now.is_some_and(|now| wanted.is_none_or(|wanted| wanted > now)))
+    }
+
+    fn weight_raised(&self, target: &Target) -> Result<bool, ResizeError> {
+        let mut files = target.limits.files_of(self.mode(), Resource::Weight);
+        let Some((file, wanted)) = files.pop() else {
+            return Ok(false);
+        };
+        let now = self.read(target, file)?;
+        let number = |text: &str| text.trim().parse::<u64>().unwrap_or(0);
+        Ok(number(&wanted) > number(&now))
+    }
+
+    /// What bounds it now; `None` if nothing does.
+    fn limit(&self, target: &Target, resource: Resource) -> Result<Option<u64>, ResizeError> {
+        match self.read(target, self.mode().limit_file(resource)) {
+            Ok(text) => Ok(bound(&text)),
+            // Kernels without CONFIG_CFS_BANDWIDTH do not have the file, and bound nothing.
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read(&self, target: &Target, file: &'static str) -> Result<String, CgroupError> {
+        self.hierarchies.read(&target.path, file)
+    }
+
+    fn write_back(&self, target: &Target, resource: Resource) -> Result<(), ResizeError> {
+        for (file, value) in target.limits.files_of(self.mode(), resource) {
+            self.hierarchies.write(&target.path, file, &value)?;
+            let found = match self.read(target, file) {
+                // What is not there bounds nothing.
+                Err(error) if bound(&value).is_none() || is_absent(&error) => continue,
+                found => found?,
+            };
+            if !is_kept(&value, &found, resource) {
+                return Err(ResizeError::Kept {
+                    path: target.path.clone(),
+                    file,
+                    value,
+                    found: found.trim().to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_absent(error: &CgroupError) -> bool {
+    matches!(error, CgroupError::Access { source, .. } if source.kind() == io::ErrorKind::NotFound)
+}
+
+/// The first number of a limit's file; `None` for no limit, which v1 shows as the largest number of whole pages.
+fn bound(text: &str) -> Option<u64> {
+    let number = text.split_whitespace().next()?.parse::<u64>().ok()?;
+    (number < 1 << 62).then_some(number)
+}
+
+fn is_kept(value: &str, found: &str, resource: Resource) -> bool {
+    match (resource, bound(value), bound(found)) {
+        (Resource::Memory, Some(value), Some(found)) => {
+            found <= value && value - found < LARGEST_PAGE
+        }
+        (Resource::Memory, value, found) => value == found,
+        (Resource::Cpu | Resource::Weight, _, _) => value == found.trim(),
+    }
+}
+
+#[cfg(test)]
+#[path = "resize_test.rs"]
+mod tests;

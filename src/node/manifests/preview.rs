@@ -1,0 +1,161 @@
+//! What would be in force if these files were saved? For `coracle plan`: as the agent would read them, but nothing takes
+//! effect.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::super::conflicts::conflicts;
+use super::{Loaded, Manifests, is_ignored};
+use crate::api::PlannedFile;
+use crate::spec::Wall;
+use crate::spec::convert::ConvertContext;
+use crate::spec::priority::PriorityClasses;
+use crate::spec::uid::KeptUids;
+
+/// What all files ask for, each in the version that is in effect.
+#[derive(Debug, Clone, Default)]
+pub(in crate::node) struct InEffect {
+    path: PathBuf,
+    node_name: String,
+    kept: KeptUids,
+    pub(in crate::node) files: BTreeMap<PathBuf, Loaded>,
+}
+
+/// A file as it would be.
+#[derive(Debug)]
+pub(in crate::node) struct Checked {
+    /// Which file of the manifest directory it would be.
+    pub(in crate::node) path: PathBuf,
+    /// Why it would not take effect.
+    pub(in crate::node) errors: Vec<String>,
+    /// What of it would have none.
+    pub(in crate::node) warnings: Vec<String>,
+}
+
+impl Manifests {
+    /// What is in effect now.
+    pub(in crate::node) fn in_effect(&self) -> InEffect {
+        let applied = self
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| Some((path.clone(), entry.applied.clone()?)));
+        InEffect {
+            path: self.path.clone(),
+            node_name: self.node_name.clone(),
+            kept: self.kept.clone(),
+            files: applied.collect(),
+        }
+    }
+}
+
+impl InEffect {
+    /// With these files saved: what would be in effect then, and what is to be said about each of them, in their order.
+    pub(in crate::node) fn with(&self, files: &[PlannedFile]) -> (InEffect, Vec<Checked>) {
+        let mut then = self.clone();
+        let mut checked = Vec::new();
+        // Twice, for a file may need a priority class of a later one.
+        for _ in 0..2 {
+            checked.clear();
+            let mut seen = BTreeSet::new();
+            for file in files {
+                let path = then.place(file);
+                let mut errors = then.take(file, &path);
+                if is_ignored(&path) {
+                    errors.push(format!(
+                        "{}: the agent ignores files of such names",
+                        file.name
+                    ));
+                }
+                if !seen.insert(path.clone()) {
+                    errors.push(format!(
+                        "{}: another file given here would be `{}` as well",
+                        file.name,
+                        path.display()
+                    ));
+                }
+                checked.push(Checked {
+                    path,
+                    errors,
+                    warnings: Vec::new(),
+                });
+            }
+        }
+        for one in checked.iter_mut().filter(|one| one.errors.is_empty()) {
+            let Some(loaded) = then.files.get(&one.path) else {
+                continue;
+            };
+            let others = then.files.iter().filter(|(path, _)| **path != one.path);
+            let others: Vec<(&Path, &Loaded)> = others
+                .map(|(path, loaded)| (path.as_path(), loaded))
+                .collect();
+            one.errors = conflicts(&one.path, loaded, &others);
+            one.warnings.clone_from(&loaded.warnings);
+        }
+        (then, checked)
+    }
+
+    /// Reads a file in the place of its version in effect.
+    fn take(&mut self, file: &PlannedFile, path: &Path) -> Vec<String> {
+        match self.read(file, path) {
+            Ok(loaded) => {
+                self.files.insert(path.to_owned(), loaded);
+                Vec::new()
+            }
+            Err(errors) => errors,
+        }
+    }
+
+    fn read(&self, file: &PlannedFile, path: &Path) -> Result<Loaded, Vec<String>> {
+        let others = self.files.iter().filter(|(other, _)| *other != path);
+        let classes = others.flat_map(|(_, loaded)| &loaded.classes);
+        let named = classes.map(|class| {
+            let name = class.metadata.name.clone().unwrap_or_default();
+            (name, class.clone())
+        });
+        let classes: PriorityClasses = named.collect();
+        let context = ConvertContext {
+            node_name: &self.node_name,
+        };
+        Loaded::read(
+            file.text.as_bytes(),
+            &file.name,
+            &context,
+            (&self.kept, &classes),
+            Wall::default(),
+        )
+    }
+
+    /// Which file of the manifest directory it is: the one of its name; without a name, the one that has its pods and
+    /// services now.
+    fn place(&self, file: &PlannedFile) -> PathBuf {
+        if self.files.keys().eq([&self.path]) {
+            return self.path.clone();
+        }
+        let name = match &file.save_as {
+            Some(name) => name,
+            None => match self.read(file, Path::new("")) {
+                Ok(loaded) => match self.files.iter().find(|(_, other)| loaded.meets(other)) {
+                    Some((path, _)) => return path.clone(),
+                    None => "stdin.yaml",
+                },
+                Err(_) => "stdin.yaml",
+            },
+        };
+        self.path.join(name)
+    }
+}
+
+impl Loaded {
+    /// Whether both define the same pod or service.
+    fn meets(&self, other: &Loaded) -> bool {
+        let pods = |pod: &crate::spec::PodKey| other.pods.iter().any(|p| p.key == *pod);
+        let services =
+            |key: &crate::spec::PodKey| other.services.iter().any(|s| s.spec.key == *key);
+        self.pods.iter().any(|pod| pods(&pod.key))
+            || self.services.iter().any(|s| services(&s.spec.key))
+    }
+}
+
+#[cfg(test)]
+#[path = "preview_test.rs"]
+mod tests;

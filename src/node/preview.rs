@@ -1,0 +1,164 @@
+//! What would saving these files change? `coracle plan`: the files are read as from the manifest directory, and each pod
+//! is judged by the planner itself.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+
+use super::Node;
+use super::manifests::{InEffect, Loaded};
+use crate::api::PlannedFile;
+use crate::plan::edit::{Changes, Edit};
+use crate::plan::preview::Preview;
+use crate::spec::{PodKey, PodSpec};
+
+impl Node {
+    /// `{"items": [{"file", "errors", "warnings", "changes": [{"kind", "namespace", "name", "change", …}]}]}`
+    pub(super) fn preview(&self, files: &[PlannedFile]) -> Value {
+        let (then, checked) = self.manifests.with(files);
+        let items = files.iter().zip(checked).map(|(file, checked)| {
+            let changes = match checked.errors.is_empty() {
+                true => self.changes(&checked.path, &then),
+                false => Vec::new(),
+            };
+            json!({ "file": file.name, "errors": checked.errors, "warnings": checked.warnings, "changes": changes })
+        });
+        json!({ "items": items.collect::<Vec<_>>() })
+    }
+
+    /// What one file changes.
+    fn changes(&self, path: &Path, then: &InEffect) -> Vec<Value> {
+        let (old, new) = (self.manifests.files.get(path), then.files.get(path));
+        let pods = new.into_iter().flat_map(|new| &new.pods);
+        let mut changes: Vec<Value> = pods.map(|pod| self.pod(pod)).collect();
+        let stays = keys(then.files.values());
+        let here = keys(old.into_iter());
+        for key in here.difference(&stays) {
+            changes.push(entry("Pod", &key.namespace, &key.name, "Remove"));
+        }
+        for (kind, of) in [
+            ("Service", services as fn(&Loaded) -> Vec<Plain>),
+            ("PriorityClass", classes),
+        ] {
+            let all =
+                |files: &InEffect| -> Vec<Plain> { files.files.values().flat_map(of).collect() };
+            let here = (
+                old.map(of).unwrap_or_default(),
+                new.map(of).unwrap_or_default(),
+            );
+            compare(kind, here, (all(&self.manifests), all(then)), &mut changes);
+        }
+        changes
+    }
+
+    fn pod(&self, pod: &PodSpec) -> Value {
+        let key = &pod.key;
+        let one = |change| entry("Pod", &key.namespace, &key.name, change);
+        let (edit, waits) = match self.state.preview(pod) {
+            Preview::Create => return one("Create"),
+            Preview::CreateAfter => return one("CreateAfter"),
+            Preview::Edit { edit, waits } => (edit, waits),
+        };
+        let mut shown = match edit {
+            Edit::None => one("None"),
+            Edit::Replace(paths) => {
+                let mut shown = one("Replace");
+                shown["because"] = paths.into();
+                shown
+            }
+            Edit::InPlace(Changes {
+                live,
+                images,
+                resizes,
+            }) => {
+                let mut shown = one("Edit");
+                let images = images.iter().map(|image| {
+                    json!({ "container": image.container, "from": image.from, "to": image.to,
+                            "restarts": image.restarts })
+                });
+                let resizes = resizes.iter().map(|resize| {
+                    json!({ "container": resize.container, "field": resize.field, "from": resize.from,
+                            "to": resize.to, "restarts": resize.restarts })
+                });
+                shown["live"] = live.into();
+                shown["images"] = images.collect();
+                shown["resizes"] = resizes.collect();
+                shown
+            }
+        };
+        if let Some(refusal) = waits {
+            shown["resizePending"] =
+                json!({ "reason": refusal.reason(), "message": refusal.message });
+        }
+        shown
+    }
+}
+
+/// Namespace, name and content of an object that is replaced as a whole.
+type Plain = (String, String, Value);
+
+fn plain<T: Clone + serde::Serialize>(
+    object: &T,
+    metadata: fn(&mut T) -> &mut ObjectMeta,
+) -> Plain {
+    let mut object = object.clone();
+    let meta = metadata(&mut object);
+    // The time of its file.
+    meta.creation_timestamp = None;
+    let namespace = meta.namespace.clone().unwrap_or_default();
+    let name = meta.name.clone().unwrap_or_default();
+    (
+        namespace,
+        name,
+        serde_json::to_value(&object).unwrap_or_default(),
+    )
+}
+
+fn services(file: &Loaded) -> Vec<Plain> {
+    let services = file.services.iter();
+    services
+        .map(|s| plain(&s.manifest, |s| &mut s.metadata))
+        .collect()
+}
+
+fn classes(file: &Loaded) -> Vec<Plain> {
+    let classes = file.classes.iter();
+    classes
+        .map(|class| plain(class, |class| &mut class.metadata))
+        .collect()
+}
+
+/// Lists what is new, other or gone of one file, with what all files have beside it.
+fn compare(
+    kind: &str,
+    (old, new): (Vec<Plain>, Vec<Plain>),
+    (all_old, all_new): (Vec<Plain>, Vec<Plain>),
+    changes: &mut Vec<Value>,
+) {
+    let same = |one: &Plain, other: &Plain| (&one.0, &one.1) == (&other.0, &other.1);
+    for one in &new {
+        let change = match all_old.iter().find(|other| same(one, other)) {
+            None => "Create",
+            Some(other) if other.2 == one.2 => "None",
+            Some(_) => "Edit",
+        };
+        changes.push(entry(kind, &one.0, &one.1, change));
+    }
+    for one in old
+        .iter()
+        .filter(|one| !all_new.iter().any(|other| same(one, other)))
+    {
+        changes.push(entry(kind, &one.0, &one.1, "Remove"));
+    }
+}
+
+fn keys<'l>(files: impl Iterator<Item = &'l Loaded>) -> BTreeSet<PodKey> {
+    let pods = files.flat_map(|loaded| &loaded.pods);
+    pods.map(|pod| pod.key.clone()).collect()
+}
+
+fn entry(kind: &str, namespace: &str, name: &str, change: &str) -> Value {
+    json!({ "kind": kind, "namespace": namespace, "name": name, "change": change })
+}

@@ -1,0 +1,332 @@
+//! What becomes of cpu and memory that are edited while the pod runs?
+
+use std::sync::Arc;
+
+use coracle::plan::resize::Capacity;
+use coracle::plan::{Action, Event, Settings};
+use coracle::spec::{PodSpec, RestartPolicy};
+use k8s_openapi::api::core::v1::ContainerStatus;
+
+use crate::node::{Node, ready, reborn};
+use crate::pods::{desired, of, pod, set_resources};
+
+const MIB: u64 = 1 << 20;
+
+/// A pod of `c` with this much, and `d`, which has 100m and 10 MiB.
+fn sized(uid: &str, cpu_milli: u64, mib: u64) -> PodSpec {
+    let mut spec = pod(uid, uid, RestartPolicy::Always, &["c", "d"]);
+    set_resources(&mut spec, "d", 100, 10 * MIB);
+    set_resources(&mut spec, "c", cpu_milli, mib * MIB);
+    spec
+}
+
+/// A pod of one container.
+fn alone(uid: &str, mib: u64) -> PodSpec {
+    let mut spec = pod(uid, uid, RestartPolicy::Always, &["c"]);
+    set_resources(&mut spec, "c", 100, mib * MIB);
+    spec
+}
+
+fn restarting(mut spec: PodSpec) -> PodSpec {
+    of(&mut spec, "c").resize_restarts.memory = true;
+    spec
+}
+
+/// A node of one core and 100 MiB.
+fn small() -> Settings {
+    Settings {
+        capacity: Some(Capacity {
+            cpu_milli: 1_000,
+            memory_bytes: 100 * MIB,
+        }),
+        ..Settings::default()
+    }
+}
+
+impl Node {
+    fn small(pods: &[&Arc<PodSpec>]) -> Self {
+        let mut node = Self::new(300_000);
+        node.tell(Event::SettingsChanged(small()));
+        node.want(pods);
+        node.work();
+        node
+    }
+
+    fn want(&mut self, pods: &[&Arc<PodSpec>]) {
+        self.tell(Event::DesiredChanged(desired(pods)));
+    }
+
+    /// Says that what is open could not be done.
+    fn fail_resize(&mut self, error: &str) {
+        let Action::Resize { pod, .. } = self.take() else {
+            panic!("a resize");
+        };
+        let error = error.to_owned();
+        self.tell(Event::ResizeFailed { pod, error });
+    }
+
+    fn container(&self, name: &str) -> ContainerStatus {
+        let mut all = self
+            .shown()
+            .status
+            .unwrap()
+            .container_statuses
+            .unwrap()
+            .into_iter();
+        all.find(|c| c.name == name).unwrap()
+    }
+
+    /// Memory of `c`: asked for in the spec, allocated, and had.
+    fn memory(&self) -> [u64; 3] {
+        let bytes = |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
+            let text = &q.0;
+            match text.strip_suffix("Mi") {
+                Some(mib) => mib.parse().unwrap(),
+                None => text.parse::<u64>().unwrap() / MIB,
+            }
+        };
+        let status = self.container("c");
+        let spec = self.shown().spec.unwrap().containers[0].resources.clone();
+        [
+            bytes(&spec.unwrap().requests.unwrap()["memory"]),
+            bytes(&status.allocated_resources.unwrap()["memory"]),
+            bytes(&status.resources.unwrap().requests.unwrap()["memory"]),
+        ]
+    }
+
+    /// The conditions about resizes.
+    fn resizing(&self) -> String {
+        let conditions = self.shown().status.unwrap().conditions.unwrap();
+        let some = conditions
+            .into_iter()
+            .filter(|c| c.type_.starts_with("PodResize"));
+        let words = some.map(|c| {
+            let why = [c.reason, c.message].into_iter().flatten();
+            format!("{} {}", c.type_, why.collect::<Vec<_>>().join(": "))
+        });
+        let words: Vec<_> = words.collect();
+        words.join("; ").trim_end().to_owned()
+    }
+
+    fn reasons(&self) -> Vec<String> {
+        let all = self.notices.iter().map(|n| n.reason.to_string());
+        all.filter(|r| r.starts_with("Resize") || r == "Killing")
+            .collect()
+    }
+}
+
+#[test]
+fn containers_get_what_they_are_to_have_without_a_restart() {
+    let mut node = Node::small(&[&Arc::new(sized("u1", 200, 20))]);
+    let wanted = Arc::new(sized("u1", 300, 30));
+    node.want(&[&wanted]);
+    let containers = wanted.containers.iter();
+    let containers = containers.map(|c| (c.name.clone(), c.resources));
+    let order = Action::Resize {
+        pod: wanted.uid.clone(),
+        to: wanted.resources,
+        containers: containers.collect(),
+    };
+    assert_eq!(node.open, [order]);
+    assert_eq!(node.resizing(), "PodResizeInProgress");
+    assert_eq!(node.memory(), [30, 30, 20]);
+    node.work();
+    assert_eq!(node.resizing(), "");
+    assert_eq!(node.memory(), [30, 30, 30]);
+    assert_eq!(node.line(), "Running; c: running < -, 0; d: running < -, 0");
+    assert_eq!(node.reasons(), ["ResizeStarted", "ResizeCompleted"]);
+    // Runs to come have it from the start.
+    node.end("c", 1);
+    node.work();
+    assert_eq!(node.memory(), [30, 30, 30]);
+    assert_eq!(node.reasons().len(), 2);
+}
+
+#[test]
+fn where_the_policy_says_so_a_restart_brings_it() {
+    let mut node = Node::small(&[&Arc::new(restarting(sized("u1", 200, 30)))]);
+    // Only memory needs a restart.
+    node.want(&[&Arc::new(restarting(sized("u1", 300, 30)))]);
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0; d: running < -, 0");
+    for (restarts, mib) in [(1, 40), (2, 20)] {
+        node.want(&[&Arc::new(restarting(sized("u1", 300, mib)))]);
+        assert!(
+            matches!(&node.open[..], [Action::Signal { instance, .. }] if instance.container == "c"),
+            "{:?}",
+            node.open
+        );
+        assert_eq!(node.memory()[1], mib);
+        node.answer_one();
+        assert!(
+            node.open.is_empty(),
+            "the pod waits for it: {:?}",
+            node.open
+        );
+        node.end("c", 0);
+        // The crash back-off is kept, as on the kubelet.
+        let wait = node.wake_at().map_or(0, |at| at - node.now);
+        node.wait(wait);
+        node.work();
+        let shown = format!("Running; c: running < Completed 0, {restarts}; d: running < -, 0");
+        assert_eq!(node.line(), shown);
+        assert_eq!(node.memory(), [mib, mib, mib]);
+    }
+    let text = "Normal Killing Container c resize requires restart";
+    assert!(node.said().contains(&text.to_owned()), "{:?}", node.said());
+}
+
+#[test]
+fn what_fails_is_shown_said_once_and_tried_again_ever_later() {
+    let mut node = Node::small(&[&Arc::new(sized("u1", 200, 40))]);
+    node.want(&[&Arc::new(sized("u1", 200, 20))]);
+    let mut waits = vec![];
+    for _ in 0..7 {
+        node.fail_resize("no way");
+        assert_eq!(node.resizing(), "PodResizeInProgress Error: no way");
+        assert_eq!(node.memory(), [20, 20, 40]);
+        let wait = node.wake_at().expect("it is tried again") - node.now;
+        waits.push(wait / 1000);
+        node.wait(wait);
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 30, 30]);
+    node.work();
+    assert_eq!(node.memory(), [20, 20, 20]);
+    assert_eq!(
+        node.reasons(),
+        ["ResizeStarted", "ResizeError", "ResizeCompleted"]
+    );
+    // Another edit does not wait for the one that failed.
+    node.want(&[&Arc::new(sized("u1", 200, 10))]);
+    node.fail_resize("no way");
+    node.want(&[&Arc::new(sized("u1", 200, 15))]);
+    assert!(matches!(&node.open[..], [Action::Resize { .. }]));
+}
+
+#[test]
+fn more_than_the_node_has_is_never_given_and_more_than_it_has_left_later() {
+    let (a, b) = (sized("u1", 200, 20), Arc::new(alone("u2", 50)));
+    let mut node = Node::small(&[&Arc::new(a.clone()), &b]);
+    node.want(&[&Arc::new(sized("u1", 200, 91)), &b]);
+    let mut infeasible = "PodResizePending Infeasible: Node didn't have enough capacity: \
+                          memory, requested: 105906176, capacity: 104857600";
+    assert_eq!(node.resizing(), infeasible);
+    assert_eq!(node.memory(), [91, 20, 20]);
+    assert!(node.open.is_empty());
+    node.want(&[&Arc::new(sized("u1", 1_000, 20)), &b]);
+    infeasible = "PodResizePending Infeasible: Node didn't have enough capacity: \
+                  cpu, requested: 1100, capacity: 1000";
+    assert_eq!(node.resizing(), infeasible);
+    let more = Arc::new(sized("u1", 200, 60));
+    node.want(&[&more, &b]);
+    let deferred = "PodResizePending Deferred: Node didn't have enough resource: \
+                    memory, requested: 73400320, used: 52428800, capacity: 104857600";
+    assert_eq!(node.resizing(), deferred);
+    // It stays so, and says so no more, while nothing changes.
+    node.want(&[&Arc::new(sized("u1", 200, 60)), &b]);
+    assert_eq!(node.resizing(), deferred);
+    assert_eq!(
+        node.reasons(),
+        ["ResizeInfeasible", "ResizeInfeasible", "ResizeDeferred"]
+    );
+    // Less of something is always given.
+    node.want(&[&Arc::new(sized("u1", 100, 20)), &b]);
+    node.work();
+    assert_eq!(node.resizing(), "");
+    node.want(&[&more, &b]);
+    assert_eq!(node.resizing(), deferred);
+    // Room comes when the other pod has gone, not before.
+    node.want(&[&more]);
+    assert_eq!(node.resizing(), deferred);
+    node.work_on(&b.uid);
+    node.end_of(&b.uid, 0);
+    assert_eq!(node.resizing(), deferred);
+    node.work_on(&b.uid);
+    node.work();
+    assert_eq!(node.resizing(), "");
+    assert_eq!(node.memory(), [60, 60, 60]);
+    let told = &node.reasons()[3..];
+    let expected = [
+        "ResizeStarted",
+        "ResizeCompleted",
+        "ResizeDeferred",
+        "Killing",
+        "ResizeStarted",
+        "ResizeCompleted",
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn where_room_is_short_the_more_important_pod_gets_it() {
+    let important = |mib| {
+        let mut spec = sized("u2", 200, mib);
+        spec.priority = 10;
+        Arc::new(spec)
+    };
+    let a = |mib| Arc::new(sized("u1", 200, mib));
+    let mut node = Node::small(&[&a(20), &important(20)]);
+    node.want(&[&a(50), &important(50)]);
+    node.work();
+    let has = |uid: &str| {
+        let pod = node
+            .state
+            .pods
+            .values()
+            .find(|p| p.spec.uid.as_str() == uid);
+        pod.unwrap().spec.resources.memory_request_bytes / MIB
+    };
+    assert_eq!((has("u1"), has("u2")), (30, 60));
+}
+
+#[test]
+fn the_next_agent_finishes_what_the_former_one_began() {
+    for restarts in [false, true] {
+        let size = |mib| {
+            let spec = sized("u1", 200, mib);
+            Arc::new(if restarts { restarting(spec) } else { spec })
+        };
+        for steps in 0..6 {
+            let mut node = Node::small(&[&size(20)]);
+            node.want(&[&size(30)]);
+            let mut told = !restarts;
+            for _ in 0..steps {
+                if !node.open.is_empty() {
+                    node.answer_one();
+                } else if !told {
+                    node.end("c", 0);
+                    told = true;
+                }
+            }
+            let mut node = reborn(&node, &[&size(30)], ready());
+            let wait = node.wake_at().map_or(0, |at| at - node.now);
+            node.wait(wait);
+            node.work();
+            if !told {
+                node.end("c", 0);
+                node.work();
+            }
+            let pod = node.state.pods.values().next().unwrap();
+            assert!(!pod.is_resizing(), "{steps}: {pod:?}");
+            assert_eq!(pod.resizing.actuated, pod.spec.resources);
+            assert_eq!(node.memory(), [30, 30, 30], "after {steps} steps");
+            let shown = match restarts {
+                true => "Running; c: running < Completed 0, 1; d: running < -, 0",
+                false => "Running; c: running < -, 0; d: running < -, 0",
+            };
+            assert_eq!(node.line(), shown, "after {steps} steps");
+        }
+    }
+}
+
+#[test]
+fn a_pod_that_goes_is_not_resized() {
+    let mut node = Node::small(&[&Arc::new(sized("u1", 200, 20))]);
+    node.want(&[&Arc::new(sized("u1", 200, 30))]);
+    node.fail_resize("no way");
+    node.want(&[]);
+    node.work();
+    node.wait(5_000);
+    assert!(node.open.is_empty(), "{:?}", node.open);
+    assert_eq!(node.resizing(), "");
+}
