@@ -410,6 +410,31 @@ pub struct Health {
     pub started: bool,
     /// It has passed its readiness probe, if it has one.
     pub ready: bool,
+    /// What speaks against that lately, but has not come often enough.
+    #[serde(default)]
+    pub streaks: Streaks,
+}
+
+/// Outcomes that would change what a probe has come to, if more of them followed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Streaks {
+    /// Failures of the startup probe.
+    pub startup: Option<Streak>,
+    /// Failures of the liveness probe.
+    pub liveness: Option<Streak>,
+    /// Failures of the readiness probe where it had passed, successes where it had not.
+    pub readiness: Option<Streak>,
+}
+
+/// Equal outcomes of one probe in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Streak {
+    /// The outcome.
+    pub well: bool,
+    /// How often it came.
+    pub times: u32,
+    /// The next probe is due, so that agents that restart do not probe faster than is asked for.
+    pub next: Time,
 }
 
 /// A pod whose sandbox was lost, or that restarts in place, begins again with its first init container: what ran before

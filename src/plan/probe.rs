@@ -7,7 +7,7 @@
 //!                   └────────► stop signal ◄─────┘   (no more of these until the next run)
 //! ```
 
-use super::event::{Health, Instance};
+use super::event::{Health, Instance, Streak, Streaks};
 use super::kill::KillReason;
 use super::notice::{Kind, Notices};
 use super::state::{ContainerState, Role, Run};
@@ -57,12 +57,30 @@ pub struct Track {
     pub in_flight: bool,
     /// The one under way is of a probe that was edited meanwhile, so its outcome says nothing.
     pub outdated: bool,
-    /// The newest outcome and how often it came in a row.
+    /// The newest outcome and how often it came in a row, up to the threshold.
     pub row: Option<(bool, u32)>,
     /// What the outcomes have added up to.
     pub result: Option<bool>,
     /// Errors in a row.
     pub errors: u32,
+}
+
+impl Track {
+    /// The outcomes that count against the result; `at_first` is what holds as long as there is none.
+    fn streak(&self, at_first: bool) -> Option<Streak> {
+        let (well, times) = self.row?;
+        let counts = well != self.result.unwrap_or(at_first);
+        let next = self.next;
+        counts.then_some(Streak { well, times, next })
+    }
+
+    /// Goes on where a former agent was.
+    fn resume(&mut self, streak: Option<Streak>) {
+        if let Some(streak) = streak {
+            self.row = Some((streak.well, streak.times));
+            self.next = streak.next;
+        }
+    }
 }
 
 /// What all probes have shown of the newest run.
@@ -96,8 +114,20 @@ impl Tracks {
         if let Some(known) = known {
             tracks.startup.result = (probes.startup.is_some() && known.started).then_some(true);
             tracks.readiness.result = (probes.readiness.is_some() && known.ready).then_some(true);
+            tracks.startup.resume(known.streaks.startup);
+            tracks.liveness.resume(known.streaks.liveness);
+            tracks.readiness.resume(known.streaks.readiness);
         }
         tracks
+    }
+
+    /// What the next agent has to know to go on counting. As long as all is as usual that stays the same.
+    pub(super) fn streaks(&self) -> Streaks {
+        Streaks {
+            startup: self.startup.streak(true),
+            liveness: self.liveness.streak(true),
+            readiness: self.readiness.streak(false),
+        }
     }
 
     fn of(&self, kind: ProbeKind) -> &Track {
@@ -299,15 +329,16 @@ pub(super) fn done(
 }
 
 fn count(track: &mut Track, probe: &Probe, kind: ProbeKind, well: bool) {
-    let row = match track.row {
-        Some((last, times)) if last == well => times.saturating_add(1),
-        Some(_) | None => 1,
-    };
-    track.row = Some((well, row));
     let threshold = match well {
         true => probe.success_threshold,
         false => probe.failure_threshold,
     };
+    let row = match track.row {
+        // More than enough is no news.
+        Some((last, times)) if last == well => times.saturating_add(1).min(threshold),
+        Some(_) | None => 1,
+    };
+    track.row = Some((well, row));
     // What liveness and startup probes have failed for stays so until the next run.
     let held = kind != ProbeKind::Readiness && track.result == Some(false);
     if row >= threshold && !held {

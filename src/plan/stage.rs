@@ -27,6 +27,7 @@ impl ContainerState {
             attempt,
             started,
             ready,
+            streaks: self.tracks.streaks(),
         })
     }
 

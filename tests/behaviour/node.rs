@@ -222,58 +222,8 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
     let mut new = Node::new(300_000);
     new.now = node.now;
     for pod in node.state.pods.values() {
-        let containers = pod.containers.iter().map(|c| {
-            let newest = match &c.run {
-                coracle::plan::state::Run::None => None,
-                coracle::plan::state::Run::Running {
-                    attempt,
-                    image_id,
-                    started,
-                    pid,
-                } => Some(RecoveredRun {
-                    attempt: *attempt,
-                    image_id: image_id.clone(),
-                    started: *started,
-                    pid: *pid,
-                    exit: None,
-                    stop_sent: c.stop.sent,
-                }),
-                coracle::plan::state::Run::Ended(e) => Some(RecoveredRun {
-                    attempt: e.attempt,
-                    image_id: e.image_id.clone(),
-                    started: e.exit.started,
-                    pid: 0,
-                    exit: Some(e.exit.clone()),
-                    stop_sent: c.stop.sent,
-                }),
-            };
-            let known = RecoveredContainer {
-                newest,
-                previous: c.previous.as_ref().map(|e| e.exit.clone()),
-                backoff: c.backoff,
-                round: c.round,
-                health: c.health(),
-                hooks: Some(c.hooks.clone()),
-                kill: c.kill,
-                asked: c.all_asked(),
-            };
-            (c.name.clone(), known)
-        });
-        new.state.apply(
-            &Event::PodRecovered(Box::new(Recovered {
-                spec: Arc::clone(&pod.spec),
-                sandbox: sandbox.clone(),
-                containers: containers.collect(),
-                created: pod.created,
-                stopping: pod.stopping,
-                verdict: pod.verdict.clone(),
-                finishing: pod.finishing,
-                foreign: Some(pod.foreign.clone()),
-                flags: Some(pod.flags),
-                actuated: Some(pod.resizing.actuated),
-            })),
-            at(new.now),
-        );
+        let found = Box::new(pods::recovered(pod, sandbox.clone()));
+        new.state.apply(&Event::PodRecovered(found), at(new.now));
     }
     new.decide();
     assert!(new.open.is_empty(), "nothing before the manifests are read");

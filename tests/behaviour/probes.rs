@@ -302,6 +302,97 @@ fn readiness_and_startup_survive_an_agent_restart_and_are_asked_for_anew_at_once
     node.c_is("ready=false started=true");
 }
 
+/// A new agent, and the time until its next probe.
+fn taken_over(node: &Node, spec: &Arc<PodSpec>) -> Node {
+    let mut new = reborn(node, &[spec], ready());
+    assert_eq!(new.line(), node.line());
+    assert!(new.open.is_empty());
+    let due = new.due();
+    assert_eq!(due.orders, [], "no faster than is asked for");
+    assert_eq!(due.wake_at, Some(Time(new.now + 2_000)));
+    new.wait(2_000);
+    new
+}
+
+#[test]
+fn agents_that_restart_between_probes_go_on_counting() {
+    let mut startup = liveness(probing(2_000, 3));
+    startup.startup = Some(probing(2_000, 3));
+    for (probes, kind) in [
+        (liveness(probing(2_000, 3)), "liveness"),
+        (startup, "startup"),
+    ] {
+        let spec = with(probes);
+        let mut node = Node::with(&spec);
+        node.work();
+        for _ in 0..2 {
+            assert_eq!(node.probe(&failure()).len(), 1);
+            node = taken_over(&node, &spec);
+        }
+        node.probe(&failure());
+        let text = format!("Container c failed {kind} probe, will be restarted");
+        assert_eq!(node.signal(), (StopSignal::Stop, text));
+    }
+}
+
+#[test]
+fn agents_that_restart_between_probes_do_not_change_who_is_ready() {
+    let mut probe = probing(2_000, 3);
+    probe.success_threshold = 2;
+    let spec = with(readiness(probe));
+    let mut node = Node::with(&spec);
+    node.work();
+    for (outcome, times, then) in [
+        (ProbeOutcome::Success, 2, "Running; c: running < -, 0"),
+        (failure(), 3, "ready=false"),
+        (ProbeOutcome::Success, 2, "Running; c: running < -, 0"),
+    ] {
+        for n in 0..times {
+            let before = node.line();
+            node.probe(&outcome);
+            if n + 1 < times {
+                assert_eq!(node.line(), before, "{n} of {times}");
+                node = taken_over(&node, &spec);
+            }
+        }
+        node.c_is(then);
+        node.wait(2_000);
+    }
+}
+
+#[test]
+fn what_has_to_be_known_of_probes_stays_the_same_while_their_outcomes_do() {
+    let mut probes = liveness(probing(2_000, 3));
+    probes.readiness = Some(probing(2_000, 3));
+    let spec = with(probes);
+    let mut node = Node::with(&spec);
+    node.work();
+    let known = |node: &Node| node.state.pods[&spec.uid].containers[0].health();
+    node.probe(&ProbeOutcome::Success);
+    let well = known(&node);
+    for _ in 0..5 {
+        node.wait(2_000);
+        node.probe(&ProbeOutcome::Success);
+        assert_eq!(known(&node), well);
+    }
+    node.wait(2_000);
+    node.probe(&failure());
+    assert_ne!(known(&node), well);
+    node.wait(2_000);
+    node.probe(&ProbeOutcome::Success);
+    assert_eq!(known(&node), well, "one failure is forgotten");
+    let never = with(readiness(probing(2_000, 3)));
+    let mut node = Node::with(&never);
+    node.work();
+    node.probe(&failure());
+    let unready = known(&node);
+    for _ in 0..5 {
+        node.wait(2_000);
+        node.probe(&failure());
+        assert_eq!(known(&node), unready);
+    }
+}
+
 #[test]
 fn outcomes_about_earlier_runs_and_outcomes_heard_twice_count_for_nothing() {
     let mut node = Node::with(&with(liveness(probing(1_000, 2))));

@@ -1,8 +1,13 @@
 //! Is there any short story that breaks the planner? Every sequence of answers and accidents up to a bounded depth,
-//! for one pod of one or two containers and every restart policy. States already seen are not followed again.
+//! for one pod of one or two containers and every restart policy, with agents that are killed between any two of them.
+//! States already seen are not followed again.
 
 extern crate coracle_rooms as coracle;
 
+#[path = "exhaustive/answers.rs"]
+mod answers;
+#[path = "exhaustive/kills.rs"]
+mod kills;
 #[path = "../pods/mod.rs"]
 mod pods;
 
@@ -10,15 +15,13 @@ use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use answers::answers;
 use coracle::plan::action::Keep;
-use coracle::plan::event::{
-    HookOrder, HookOutcome, ImageFailure, Instance, ProbeOrder, ProbeOutcome, SandboxFailure,
-    StartFailure,
-};
+use coracle::plan::event::{HookOrder, HookOutcome, Instance, ProbeOrder, ProbeOutcome};
 use coracle::plan::probe::due;
 use coracle::plan::retry;
 use coracle::plan::state::{ContainerState, Role, Run};
-use coracle::plan::{Action, Event, NodeState, PodState, Settings, Stamp, Time, hook, plan};
+use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan};
 use coracle::spec::{
     ExitCodes, Hook, HookKind, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal,
 };
@@ -41,6 +44,8 @@ struct Story {
     ran: Vec<Option<u32>>,
     /// Probes under way.
     probing: Vec<ProbeOrder>,
+    /// Agents killed so far.
+    kills: u8,
     seen: Arc<pods::Seen>,
     /// Hooks under way.
     hooking: Vec<HookOrder>,
@@ -141,6 +146,10 @@ impl Search {
         for event in self.next(story) {
             let mut next = story.clone();
             self.apply(&mut next, &event);
+            self.decide(&mut next);
+            self.tell(&next, depth - 1);
+        }
+        for mut next in self.killed(story) {
             self.decide(&mut next);
             self.tell(&next, depth - 1);
         }
@@ -388,7 +397,7 @@ fn fingerprint(story: &Story) -> u64 {
             story.wanted,
             story.going,
             &story.ran,
-            (&story.probing, &story.hooking)
+            (&story.probing, &story.hooking, story.kills),
         )
     );
     let mut hasher = std::hash::DefaultHasher::new();
@@ -440,77 +449,6 @@ fn index(pod: &coracle::plan::PodState, instance: &Instance) -> usize {
     found.unwrap()
 }
 
-/// Every way an action can end.
-fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
-    let error = || "no".to_owned();
-    match action.clone() {
-        Action::CreateSandbox { pod } => {
-            out.push(Event::SandboxCreated {
-                pod: pod.clone(),
-                ips: vec!["10.0.0.2".parse().unwrap()],
-                next_attempts: Default::default(),
-                warnings: vec![],
-            });
-            let failure = SandboxFailure::Sandbox(error());
-            out.push(Event::SandboxFailed {
-                pod: pod.clone(),
-                failure,
-            });
-            let failure = SandboxFailure::HostPort { message: error() };
-            out.push(Event::SandboxFailed { pod, failure });
-        }
-        Action::EnsureImage { pod, container } => {
-            out.push(Event::ImageReady {
-                pod: pod.clone(),
-                container: container.clone(),
-                image_id: "sha256:1".into(),
-            });
-            out.push(Event::ImageFailed {
-                pod,
-                container,
-                failure: ImageFailure::Pull,
-                message: error(),
-            });
-        }
-        Action::StartContainer { instance, .. } => {
-            out.push(Event::ContainerStarted {
-                instance: instance.clone(),
-                pid: 7,
-                at: now,
-            });
-            for failure in [StartFailure::Create, StartFailure::Run] {
-                out.push(Event::ContainerStartFailed {
-                    instance: instance.clone(),
-                    failure,
-                    message: error(),
-                });
-            }
-        }
-        Action::Signal {
-            instance, signal, ..
-        } => {
-            assert!(matches!(signal, StopSignal::Stop | StopSignal::Kill));
-            out.push(Event::SignalSent {
-                instance: instance.clone(),
-                signal,
-                at: now.time,
-            });
-            let error = error();
-            out.push(Event::SignalFailed { instance, error });
-        }
-        Action::Resize { pod, .. } => {
-            out.push(Event::Resized { pod: pod.clone() });
-            let error = error();
-            out.push(Event::ResizeFailed { pod, error });
-        }
-        Action::RemoveSandbox { pod, .. } => {
-            out.push(Event::SandboxRemoved { pod: pod.clone() });
-            let error = error();
-            out.push(Event::SandboxRemoveFailed { pod, error });
-        }
-    }
-}
-
 fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
     search_pod(pods::pod("u", "p", policy, containers), depth)
 }
@@ -547,6 +485,7 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], depth: u32) -> usize
         ran: vec![None; containers],
         probing: vec![],
         hooking: vec![],
+        kills: 0,
     };
     let mut search = Search {
         spec,

@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use coracle::plan::event::{ConditionChange, Desired};
-use coracle::plan::state::Sandbox;
+use coracle::plan::event::{
+    ConditionChange, Desired, Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox,
+};
+use coracle::plan::state::{Run, Sandbox};
 use coracle::plan::verdict::{self, Due};
 use coracle::plan::{Event, NodeState, PodState, Stamp, Time, Wall, hook, network};
 use coracle::spec::cluster::ClusterView;
@@ -335,6 +337,59 @@ fn check_view(now: &NodeState, view: &ClusterView) {
         let found: Vec<_> = service.endpoints.iter().map(|e| &e.pod).collect();
         let name = &service.spec.key;
         assert_eq!(found, expected, "{name}: the ready, live pods, sorted");
+    }
+}
+
+/// What the next agent finds of a pod that is known so well, in this sandbox.
+pub(crate) fn recovered(pod: &PodState, sandbox: RecoveredSandbox) -> Recovered {
+    let containers = pod.containers.iter().map(|c| {
+        let newest = match &c.run {
+            Run::None => None,
+            Run::Running {
+                attempt,
+                image_id,
+                started,
+                pid,
+            } => Some(RecoveredRun {
+                attempt: *attempt,
+                image_id: image_id.clone(),
+                started: *started,
+                pid: *pid,
+                exit: None,
+                stop_sent: c.stop.sent,
+            }),
+            Run::Ended(e) => Some(RecoveredRun {
+                attempt: e.attempt,
+                image_id: e.image_id.clone(),
+                started: e.exit.started,
+                pid: 0,
+                exit: Some(e.exit.clone()),
+                stop_sent: c.stop.sent,
+            }),
+        };
+        let known = RecoveredContainer {
+            newest,
+            previous: c.previous.as_ref().map(|e| e.exit.clone()),
+            backoff: c.backoff,
+            round: c.round,
+            health: c.health(),
+            hooks: Some(c.hooks.clone()),
+            kill: c.kill,
+            asked: c.all_asked(),
+        };
+        (c.name.clone(), known)
+    });
+    Recovered {
+        spec: Arc::clone(&pod.spec),
+        sandbox,
+        containers: containers.collect(),
+        created: pod.created,
+        stopping: pod.stopping,
+        verdict: pod.verdict.clone(),
+        finishing: pod.finishing,
+        foreign: Some(pod.foreign.clone()),
+        flags: Some(pod.flags),
+        actuated: Some(pod.resizing.actuated),
     }
 }
 

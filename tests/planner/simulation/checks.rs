@@ -110,6 +110,14 @@ impl Sim {
                         }
                     }
                 };
+                // Who was being stopped because his pod had nothing left to do has no more time than he had.
+                let finished = kill.reason == KillReason::Stopping && kill.since.0 < going.since;
+                let had = kill.grace_ms.max(2_000);
+                let grace_ms = match finished {
+                    true => going.grace_ms.min(had),
+                    false => going.grace_ms,
+                };
+                let going = Going { grace_ms, ..going };
                 // What comes after the stop signal is 2 s at least; waiting for it is not.
                 let waits = pod.stopping.map(|s| s.grace_ms());
                 let waits = waits.unwrap_or(kill.grace_ms).min(going.grace_ms);
