@@ -3,7 +3,13 @@
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{AccessFlags, access};
 
 /// Which side of a fork the caller is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +46,31 @@ pub fn fork_sibling() -> io::Result<Fork> {
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit never returns and touches nothing.
     unsafe { libc::_exit(code) }
+}
+
+/// Where a program is: in the folders of PATH, or in one where administration's programs usually are.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .filter(|folder| folder.is_absolute())
+        .chain(usual)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file() && access(file, AccessFlags::X_OK).is_ok())
+}
+
+/// Waits until a child has ended, at most so long; one that has not is left alone, and never waited for.
+pub fn wait_at_most(child: &mut std::process::Child, patience: Duration) {
+    let ends = i32::try_from(child.id()).map_or(Err(io::Error::other("no pid")), open);
+    if let Ok(ends) = ends {
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
+        while poll(&mut fds, timeout) == Err(Errno::EINTR) {}
+        if fds[0].any() != Some(true) {
+            return;
+        }
+    }
+    let _ = child.wait();
 }
 
 /// Replaces the program; returns only the error.

@@ -177,8 +177,8 @@ class Machine:
             last = self.run(script, check=False)
             if last.status == 0 and wanted(last.out.strip()):
                 return last.out.strip()
-            # The state of another machine has no event here; its commands take longer than this.
-            time.sleep(0.1)
+            # The state of another machine has no event here; each look is work that keeps it from its own.
+            time.sleep(0.25)
         said = f"{last.out.strip()} {last.err.strip()}".strip()[-2000:] if last else "nothing"
         raise Failed(f"waited {seconds} s for {what}; last: {said}")
 

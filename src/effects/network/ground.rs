@@ -12,6 +12,7 @@ use netlink_packet_route::link::LinkAttribute;
 use super::addresses::{self, GATEWAY};
 use super::error::NetworkError;
 use super::links;
+use super::modules;
 use super::ranges::{Ranges, Used};
 use super::snapshot::{self, Address, Link, Route};
 use super::sysctl;
@@ -65,7 +66,10 @@ pub(super) fn ensure(
     let mac = addresses::mac(&ranges.pods, GATEWAY);
     let link = match links.get(bridge) {
         Some(link) => link.clone(),
-        None => make(bridge, mac, mtu, netlink)?,
+        None => {
+            modules::load();
+            make(bridge, mac, mtu, netlink)?
+        }
     };
     if link.kind != "bridge" {
         let hardware = link.kind.is_empty().then(|| "hardware".to_owned());

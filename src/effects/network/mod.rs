@@ -16,6 +16,7 @@ mod error;
 mod ground;
 mod interface;
 mod links;
+mod modules;
 mod node;
 mod ports;
 mod ranges;

@@ -44,6 +44,7 @@ def equal(what, got, wanted):
 def pods_start_without_a_network(vm):
     """The machine has no network but its loopback; pods run, with logs, exec and probes."""
     equal("the node's links", vm.out("ls /sys/class/net"), "lo")
+    vm.run("echo 1 >/sys/kernel/tracing/events/module/module_request/enable")
     vm.manifest(
         "web",
         pod(
@@ -54,6 +55,8 @@ def pods_start_without_a_network(vm):
         ),
     )
     vm.wait_running("web")
+    # One by one the modules for the packet rules take much longer than all the rest.
+    equal("modules asked for by rules", vm.out("grep -c ' nft-[0-9]' /sys/kernel/tracing/trace || true"), "0")
     equal("the log", vm.out("coracle logs web"), "hello from web")
     equal("exec's output", vm.out("coracle exec web -- cat /www/health"), "fine")
     table = vm.out("coracle get pods")

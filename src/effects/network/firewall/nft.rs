@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::FirewallError;
+use crate::sys::process;
 
 /// One run takes milliseconds, but the first after a boot has the kernel load a dozen modules, and a small machine is busy
 /// then; what takes this long never ends.
@@ -47,18 +48,7 @@ impl OwnRuns {
 
 /// Where the program is.
 pub fn find() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path)
-        .filter(|folder| folder.is_absolute())
-        .chain(usual)
-        .map(|folder| folder.join("nft"))
-        .find(|file| is_program(file))
-}
-
-fn is_program(file: &Path) -> bool {
-    use nix::unistd::{AccessFlags, access};
-    file.is_file() && access(file, AccessFlags::X_OK).is_ok()
+    process::find_program("nft")
 }
 
 /// Applies the text as one transaction: all of it or nothing.
