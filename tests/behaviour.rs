@@ -21,6 +21,8 @@ mod hooks;
 mod init;
 #[path = "behaviour/node.rs"]
 mod node;
+#[path = "behaviour/order.rs"]
+mod order;
 mod pods;
 #[path = "behaviour/probes.rs"]
 mod probes;

@@ -11,6 +11,7 @@ use super::facts::Facts;
 use super::garbage::Cleaning;
 use super::network::NameServer;
 use super::pods::Links;
+use super::turns::Turns;
 use crate::config::Config;
 use crate::effects::image::{Image, ImageError, ImageStore};
 use crate::effects::network::NetworkError;
@@ -40,6 +41,8 @@ pub(super) struct Hands {
     pub(super) importing: Arc<smol::lock::Mutex<()>>,
     pub(super) links: Links,
     pub(super) cleaning: Cleaning,
+    /// Of pods on the node's network, and of those on the bridge, which may have to wait for the packet filter.
+    pub(super) turns: [Turns; 2],
     pub(super) facts: Facts,
     pub(super) name_server: NameServer,
     pub(super) inputs: Sender<Input>,
@@ -130,16 +133,18 @@ impl Hands {
         spec: &Arc<PodSpec>,
         announced: Receiver<()>,
     ) -> Result<Event, SandboxError> {
+        let turns = &self.turns[usize::from(!spec.host_network)];
+        let _turn = turns.take(spec.priority).await;
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         // What a former sandbox may have left behind would be in the way.
-        super::unblock(move || sandboxes.begin(&owned)).await?;
+        super::unblock_of(spec, move || sandboxes.begin(&owned)).await?;
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         let connected = super::unblock_for(spec, move || {
             let ips = sandboxes.connect(&owned)?;
             Ok::<_, SandboxError>((ips, sandboxes.resolver_warnings(&owned)))
         });
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
-        let prepared = super::unblock(move || {
+        let prepared = super::unblock_of(spec, move || {
             sandboxes.prepare(&owned)?;
             Ok::<_, SandboxError>(sandboxes.next_attempts(&owned))
         });

@@ -25,6 +25,7 @@ mod resolver;
 mod settings;
 mod sources;
 mod start;
+mod turns;
 mod unblock;
 mod watch;
 
@@ -46,7 +47,7 @@ use crate::plan::{self, Action, Event, NodeState, Time, plan_pod};
 use crate::spec::{PodKey, PodSpec, PodUid, Stamp, Wall};
 use crate::sys::clock;
 
-use unblock::{unblock, unblock_bridge, unblock_for};
+use unblock::{unblock, unblock_bridge, unblock_for, unblock_of};
 
 pub use start::{StartError, run};
 
@@ -255,7 +256,7 @@ impl Node {
     /// Asks the planner about the touched pods, starts what it says and shows the result.
     fn decide(&mut self, touched: BTreeSet<PodUid>) {
         let mut anything = false;
-        for uid in touched {
+        for uid in plan::urgent_first(&self.state, touched) {
             self.wakes.remove(&uid);
             self.write_edits(&uid);
             self.judge(&uid);

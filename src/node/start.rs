@@ -202,6 +202,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         importing: Arc::default(),
         links: Links::default(),
         cleaning: Default::default(),
+        turns: Default::default(),
         facts: Facts::gather(&config.node_name),
         name_server: NameServer::new(Names::new(
             &config.cluster_domain,

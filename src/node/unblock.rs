@@ -1,8 +1,9 @@
 //! Where does work go that may block? To a few threads that end when there is nothing to do, so that an idle agent
 //! has one thread less to wake up for each (the usual pool of the async ecosystem keeps its threads, and they wake up
-//! twice a second for ever).
+//! twice a second for ever). What waits for a thread goes on by the priority of its pod.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
@@ -21,9 +22,15 @@ const STACK_BYTES: usize = 512 << 10;
 
 type Work = Box<dyn FnOnce() + Send>;
 
+/// Of the node's own work.
+const FIRST: i32 = i32::MAX;
+
 #[derive(Default)]
 struct Pool {
-    queue: VecDeque<Work>,
+    /// By priority, and by when it came.
+    queue: BTreeMap<(Reverse<i32>, u64), Work>,
+    /// Of the next work that comes.
+    number: u64,
     threads: usize,
     idle: usize,
 }
@@ -38,7 +45,8 @@ impl Lane {
     const fn new() -> Self {
         Self {
             pool: Mutex::new(Pool {
-                queue: VecDeque::new(),
+                queue: BTreeMap::new(),
+                number: 0,
                 threads: 0,
                 idle: 0,
             }),
@@ -56,21 +64,29 @@ static CLEANING: Lane = Lane::new();
 
 /// Runs `work` on a thread of its own kind and waits for its result without blocking.
 pub(super) async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    run(&NODE, work).await
+    run(&NODE, FIRST, work).await
+}
+
+/// The same for work on a pod that has nothing to do with its network.
+pub(super) async fn unblock_of<T: Send + 'static>(
+    pod: &PodSpec,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    run(&NODE, pod.priority, work).await
 }
 
 /// The same for work that has to do with the pods' network.
 pub(super) async fn unblock_bridge<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    run(&BRIDGE, work).await
+    run(&BRIDGE, FIRST, work).await
 }
 
 /// The same for work that may take long and that nobody waits for.
 pub(super) async fn unblock_cleaning<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    run(&CLEANING, work).await
+    run(&CLEANING, FIRST, work).await
 }
 
 /// The same for work that may have to do with the network of this pod.
@@ -79,27 +95,30 @@ pub(super) async fn unblock_for<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     let lane = if pod.host_network { &NODE } else { &BRIDGE };
-    run(lane, work).await
+    run(lane, pod.priority, work).await
 }
 
 async fn run<T: Send + 'static>(
     lane: &'static Lane,
+    priority: i32,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     let (sender, receiver) = bounded(1);
     let work = Box::new(move || {
         let _ = sender.try_send(work());
     });
-    submit(lane, work);
+    submit(lane, priority, work);
     receiver
         .recv()
         .await
         .expect("the work sends its result unless it panics")
 }
 
-fn submit(lane: &'static Lane, work: Work) {
+fn submit(lane: &'static Lane, priority: i32, work: Work) {
     let mut pool = lane.pool.lock().expect("no panic holds this lock");
-    pool.queue.push_back(work);
+    let number = pool.number;
+    pool.number += 1;
+    pool.queue.insert((Reverse(priority), number), work);
     if pool.queue.len() > pool.idle && pool.threads < MAX_THREADS {
         let thread = std::thread::Builder::new()
             .name("unblock".into())
@@ -120,7 +139,7 @@ fn submit(lane: &'static Lane, work: Work) {
 fn serve(lane: &Lane) {
     let mut pool = lane.pool.lock().expect("no panic holds this lock");
     loop {
-        if let Some(work) = pool.queue.pop_front() {
+        if let Some((_, work)) = pool.queue.pop_first() {
             drop(pool);
             work();
             pool = lane.pool.lock().expect("no panic holds this lock");

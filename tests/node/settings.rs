@@ -197,3 +197,47 @@ fn a_priority_class_that_changes_reaches_its_pods_without_a_restart() {
     agent.wait_gone("a");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
+
+#[test]
+fn urgent_pods_start_first_when_many_wait() {
+    let agent = Agent::start();
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    let class = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: urgent}\nvalue: 1000\n";
+    agent.write("classes.yaml", class);
+    const EACH: usize = 12;
+    for number in 0..EACH {
+        for (name, more) in [
+            ("any", "  hostNetwork: true\n"),
+            (
+                "urgent",
+                "  hostNetwork: true\n  priorityClassName: urgent\n",
+            ),
+        ] {
+            let name = format!("{name}{number}");
+            agent.write(&format!("{name}.yaml"), &shell_pod(&name, SLEEP, more, ""));
+        }
+    }
+    agent.launch();
+    for number in 0..EACH {
+        agent.wait_running(&format!("any{number}"));
+        agent.wait_running(&format!("urgent{number}"));
+    }
+    let list = agent.ok(&["get", "events", "-o", "json"]);
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    let items = list["items"].as_array().expect("items");
+    let started = items.iter().filter(|event| event["reason"] == "Started");
+    let names: Vec<&str> = started
+        .filter_map(|event| event["involvedObject"]["name"].as_str())
+        .collect();
+    assert_eq!(names.len(), 2 * EACH, "{names:?}");
+    // What is under way for one is not given up for another.
+    let places = |of: &str| -> usize {
+        let all = names.iter().enumerate();
+        all.filter(|(_, name)| name.starts_with(of))
+            .map(|(at, _)| at)
+            .sum()
+    };
+    let (urgent, any) = (places("urgent"), places("any"));
+    assert!(urgent * 3 < any * 2, "{names:?}");
+}
