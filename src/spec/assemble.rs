@@ -15,7 +15,7 @@ use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::uid::KeptUids;
 use super::{
-    backoff, container, names, network, resources, restart, security, support, uid, volume,
+    backoff, container, names, network, resources, restart, security, support, swap, uid, volume,
 };
 
 /// Builds the spec of a decoded pod, or reports why not.
@@ -47,7 +47,9 @@ pub(crate) fn pod(
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
     let annotations = path.field("metadata");
     let annotations = annotations.field("annotations");
-    let restart_backoff = backoff::of(pod.metadata.annotations.as_ref(), &annotations, report);
+    let written = pod.metadata.annotations.as_ref();
+    let restart_backoff = backoff::of(written, &annotations, report);
+    let swap_max_bytes = swap::max_bytes(written, &annotations, report);
     let readiness_gates = readiness_gates(spec, &at, report);
     given_conditions(&pod, path, report);
     let grace_ms = grace_ms(spec, &at, report);
@@ -71,6 +73,7 @@ pub(crate) fn pod(
         key: PodKey { namespace, name },
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Always),
         restart_backoff,
+        swap_max_bytes,
         readiness_gates,
         grace_ms,
         active_deadline_ms,

@@ -46,6 +46,7 @@ mod service_ports;
 mod service_rules;
 pub(crate) mod suggest;
 mod support;
+mod swap;
 pub(crate) mod value;
 mod volume;
 

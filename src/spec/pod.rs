@@ -73,6 +73,8 @@ pub struct PodSpec {
     pub restart_policy: RestartPolicy,
     /// The pod's own waits between restarts (annotation `coracle.dev/restart-backoff`).
     pub restart_backoff: RestartBackoff,
+    /// How many bytes its containers may swap together, where pods may swap (annotation `coracle.dev/memory-swap-max`).
+    pub swap_max_bytes: Option<u64>,
     /// `spec.readinessGates`: conditions that must be true for the pod to be ready.
     pub readiness_gates: Vec<String>,
     /// `spec.terminationGracePeriodSeconds` in milliseconds (30 000 by default).

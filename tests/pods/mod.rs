@@ -57,6 +57,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         manifest: Arc::new(manifest),
         restart_policy: policy,
         restart_backoff: RestartBackoff::default(),
+        swap_max_bytes: None,
         readiness_gates: vec![],
         grace_ms: 30_000,
         active_deadline_ms: None,

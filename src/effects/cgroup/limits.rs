@@ -1,7 +1,7 @@
 //! Which values bound a cgroup? Kubernetes' figures as cgroup files (kubelet-behaviour §9.4).
 
 use super::{LimitSettings, Mode, swap};
-use crate::spec::{ContainerResources, PodResources, PodSpec, QosClass};
+use crate::spec::{ContainerResources, PodSpec, QosClass};
 
 /// What can be changed while processes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,8 @@ impl Limits {
     }
 
     /// A pod's values: quota and memory only if every container has a limit.
-    pub fn pod(qos: QosClass, resources: PodResources, settings: LimitSettings) -> Self {
+    pub fn pod(pod: &PodSpec, settings: LimitSettings) -> Self {
+        let (qos, resources) = (pod.qos, pod.resources);
         let shares = if qos == QosClass::BestEffort {
             2
         } else {
@@ -72,8 +73,8 @@ impl Limits {
             container: false,
             quota: Some(quota(resources.cpu_limit_milli, settings)),
             memory_max: Some(resources.memory_limit_bytes),
-            // As with a kubelet, how much is swapped is a matter of containers alone.
-            swap_max: None,
+            // As with a kubelet, how much is swapped is a matter of containers, but for a pod's own figure.
+            swap_max: swap::own(settings.swap, pod.priority, pod.swap_max_bytes).map(Some),
             pids_max: Some(settings.pod_pids),
             oom_group: false,
         }
@@ -94,7 +95,12 @@ impl Limits {
             container: true,
             quota: Some(quota(resources.cpu_limit_milli, settings)),
             memory_max: Some(resources.memory_limit_bytes),
-            swap_max: Some(swap::share(settings.swap, pod.priority, pod.qos, resources)),
+            swap_max: Some(
+                match swap::own(settings.swap, pod.priority, pod.swap_max_bytes) {
+                    Some(_) => None,
+                    None => swap::share(settings.swap, pod.priority, pod.qos, resources),
+                },
+            ),
             pids_max: None,
             oom_group: true,
         }

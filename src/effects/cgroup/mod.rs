@@ -134,7 +134,7 @@ impl Cgroups {
     pub fn ensure_pod(&self, spec: &PodSpec) -> Result<String, CgroupError> {
         let path = self.pod_path(spec.qos, &spec.uid);
         self.hierarchies.make_inner(&path)?;
-        self.write(&path, &Limits::pod(spec.qos, spec.resources, self.settings))?;
+        self.write(&path, &Limits::pod(spec, self.settings))?;
         self.hierarchies.make(&format!("{path}/shim"))?;
         Ok(path)
     }

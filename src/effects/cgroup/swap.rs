@@ -18,6 +18,14 @@ pub struct SwapSettings {
     pub swap_bytes: u64,
 }
 
+/// A pod's own figure, if it counts: it bounds the pod, and its containers have no shares then.
+pub(super) fn own(settings: SwapSettings, priority: i32, asked: Option<u64>) -> Option<u64> {
+    match settings.behavior {
+        Swap::NoSwap => None,
+        Swap::LimitedSwap | Swap::UnlimitedSwap => asked.filter(|_| priority < CRITICAL),
+    }
+}
+
 /// How much a container may swap, in bytes; `None` without a limit.
 pub(super) fn share(
     settings: SwapSettings,
@@ -218,6 +226,24 @@ mod tests {
             };
             let found = share(settings, priority, qos, resources);
             assert_eq!(found, expected, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_pods_own_figure_counts_where_it_may_swap_at_all() {
+        for (behavior, priority, expected) in [
+            (Swap::NoSwap, 0, None),
+            (Swap::LimitedSwap, 0, Some(MI)),
+            (Swap::UnlimitedSwap, 0, Some(MI)),
+            (Swap::LimitedSwap, CRITICAL, None),
+        ] {
+            let settings = SwapSettings {
+                behavior,
+                memory_bytes: GI,
+                swap_bytes: GI,
+            };
+            assert_eq!(own(settings, priority, Some(MI)), expected, "{behavior:?}");
+            assert_eq!(own(settings, priority, None), None);
         }
     }
 

@@ -51,6 +51,16 @@ def limited_swap_is_a_share_of_the_nodes(vm):
     equal("the node's swap", node["status"]["nodeInfo"]["swap"]["capacity"], total(vm, "SwapTotal"))
 
 
+@scenario(seconds=100)
+def a_pod_has_a_figure_of_its_own(vm):
+    """The annotation bounds the pod, instead of shares of its containers."""
+    text = pod("own", container="    resources: {requests: {memory: 16Mi}}").replace("labels:", "annotations: {coracle.dev/memory-swap-max: 5Mi}, labels:")
+    vm.manifest("own", text)
+    group = vm.cgroup(vm.wait_running("own"))
+    equal("the pod's", vm.out(f"cat {group}/memory.swap.max"), str(5 << 20))
+    equal("the container's", vm.out(f"cat {group}/c-main/memory.swap.max"), "max")
+
+
 @scenario(seconds=200)
 def without_swap_memory_is_all_there_is(vm):
     """NoSwap, the default: nobody swaps, and the node warns that its memory volumes may be."""

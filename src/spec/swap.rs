@@ -1,0 +1,48 @@
+//! How much may a pod swap? Its own figure, from an annotation (kubelet-behaviour A13).
+
+use std::collections::BTreeMap;
+
+use super::error::{Path, Report};
+use super::quantity::Quantity;
+
+/// The annotation: `coracle.dev/memory-swap-max: 64Mi`.
+const ANNOTATION: &str = "coracle.dev/memory-swap-max";
+
+/// A pod's annotation in bytes, if it has one.
+pub(super) fn max_bytes(
+    annotations: Option<&BTreeMap<String, String>>,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<u64> {
+    let text = annotations?.get(ANNOTATION)?;
+    let bytes = parse(text);
+    if bytes.is_none() {
+        let problem = "must be a quantity of bytes like `64Mi`, and not negative";
+        report.invalid(&path.field(ANNOTATION), text, problem);
+    }
+    bytes
+}
+
+fn parse(text: &str) -> Option<u64> {
+    let bytes = Quantity::parse(text).ok()?;
+    u64::try_from(bytes.ceil()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_a_quantity_of_bytes() {
+        for (text, expected) in [
+            ("64Mi", Some(64 << 20)),
+            ("0", Some(0)),
+            ("1500m", Some(2)),
+            ("-1", None),
+            ("max", None),
+            ("", None),
+        ] {
+            assert_eq!(parse(text), expected, "{text:?}");
+        }
+    }
+}
