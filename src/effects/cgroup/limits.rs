@@ -1,7 +1,7 @@
 //! Which values bound a cgroup? Kubernetes' figures as cgroup files (kubelet-behaviour §9.4).
 
 use super::{LimitSettings, Mode, swap};
-use crate::spec::{ContainerResources, PodSpec, QosClass};
+use crate::spec::{ContainerResources, PodResources, PodSpec, QosClass};
 
 /// What can be changed while processes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,10 +60,9 @@ impl Limits {
         }
     }
 
-    /// A pod's values: quota and memory only if every container has a limit.
-    pub fn pod(pod: &PodSpec, settings: LimitSettings) -> Self {
-        let (qos, resources) = (pod.qos, pod.resources);
-        let shares = if qos == QosClass::BestEffort {
+    /// A pod's values with these resources: quota and memory only if every container has a limit.
+    pub fn pod(pod: &PodSpec, resources: PodResources, settings: LimitSettings) -> Self {
+        let shares = if pod.qos == QosClass::BestEffort {
             2
         } else {
             shares(resources.cpu_request_milli)

@@ -134,7 +134,7 @@ impl Cgroups {
     pub fn ensure_pod(&self, spec: &PodSpec) -> Result<String, CgroupError> {
         let path = self.pod_path(spec.qos, &spec.uid);
         self.hierarchies.make_inner(&path)?;
-        self.write(&path, &Limits::pod(spec, self.settings))?;
+        self.write(&path, &Limits::pod(spec, spec.resources, self.settings))?;
         self.hierarchies.make(&format!("{path}/shim"))?;
         Ok(path)
     }
@@ -223,7 +223,7 @@ impl Cgroups {
     /// Writes a pod's files as they are when it runs.
     fn write_limits(&self, spec: &PodSpec) {
         let pod = self.pod_path(spec.qos, &spec.uid);
-        let limits = Limits::pod(spec.qos, spec.resources, self.settings);
+        let limits = Limits::pod(spec, spec.resources, self.settings);
         self.write(&pod, &limits).expect("temp dir");
         for container in &spec.containers {
             let limits = Limits::container(spec, container.resources, self.settings);

@@ -51,7 +51,7 @@ impl Cgroups {
         containers: &[(String, ContainerResources)],
     ) -> Result<(), ResizeError> {
         let path = self.pod_path(spec.qos, &spec.uid);
-        let limits = Limits::pod(spec.qos, pod, self.settings);
+        let limits = Limits::pod(spec, pod, self.settings);
         let containers = containers.iter().map(|(name, resources)| Target {
             container: Some(name.clone()),
             path: self.container_path(&path, name),
