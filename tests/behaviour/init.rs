@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use coracle::plan::action::Keep;
 use coracle::plan::event::RecoveredSandbox;
+use coracle::plan::state::{Run, Sandbox};
 use coracle::plan::{Action, Event};
 use coracle::spec::RestartPolicy;
 
@@ -213,4 +214,30 @@ fn a_lost_sandbox_runs_all_init_containers_again_and_an_agent_restart_none() {
     let last = "i1: Completed 0 < Completed 0, 1, ready=true started=false; i2: Completed 0 < Completed 0, 1, \
                 ready=true started=false; c: running < ContainerStatusUnknown 137, 1";
     assert_eq!(node.line(), format!("Running; {last}"));
+}
+
+#[test]
+fn a_lost_sandbox_in_which_all_was_done_unseen_is_not_replaced_after_all() {
+    let spec = Arc::new(with_inits(
+        pod("u1", "p", RestartPolicy::OnFailure, &["c"]),
+        &["i1"],
+    ));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("i1", 0);
+    node.work();
+    let pod = spec.uid.clone();
+    node.tell(Event::SandboxLost { pod });
+    // The shim had written down, before it was killed, that the program ended well; the agent dies before it reads that.
+    let pod = node.state.pods.get_mut(&spec.uid).unwrap();
+    let Run::Ended(ended) = &mut pod.containers[1].run else {
+        panic!("what ran has ended: {pod:?}");
+    };
+    ended.exit.code = 0;
+    ended.exit.message = String::new();
+    let mut node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
+    node.work();
+    assert!(node.state.pods[&spec.uid].finished());
+    assert_eq!(node.shown().status.unwrap().phase.unwrap(), "Succeeded");
+    assert_eq!(node.state.pods[&spec.uid].sandbox, Sandbox::Removed);
 }

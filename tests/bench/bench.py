@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures coracle's budgets, beside peers where they are installed, and prints one table.
 
-    tests/bench/run [--pods 50] [--rounds 15] [--only network|probes]
+    tests/bench/run [--pods 50] [--rounds 15] [--only network|planner|pods|probes]
 
 Times come from the pods themselves (a busybox container makes a file, which the kernel stamps), so that no polling is
 measured. Figures are for comparison within one run on one machine; nothing here passes or fails.
@@ -256,13 +256,24 @@ def pods_network(agent, args):
     network.many_ports(agent, row, 100)
 
 
+def planner():
+    command = ["cargo", "bench", "--quiet", "--package", "coracle-planner-tests", "--bench", "decision"]
+    figures = subprocess.run(command, cwd=REPO, check=True, capture_output=True, text=True).stdout
+    for line in figures.splitlines():
+        name, us = line.split("\t")
+        row(f"decision of 500 pods: {name}", f"{us} us", "1000 us")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--pods", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--idle", type=int, default=60, help="seconds of idling that are measured")
-    parser.add_argument("--only", choices=["network", "pods", "probes"], help="one part of the figures")
+    parser.add_argument("--only", choices=["network", "planner", "pods", "probes"], help="one part of the figures")
     args = parser.parse_args()
+    if args.only == "planner":
+        row("figure (median)", "coracle", "budget")
+        return planner()
     binary = find_binary()
     archive = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench-image.", dir="/tmp")) / "busybox.tar"
     subprocess.run(["sh", REPO / "examples/make-image.sh", archive, IMAGE], check=True)
@@ -276,6 +287,8 @@ def main():
             pods_network(agent, args)
         if args.only in (None, "probes"):
             probes.costs(agent, row, 100, 30)
+        if args.only is None:
+            planner()
     finally:
         agent.close()
         shutil.rmtree(archive.parent, ignore_errors=True)

@@ -154,7 +154,8 @@ fn counted(state: &PodState) -> Phase {
                 Some(_) => stopped += 1,
             },
             (Run::Running { .. }, Role::Main) => running += 1,
-            // It failed and is tried again, or was taken away: neither is waiting for a first success.
+            // It failed and is tried again, or was taken away: neither is waiting for a first success. Nor is one of
+            // a former sandbox, if the pod turns out to have done all its work there.
             (Run::Ended(_), Role::Init) => {
                 let again = container.stale() && !container.removed_in_place();
                 waiting += u32::from(again && !state.complete());

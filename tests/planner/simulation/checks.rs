@@ -103,10 +103,13 @@ impl Sim {
                     }
                     None => {
                         assert!(finishes, "only a pod that goes is signalled: {action:?}");
+                        // The manifest's may have changed since.
+                        let grace_ms = kill.grace_ms.max(2_000);
+                        // Nor does he get more if the pod is to go while he ends.
+                        self.failed.entry(run).or_insert(grace_ms);
                         Going {
                             since: pod.finishing.unwrap().0,
-                            // The manifest's may have changed since.
-                            grace_ms: kill.grace_ms.max(2_000),
+                            grace_ms,
                         }
                     }
                 };
@@ -134,6 +137,7 @@ impl Sim {
                 }
                 // Who was being killed for a probe before his pod went has no more time than he had.
                 let grace_ms = match failed {
+                    Some(0) => 0,
                     _ if sidecar && expired => going.grace_ms.min(2_000),
                     Some(had) => going.grace_ms.min(had),
                     None => going.grace_ms,
@@ -248,28 +252,32 @@ impl Sim {
         let before = container.previous.as_ref();
         let lasted = before.map(|b| finished - b.exit.finished.time.0);
         if killed && lasted.is_none() {
-            // It does not count, nor does it when the same start is tried again.
-            self.backoff
-                .entry(key)
-                .or_insert((0, self.world.now, attempt));
+            // For nothing, also if it comes to nothing and is permitted again.
+            let free = (0, self.world.now, attempt);
+            self.backoff.entry(key).or_insert(free).2 = attempt;
             return;
         }
         let waived = container.backoff.is_some_and(|b| b.waived);
         assert!(!waived || self.retried.contains(uid), "nobody asked");
+        let settings = &self.state.settings;
+        let longest = settings.max_restart_period_ms;
         let next = match self.backoff.get(&key) {
             // An agent that died may not know that a start it permitted came to nothing, and permits it again.
             Some((_, _, permitted)) if *permitted >= attempt => return,
             Some((delay, permitted, _)) if finished.saturating_sub(*permitted) <= 600_000 => {
+                let delay = *delay.min(&longest);
                 assert!(
-                    waived
-                        || killed && lasted >= Some(*delay)
-                        || self.world.now >= finished + delay,
+                    waived || killed && lasted >= Some(delay) || self.world.now >= finished + delay,
                     "{uid}/{name}: restarted {} ms after its end, back-off is {delay} ms",
                     self.world.now - finished
                 );
-                (delay * 2).clamp(10_000, 300_000)
+                let next = match delay {
+                    0 => settings.initial_restart_period_ms,
+                    _ => delay * 2,
+                };
+                next.min(longest)
             }
-            Some(_) | None => 10_000,
+            Some(_) | None => settings.initial_restart_period_ms.min(longest),
         };
         self.backoff.insert(key, (next, self.world.now, attempt));
     }

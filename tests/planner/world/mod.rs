@@ -47,7 +47,7 @@ impl Rng {
     }
 }
 
-/// What a container does, by name and UID, always the same.
+/// What a container does, by name and UID, always the same in a seed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Habit {
     Stays,
@@ -105,6 +105,8 @@ pub(crate) struct Record {
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) rng: Rng,
+    /// Another one in each seed, so that any container may have any habit.
+    habits: u64,
     pub(crate) faults: bool,
     pub(crate) disk: BTreeMap<PodUid, Disk>,
     pub(crate) image: bool,
@@ -125,6 +127,7 @@ impl World {
             now: 1_000_000,
             faults: true,
             image: rng.chance(60),
+            habits: rng.next(),
             rng,
             disk: BTreeMap::new(),
             inbox: Vec::new(),
@@ -162,13 +165,18 @@ impl World {
 
     /// Carries out a probe: mostly well, of some containers never well.
     pub(crate) fn probe(&mut self, order: ProbeOrder) {
-        let bad = !matches!(habit(&order.instance), Habit::Stays | Habit::EndsWell);
+        let habit = habit(self.habits, &order.instance);
+        let bad = match order.probe {
+            ProbeKind::Liveness => !matches!(habit, Habit::Stays | Habit::EndsWell),
+            ProbeKind::Startup => habit == Habit::StaysAndHangs,
+            ProbeKind::Readiness => false,
+        };
         let no = || "no".to_owned();
         let outcome = match self.rng.below(20) {
             0 if self.faults => ProbeOutcome::Error(no()),
             1 => ProbeOutcome::Failure(no()),
             2 => ProbeOutcome::Warning(no()),
-            3.. if bad && order.probe == ProbeKind::Liveness => ProbeOutcome::Failure(no()),
+            3.. if bad => ProbeOutcome::Failure(no()),
             _ => ProbeOutcome::Success,
         };
         let due = self.now + 1 + self.rng.delay().min(10_000);
@@ -179,7 +187,9 @@ impl World {
 
     /// Carries out a hook: mostly well and soon, at times not, and of some containers never to its end.
     pub(crate) fn hook(&mut self, order: HookOrder) {
-        if habit(&order.instance) == Habit::StaysAndHangs && order.hook == HookKind::PreStop {
+        if habit(self.habits, &order.instance) == Habit::StaysAndHangs
+            && order.hook == HookKind::PreStop
+        {
             return;
         }
         let failure = self.rng.chance(10).then(|| "no".to_owned());
@@ -396,7 +406,7 @@ impl World {
                 message,
             });
         }
-        let end = match habit(&instance) {
+        let end = match habit(self.habits, &instance) {
             Habit::Stays | Habit::StaysAndHangs => None,
             Habit::CrashesAtOnce => Some((self.now, 1)),
             Habit::CrashesLate => Some((self.now + self.rng.below(900_000), 1)),
@@ -443,6 +453,7 @@ impl World {
     fn signal(&mut self, generation: u64, instance: Instance, signal: StopSignal) {
         let fails = self.fault(10);
         let slow = self.rng.below(8_000);
+        let habit = habit(self.habits, &instance);
         let now = self.now;
         let Some(disk) = self.disk.get_mut(&instance.pod) else {
             return;
@@ -468,7 +479,7 @@ impl World {
             }
             if run.exit.is_none() {
                 match signal {
-                    StopSignal::Stop if habit(&instance) == Habit::StaysAndHangs => {}
+                    StopSignal::Stop if habit == Habit::StaysAndHangs => {}
                     StopSignal::Stop => record.ends = Some((now + slow, 143)),
                     StopSignal::Kill => record.ends = Some((now, 137)),
                 }
@@ -611,8 +622,8 @@ impl World {
     }
 }
 
-fn habit(instance: &Instance) -> Habit {
-    let mut sum: u64 = 17;
+fn habit(salt: u64, instance: &Instance) -> Habit {
+    let mut sum = salt;
     for byte in instance
         .pod
         .as_str()
@@ -621,6 +632,8 @@ fn habit(instance: &Instance) -> Habit {
     {
         sum = sum.wrapping_mul(31).wrapping_add(u64::from(byte));
     }
+    // Its lowest bits depend on too little.
+    sum = Rng(sum | 1).next() >> 32;
     if instance.container.starts_with('i') {
         return match sum % 5 {
             0..3 => Habit::EndsWell,
