@@ -30,6 +30,8 @@ mod probes;
 mod resize;
 #[path = "behaviour/rules.rs"]
 mod rules;
+#[path = "behaviour/shown.rs"]
+mod shown;
 #[path = "behaviour/sidecars.rs"]
 mod sidecars;
 #[path = "behaviour/statuses.rs"]

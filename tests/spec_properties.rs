@@ -89,6 +89,7 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
             "image: c:1\n    livenessProbe: {exec: {command: [x]}}",
         ),
         ("status", "spec:", "status: {phase: Failed}\nspec:"),
+        ("the image", "image: c:1", "image: c:2"),
     ] {
         let changed = POD.replacen(from, to, 1);
         assert_ne!(changed, POD, "{sentence}");
@@ -97,7 +98,6 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
     for (sentence, from, to) in [
         ("the name", "{name: a}", "{name: b}"),
         ("the namespace", "{name: a}", "{name: a, namespace: b}"),
-        ("the image", "image: c:1", "image: c:2"),
         ("a command", "image: c:1", "image: c:1\n    command: [x]"),
         ("an argument", "image: c:1", "image: c:1\n    args: ['']"),
         (
@@ -129,7 +129,7 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
 }
 
 #[test]
-fn the_uid_ignores_probes_of_sidecars_and_nothing_else_of_init_containers() {
+fn the_uid_ignores_probes_and_images_of_sidecars_and_nothing_else_of_init_containers() {
     let with = |init: &str| {
         let list = format!("  initContainers: [{init}]\n  containers:");
         one(&POD.replacen("  containers:", &list, 1)).uid
@@ -139,7 +139,8 @@ fn the_uid_ignores_probes_of_sidecars_and_nothing_else_of_init_containers() {
         "{name: i, image: i:1, restartPolicy: Always, startupProbe: {exec: {command: [x]}}}";
     assert_eq!(with(probed), plain);
     assert_ne!(with("{name: i, image: i:1}"), plain);
-    assert_ne!(with("{name: i, image: i:2, restartPolicy: Always}"), plain);
+    let image = with("{name: i, image: i:2, restartPolicy: Always}");
+    assert_eq!(image, plain, "it is changed in place");
 }
 
 #[test]
@@ -332,6 +333,78 @@ proptest! {
                 prop_assert!(error.line >= 1 && error.column >= 1, "{}", error);
                 prop_assert!(error.line <= text.lines().count() + 1, "{}", error);
             },
+        }
+    }
+}
+
+/// A pod with these lines in its only container.
+fn with(lines: &str) -> String {
+    format!("{POD}    {lines}\n")
+}
+
+/// A service with these ports.
+fn service(ports: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: s}}\nspec: {{selector: {{a: b}}, ports: [{ports}]}}\n"
+    )
+}
+
+#[test]
+fn at_the_edge_of_what_is_allowed() {
+    let image = |length: usize| POD.replace("c:1", &format!("r.io/{}", "a".repeat(length - 5)));
+    let user = |id: &str| with(&format!("securityContext: {{runAsUser: {id}}}"));
+    let sleep = |s: &str| {
+        with(&format!(
+            "lifecycle: {{preStop: {{sleep: {{seconds: {s}}}}}}}"
+        ))
+    };
+    let path = |length| with(&format!("terminationMessagePath: /{}", "a".repeat(length)));
+    let name = |length| POD.replace("name: c\n", &format!("name: {}\n", "c".repeat(length)));
+    let two = |one: &str, two: &str| service(&format!("{{name: a, {one}}}, {{name: b, {two}}}"));
+    let table: &[(String, Option<&str>)] = &[
+        (user("2147483647"), None),
+        (
+            user("2147483648"),
+            Some("must be between 0 and 2147483647, inclusive"),
+        ),
+        (
+            user("-1"),
+            Some("must be between 0 and 2147483647, inclusive"),
+        ),
+        (image(255), None),
+        (image(256), Some("must not be more than 255 characters")),
+        (sleep("1"), None),
+        (sleep("-1"), Some("must be non-negative")),
+        (path(64), None),
+        (name(63), None),
+        (name(64), Some("must be no more than 63 characters")),
+        (two("port: 53", "port: 53, protocol: UDP"), None),
+        (two("port: 53", "port: 54"), None),
+        (two("port: 53", "port: 53"), Some("53/TCP")),
+        (two("port: 65535", "port: 1"), None),
+        (
+            two("port: 65536", "port: 1"),
+            Some("must be between 1 and 65535, inclusive"),
+        ),
+        (
+            two("port: 0", "port: 1"),
+            Some("must be between 1 and 65535, inclusive"),
+        ),
+    ];
+    for (text, refused) in table {
+        let found = convert::documents(text.as_bytes(), "f.yaml", &CONTEXT);
+        let errors: Vec<String> = found
+            .err()
+            .into_iter()
+            .flatten()
+            .map(|e| e.message)
+            .collect();
+        match refused {
+            None => assert!(errors.is_empty(), "{text}\n{errors:#?}"),
+            Some(words) => assert!(
+                errors.iter().any(|e| e.contains(words)),
+                "{text}\n{words}: {errors:#?}"
+            ),
         }
     }
 }

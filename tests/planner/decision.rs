@@ -110,6 +110,7 @@ fn done(action: Action, specs: &[Arc<PodSpec>]) -> Event {
             pid: 7,
             at: pods::at(NOW),
         },
+        Action::Resize { .. } => panic!("nobody is edited: {action:?}"),
         Action::Signal { .. } | Action::RemoveSandbox { .. } => panic!("nobody goes: {action:?}"),
     }
 }
