@@ -53,7 +53,7 @@ fn open_files() -> usize {
 fn a_very_deep_tree_goes_on_a_small_stack() {
     let scratch = Scratch::new("deep");
     let tree = scratch.tree();
-    make_deep(&tree, 40_000, |_, _| {});
+    make_deep(&tree, 8_000, |_, _| {});
     let gone = tree.clone();
     on_small_stack(move || remove(&gone).unwrap());
     assert!(fs::symlink_metadata(&tree).is_err());
