@@ -32,6 +32,8 @@ mod resize;
 mod rules;
 #[path = "behaviour/shown.rs"]
 mod shown;
+#[path = "behaviour/shutdown.rs"]
+mod shutdown;
 #[path = "behaviour/sidecars.rs"]
 mod sidecars;
 #[path = "behaviour/statuses.rs"]

@@ -45,6 +45,11 @@ impl Counters {
             | Event::DeadlineExceeded { .. }
             | Event::RetryRequested { .. }
             | Event::ConditionsSet { .. }
+            | Event::ShutdownBegun { .. }
+            | Event::ShutdownRecovered(_)
+            | Event::ShutdownTurnOver
+            | Event::ShutdownCancelled
+            | Event::PodRestored { .. }
             | Event::ActionStarted(_)
             | Event::SandboxRemoved { .. }
             | Event::SandboxRemoveFailed { .. }

@@ -38,11 +38,11 @@ impl NodeState {
         }
         self.desired = Some(desired.clone());
         self.admit_resizes(now, out);
-        self.admit(now);
+        self.admit(now, out);
     }
 
-    /// Lets the wanted pods in whose name nobody holds.
-    pub(super) fn admit(&mut self, now: Stamp) {
+    /// Lets the wanted pods in whose name nobody holds, and nobody while the node shuts down.
+    pub(super) fn admit(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         let Some(desired) = &self.desired else {
             return;
         };
@@ -52,8 +52,11 @@ impl NodeState {
         let held: BTreeSet<PodKey> = self.pods.values().map(|p| p.spec.key.clone()).collect();
         for (uid, spec) in &desired.pods {
             if !self.pods.contains_key(uid) && !held.contains(&spec.key) {
-                self.pods
-                    .insert(uid.clone(), PodState::new(Arc::clone(spec), now));
+                let mut pod = PodState::new(Arc::clone(spec), now);
+                if self.shutdown.is_some() {
+                    pod.reject_at_shutdown(now, out);
+                }
+                self.pods.insert(uid.clone(), pod);
             }
         }
     }
@@ -91,6 +94,7 @@ impl NodeState {
                 recover_health(container, &spec.probes, known);
             }
         }
+        pod.verdict.clone_from(&recovered.verdict);
         match &recovered.sandbox {
             RecoveredSandbox::Ready { ips } => {
                 pod.ips.clone_from(ips);
@@ -106,7 +110,6 @@ impl NodeState {
             }
         }
         pod.stopping = recovered.stopping;
-        pod.verdict.clone_from(&recovered.verdict);
         pod.finishing = recovered.finishing;
         pod.resizing.actuated = recovered.actuated.unwrap_or(recovered.spec.resources);
         if recovered.sandbox == RecoveredSandbox::Lost && pod.stopping.is_none() && !pod.finished()
@@ -224,9 +227,9 @@ pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
             end_run(container, attempt, image_id, Exit::lost(started, now));
         }
     }
-    let ran = pod.of_manifest().iter().any(|c| c.run != Run::None);
+    let ran = pod.of_manifest().iter().any(|c| c.current().is_some());
     let over = (ran || pod.sandbox == Sandbox::Removed) && !pod.init_failed();
-    if over && pod.spec.restart_policy == RestartPolicy::Never {
+    if over && pod.spec.restart_policy == RestartPolicy::Never && pod.verdict.is_none() {
         // A pod that is never restarted does not get a second sandbox: containers not yet started never will be
         // (kubelet-behaviour §2.4).
         for container in pod.containers.iter_mut().filter(|c| c.run == Run::None) {

@@ -11,6 +11,7 @@ use super::condition::{Flags, Foreign};
 pub use super::hook::{HookOrder, HookOutcome, Hooks};
 pub use super::kill::{Kill, KillReason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
+pub use super::shutdown::{AskedBy, Group, Shutdown};
 use super::state::{Settings, Stopping};
 pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
@@ -78,6 +79,25 @@ pub enum Event {
         pod: PodUid,
         /// What, of valid conditions that are not coracle's own.
         changes: Vec<ConditionChange>,
+    },
+    /// The node is to go down: pods stop group by group.
+    ShutdownBegun {
+        /// How long pods have, by priority.
+        groups: Vec<Group>,
+        /// Who wants it.
+        asked_by: AskedBy,
+    },
+    /// A shutdown under way that a former agent left. After all pods were recovered, before the manifests are known.
+    ShutdownRecovered(Shutdown),
+    /// The next group is to stop; see `plan::shutdown::due`.
+    ShutdownTurnOver,
+    /// The node does not go down after all.
+    ShutdownCancelled,
+    /// A pod that was down for a shutdown that was called off may run again; see `plan::shutdown::due`. What tells that
+    /// its sandbox was removed on purpose is gone before this is said.
+    PodRestored {
+        /// Which pod.
+        pod: PodUid,
     },
     /// The node began this action; it is the pod's only lifecycle action until its outcome arrives.
     ActionStarted(Action),
@@ -227,6 +247,10 @@ impl Event {
             Self::DesiredChanged(_)
             | Self::ImagesChanged
             | Self::NodeAddressesChanged
+            | Self::ShutdownBegun { .. }
+            | Self::ShutdownRecovered(_)
+            | Self::ShutdownTurnOver
+            | Self::ShutdownCancelled
             | Self::SettingsChanged(_) => None,
             Self::PodRecovered(recovered) => Some(&recovered.spec.uid),
             Self::ActionStarted(action) => Some(action.pod()),
@@ -236,6 +260,7 @@ impl Event {
             | Self::EphemeralAdded { pod, .. }
             | Self::RetryRequested { pod, .. }
             | Self::ConditionsSet { pod, .. }
+            | Self::PodRestored { pod }
             | Self::SandboxCreated { pod, .. }
             | Self::SandboxFailed { pod, .. }
             | Self::SandboxLost { pod }

@@ -27,6 +27,7 @@ pub mod probe;
 pub mod resize;
 pub mod restart;
 pub mod retry;
+pub mod shutdown;
 mod stage;
 pub mod state;
 pub mod status;

@@ -169,7 +169,7 @@ impl PodState {
             Sandbox::Removed => true,
             Sandbox::Lost => {
                 self.spec.restart_policy == RestartPolicy::Never
-                    && self.of_manifest().iter().any(|c| c.run != Run::None)
+                    && self.of_manifest().iter().any(|c| c.current().is_some())
             }
             Sandbox::None | Sandbox::Ready { .. } => false,
         }

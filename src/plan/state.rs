@@ -15,6 +15,7 @@ use super::hook::Hooks;
 use super::kill::Kill;
 use super::probe::Tracks;
 use super::resize::{Capacity, Pending, Resizing};
+use super::shutdown::Shutdown;
 use super::verdict::Verdict;
 use super::{Action, Stamp, Time, Wall};
 use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
@@ -60,6 +61,8 @@ pub struct NodeState {
     pub desired: Option<Desired>,
     /// The pods that exist, wanted or not. A wanted pod is not here while an older one holds its name.
     pub pods: BTreeMap<PodUid, PodState>,
+    /// That the node shuts down.
+    pub shutdown: Option<Shutdown>,
     /// Grows with every fact that may have changed what `plan::network::view` shows.
     pub network_changes: u64,
 }
@@ -71,6 +74,7 @@ impl NodeState {
             settings,
             desired: None,
             pods: BTreeMap::new(),
+            shutdown: None,
             network_changes: 0,
         }
     }

@@ -27,6 +27,8 @@ pub enum Cause {
     DeadlineExceeded,
     /// The node shuts down.
     NodeShutdown,
+    /// It came when the node was shutting down.
+    RejectedAtShutdown,
     /// The node is short of something.
     Evicted,
     /// A pod of higher priority needs its place.
@@ -39,6 +41,7 @@ impl Cause {
         match self {
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::NodeShutdown => "Terminated",
+            Self::RejectedAtShutdown => "NodeShutdown",
             Self::Evicted => "Evicted",
             Self::Preempted => "Preempting",
         }
@@ -47,7 +50,7 @@ impl Cause {
     /// Whether it was the node's doing rather than the pod's: condition `DisruptionTarget`.
     pub fn disrupts(self) -> bool {
         match self {
-            Self::DeadlineExceeded => false,
+            Self::DeadlineExceeded | Self::RejectedAtShutdown => false,
             Self::NodeShutdown | Self::Evicted | Self::Preempted => true,
         }
     }

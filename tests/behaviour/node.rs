@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use coracle::plan::event::*;
+use coracle::plan::shutdown;
 use coracle::plan::status::{self, NodeFacts};
+use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, plan};
 use coracle::spec::{PodSpec, PodUid, RestartPolicy};
 
@@ -49,6 +51,9 @@ impl Node {
 
     pub(crate) fn decide(&mut self) {
         for event in pods::passed(&self.state, Time(self.now)) {
+            self.notices.extend(self.state.apply(&event, at(self.now)));
+        }
+        while let Some(Due::Now(event)) = shutdown::due(&self.state, Time(self.now)) {
             self.notices.extend(self.state.apply(&event, at(self.now)));
         }
         for action in plan(&self.state, Time(self.now)).actions {
@@ -224,6 +229,9 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
     for pod in node.state.pods.values() {
         let found = Box::new(pods::recovered(pod, sandbox.clone()));
         new.state.apply(&Event::PodRecovered(found), at(new.now));
+    }
+    if let Some(shutdown) = node.state.shutdown.clone() {
+        new.tell(Event::ShutdownRecovered(shutdown));
     }
     new.decide();
     assert!(new.open.is_empty(), "nothing before the manifests are read");

@@ -17,10 +17,14 @@ use std::sync::Arc;
 
 use answers::answers;
 use coracle::plan::action::Keep;
-use coracle::plan::event::{HookOrder, HookOutcome, Instance, ProbeOrder, ProbeOutcome};
+use coracle::plan::event::{
+    AskedBy, Group, HookOrder, HookOutcome, Instance, ProbeOrder, ProbeOutcome,
+};
 use coracle::plan::probe::due;
 use coracle::plan::retry;
+use coracle::plan::shutdown;
 use coracle::plan::state::{ContainerState, Role, Run};
+use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan};
 use coracle::spec::{
     ExitCodes, Hook, HookKind, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal,
@@ -57,6 +61,8 @@ struct Search {
     debugged: Option<Arc<PodSpec>>,
     /// The pod as it may be edited.
     edited: Option<Arc<PodSpec>>,
+    /// Whether the node may shut down, and not do so after all.
+    shutdowns: bool,
     seen: HashSet<(u32, u64)>,
     stories: usize,
 }
@@ -86,6 +92,15 @@ impl Search {
         ];
         if let Some(edited) = &self.edited {
             events.push(Event::DesiredChanged(pods::desired(&[edited])));
+        }
+        if self.shutdowns {
+            let group = |(priority, seconds)| Group { priority, seconds };
+            events.push(Event::ShutdownBegun {
+                groups: [(0, 20), (1000, 0), (2000, 10)].map(group).to_vec(),
+                asked_by: AskedBy::Command,
+            });
+            events.push(Event::ShutdownTurnOver);
+            events.push(Event::ShutdownCancelled);
         }
         let Some(state) = story.state.pods.get(&pod) else {
             return events;
@@ -253,6 +268,9 @@ impl Search {
             story.state.apply(&begun, at(story.now));
             story.hooking.push(order);
         }
+        while let Some(Due::Now(event)) = shutdown::due(&story.state, now) {
+            self.apply(story, &event);
+        }
         let decided = plan(&story.state, now);
         assert!(decided.actions.len() <= 1, "one action a pod");
         for action in decided.actions {
@@ -261,9 +279,11 @@ impl Search {
             match &action {
                 Action::CreateSandbox { .. } | Action::EnsureImage { .. } => {
                     assert!(story.wanted && !story.going, "{action:?}");
+                    assert!(pod.verdict.is_none(), "{action:?}");
                 }
                 Action::StartContainer { instance, .. } => {
                     assert!(story.wanted && !story.going, "{action:?}");
+                    assert!(pod.verdict.is_none(), "{action:?}");
                     let i = index(pod, instance);
                     let container = &pod.containers[i];
                     assert!(!container.run.is_running(), "two runs at once: {action:?}");
@@ -394,6 +414,7 @@ fn fingerprint(story: &Story) -> u64 {
         pods.collect::<Vec<_>>(),
         (
             story.now,
+            &story.state.shutdown,
             story.wanted,
             story.going,
             &story.ran,
@@ -454,20 +475,21 @@ fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
 }
 
 fn search_pod(spec: PodSpec, depth: u32) -> usize {
-    search_with(spec, [None, None], depth)
+    search_with(spec, [None, None], false, depth)
 }
 
 /// Also every story in which somebody adds a container; `debugged` is the pod with it.
 fn search_debugged(spec: PodSpec, debugged: PodSpec, depth: u32) -> usize {
-    search_with(spec, [Some(debugged), None], depth)
+    search_with(spec, [Some(debugged), None], false, depth)
 }
 
 /// Also every story in which the pod is edited.
 fn search_edited(spec: PodSpec, edited: PodSpec, depth: u32) -> usize {
-    search_with(spec, [None, Some(edited)], depth)
+    search_with(spec, [None, Some(edited)], false, depth)
 }
 
-fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], depth: u32) -> usize {
+/// Also every story of a node that shuts down, or does not after all, with `shutdowns`.
+fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], shutdowns: bool, depth: u32) -> usize {
     let [debugged, edited] = others.map(|pod| pod.map(Arc::new));
     let spec = Arc::new(spec);
     let containers = debugged.as_ref().unwrap_or(&spec).all_containers().count();
@@ -491,6 +513,7 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], depth: u32) -> usize
         spec,
         debugged,
         edited,
+        shutdowns,
         seen: HashSet::new(),
         stories: 0,
     };
@@ -503,6 +526,19 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], depth: u32) -> usize
 fn no_short_story_of_one_container_breaks_an_invariant() {
     for policy in POLICIES {
         assert!(search(policy, &["x"], 9) > 50_000);
+    }
+}
+
+#[test]
+fn no_short_story_of_a_shutdown_breaks_an_invariant() {
+    for policy in POLICIES {
+        for priority in [0, 1500, 2000] {
+            let mut spec = pods::pod("u", "p", policy, &["x"]);
+            spec.priority = priority;
+            assert!(search_with(spec, [None, None], true, 6) > 5_000);
+        }
+        let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), &["s1"]);
+        assert!(search_with(spec, [None, None], true, 6) > 5_000);
     }
 }
 

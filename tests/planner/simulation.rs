@@ -21,11 +21,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use coracle::plan::event::{HookOrder, Instance, Kill, KillReason, ProbeOrder};
+use coracle::plan::event::{AskedBy, Group, HookOrder, Instance, Kill, KillReason, ProbeOrder};
 use coracle::plan::probe::due;
 use coracle::plan::resize::Capacity;
 use coracle::plan::state::Image;
-use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan};
+use coracle::plan::verdict::Due;
+use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan, shutdown};
 use coracle::spec::{ExitCodes, Hook, PodResources, PodSpec, PodUid, RestartAction, RestartPolicy};
 use stats::Stats;
 use world::{Disk, World};
@@ -110,6 +111,7 @@ impl Sim {
             self.run_until(self.world.now + pause);
             self.disturb();
         }
+        self.cancel_shutdown();
         self.world.faults = false;
         self.world.image = true;
         self.apply(&Event::ImagesChanged);
@@ -166,7 +168,8 @@ impl Sim {
 
     fn disturb(&mut self) {
         self.stimuli += 1;
-        match self.world.rng.below(13) {
+        match self.world.rng.below(14) {
+            13 => self.shut_down_or_not(),
             0..4 => self.edit_manifests(),
             4 => self.delete_a_pod(),
             10 => self.debug_a_pod(),
@@ -185,6 +188,28 @@ impl Sim {
             }
             _ => self.crash_agent(),
         }
+    }
+
+    /// The node is to shut down, or not after all.
+    fn shut_down_or_not(&mut self) {
+        if self.state.shutdown.is_some() {
+            return self.cancel_shutdown();
+        }
+        let all = [(0, 20), (1000, 0), (2000, 10), (3000, 60)];
+        let mut groups = Vec::new();
+        for (priority, seconds) in all {
+            if self.world.rng.chance(70) {
+                groups.push(Group { priority, seconds });
+            }
+        }
+        let asked_by = AskedBy::Command;
+        self.apply(&Event::ShutdownBegun { groups, asked_by });
+        self.decide();
+    }
+
+    fn cancel_shutdown(&mut self) {
+        self.apply(&Event::ShutdownCancelled);
+        self.decide();
     }
 
     fn edit_manifests(&mut self) {
@@ -267,6 +292,7 @@ impl Sim {
                 let restarts = policy != RestartPolicy::Never && self.world.rng.chance(50);
                 pods::of(&mut spec, last).resize_restarts.memory = restarts;
             }
+            spec.priority = i32::try_from(version).unwrap() * 500;
             spec.grace_ms =
                 [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
             self.wanted.insert(spec.uid.clone(), Arc::new(spec));
@@ -423,6 +449,9 @@ impl Sim {
         for event in found {
             self.apply(&event);
         }
+        if let Some(shutdown) = self.world.shutdown.clone() {
+            self.apply(&Event::ShutdownRecovered(shutdown));
+        }
         self.decide();
         assert!(
             self.in_flight.is_empty(),
@@ -450,7 +479,13 @@ impl Sim {
         if let Some(pod) = answered(event) {
             self.in_flight.remove(pod);
         }
+        if let Event::PodRestored { pod } = event
+            && let Some(disk) = self.world.disk.get_mut(pod)
+        {
+            disk.removed = false;
+        }
         self.state.apply(event, now);
+        self.note_shorter_graces();
         self.seen = self.seen.check(&self.state);
         self.checkpoint();
         self.note_failures(event);
@@ -524,6 +559,16 @@ impl Sim {
         }
     }
 
+    /// A shutdown leaves pods that go less time.
+    fn note_shorter_graces(&mut self) {
+        for (uid, going) in &mut self.going {
+            let pod = self.state.pods.get(uid).and_then(|pod| pod.stopping);
+            if let Some(stopping) = pod.filter(|s| self.state.shutdown.is_some() && !s.at_once) {
+                going.grace_ms = going.grace_ms.min(stopping.grace_ms().max(2_000));
+            }
+        }
+    }
+
     /// Remembers, also over agent restarts, whom a probe or a hook has doomed.
     fn note_failures(&mut self, event: &Event) {
         let (Event::ProbeDone {
@@ -555,8 +600,16 @@ impl Sim {
     /// Plans, and begins what is planned, like the node.
     fn decide(&mut self) {
         let now = Time(self.world.now);
-        for event in pods::passed(&self.state, now) {
-            self.apply(&event);
+        let turns = |state: &NodeState| match shutdown::due(state, now) {
+            Some(Due::Now(event)) => vec![event],
+            Some(Due::At(_)) | None => pods::passed(state, now),
+        };
+        loop {
+            let events = turns(&self.state);
+            events.iter().for_each(|event| self.apply(event));
+            if events.is_empty() {
+                break;
+            }
         }
         let pods = self.state.pods.values();
         let hooks: Vec<_> = pods.flat_map(|p| hook::due(p, now)).collect();
@@ -639,6 +692,7 @@ impl Sim {
 
     /// What is written down after every fact, and before anything is done.
     fn checkpoint(&mut self) {
+        self.world.shutdown.clone_from(&self.state.shutdown);
         for (uid, pod) in &self.state.pods {
             let Some(disk) = self.world.disk.get_mut(uid) else {
                 continue;
@@ -689,6 +743,11 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::EphemeralAdded { .. }
         | Event::RetryRequested { .. }
         | Event::ConditionsSet { .. }
+        | Event::ShutdownBegun { .. }
+        | Event::ShutdownRecovered(_)
+        | Event::ShutdownTurnOver
+        | Event::ShutdownCancelled
+        | Event::PodRestored { .. }
         | Event::ActionStarted(_)
         | Event::NodeAddressesChanged
         | Event::SettingsChanged(_)

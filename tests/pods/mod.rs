@@ -10,7 +10,7 @@ use coracle::plan::event::{
 };
 use coracle::plan::state::{Run, Sandbox};
 use coracle::plan::verdict::{self, Due};
-use coracle::plan::{Event, NodeState, PodState, Stamp, Time, Wall, hook, network};
+use coracle::plan::{Event, NodeState, PodState, Stamp, Time, Wall, hook, network, shutdown};
 use coracle::spec::cluster::ClusterView;
 use coracle::spec::*;
 use k8s_openapi::api::core::v1 as core;
@@ -207,7 +207,12 @@ pub(crate) fn moment(state: &NodeState, now: Time) -> Option<Time> {
         };
         late.into_iter().chain(hook::sleep_ends(pod))
     });
-    moments.min()
+    let turn = match shutdown::due(state, now) {
+        Some(Due::At(at)) => Some(at),
+        Some(Due::Now(_)) => Some(now),
+        None => None,
+    };
+    moments.chain(turn).min()
 }
 
 /// A rule about these exit codes.

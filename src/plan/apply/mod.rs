@@ -61,13 +61,20 @@ impl NodeState {
                 condition::set(pod, changes, now.wall);
             }),
             Event::SandboxRemoved { pod } => {
-                self.sandbox_removed(pod, now);
+                self.sandbox_removed(pod, now, out);
                 // There is more room now.
                 self.admit_resizes(now, out);
             }
             Event::EphemeralAdded { pod, spec } => {
                 self.on(pod, now, out, |pod, _, _| added(pod, spec));
             }
+            Event::ShutdownBegun { groups, asked_by } => {
+                self.shutdown_begun((groups, *asked_by), now, out);
+            }
+            Event::ShutdownRecovered(shutdown) => self.shutdown_recovered(shutdown, now, out),
+            Event::ShutdownTurnOver => self.take_turns(now, out),
+            Event::ShutdownCancelled => self.shutdown_cancelled(),
+            Event::PodRestored { pod } => self.pod_restored(pod, now, out),
             Event::NodeAddressesChanged => self.network_changes += 1,
             Event::SettingsChanged(settings) => {
                 self.settings = *settings;
@@ -189,7 +196,7 @@ impl NodeState {
     }
 
     /// Changes one pod, then notes what follows from it.
-    fn on(
+    pub(super) fn on(
         &mut self,
         uid: &PodUid,
         now: Stamp,
@@ -204,7 +211,7 @@ impl NodeState {
         }
     }
 
-    fn sandbox_removed(&mut self, uid: &PodUid, now: Stamp) {
+    fn sandbox_removed(&mut self, uid: &PodUid, now: Stamp, out: &mut Vec<Notice>) {
         let Some(pod) = self.pods.get_mut(uid) else {
             return;
         };
@@ -220,7 +227,7 @@ impl NodeState {
                     }
                     Keep::Nothing => {
                         self.pods.remove(uid);
-                        self.admit(now);
+                        self.admit(now, out);
                     }
                 }
                 self.pods.values_mut().for_each(host_ports_freed);

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::{HookOrder, KillReason, ProbeOrder};
+use coracle::plan::event::{HookOrder, Kill, KillReason, ProbeOrder};
 use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
-use coracle::plan::{Action, Event, PodState, Time, garbage, status};
+use coracle::plan::verdict::Cause;
+use coracle::plan::{Action, Event, PodState, Time, garbage, shutdown, status};
 use coracle::spec::{
     HookKind, PodResources, PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal,
 };
@@ -92,7 +93,13 @@ impl Sim {
                 let run = (uid.clone(), container.name.clone(), instance.attempt);
                 let failed = self.failed.get(&run).copied();
                 let going = match self.going.get(&uid).copied() {
+                    // Who was stopped before he was to go has no more time than he had.
+                    Some(going) if pod.verdict.is_some() => Going {
+                        grace_ms: going.grace_ms.min(kill.grace_ms.max(2_000)),
+                        ..going
+                    },
                     Some(going) => going,
+                    None if pod.verdict.is_some() => self.check_shutdown(pod, &kill),
                     None if restarts => return,
                     None if !pod.complete() => {
                         assert!(failed.is_some(), "only a failed probe kills: {action:?}");
@@ -123,7 +130,9 @@ impl Sim {
                 let going = Going { grace_ms, ..going };
                 // What comes after the stop signal is 2 s at least; waiting for it is not.
                 let waits = pod.stopping.map(|s| s.grace_ms());
+                let stopped = pod.verdict.is_some().then_some(kill.grace_ms);
                 let waits = waits.unwrap_or(kill.grace_ms).min(going.grace_ms);
+                let waits = stopped.map_or(waits, |ms| waits.min(ms));
                 // Its pod may have been finishing before it was to go.
                 let since = going.since.min(kill.since.0);
                 let expired = self.world.now >= since + waits;
@@ -203,8 +212,36 @@ impl Sim {
         }
     }
 
+    /// Nobody is told to stop before it is his group's turn; how long he has.
+    fn check_shutdown(&self, pod: &PodState, kill: &Kill) -> Going {
+        let verdict = pod.verdict.as_ref().unwrap();
+        // It may be from a shutdown before this one.
+        if let Some(shutdown) = &self.state.shutdown
+            && verdict.since.time >= shutdown.since.time
+            && verdict.cause == Cause::NodeShutdown
+        {
+            let group = shutdown::group_of(&shutdown.groups, pod);
+            assert!(group <= shutdown.turn, "{shutdown:?}: {pod:?}");
+        }
+        assert!(kill.grace_ms <= verdict.grace_ms.max(1_000), "{pod:?}");
+        Going {
+            since: kill.since.0,
+            grace_ms: match kill.at_once {
+                true => 0,
+                false => kill.grace_ms.max(2_000),
+            },
+        }
+    }
+
     fn check_may_start(&self, action: &Action) {
         let uid = action.pod();
+        let pod = &self.state.pods[uid];
+        assert!(pod.verdict.is_none(), "it was stopped: {action:?}");
+        let down = self.state.shutdown.as_ref();
+        assert!(
+            down.is_none_or(|down| pod.created.time <= down.since.time),
+            "it came too late: {action:?}"
+        );
         assert!(
             !self.going.contains_key(uid),
             "nothing is started in a pod that goes: {action:?}"
@@ -305,7 +342,8 @@ impl Sim {
             let waits = pod.pending.as_ref().is_some_and(|p| p.refusal.is_some());
             let more = usize::from(more) + usize::from(waits);
             let more = more + usize::from(pod.resizing.since.is_some());
-            assert_eq!(own, 5 + more);
+            let disrupted = pod.verdict.as_ref().is_some_and(|v| v.cause.disrupts());
+            assert_eq!(own, 5 + more + usize::from(disrupted));
             let word = |yes: bool| if yes { "True" } else { "False" };
             let gate = of(pods::GATE).map(|c| c.status.as_str());
             assert_eq!(
@@ -357,6 +395,11 @@ impl Sim {
         assert_eq!(self.world.uids(), wanted, "nothing unwanted is left");
         for (uid, pod) in &self.state.pods {
             assert!(pod.stopping.is_none(), "{uid} still goes");
+            let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
+            assert!(
+                cause.is_none_or(|c| c == Cause::DeadlineExceeded),
+                "{uid} is still down"
+            );
             if pod.finished() {
                 let idle = pod.in_flight.is_some() || pod.sandbox == Sandbox::Removed;
                 assert!(idle, "{uid} has finished: {pod:?}");

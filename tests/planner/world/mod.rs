@@ -110,6 +110,8 @@ pub(crate) struct World {
     pub(crate) faults: bool,
     pub(crate) disk: BTreeMap<PodUid, Disk>,
     pub(crate) image: bool,
+    /// The shutdown under way, as the agent wrote it down.
+    pub(crate) shutdown: Option<Shutdown>,
     /// Facts on their way to the agent.
     pub(crate) inbox: Vec<(u64, u64, Event)>,
     /// Actions begun, to be done at that moment, by the sandbox's generation.
@@ -126,6 +128,7 @@ impl World {
         Self {
             now: 1_000_000,
             faults: true,
+            shutdown: None,
             image: rng.chance(60),
             habits: rng.next(),
             rng,

@@ -1,0 +1,425 @@
+//! Do pods stop group by group when the node shuts down, each with its time, and do they come back if it does not
+//! (kubelet-behaviour §7, §16.4, part A10)?
+
+use std::sync::Arc;
+
+use coracle::plan::event::{AskedBy, Group, RecoveredSandbox};
+use coracle::plan::shutdown::{due, group_of, members};
+use coracle::plan::status::{self, NodeFacts, phase};
+use coracle::plan::verdict::Due;
+use coracle::plan::{Action, Event, PodState, Time};
+use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
+
+use crate::node::{Node, ready, reborn};
+use crate::pods::{at, desired, pod};
+
+const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
+
+/// `(priority, seconds)`, in any order.
+fn groups(table: &[(i32, u64)]) -> Vec<Group> {
+    let group = |(priority, seconds): &(i32, u64)| Group {
+        priority: *priority,
+        seconds: *seconds,
+    };
+    table.iter().map(group).collect()
+}
+
+fn important(name: &str, priority: i32, grace_ms: u64) -> Arc<PodSpec> {
+    let mut spec = pod(name, name, RestartPolicy::Always, &["c"]);
+    (spec.priority, spec.grace_ms) = (priority, grace_ms);
+    Arc::new(spec)
+}
+
+fn running(pods: &[&Arc<PodSpec>]) -> Node {
+    let mut node = Node::new(300_000);
+    node.tell(Event::DesiredChanged(desired(pods)));
+    node.work();
+    node
+}
+
+fn begin(node: &mut Node, table: &[(i32, u64)]) {
+    node.tell(Event::ShutdownBegun {
+        groups: groups(table),
+        asked_by: AskedBy::Command,
+    });
+}
+
+/// Who is being stopped or has been.
+fn down(node: &Node) -> Vec<&str> {
+    let pods = node.state.pods.values();
+    let down = pods.filter(|p| p.verdict.is_some());
+    down.map(|p| p.spec.uid.as_str()).collect()
+}
+
+fn state<'n>(node: &'n Node, name: &str) -> &'n PodState {
+    &node.state.pods[&PodUid::from(name)]
+}
+
+fn ended(node: &Node) -> bool {
+    node.state.shutdown.as_ref().unwrap().ended.is_some()
+}
+
+/// It ends and is cleared away.
+fn end(node: &mut Node, name: &str) {
+    let uid = PodUid::from(name);
+    node.end_of(&uid, 143);
+    node.work();
+}
+
+#[test]
+fn a_pod_belongs_to_the_highest_group_that_is_not_above_it() {
+    let four = groups(&[(0, 60), (1000, 120), (10_000, 180), (100_000, 10)]);
+    let table = [
+        (-5, 0),
+        (0, 0),
+        (999, 0),
+        (1000, 1),
+        (9999, 1),
+        (10_000, 2),
+        (99_999, 2),
+        (100_000, 3),
+        (2_000_001_000, 3),
+    ];
+    for (priority, group) in table {
+        let pod = PodState::new(important("p", priority, 0), at(0));
+        assert_eq!(group_of(&four, &pod), group, "{priority}");
+    }
+}
+
+#[test]
+fn each_group_stops_when_the_one_before_is_gone_or_its_time_is_over() {
+    let (low, mid, top) = (
+        important("low", 0, 30_000),
+        important("mid", 1000, 30_000),
+        important("top", 2_000_000_000, 30_000),
+    );
+    let mut node = running(&[&low, &mid, &top]);
+    let start = node.now;
+    // Not by rising priority, and one group nobody is in.
+    begin(
+        &mut node,
+        &[(2_000_000_000, 10), (500, 100), (0, 20), (1000, 40)],
+    );
+    assert_eq!(down(&node), ["low"]);
+    assert_eq!(
+        due(&node.state, Time(node.now)),
+        Some(Due::At(Time(start + 20_000)))
+    );
+    node.work();
+    node.wait(3_000);
+    end(&mut node, "low");
+    // The empty group is not waited for, and nobody gets its time.
+    assert_eq!(down(&node), ["low", "mid"]);
+    assert_eq!(
+        state(&node, "mid").verdict.as_ref().unwrap().grace_ms,
+        30_000
+    );
+    assert_eq!(
+        due(&node.state, Time(node.now)),
+        Some(Due::At(Time(start + 43_000)))
+    );
+    node.work();
+    // It has 30 s of its own, then it is killed, and will not die: the time of its group ends its turn.
+    node.wait(39_999);
+    node.work();
+    assert_eq!(down(&node), ["low", "mid"]);
+    node.wait(1);
+    assert_eq!(down(&node), ["low", "mid", "top"]);
+    assert_eq!(
+        state(&node, "top").verdict.as_ref().unwrap().grace_ms,
+        10_000
+    );
+    assert!(!ended(&node));
+    node.work();
+    end(&mut node, "top");
+    assert!(ended(&node), "nobody waits for who had his time");
+    assert_eq!(due(&node.state, Time(node.now)), None);
+    end(&mut node, "mid");
+    for name in ["low", "mid", "top"] {
+        let shown = status::pod(
+            state(&node, name),
+            &NodeFacts::default(),
+            &node.state.settings,
+        );
+        let status = shown.status.unwrap();
+        assert_eq!(status.phase.as_deref(), Some("Failed"));
+        assert_eq!(status.reason.as_deref(), Some("Terminated"));
+        assert_eq!(status.message.as_deref(), Some(MESSAGE));
+        let condition = &status.conditions.unwrap()[0];
+        assert_eq!(condition.type_, "DisruptionTarget");
+        assert_eq!(condition.status, "True");
+        assert_eq!(condition.reason.as_deref(), Some("TerminationByKubelet"));
+        assert_eq!(condition.message.as_deref(), Some(MESSAGE));
+    }
+    node.wait(10_000_000);
+    assert!(node.open.is_empty(), "nothing starts again");
+}
+
+#[test]
+fn a_pod_has_its_own_grace_period_or_that_of_its_group() {
+    // Own grace, seconds of the group, what comes of it.
+    let table = [
+        (5_000, 20, 5_000),
+        (30_000, 20, 20_000),
+        (30_000, 10, 10_000),
+    ];
+    for (own, group, expected) in table {
+        let spec = important("p", 0, own);
+        let mut node = running(&[&spec]);
+        begin(&mut node, &[(0, group)]);
+        assert_eq!(
+            state(&node, "p").verdict.as_ref().unwrap().grace_ms,
+            expected
+        );
+        node.work();
+        assert_eq!(node.wake_at(), Some(node.now + expected));
+    }
+}
+
+#[test]
+fn a_group_without_time_is_stopped_and_not_waited_for() {
+    let (low, top) = (important("low", 0, 30_000), important("top", 5, 30_000));
+    let mut node = running(&[&low, &top]);
+    begin(&mut node, &[(0, 0), (5, 0)]);
+    assert!(ended(&node));
+    assert_eq!(down(&node), ["low", "top"]);
+    node.work();
+    assert_eq!(node.wake_at(), Some(node.now + 2_000), "the floor");
+}
+
+#[test]
+fn who_has_finished_takes_no_part() {
+    let mut spec = pod("p", "p", RestartPolicy::Never, &["c"]);
+    spec.priority = 0;
+    let mut node = running(&[&Arc::new(spec)]);
+    end(&mut node, "p");
+    assert_eq!(
+        members(&node.state, &groups(&[(0, 60)])),
+        [Vec::<&PodState>::new()]
+    );
+    begin(&mut node, &[(0, 60)]);
+    assert!(ended(&node));
+    assert_eq!(
+        phase(state(&node, "p")).as_str(),
+        "Failed",
+        "its exit code says so"
+    );
+    assert!(down(&node).is_empty());
+    node.tell(Event::ShutdownCancelled);
+    assert!(node.open.is_empty(), "and it does not run again");
+}
+
+#[test]
+fn containers_restart_until_it_is_their_turn() {
+    let (low, top) = (important("low", 0, 30_000), important("top", 5, 30_000));
+    let mut node = running(&[&low, &top]);
+    begin(&mut node, &[(0, 20), (5, 20)]);
+    node.work();
+    node.end_of(&top.uid, 1);
+    node.work();
+    assert!(state(&node, "top").any_running());
+    end(&mut node, "low");
+    node.work();
+    end(&mut node, "top");
+    assert!(!state(&node, "top").any_running());
+    assert!(ended(&node));
+}
+
+#[test]
+fn who_goes_anyway_has_no_more_time_than_the_others() {
+    let (gone, late) = (important("gone", 0, 600_000), important("late", 0, 600_000));
+    let mut limited = (*late).clone();
+    limited.active_deadline_ms = Some(5_000);
+    let late = Arc::new(limited);
+    let mut node = running(&[&gone, &late]);
+    node.tell(Event::DesiredChanged(desired(&[&late])));
+    node.work();
+    node.wait(5_000);
+    node.work();
+    node.wait(1_000);
+    begin(&mut node, &[(0, 20)]);
+    // What passed before does not count against them.
+    let expected = node.now + 20_000;
+    let (gone, late) = (state(&node, "gone"), state(&node, "late"));
+    let stopping = gone.stopping.unwrap();
+    assert_eq!(stopping.since.time.plus(stopping.asked_ms), Time(expected));
+    let verdict = late.verdict.as_ref().unwrap();
+    assert_eq!(verdict.since.time.plus(verdict.grace_ms), Time(expected));
+    assert_eq!(verdict.cause.as_str(), "DeadlineExceeded");
+    node.wait(20_000);
+    let kills = |a: &Action| {
+        matches!(
+            a,
+            Action::Signal {
+                signal: StopSignal::Kill,
+                ..
+            }
+        )
+    };
+    assert_eq!(node.open.iter().filter(|a| kills(a)).count(), 2);
+}
+
+#[test]
+fn nobody_is_let_in_meanwhile_and_everybody_afterwards() {
+    let (old, new) = (important("old", 0, 30_000), important("new", 0, 30_000));
+    let mut node = running(&[&old]);
+    begin(&mut node, &[(0, 20)]);
+    node.tell(Event::DesiredChanged(desired(&[&old, &new])));
+    node.work();
+    let shown = status::pod(
+        state(&node, "new"),
+        &NodeFacts::default(),
+        &node.state.settings,
+    );
+    let status = shown.status.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(status.reason.as_deref(), Some("NodeShutdown"));
+    let message = "Pod was rejected: Pod was rejected as the node is shutting down.";
+    assert_eq!(status.message.as_deref(), Some(message));
+    assert_ne!(status.conditions.unwrap()[0].type_, "DisruptionTarget");
+    let event = "Warning NodeShutdown Pod was rejected as the node is shutting down.";
+    assert_eq!(node.said().iter().filter(|s| *s == event).count(), 1);
+    assert_eq!(
+        state(&node, "new").sandbox,
+        coracle::plan::state::Sandbox::None
+    );
+    // A pod that is deleted does not come back either.
+    node.tell(Event::DeleteRequested {
+        pod: old.uid.clone(),
+        grace_ms: Some(0),
+    });
+    node.work();
+    end(&mut node, "old");
+    assert_eq!(
+        state(&node, "old").verdict.as_ref().unwrap().cause.as_str(),
+        "NodeShutdown"
+    );
+    assert!(ended(&node));
+    node.tell(Event::ShutdownCancelled);
+    node.work();
+    assert!(state(&node, "old").any_running() && state(&node, "new").any_running());
+    assert!(down(&node).is_empty());
+}
+
+#[test]
+fn a_cancelled_shutdown_restarts_what_it_has_stopped_whatever_the_policy() {
+    for policy in [
+        RestartPolicy::Always,
+        RestartPolicy::OnFailure,
+        RestartPolicy::Never,
+    ] {
+        for agent_dies in [false, true] {
+            let low = Arc::new(pod("low", "low", policy, &["c"]));
+            let mut top = pod("top", "top", policy, &["c"]);
+            top.priority = 5;
+            let top = Arc::new(top);
+            let mut node = running(&[&low, &top]);
+            begin(&mut node, &[(0, 20), (5, 20)]);
+            node.work();
+            end(&mut node, "low");
+            node.work();
+            // One is gone, the other about to end.
+            node.tell(Event::ShutdownCancelled);
+            assert_eq!(down(&node), ["top"]);
+            node.work();
+            if agent_dies {
+                node = reborn(&node, &[&low, &top], ready());
+                node.work();
+            }
+            assert!(state(&node, "low").any_running());
+            assert_eq!(state(&node, "low").containers[0].restart_count(), 1);
+            end(&mut node, "top");
+            node.work();
+            assert!(state(&node, "top").any_running(), "{policy:?}");
+            assert!(down(&node).is_empty());
+            end(&mut node, "top");
+            node.work();
+            let again = policy != RestartPolicy::Never;
+            assert_eq!(
+                state(&node, "top").any_running(),
+                again,
+                "as usual: {policy:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_dies_after_a_cancelled_shutdown_restores_who_was_down() {
+    for sandbox in [RecoveredSandbox::Removed, RecoveredSandbox::Lost] {
+        let spec = Arc::new(pod("p", "p", RestartPolicy::Never, &["a", "b"]));
+        let mut node = running(&[&spec]);
+        begin(&mut node, &[(0, 20)]);
+        node.work();
+        for container in ["a", "b"] {
+            node.end(container, 143);
+        }
+        node.work();
+        node.state.shutdown = None;
+        let mut node = reborn(&node, &[&spec], sandbox);
+        node.work();
+        assert!(node.line().starts_with("Running"), "{}", node.line());
+        // Its new sandbox is lost before anything of it ran: it is still to run.
+        let spec = Arc::new(pod("q", "q", RestartPolicy::Never, &["a"]));
+        let mut node = running(&[&spec]);
+        begin(&mut node, &[(0, 20)]);
+        node.work();
+        end(&mut node, "q");
+        node.tell(Event::ShutdownCancelled);
+        node.open.clear();
+        let mut node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
+        node.work();
+        assert!(node.line().starts_with("Running"), "{}", node.line());
+    }
+}
+
+#[test]
+fn a_new_agent_goes_on_where_the_old_one_was() {
+    let (low, top) = (important("low", 0, 30_000), important("top", 5, 30_000));
+    let mut node = running(&[&low, &top]);
+    let start = node.now;
+    begin(&mut node, &[(0, 20), (5, 10)]);
+    node.work();
+    node.wait(4_000);
+    let mut node = reborn(&node, &[&low, &top], ready());
+    assert_eq!(down(&node), ["low"]);
+    assert!(node.open.is_empty(), "the signal was sent");
+    assert_eq!(
+        due(&node.state, Time(node.now)),
+        Some(Due::At(Time(start + 20_000)))
+    );
+    node.wait(16_000);
+    assert_eq!(down(&node), ["low", "top"]);
+    // It dies before it has written down that this pod is to stop: its turn is not over for that.
+    node.state.pods.get_mut(&top.uid).unwrap().verdict = None;
+    let mut node = reborn(&node, &[&low, &top], ready());
+    assert_eq!(down(&node), ["low", "top"]);
+    node.work();
+    end(&mut node, "top");
+    assert!(ended(&node));
+    let node = reborn(&node, &[&low, &top], RecoveredSandbox::Removed);
+    assert!(ended(&node) && node.open.is_empty());
+    assert_eq!(down(&node), ["low", "top"]);
+}
+
+#[test]
+fn early_or_repeated_word_changes_nothing() {
+    let spec = important("p", 0, 30_000);
+    let mut node = running(&[&spec]);
+    node.tell(Event::ShutdownTurnOver);
+    node.tell(Event::ShutdownCancelled);
+    node.tell(Event::PodRestored {
+        pod: spec.uid.clone(),
+    });
+    assert!(node.state.shutdown.is_none() && state(&node, "p").any_running());
+    begin(&mut node, &[(0, 20)]);
+    let first = node.state.shutdown.clone();
+    node.wait(1_000);
+    begin(&mut node, &[(0, 600)]);
+    node.tell(Event::ShutdownTurnOver);
+    node.tell(Event::PodRestored {
+        pod: spec.uid.clone(),
+    });
+    assert_eq!(node.state.shutdown, first);
+    assert_eq!(down(&node), ["p"]);
+}
