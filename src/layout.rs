@@ -57,6 +57,16 @@ impl Layout {
         self.run_dir.join("events.log")
     }
 
+    /// How far the node's shutdown is: the next agent goes on with it.
+    pub fn shutdown(&self) -> PathBuf {
+        self.run_dir.join("shutdown.json")
+    }
+
+    /// When the newest graceful shutdown began and ended, as the kubelet writes it.
+    pub fn shutdown_state(&self) -> PathBuf {
+        self.root.join("graceful_node_shutdown_state")
+    }
+
     /// Where network namespaces of pods are pinned: `<run-dir>/netns/<uid>`.
     pub fn netns_dir(&self) -> PathBuf {
         self.run_dir.join("netns")

@@ -33,6 +33,8 @@ mod restart_rules;
 mod services;
 #[path = "node/settings.rs"]
 mod settings;
+#[path = "node/shutdown.rs"]
+mod shutdown;
 #[path = "node/sidecar_stages.rs"]
 mod sidecar_stages;
 #[path = "node/sidecars.rs"]

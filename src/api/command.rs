@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::EphemeralContainer;
 use serde::{Deserialize, Serialize};
-use smol::channel::Sender;
+use smol::channel::{Receiver, Sender};
 
 use super::metrics::Metric;
 use crate::plan::event::ConditionChange;
@@ -104,6 +104,21 @@ pub enum Command {
         files: Vec<PlannedFile>,
         /// What it would change.
         reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// In which order pods would stop, and how far a shutdown is.
+    ShowShutdown {
+        /// The groups, and what is known of logind.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// Stop all pods, group by group, and keep them down.
+    BeginShutdown {
+        /// JSON lines: `{"type":"group",…}` as each begins to stop, `{"type":"ended"}`. Closed at the end.
+        reply: Sender<Result<Receiver<String>, CommandError>>,
+    },
+    /// Start them again.
+    CancelShutdown {
+        /// Whether there was anything to call off.
+        reply: Sender<Result<(), CommandError>>,
     },
     /// What the store holds.
     ListImages {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 use serde::Deserialize;
 
@@ -10,7 +10,7 @@ use super::command::Command;
 use super::error::ApiError;
 use super::query::Query;
 use super::routes::ask;
-use super::server::{Body, Context, Items, json_of, read_body, streamed};
+use super::server::{Body, Context, Items, json_lines, json_of, read_body};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -93,10 +93,5 @@ async fn import(context: &Context, asked: ImportRequest) -> Result<Response<Body
         .send(command)
         .await
         .map_err(|_| ApiError::unavailable())?;
-    let lines = smol::stream::unfold(lines, |lines| async move {
-        let line = lines.recv().await.ok()?;
-        let line = Bytes::from(format!("{}\n", line.trim_end()));
-        Some((Ok(line), lines))
-    });
-    Ok(streamed("application/x-ndjson", lines))
+    Ok(json_lines(lines))
 }

@@ -27,6 +27,7 @@ mod routes;
 mod selector;
 mod server;
 pub mod service_columns;
+mod shutdown;
 mod status_patch;
 mod store;
 mod table;

@@ -19,7 +19,7 @@ use super::server::{
 use super::status_patch::{self, PatchKind};
 use super::store::Kind;
 use super::watch::Watch;
-use super::{attach, ephemeral, exec, images, logs, table};
+use super::{attach, ephemeral, exec, images, logs, shutdown, table};
 
 /// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4";
@@ -97,6 +97,7 @@ pub(crate) async fn answer(
             Ok(json_reply(planned.to_string()))
         }
         (_, ["coracle", "v1", "plan"]) => Err(ApiError::method_not_allowed()),
+        (method, ["coracle", "v1", "shutdown"]) => shutdown::answer(method, &context).await,
         (method, ["coracle", "v1", "images", rest @ ..]) => {
             images::answer(method, rest, request, &context, &query).await
         }

@@ -191,6 +191,16 @@ where
     response
 }
 
+/// An answer of lines of JSON, as they come.
+pub(crate) fn json_lines(lines: smol::channel::Receiver<String>) -> Response<Body> {
+    let lines = smol::stream::unfold(lines, |lines| async move {
+        let line = lines.recv().await.ok()?;
+        let line = Bytes::from(format!("{}\n", line.trim_end()));
+        Some((Ok(line), lines))
+    });
+    streamed("application/x-ndjson", lines)
+}
+
 fn refuse(error: &ApiError) -> Response<Body> {
     reply(error.code, "application/json", error.status().to_string())
 }

@@ -82,6 +82,11 @@ pub enum Command {
     /// Show the settings and where each comes from, or check a file of settings
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Stop all pods, those of low priority first, before the machine goes down
+    #[command(
+        after_help = "For machines without systemd-logind, and to see what would be done. The pods stay down until the next boot.\n\nExamples:\n  coracle shutdown --plan\n  coracle shutdown && poweroff -f\n  coracle shutdown --cancel"
+    )]
+    Shutdown(ShutdownArgs),
     /// Check manifests without an agent
     #[command(
         after_help = "Examples:\n  coracle validate web.yaml\n  cat web.yaml | coracle validate -"
@@ -630,6 +635,20 @@ pub enum ConfigFormat {
     Yaml,
     /// JSON.
     Json,
+}
+
+/// `coracle shutdown`.
+#[derive(Debug, Clone, Args)]
+pub struct ShutdownArgs {
+    /// Only print the groups, their seconds, and whether logind will allow them
+    #[arg(long, conflicts_with = "cancel")]
+    pub plan: bool,
+    /// Print the plan as JSON
+    #[arg(short, long, value_name = "FORMAT", requires = "plan")]
+    pub output: Option<JsonOnly>,
+    /// Call it off: the pods start again
+    #[arg(long)]
+    pub cancel: bool,
 }
 
 /// `coracle validate`.

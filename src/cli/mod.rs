@@ -27,6 +27,7 @@ mod node_run;
 mod plan;
 mod retry;
 mod session;
+mod shutdown;
 mod table;
 pub mod validate;
 mod version;
@@ -90,6 +91,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Image(command) => image::run(&client, command),
         Command::Config(command) => config::run(&client, &command),
         Command::Plan(args) => plan::run(&client, &args),
+        Command::Shutdown(args) => shutdown::run(&client, &args),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Fsck(args) => fsck::run(&args),

@@ -282,9 +282,6 @@ pub(crate) const NOT_YET: &[&str] = &[
     "imageMaximumGCAge",
     "imageGCHighThresholdPercent",
     "imageGCLowThresholdPercent",
-    "shutdownGracePeriod",
-    "shutdownGracePeriodCriticalPods",
-    "shutdownGracePeriodByPodPriority",
 ];
 
 /// The field of that path.

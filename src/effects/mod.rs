@@ -4,6 +4,7 @@
 pub mod cgroup;
 pub(crate) mod exec;
 pub mod image;
+pub mod logind;
 pub mod network;
 pub mod probe;
 pub mod sandbox;

@@ -114,6 +114,15 @@ impl Node {
             Command::CountProbes { reply } => {
                 let _ = reply.try_send(Ok(self.probes.metrics()));
             }
+            Command::ShowShutdown { reply } => {
+                let _ = reply.try_send(Ok(self.show_shutdown()));
+            }
+            Command::BeginShutdown { reply } => {
+                let _ = reply.try_send(self.shutdown_for(touched));
+            }
+            Command::CancelShutdown { reply } => {
+                let _ = reply.try_send(self.cancel_shutdown(touched));
+            }
             Command::ShowSettings { reply } => {
                 let _ = reply.try_send(Ok(self.sources.show()));
             }

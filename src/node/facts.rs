@@ -119,6 +119,23 @@ fn is_link_local(ip: &IpAddr) -> bool {
     }
 }
 
+/// Condition `Ready` from now on; `down`: the node shuts down (kubelet-behaviour §12.5).
+pub(super) fn ready(down: bool) -> NodeCondition {
+    let (status, reason, message) = match down {
+        true => ("False", "KubeletNotReady", "node is shutting down"),
+        false => ("True", "KubeletReady", "coracle is posting ready status"),
+    };
+    let now = Time(wall_time());
+    NodeCondition {
+        type_: "Ready".into(),
+        status: status.into(),
+        reason: Some(reason.into()),
+        message: Some(message.into()),
+        last_heartbeat_time: Some(now.clone()),
+        last_transition_time: Some(now),
+    }
+}
+
 /// The Node object.
 pub(super) fn node_object(facts: &NodeFacts) -> Node {
     let now = Time(wall_time());
@@ -154,7 +171,7 @@ pub(super) fn node_object(facts: &NodeFacts) -> Node {
             name: Some(facts.name.clone()),
             uid: Some(facts.name.clone()),
             labels: Some(labels),
-            creation_timestamp: Some(now.clone()),
+            creation_timestamp: Some(now),
             ..ObjectMeta::default()
         },
         spec: Some(NodeSpec::default()),
@@ -162,14 +179,7 @@ pub(super) fn node_object(facts: &NodeFacts) -> Node {
             addresses: Some(addresses),
             allocatable: Some(capacity.clone()),
             capacity: Some(capacity),
-            conditions: Some(vec![NodeCondition {
-                type_: "Ready".into(),
-                status: "True".into(),
-                reason: Some("KubeletReady".into()),
-                message: Some("coracle is posting ready status".into()),
-                last_heartbeat_time: Some(now.clone()),
-                last_transition_time: Some(now),
-            }]),
+            conditions: Some(vec![ready(false)]),
             node_info: Some(system_info()),
             ..NodeStatus::default()
         }),

@@ -30,6 +30,15 @@ impl Manager {
         }
     }
 
+    /// What the manager keeps while there is no agent. To be taken once.
+    pub(super) fn kept(&mut self) -> Option<notify::Kept> {
+        let kept = self.manager.as_mut()?.kept();
+        kept.inspect_err(|error| {
+            tracing::warn!("the service manager keeps nothing: {error}, ignoring")
+        })
+        .ok()
+    }
+
     /// The agent knows its pods and answers clients.
     pub(super) fn ready(&mut self, now: Time) {
         self.say("READY=1");

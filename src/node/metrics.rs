@@ -319,11 +319,11 @@ fn labels(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
-fn one(value: f64) -> Samples {
+pub(super) fn one(value: f64) -> Samples {
     vec![(Vec::new(), value)]
 }
 
-fn gauge(name: &str, help: &str, samples: Samples) -> Metric {
+pub(super) fn gauge(name: &str, help: &str, samples: Samples) -> Metric {
     Metric {
         name: name.to_owned(),
         help: help.to_owned(),

@@ -23,6 +23,7 @@ mod publish;
 mod recover;
 mod resolver;
 mod settings;
+mod shutdown;
 mod sources;
 mod start;
 mod turns;
@@ -71,6 +72,10 @@ enum Input {
     },
     /// A client wants something.
     Command(Command),
+    /// logind says whether the machine is about to go down.
+    Logind(bool),
+    /// SIGPWR: the power fails.
+    PowerFails,
     /// The node's resolvers are others now.
     ResolverChanged,
     /// The settings were read again.
@@ -115,6 +120,8 @@ struct Node {
     sources: settings::Sources,
     /// Who started the agent and watches over it.
     manager: manager::Manager,
+    /// How far the node's shutdown is.
+    shutdown: shutdown::Keeper,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -163,7 +170,8 @@ impl Node {
     }
 
     fn next_wake(&self) -> Option<Time> {
-        self.wakes.values().copied().chain(self.manager.due()).min()
+        let others = self.manager.due().into_iter().chain(self.turn_ends());
+        self.wakes.values().copied().chain(others).min()
     }
 
     /// The pods that wanted to be looked at by now.
@@ -202,6 +210,8 @@ impl Node {
                 }
             }
             Input::Command(command) => self.command(command, touched),
+            Input::Logind(preparing) => self.logind_says(preparing, touched),
+            Input::PowerFails => self.power_fails(touched),
             Input::ResolverChanged => self.resolver_changed(),
             Input::Settings { read, told } => self.settings_read(read, told, touched),
             Input::Terminate if self.leaving || !self.stops_pods() => {
@@ -231,6 +241,7 @@ impl Node {
         for notice in self.state.apply(event, stamp) {
             publish::notice(&mut self.journal, &notice, stamp);
         }
+        self.note_shutdown();
         if anybody {
             touched.extend(self.state.pods.keys().cloned());
             self.changed.extend(touched.iter().cloned());
@@ -254,7 +265,8 @@ impl Node {
     }
 
     /// Asks the planner about the touched pods, starts what it says and shows the result.
-    fn decide(&mut self, touched: BTreeSet<PodUid>) {
+    fn decide(&mut self, mut touched: BTreeSet<PodUid>) {
+        self.take_turns(&mut touched);
         let mut anything = false;
         for uid in plan::urgent_first(&self.state, touched) {
             self.wakes.remove(&uid);
@@ -305,6 +317,7 @@ impl Node {
         if anything {
             let mut metrics = self.counters.metrics(&self.state);
             metrics.push(metrics::of_rules(&self.hands.sandboxes.network));
+            metrics.extend(self.shutdown.metrics());
             self.store.set_metrics(metrics);
         }
     }

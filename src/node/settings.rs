@@ -202,6 +202,7 @@ impl Node {
         }
         let for_plan = for_plan(&settings, &self.hands.facts.now());
         self.hands.sandboxes.settings.replace(settings);
+        self.shutdown.settings_changed();
         if for_plan != self.state.settings {
             self.record(&Event::SettingsChanged(for_plan), touched);
         }

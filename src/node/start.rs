@@ -25,6 +25,7 @@ use super::network::{self, NameServer, Views};
 use super::pods::Links;
 use super::probes::Probes;
 use super::settings::{self, Sources};
+use super::shutdown::{self, Keeper, Lock};
 use super::watch::Watch;
 use super::{Input, Node, boot, logging, preload, publish, recover, resolver, sources};
 use crate::api;
@@ -131,7 +132,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         config.node_name = host.to_string_lossy().to_lowercase();
     }
     logging::start();
-    let manager = Manager::of_this_service();
+    let mut manager = Manager::of_this_service();
     if sources.stale {
         // What is wrong with them is told when they are read again, which is at once.
         tracing::error!("the settings are of no use, starting with those that were in force last");
@@ -222,11 +223,17 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let _ = hangups.try_send(());
         !hangups.is_closed()
     })?;
+    watch_signals(&[libc::SIGPWR], {
+        let inputs = sender.clone();
+        async move || inputs.send(Input::PowerFails).await.is_ok()
+    })?;
+    let kept = manager.kept();
     let executor = EXECUTOR.with(|executor| *executor);
     Ok(smol::block_on(executor.run(async move {
         let store = Arc::new(api::Store::new());
         let facts = hands.facts.now();
-        store.set_node(facts::node_object(&facts));
+        let object = facts::node_object(&facts);
+        store.set_node(object.clone());
         let mut journal = Journal::open(config.layout.events(), store.clone());
         publish::node_started(&mut journal, &facts.name);
         boot.publish(&mut journal, &facts.name);
@@ -240,6 +247,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             hangup,
             sender.clone(),
         ));
+        let (lock, holding) = Lock::new(hands.sandboxes.settings.clone(), sender.clone(), kept);
+        let shutdown_state = config.layout.shutdown_state();
         let mut node = Node {
             state: NodeState::new(settings),
             hands: hands.clone(),
@@ -255,6 +264,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             admitted: Default::default(),
             checkpoints: Default::default(),
             manager,
+            shutdown: Keeper::new(&shutdown_state, lock, object),
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
             services: Vec::new(),
@@ -275,6 +285,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
                 .insert(recovered.spec.uid.clone(), recovered.spec.clone());
             node.record(&Event::PodRecovered(Box::new(recovered)), &mut touched);
         }
+        node.resume_shutdown(&mut touched);
         // Nobody may be told that there are no pods only because they are not known yet.
         node.decide(touched);
         serve(listener, &store, &config, sender);
@@ -285,6 +296,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             "coracle {} is up", env!("CARGO_PKG_VERSION")
         );
         super::spawn(network::keep(hands.clone()));
+        super::spawn(shutdown::keep(holding));
         super::spawn(resolver::watch(config.clone(), hands.inputs.clone()));
         // Images before pods, so that a pod finds the import of its image under way.
         preload::watch(hands.clone());

@@ -78,13 +78,16 @@ pub fn group_of(groups: &[Group], pod: &PodState) -> usize {
     found.unwrap_or(0)
 }
 
-/// The pods that a shutdown would stop, by group.
+/// The pods that a shutdown would stop, by group, sorted by name.
 pub fn members<'s>(state: &'s NodeState, groups: &[Group]) -> Vec<Vec<&'s PodState>> {
     let mut members = vec![Vec::new(); groups.len()];
     for pod in state.pods.values().filter(|pod| !is_gone(pod)) {
         if let Some(group) = members.get_mut(group_of(groups, pod)) {
             group.push(pod);
         }
+    }
+    for group in &mut members {
+        group.sort_by(|one, two| one.spec.key.cmp(&two.spec.key));
     }
     members
 }

@@ -6,6 +6,7 @@ pub mod capability;
 pub mod cgroup;
 pub mod clock;
 pub mod clock_sync;
+pub mod dbus;
 pub mod fdpass;
 pub mod file;
 pub mod journal;

@@ -1,14 +1,17 @@
 //! How does a service manager hear how its service is? systemd's notification protocol (sd_notify(3)): lines of text in
 //! datagrams.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 
-use super::process;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use super::{fdpass, process};
 
 /// The manager, if it listens.
 #[derive(Debug)]
@@ -16,6 +19,35 @@ pub struct Manager {
     socket: UnixDatagram,
     /// It wants to hear from the service at least so often, in milliseconds.
     pub watchdog_ms: Option<u64>,
+    held: Vec<(String, OwnedFd)>,
+}
+
+/// Open files that the manager keeps while the service does not run; they are there again when it does.
+#[derive(Debug)]
+pub struct Kept {
+    socket: UnixDatagram,
+    held: Vec<(String, OwnedFd)>,
+}
+
+impl Kept {
+    /// Gives it an open file, under a name. One that is of no use any more (as the other end of a pipe that is closed) it
+    /// lets go by itself.
+    pub fn keep(&self, name: &str, file: BorrowedFd<'_>) -> io::Result<()> {
+        let lines = format!("FDSTORE=1\nFDNAME={name}");
+        fdpass::send(self.socket.as_fd(), lines.as_bytes(), &[file]).map(drop)
+    }
+
+    /// Lets go of all it keeps under a name.
+    pub fn forget(&self, name: &str) -> io::Result<()> {
+        let lines = format!("FDSTOREREMOVE=1\nFDNAME={name}");
+        self.socket.send(lines.as_bytes()).map(drop)
+    }
+
+    /// What was kept under a name.
+    pub fn take(&mut self, name: &str) -> Option<OwnedFd> {
+        let at = self.held.iter().position(|(n, _)| n == name)?;
+        Some(self.held.swap_remove(at).1)
+    }
 }
 
 impl Manager {
@@ -28,6 +60,11 @@ impl Manager {
             value
         };
         let (address, interval) = (take("NOTIFY_SOCKET"), take("WATCHDOG_USEC"));
+        let held = held(
+            take("LISTEN_PID"),
+            take("LISTEN_FDS"),
+            take("LISTEN_FDNAMES"),
+        );
         let for_us = take("WATCHDOG_PID").is_none_or(|pid| {
             pid.to_str().and_then(|pid| pid.parse().ok()) == Some(std::process::id())
         });
@@ -44,13 +81,49 @@ impl Manager {
         Ok(Some(Self {
             socket,
             watchdog_ms: microseconds.map(|us| us / 1000).filter(|_| for_us),
+            held,
         }))
+    }
+
+    /// What the manager keeps for the service, and has given back to this process. To be called once.
+    pub fn kept(&mut self) -> io::Result<Kept> {
+        Ok(Kept {
+            socket: self.socket.try_clone()?,
+            held: std::mem::take(&mut self.held),
+        })
     }
 
     /// Says lines like `READY=1`.
     pub fn say(&self, lines: &str) -> io::Result<()> {
         self.socket.send(lines.as_bytes()).map(|_| ())
     }
+}
+
+/// The open files that this process was started with (sd_listen_fds(3)), by name; children do not get them.
+fn held(
+    pid: Option<OsString>,
+    count: Option<OsString>,
+    names: Option<OsString>,
+) -> Vec<(String, OwnedFd)> {
+    const FIRST: i32 = 3;
+    let number = |text: Option<OsString>| text?.to_str()?.parse::<u32>().ok();
+    if number(pid) != Some(std::process::id()) {
+        return Vec::new();
+    }
+    let names = names.unwrap_or_default().to_string_lossy().into_owned();
+    let count = number(count).unwrap_or(0).min(64);
+    let own = |file: i32| {
+        // SAFETY: borrowed for one call, which fails if it is not open.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(file) };
+        fcntl(borrowed, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).ok()?;
+        // SAFETY: it is open, was left to this process, and nothing else in it knows of it.
+        Some(unsafe { OwnedFd::from_raw_fd(file) })
+    };
+    let files = (FIRST..).zip(0..count).map(|(file, _)| own(file));
+    let named = names.split(':').map(str::to_owned).zip(files);
+    named
+        .filter_map(|(name, file)| Some((name, file?)))
+        .collect()
 }
 
 /// `@name` stands for an abstract socket.
@@ -79,6 +152,7 @@ mod tests {
             let service = Manager {
                 socket,
                 watchdog_ms: None,
+                held: Vec::new(),
             };
             service.say("READY=1\nSTATUS=fine").unwrap();
             let mut heard = [0; 64];

@@ -1,0 +1,504 @@
+//! How does a node hold up its own shutdown? systemd-logind asks holders of a delay lock to get ready, and waits for
+//! them, but no longer than its `InhibitDelayMaxSec` (kubelet-behaviour §7.2;
+//! <https://systemd.io/INHIBITOR_LOCKS/>).
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use smol::Async;
+use smol::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::sys::dbus::{self, Argument, Call, Kind, Message};
+use crate::sys::fdpass;
+use crate::sys::file::{self, Durability};
+
+/// Where logind looks for settings that last until the next boot. The file goes with the boot, so nothing of it is left
+/// when coracle is taken off the machine, and no flash is written.
+pub const OVERRIDE: &str = "/run/systemd/logind.conf.d/99-coracle.conf";
+
+/// The system bus.
+pub const BUS: &str = "/run/dbus/system_bus_socket";
+
+const SERVICE: &str = "org.freedesktop.login1";
+const PATH: &str = "/org/freedesktop/login1";
+const MANAGER: &str = "org.freedesktop.login1.Manager";
+
+/// How long a call may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Longest line of the greeting.
+const MAX_LINE: usize = 1024;
+
+/// Why logind cannot be asked to wait.
+#[derive(Debug, thiserror::Error)]
+pub enum LogindError {
+    /// There is no bus, it has gone, or it does not answer in time.
+    #[error("the system bus does not answer ({what})")]
+    Bus {
+        /// What was asked.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The call was refused.
+    #[error("{what} was refused: {reason}")]
+    Refused {
+        /// What was asked.
+        what: &'static str,
+        /// The error's name and text.
+        reason: String,
+    },
+    /// The setting could not be written.
+    #[error("could not write `{}`", path.display())]
+    Override {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+type Result<T, E = LogindError> = std::result::Result<T, E>;
+
+/// A connection to logind.
+#[derive(Debug)]
+pub struct Logind {
+    stream: Async<UnixStream>,
+    serial: u32,
+    /// Bytes of messages that are not whole yet.
+    bytes: Vec<u8>,
+    /// Open files that have come, in the order of the messages they belong to.
+    files: Vec<OwnedFd>,
+    /// Signals that came while an answer was waited for.
+    signals: Vec<Message>,
+}
+
+/// One thing that logind told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// The machine goes down (`true`), or stays after all.
+    Preparing(bool),
+    /// Another logind has come, or it has gone: locks have to be taken anew.
+    Changed,
+}
+
+impl Logind {
+    /// Connects to a bus, usually [`BUS`], and hears of shutdowns from now on.
+    ///
+    /// # Errors
+    /// There is no bus.
+    pub async fn connect(bus: &Path) -> Result<Self> {
+        let greeted = in_time("connecting", greet(bus)).await?;
+        let mut logind = Self {
+            stream: greeted,
+            serial: 0,
+            bytes: Vec::new(),
+            files: Vec::new(),
+            signals: Vec::new(),
+        };
+        logind.bus("Hello", &[]).await?;
+        let shutdowns = format!(
+            "type='signal',sender='{SERVICE}',path='{PATH}',interface='{MANAGER}',member='PrepareForShutdown'"
+        );
+        let owners = format!(
+            "type='signal',sender='org.freedesktop.DBus',member='NameOwnerChanged',arg0='{SERVICE}'"
+        );
+        for rule in [shutdowns, owners] {
+            logind.bus("AddMatch", &[Argument::String(&rule)]).await?;
+        }
+        Ok(logind)
+    }
+
+    /// How long logind waits for holders of delay locks, as it says itself.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn delay_max(&mut self) -> Result<Duration> {
+        let what = "InhibitDelayMaxUSec";
+        let value = self.property(what).await?.property_number();
+        let us = value.ok_or_else(|| nonsense(what))?;
+        Ok(Duration::from_micros(us))
+    }
+
+    /// Whether a shutdown has begun and is being held up.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub async fn preparing(&mut self) -> Result<bool> {
+        let what = "PreparingForShutdown";
+        let value = self.property(what).await?.property_truth();
+        value.ok_or_else(|| nonsense(what))
+    }
+
+    /// Takes a delay lock; it is held until all copies of the descriptor are closed.
+    ///
+    /// # Errors
+    /// It does not answer, or refuses: a shutdown has begun.
+    pub async fn inhibit(&mut self, who: &str, why: &str) -> Result<OwnedFd> {
+        let arguments = ["shutdown", who, why, "delay"].map(Argument::String);
+        let call = Call {
+            destination: SERVICE,
+            path: PATH,
+            interface: MANAGER,
+            member: "Inhibit",
+        };
+        let (_, mut files) = self.call("Inhibit", call, &arguments).await?;
+        files.pop().ok_or_else(|| nonsense("Inhibit"))
+    }
+
+    /// Tells logind to wait up to `seconds`, by [`OVERRIDE`], and to read it. What comes of that only [`Self::delay_max`]
+    /// says: another file may win, and it takes a moment.
+    ///
+    /// # Errors
+    /// The file could not be written, or the service manager does not answer.
+    pub async fn raise_delay(&mut self, seconds: u64) -> Result<()> {
+        write_override(Path::new(OVERRIDE), seconds)?;
+        const HANGUP: i32 = 1;
+        let arguments = [
+            Argument::String("systemd-logind.service"),
+            Argument::String("all"),
+            Argument::Int32(HANGUP),
+        ];
+        let call = Call {
+            destination: "org.freedesktop.systemd1",
+            path: "/org/freedesktop/systemd1",
+            interface: "org.freedesktop.systemd1.Manager",
+            member: "KillUnit",
+        };
+        self.call("KillUnit", call, &arguments).await.map(drop)
+    }
+
+    /// Waits for the next thing that logind tells. Nothing is lost if the waiting is given up.
+    ///
+    /// # Errors
+    /// The bus has gone.
+    pub async fn next(&mut self) -> Result<Told> {
+        loop {
+            while !self.signals.is_empty() {
+                let signal = self.signals.remove(0);
+                match signal.member.as_str() {
+                    "PrepareForShutdown" if signal.interface == MANAGER => {
+                        if let Some(begins) = signal.truth() {
+                            return Ok(Told::Preparing(begins));
+                        }
+                    }
+                    "NameOwnerChanged" => return Ok(Told::Changed),
+                    _ => {}
+                }
+            }
+            let read = self.read().await;
+            read.map_err(|source| LogindError::Bus {
+                what: "waiting",
+                source,
+            })?;
+        }
+    }
+
+    async fn property(&mut self, name: &'static str) -> Result<Message> {
+        let call = Call {
+            destination: SERVICE,
+            path: PATH,
+            interface: "org.freedesktop.DBus.Properties",
+            member: "Get",
+        };
+        let arguments = [MANAGER, name].map(Argument::String);
+        Ok(self.call(name, call, &arguments).await?.0)
+    }
+
+    async fn bus(&mut self, member: &'static str, arguments: &[Argument<'_>]) -> Result<()> {
+        let call = Call {
+            destination: "org.freedesktop.DBus",
+            path: "/org/freedesktop/DBus",
+            interface: "org.freedesktop.DBus",
+            member,
+        };
+        self.call(member, call, arguments).await.map(drop)
+    }
+
+    /// Calls, and waits for the answer and the open files it brings.
+    async fn call(
+        &mut self,
+        what: &'static str,
+        call: Call<'_>,
+        arguments: &[Argument<'_>],
+    ) -> Result<(Message, Vec<OwnedFd>)> {
+        self.serial += 1;
+        let bytes = dbus::call(self.serial, call, arguments);
+        let answer = in_time(what, async {
+            self.stream.write_all(&bytes).await?;
+            loop {
+                if let Some(answer) = self.read().await? {
+                    return Ok(answer);
+                }
+            }
+        });
+        let (message, files) = answer.await?;
+        match message.kind {
+            Kind::Error => Err(LogindError::Refused {
+                what,
+                reason: format!("{} {}", message.error, message.text().unwrap_or_default()),
+            }),
+            Kind::Call | Kind::Return | Kind::Signal | Kind::Other => Ok((message, files)),
+        }
+    }
+
+    /// Takes the next message: keeps it if it is a signal, returns it if it answers the newest call.
+    async fn read(&mut self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
+        loop {
+            let whole = dbus::first(&self.bytes).map_err(io::Error::other)?;
+            let Some((message, length)) = whole else {
+                self.stream.readable().await?;
+                let mut buffer = [0; 4096];
+                let socket = self.stream.get_ref().as_fd();
+                match fdpass::receive(socket, &mut buffer, &mut self.files) {
+                    Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(count) => self.bytes.extend(&buffer[..count]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+                continue;
+            };
+            self.bytes.drain(..length);
+            let count = usize::try_from(message.files).unwrap_or(usize::MAX);
+            let files = self.files.drain(..count.min(self.files.len())).collect();
+            if message.kind == Kind::Signal {
+                self.signals.push(message);
+                return Ok(None);
+            }
+            if message.reply_to == self.serial {
+                return Ok(Some((message, files)));
+            }
+        }
+    }
+}
+
+/// Connects, and proves to be who the kernel says.
+async fn greet(bus: &Path) -> io::Result<Async<UnixStream>> {
+    let mut stream = Async::<UnixStream>::connect(bus).await?;
+    let uid = nix::unistd::geteuid().to_string();
+    let uid: String = uid.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let hello = format!("\0AUTH EXTERNAL {uid}\r\n");
+    for (say, expect) in [
+        (hello.as_str(), "OK "),
+        ("NEGOTIATE_UNIX_FD\r\n", "AGREE_UNIX_FD"),
+    ] {
+        stream.write_all(say.as_bytes()).await?;
+        // Byte by byte: what comes after the greeting is not to be taken from the socket here.
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).await?;
+            line.push(byte[0]);
+            if line.len() > MAX_LINE {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+        }
+        if !line.starts_with(expect.as_bytes()) {
+            let text = String::from_utf8_lossy(&line).trim().to_owned();
+            return Err(io::Error::other(text));
+        }
+    }
+    stream.write_all(b"BEGIN\r\n").await?;
+    Ok(stream)
+}
+
+async fn in_time<T>(what: &'static str, work: impl Future<Output = io::Result<T>>) -> Result<T> {
+    let late = async {
+        smol::Timer::after(PATIENCE).await;
+        Err(io::ErrorKind::TimedOut.into())
+    };
+    let done = smol::future::or(work, late).await;
+    done.map_err(|source| LogindError::Bus { what, source })
+}
+
+fn nonsense(what: &'static str) -> LogindError {
+    LogindError::Bus {
+        what,
+        source: io::ErrorKind::InvalidData.into(),
+    }
+}
+
+fn write_override(path: &Path, seconds: u64) -> Result<()> {
+    let text = format!(
+        "# Written by coracle: its pods need that long to stop.\n[Login]\nInhibitDelayMaxSec={seconds}\n"
+    );
+    let failed = |source| LogindError::Override {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    file::replace(path, text.as_bytes(), 0o644, Durability::Process).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A bus with a logind on it, for one client: answers what it is asked, and says `signals` after the third property.
+    struct Fake {
+        folder: PathBuf,
+    }
+
+    impl Fake {
+        fn bus(&self) -> PathBuf {
+            self.folder.join("bus")
+        }
+    }
+
+    impl Drop for Fake {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    /// `fields` are those after the reply's number, with their padding.
+    fn message(kind: u8, fields: &[u8], body: &[u8]) -> Vec<u8> {
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap().to_le_bytes();
+        let mut bytes = vec![b'l', kind, 0, 1];
+        bytes.extend(length(body));
+        bytes.extend(9u32.to_le_bytes());
+        bytes.extend(length(fields));
+        bytes.extend(fields);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes.extend(body);
+        bytes
+    }
+
+    fn reply(to: u32, signature: &str, body: &[u8], files: u32) -> Vec<u8> {
+        let mut fields = b"\x05\x01u\0".to_vec();
+        fields.extend(to.to_le_bytes());
+        fields.extend(b"\x09\x01u\0");
+        fields.extend(files.to_le_bytes());
+        fields.extend([8, 1, b'g', 0, u8::try_from(signature.len()).unwrap()]);
+        fields.extend(signature.as_bytes());
+        fields.push(0);
+        message(2, &fields, body)
+    }
+
+    fn signal(begins: u8) -> Vec<u8> {
+        let mut fields = Vec::new();
+        for (code, text) in [(2, MANAGER), (3, "PrepareForShutdown")] {
+            fields.resize(fields.len().next_multiple_of(8), 0);
+            fields.extend([code, 1, b's', 0]);
+            fields.extend(u32::try_from(text.len()).unwrap().to_le_bytes());
+            fields.extend(text.as_bytes());
+            fields.push(0);
+        }
+        fields.resize(fields.len().next_multiple_of(8), 0);
+        fields.extend(b"\x08\x01g\0\x01b\0");
+        message(4, &fields, &[begins, 0, 0, 0])
+    }
+
+    fn serve(name: &str) -> Fake {
+        let folder = std::env::temp_dir().join(format!("coracle-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let fake = Fake { folder };
+        let listener = UnixListener::bind(fake.bus()).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            let uid = nix::unistd::geteuid().to_string();
+            let uid: String = uid.bytes().map(|b| format!("{b:02x}")).collect();
+            assert_eq!(line, format!("\0AUTH EXTERNAL {uid}\r\n"));
+            stream.write_all(b"OK 1234\r\n").unwrap();
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            stream.write_all(b"AGREE_UNIX_FD\r\n").unwrap();
+            line.clear();
+            reader.read_line(&mut line).unwrap();
+            assert_eq!(line, "BEGIN\r\n");
+            let mut bytes = Vec::new();
+            let mut buffer = [0; 4096];
+            loop {
+                while let Some((call, length)) = dbus::first(&bytes).unwrap() {
+                    let serial = u32::from_le_bytes(bytes[8..12].try_into().unwrap());
+                    let asked = String::from_utf8_lossy(&bytes[..length]).into_owned();
+                    bytes.drain(..length);
+                    let has = |text: &str| asked.contains(text);
+                    let answer = match call.member.as_str() {
+                        "Get" if has("InhibitDelayMaxUSec") => {
+                            let mut body = b"\x01t\0\0\0\0\0\0".to_vec();
+                            body.truncate(8);
+                            body.extend(30_000_000u64.to_le_bytes());
+                            // A signal comes before the answer.
+                            let mut both = signal(1);
+                            both.extend(reply(serial, "v", &body, 0));
+                            both
+                        }
+                        "Get" => reply(serial, "v", b"\x01b\0\0\x01\0\0\0", 0),
+                        "Inhibit" => {
+                            let (theirs, _) = fdpass::pair().unwrap();
+                            let answer = reply(serial, "h", &[0; 4], 1);
+                            fdpass::send(stream.as_fd(), &answer, &[theirs.as_fd()]).unwrap();
+                            continue;
+                        }
+                        _ => reply(serial, "", &[], 0),
+                    };
+                    // Bit by bit.
+                    for part in answer.chunks(7) {
+                        stream.write_all(part).unwrap();
+                    }
+                }
+                match reader.read(&mut buffer) {
+                    Ok(0) | Err(_) => return,
+                    Ok(count) => bytes.extend(&buffer[..count]),
+                }
+            }
+        });
+        fake
+    }
+
+    #[test]
+    fn a_bus_is_greeted_asked_and_heard() {
+        let fake = serve("bus");
+        smol::block_on(async {
+            let mut logind = Logind::connect(&fake.bus()).await.unwrap();
+            let waits = logind.delay_max().await.unwrap();
+            assert_eq!(waits, Duration::from_secs(30));
+            assert!(logind.preparing().await.unwrap());
+            let lock = logind.inhibit("test", "why").await.unwrap();
+            // It is the end whose other end is closed.
+            let mut lock = UnixStream::from(lock);
+            assert_eq!(lock.read(&mut [0]).unwrap(), 0);
+            // It was said while another answer was waited for.
+            assert_eq!(logind.next().await.unwrap(), Told::Preparing(true));
+        });
+    }
+
+    #[test]
+    fn without_a_bus_that_is_said() {
+        let error = smol::block_on(Logind::connect(Path::new("/nowhere/bus"))).unwrap_err();
+        assert!(matches!(
+            error,
+            LogindError::Bus {
+                what: "connecting",
+                ..
+            }
+        ));
+    }
+
+    #[test]
+    fn the_override_is_what_logind_reads() {
+        let folder = std::env::temp_dir().join(format!("coracle-logind-{}", std::process::id()));
+        let path = folder.join("logind.conf.d/99-coracle.conf");
+        write_override(&path, 30).unwrap();
+        write_override(&path, 370).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(
+            text.ends_with("\n[Login]\nInhibitDelayMaxSec=370\n"),
+            "{text}"
+        );
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,383 @@
+//! How does the node go down? logind, a command or SIGPWR asks for it; the planner says whose turn it is; here that is
+//! written down, shown, and told to those who wait (kubelet-behaviour §7.3, §7.6, §7.7).
+
+mod lock;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
+use smol::channel::{Receiver, Sender, bounded};
+
+use super::{Node, facts, metrics, publish};
+use crate::api::{CommandError, CommandErrorKind, EventType, Metric};
+use crate::config;
+use crate::plan::event::{AskedBy, Event, Group, Shutdown};
+use crate::plan::shutdown::{due, members};
+use crate::plan::verdict::Due;
+use crate::plan::{Time, status};
+use crate::spec::{PodUid, Wall};
+use crate::sys::file::{self, Durability};
+
+pub(super) use lock::{Lock, keep};
+
+/// Lines that wait for somebody who reads slowly; he misses some in between, not the end.
+const LINES: usize = 64;
+
+/// What the node keeps about its shutdown, beside the planner's state.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    /// As it was written down last.
+    written: Option<Shutdown>,
+    /// Who wants to hear how it goes on.
+    waiting: Vec<Sender<String>>,
+    /// When the newest shutdown began and ended; 0: none, or not yet.
+    times: (Wall, Wall),
+    /// Writes the times; the next one waits for it.
+    writing: Option<smol::Task<()>>,
+    /// logind has said that the machine goes down.
+    preparing: bool,
+    /// The lock that holds the machine up.
+    lock: Lock,
+    /// The node as it is shown.
+    object: core::Node,
+}
+
+impl Keeper {
+    /// Blocking. Knows of a shutdown before this agent.
+    pub(super) fn new(state_file: &Path, lock: Lock, object: core::Node) -> Self {
+        Self {
+            written: None,
+            waiting: Vec::new(),
+            times: read_times(state_file),
+            writing: None,
+            preparing: false,
+            lock,
+            object,
+        }
+    }
+
+    /// They may be others now.
+    pub(super) fn settings_changed(&self) {
+        self.lock.look_again();
+    }
+
+    pub(super) fn metrics(&self) -> [Metric; 2] {
+        [
+            metrics::gauge(
+                "kubelet_graceful_shutdown_start_time_seconds",
+                "When the newest graceful shutdown began; 0 if there was none.",
+                metrics::one(seconds(self.times.0)),
+            ),
+            metrics::gauge(
+                "kubelet_graceful_shutdown_end_time_seconds",
+                "When it ended; 0 if it has not.",
+                metrics::one(seconds(self.times.1)),
+            ),
+        ]
+    }
+}
+
+/// The planner's groups.
+fn groups(settings: &config::Settings) -> Vec<Group> {
+    let group = |period: &config::Period| Group {
+        priority: period.priority,
+        seconds: u64::try_from(period.shutdown_grace_period_seconds).unwrap_or(0),
+    };
+    settings.shutdown.iter().map(group).collect()
+}
+
+impl Node {
+    /// What a former agent was at. Its pods are known.
+    pub(super) fn resume_shutdown(&mut self, touched: &mut BTreeSet<PodUid>) {
+        let path = self.hands.config.layout.shutdown();
+        let Ok(bytes) = std::fs::read(&path) else {
+            return;
+        };
+        match serde_json::from_slice::<Shutdown>(&bytes) {
+            Ok(shutdown) => {
+                tracing::info!("a shutdown of the node is under way, going on with it");
+                self.shutdown.written = Some(shutdown.clone());
+                self.record(&Event::ShutdownRecovered(shutdown), touched);
+                self.show_node();
+            }
+            Err(error) => tracing::warn!("`{}` is broken ({error}), ignoring", path.display()),
+        }
+    }
+
+    /// The machine goes down, or stays after all.
+    pub(super) fn logind_says(&mut self, preparing: bool, touched: &mut BTreeSet<PodUid>) {
+        self.shutdown.preparing = preparing;
+        let asked_by = self.state.shutdown.as_ref().map(|s| s.asked_by);
+        match (preparing, asked_by) {
+            (true, None) => {
+                if let Err(error) = self.begin_shutdown(AskedBy::Logind, touched) {
+                    tracing::warn!("the machine goes down, and pods are not stopped: {error}");
+                }
+            }
+            (false, Some(AskedBy::Logind)) => self.record(&Event::ShutdownCancelled, touched),
+            (true, Some(AskedBy::Logind | AskedBy::Command))
+            | (false, Some(AskedBy::Command) | None) => {}
+        }
+        self.let_go();
+    }
+
+    /// SIGPWR.
+    pub(super) fn power_fails(&mut self, touched: &mut BTreeSet<PodUid>) {
+        if let Err(error) = self.begin_shutdown(AskedBy::Command, touched) {
+            tracing::warn!("SIGPWR, and pods are not stopped: {error}");
+        }
+    }
+
+    fn begin_shutdown(
+        &mut self,
+        asked_by: AskedBy,
+        touched: &mut BTreeSet<PodUid>,
+    ) -> Result<(), CommandError> {
+        let groups = groups(&self.hands.sandboxes.settings.now());
+        if groups.is_empty() {
+            return Err(CommandError {
+                kind: CommandErrorKind::Conflict,
+                message: "graceful shutdown is off: set shutdownGracePeriod, or \
+                          shutdownGracePeriodByPodPriority, in the settings"
+                    .to_owned(),
+            });
+        }
+        self.record(&Event::ShutdownBegun { groups, asked_by }, touched);
+        Ok(())
+    }
+
+    /// Begins one for a client, who reads how it goes on. One that is under way is his, too.
+    pub(super) fn shutdown_for(
+        &mut self,
+        touched: &mut BTreeSet<PodUid>,
+    ) -> Result<Receiver<String>, CommandError> {
+        if self.state.shutdown.is_none() {
+            self.begin_shutdown(AskedBy::Command, touched)?;
+        }
+        let (sender, receiver) = bounded(LINES);
+        for line in self.shutdown.written.iter().flat_map(progress) {
+            let _ = sender.try_send(line);
+        }
+        if self
+            .state
+            .shutdown
+            .as_ref()
+            .is_some_and(|s| s.ended.is_none())
+        {
+            self.shutdown.waiting.push(sender);
+        }
+        Ok(receiver)
+    }
+
+    pub(super) fn cancel_shutdown(
+        &mut self,
+        touched: &mut BTreeSet<PodUid>,
+    ) -> Result<(), CommandError> {
+        let refuse = |message: &str| {
+            Err(CommandError {
+                kind: CommandErrorKind::Conflict,
+                message: message.to_owned(),
+            })
+        };
+        if self.state.shutdown.is_none() {
+            return refuse("the node does not shut down");
+        }
+        if self.shutdown.preparing {
+            return refuse("the whole machine goes down, which cannot be called off any more");
+        }
+        self.record(&Event::ShutdownCancelled, touched);
+        Ok(())
+    }
+
+    /// `GET /coracle/v1/shutdown`.
+    pub(super) fn show_shutdown(&self) -> Value {
+        let shutdown = self.state.shutdown.as_ref();
+        let groups = match shutdown {
+            Some(shutdown) => shutdown.groups.clone(),
+            None => groups(&self.hands.sandboxes.settings.now()),
+        };
+        let members = members(&self.state, &groups);
+        let of = |(group, pods): (&Group, &Vec<_>)| {
+            let name = |pod: &&crate::plan::PodState| pod.spec.key.to_string();
+            json!({
+                "priority": group.priority,
+                "shutdownGracePeriodSeconds": group.seconds,
+                "pods": pods.iter().map(name).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "groups": groups.iter().zip(&members).map(of).collect::<Vec<_>>(),
+            "totalSeconds": groups.iter().map(|group| group.seconds).sum::<u64>(),
+            "logind": self.shutdown.lock.show(),
+            "underWay": shutdown.map(|s| json!({
+                "since": status::time(s.since.wall),
+                "turn": s.turn,
+                "ended": s.ended.map(|at| status::time(at.wall)),
+            })),
+        })
+    }
+
+    /// What the planner wants recorded about a shutdown, before it is asked about the pods.
+    pub(super) fn take_turns(&mut self, touched: &mut BTreeSet<PodUid>) {
+        while let Some(Due::Now(event)) = due(&self.state, super::now().time) {
+            if let Event::PodRestored { pod } = &event {
+                let finished = self.hands.config.layout.pod_run(pod).finished();
+                if let Err(error) = file::remove_file(&finished) {
+                    tracing::warn!(
+                        "could not remove `{}`: {error}, going on",
+                        finished.display()
+                    );
+                }
+            }
+            self.record(&event, touched);
+        }
+    }
+
+    /// When a group's time is over.
+    pub(super) fn turn_ends(&self) -> Option<Time> {
+        match due(&self.state, super::now().time)? {
+            Due::At(at) => Some(at),
+            Due::Now(_) => Some(super::now().time),
+        }
+    }
+
+    /// After each fact: writes down, before anything is done about it, how far the shutdown is, and tells so.
+    pub(super) fn note_shutdown(&mut self) {
+        if self.shutdown.written == self.state.shutdown {
+            return;
+        }
+        let before = std::mem::replace(&mut self.shutdown.written, self.state.shutdown.clone());
+        let path = self.hands.config.layout.shutdown();
+        let written = match &self.state.shutdown {
+            Some(shutdown) => {
+                let bytes = serde_json::to_vec(shutdown).expect("plain data");
+                file::replace(&path, &bytes, 0o600, Durability::Process)
+            }
+            None => file::remove_file(&path),
+        };
+        if let Err(error) = written {
+            tracing::warn!("could not write `{}`: {error}, going on", path.display());
+        }
+        let told = |shutdown: &Option<Shutdown>| shutdown.iter().flat_map(progress).count();
+        let known = told(&before);
+        for line in self.state.shutdown.iter().flat_map(progress).skip(known) {
+            self.shutdown.waiting.retain(|client| !client.is_closed());
+            for client in &self.shutdown.waiting {
+                let _ = client.try_send(line.clone());
+            }
+        }
+        match (&before, &self.state.shutdown) {
+            (None, Some(shutdown)) => {
+                self.shutdown.times = (shutdown.since.wall, Wall(0));
+                self.say_shutdown("Shutdown manager detected shutdown event");
+            }
+            (Some(_), None) => {
+                self.say_shutdown("Shutdown manager detected shutdown cancellation");
+                self.shutdown.waiting.clear();
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        let ended = self.state.shutdown.as_ref().and_then(|s| s.ended);
+        if let Some(at) = ended.filter(|_| self.shutdown.times.1 == Wall(0)) {
+            tracing::info!("all pods had their time to stop");
+            self.shutdown.times.1 = at.wall;
+            self.shutdown.waiting.clear();
+        }
+        if before.as_ref().is_none_or(|s| s.ended != ended) {
+            self.write_times();
+        }
+        self.let_go();
+    }
+
+    fn say_shutdown(&mut self, message: &str) {
+        tracing::info!("{message}");
+        let name = self.hands.facts.now().name.clone();
+        let kind = EventType::Normal;
+        publish::node_event(&mut self.journal, &name, kind, "Shutdown", message);
+        self.show_node();
+    }
+
+    /// Nobody has to wait for the pods any more; what is known of them is on disk.
+    fn let_go(&mut self) {
+        let over = self
+            .state
+            .shutdown
+            .as_ref()
+            .is_none_or(|s| s.ended.is_some());
+        if self.shutdown.preparing && over {
+            let (writing, lock) = (self.shutdown.writing.take(), self.shutdown.lock.clone());
+            super::spawn(async move {
+                if let Some(writing) = writing {
+                    writing.await;
+                }
+                lock.release();
+            });
+        }
+    }
+
+    fn show_node(&mut self) {
+        let down = self.state.shutdown.is_some();
+        if let Some(status) = &mut self.shutdown.object.status {
+            status.conditions = Some(vec![facts::ready(down)]);
+        }
+        self.store.set_node(self.shutdown.object.clone());
+    }
+
+    /// Beside the loop: a disk may be slow.
+    fn write_times(&mut self) {
+        let path = self.hands.config.layout.shutdown_state();
+        let (times, before) = (self.shutdown.times, self.shutdown.writing.take());
+        self.shutdown.writing = Some(super::task(async move {
+            if let Some(before) = before {
+                before.await;
+            }
+            let text = json!({ "startTime": rfc3339(times.0), "endTime": rfc3339(times.1) });
+            let wrote = super::unblock(move || {
+                let bytes = text.to_string().into_bytes();
+                let wrote = file::replace(&path, &bytes, 0o644, Durability::PowerCut);
+                wrote.map_err(|error| (path, error))
+            });
+            if let Err((path, error)) = wrote.await {
+                tracing::warn!("could not write `{}`: {error}, going on", path.display());
+            }
+        }));
+    }
+}
+
+/// How far it is, as lines for clients: one for each group that had its turn, and the end.
+fn progress(shutdown: &Shutdown) -> impl Iterator<Item = String> {
+    let groups = shutdown.groups.iter().take(shutdown.turn + 1);
+    let groups = groups.map(
+        |group| json!({ "type": "group", "priority": group.priority, "seconds": group.seconds }),
+    );
+    let end = shutdown.ended.map(|_| json!({ "type": "ended" }));
+    groups.chain(end).map(|line| line.to_string())
+}
+
+/// Go's zero time stands for none.
+fn rfc3339(wall: Wall) -> String {
+    match wall {
+        Wall(0) => "0001-01-01T00:00:00Z".to_owned(),
+        Wall(us) => Timestamp::from_microsecond(us)
+            .unwrap_or_default()
+            .to_string(),
+    }
+}
+
+fn read_times(path: &Path) -> (Wall, Wall) {
+    let text = std::fs::read(path).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&text).unwrap_or_default();
+    let time = |name: &str| {
+        let time: Option<Timestamp> = value[name].as_str().and_then(|text| text.parse().ok());
+        Wall(time.map_or(0, |time| time.as_microsecond().max(0)))
+    };
+    (time("startTime"), time("endTime"))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "seconds since 1970")]
+fn seconds(wall: Wall) -> f64 {
+    wall.0 as f64 / 1e6
+}

@@ -1,0 +1,267 @@
+//! Who holds the machine up until the pods have stopped? A task beside the loop that holds logind's delay lock, raises the
+//! time that logind waits if the groups need more, and tells the loop when the machine goes down. It takes the lock anew
+//! after another logind, or another bus, has come. Without a bus it sleeps.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use smol::channel::{Receiver, Sender, bounded};
+
+use super::super::Input;
+use crate::config::{Current, Period};
+use crate::effects::logind::{BUS, Logind, LogindError, Told};
+use crate::sys::notify::Kept;
+
+/// First and longest wait between tries to reach logind.
+const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// How often logind is asked whether it waits longer now; the wait before doubles.
+const LOOKS: u32 = 5;
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+
+/// What the node tells the task, and hears of it.
+#[derive(Debug, Clone)]
+pub(in crate::node) struct Lock {
+    orders: Sender<Order>,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    /// The settings may be others.
+    LookAgain,
+    /// The machine may go down.
+    Release,
+}
+
+/// What is known of logind.
+#[derive(Debug, Clone, PartialEq)]
+enum Known {
+    /// Shutdown is not graceful, so it is not asked.
+    Off,
+    /// It cannot be asked.
+    Unreachable(String),
+    /// It waits so long.
+    Waits(Duration),
+}
+
+/// What the task needs.
+#[derive(Debug)]
+pub(in crate::node) struct Work {
+    settings: Current,
+    inputs: Sender<Input>,
+    orders: Receiver<Order>,
+    known: Arc<Mutex<Known>>,
+    kept: Option<Kept>,
+}
+
+impl Lock {
+    /// Nothing is done before [`keep`] runs.
+    pub(in crate::node) fn new(
+        settings: Current,
+        inputs: Sender<Input>,
+        kept: Option<Kept>,
+    ) -> (Self, Work) {
+        let (sender, orders) = bounded(8);
+        let known = Arc::new(Mutex::new(Known::Off));
+        let work = Work {
+            settings,
+            inputs,
+            orders,
+            known: known.clone(),
+            kept,
+        };
+        let orders = sender;
+        (Self { orders, known }, work)
+    }
+
+    /// The settings may be others now.
+    pub(in crate::node) fn look_again(&self) {
+        let _ = self.orders.try_send(Order::LookAgain);
+    }
+
+    /// The machine may go down.
+    pub(in crate::node) fn release(&self) {
+        let _ = self.orders.try_send(Order::Release);
+    }
+
+    /// For people.
+    pub(in crate::node) fn show(&self) -> Value {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*known {
+            Known::Off => json!({ "state": "off" }),
+            Known::Unreachable(why) => json!({ "state": "unreachable", "message": why }),
+            Known::Waits(time) => {
+                json!({ "state": "waits", "inhibitDelayMaxSeconds": time.as_secs() })
+            }
+        }
+    }
+}
+
+/// Holds the lock as long as the agent lives.
+pub(in crate::node) async fn keep(mut work: Work) {
+    // A former agent's: during a shutdown there is no other to be had.
+    let mut lock = work.kept.as_mut().and_then(|kept| kept.take(NAME));
+    let mut wait = WAIT.0;
+    loop {
+        let needed = needed(&work.settings);
+        if needed == 0 {
+            drop_lock(&mut work, &mut lock);
+            work.know(Known::Off);
+            if work.orders.recv().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        match session(&mut work, &mut lock, needed).await {
+            Ok(()) => wait = WAIT.0,
+            Err(error) => {
+                let why = crate::chain(&error);
+                if work.know(Known::Unreachable(why.clone())) {
+                    tracing::info!("shutdowns of the machine are not heard of: {why}");
+                }
+            }
+        }
+        let timer = async {
+            smol::Timer::after(wait).await;
+            None
+        };
+        match smol::future::or(timer, async { Some(work.orders.recv().await) }).await {
+            Some(Ok(Order::Release)) => drop_lock(&mut work, &mut lock),
+            Some(Ok(Order::LookAgain)) | None => {}
+            Some(Err(_)) => return,
+        }
+        wait = (wait * 2).min(WAIT.1);
+    }
+}
+
+/// The name under which the service manager keeps the lock while there is no agent.
+const NAME: &str = "shutdown-lock";
+
+/// Until logind, the bus or the settings are others.
+async fn session(
+    work: &mut Work,
+    lock: &mut Option<OwnedFd>,
+    needed: u64,
+) -> Result<(), LogindError> {
+    let mut logind = Logind::connect(&bus()).await?;
+    let waits = raise(&mut logind, needed).await?;
+    if work.know(Known::Waits(waits)) && waits < Duration::from_secs(needed) {
+        tracing::warn!(
+            "node shutdown: logind waits {} s for pods that have {needed} s to stop; raise InhibitDelayMaxSec in \
+             /etc/systemd/logind.conf",
+            waits.as_secs()
+        );
+    }
+    let preparing = logind.preparing().await?;
+    if !preparing {
+        take(work, lock, &mut logind).await?;
+    }
+    let _ = work.inputs.send(Input::Logind(preparing)).await;
+    loop {
+        let told = async { Heard::Told(logind.next().await) };
+        let order = async { Heard::Order(work.orders.recv().await.ok()) };
+        match smol::future::or(told, order).await {
+            Heard::Told(Ok(Told::Preparing(begins))) => {
+                if !begins {
+                    take(work, lock, &mut logind).await?;
+                }
+                let _ = work.inputs.send(Input::Logind(begins)).await;
+            }
+            Heard::Told(Ok(Told::Changed)) => return Ok(()),
+            Heard::Told(Err(error)) => return Err(error),
+            Heard::Order(Some(Order::Release)) => drop_lock(work, lock),
+            Heard::Order(Some(Order::LookAgain)) => {
+                if self::needed(&work.settings) != needed {
+                    return Ok(());
+                }
+            }
+            Heard::Order(None) => return Ok(()),
+        }
+    }
+}
+
+/// What the task waits for.
+enum Heard {
+    Told(Result<Told, LogindError>),
+    Order(Option<Order>),
+}
+
+/// The system bus; like others, coracle lets itself be told of another one.
+fn bus() -> PathBuf {
+    let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
+    let path = address.strip_prefix("unix:path=");
+    let path = path.and_then(|rest| rest.split([',', ';']).next());
+    path.unwrap_or(BUS).into()
+}
+
+/// How long all groups have, in seconds: also those nobody is in.
+fn needed(settings: &Current) -> u64 {
+    let seconds =
+        |period: &Period| u64::try_from(period.shutdown_grace_period_seconds).unwrap_or(0);
+    settings.now().shutdown.iter().map(seconds).sum()
+}
+
+/// Makes logind wait long enough, if it lets itself; how long it waits.
+async fn raise(logind: &mut Logind, needed: u64) -> Result<Duration, LogindError> {
+    let needed_time = Duration::from_secs(needed);
+    let mut waits = logind.delay_max().await?;
+    if waits >= needed_time {
+        return Ok(waits);
+    }
+    if let Err(error) = logind.raise_delay(needed).await {
+        tracing::warn!("{}, going on", crate::chain(&error));
+        return Ok(waits);
+    }
+    let mut pause = FIRST_LOOK;
+    for _ in 0..LOOKS {
+        smol::Timer::after(pause).await;
+        waits = logind.delay_max().await?;
+        if waits >= needed_time {
+            break;
+        }
+        pause *= 2;
+    }
+    Ok(waits)
+}
+
+/// Takes a lock, and only then lets go of the one before.
+async fn take(
+    work: &mut Work,
+    lock: &mut Option<OwnedFd>,
+    logind: &mut Logind,
+) -> Result<(), LogindError> {
+    let new = logind.inhibit("coracle", "pods need time to stop").await?;
+    if let Some(kept) = &work.kept {
+        let kept = kept
+            .forget(NAME)
+            .and_then(|()| kept.keep(NAME, new.as_fd()));
+        if let Err(error) = kept {
+            tracing::debug!("the service manager does not keep the lock: {error}, ignoring");
+        }
+    }
+    *lock = Some(new);
+    Ok(())
+}
+
+fn drop_lock(work: &mut Work, lock: &mut Option<OwnedFd>) {
+    if lock.take().is_some()
+        && let Some(kept) = &work.kept
+        && let Err(error) = kept.forget(NAME)
+    {
+        tracing::warn!("the service manager goes on keeping the lock: {error}, ignoring");
+    }
+}
+
+impl Work {
+    /// Whether that is news.
+    fn know(&self, news: Known) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = *known != news;
+        *known = news;
+        changed
+    }
+}
