@@ -267,7 +267,7 @@ impl Node {
     /// Asks the planner about the touched pods, starts what it says and shows the result.
     fn decide(&mut self, mut touched: BTreeSet<PodUid>) {
         self.take_turns(&mut touched);
-        let mut anything = false;
+        let mut anything = std::mem::take(&mut self.shutdown.changed);
         for uid in plan::urgent_first(&self.state, touched) {
             self.wakes.remove(&uid);
             self.write_edits(&uid);

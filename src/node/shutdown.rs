@@ -41,6 +41,8 @@ pub(super) struct Keeper {
     preparing: bool,
     /// The lock that holds the machine up.
     lock: Lock,
+    /// It is further than the metrics say.
+    pub(super) changed: bool,
     /// The node as it is shown.
     object: core::Node,
 }
@@ -55,6 +57,7 @@ impl Keeper {
             writing: None,
             preparing: false,
             lock,
+            changed: false,
             object,
         }
     }
@@ -99,8 +102,11 @@ impl Node {
         match serde_json::from_slice::<Shutdown>(&bytes) {
             Ok(shutdown) => {
                 tracing::info!("a shutdown of the node is under way, going on with it");
+                let ended = shutdown.ended.map_or(Wall(0), |at| at.wall);
+                self.shutdown.times = (shutdown.since.wall, ended);
                 self.shutdown.written = Some(shutdown.clone());
                 self.record(&Event::ShutdownRecovered(shutdown), touched);
+                self.write_times();
                 self.show_node();
             }
             Err(error) => tracing::warn!("`{}` is broken ({error}), ignoring", path.display()),
@@ -249,6 +255,7 @@ impl Node {
         if self.shutdown.written == self.state.shutdown {
             return;
         }
+        self.shutdown.changed = true;
         let before = std::mem::replace(&mut self.shutdown.written, self.state.shutdown.clone());
         let path = self.hands.config.layout.shutdown();
         let written = match &self.state.shutdown {
