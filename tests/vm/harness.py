@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -142,7 +143,12 @@ class Session:
                 if not self.one(scenario):
                     failed.append(scenario.full_name)
         total = len(chosen) * self.arguments.repeat
-        print(f"{total - len(failed)} of {total} scenarios ok, {time.monotonic() - begin:.0f} s, {self.machines} machines")
+        self.drop(keep=self.arguments.keep)
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(
+            f"{total - len(failed)} of {total} scenarios ok, {time.monotonic() - begin:.0f} s, {self.machines} machines, "
+            f"{used.ru_utime + used.ru_stime:.0f} s of processor time"
+        )
         for name in failed:
             print(f"failed: {name}")
         return 1 if failed else 0
