@@ -1,5 +1,5 @@
-"""Which scenarios are there, and what does each begin with? A file of `scenarios/` is one machine: coracle installed
-and running, the busybox image imported, no pods."""
+"""Which scenarios are there, and what does each begin with? A file of `scenarios/` is one machine, or goes on with that of the
+file it names as its `MACHINE`: coracle installed and running, the busybox image imported, no pods."""
 
 import sys
 import time
@@ -14,7 +14,10 @@ class Scenario:
 
     def __init__(self, function, seconds, count=None):
         self.function, self.seconds, self.count = function, seconds, count
-        self.file = Path(sys.modules[function.__module__].__file__).stem
+        module = sys.modules[function.__module__]
+        self.file = Path(module.__file__).stem
+        # Files may share a machine, one after the other.
+        self.machine = getattr(module, "MACHINE", self.file)
         self.full_name = f"{self.file}.{function.__name__}"
         self.about = (function.__doc__ or "").strip().splitlines()[0]
 

@@ -177,11 +177,11 @@ class Session:
             return False
 
     def machine_for(self, scenario):
-        if self.file != scenario.file or self.machine is None or self.machine.qemu is None:
+        if self.file != scenario.machine or self.machine is None or self.machine.qemu is None:
             self.drop(keep=self.arguments.keep)
             self.machines += 1
-            self.file = scenario.file
-            self.machine = Machine(self.parts, self.payload, self.results / f"{self.machines}-{scenario.file}")
+            self.file = scenario.machine
+            self.machine = Machine(self.parts, self.payload, self.results / f"{self.machines}-{scenario.machine}")
             self.machine.start()
             self.machine.wait_booted()
             catalogue.prepare(self.machine, scenario)

@@ -6,6 +6,9 @@ from machine import Failed
 
 from scenarios.node import agent_pid, equal, main_pid, pod
 
+# Booting another one takes longer than these scenarios.
+MACHINE = "node"
+
 
 @scenario(seconds=200)
 def installing_again_changes_nothing_and_an_upgrade_keeps_pods(vm):
