@@ -24,6 +24,8 @@ mod node;
 #[path = "behaviour/order.rs"]
 mod order;
 mod pods;
+#[path = "behaviour/preview.rs"]
+mod preview;
 #[path = "behaviour/probes.rs"]
 mod probes;
 #[path = "behaviour/resize.rs"]

@@ -90,6 +90,7 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
         ),
         ("status", "spec:", "status: {phase: Failed}\nspec:"),
         ("the image", "image: c:1", "image: c:2"),
+        ("a limit", "500m", "501m"),
     ] {
         let changed = POD.replacen(from, to, 1);
         assert_ne!(changed, POD, "{sentence}");
@@ -110,7 +111,16 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
             "image: c:1",
             "image: c:1\n    securityContext: {allowPrivilegeEscalation: false}",
         ),
-        ("a limit", "500m", "501m"),
+        (
+            "another class",
+            "limits: {cpu: 500m, memory: 1Gi}",
+            "requests: {cpu: 500m, memory: 1Gi}",
+        ),
+        (
+            "a limit of what cannot be resized",
+            "500m, memory: 1Gi",
+            "500m, memory: 1Gi, ephemeral-storage: 1Gi",
+        ),
         (
             "an init container",
             "  containers:",
@@ -361,7 +371,26 @@ fn at_the_edge_of_what_is_allowed() {
     let path = |length| with(&format!("terminationMessagePath: /{}", "a".repeat(length)));
     let name = |length| POD.replace("name: c\n", &format!("name: {}\n", "c".repeat(length)));
     let two = |one: &str, two: &str| service(&format!("{{name: a, {one}}}, {{name: b, {two}}}"));
+    let dns = |list: &str| {
+        POD.replacen(
+            "spec:",
+            &format!("spec:\n  dnsConfig: {{searches: [{list}]}}"),
+            1,
+        )
+    };
+    let at = |registry: &str| POD.replace("c:1", &format!("'{registry}/x:1'"));
     let table: &[(String, Option<&str>)] = &[
+        (with("ports: [{containerPort: 65535}]"), None),
+        (
+            with("ports: [{containerPort: 65536}]"),
+            Some("must be between 1 and 65535, inclusive"),
+        ),
+        (dns("., a.example., _tcp.b"), None),
+        (dns("a..b"), Some("RFC 1123")),
+        (at("r.io:5000"), None),
+        (at("a-b.io"), None),
+        (at("r_.io"), Some("registry")),
+        (at("r.io:5x"), Some("registry")),
         (user("2147483647"), None),
         (
             user("2147483648"),
@@ -406,5 +435,131 @@ fn at_the_edge_of_what_is_allowed() {
                 "{text}\n{words}: {errors:#?}"
             ),
         }
+    }
+}
+
+#[test]
+fn annotations_bound_back_off_and_swap() {
+    let annotated = |key: &str, value: &str| {
+        let meta = format!("{{name: a, annotations: {{coracle.dev/{key}: '{value}'}}}}");
+        read(&POD.replacen("{name: a}", &meta, 1)).map(|mut pods| pods.remove(0))
+    };
+    for (text, well) in [
+        ("initial=1m,max=1m", true),
+        ("initial=61s,max=1m", false),
+        ("initial=100ms", true),
+        ("initial=99ms", false),
+        ("max=1h", true),
+    ] {
+        assert_eq!(annotated("restart-backoff", text).is_ok(), well, "{text}");
+    }
+    let swap = |text| annotated("memory-swap-max", text).map(|pod| pod.swap_max_bytes);
+    assert_eq!(swap("64Mi").unwrap(), Some(64 << 20));
+    let errors = swap("-1").unwrap_err();
+    assert!(
+        errors[0].message.contains("a quantity of bytes"),
+        "{errors:?}"
+    );
+    assert_eq!(one(POD).swap_max_bytes, None);
+}
+
+#[test]
+fn a_condition_of_the_manifest_is_kept_once_and_coracles_own_are_not() {
+    let with = |conditions: &str| {
+        let status = format!("status: {{phase: Failed, conditions: [{conditions}]}}\nspec:");
+        read(&POD.replacen("spec:", &status, 1)).map(|mut pods| pods.remove(0))
+    };
+    let pod = with("{type: Ready, status: 'False'}, {type: b.example/x, status: 'True'}").unwrap();
+    let status = pod.manifest.status.as_ref().unwrap();
+    let kept: Vec<_> = status
+        .conditions
+        .iter()
+        .flatten()
+        .map(|c| c.type_.as_str())
+        .collect();
+    assert_eq!((kept, &status.phase), (vec!["b.example/x"], &None));
+    let twice = with("{type: x, status: 'True'}, {type: x, status: 'False'}").unwrap_err();
+    assert!(twice[0].message.contains("Duplicate value"), "{twice:?}");
+    let word = with("{type: x, status: Maybe}").unwrap_err();
+    assert!(word[0].message.contains("Unsupported value"), "{word:?}");
+}
+
+#[test]
+fn nothing_written_is_nothing_meant_and_numbers_may_be_octal() {
+    for lines in [
+        "resources:",
+        "securityContext: null",
+        "env: ~",
+        "tty: ",
+        "lifecycle: null",
+    ] {
+        let text = POD.replacen(
+            "    resources: {limits: {cpu: 500m, memory: 1Gi}}",
+            &format!("    {lines}"),
+            1,
+        );
+        assert_ne!(text, POD);
+        read(&text).unwrap_or_else(|errors| panic!("{lines}: {errors:?}"));
+    }
+    let tty = |word: &str| {
+        read(&with(&format!("tty: '{word}'")))
+            .unwrap_err()
+            .remove(0)
+            .to_string()
+    };
+    for (word, meant) in [
+        ("no", "false"),
+        ("off", "false"),
+        ("Yes", "true"),
+        ("perhaps", "true or false"),
+    ] {
+        assert!(
+            tty(word).contains(&format!("write {meant} without quotes")),
+            "{}",
+            tty(word)
+        );
+    }
+    let user = |text: &str| {
+        let pod = one(&with(&format!("securityContext: {{runAsUser: {text}}}")));
+        pod.containers[0].security.run_as_user
+    };
+    for text in ["0644", "0o644", "420"] {
+        assert_eq!(user(text), Some(0o644), "{text}");
+    }
+}
+
+#[test]
+fn brackets_nest_512_deep_and_the_first_one_too_many_is_named() {
+    let deep = |count: usize| format!("a: 1\nb: {}{}", "[".repeat(count), "]".repeat(count));
+    let allowed = read(&deep(512)).unwrap_err();
+    assert!(!allowed[0].message.contains("brackets deep"), "{allowed:?}");
+    let refused = read(&deep(513)).unwrap_err();
+    assert!(
+        refused[0]
+            .message
+            .contains("nested more than 512 brackets deep"),
+        "{refused:?}"
+    );
+    let place = refused[0].to_string();
+    assert!(place.contains("f.yaml:2:516"), "{place}");
+}
+
+#[test]
+fn pods_keep_uids_that_an_earlier_version_worked_out_and_none_that_were_given() {
+    let pod = |uid: &str| PodSpec {
+        uid: uid.into(),
+        ..one(POD)
+    };
+    let now = one(POD).uid;
+    let earlier = pod("0123456789abcdef0123456789abcdef");
+    let kept = coracle::spec::uid::kept([&earlier].into_iter());
+    assert_eq!(kept, [(now.clone(), earlier.uid.clone())].into());
+    for other in [
+        pod("given"),
+        pod("0123456789ABCDEF0123456789abcdef"),
+        one(POD),
+    ] {
+        let kept = coracle::spec::uid::kept([&other].into_iter());
+        assert!(kept.is_empty(), "{}", other.uid.as_str());
     }
 }

@@ -18,7 +18,6 @@ const SOURCE: &str = "kubernetes.io/config.source";
 
 /// Fills in every default that does not need the UID.
 pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
-    pod.status = None;
     let metadata = &mut pod.metadata;
     // What an API server wrote into a manifest that was read from it is not true here.
     metadata.creation_timestamp = None;

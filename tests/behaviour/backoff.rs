@@ -120,9 +120,15 @@ fn uid(node: &Node) -> coracle::spec::PodUid {
     node.state.pods.keys().next().unwrap().clone()
 }
 
+/// What it waits for now; nothing any more at the moment when it is tried again.
 fn waiting(node: &Node) -> Vec<Wait> {
     let pod = node.state.pods.values().next().unwrap();
-    waits(pod, None, &node.state.settings, Time(node.now))
+    let at = |now| waits(pod, None, &node.state.settings, Time(now));
+    let found = at(node.now);
+    if let Some(wake) = node.wake_at() {
+        assert_eq!((at(wake - 1), at(wake)), (found.clone(), vec![]));
+    }
+    found
 }
 
 fn retry(node: &mut Node, container: Option<&str>) {
@@ -202,6 +208,8 @@ fn a_retry_ends_waits_for_images_sandboxes_and_starts() {
     let error = "busy".into();
     node.tell(Event::SandboxRemoveFailed { pod, error });
     assert_eq!(waiting(&node), [Wait::Removal]);
+    retry(&mut node, Some("c"));
+    assert!(node.open.is_empty(), "it is the pod that waits");
     retry(&mut node, None);
     node.work();
     assert!(node.state.pods.is_empty());

@@ -211,3 +211,51 @@ fn the_generation_is_shown_if_the_manifest_has_one() {
     let all = status.conditions.unwrap();
     assert!(all.iter().all(|c| c.observed_generation == Some(7)));
 }
+
+#[test]
+fn a_gate_may_be_one_of_the_conditions_that_every_pod_has() {
+    for type_ in [
+        "PodScheduled",
+        "PodReadyToStartContainers",
+        "Initialized",
+        "ContainersReady",
+    ] {
+        let mut node = Node::with(&Arc::new(gated(&[type_])));
+        node.work();
+        assert_eq!(node.line(), "Running; c: running < -, 0", "{type_}");
+    }
+}
+
+#[test]
+fn a_condition_of_somebody_else_is_shown_with_its_reason_and_message() {
+    let mut node = Node::with(&Arc::new(gated(&[])));
+    node.work();
+    let said = Condition {
+        message: "on purpose".into(),
+        ..condition("a.example/x", ConditionStatus::False, "Said")
+    };
+    change(&mut node, ConditionChange::Set(said));
+    let all = shown(&node);
+    let found = all.iter().find(|c| c.type_ == "a.example/x").unwrap();
+    let told = (found.reason.as_deref(), found.message.as_deref());
+    assert_eq!(told, (Some("Said"), Some("on purpose")));
+}
+
+#[test]
+fn a_condition_may_say_so_much_and_no_more() {
+    for (reason, message, refused) in [
+        (1_024, 32_768, None),
+        (1_025, 0, Some("reason may not be longer than 1024 bytes")),
+        (
+            0,
+            32_769,
+            Some("message may not be longer than 32768 bytes"),
+        ),
+    ] {
+        let said = Condition {
+            message: "m".repeat(message),
+            ..condition("x", ConditionStatus::True, &"r".repeat(reason))
+        };
+        assert_eq!(said.check().err().as_deref(), refused);
+    }
+}

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use coracle::plan::event::*;
 use coracle::plan::{Action, Event};
-use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
+use coracle::spec::convert::{ConvertContext, documents};
+use coracle::spec::ephemeral::{parse, replace};
+use coracle::spec::{PodSpec, PullPolicy, RestartPolicy, StopSignal};
 
 use crate::node::{Node, one, ready, reborn};
 use crate::pods::{desired, pod, with_ephemeral, with_inits};
@@ -223,4 +225,44 @@ fn ephemeral_containers_survive_the_agent_running_or_ended_or_yet_to_start() {
     let new = reborn(&node, &[&spec], ready());
     let ended = "Running; x: running < -, 0; debug: Error 3 < -, 0, ready=false";
     assert_eq!((new.line().as_str(), new.open.len()), (ended, 0));
+}
+
+#[test]
+fn an_added_container_has_all_it_is_given() {
+    let manifest = b"{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {volumes: [{name: v, emptyDir: {}}], \
+                     containers: [{name: x, image: i}]}}";
+    let context = ConvertContext { node_name: "n" };
+    let pod = documents(manifest, "f", &context).unwrap().pods.remove(0);
+    let add = |fields: &str| {
+        let json = format!(r#"[{{"name": "d", "image": "i:2", {fields}}}]"#);
+        replace(&pod, &parse(&json).unwrap())
+    };
+    let added = add(
+        r#""imagePullPolicy": "Never", "command": ["a"], "args": ["b"], "workingDir": "/w",
+        "env": [{"name": "N", "value": "v"}], "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+        "securityContext": {"runAsUser": 7}, "stdin": true, "stdinOnce": true, "tty": true,
+        "terminationMessagePath": "/t", "terminationMessagePolicy": "FallbackToLogsOnError""#,
+    )
+    .unwrap();
+    let d = &added.ephemeral_containers[0];
+    assert_eq!(
+        (d.image.as_str(), d.pull_policy),
+        ("i:2", PullPolicy::Never)
+    );
+    assert_eq!(d.command.as_deref(), Some(&["a".to_owned()][..]));
+    assert_eq!(d.args.as_deref(), Some(&["b".to_owned()][..]));
+    assert_eq!(d.working_dir.as_deref(), Some("/w"));
+    assert_eq!((d.env.len(), d.mounts.len()), (1, 1));
+    assert_eq!(d.security.run_as_user, Some(7));
+    assert!(d.stdin && d.stdin_once && d.tty);
+    assert_eq!(d.termination_message_path, "/t");
+    assert!(d.termination_message_from_logs);
+    for field in ["envFrom", "volumeDevices"] {
+        let value = match field {
+            "envFrom" => r#""envFrom": [{"configMapRef": {"name": "m"}}]"#,
+            _ => r#""volumeDevices": [{"name": "v", "devicePath": "/d"}]"#,
+        };
+        let errors = add(value).unwrap_err();
+        assert!(errors.iter().any(|e| e.contains(field)), "{errors:?}");
+    }
 }

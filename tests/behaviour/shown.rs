@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use coracle::plan::event::{ImageFailure, RecoveredSandbox};
 use coracle::plan::retry::Wait;
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::{Event, network};
-use coracle::spec::{RestartPolicy, TargetPort};
+use coracle::plan::{Action, Event, network};
+use coracle::spec::{Protocol, RestartPolicy, TargetPort};
 use k8s_openapi::api::core::v1 as core;
 
-use crate::node::Node;
-use crate::pods::{desired, pod, service};
+use crate::node::{Node, ready, reborn};
+use crate::pods::{desired, of, pod, recovered, service};
 
 #[test]
 fn a_status_has_the_nodes_addresses_the_generation_and_the_mounts() {
@@ -53,7 +54,9 @@ fn endpoints_have_the_names_of_ports_that_have_one() {
     let mut service = service("s", true);
     let mut named = service.ports[0].clone();
     (named.name, named.target) = ("web".to_owned(), TargetPort::Number(80));
-    service.ports.push(named);
+    let mut udp = named.clone();
+    (udp.name, udp.protocol) = ("dns".to_owned(), Protocol::Udp);
+    service.ports.extend([named, udp]);
     wanted.services = [(service.key.clone(), Arc::new(service))].into();
     let mut node = Node::new(300_000);
     node.tell(Event::DesiredChanged(wanted));
@@ -61,8 +64,23 @@ fn endpoints_have_the_names_of_ports_that_have_one() {
     let view = network::view(&node.state, &[]);
     let shown = status::endpoints(&view.services[0]);
     let ports = shown.subsets.unwrap().remove(0).ports.unwrap();
-    let ports: Vec<_> = ports.iter().map(|p| (p.name.as_deref(), p.port)).collect();
-    assert_eq!(ports, [(None, 8080), (Some("web"), 80)]);
+    let port = |p: &core::EndpointPort| {
+        (
+            p.name.clone().unwrap_or_default(),
+            p.port,
+            p.protocol.clone(),
+        )
+    };
+    let ports: Vec<_> = ports.iter().map(port).collect();
+    let tcp = || Some("TCP".to_owned());
+    assert_eq!(
+        ports,
+        [
+            (String::new(), 8080, tcp()),
+            ("web".to_owned(), 80, tcp()),
+            ("dns".to_owned(), 80, Some("UDP".to_owned())),
+        ]
+    );
 }
 
 #[test]
@@ -102,5 +120,100 @@ fn what_does_not_wait_any_more_is_said() {
         (Wait::Sandbox, "the sandbox is made now"),
     ] {
         assert_eq!(wait.to_string(), text);
+    }
+}
+
+#[test]
+fn in_a_new_sandbox_runs_again_whoever_had_not_done_its_work() {
+    use RestartPolicy::{Always, Never, OnFailure};
+    for (pods, own, code, again) in [
+        (Always, None, 0, true),
+        (OnFailure, None, 0, false),
+        (OnFailure, None, 1, true),
+        (Always, Some(OnFailure), 0, false),
+        (Always, Some(OnFailure), 1, true),
+        (Always, Some(Never), 0, true),
+        (Always, Some(Never), 1, true),
+    ] {
+        let mut spec = pod("u1", "p", pods, &["c", "d"]);
+        of(&mut spec, "c").restart_policy = own;
+        let spec = Arc::new(spec);
+        let mut node = Node::with(&spec);
+        node.work();
+        // The second end waits for its back-off.
+        for _ in 0..2 {
+            if node.line().contains("; c: running") {
+                node.end("c", code);
+                node.work();
+            }
+        }
+        assert!(!node.line().contains("; c: running"), "{}", node.line());
+        let pod = spec.uid.clone();
+        node.tell(Event::SandboxLost { pod });
+        node.work();
+        node.wait(300_000);
+        node.work();
+        let line = node.line();
+        assert!(line.contains("; d: running"), "{line}");
+        assert_eq!(
+            line.contains("; c: running"),
+            again,
+            "{pods:?} {own:?} {code}: {line}"
+        );
+    }
+}
+
+#[test]
+fn a_new_agent_says_that_the_sandbox_was_lost_unless_none_is_needed() {
+    let spec = Arc::new(pod("u1", "p", RestartPolicy::OnFailure, &["c"]));
+    let told = |node: &Node, sandbox| {
+        let new = reborn(node, &[&spec], sandbox);
+        new.state.pods.len() == 1 && {
+            let mut again = Node::new(300_000);
+            again.now = node.now;
+            let pod = node.state.pods.values().next().unwrap();
+            let found = Box::new(recovered(pod, RecoveredSandbox::Lost));
+            again.tell(Event::PodRecovered(found));
+            again.said().iter().any(|s| s.contains("SandboxChanged"))
+        }
+    };
+    let mut node = Node::with(&spec);
+    node.work();
+    assert!(told(&node, ready()));
+    let mut done = Node::with(&spec);
+    done.work();
+    done.end("c", 0);
+    done.work();
+    assert!(!told(&done, RecoveredSandbox::Lost), "it has finished");
+    node.tell(Event::DesiredChanged(Default::default()));
+    assert!(!told(&node, RecoveredSandbox::Lost), "it goes");
+}
+
+#[test]
+fn an_image_that_fails_again_is_backed_off_from() {
+    let mut node = Node::with(&Arc::new(pod("u1", "p", RestartPolicy::Always, &["c"])));
+    for (failure, told) in [
+        (ImageFailure::Pull, false),
+        (ImageFailure::Pull, true),
+        (ImageFailure::Inspect, false),
+    ] {
+        while !matches!(node.open[..], [Action::EnsureImage { .. }]) {
+            match node.open.is_empty() {
+                true => node.wait(node.wake_at().unwrap() - node.now),
+                false => node.answer_one(),
+            }
+        }
+        let Action::EnsureImage { pod, container } = node.take() else {
+            panic!("the image is looked for");
+        };
+        node.notices.clear();
+        node.tell(Event::ImageFailed {
+            pod,
+            container,
+            failure,
+            message: "no".into(),
+        });
+        let text = "Normal BackOff Back-off pulling image \"img:1\"".to_owned();
+        assert_eq!(node.said().contains(&text), told, "{failure:?}");
     }
 }

@@ -1,0 +1,87 @@
+//! What is said beforehand of an edit is what becomes of it.
+
+use std::sync::Arc;
+
+use coracle::plan::edit::Edit;
+use coracle::plan::preview::Preview;
+use coracle::plan::resize::Capacity;
+use coracle::plan::{Event, Settings};
+use coracle::spec::{PodSpec, RestartPolicy};
+
+use crate::node::Node;
+use crate::pods::{desired, pod, set_image, set_resources, with_inits};
+
+const MIB: u64 = 1 << 20;
+
+fn sized(name: &str, mib: u64) -> PodSpec {
+    let mut spec = pod(name, name, RestartPolicy::Never, &["c", "d"]);
+    set_resources(&mut spec, "c", 100, mib * MIB);
+    spec
+}
+
+#[test]
+fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
+    let (p, q) = (Arc::new(sized("p", 10)), Arc::new(sized("q", 10)));
+    let mut node = Node::set(Settings {
+        capacity: Some(Capacity {
+            cpu_milli: 1_000,
+            memory_bytes: 100 * MIB,
+        }),
+        ..Settings::default()
+    });
+    node.tell(Event::DesiredChanged(desired(&[&q, &p])));
+    node.work();
+    let preview = |node: &Node, spec: &PodSpec| node.state.preview(spec);
+    assert_eq!(preview(&node, &sized("r", 1)), Preview::Create);
+    let nothing = Preview::Edit {
+        edit: Edit::None,
+        waits: None,
+    };
+    assert_eq!(preview(&node, &p), nothing);
+    let found = preview(&node, &sized("p", 20));
+    let Preview::Edit {
+        edit: Edit::InPlace(changes),
+        waits: None,
+    } = &found
+    else {
+        panic!("there is room: {found:?}");
+    };
+    assert!(!changes.resizes.is_empty());
+    let found = preview(&node, &sized("p", 95));
+    assert!(
+        matches!(
+            &found,
+            Preview::Edit {
+                edit: Edit::InPlace(_),
+                waits: Some(_)
+            }
+        ),
+        "the other pod has some of it: {found:?}"
+    );
+    node.tell(Event::DesiredChanged(desired(&[&q])));
+    assert_eq!(preview(&node, &p), Preview::CreateAfter);
+}
+
+#[test]
+fn a_finished_pod_is_made_anew_for_another_image_which_is_named() {
+    let spec = with_inits(sized("p", 10), &["i"]);
+    let mut node = Node::with(&Arc::new(spec.clone()));
+    node.work();
+    for container in ["i", "c", "d"] {
+        node.end(container, 0);
+        node.work();
+    }
+    for (container, path) in [
+        ("i", "spec.initContainers[0].image"),
+        ("c", "spec.containers[0].image"),
+        ("d", "spec.containers[1].image"),
+    ] {
+        let mut edited = spec.clone();
+        set_image(&mut edited, container, "img:2");
+        let expected = Preview::Edit {
+            edit: Edit::Replace(vec![path.to_owned()]),
+            waits: None,
+        };
+        assert_eq!(node.state.preview(&edited), expected);
+    }
+}
