@@ -52,7 +52,8 @@ impl Page {
     fn line(&mut self, indent: usize, key: &str, value: impl std::fmt::Display) {
         let key = format!("{:indent$}{key}:", "");
         let width = 18 + indent;
-        let text = format!("{key:<width$}{value}");
+        let gap = if key.len() < width { "" } else { "  " };
+        let text = format!("{key:<width$}{gap}{value}");
         self.0.push_str(text.trim_end());
         self.0.push('\n');
     }
@@ -175,11 +176,12 @@ fn header(page: &mut Page, pod: &Pod) {
     page.list(0, "Annotations", pairs(&meta.annotations, ": "));
     let phase = text(status.phase.as_ref());
     match &meta.deletion_timestamp {
-        Some(since) => {
+        // When its grace is over, as everywhere in Kubernetes' API.
+        Some(at) => {
             page.line(
                 0,
                 "Status",
-                format!("Terminating (since {})", time(Some(since))),
+                format!("Terminating (until {})", time(Some(at))),
             );
             let grace = meta.deletion_grace_period_seconds.unwrap_or_default();
             page.line(0, "Termination Grace Period", format!("{grace}s"));
@@ -449,6 +451,18 @@ mod tests {
         );
         let expected = "Manifest:         /m/a\\nStatus: fine.yaml (Rejected)\n  Errors:           a\\nb.yaml: already defined\n";
         assert_eq!(shown.0, expected);
+    }
+
+    #[test]
+    fn a_pod_that_stops_is_described_with_when_its_grace_is_over() {
+        let pod = json!({ "metadata": { "name": "web", "deletionTimestamp": "2026-01-01T00:00:15Z",
+            "deletionGracePeriodSeconds": 15 }, "status": { "phase": "Running" } });
+        let mut shown = Page(String::new());
+        header(&mut shown, &Pod::deserialize(&pod).unwrap());
+        let expected = "Status:           Terminating (until Thu, 01 Jan 2026 00:00:15 +0000)\n\
+            Termination Grace Period:  15s\n";
+        assert!(shown.0.contains(expected), "{}", shown.0);
+        assert!(!shown.0.contains("Running"), "{}", shown.0);
     }
 
     #[test]

@@ -89,6 +89,7 @@ impl NodeState {
             };
             match refusal {
                 None => {
+                    pod.forget_crashes_before(&pending.spec);
                     pod.spec = pending.spec;
                     pod.resizing.error = None;
                     pod.resizing.retry = Retry::default();
@@ -190,6 +191,17 @@ impl PodState {
     /// What is to be shown as its manifest: also what it waits for.
     pub fn wanted(&self) -> &Arc<PodSpec> {
         self.pending.as_ref().map_or(&self.spec, |p| &p.spec)
+    }
+
+    /// What a container came to with other resources is no reason to wait with these, as with another image.
+    fn forget_crashes_before(&mut self, new: &PodSpec) {
+        let specs = self.spec.all_containers().zip(new.all_containers());
+        for ((old, new), container) in specs.zip(&mut self.containers) {
+            if old.resources != new.resources {
+                container.backoff = None;
+                container.permitted = None;
+            }
+        }
     }
 
     /// Whether the cgroups are not yet as they are to be.

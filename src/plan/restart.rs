@@ -60,7 +60,9 @@ fn forgotten(container: &ContainerState) -> bool {
 
 /// The exit before the newest, and whether there is one, if the newest run was killed to be started again.
 fn killed_after(container: &ContainerState) -> Option<Option<&Ended>> {
-    let killed = container.stop.asked.is_some() && !container.stale();
+    // Whose hook failed has been killed before anything is decided anew.
+    let by_itself = container.hooks.failure.is_some();
+    let killed = container.stop.asked.is_some() && !by_itself && !container.stale();
     killed.then_some(container.previous.as_ref())
 }
 

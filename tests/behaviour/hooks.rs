@@ -316,7 +316,7 @@ fn a_container_comes_up_when_its_post_start_hook_is_done() {
 }
 
 #[test]
-fn a_failed_post_start_hook_kills_with_the_pods_grace_and_is_shown_until_the_next_run() {
+fn a_failed_post_start_hook_kills_with_the_pods_grace_and_is_shown_until_the_next_run_or_wait() {
     let mut node = Node::with(&Arc::new(with(run(), run())));
     node.work();
     node.begin();
@@ -346,4 +346,24 @@ fn a_failed_post_start_hook_kills_with_the_pods_grace_and_is_shown_until_the_nex
     node.begin();
     node.end_hook(HookKind::PostStart, "c", None);
     assert_eq!(node.line(), "Running; c: running < Error 137, 1");
+}
+
+#[test]
+fn after_another_failed_post_start_hook_the_wait_is_shown() {
+    let mut node = Node::with(&Arc::new(with(run(), None)));
+    for _ in 0..2 {
+        node.work();
+        node.begin();
+        node.end_hook(HookKind::PostStart, "c", Some("it said no"));
+        let line = node.line();
+        assert!(line.contains("c: PostStartHookError: it said no"), "{line}");
+        assert_eq!(node.next_signal().1, StopSignal::Stop);
+        node.end("c", 137);
+    }
+    let line = node.line();
+    assert!(
+        line.contains("c: CrashLoopBackOff: back-off 10s restarting failed container=c"),
+        "{line}"
+    );
+    assert!(line.contains("< Error 137, 1"), "{line}");
 }

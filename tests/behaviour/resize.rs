@@ -330,3 +330,27 @@ fn a_pod_that_goes_is_not_resized() {
     assert!(node.open.is_empty(), "{:?}", node.open);
     assert_eq!(node.resizing(), "");
 }
+
+#[test]
+fn what_crashed_for_want_of_memory_does_not_wait_when_it_has_more() {
+    let spec = Arc::new(alone("p", 16));
+    let mut node = Node::small(&[&spec]);
+    for _ in 0..3 {
+        node.end("c", 137);
+        let wait = node.wake_at().map_or(0, |at| at - node.now);
+        node.wait(wait);
+        node.work();
+    }
+    node.end("c", 137);
+    assert_eq!(node.wake_at(), Some(node.now + 40_000));
+    // As long as there is no room nothing has changed.
+    let most = Arc::new(alone("p", 200));
+    node.want(&[&most]);
+    node.work();
+    assert!(node.line().contains("CrashLoopBackOff"), "{}", node.line());
+    let more = Arc::new(alone("p", 32));
+    node.want(&[&more]);
+    node.work();
+    assert!(node.line().contains("c: running"), "{}", node.line());
+    assert_eq!(node.container("c").restart_count, 4);
+}

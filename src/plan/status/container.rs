@@ -226,10 +226,10 @@ pub(super) fn trouble(
         let image = state.spec.container(&c.name).map_or("", |s| &s.image);
         return Some(image_failure(image, *failure, message, retry.failures > 1));
     }
-    if let Some(failure) = &c.hooks.failure {
-        return Some((POST_START, failure.clone()));
-    }
-    let delay = restart::delay_ms(c, state.waits(settings))?;
+    let Some(delay) = restart::delay_ms(c, state.waits(settings)) else {
+        return Some((POST_START, c.hooks.failure.clone()?));
+    };
+    // Also after a failed hook: what keeps it from starting now is the wait.
     let text = format!(
         "back-off {} restarting failed container={} pod={}",
         go_duration(delay),
