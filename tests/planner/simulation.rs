@@ -340,6 +340,22 @@ impl Sim {
         self.decide();
     }
 
+    /// What other resources came to is no reason to wait.
+    fn note_resize(&mut self, old: &Arc<PodSpec>) {
+        let pod = self.state.pods.get(&old.uid);
+        let Some(pod) = pod.filter(|pod| !Arc::ptr_eq(&pod.spec, old)) else {
+            return;
+        };
+        for new in pod.spec.all_containers() {
+            if old
+                .container(&new.name)
+                .is_some_and(|old| old.resources != new.resources)
+            {
+                self.backoff.remove(&(old.uid.clone(), new.name.clone()));
+            }
+        }
+    }
+
     fn delete_a_pod(&mut self) {
         let uids: Vec<PodUid> = self.state.pods.keys().cloned().collect();
         if uids.is_empty() {
@@ -484,7 +500,11 @@ impl Sim {
         {
             disk.removed = false;
         }
+        let before: Vec<Arc<PodSpec>> = self.state.pods.values().map(|p| p.spec.clone()).collect();
         self.state.apply(event, now);
+        for old in &before {
+            self.note_resize(old);
+        }
         self.note_shorter_graces();
         self.seen = self.seen.check(&self.state);
         self.checkpoint();

@@ -280,12 +280,14 @@ impl Sim {
             RestartPolicy::Never => panic!("{uid}/{name} is never restarted"),
         }
         let finished = ended.exit.finished.time.0;
-        // What was killed for a probe is measured by the exit before that.
+        // What was killed for a probe is measured by the exit before that, and not what was killed for its hook.
         let run = (uid.clone(), name.to_owned(), ended.attempt);
         let record = self.world.disk.get(uid).and_then(|d| d.records.get(name));
         let newest = record.and_then(|r| r.newest.as_ref());
         let stopped = newest.is_some_and(|n| n.attempt == ended.attempt && n.stop_sent.is_some());
+        let hook_failed = container.hooks.failure.is_some();
         let killed = !container.stale() && (stopped || self.first_stop.contains_key(&run));
+        let killed = killed && !hook_failed;
         let before = container.previous.as_ref();
         let lasted = before.map(|b| finished - b.exit.finished.time.0);
         if killed && lasted.is_none() {
