@@ -1,6 +1,7 @@
 //! Who does it, and when? One loop: wait for a fact or the next deadline, record it, ask the planner, start what it
 //! says, show the result. Policy is nowhere here.
 
+mod alarm;
 mod boot;
 mod checkpoint;
 mod commands;
@@ -132,18 +133,11 @@ struct Node {
 impl Node {
     /// Runs until asked to end.
     async fn run(mut self, inputs: Receiver<Input>) -> ExitCode {
+        let mut alarm = alarm::Alarm::default();
         loop {
-            let input = match self.next_wake() {
-                None => inputs.recv().await.ok(),
-                Some(wake) => {
-                    let wait = wake.since(now().time);
-                    let timer = async {
-                        smol::Timer::after(Duration::from_millis(wait)).await;
-                        None
-                    };
-                    smol::future::or(async { inputs.recv().await.ok() }, timer).await
-                }
-            };
+            let wake = self.next_wake();
+            let time = wake.map(|at| Duration::from_millis(at.since(now().time)));
+            let input = alarm.wait(&inputs, time).await;
             let mut touched = self.due();
             let mut next = input;
             while let Some(input) = next {

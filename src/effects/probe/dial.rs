@@ -5,13 +5,16 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, setsockopt, socket, sockopt,
+};
 use smol::Async;
 use smol::io::{AsyncRead, AsyncWrite};
 
@@ -98,7 +101,7 @@ pub(super) async fn dial(
     let mut failed = DialError::Refused(format!("dial tcp: lookup {host}: no such host"));
     for ip in ips {
         let address = SocketAddr::new(ip, port);
-        match Async::<TcpStream>::connect(address).await {
+        match connect(address).await {
             Ok(stream) => {
                 let ms = timeout.max(Duration::from_secs(1)).as_millis();
                 // Without it, the kernel's own patience applies.
@@ -114,6 +117,30 @@ pub(super) async fn dial(
         }
     }
     Err(failed)
+}
+
+/// Like `Async::connect`, but who is connected at once, as to a pod of this machine, does not wait to hear of it.
+async fn connect(address: SocketAddr) -> io::Result<Async<TcpStream>> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(family, SockType::Stream, flags, SockProtocol::Tcp)?;
+    match nix::sys::socket::connect(socket.as_raw_fd(), &SockaddrStorage::from(address)) {
+        Ok(()) | Err(Errno::EINPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    let connected = stream.peer_addr().is_ok();
+    let stream = Async::new_nonblocking(stream)?;
+    if !connected {
+        stream.writable().await?;
+        if let Some(error) = stream.get_ref().take_error()? {
+            return Err(error);
+        }
+    }
+    Ok(stream)
 }
 
 fn refused(address: SocketAddr, error: &io::Error) -> DialError {
