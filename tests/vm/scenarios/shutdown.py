@@ -45,7 +45,7 @@ def twelve(vm):
             vm.manifest(name, pod(name, spec=f"  priority: {priority}", container=HOOK, command=STAMPS))
     for group in range(len(PRIORITIES)):
         for name in names(group):
-            vm.wait_running(name, seconds=120)
+            vm.wait_running(name, seconds=300)
 
 
 def stamps(vm, name):
@@ -85,7 +85,7 @@ def off_and_on(vm):
     vm.until("the agent to answer", "coracle get pods -A -o name", seconds=60)
 
 
-@scenario(seconds=120)
+@scenario(seconds=240)
 def logind_waits_as_long_as_the_groups_need(vm):
     """The delay lock is held, the delay is raised by a drop-in, and taken anew after logind is another one."""
     vm.until("the lock", LOCKS, lambda out: out == "1")
@@ -106,7 +106,7 @@ def logind_waits_as_long_as_the_groups_need(vm):
     vm.until("one lock", LOCKS, lambda out: out == "1")
 
 
-@scenario(seconds=500)
+@scenario(seconds=900)
 def a_poweroff_stops_twelve_pods_in_four_groups_with_their_hooks(vm):
     """`systemctl poweroff`: each group begins with its hooks when the one before has gone; all is written down."""
     twelve(vm)
@@ -121,13 +121,13 @@ def a_poweroff_stops_twelve_pods_in_four_groups_with_their_hooks(vm):
     equal("Ready", node["status"]["conditions"][0]["status"], "True")
 
 
-@scenario(seconds=500)
+@scenario(seconds=900)
 def an_agent_killed_while_the_machine_goes_down_goes_on(vm):
     """kill -9 of the agent in the middle of `systemctl reboot`: logind still waits, the next agent goes on."""
     twelve(vm)
     vm.command_and_go("systemctl reboot")
-    failed = f"coracle get pod {names(1)[0]} -o jsonpath='{{.status.phase}}'"
-    vm.until("the second group's turn", failed, lambda out: out == "Failed", seconds=90)
+    phase = f"coracle get pod {names(1)[0]} -o jsonpath='{{.status.phase}}'"
+    vm.until("the second group's turn", phase, lambda out: out == "Failed", seconds=150)
     vm.run("systemctl kill -s KILL --kill-whom=main coracle")
     off_and_on(vm)
     check_order(vm)
