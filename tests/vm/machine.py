@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 # The machine is emulated, and its host may be busy with other things.
-BOOT_SECONDS = 120
+BOOT_SECONDS = 300
 COMMAND_SECONDS = 30
 
 

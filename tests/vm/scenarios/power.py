@@ -79,7 +79,7 @@ def node_events(vm):
     return sorted({event["reason"] for event in events if event["involvedObject"]["kind"] == "Node"})
 
 
-@scenario(seconds=150, count=2)
+@scenario(seconds=250, count=2)
 def power_cuts_need_no_repair(vm, count):
     """The power goes at random during imports, pod starts, edits and writes; nothing is lost, damaged or left over."""
     seed = random.randrange(1 << 32)
