@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use coracle::spec::convert::{self, ConvertContext};
-use coracle::spec::{FieldError, PodSpec};
+use coracle::spec::quantity::Quantity;
+use coracle::spec::{EnvValue, FieldError, PodSpec};
 
 const CONTEXT: ConvertContext<'_> = ConvertContext { node_name: "n" };
 
@@ -561,5 +562,45 @@ fn pods_keep_uids_that_an_earlier_version_worked_out_and_none_that_were_given() 
     ] {
         let kept = coracle::spec::uid::kept([&other].into_iter());
         assert!(kept.is_empty(), "{}", other.uid.as_str());
+    }
+}
+
+#[test]
+fn what_is_asked_for_of_a_container_that_asks_for_nothing_is_zero() {
+    let env = "env: [{name: R, valueFrom: {resourceFieldRef: {resource: requests.memory}}}]";
+    let pod = one(&POD.replacen("resources: {limits: {cpu: 500m, memory: 1Gi}}", env, 1));
+    let EnvValue::Resource(value) = &pod.containers[0].env[0].value else {
+        panic!("{:?}", pod.containers[0].env);
+    };
+    assert_eq!(value, "0");
+}
+
+#[test]
+fn quantities_are_exact_and_those_that_no_number_holds_are_refused() {
+    let nano = |text: &str| Quantity::parse(text).ok().map(Quantity::nano);
+    for (text, expected) in [
+        ("1e-9999", Some(1)),
+        ("1e-99999999999", Some(1)),
+        ("1e99999999999", None),
+        (
+            "3.0000000000000001Ei",
+            Some(3_458_764_513_820_541_043_292_150_461),
+        ),
+        ("1e9999", None),
+        ("0.0000000000000001Ei", Some(115_292_150_461)),
+        ("7Ei", Some((7 << 60) * 1_000_000_000)),
+        ("8Ei", None),
+    ] {
+        assert_eq!(nano(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn the_classes_that_are_always_there_say_what_they_are_for() {
+    for class in coracle::spec::priority::built_in() {
+        let name = class.metadata.name.unwrap();
+        assert!(name.starts_with("system-"), "{name}");
+        assert!(class.value >= Some(2_000_000_000), "{name}");
+        assert!(class.description.is_some_and(|d| !d.is_empty()), "{name}");
     }
 }

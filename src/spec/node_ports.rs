@@ -104,10 +104,20 @@ mod tests {
     fn a_service_has_the_same_port_whatever_else_is_there() {
         let mut alone = services(&service("a", "{port: 80}"));
         assign(&mut alone, &BTreeMap::new());
+        let mut other = services(&service("b", "{port: 80}"));
+        assign(&mut other, &BTreeMap::new());
         let text = service("b", "{port: 80}") + &service("a", "{port: 80}");
         let mut both = services(&text);
         assign(&mut both, &BTreeMap::new());
         assert_eq!(ports(&alone)["a"], ports(&both)["a"]);
+        assert_eq!(ports(&other)["b"], ports(&both)["b"]);
+        let mut web = services(&service("web", "{port: 80}"));
+        assign(&mut web, &BTreeMap::new());
+        assert_eq!(
+            ports(&web)["web"],
+            32_195,
+            "on every node and in every version"
+        );
         assert_ne!(ports(&both)["a"], ports(&both)["b"]);
         assert!(RANGE.contains(&ports(&alone)["a"]));
         let shown = alone[0].manifest.spec.as_ref().unwrap().ports.as_ref();

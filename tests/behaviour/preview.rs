@@ -63,6 +63,35 @@ fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
 }
 
 #[test]
+fn another_uid_that_was_given_is_another_pod() {
+    let with = |uid: &str| {
+        let mut spec = sized("p", 10);
+        spec.uid = uid.into();
+        Arc::make_mut(&mut spec.manifest).metadata.uid = Some(uid.to_owned());
+        spec
+    };
+    let derived = |digit: &str| digit.repeat(32);
+    for (before, after, replaces) in [
+        ("one".to_owned(), "two".to_owned(), true),
+        (derived("a"), "two".to_owned(), true),
+        ("one".to_owned(), derived("a"), true),
+        (derived("a"), derived("b"), false),
+    ] {
+        let mut node = Node::with(&Arc::new(with(&before)));
+        node.work();
+        let found = node.state.preview(&with(&after));
+        let Preview::Edit { edit, .. } = &found else {
+            panic!("{found:?}");
+        };
+        let expected = match replaces {
+            true => Edit::Replace(vec!["metadata.uid".to_owned()]),
+            false => Edit::None,
+        };
+        assert_eq!(*edit, expected, "{before} {after}");
+    }
+}
+
+#[test]
 fn a_finished_pod_is_made_anew_for_another_image_which_is_named() {
     let spec = with_inits(sized("p", 10), &["i"]);
     let mut node = Node::with(&Arc::new(spec.clone()));

@@ -43,7 +43,7 @@ impl Node {
     }
 
     /// Carries out whatever is due; what it was.
-    fn probe(&mut self, outcome: &ProbeOutcome) -> Vec<ProbeKind> {
+    pub(crate) fn probe(&mut self, outcome: &ProbeOutcome) -> Vec<ProbeKind> {
         let orders = self.due().orders;
         for order in &orders {
             self.tell(Event::ProbeStarted(order.clone()));

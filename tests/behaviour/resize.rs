@@ -135,6 +135,9 @@ fn containers_get_what_they_are_to_have_without_a_restart() {
     assert_eq!(node.memory(), [30, 30, 30]);
     assert_eq!(node.line(), "Running; c: running < -, 0; d: running < -, 0");
     assert_eq!(node.reasons(), ["ResizeStarted", "ResizeCompleted"]);
+    let told = node.said().pop().unwrap();
+    let text = "Normal ResizeCompleted Pod resize completed: {\"containers\":[{\"name\":\"c\",";
+    assert!(told.starts_with(text), "{told}");
     // Runs to come have it from the start.
     node.end("c", 1);
     node.work();

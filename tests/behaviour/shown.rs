@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use coracle::plan::event::{ImageFailure, RecoveredSandbox};
+use coracle::plan::event::{ImageFailure, ProbeOutcome, RecoveredSandbox};
 use coracle::plan::retry::Wait;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::{Action, Event, network};
-use coracle::spec::{Protocol, RestartPolicy, TargetPort};
+use coracle::spec::{Exit, ProbeKind, Protocol, RestartPolicy, StopSignal, TargetPort};
 use k8s_openapi::api::core::v1 as core;
 
 use crate::node::{Node, ready, reborn};
-use crate::pods::{desired, of, pod, recovered, service};
+use crate::pods::{at, desired, of, pod, probing, recovered, service, with_inits};
 
 #[test]
 fn a_status_has_the_nodes_addresses_the_generation_and_the_mounts() {
@@ -215,5 +215,128 @@ fn an_image_that_fails_again_is_backed_off_from() {
         });
         let text = "Normal BackOff Back-off pulling image \"img:1\"".to_owned();
         assert_eq!(node.said().contains(&text), told, "{failure:?}");
+    }
+}
+
+#[test]
+fn a_lost_run_and_one_that_never_began_are_told_from_programs_that_end_alike() {
+    let (lost, failed) = (
+        Exit::lost(at(1), at(2)),
+        Exit::not_started("no".into(), at(2)),
+    );
+    assert!(lost.is_lost() && !lost.is_start_error());
+    assert!(failed.is_start_error() && !failed.is_lost());
+    let other = || "killed".to_owned();
+    for exit in [
+        Exit {
+            code: 1,
+            ..lost.clone()
+        },
+        Exit {
+            signal: Some(9),
+            ..lost.clone()
+        },
+        Exit {
+            message: other(),
+            ..lost.clone()
+        },
+        Exit {
+            code: 127,
+            ..failed.clone()
+        },
+        Exit {
+            signal: Some(9),
+            ..failed.clone()
+        },
+        Exit {
+            started: at(1),
+            ..failed.clone()
+        },
+    ] {
+        assert!(!exit.is_lost() && !exit.is_start_error(), "{exit:?}");
+    }
+}
+
+#[test]
+fn a_stop_signal_that_could_not_be_sent_is_sent_again_and_does_not_put_off_the_end() {
+    let spec = Arc::new(pod("u1", "p", RestartPolicy::Always, &["c"]));
+    let mut node = Node::with(&spec);
+    node.work();
+    let begin = node.now;
+    node.tell(Event::DesiredChanged(Default::default()));
+    let mut sent = vec![];
+    while sent.last() != Some(&StopSignal::Kill) {
+        let Action::Signal {
+            instance, signal, ..
+        } = node.take()
+        else {
+            panic!("a signal");
+        };
+        sent.push(signal);
+        node.tell(Event::SignalFailed {
+            instance,
+            error: "busy".into(),
+        });
+        if node.open.is_empty() {
+            node.wait(node.wake_at().unwrap() - node.now);
+        }
+    }
+    assert!(sent.len() > 2, "{sent:?}");
+    assert!(
+        sent[..sent.len() - 1]
+            .iter()
+            .all(|s| *s == StopSignal::Stop)
+    );
+    assert!(node.now >= begin + 30_000, "after its grace");
+    assert!(node.now < begin + 60_000, "and not for ever later");
+}
+
+#[test]
+fn a_pod_in_a_new_sandbox_is_pending_until_its_init_containers_are_through_again() {
+    for name in ["i1", "s1"] {
+        let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &[name]);
+        if name == "s1" {
+            spec.init_containers[0].probes.startup = Some(probing(1_000, 3));
+        }
+        let spec = Arc::new(spec);
+        let mut node = Node::with(&spec);
+        let phase = |node: &Node| node.shown().status.unwrap().phase.unwrap();
+        let through = |node: &mut Node| {
+            node.work();
+            assert_eq!(phase(node), "Pending", "{}", node.line());
+            match name {
+                "i1" => node.end("i1", 0),
+                _ => assert_eq!(node.probe(&ProbeOutcome::Success), [ProbeKind::Startup]),
+            }
+            node.work();
+            assert_eq!(phase(node), "Running", "{}", node.line());
+        };
+        through(&mut node);
+        node.end("c", 1);
+        node.tell(Event::SandboxLost {
+            pod: spec.uid.clone(),
+        });
+        through(&mut node);
+    }
+}
+
+#[test]
+fn an_endpoint_has_the_host_name_of_a_pod_in_the_services_domain() {
+    for (subdomain, expected) in [(Some("s"), Some("own")), (Some("t"), None), (None, None)] {
+        let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
+        spec.hostname = "own".into();
+        spec.subdomain = subdomain.map(str::to_owned);
+        let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
+        manifest.hostname = Some("own".into());
+        manifest.subdomain = subdomain.map(str::to_owned);
+        let mut wanted = desired(&[&Arc::new(spec)]);
+        let service = service("s", true);
+        wanted.services = [(service.key.clone(), Arc::new(service))].into();
+        let mut node = Node::new(300_000);
+        node.tell(Event::DesiredChanged(wanted));
+        node.work();
+        let shown = status::endpoints(&network::view(&node.state, &[]).services[0]);
+        let addresses = shown.subsets.unwrap().remove(0).addresses.unwrap();
+        assert_eq!(addresses[0].hostname.as_deref(), expected, "{subdomain:?}");
     }
 }
