@@ -46,8 +46,8 @@ fn a_very_deep_volume_and_writable_layer_go_and_the_agent_lives_on() {
     let before = agent.pid();
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let state = agent.root.join("root/pods").join(uid);
-    nest(&state.join("volumes/kubernetes.io~empty-dir/v"), 40_000);
-    nest(&state.join("containers/main/layer-0/upper"), 40_000);
+    nest(&state.join("volumes/kubernetes.io~empty-dir/v"), 8_000);
+    nest(&state.join("containers/main/layer-0/upper"), 8_000);
     agent.remove("a.yaml");
     agent.wait_gone("a");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
