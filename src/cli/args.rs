@@ -226,6 +226,12 @@ pub struct GetArgs {
     /// Leave out the first line
     #[arg(long)]
     pub no_headers: bool,
+    /// All labels as the last column
+    #[arg(long)]
+    pub show_labels: bool,
+    /// A column for each of these labels, e.g. app,tier
+    #[arg(short = 'L', long, value_name = "LABEL", value_delimiter = ',')]
+    pub label_columns: Vec<String>,
     /// Only what has these labels, e.g. app=web,tier!=db
     #[arg(short = 'l', long)]
     pub selector: Option<String>,

@@ -48,6 +48,8 @@ pub(super) fn run(client: &Client, args: EventsArgs) -> Result<ExitCode> {
         output: args.output,
         watch: args.watch,
         no_headers: args.no_headers,
+        show_labels: false,
+        label_columns: Vec::new(),
         selector: None,
         field_selector: (!fields.is_empty()).then(|| fields.join(",")),
         interval: true,

@@ -254,8 +254,7 @@ impl<'a> Printer<'a> {
 
     fn rows(&mut self, items: &[Value]) -> String {
         let wide = self.format == Format::Wide;
-        let (mut header, mut rows) =
-            table(self.args.resource, items, wide, self.args.all_namespaces);
+        let (header, mut rows) = table(self.args.resource, items, wide, self.args.all_namespaces);
         if self.args.interval {
             let now = Timestamp::now();
             let at = usize::from(self.args.all_namespaces);
@@ -263,10 +262,46 @@ impl<'a> Printer<'a> {
                 row[at] = event_columns::interval(&typed(item).unwrap_or_default(), now);
             }
         }
+        let mut header: Vec<String> = header.iter().map(|title| (*title).to_owned()).collect();
+        if is_kubernetes(self.args.resource) {
+            self.add_labels(&mut header, &mut rows, items);
+        }
         if std::mem::replace(&mut self.header_done, true) {
             header.clear();
         }
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
         self.table.render(&header, &rows)
+    }
+
+    /// The columns of `-L` and `--show-labels`, as kubectl has them.
+    fn add_labels(&self, header: &mut Vec<String>, rows: &mut [Vec<String>], items: &[Value]) {
+        for label in &self.args.label_columns {
+            let title = label.rsplit('/').next().unwrap_or_default();
+            header.push(title.to_uppercase());
+        }
+        if self.args.show_labels {
+            header.push("LABELS".to_owned());
+        }
+        for (row, item) in rows.iter_mut().zip(items) {
+            let labels = &item["metadata"]["labels"];
+            let wanted = self.args.label_columns.iter();
+            row.extend(wanted.map(|label| labels[label].as_str().unwrap_or_default().to_owned()));
+            if self.args.show_labels {
+                row.push(all_labels(labels));
+            }
+        }
+    }
+}
+
+/// `app=web,tier=front`, or `<none>`.
+fn all_labels(labels: &Value) -> String {
+    let pairs = labels.as_object().into_iter().flatten();
+    let pairs: Vec<String> = pairs
+        .map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()))
+        .collect();
+    match pairs.is_empty() {
+        true => "<none>".to_owned(),
+        false => pairs.join(","),
     }
 }
 
@@ -487,5 +522,34 @@ mod tests {
             let row = shown(Resource::Images, image);
             assert_eq!(row.last().map(String::as_str), Some(expected));
         }
+    }
+
+    #[test]
+    fn labels_are_shown_as_columns_and_whole() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            get: GetArgs,
+        }
+        let item =
+            |name: &str, labels: Value| json!({ "metadata": { "name": name, "labels": labels } });
+        let line = "get priorityclasses --show-labels -L tier,example.com/app";
+        let line = <Line as clap::Parser>::parse_from(line.split(' '));
+        let mut printer = Printer::new(&line.get).unwrap();
+        let items = vec![
+            item("a", json!({ "example.com/app": "web", "tier": "front" })),
+            item("b", Value::Null),
+        ];
+        let text = printer.print(items, false).unwrap();
+        let ends: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split_whitespace().skip(4).collect())
+            .collect();
+        assert_eq!(ends[0], ["PREEMPTIONPOLICY", "TIER", "APP", "LABELS"]);
+        assert!(
+            text.contains(" front   web   example.com/app=web,tier=front\n"),
+            "{text}"
+        );
+        assert!(text.ends_with(" <none>\n"), "{text}");
     }
 }

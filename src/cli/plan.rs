@@ -15,6 +15,9 @@ const SAME: u8 = 0;
 const CHANGES: u8 = 1;
 const TROUBLE: u8 = 2;
 
+/// What stands for a name there.
+const STDIN: &str = "stdin";
+
 pub(super) fn run(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
     plan(client, args).map_err(|error| error.code(TROUBLE))
 }
@@ -42,7 +45,7 @@ fn plan(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
 fn read(file: &Path) -> Result<Value> {
     let stdin = file.as_os_str() == "-";
     let name = match stdin {
-        true => "stdin".to_owned(),
+        true => STDIN.to_owned(),
         false => file.display().to_string(),
     };
     let failed = || CliError::new(format!("could not read `{name}`"));
@@ -76,6 +79,14 @@ fn show(file: &Value) -> String {
             text += &format!("{what}: {}\n", word(line));
         }
     }
+    let name = word(&file["file"]);
+    if let Some(other) = list(&file["errors"])
+        .map(word)
+        .find_map(defined_by)
+        .filter(|_| name != STDIN)
+    {
+        text += &format!("  hint: as the next version of `{other}`: coracle plan - < {name}\n");
+    }
     for change in list(&file["changes"]) {
         let kind = word(&change["kind"]).to_lowercase();
         let name = match word(&change["namespace"]) {
@@ -88,6 +99,12 @@ fn show(file: &Value) -> String {
         }
     }
     text
+}
+
+/// The file that has what this error says is there twice.
+fn defined_by(error: &str) -> Option<&str> {
+    let (_, other) = error.split_once(" is already defined by `")?;
+    other.strip_suffix('`')
 }
 
 fn sentence(change: &Value) -> &'static str {
