@@ -255,6 +255,7 @@ impl Hands {
                     instance: instance.clone(),
                     pid: record.pid,
                     at: record.started,
+                    effective: record.effective,
                 };
                 match record.exit {
                     None => Some(started),

@@ -222,6 +222,7 @@ fn recovered_container(
         image_id: record.image_id,
         started: record.started,
         pid: record.pid,
+        effective: record.effective,
         exit: record.exit,
         stop_sent: record.stop_sent,
     };

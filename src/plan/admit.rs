@@ -170,6 +170,9 @@ fn recover_container(
         .asked
         .take()
         .or_else(|| Some(spec.asked(newest.attempt)));
+    if let Some(asked) = &mut container.asked {
+        asked.effective.clone_from(&newest.effective);
+    }
     container.hooks = Hooks::recovered(known.hooks.as_ref(), newest.attempt);
     container.kill = known.kill.filter(|kill| kill.attempt == newest.attempt);
     container.stop = Stop {

@@ -10,7 +10,7 @@ use super::resize::Pending;
 use super::state::{ContainerState, Image, Role};
 use super::{Action, PodState, Stamp, probe};
 use crate::spec::fixed::{Parts, differences};
-use crate::spec::{ContainerSpec, PodSpec, uid};
+use crate::spec::{ContainerSpec, Effective, PodSpec, uid};
 
 /// What becomes of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -208,6 +208,7 @@ impl ContainerSpec {
             attempt,
             image: self.image.clone(),
             resources: Some(self.resources),
+            effective: Effective::default(),
             again: false,
         }
     }

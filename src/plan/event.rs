@@ -16,8 +16,8 @@ use super::state::{Settings, Stopping};
 pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
 use crate::spec::{
-    Condition, ContainerResources, Exit, PodKey, PodResources, PodSpec, PodUid, ServiceSpec,
-    StopSignal,
+    Condition, ContainerResources, Effective, Exit, PodKey, PodResources, PodSpec, PodUid,
+    ServiceSpec, StopSignal,
 };
 
 /// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
@@ -170,6 +170,8 @@ pub enum Event {
         pid: u32,
         /// When.
         at: Stamp,
+        /// What its start decided.
+        effective: Effective,
     },
     /// The container's process could not be started.
     ContainerStartFailed {
@@ -404,6 +406,8 @@ pub struct RecoveredRun {
     pub started: Stamp,
     /// Its process while it runs.
     pub pid: u32,
+    /// What its start decided.
+    pub effective: Effective,
     /// How it ended, if it did.
     pub exit: Option<Exit>,
     /// When a stop signal was first sent.
@@ -420,6 +424,9 @@ pub struct Asked {
     /// cpu and memory, as they were changed since; `None` if an agent did not know of that.
     #[serde(default)]
     pub resources: Option<ContainerResources>,
+    /// What its start decided; nothing before.
+    #[serde(default)]
+    pub effective: Effective,
     /// It is ended so that another one takes its place, whatever the policies. To be written down before the first
     /// signal.
     #[serde(default)]

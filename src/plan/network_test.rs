@@ -8,7 +8,7 @@ use crate::plan::event::Desired;
 use crate::plan::{Action, Event, NodeState, Stamp, Time, Wall, plan};
 use crate::spec::cluster::{ClusterView, Endpoint};
 use crate::spec::convert::{ConvertContext, documents};
-use crate::spec::{Exit, PodUid};
+use crate::spec::{Effective, Exit, PodUid};
 
 const NOW: Stamp = Stamp {
     time: Time(1_000),
@@ -103,6 +103,7 @@ impl Node {
                             instance,
                             pid: 1,
                             at: NOW,
+                            effective: Effective::default(),
                         });
                     }
                     _ => {}

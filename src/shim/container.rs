@@ -219,6 +219,7 @@ impl Place<'_> {
             pid: u32::try_from(pid).unwrap_or(0),
             pid_start,
             started,
+            effective: request.effective.clone(),
             stop_sent: None,
             exit: None,
             previous: None,

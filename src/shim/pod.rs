@@ -157,6 +157,7 @@ impl Pod {
         self.link_target(&request)?;
         let previous = self.exit_before(&name, request.attempt);
         let (attempt, image_id) = (request.attempt, request.image_id.clone());
+        let effective = request.effective.clone();
         match self.place().start(request) {
             Ok(mut container) => {
                 container.record.previous = previous;
@@ -176,6 +177,7 @@ impl Pod {
                         pid: 0,
                         pid_start: 0,
                         started: exit.started,
+                        effective,
                         stop_sent: None,
                         exit: Some(exit),
                         previous,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Exit, Stamp, StopSignal, Time};
+use crate::spec::{Effective, Exit, Stamp, StopSignal, Time};
 
 /// Version of this protocol.
 pub const VERSION: u32 = 1;
@@ -191,6 +191,9 @@ pub struct StartRequest {
     pub termination_message_from_logs: bool,
     /// Number of the signal for `StopSignal::Stop`.
     pub stop_signal: i32,
+    /// What its record tells of that and of its user.
+    #[serde(default)]
+    pub effective: Effective,
     /// `oom_score_adj` of the first process.
     pub oom_score_adj: i32,
     /// Keep stdin open (otherwise `/dev/null`).
@@ -257,6 +260,9 @@ pub struct ContainerRecord {
     pub pid_start: u64,
     /// When it started.
     pub started: Stamp,
+    /// What its start decided.
+    #[serde(default)]
+    pub effective: Effective,
     /// When a stop signal was first sent.
     pub stop_sent: Option<Time>,
     /// How it ended.

@@ -131,6 +131,20 @@ impl StopSignalName {
         })
     }
 
+    /// The name of a signal that has one. Of two, the one that comes first in the alphabet.
+    pub fn of(number: i32) -> Option<Self> {
+        let plain = SIGNALS.iter().find(|(_, known)| *known == number);
+        let name = match (plain, number - RTMIN, RTMAX - number) {
+            (Some((name, _)), ..) => (*name).to_owned(),
+            (None, 0, _) => "SIGRTMIN".to_owned(),
+            (None, steps @ 1..=15, _) => format!("SIGRTMIN+{steps}"),
+            (None, _, 0) => "SIGRTMAX".to_owned(),
+            (None, _, steps @ 1..=14) => format!("SIGRTMAX-{steps}"),
+            (None, ..) => return None,
+        };
+        Some(Self { name, number })
+    }
+
     /// All names, for people who wrote another one.
     pub(super) fn all() -> Vec<String> {
         let mut names: Vec<String> = SIGNALS.iter().map(|(name, _)| (*name).to_owned()).collect();
@@ -170,6 +184,21 @@ mod tests {
         }
         for name in StopSignalName::all() {
             assert!(StopSignalName::parse(&name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_number_of_a_signal_has_a_name_that_means_it() {
+        for number in -1..70 {
+            let found = StopSignalName::of(number);
+            let is_one = (1..=31).contains(&number) || (34..=64).contains(&number);
+            assert_eq!(found.is_some(), is_one, "{number}");
+            if let Some(signal) = found {
+                assert_eq!(StopSignalName::parse(&signal.name), Some(signal));
+            }
+        }
+        for (number, name) in [(15, "SIGTERM"), (34, "SIGRTMIN"), (63, "SIGRTMAX-1")] {
+            assert_eq!(StopSignalName::of(number).unwrap().name, name);
         }
     }
 }

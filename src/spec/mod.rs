@@ -11,6 +11,7 @@ pub mod backoff;
 pub mod cluster;
 pub mod condition;
 pub mod convert;
+pub mod effective;
 pub mod ephemeral;
 pub mod exit;
 pub mod expand;
@@ -54,6 +55,7 @@ pub use error::FieldError;
 
 pub use backoff::RestartBackoff;
 pub use condition::{Condition, ConditionStatus};
+pub use effective::{Effective, LinuxUser};
 pub use exit::{Exit, StopSignal};
 pub use lifecycle::{Hook, HookKind, Lifecycle, StopSignalName};
 pub use pod::*;

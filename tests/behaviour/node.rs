@@ -7,7 +7,7 @@ use coracle::plan::shutdown;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, plan};
-use coracle::spec::{PodSpec, PodUid, RestartPolicy};
+use coracle::spec::{Effective, PodSpec, PodUid, RestartPolicy};
 
 use crate::pods::{self, at, desired, exit, pod};
 
@@ -18,6 +18,8 @@ pub(crate) struct Node {
     pub(crate) notices: Vec<Notice>,
     /// Actions begun and not answered.
     pub(crate) open: Vec<Action>,
+    /// What starts decide.
+    pub(crate) effective: Effective,
 }
 
 impl Node {
@@ -34,6 +36,7 @@ impl Node {
             now: 1_000_000,
             notices: vec![],
             open: vec![],
+            effective: Effective::default(),
         }
     }
 
@@ -102,6 +105,7 @@ impl Node {
                 instance,
                 pid: 7,
                 at: at(self.now),
+                effective: self.effective.clone(),
             },
             Action::Signal {
                 instance, signal, ..

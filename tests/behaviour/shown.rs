@@ -6,7 +6,9 @@ use coracle::plan::event::{ImageFailure, ProbeOutcome, RecoveredSandbox};
 use coracle::plan::retry::Wait;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::{Action, Event, network};
-use coracle::spec::{Exit, ProbeKind, Protocol, RestartPolicy, StopSignal, TargetPort};
+use coracle::spec::{
+    Effective, Exit, LinuxUser, ProbeKind, Protocol, RestartPolicy, StopSignal, TargetPort,
+};
 use k8s_openapi::api::core::v1 as core;
 
 use crate::node::{Node, ready, reborn};
@@ -339,4 +341,53 @@ fn an_endpoint_has_the_host_name_of_a_pod_in_the_services_domain() {
         let addresses = shown.subsets.unwrap().remove(0).addresses.unwrap();
         assert_eq!(addresses[0].hostname.as_deref(), expected, "{subdomain:?}");
     }
+}
+
+#[test]
+fn what_a_start_decided_is_shown_of_that_run_also_by_the_next_agent() {
+    let effective = Effective {
+        user: Some(LinuxUser {
+            uid: 1000,
+            gid: 2000,
+            groups: vec![2000, 3000],
+        }),
+        stop_signal: Some("SIGQUIT".to_owned()),
+    };
+    let spec = Arc::new(pod("u1", "p", RestartPolicy::Always, &["c"]));
+    let mut node = Node::with(&spec);
+    let shown = |node: &Node| {
+        let pod = node.state.pods.values().next().unwrap();
+        let shown = status::pod(pod, &NodeFacts::default(), &node.state.settings);
+        let status = shown.status.unwrap().container_statuses.unwrap().remove(0);
+        let linux = status.user.and_then(|user| user.linux);
+        let ids = linux.map(|user| (user.uid, user.gid, user.supplemental_groups.unwrap()));
+        (ids, status.stop_signal)
+    };
+    assert_eq!(shown(&node), (None, None));
+    node.effective = effective;
+    node.work();
+    let expected = (
+        Some((1000, 2000, vec![2000, 3000])),
+        Some("SIGQUIT".to_owned()),
+    );
+    assert_eq!(shown(&node), expected);
+    let next = reborn(&node, &[&spec], RecoveredSandbox::Ready { ips: vec![] });
+    assert_eq!(shown(&next), expected);
+}
+
+#[test]
+fn what_a_container_was_given_is_shown_from_its_first_start_on() {
+    let mut node = Node::with(&Arc::new(pod("u1", "p", RestartPolicy::Never, &["c"])));
+    let given = |node: &Node| {
+        let pod = node.state.pods.values().next().unwrap();
+        let shown = status::pod(pod, &NodeFacts::default(), &node.state.settings);
+        let status = shown.status.unwrap().container_statuses.unwrap().remove(0);
+        status.resources.is_some()
+    };
+    assert!(!given(&node), "it waits");
+    node.work();
+    assert!(given(&node));
+    node.end("c", 0);
+    node.work();
+    assert!(given(&node), "it has ended");
 }

@@ -7,7 +7,10 @@ fn exec_runs_as_the_container_does_and_returns_the_commands_code() {
     let agent = Agent::start();
     let security = "    securityContext: {runAsUser: 1000, runAsGroup: 1000, allowPrivilegeEscalation: false}\n";
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", security));
-    agent.wait_running("a");
+    let pod = agent.wait_running("a");
+    let ids =
+        serde_json::json!({ "linux": { "uid": 1000, "gid": 1000, "supplementalGroups": [1000] } });
+    assert_eq!(pod["status"]["containerStatuses"][0]["user"], ids);
     assert_eq!(agent.ok(&["exec", "a", "--", "id", "-u"]), "1000\n");
     assert_eq!(
         agent

@@ -291,6 +291,7 @@ fn the_stop_signal_is_the_manifests_or_the_images() {
     agent.write("a.yaml", &pod.replace("busybox:test", "signal:test"));
     let pod = agent.wait_running("a");
     assert_eq!(status(&pod, "one")["stopSignal"], "SIGUSR1");
+    assert_eq!(status(&pod, "two")["stopSignal"], "SIGUSR2");
     wait_told(&agent, "a", "one up", 1);
     wait_told(&agent, "a", "two up", 1);
     agent.remove("a.yaml");

@@ -16,7 +16,7 @@ use std::time::Instant;
 use coracle::plan::event::{Desired, Instance, ProbeOrder, ProbeOutcome};
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::{Action, Event, NodeState, Settings, Time, network, plan, plan_pod, probe};
-use coracle::spec::{PodSpec, PodUid, ProbeKind};
+use coracle::spec::{Effective, PodSpec, PodUid, ProbeKind};
 
 const PODS: usize = 500;
 const SERVICES: usize = 20;
@@ -109,6 +109,7 @@ fn done(action: Action, specs: &[Arc<PodSpec>]) -> Event {
             instance,
             pid: 7,
             at: pods::at(NOW),
+            effective: Effective::default(),
         },
         Action::Resize { .. } => panic!("nobody is edited: {action:?}"),
         Action::Signal { .. } | Action::RemoveSandbox { .. } => panic!("nobody goes: {action:?}"),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use coracle::plan::event::{
     ConditionChange, Desired, Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox,
 };
-use coracle::plan::state::{Run, Sandbox};
+use coracle::plan::state::{ContainerState, Run, Sandbox};
 use coracle::plan::verdict::{self, Due};
 use coracle::plan::{Event, NodeState, PodState, Stamp, Time, Wall, hook, network, shutdown};
 use coracle::spec::cluster::ClusterView;
@@ -346,6 +346,13 @@ fn check_view(now: &NodeState, view: &ClusterView) {
     }
 }
 
+/// What the shim's record tells of the newest run.
+fn effective(c: &ContainerState) -> Effective {
+    let asked = c.asked.as_ref();
+    let asked = asked.filter(|asked| Some(asked.attempt) == c.run.attempt());
+    asked.map_or_else(Effective::default, |asked| asked.effective.clone())
+}
+
 /// What the next agent finds of a pod that is known so well, in this sandbox.
 pub(crate) fn recovered(pod: &PodState, sandbox: RecoveredSandbox) -> Recovered {
     let containers = pod.containers.iter().map(|c| {
@@ -361,6 +368,7 @@ pub(crate) fn recovered(pod: &PodState, sandbox: RecoveredSandbox) -> Recovered 
                 image_id: image_id.clone(),
                 started: *started,
                 pid: *pid,
+                effective: effective(c),
                 exit: None,
                 stop_sent: c.stop.sent,
             }),
@@ -369,6 +377,7 @@ pub(crate) fn recovered(pod: &PodState, sandbox: RecoveredSandbox) -> Recovered 
                 image_id: e.image_id.clone(),
                 started: e.exit.started,
                 pid: 0,
+                effective: effective(c),
                 exit: Some(e.exit.clone()),
                 stop_sent: c.stop.sent,
             }),

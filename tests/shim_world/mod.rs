@@ -14,7 +14,7 @@ use coracle::shim::frame::Client;
 use coracle::shim::protocol::{
     ContainerRecord, ExecRequest, FailedStep, Message, Reply, Request, ShimConfig, StartRequest,
 };
-use coracle::spec::{Exit, StopSignal};
+use coracle::spec::{Effective, Exit, StopSignal};
 use coracle::sys::cgroup::{Hierarchy, hierarchies};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
@@ -167,6 +167,7 @@ impl World {
             termination_message: own.join("message"),
             termination_message_from_logs: true,
             stop_signal: libc::SIGTERM,
+            effective: Effective::default(),
             oom_score_adj: 500,
             stdin: false,
             tty: config_is_tty(&config),

@@ -13,7 +13,9 @@ use crate::effects::volume;
 use crate::shim::protocol::{StartRequest, SubPath, TARGET_LINK};
 use crate::spec::expand::{expand, missing};
 use crate::spec::priority::NODE_CRITICAL;
-use crate::spec::{ContainerSpec, MountPropagation, PodSpec, QosClass};
+use crate::spec::{
+    ContainerSpec, Effective, LinuxUser, MountPropagation, PodSpec, QosClass, StopSignalName,
+};
 use crate::sys::file::{self, Durability};
 
 /// What to start.
@@ -100,6 +102,12 @@ pub fn start_request(
             });
         }
     }
+    let stop_signal = stop_signal(container, image);
+    let linux_user = LinuxUser {
+        uid: user.uid,
+        gid: user.gid,
+        groups: user.groups.clone(),
+    };
     let pod_cgroup = sandboxes.cgroups.pod_path(pod.qos, &pod.uid);
     let cgroup = sandboxes
         .cgroups
@@ -145,7 +153,11 @@ pub fn start_request(
         log_max_files: settings.container_log_max_files,
         termination_message,
         termination_message_from_logs: container.termination_message_from_logs,
-        stop_signal: stop_signal(container, image),
+        stop_signal: stop_signal.as_ref().map_or(libc::SIGTERM, |s| s.number),
+        effective: Effective {
+            user: Some(linux_user),
+            stop_signal: stop_signal.map(|signal| signal.name),
+        },
         oom_score_adj: oom_score_adj(pod, container, node.memory_bytes),
         stdin: container.stdin,
         tty: container.tty,
@@ -155,14 +167,11 @@ pub fn start_request(
     })
 }
 
-/// The manifest's, else the image's, else SIGTERM.
-fn stop_signal(container: &ContainerSpec, image: &Image) -> i32 {
-    let written = container.lifecycle.stop_signal.as_ref();
-    let own = image.config.stop_signal.as_deref();
-    written
-        .map(|signal| signal.number)
-        .or_else(|| own.and_then(signal_number))
-        .unwrap_or(libc::SIGTERM)
+/// The manifest's, else the image's; without either it is SIGTERM.
+fn stop_signal(container: &ContainerSpec, image: &Image) -> Option<StopSignalName> {
+    let written = container.lifecycle.stop_signal.clone();
+    let own = || signal_number(image.config.stop_signal.as_deref()?);
+    written.or_else(|| StopSignalName::of(own()?))
 }
 
 fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {

@@ -10,7 +10,7 @@ use super::super::state::{ContainerState, Ended, Image, Retry, Run, StartError, 
 use super::super::{Action, Notice, PodState, Settings, Stamp, Time, restart};
 use super::sandbox::kill_failed;
 use super::{SIGNAL_RETRY_MS, START_RETRY_MS, is_start_of};
-use crate::spec::{Exit, StopSignal};
+use crate::spec::{Effective, Exit, StopSignal};
 
 /// The run is over: the one before it is remembered, and the next start begins with the image again.
 pub(in crate::plan) fn end_run(
@@ -75,7 +75,7 @@ pub(super) fn say_started(pod: &PodState, name: &str, out: &mut Vec<Notice>) {
 pub(super) fn container_started(
     pod: &mut PodState,
     instance: &Instance,
-    pid: u32,
+    (pid, effective): (u32, &Effective),
     at: Stamp,
     out: &mut Vec<Notice>,
 ) {
@@ -105,6 +105,9 @@ pub(super) fn container_started(
             pid,
             started: at,
         };
+        if let Some(asked) = &mut container.asked {
+            asked.effective.clone_from(effective);
+        }
     }
     wake_targeting(pod, &instance.container);
     say_started(pod, &instance.container, out);

@@ -140,11 +140,14 @@ impl NodeState {
                     pod.resize_failed(error, now.time, out);
                 }
             }),
-            Event::ContainerStarted { instance, pid, at } => {
-                self.on(&instance.pod, now, out, |pod, _, out| {
-                    container_started(pod, instance, *pid, *at, out);
-                });
-            }
+            Event::ContainerStarted {
+                instance,
+                pid,
+                at,
+                effective,
+            } => self.on(&instance.pod, now, out, |pod, _, out| {
+                container_started(pod, instance, (*pid, effective), *at, out);
+            }),
             Event::ContainerStartFailed {
                 instance,
                 failure,

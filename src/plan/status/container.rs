@@ -6,6 +6,7 @@ use super::super::event::{ImageFailure, StartFailure};
 use super::super::state::{ContainerState, Ended, Image, Role, Run, Sandbox, StartError};
 use super::super::{PodState, Settings, restart};
 use super::text::{container_id, go_duration, resources, some_text, time};
+use crate::spec::LinuxUser;
 use crate::spec::exit::LOST_MESSAGE;
 
 pub(super) fn container(
@@ -67,9 +68,8 @@ pub(super) fn container(
         Run::Running { image_id, .. } => image_id.clone(),
         Run::Ended(ended) => ended.image_id.clone(),
     };
-    let running = c.run.is_running();
-    let stop_signal = spec.and_then(|s| s.lifecycle.stop_signal.as_ref());
-    let stop_signal = stop_signal.filter(|_| c.run.attempt().is_some());
+    let (ran, running) = (c.run.attempt().is_some(), c.run.is_running());
+    let effective = c.asked().map(|asked| &asked.effective);
     let manifest = state.spec.manifest.spec.as_ref().and_then(|s| {
         let inits = s.init_containers.iter().flatten();
         let mut all = inits.chain(&s.containers);
@@ -94,21 +94,33 @@ pub(super) fn container(
             Some(ended) => terminated(ended, id(ended.attempt)),
             None => core::ContainerState::default(),
         }),
-        resources: running.then(|| {
+        resources: ran.then(|| {
             let given = manifest.and_then(|m| m.resources.clone());
             let given = given.unwrap_or_default();
             match spec.map(|spec| (c.figures(spec), spec.resources)) {
                 // As long as it has others than it was given.
-                Some((now, new)) if now != new => resources(given, &now),
+                Some((now, new)) if running && now != new => resources(given, &now),
                 Some(_) | None => given,
             }
         }),
         allocated_resources: manifest
             .and_then(|m| m.resources.clone()?.requests)
-            .filter(|_| running),
+            .filter(|_| ran),
         volume_mounts: manifest.and_then(volume_mounts),
-        stop_signal: stop_signal.map(|signal| signal.name.clone()),
+        stop_signal: effective.and_then(|e| e.stop_signal.clone()),
+        user: effective.and_then(|e| e.user.as_ref()).map(user),
         ..core::ContainerStatus::default()
+    }
+}
+
+fn user(of: &LinuxUser) -> core::ContainerUser {
+    let groups = of.groups.iter().copied().map(i64::from).collect();
+    core::ContainerUser {
+        linux: Some(core::LinuxContainerUser {
+            uid: of.uid.into(),
+            gid: of.gid.into(),
+            supplemental_groups: Some(groups),
+        }),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use coracle::plan::event::{ImageFailure, SandboxFailure, StartFailure};
 use coracle::plan::{Action, Event, Stamp};
-use coracle::spec::StopSignal;
+use coracle::spec::{Effective, StopSignal};
 
 /// What the node can say to an action.
 pub(super) fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
@@ -41,6 +41,7 @@ pub(super) fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
                 instance: instance.clone(),
                 pid: 7,
                 at: now,
+                effective: Effective::default(),
             });
             for failure in [StartFailure::Create, StartFailure::Run] {
                 out.push(Event::ContainerStartFailed {

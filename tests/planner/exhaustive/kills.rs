@@ -5,7 +5,7 @@ use coracle::plan::action::Keep;
 use coracle::plan::event::{Instance, Kill, Recovered, RecoveredRun, RecoveredSandbox};
 use coracle::plan::state::{Run, Sandbox};
 use coracle::plan::{Action, Event, NodeState, PodState, Stamp, Time, plan};
-use coracle::spec::{Exit, StopSignal};
+use coracle::spec::{Effective, Exit, StopSignal};
 
 use super::pods::{self, at};
 use super::{Search, Story};
@@ -162,6 +162,7 @@ fn begun(base: &Recovered, instance: &Instance, image_id: &str, now: Stamp) -> V
             image_id: image_id.to_owned(),
             started: exit.as_ref().map_or(now, |e| e.started),
             pid: 7,
+            effective: Effective::default(),
             exit,
             stop_sent: None,
         });

@@ -10,7 +10,8 @@ use coracle::plan::event::*;
 use coracle::plan::state::Stopping;
 use coracle::plan::{Action, Event, Stamp, Time};
 use coracle::spec::{
-    ContainerResources, Exit, HookKind, PodResources, PodSpec, PodUid, ProbeKind, StopSignal,
+    ContainerResources, Effective, Exit, HookKind, PodResources, PodSpec, PodUid, ProbeKind,
+    StopSignal,
 };
 
 use crate::pods::{at, exit};
@@ -397,6 +398,7 @@ impl World {
                 image_id,
                 started: now,
                 pid: 7,
+                effective: Effective::default(),
                 exit: (failure.is_some()).then(|| exit(128, Stamp::default(), now)),
                 stop_sent: None,
             });
@@ -426,6 +428,7 @@ impl World {
             instance,
             pid: 7,
             at: now,
+            effective: Effective::default(),
         });
     }
 
