@@ -17,12 +17,15 @@ pub(crate) const BLOCK: usize = 32 * 1024;
 /// A record longer than this (the shim cuts at 16 KiB) is split.
 pub(crate) const MAX_RECORD: u64 = 64 * 1024;
 
+/// Length of `YYYYMMDD-HHMMSS`, after which a number may come.
+const STAMP: usize = 15;
+
 /// One file of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogFile {
     pub(crate) path: PathBuf,
-    /// Rotation time as in its name, and a number within the second; empty for the current file.
-    pub(crate) rotated: String,
+    /// Rotation time as in its name (empty for the current file), and the which-th of that second it is.
+    pub(crate) rotated: (String, u32),
     pub(crate) gzip: bool,
 }
 
@@ -43,15 +46,29 @@ pub(crate) fn files_of(dir: &Path, attempt: u32) -> io::Result<Vec<LogFile>> {
         if fine {
             files.push(LogFile {
                 path: dir.join(&name),
-                rotated: stamp.trim_start_matches('.').to_owned(),
+                rotated: place(stamp.trim_start_matches('.')),
                 gzip,
             });
         }
     }
     // The compressed one is complete as soon as it has its name; the plain one beside it is about to go.
-    files.sort_by_key(|f| (f.rotated.is_empty(), f.rotated.clone(), !f.gzip));
+    files.sort_by_cached_key(|f| (f.is_current(), f.rotated.clone(), !f.gzip));
     files.dedup_by(|later, kept| later.rotated == kept.rotated);
     Ok(files)
+}
+
+impl LogFile {
+    /// Whether it is the one that is written to.
+    pub(crate) fn is_current(&self) -> bool {
+        self.rotated.0.is_empty()
+    }
+}
+
+/// When an old log was rotated, and the which-th of that second it is.
+fn place(rotated: &str) -> (String, u32) {
+    let second = rotated.get(..STAMP).unwrap_or(rotated);
+    let number = rotated.get(STAMP + 1..).and_then(|n| n.parse().ok());
+    (second.to_owned(), number.unwrap_or(0))
 }
 
 /// The smallest attempt above `attempt` that has a log.

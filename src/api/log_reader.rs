@@ -4,6 +4,7 @@
 //!
 //! Files are read in place (not on a thread): a block of a regular file comes from the page cache in microseconds.
 
+use std::cmp::Ordering;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -56,6 +57,14 @@ impl std::fmt::Debug for Liveness {
     }
 }
 
+/// The newest record that was handed on.
+#[derive(Debug)]
+struct Seen {
+    time: String,
+    /// It was found again. What comes after it is new, also if the clock was set back meanwhile.
+    met: bool,
+}
+
 /// A position in a log.
 #[derive(Debug)]
 pub struct LogReader {
@@ -67,7 +76,7 @@ pub struct LogReader {
     left: u64,
     last_time: String,
     /// Skip records up to here: they were handed on from a file that has been compressed since.
-    seen: Option<String>,
+    seen: Option<Seen>,
     watch: Option<Watch>,
     liveness: Option<Liveness>,
     record: Vec<u8>,
@@ -169,6 +178,7 @@ impl LogReader {
             self.finish(out);
             return Ok(true);
         }
+        self.seen = None;
         let inode = self.source.as_ref().map(|s| s.inode);
         let files = files_of(&self.options.dir, self.options.attempt)?;
         let place = files
@@ -183,7 +193,7 @@ impl LogReader {
             }
             None if !files.is_empty() => {
                 self.drain(out)?;
-                self.seen = Some(self.last_time.clone());
+                self.seen = self.seen();
                 self.ahead = files.into_iter().map(|f| (f, 0)).collect();
                 return Ok(true);
             }
@@ -228,11 +238,11 @@ impl LogReader {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let files = files_of(&self.options.dir, self.options.attempt)?;
                     let later = files.into_iter().filter(|f| {
-                        f.rotated.is_empty()
-                            || (!file.rotated.is_empty() && f.rotated >= file.rotated)
-                            || (file.rotated.is_empty() && !f.gzip)
+                        f.is_current()
+                            || (!file.is_current() && f.rotated >= file.rotated)
+                            || (file.is_current() && !f.gzip)
                     });
-                    self.seen = (!self.last_time.is_empty()).then(|| self.last_time.clone());
+                    self.seen = self.seen();
                     let later: Vec<_> = later.filter(|f| *f != file).map(|f| (f, 0)).collect();
                     self.ahead = later.into();
                 }
@@ -256,7 +266,7 @@ impl LogReader {
             return false;
         };
         let written = std::fs::metadata(&file.path).map(|meta| meta.mtime());
-        !file.rotated.is_empty() && written.is_ok_and(|secs| secs < since.as_second())
+        !file.is_current() && written.is_ok_and(|secs| secs < since.as_second())
     }
 
     fn next_attempt(&mut self) -> io::Result<bool> {
@@ -269,14 +279,26 @@ impl LogReader {
         Ok(true)
     }
 
+    fn seen(&self) -> Option<Seen> {
+        (!self.last_time.is_empty()).then(|| Seen {
+            time: self.last_time.clone(),
+            met: false,
+        })
+    }
+
     fn take(&mut self, raw: &[u8], out: &mut Vec<u8>) {
         let Some(record) = Record::parse(raw) else {
             return;
         };
-        if let Some(seen) = &self.seen
-            && record.time <= seen.as_str()
-        {
-            return;
+        if let Some(seen) = &mut self.seen {
+            match record.time.cmp(&seen.time) {
+                Ordering::Equal => seen.met = true,
+                Ordering::Less if !seen.met => {}
+                Ordering::Less | Ordering::Greater => self.seen = None,
+            }
+            if self.seen.is_some() {
+                return;
+            }
         }
         self.last_time.clear();
         self.last_time.push_str(record.time);

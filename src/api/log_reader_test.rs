@@ -171,10 +171,8 @@ fn since_and_limit_cut_at_both_ends() {
     assert_eq!(read(late), "line 18\nline");
 }
 
-#[test]
-fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
-    let dir = Dir::new("follow");
-    dir.write("0.log", &lines(0, 2));
+/// A container that lives until the flag falls and the sender says so.
+fn liveness() -> (Arc<AtomicBool>, Liveness, smol::channel::Sender<()>) {
     let alive = Arc::new(AtomicBool::new(true));
     let (changed, receiver) = smol::channel::bounded(1);
     let flag = alive.clone();
@@ -182,6 +180,14 @@ fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
         alive: Box::new(move || flag.load(Ordering::SeqCst)),
         changed: receiver,
     };
+    (alive, liveness, changed)
+}
+
+#[test]
+fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
+    let dir = Dir::new("follow");
+    dir.write("0.log", &lines(0, 2));
+    let (alive, liveness, changed) = liveness();
     let follow = LogOptions {
         follow: true,
         ..options(&dir.0)
@@ -215,5 +221,43 @@ fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
             steps += 1;
         }
         assert_eq!(all, shown(0, 7));
+    });
+}
+
+#[test]
+fn who_follows_misses_nothing_when_the_clock_is_set_back() {
+    let dir = Dir::new("clock");
+    let line =
+        |year: u32, text: &str| format!("{year}-01-01T00:00:00.000000001Z stdout F {text}\n");
+    dir.write("0.log", &(line(2035, "one") + &line(2036, "two")));
+    let (alive, liveness, changed) = liveness();
+    let follow = LogOptions {
+        follow: true,
+        ..options(&dir.0)
+    };
+    smol::block_on(async {
+        let mut reader = LogReader::open(follow, Some(liveness)).unwrap();
+        let mut all = String::new();
+        while let Some(chunk) = reader.next().await.unwrap() {
+            all.push_str(std::str::from_utf8(&chunk).unwrap());
+            match all.lines().count() {
+                2 => {
+                    // Rotated and compressed before the reader looks, and then years earlier.
+                    fs::remove_file(dir.0.join("0.log")).unwrap();
+                    let old = line(2035, "one") + &line(2036, "two") + &line(2026, "three");
+                    dir.gzip("0.log.20360101-000001.gz", &old);
+                    dir.write("0.log", &line(2026, "four"));
+                }
+                4 => {
+                    dir.append("0.log", &line(2025, "five"));
+                }
+                5 => {
+                    alive.store(false, Ordering::SeqCst);
+                    changed.try_send(()).unwrap();
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(all, "one\ntwo\nthree\nfour\nfive\n");
     });
 }

@@ -1,70 +1,87 @@
-//! How does the loop wait no longer than until the next wake? With one timer that lasts while that moment stays the same:
-//! each new one interrupts the thread that waits for the kernel, and most turns leave the next wake where it was.
+//! How does the loop wait no longer than until the next wake? With one timer of the kernel's, on the clock that moments are
+//! counted by: it goes on while the machine sleeps, and is set anew only when the moment is another one.
 
-use std::time::{Duration, Instant};
+use std::io;
 
-use smol::Timer;
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use smol::Async;
 use smol::channel::Receiver;
 
-/// As exact as the agent's clock is.
-const EXACTNESS: Duration = Duration::from_millis(1);
+use crate::spec::Time;
 
 /// The loop's only timer.
-#[derive(Debug, Default)]
-pub(super) struct Alarm(Option<(Instant, Timer)>);
+#[derive(Debug)]
+pub(super) struct Alarm {
+    timer: Async<TimerFd>,
+    rings: Option<Time>,
+}
 
 impl Alarm {
-    /// The next input, or `None` if none comes in time. The time is compared anew each time, as the node may have slept.
-    pub(super) async fn wait<T>(
-        &mut self,
-        inputs: &Receiver<T>,
-        time: Option<Duration>,
-    ) -> Option<T> {
-        let Some(time) = time else {
-            self.0 = None;
-            return inputs.recv().await.ok();
+    /// One that is not set.
+    ///
+    /// # Errors
+    /// No file descriptor is left.
+    pub(super) fn new() -> io::Result<Self> {
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
+        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
+        Ok(Self {
+            timer: Async::new_nonblocking(timer)?,
+            rings: None,
+        })
+    }
+
+    /// The next input, or `None` if none comes until then.
+    pub(super) async fn wait<T>(&mut self, inputs: &Receiver<T>, until: Option<Time>) -> Option<T> {
+        let input = async { inputs.recv().await.ok() };
+        let Some(until) = until else {
+            return input.await;
         };
-        let rings = Instant::now() + time;
-        let as_before =
-            |(old, _): &(Instant, Timer)| rings.max(*old) - rings.min(*old) <= EXACTNESS;
-        if !self.0.as_ref().is_some_and(as_before) {
-            self.0 = Some((rings, Timer::at(rings)));
+        if self.rings != Some(until) && self.set(until).is_ok() {
+            self.rings = Some(until);
         }
-        let timer = self.0.as_mut().map(|(_, timer)| timer)?;
         let rang = async {
-            timer.await;
+            // What cannot be waited for is taken to be over: the loop looks for itself.
+            let _ = self.timer.readable().await;
             None
         };
-        let input = smol::future::or(async { inputs.recv().await.ok() }, rang).await;
-        if input.is_none() {
-            self.0 = None;
-        }
-        input
+        smol::future::or(input, rang).await
+    }
+
+    fn set(&self, until: Time) -> io::Result<()> {
+        // All zeros would switch it off.
+        let ms = i64::try_from(until.0.max(1)).unwrap_or(i64::MAX);
+        let at = TimeSpec::new(ms / 1_000, ms % 1_000 * 1_000_000);
+        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
+        let timer: &TimerFd = self.timer.as_ref();
+        Ok(timer.set(Expiration::OneShot(at), flags)?)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::clock;
 
     #[test]
-    fn it_rings_each_time_and_inputs_come_first() {
-        const SOON: Option<Duration> = Some(Duration::from_millis(5));
-        const LATE: Option<Duration> = Some(Duration::from_secs(3600));
+    fn it_rings_each_time_not_too_soon_and_inputs_come_first() {
+        let after = |ms| Some(Time(clock::boot_ms() + ms));
+        let late = after(3_600_000);
         let (sender, inputs) = smol::channel::unbounded();
-        let mut alarm = Alarm::default();
+        let mut alarm = Alarm::new().unwrap();
         smol::block_on(async {
-            for _ in 0..2 {
-                assert_eq!(alarm.wait(&inputs, SOON).await, None);
+            for until in [after(5), after(5), Some(Time(0)), Some(Time(0))] {
+                assert_eq!(alarm.wait(&inputs, until).await, None);
+                assert!(clock::boot_ms() >= until.unwrap().0);
             }
-            for time in [LATE, LATE, SOON, None] {
+            for until in [late, late, after(5), None] {
                 sender.try_send(7).unwrap();
-                assert_eq!(alarm.wait(&inputs, time).await, Some(7));
+                assert_eq!(alarm.wait(&inputs, until).await, Some(7));
             }
             // One that was to ring much later does not hold up what is due before.
             sender.try_send(7).unwrap();
-            assert_eq!(alarm.wait(&inputs, LATE).await, Some(7));
-            assert_eq!(alarm.wait(&inputs, SOON).await, None);
+            assert_eq!(alarm.wait(&inputs, late).await, Some(7));
+            assert_eq!(alarm.wait(&inputs, after(5)).await, None);
         });
     }
 }

@@ -132,12 +132,9 @@ struct Node {
 
 impl Node {
     /// Runs until asked to end.
-    async fn run(mut self, inputs: Receiver<Input>) -> ExitCode {
-        let mut alarm = alarm::Alarm::default();
+    async fn run(mut self, inputs: Receiver<Input>, mut alarm: alarm::Alarm) -> ExitCode {
         loop {
-            let wake = self.next_wake();
-            let time = wake.map(|at| Duration::from_millis(at.since(now().time)));
-            let input = alarm.wait(&inputs, time).await;
+            let input = alarm.wait(&inputs, self.next_wake()).await;
             let mut touched = self.due();
             let mut next = input;
             while let Some(input) = next {

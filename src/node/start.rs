@@ -15,6 +15,7 @@ use smol::channel::{Sender, bounded};
 use smol::io::AsyncReadExt;
 use smol::{Async, LocalExecutor};
 
+use super::alarm::Alarm;
 use super::execute::Hands;
 use super::facts::{self, Facts};
 use super::hooks::Hooks;
@@ -227,6 +228,10 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let inputs = sender.clone();
         async move || inputs.send(Input::PowerFails).await.is_ok()
     })?;
+    let alarm = Alarm::new().map_err(|source| StartError::System {
+        action: "set a timer",
+        source,
+    })?;
     let kept = manager.kept();
     let executor = EXECUTOR.with(|executor| *executor);
     Ok(smol::block_on(executor.run(async move {
@@ -308,7 +313,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             cgroups,
             hands.inputs,
         ));
-        let code = node.run(inputs).await;
+        let code = node.run(inputs, alarm).await;
         boot::end(&config.layout.boot());
         code
     })))

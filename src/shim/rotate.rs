@@ -9,31 +9,34 @@ use std::path::{Path, PathBuf};
 use super::stamp::civil;
 use crate::sys::process::{self, Fork};
 
-/// Moves the current log away under the name of second `now`.
+/// Length of `YYYYMMDD-HHMMSS`.
+const STAMP: usize = 15;
+
+/// Moves the current log away under the name of second `now`; after a clock was set back, as a further one of the newest
+/// log's second, for by their names they are read and removed.
 pub(super) fn rename(current: &Path, now: i64) -> io::Result<()> {
     let [year, month, day, hour, minute, second] = civil(now);
-    let base = with_suffix(
-        current,
-        &format!(".{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}"),
-    );
-    let newest = siblings(current)?
-        .iter()
-        .filter_map(|path| number_after(path, &base))
-        .max();
+    let stamp = format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}");
+    let all = siblings(current)?;
+    let newest = all.iter().filter_map(|path| place(current, path)).max();
     let target = match newest {
-        Some(number) => with_suffix(&base, &format!("-{:04}", number + 1)),
-        None => base,
+        Some((latest, number)) if latest >= stamp => format!("{latest}-{:04}", number + 1),
+        Some(_) | None => stamp,
     };
-    fs::rename(current, target)
+    fs::rename(current, with_suffix(current, &format!(".{target}")))
 }
 
-/// The which-th of its second an old log is; `None` if it is not of the second of `base`.
-fn number_after(path: &Path, base: &Path) -> Option<u32> {
-    let stem = stem(path).to_string_lossy().into_owned();
-    match stem.strip_prefix(&*base.to_string_lossy())? {
-        "" => Some(0),
-        rest => rest.strip_prefix('-')?.parse().ok(),
-    }
+/// Second, and the which-th of it, of an old log.
+fn place(current: &Path, old: &Path) -> Option<(String, u32)> {
+    let (current, old) = (current.to_string_lossy(), stem(old));
+    let rest = old.to_string_lossy();
+    let rest = rest.strip_prefix(&*current)?.strip_prefix('.')?;
+    let (stamp, number) = rest.split_at_checked(STAMP)?;
+    let number = match number {
+        "" => 0,
+        more => more.strip_prefix('-')?.parse().ok()?,
+    };
+    Some((stamp.to_owned(), number))
 }
 
 /// Removes what a crashed compressor left (unless one is at `work`), plain files that have a compressed twin, and the
@@ -107,11 +110,11 @@ fn write_compressed(path: &Path, temporary: &Path) -> io::Result<()> {
     encoder.finish().map(drop)
 }
 
-/// Old logs, oldest first: stamp and number in the name sort like the time, without what compressing adds.
+/// Old logs, oldest first, by the stamp and the number in their names.
 fn rotated(current: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = siblings(current)?;
     found.retain(|path| !ends_with(path, ".tmp"));
-    found.sort_by_key(|path| stem(path));
+    found.sort_by_cached_key(|path| place(current, path));
     Ok(found)
 }
 
@@ -182,9 +185,32 @@ mod tests {
         let found = rotated(&current).unwrap();
         let last = found.last().unwrap().to_string_lossy().into_owned();
         fs::remove_dir_all(&folder).unwrap();
-        assert!(last.ends_with("20260101-000001"), "{last}");
-        let number = number_after(&found[2], &folder.join("0.log.20260101-000000"));
-        assert_eq!((found.len(), number), (4, Some(11)));
+        assert_eq!(found.len(), 4);
+        assert!(last.ends_with("20260101-000001-0001"), "{last}");
+    }
+
+    #[test]
+    fn what_was_written_last_is_the_newest_whatever_the_clock_says() {
+        let folder = folder("clock");
+        let current = folder.join("0.log");
+        // Ten years ahead, then back, and on from there; and many without the clock getting there again.
+        let ahead = 2_082_758_400;
+        let (today, many) = (1_767_225_600, 10_005);
+        let moments = [0, ahead, today, today + 5, ahead + 9];
+        let moments = moments
+            .into_iter()
+            .chain([today].into_iter().cycle().take(many));
+        for (number, now) in moments.enumerate() {
+            fs::write(&current, number.to_string()).unwrap();
+            rename(&current, now).unwrap();
+            prune(&current, 4, false).unwrap();
+            let left = rotated(&current).unwrap();
+            let text = |path: &PathBuf| fs::read_to_string(path).unwrap().parse().unwrap();
+            let left: Vec<usize> = left.iter().map(text).collect();
+            let expected: Vec<usize> = (number.saturating_sub(2)..=number).collect();
+            assert_eq!(left, expected);
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
