@@ -34,7 +34,6 @@ mod watch;
 use std::collections::{BTreeSet, HashMap};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::scheduling::v1::PriorityClass;

@@ -1,0 +1,211 @@
+//! What containers cannot do, and what they share.
+
+use super::*;
+
+#[test]
+fn the_container_is_filtered_and_its_signals_are_clean() {
+    let mut world = World::new();
+    let script =
+        "grep -E 'Sec|Sig[BI]' /proc/self/status; mount -t tmpfs x /tmp && echo mounted; true";
+    let request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    assert_eq!(world.run(request).code, 0);
+    let log = world.log("c").join("\n");
+    assert!(log.contains("Seccomp:\t2"), "{log}");
+    assert!(log.contains("SigBlk:\t0000000000000000"), "{log}");
+    assert!(log.contains("SigIgn:\t0000000000000000"), "{log}");
+    assert!(!log.contains("mounted"), "{log}");
+    let request = world.request(
+        "d",
+        0,
+        &["grep", "-E", "Sec|NoNew", "/proc/self/status"],
+        |config| {
+            config["process"]["noNewPrivileges"] = json!(true);
+        },
+    );
+    assert_eq!(world.run(request).code, 0);
+    let log = world.log("d").join("\n");
+    assert!(
+        log.contains("NoNewPrivs:\t1") && log.contains("Seccomp:\t2"),
+        "{log}"
+    );
+}
+
+#[test]
+fn the_filter_sees_through_upper_bits_and_denies_only_what_it_knows() {
+    let mut world = World::new();
+    let source = r#"
+        #define _GNU_SOURCE
+        #include <errno.h>
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        #include <sys/syscall.h>
+        static void show(const char *name, long result) {
+            printf("%s %s\n", name, result >= 0 ? "ok" : errno == EPERM ? "EPERM" : errno == ENOSYS ? "ENOSYS" : "other");
+        }
+        int main(void) {
+            show("unix", syscall(SYS_socket, 1L, 1L, 0L));
+            show("vsock", syscall(SYS_socket, 40L, 1L, 0L));
+            show("vsock with upper bits", syscall(SYS_socket, 0x100000028L, 1L, 0L));
+            show("unix with upper bits", syscall(SYS_socket, 0x100000001L, 1L, 0L));
+            show("family 47", syscall(SYS_socket, 47L, 1L, 0L));
+            show("keyctl", syscall(SYS_keyctl, 0L, -3L, 0L));
+            show("mount", syscall(SYS_mount, 0L, 0L, 0L, 0L, 0L));
+            show("unshare", syscall(SYS_unshare, 0x10000000L));
+            show("clone namespaces", syscall(SYS_clone, 0x30000011L, 0L, 0L, 0L, 0L));
+            show("clone3", syscall(435L, 0L, 0L));
+            show("newer than all", syscall(9999L));
+            long child = syscall(SYS_clone, 17L, 0L, 0L, 0L, 0L);
+            if (child == 0) _exit(0);
+            show("clone", child);
+            show("personality", syscall(SYS_personality, 0xffffffffL));
+            return 0;
+        }"#;
+    world.compile("calls", source);
+    let expected = [
+        "unix ok",
+        "vsock EPERM",
+        "vsock with upper bits EPERM",
+        "unix with upper bits EPERM",
+        "family 47 EPERM",
+        "keyctl EPERM",
+        "mount EPERM",
+        "unshare EPERM",
+        "clone namespaces EPERM",
+        "clone3 ENOSYS",
+        "newer than all ENOSYS",
+        "clone ok",
+        "personality ok",
+    ];
+    let request = world.request("c", 0, &["calls"], |_| {});
+    assert_eq!(world.run(request).code, 0);
+    let log = world.log("c");
+    let found: Vec<_> = log
+        .iter()
+        .filter_map(|l| l.strip_prefix("stdout F "))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn containers_share_network_ipc_and_hostname_but_not_pids() {
+    let mut world = World::new();
+    let script = "for n in net ipc uts pid mnt; do readlink /proc/self/ns/$n; done; hostname; \
+        ip link show lo | grep -c LOWER_UP; cat /proc/sys/net/ipv4/ip_forward";
+    for name in ["c", "d"] {
+        let request = world.request(name, 0, &["sh", "-c", script], |_| {});
+        assert_eq!(world.run(request).code, 0);
+    }
+    let (c, d) = (world.log("c"), world.log("d"));
+    assert_eq!(c[..3], d[..3]);
+    let pids = fs::read_link("/proc/self/ns/pid").unwrap();
+    assert!(!c[3].contains(pids.to_str().unwrap()));
+    assert_eq!(c[5..], ["stdout F podhost", "stdout F 1", "stdout F 1"]);
+    let host = fs::read_link("/proc/self/ns/net").unwrap();
+    assert!(!c[0].contains(host.to_str().unwrap()));
+}
+
+#[test]
+fn a_container_out_of_memory_says_so() {
+    let mut world = World::new();
+    let args = ["dd", "if=/dev/zero", "of=/dev/null", "bs=128M", "count=1"];
+    let request = world.request("c", 0, &args, |config| {
+        config["linux"]["resources"] = json!({ "memory": { "limit": 32 << 20 } });
+    });
+    let exit = world.run(request);
+    assert_eq!((exit.code, exit.oom_killed), (137, true));
+}
+
+#[test]
+fn what_a_container_without_pid_namespace_leaves_behind_is_killed() {
+    let mut world = World::new();
+    let script = "sleep 1000 & echo orphan; exit 2";
+    let request = world.request("c", 0, &["sh", "-c", script], |config| {
+        config["linux"]["namespaces"] = json!([{ "type": "mount" }]);
+    });
+    assert_eq!(world.run(request).code, 2);
+    assert_eq!(world.log("c"), ["stdout F orphan"]);
+    until("the orphan is gone", || {
+        world.children().is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_pod_has_a_session_keyring_of_its_own() {
+    let source = r#"
+        #include <stdio.h>
+        #include <sys/syscall.h>
+        #include <unistd.h>
+        int main(void) {
+            printf("%ld\n", syscall(SYS_keyctl, 0L, -3L, 0L));
+            return 0;
+        }"#;
+    let unfiltered = |config: &mut serde_json::Value| config["linux"]["seccomp"] = json!(null);
+    let mut keyrings = Vec::new();
+    let mut worlds = [World::new(), World::new()];
+    for world in &mut worlds {
+        world.compile("keyring", source);
+        let script = "keyring; sleep 1000";
+        let request = world.request("c", 0, &["sh", "-c", script], unfiltered);
+        world.begin(request);
+        world.await_line("c", "stdout F ");
+        let first = world.log("c")[0].replace("stdout F ", "");
+        let (code, of_program) = world.exec(&["keyring"]);
+        assert_eq!((code, of_program.trim()), (0, first.as_str()));
+        keyrings.push(first);
+    }
+    let own = std::process::Command::new(worlds[0].dir.join("layer/bin/keyring")).output();
+    keyrings.push(
+        String::from_utf8(own.unwrap().stdout)
+            .unwrap()
+            .trim()
+            .to_owned(),
+    );
+    let different: std::collections::BTreeSet<_> = keyrings.iter().collect();
+    assert_eq!(different.len(), 3, "{keyrings:?}");
+}
+
+#[test]
+fn a_container_may_use_neither_tunnels_nor_the_nodes_console() {
+    let mut world = World::new();
+    let folder = |world: &World, container: &str| {
+        let group = format!("{}/{container}", world.group);
+        let mut folders = world.hierarchies.iter().map(|h| h.folder(&group));
+        folders.find(|folder| folder.join("devices.list").exists())
+    };
+    for (name, allow) in [("c", false), ("d", true)] {
+        let request = world.request(name, 0, &["sleep", "1000"], |config| {
+            let rules = json!([{ "allow": allow, "access": "rwm" }]);
+            config["linux"]["resources"] = json!({ "devices": rules });
+        });
+        world.begin(request);
+        let Some(folder) = folder(&world, name) else {
+            show("cgroup v1 has no devices here: nothing to test");
+            return;
+        };
+        let list = fs::read_to_string(folder.join("devices.list")).unwrap();
+        let denied = !list.contains("c 10:200") && !list.contains("c 5:1 ");
+        let everything = list.contains("a *:* rwm");
+        assert_eq!(
+            (denied && !everything, everything),
+            (!allow, allow),
+            "{list}"
+        );
+        assert!(allow || list.contains("c 1:3 rwm"), "{list}");
+    }
+}
+
+#[test]
+fn folders_of_device_nodes_are_not_writable_for_everybody() {
+    let mut world = World::new();
+    let script = "stat -c %a /dev/net /dev/a /dev/a/b /dev/net/tun";
+    let request = world.request("c", 0, &["sh", "-c", script], |config| {
+        let device = |path| {
+            json!({ "path": path, "type": "c", "major": 10, "minor": 200, "fileMode": 0o666 })
+        };
+        config["linux"]["devices"] = json!([device("/dev/net/tun"), device("/dev/a/b/c")]);
+    });
+    assert_eq!(world.run(request).code, 0, "{:?}", world.log("c"));
+    let modes = ["755", "755", "755", "666"].map(|mode| format!("stdout F {mode}"));
+    assert_eq!(world.log("c"), modes);
+}

@@ -1,0 +1,100 @@
+//! What containers see of the node's files.
+
+use super::*;
+
+#[test]
+fn what_an_ended_container_saw_is_unmounted_and_left_to_the_agent_to_remove() {
+    let mut world = World::new();
+    let shim = world.shim.id().to_string();
+    let request = world.request("c", 0, &["true"], |_| {});
+    assert_eq!(world.run(request).code, 0);
+    let before = world.mounts(&shim);
+    let mounts = fs::read_to_string(format!("/proc/{shim}/mountinfo")).unwrap();
+    assert!(!mounts.contains("/rootfs "), "{mounts}");
+    assert!(world.dir.join("c/layer-0/upper").exists());
+    assert!(world.run_dir.join("records/c.json").exists());
+    let again = world.request("c", 1, &["sh", "-c", "exit 5"], |_| {});
+    assert_eq!(world.run(again).code, 5, "it may run again all the same");
+    assert_eq!(world.mounts(&shim), before);
+}
+
+#[test]
+fn what_is_mounted_into_a_host_path_later_is_seen_if_propagated() {
+    let mut world = World::new();
+    let volume = world.dir.join("shared");
+    let script = "until test -e /volume/inner/file; do sleep 0.01; done; cat /volume/inner/file";
+    let request = world.request("c", 0, &["sh", "-c", script], |config| {
+        config["mounts"].as_array_mut().unwrap().push(json!({
+            "destination": "/volume", "type": "bind", "source": volume,
+            "options": ["rbind", "rslave"],
+        }));
+    });
+    world.begin(request);
+    let inner = volume.join("inner");
+    fs::create_dir_all(&inner).unwrap();
+    nix::mount::mount(
+        Some("tmpfs"),
+        &inner,
+        Some("tmpfs"),
+        nix::mount::MsFlags::empty(),
+        None::<&str>,
+    )
+    .unwrap();
+    fs::write(inner.join("file"), "arrived\n").unwrap();
+    assert_eq!(world.exit().code, 0);
+    assert_eq!(world.log("c"), ["stdout F arrived"]);
+}
+
+#[test]
+fn sub_paths_stay_in_their_volume() {
+    let mut world = World::new();
+    let volume = world.dir.join("volume");
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(volume.join("file"), "in the volume").unwrap();
+    std::os::unix::fs::symlink("/etc", volume.join("escape")).unwrap();
+    let script = "cat /file; ls -a /mnt; ls /escape";
+    let mut request = world.request("c", 0, &["sh", "-c", script], |_| {});
+    let binds = [("file", "file"), ("a/b", "mnt")];
+    let path = request.bundle.join("config.json");
+    let mut config: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for (path, name) in binds {
+        let target = world.run_dir.join("subpaths/c").join(name);
+        config["mounts"].as_array_mut().unwrap().push(json!({
+            "destination": format!("/{name}"), "type": "bind", "source": target, "options": ["bind"],
+        }));
+        request.sub_paths.push(SubPath {
+            volume: volume.clone(),
+            path: path.into(),
+            target,
+        });
+    }
+    fs::write(&path, config.to_string()).unwrap();
+    world.run(request.clone());
+    assert!(world.log("c").join("\n").contains("in the volume"));
+    assert!(volume.join("a/b").is_dir());
+    request.attempt = 1;
+    request.sub_paths.truncate(1);
+    request.sub_paths[0].path = "escape/passwd".into();
+    let (step, message) = world.fail(request);
+    assert_eq!(step, FailedStep::Create);
+    assert!(message.contains("sub-path"), "{message}");
+}
+
+#[test]
+fn a_hundred_and_fifty_layers_are_stacked_in_order() {
+    let mut world = World::new();
+    let mut request = world.request("c", 0, &["cat", "/top", "/n149"], |_| {});
+    let base = request.layers.pop().unwrap();
+    for number in 0..150 {
+        let layer = world.dir.join(format!(
+            "layers/a-rather-long-name,with:odd-letters-{number}"
+        ));
+        fs::create_dir_all(&layer).unwrap();
+        fs::write(layer.join("top"), format!("layer {number}\n")).unwrap();
+        fs::write(layer.join(format!("n{number}")), "lowest\n").unwrap();
+        request.layers.push(layer);
+    }
+    request.layers.push(base);
+    assert_eq!(world.run(request).code, 0);
+    assert_eq!(world.log("c"), ["stdout F layer 0", "stdout F lowest"]);
+}
