@@ -31,9 +31,13 @@ const KILLS: u32 = 200;
 const FEWEST: u32 = 40;
 const ENOUGH: Duration = Duration::from_secs(60);
 
+/// Two names of the one image there is: another image all the same, for a container that is to run from it.
+const IMAGES: [&str; 2] = ["busybox:test", "docker.io/library/busybox:test"];
+
 /// Pods that nothing happens to.
-const STEADY: [&str; 8] = [
-    "plain-0", "plain-1", "plain-2", "on-node", "inits", "sidecar", "probed", "labelled",
+const STEADY: [&str; 10] = [
+    "plain-0", "plain-1", "plain-2", "on-node", "inits", "sidecar", "probed", "labelled", "hooked",
+    "debugged",
 ];
 
 /// xorshift: a failure can be repeated with its seed, as far as the machine plays along.
@@ -58,10 +62,11 @@ struct World {
     /// The churning pods whose files are there.
     guests: Vec<String>,
     next_guest: u32,
-    /// The newest edit, and those of the label and of the variable.
+    /// The newest edit, and those of the label, of the variable and of the image.
     edits: u32,
     label: String,
     variable: String,
+    image: &'static str,
     /// How often a pod was stopped whose file stays.
     deleted: usize,
     /// How often the victim's shim was killed.
@@ -95,6 +100,7 @@ impl World {
             edits: 0,
             label: String::new(),
             variable: String::new(),
+            image: IMAGES[0],
             deleted: 0,
             orphaned: 0,
             restarts: BTreeMap::new(),

@@ -86,6 +86,8 @@ impl World {
             let runs = self.runs(name, "main").len();
             assert_eq!(runs, 1, "round {round}: {name} has run once");
         }
+        let hooks = ["began", "ends"].map(|hook| self.runs("hooked", hook).len());
+        assert_eq!(hooks, [1, 0], "round {round}: the hooks of one run");
         self.one_shim_each(round);
     }
 
@@ -167,6 +169,7 @@ impl World {
             *env == *self.variable && !state["running"].is_null()
         };
         self.agent.wait_pod("edited", wanted);
+        self.check_images();
         let edited = |pod: &Value| pod["metadata"]["labels"]["edit"] == *self.label;
         self.agent.wait_pod("labelled", edited);
         for guest in &self.guests {
@@ -183,6 +186,23 @@ impl World {
             assert!(Instant::now() < deadline, "{:?}", self.names());
             std::thread::sleep(Duration::from_millis(20)); // Of many pods at once, none is the last.
         }
+    }
+
+    /// Only the container whose image was edited was started again, once an edit at most.
+    fn check_images(&self) {
+        let pod = self.agent.wait_pod("imaged", |pod| {
+            let status = pod["status"]["containerStatuses"].as_array();
+            let main = status.and_then(|all| all.iter().find(|c| c["name"] == "main"));
+            main.is_some_and(|c| c["image"] == self.image && !c["state"]["running"].is_null())
+        });
+        assert_eq!(self.runs("imaged", "other").len(), 1, "{pod:#}");
+        let runs = self.runs("imaged", "main").len();
+        eprintln!("imaged: {runs} runs");
+        assert!(
+            runs <= self.edits as usize,
+            "{runs} runs for {} edits",
+            self.edits
+        );
     }
 
     fn check_ended(&self) {

@@ -5,7 +5,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::checks::processes_of;
-use super::{STEADY, World, is_ready};
+use super::{IMAGES, STEADY, World, is_ready};
 
 /// Stays, and ends when told.
 const STAYS: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
@@ -25,6 +25,15 @@ fn policy(policy: &str) -> Value {
 
 fn sidecar() -> Container<'static> {
     ("side", STAYS, json!({ "restartPolicy": "Always" }))
+}
+
+/// Hooks that write down that they ran, as the container does when it begins.
+fn hooks(name: &str) -> Value {
+    let tell = |what: &str| {
+        let script = format!("read up idle < /proc/uptime; echo $up >> /runs/{name}.{what}");
+        json!({ "exec": { "command": ["sh", "-c", script] } })
+    };
+    json!({ "lifecycle": { "postStart": tell("began"), "preStop": tell("ends") } })
 }
 
 impl World {
@@ -59,9 +68,24 @@ impl World {
         let staged = [("init", "true", json!({})), ("main", STAYS, json!({}))];
         self.put("victim", 1, &staged, &json!({}));
         self.edit_variable();
-        for name in STEADY.iter().chain(&["fallen", "victim"]) {
+        self.edit_image();
+        for name in STEADY.iter().chain(&["fallen", "victim", "imaged"]) {
             self.agent.wait_pod(name, is_ready);
         }
+        self.agent.ok(&[
+            "debug",
+            "debugged",
+            "--image=busybox:test",
+            "-c",
+            "tool",
+            "--",
+            "sh",
+            "-c",
+            STAYS,
+        ]);
+        self.agent.wait_pod("debugged", |pod| {
+            !pod["status"]["ephemeralContainerStatuses"][0]["state"]["running"].is_null()
+        });
         for (name, phase) in [("well", "Succeeded"), ("badly", "Failed")] {
             self.agent.wait_phase(name, phase);
         }
@@ -94,6 +118,8 @@ impl World {
         let probes =
             json!({ "startupProbe": probe, "readinessProbe": probe, "livenessProbe": probe });
         self.put("probed", 0, &[("main", STAYS, probes)], &json!({}));
+        self.put("hooked", 0, &[("main", STAYS, hooks("hooked"))], &json!({}));
+        self.put("debugged", 0, &plain(STAYS), &json!({}));
         self.edit_label();
     }
 
@@ -137,9 +163,18 @@ impl World {
         self.put("edited", 0, &[("main", STAYS, variable)], &json!({}));
     }
 
+    /// Starts one of the pod's containers again, from the image by its other name.
+    fn edit_image(&mut self) {
+        self.edits += 1;
+        self.image = IMAGES[self.edits as usize % 2];
+        let image = json!({ "image": self.image });
+        let two = [("main", STAYS, image), ("other", STAYS, json!({}))];
+        self.put("imaged", 0, &two, &json!({}));
+    }
+
     /// Something happens, whether an agent is there or not.
     pub(super) fn disturb(&mut self) {
-        match self.random.below(8) {
+        match self.random.below(9) {
             0 => self.edit_label(),
             1 => self.edit_variable(),
             2 => {
@@ -152,7 +187,7 @@ impl World {
                 let scripts = ["exec sleep 1000", SLOW, STAYS];
                 let script = scripts[self.random.below(3)];
                 let short = json!({ "spec": { "terminationGracePeriodSeconds": 1 } });
-                self.put(&name, 0, &plain(script), &short);
+                self.put(&name, 0, &[("main", script, hooks(&name))], &short);
                 self.guests.push(name);
             }
             3..=6 if !self.guests.is_empty() => {
@@ -160,6 +195,7 @@ impl World {
                 let name = self.guests.remove(index);
                 self.agent.remove(&format!("{name}.yaml"));
             }
+            7 => self.edit_image(),
             _ => {}
         }
     }
