@@ -88,6 +88,11 @@ pub enum Command {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
+    /// Show the node as it is now.
+    LookAtNode {
+        /// That it is shown so.
+        reply: Sender<Result<(), CommandError>>,
+    },
     /// What `/metrics/probes` shows.
     CountProbes {
         /// The metrics.

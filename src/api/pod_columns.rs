@@ -1,7 +1,7 @@
 //! How does kubectl show a pod in one line? Its printer's rules (`pkg/printers/internalversion/printers.go`), used both
 //! for Tables of the API and by the command line.
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Node, Pod, PodReadinessGate};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodReadinessGate};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
 
@@ -26,21 +26,6 @@ pub struct PodRow {
     pub node: String,
     /// READINESS GATES, `1/2`
     pub gates: String,
-}
-
-/// The columns of `kubectl get nodes`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodeRow {
-    /// NAME
-    pub name: String,
-    /// STATUS
-    pub status: String,
-    /// ROLES
-    pub roles: String,
-    /// AGE
-    pub age: String,
-    /// VERSION
-    pub version: String,
 }
 
 /// What the columns add up to while the containers are gone through.
@@ -234,42 +219,6 @@ pub fn priority_class(class: &PriorityClass, now: Timestamp) -> [String; 5] {
         age_of(created.map(|t| t.0), now),
         class.preemption_policy.clone().unwrap_or_default(),
     ]
-}
-
-/// One node's line.
-pub fn node_row(node: &Node, now: Timestamp) -> NodeRow {
-    let status = node.status.clone().unwrap_or_default();
-    let ready = status
-        .conditions
-        .iter()
-        .flatten()
-        .find(|c| c.type_ == "Ready");
-    let mut text = match ready.map(|c| c.status.as_str()) {
-        Some("True") => "Ready",
-        Some(_) => "NotReady",
-        None => "Unknown",
-    }
-    .to_owned();
-    if node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true) {
-        text.push_str(",SchedulingDisabled");
-    }
-    let labels = node.metadata.labels.iter().flatten();
-    let roles: Vec<&str> = labels
-        .filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"))
-        .collect();
-    NodeRow {
-        name: node.metadata.name.clone().unwrap_or_default(),
-        status: text,
-        roles: match roles.is_empty() {
-            true => "<none>".to_owned(),
-            false => roles.join(","),
-        },
-        age: age_of(node.metadata.creation_timestamp.as_ref().map(|t| t.0), now),
-        version: status
-            .node_info
-            .map(|i| i.kubelet_version)
-            .unwrap_or_default(),
-    }
 }
 
 /// AGE of something that may have no time.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::command::{Command, PlannedFile};
 use super::error::ApiError;
 use super::metrics::render;
+use super::object::Object;
 use super::query::{Query, decode};
 use super::selector::Selector;
 use super::server::{
@@ -19,7 +20,7 @@ use super::server::{
 use super::status_patch::{self, PatchKind};
 use super::store::Kind;
 use super::watch::Watch;
-use super::{attach, ephemeral, exec, images, logs, shutdown, table};
+use super::{attach, ephemeral, exec, images, logs, node, shutdown, table};
 
 /// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4";
@@ -102,6 +103,9 @@ pub(crate) async fn answer(
             images::answer(method, rest, request, &context, &query).await
         }
         (Method::GET | Method::HEAD, segments) => {
+            if let ["api", "v1", "nodes", ..] = segments {
+                node::look(&context).await;
+            }
             let wants_table = request
                 .headers()
                 .get(ACCEPT)
@@ -265,7 +269,7 @@ fn list(
         if index > 0 {
             body.push(b',');
         }
-        body.extend_from_slice(&object.json);
+        body.extend_from_slice(&shown(kind, object));
     }
     body.extend_from_slice(b"]}");
     Ok(json_reply(body))
@@ -285,8 +289,18 @@ fn one(
         .ok_or_else(|| ApiError::not_found(names(kind).0, name))?;
     Ok(json_reply(match as_table {
         true => Bytes::from(table::of(kind, object.version, [&*object])),
-        false => object.json.clone(),
+        false => shown(kind, &object),
     }))
+}
+
+/// An object as it is now.
+pub(crate) fn shown(kind: Kind, object: &Object) -> Bytes {
+    match kind {
+        Kind::Nodes => node::alive(&object.json),
+        Kind::Pods | Kind::Events | Kind::Services | Kind::Endpoints | Kind::PriorityClasses => {
+            object.json.clone()
+        }
+    }
 }
 
 async fn delete_pod(
@@ -401,12 +415,8 @@ pub(crate) async fn ask<T>(
 }
 
 fn version() -> Value {
-    let arch = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    json!({ "major": "1", "minor": "36", "gitVersion": format!("v1.36.0+coracle-{}", env!("CARGO_PKG_VERSION")),
+    let arch = node::architecture();
+    json!({ "major": "1", "minor": "36", "gitVersion": node::version(),
             "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "",
             "platform": format!("linux/{arch}"), "coracleVersion": env!("CARGO_PKG_VERSION") })
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::object::Object;
 use super::store::Kind;
-use super::{event_columns, pod_columns, service_columns};
+use super::{event_columns, node_columns, pod_columns, service_columns};
 
 /// The objects as a `Table` in JSON.
 pub(crate) fn of<'a>(
@@ -34,6 +34,11 @@ pub(crate) fn of<'a>(
             ("Roles", 0),
             ("Age", 0),
             ("Version", 0),
+            ("Internal-IP", 1),
+            ("External-IP", 1),
+            ("OS-Image", 1),
+            ("Kernel-Version", 1),
+            ("Container-Runtime", 1),
         ],
         Kind::Events => &[
             ("Last Seen", 0),
@@ -108,8 +113,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
         }
         Kind::Nodes => {
             let node = Node::deserialize(object).unwrap_or_default();
-            let row = pod_columns::node_row(&node, now);
-            vec![row.name, row.status, row.roles, row.age, row.version]
+            node_columns::row(&node, now).to_vec()
         }
         Kind::Events => {
             let event = Event::deserialize(object).unwrap_or_default();

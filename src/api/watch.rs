@@ -12,6 +12,7 @@ use smol::future;
 use super::error::ApiError;
 use super::object::{Change, Key, Object};
 use super::query::Query;
+use super::routes::shown;
 use super::selector::Selector;
 use super::store::{Kind, Store};
 use super::table;
@@ -143,7 +144,7 @@ impl Watch {
         out.extend_from_slice(format!("{{\"type\":\"{what}\",\"object\":").as_bytes());
         match self.as_table {
             true => out.extend_from_slice(&table::of(self.kind, object.version, [object])),
-            false => out.extend_from_slice(&object.json),
+            false => out.extend_from_slice(&shown(self.kind, object)),
         }
         out.extend_from_slice(b"}\n");
     }

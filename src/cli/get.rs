@@ -14,7 +14,7 @@ use super::table::{Table, size};
 use super::{jsonpath, put};
 use crate::api::pod_columns::{self, human_age};
 use crate::api::{FileStatus, ImageRow, encode};
-use crate::api::{event_columns, service_columns};
+use crate::api::{event_columns, node_columns, service_columns};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     let mut printer = Printer::new(args)?;
@@ -336,13 +336,8 @@ pub(super) fn table(
         ),
         Resource::Endpoints => (vec!["NAME", "ENDPOINTS", "AGE"], &[], endpoints),
         Resource::Nodes => (
-            vec!["NAME", "STATUS", "ROLES", "AGE", "VERSION"],
-            &[
-                "INTERNAL-IP",
-                "OS-IMAGE",
-                "KERNEL-VERSION",
-                "CONTAINER-RUNTIME",
-            ],
+            node_columns::TITLES[..node_columns::NARROW].to_vec(),
+            &node_columns::TITLES[node_columns::NARROW..],
             node,
         ),
         Resource::PriorityClasses => (
@@ -420,24 +415,13 @@ fn priority_class(item: &Value, _: bool, now: Timestamp) -> Vec<String> {
 }
 
 fn node(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
-    let node = typed::<Node>(item).unwrap_or_default();
-    let row = pod_columns::node_row(&node, now);
-    let mut cells = vec![row.name, row.status, row.roles, row.age, row.version];
-    if wide {
-        let status = node.status.unwrap_or_default();
-        let info = status.node_info.unwrap_or_default();
-        let mut addresses = status.addresses.into_iter().flatten();
-        let ip = addresses
-            .find(|a| a.type_ == "InternalIP")
-            .map(|a| a.address);
-        cells.push(ip.unwrap_or_else(|| "<none>".to_owned()));
-        cells.extend([
-            info.os_image,
-            info.kernel_version,
-            info.container_runtime_version,
-        ]);
-    }
-    cells
+    let row = node_columns::row(&typed::<Node>(item).unwrap_or_default(), now);
+    row[..if wide {
+        row.len()
+    } else {
+        node_columns::NARROW
+    }]
+        .to_vec()
 }
 
 fn event(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {

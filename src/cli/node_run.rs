@@ -26,6 +26,9 @@ fn hint(error: &StartError) -> Option<&'static str> {
         StartError::CgroupV1 => {
             Some("`failCgroupV1: false` in the settings: coracle works with both")
         }
+        StartError::OverReserved(_) => {
+            Some("ask for less in `systemReserved`, `kubeReserved` and `evictionHard`")
+        }
         StartError::Cgroup(_) => Some("`coracle doctor` tells what is missing"),
         StartError::Config(_)
         | StartError::Flag { .. }

@@ -12,6 +12,7 @@ use super::journal::Journal;
 use super::publish;
 use crate::api::EventType;
 use crate::effects::image::ImageStore;
+use crate::spec::Wall;
 use crate::sys::file::{self, Durability};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -21,6 +22,9 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 struct Mark {
     boot_id: String,
     ended: bool,
+    /// When an agent ran here for the first time.
+    #[serde(default)]
+    first: Wall,
 }
 
 /// How the boot before this one came to its end.
@@ -38,7 +42,14 @@ enum Before {
 
 /// What there is to tell of this start of the node, as warnings: reasons and messages.
 #[derive(Debug, Default)]
-pub(super) struct Findings(Vec<(&'static str, String)>);
+pub(super) struct Findings {
+    warnings: Vec<(&'static str, String)>,
+    /// When an agent ran here for the first time.
+    pub(super) first: Wall,
+}
+
+/// Nobody had this program before: a clock that says so had not been set yet.
+const CLOCK_IS_SET: Wall = Wall(1_735_689_600_000_000);
 
 /// The random number of this boot.
 pub(super) fn id() -> String {
@@ -49,7 +60,9 @@ pub(super) fn id() -> String {
 /// Looks at how the last boot ended, and at the images if that was not in order. No pod may run yet.
 pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
     let id = id();
-    let before = before(fs::read(path), &id);
+    let mark = fs::read(path);
+    let first = first(mark.as_deref().unwrap_or_default(), super::now().wall);
+    let before = before(mark, &id);
     let mut findings = Vec::new();
     if matches!(before, Before::InOrder | Before::Cut) {
         let message = format!("Node {node} has been rebooted, boot id: {id}");
@@ -59,7 +72,10 @@ pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
         let message = format!("Node {node} was not shut down before: it lost power or crashed");
         findings.push(("UncleanShutdown", message));
         if !look_at(images, &mut findings) {
-            return Findings(findings);
+            return Findings {
+                warnings: findings,
+                first,
+            };
         }
     }
     write(
@@ -67,18 +83,33 @@ pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
         &Mark {
             boot_id: id,
             ended: false,
+            first,
         },
     );
-    Findings(findings)
+    Findings {
+        warnings: findings,
+        first,
+    }
+}
+
+/// What was written down, if that can be: not before there was this program, nor in the future, as far as the clock is set.
+fn first(mark: &[u8], now: Wall) -> Wall {
+    let mark: Option<Mark> = serde_json::from_slice(mark).ok();
+    let known = mark.map(|mark| mark.first);
+    known
+        .filter(|first| *first >= CLOCK_IS_SET && (*first <= now || now < CLOCK_IS_SET))
+        .unwrap_or(now)
 }
 
 /// The agent was told to end.
 pub(super) fn end(path: &Path) {
+    let first = first(&fs::read(path).unwrap_or_default(), super::now().wall);
     write(
         path,
         &Mark {
             boot_id: id(),
             ended: true,
+            first,
         },
     );
 }
@@ -135,7 +166,7 @@ fn write(path: &Path, mark: &Mark) {
 impl Findings {
     /// Shows them as events of the node.
     pub(super) fn publish(self, journal: &mut Journal, node: &str) {
-        for (reason, message) in self.0 {
+        for (reason, message) in self.warnings {
             tracing::warn!("{reason}: {message}");
             publish::node_event(journal, node, EventType::Warning, reason, &message);
         }
@@ -145,6 +176,32 @@ impl Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_is_as_old_as_what_is_written_down_of_its_first_agent() {
+        let now = Wall(CLOCK_IS_SET.0 + 1_000);
+        let mark = |first: i64| format!(r#"{{"boot_id":"then","ended":true,"first":{first}}}"#);
+        for (sentence, mark, expected) in [
+            ("known", mark(CLOCK_IS_SET.0 + 5), Wall(CLOCK_IS_SET.0 + 5)),
+            ("the first one", String::new(), now),
+            (
+                "an agent that did not write it down",
+                r#"{"boot_id":"then","ended":true}"#.to_owned(),
+                now,
+            ),
+            ("by a clock that was not set", mark(86_400_000_000), now),
+            (
+                "by a clock that was ahead",
+                mark(CLOCK_IS_SET.0 + 2_000),
+                now,
+            ),
+        ] {
+            assert_eq!(first(mark.as_bytes(), now), expected, "{sentence}");
+        }
+        let known = mark(CLOCK_IS_SET.0 + 5);
+        let unset = first(known.as_bytes(), Wall(60_000_000));
+        assert_eq!(unset, Wall(CLOCK_IS_SET.0 + 5), "the clock is not set yet");
+    }
 
     #[test]
     fn only_an_end_that_was_asked_for_is_in_order() {

@@ -111,6 +111,17 @@ impl Node {
                     let _ = reply.try_send(Ok(metrics::of_traffic(&keys, &traffic)));
                 });
             }
+            Command::LookAtNode { reply } => {
+                let images = self.hands.images.clone();
+                let inputs = self.hands.inputs.clone();
+                super::spawn(async move {
+                    let rows = super::unblock(move || images.list()).await;
+                    let none = BTreeSet::new();
+                    let rows = rows.map(|list| list.into_iter().map(|i| row(i, &none)).collect());
+                    let rows = rows.map_err(|error| command_error(&error));
+                    let _ = inputs.send(Input::Looked { rows, reply }).await;
+                });
+            }
             Command::CountProbes { reply } => {
                 let _ = reply.try_send(Ok(self.probes.metrics()));
             }

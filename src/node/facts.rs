@@ -1,29 +1,24 @@
-//! What is this node? Read once at the start; shown as the Node object and given to pods that ask.
+//! What is this node called, and where is it? Shown with its pods, and given to those that ask.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use k8s_openapi::api::core::v1::{
-    Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-
+use super::capacity::Machine;
 use crate::effects::sandbox::NodeFacts;
-use crate::sys::clock;
-
-/// As many pods as a kubelet takes by default.
-const MAX_PODS: u32 = 110;
 
 /// What the node is now; its addresses change while it runs.
 #[derive(Debug, Clone)]
 pub(super) struct Facts(Arc<Mutex<Arc<NodeFacts>>>);
 
 impl Facts {
-    pub(super) fn gather(node_name: &str) -> Self {
-        Self(Arc::new(Mutex::new(Arc::new(gather(node_name)))))
+    pub(super) fn gather(node_name: &str, machine: &Machine) -> Self {
+        Self(Arc::new(Mutex::new(Arc::new(NodeFacts {
+            name: node_name.to_owned(),
+            ips: addresses(&[]),
+            cpu_milli: machine.cpu_milli,
+            memory_bytes: machine.memory_bytes,
+        }))))
     }
 
     pub(super) fn now(&self) -> Arc<NodeFacts> {
@@ -42,17 +37,6 @@ impl Facts {
             });
         }
         changed
-    }
-}
-
-/// Looks at the machine.
-fn gather(node_name: &str) -> NodeFacts {
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    NodeFacts {
-        name: node_name.to_owned(),
-        ips: addresses(&[]),
-        cpu_milli: cores * 1000,
-        memory_bytes: memory_info("MemTotal"),
     }
 }
 
@@ -117,119 +101,4 @@ fn is_link_local(ip: &IpAddr) -> bool {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     }
-}
-
-/// Condition `Ready` from now on; `down`: the node shuts down (kubelet-behaviour §12.5).
-pub(super) fn ready(down: bool) -> NodeCondition {
-    let (status, reason, message) = match down {
-        true => ("False", "KubeletNotReady", "node is shutting down"),
-        false => ("True", "KubeletReady", "coracle is posting ready status"),
-    };
-    let now = Time(wall_time());
-    NodeCondition {
-        type_: "Ready".into(),
-        status: status.into(),
-        reason: Some(reason.into()),
-        message: Some(message.into()),
-        last_heartbeat_time: Some(now.clone()),
-        last_transition_time: Some(now),
-    }
-}
-
-/// The Node object.
-pub(super) fn node_object(facts: &NodeFacts) -> Node {
-    let now = Time(wall_time());
-    let quantity = |text: String| Quantity(text);
-    let capacity = BTreeMap::from([
-        (
-            "cpu".to_owned(),
-            quantity((facts.cpu_milli / 1000).to_string()),
-        ),
-        (
-            "memory".to_owned(),
-            quantity(format!("{}Ki", facts.memory_bytes / 1024)),
-        ),
-        ("pods".to_owned(), quantity(MAX_PODS.to_string())),
-    ]);
-    let labels = BTreeMap::from([
-        ("kubernetes.io/hostname".to_owned(), facts.name.clone()),
-        ("kubernetes.io/os".to_owned(), "linux".to_owned()),
-        ("kubernetes.io/arch".to_owned(), architecture().to_owned()),
-    ]);
-    let address = |type_: &str, address: String| NodeAddress {
-        type_: type_.to_owned(),
-        address,
-    };
-    let mut addresses: Vec<NodeAddress> = facts
-        .ips
-        .iter()
-        .map(|ip| address("InternalIP", ip.to_string()))
-        .collect();
-    addresses.push(address("Hostname", facts.name.to_lowercase()));
-    Node {
-        metadata: ObjectMeta {
-            name: Some(facts.name.clone()),
-            uid: Some(facts.name.clone()),
-            labels: Some(labels),
-            creation_timestamp: Some(now),
-            ..ObjectMeta::default()
-        },
-        spec: Some(NodeSpec::default()),
-        status: Some(NodeStatus {
-            addresses: Some(addresses),
-            allocatable: Some(capacity.clone()),
-            capacity: Some(capacity),
-            conditions: Some(vec![ready(false)]),
-            node_info: Some(system_info()),
-            ..NodeStatus::default()
-        }),
-    }
-}
-
-fn system_info() -> NodeSystemInfo {
-    let read = |path: &str| {
-        fs::read_to_string(path)
-            .unwrap_or_default()
-            .trim()
-            .to_owned()
-    };
-    let os = read("/etc/os-release");
-    let pretty = os
-        .lines()
-        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
-    let version = format!("v{}", env!("CARGO_PKG_VERSION"));
-    NodeSystemInfo {
-        architecture: architecture().into(),
-        boot_id: super::boot::id(),
-        container_runtime_version: format!("coracle://{}", env!("CARGO_PKG_VERSION")),
-        kernel_version: read("/proc/sys/kernel/osrelease"),
-        kubelet_version: version,
-        machine_id: read("/etc/machine-id"),
-        operating_system: "linux".into(),
-        os_image: pretty.unwrap_or("Linux").trim_matches('"').to_owned(),
-        system_uuid: read("/sys/class/dmi/id/product_uuid"),
-        swap: swap_status(),
-        ..NodeSystemInfo::default()
-    }
-}
-
-/// How much swap there is, if any.
-fn swap_status() -> Option<NodeSwapStatus> {
-    let bytes = memory_info("SwapTotal");
-    (bytes > 0).then(|| NodeSwapStatus {
-        capacity: i64::try_from(bytes).ok(),
-    })
-}
-
-/// Go's name of the architecture, as Kubernetes uses it.
-pub(super) fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
-fn wall_time() -> k8s_openapi::jiff::Timestamp {
-    k8s_openapi::jiff::Timestamp::from_microsecond(clock::wall_us()).unwrap_or_default()
 }

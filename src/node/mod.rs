@@ -3,6 +3,7 @@
 
 mod alarm;
 mod boot;
+mod capacity;
 mod checkpoint;
 mod commands;
 mod conflicts;
@@ -16,6 +17,7 @@ mod manager;
 mod manifests;
 mod metrics;
 mod network;
+mod object;
 mod pods;
 mod preload;
 mod preview;
@@ -37,9 +39,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use smol::channel::Receiver;
+use smol::channel::{Receiver, Sender};
 
-use crate::api::{Command, FileStatus};
+use crate::api::{Command, CommandError, FileStatus, ImageRow};
 use crate::config::{ConfigError, Effective};
 use crate::plan::decide::Step;
 use crate::plan::event::Desired;
@@ -50,6 +52,7 @@ use crate::sys::clock;
 
 use unblock::{unblock, unblock_bridge, unblock_for, unblock_of};
 
+pub use capacity::OverReserved;
 pub use start::{StartError, run};
 
 /// What the loop waits for.
@@ -72,6 +75,11 @@ enum Input {
     },
     /// A client wants something.
     Command(Command),
+    /// The image store was looked at for a client who wants to see the node.
+    Looked {
+        rows: Result<Vec<ImageRow>, CommandError>,
+        reply: Sender<Result<(), CommandError>>,
+    },
     /// logind says whether the machine is about to go down.
     Logind(bool),
     /// SIGPWR: the power fails.
@@ -120,6 +128,8 @@ struct Node {
     sources: settings::Sources,
     /// Who started the agent and watches over it.
     manager: manager::Manager,
+    /// What the node's object is made of.
+    object: object::NodeObject,
     /// How far the node's shutdown is.
     shutdown: shutdown::Keeper,
     /// Stop pods before ending.
@@ -200,6 +210,12 @@ impl Node {
                 }
             }
             Input::Command(command) => self.command(command, touched),
+            Input::Looked { rows, reply } => {
+                // Without a list the former one is shown: the rest is of use, too.
+                let listed = rows.map(|rows| self.object.set_images(rows));
+                self.show_node();
+                let _ = reply.try_send(listed);
+            }
             Input::Logind(preparing) => self.logind_says(preparing, touched),
             Input::PowerFails => self.power_fails(touched),
             Input::ResolverChanged => self.resolver_changed(),

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::capacity::Shares;
 use super::{Node, publish};
 use crate::api::EventType;
 use crate::config::{self, ConfigError, Effective, Files, Flag, FlagValue};
-use crate::effects::sandbox::NodeFacts;
 use crate::layout::last_settings;
 use crate::plan::resize::Capacity;
 use crate::plan::{self, Event};
@@ -27,7 +27,8 @@ pub(super) use watch::watch;
 pub(super) type Texts = Vec<(PathBuf, String)>;
 
 /// What the planner needs of the settings, and of the machine.
-pub(super) fn for_plan(settings: &config::Settings, node: &NodeFacts) -> plan::Settings {
+pub(super) fn for_plan(settings: &config::Settings, shares: &Shares) -> plan::Settings {
+    let share = |name: &str| shares.allocatable.get(name).copied().unwrap_or(0);
     let mode = match settings.reduced_restart_decay {
         true => plan::Settings::reduced(),
         false => plan::Settings::default(),
@@ -36,8 +37,8 @@ pub(super) fn for_plan(settings: &config::Settings, node: &NodeFacts) -> plan::S
         max_restart_period_ms: settings.max_container_restart_period_ms,
         // As shown as the node's allocatable.
         capacity: Some(Capacity {
-            cpu_milli: node.cpu_milli,
-            memory_bytes: node.memory_bytes,
+            cpu_milli: share("cpu"),
+            memory_bytes: share("memory"),
         }),
         ..mode
     }
@@ -200,8 +201,9 @@ impl Node {
         } else if told || mended {
             tracing::info!("the settings were read again, nothing has changed");
         }
-        let for_plan = for_plan(&settings, &self.hands.facts.now());
+        let for_plan = for_plan(&settings, &self.object.share_out(&settings));
         self.hands.sandboxes.settings.replace(settings);
+        self.show_node();
         self.shutdown.settings_changed();
         if for_plan != self.state.settings {
             self.record(&Event::SettingsChanged(for_plan), touched);

@@ -6,12 +6,11 @@ mod lock;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 use smol::channel::{Receiver, Sender, bounded};
 
-use super::{Node, facts, metrics, publish};
+use super::{Node, metrics, publish};
 use crate::api::{CommandError, CommandErrorKind, EventType, Metric};
 use crate::config;
 use crate::plan::event::{AskedBy, Event, Group, Shutdown};
@@ -43,13 +42,11 @@ pub(super) struct Keeper {
     lock: Lock,
     /// It is further than the metrics say.
     pub(super) changed: bool,
-    /// The node as it is shown.
-    object: core::Node,
 }
 
 impl Keeper {
     /// Blocking. Knows of a shutdown before this agent.
-    pub(super) fn new(state_file: &Path, lock: Lock, object: core::Node) -> Self {
+    pub(super) fn new(state_file: &Path, lock: Lock) -> Self {
         Self {
             written: None,
             waiting: Vec::new(),
@@ -58,7 +55,6 @@ impl Keeper {
             preparing: false,
             lock,
             changed: false,
-            object,
         }
     }
 
@@ -323,14 +319,6 @@ impl Node {
                 lock.release();
             });
         }
-    }
-
-    fn show_node(&mut self) {
-        let down = self.state.shutdown.is_some();
-        if let Some(status) = &mut self.shutdown.object.status {
-            status.conditions = Some(vec![facts::ready(down)]);
-        }
-        self.store.set_node(self.shutdown.object.clone());
     }
 
     /// Beside the loop: a disk may be slow.

@@ -16,6 +16,7 @@ use smol::io::AsyncReadExt;
 use smol::{Async, LocalExecutor};
 
 use super::alarm::Alarm;
+use super::capacity::{Machine, OverReserved};
 use super::execute::Hands;
 use super::facts::{self, Facts};
 use super::hooks::Hooks;
@@ -23,6 +24,7 @@ use super::journal::Journal;
 use super::manager::Manager;
 use super::manifests::Manifests;
 use super::network::{self, NameServer, Views};
+use super::object::NodeObject;
 use super::pods::Links;
 use super::probes::Probes;
 use super::settings::{self, Sources};
@@ -79,6 +81,9 @@ pub enum StartError {
         "the settings say not to run on a host using cgroup v1 (failCgroupV1), and this host uses it"
     )]
     CgroupV1,
+    /// More of the node is kept from pods than there is.
+    #[error(transparent)]
+    OverReserved(#[from] OverReserved),
     /// Only root may make containers.
     #[error("coracle run has to be started as root")]
     NotRoot,
@@ -179,6 +184,10 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     }
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
     let boot = boot::begin(&layout.boot(), &config.node_name, &images);
+    let machine = Machine::look(&layout.root);
+    let object = NodeObject::new(machine.clone(), &config, boot.first);
+    let shares = object.share_out(&sources.effective.settings);
+    shares.check()?;
     let listener = api::listen(&layout.api_socket())?;
     let config = Arc::new(config);
     let (sender, inputs) = bounded(INPUT_QUEUE);
@@ -205,7 +214,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         links: Links::default(),
         cleaning: Default::default(),
         turns: Default::default(),
-        facts: Facts::gather(&config.node_name),
+        facts: Facts::gather(&config.node_name, &machine),
         name_server: NameServer::new(Names::new(
             &config.cluster_domain,
             config.resolv_conf.clone(),
@@ -237,15 +246,15 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     Ok(smol::block_on(executor.run(async move {
         let store = Arc::new(api::Store::new());
         let facts = hands.facts.now();
-        let object = facts::node_object(&facts);
-        store.set_node(object.clone());
+        let first = sources.effective.settings.clone();
+        store.set_node(object.render(&facts, &first));
         let mut journal = Journal::open(config.layout.events(), store.clone());
         publish::node_started(&mut journal, &facts.name);
         boot.publish(&mut journal, &facts.name);
         if swap_is_on() && !mount::can_keep_from_swap(&config.layout.run_dir.join("noswap")) {
             publish::memory_volumes_may_be_swapped(&mut journal, &facts.name);
         }
-        let settings = settings::for_plan(&sources.effective.settings, &facts);
+        let settings = settings::for_plan(&first, &shares);
         super::spawn(settings::watch(
             (sources.files.clone(), sources.flags.clone()),
             Some(sources.texts.clone()),
@@ -269,7 +278,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             admitted: Default::default(),
             checkpoints: Default::default(),
             manager,
-            shutdown: Keeper::new(&shutdown_state, lock, object),
+            object,
+            shutdown: Keeper::new(&shutdown_state, lock),
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
             services: Vec::new(),

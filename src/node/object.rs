@@ -1,0 +1,388 @@
+//! How does the node look to others? The Node object, made anew whenever something of it has changed
+//! (kubelet-behaviour §12.5). When it was seen alive last is for whoever is asked to say: it is alive then.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use k8s_openapi::api::core::v1::{
+    ContainerImage, Node as Object, NodeAddress, NodeCondition, NodeSpec, NodeStatus,
+    NodeSwapStatus, NodeSystemInfo, Taint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+
+use super::capacity::{Machine, Shares, quantity, share_out};
+use super::{Node, facts, publish};
+use crate::api::{EventType, ImageRow, architecture, version};
+use crate::config::{Amounts, Config, Reserved, Settings};
+use crate::effects::sandbox::NodeFacts;
+use crate::spec::Wall;
+
+/// The runtime, with the version of the crate.
+const RUNTIME: &str = "libcontainer://0.7.0";
+
+/// So many names of each image are listed.
+const IMAGE_NAMES: usize = 5;
+
+/// What is said of the node, in the order in which it is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    MemoryPressure,
+    DiskPressure,
+    PidPressure,
+    /// It can run pods, and does not go down.
+    Ready,
+}
+
+impl Condition {
+    const ALL: [Self; 4] = [
+        Self::MemoryPressure,
+        Self::DiskPressure,
+        Self::PidPressure,
+        Self::Ready,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::MemoryPressure => "MemoryPressure",
+            Self::DiskPressure => "DiskPressure",
+            Self::PidPressure => "PIDPressure",
+            Self::Ready => "Ready",
+        }
+    }
+
+    /// Reason and message.
+    fn words(self, yes: bool) -> (&'static str, &'static str) {
+        match (self, yes) {
+            (Self::MemoryPressure, true) => (
+                "KubeletHasInsufficientMemory",
+                "kubelet has insufficient memory available",
+            ),
+            (Self::MemoryPressure, false) => (
+                "KubeletHasSufficientMemory",
+                "kubelet has sufficient memory available",
+            ),
+            (Self::DiskPressure, true) => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+            (Self::DiskPressure, false) => {
+                ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")
+            }
+            (Self::PidPressure, true) => (
+                "KubeletHasInsufficientPID",
+                "kubelet has insufficient PID available",
+            ),
+            (Self::PidPressure, false) => (
+                "KubeletHasSufficientPID",
+                "kubelet has sufficient PID available",
+            ),
+            (Self::Ready, true) => ("KubeletReady", "kubelet is posting ready status"),
+            (Self::Ready, false) => ("KubeletNotReady", "node is shutting down"),
+        }
+    }
+
+    /// The reason of the event when it changes.
+    fn event(self, yes: bool) -> &'static str {
+        match (self, yes) {
+            (Self::MemoryPressure, true) => "NodeHasInsufficientMemory",
+            (Self::MemoryPressure, false) => "NodeHasSufficientMemory",
+            (Self::DiskPressure, true) => "NodeHasDiskPressure",
+            (Self::DiskPressure, false) => "NodeHasNoDiskPressure",
+            (Self::PidPressure, true) => "NodeHasInsufficientPID",
+            (Self::PidPressure, false) => "NodeHasSufficientPID",
+            (Self::Ready, true) => "NodeReady",
+            (Self::Ready, false) => "NodeNotReady",
+        }
+    }
+}
+
+/// Whether a condition holds, and since when it does or does not.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    of: Condition,
+    yes: bool,
+    since: Wall,
+}
+
+/// What the object is made of, beside what changes elsewhere.
+#[derive(Debug)]
+pub(super) struct NodeObject {
+    machine: Machine,
+    reserved: Reserved,
+    taints: Vec<Taint>,
+    provider_id: String,
+    info: NodeSystemInfo,
+    /// When an agent ran here for the first time.
+    created: Wall,
+    standings: [Standing; 4],
+    images: Vec<ContainerImage>,
+}
+
+impl NodeObject {
+    /// Blocking. A node that is ready, and short of nothing.
+    pub(super) fn new(machine: Machine, config: &Config, created: Wall) -> Self {
+        let since = super::now().wall;
+        Self {
+            machine,
+            reserved: config.reserved.clone(),
+            taints: config.taints.clone(),
+            provider_id: config.provider_id.clone(),
+            info: system_info(),
+            created,
+            standings: Condition::ALL.map(|of| Standing {
+                of,
+                yes: of == Condition::Ready,
+                since,
+            }),
+            images: Vec::new(),
+        }
+    }
+
+    /// What there is, and what of it pods may have.
+    pub(super) fn share_out(&self, settings: &Settings) -> Shares {
+        share_out(&self.machine, &self.reserved, settings)
+    }
+
+    /// From now on a condition holds, or does not; whether that is new.
+    pub(super) fn set(&mut self, condition: Condition, yes: bool, now: Wall) -> bool {
+        let mut all = self.standings.iter_mut();
+        let standing = all.find(|standing| standing.of == condition && standing.yes != yes);
+        let changed = standing.is_some();
+        if let Some(standing) = standing {
+            (standing.yes, standing.since) = (yes, now);
+        }
+        changed
+    }
+
+    /// These images are here.
+    pub(super) fn set_images(&mut self, rows: Vec<ImageRow>) {
+        self.images = listed(rows);
+    }
+
+    /// The object.
+    pub(super) fn render(&self, facts: &NodeFacts, settings: &Settings) -> Object {
+        let shares = self.share_out(settings);
+        let most = settings.node_status_max_images;
+        let most = most.map_or(self.images.len(), |most| {
+            self.images.len().min(usize::try_from(most).unwrap_or(0))
+        });
+        let some = |text: &String| (!text.is_empty()).then(|| text.clone());
+        Object {
+            metadata: ObjectMeta {
+                name: Some(facts.name.clone()),
+                uid: Some(facts.name.clone()),
+                labels: Some(labels(&facts.name)),
+                creation_timestamp: Some(time(self.created)),
+                ..ObjectMeta::default()
+            },
+            spec: Some(NodeSpec {
+                provider_id: some(&self.provider_id),
+                taints: (!self.taints.is_empty()).then(|| self.taints.clone()),
+                ..NodeSpec::default()
+            }),
+            status: Some(NodeStatus {
+                addresses: Some(addresses(facts)),
+                allocatable: Some(quantities(&shares.allocatable)),
+                capacity: Some(quantities(&shares.capacity)),
+                conditions: Some(self.standings.iter().map(condition).collect()),
+                images: Some(self.images[..most].to_vec()),
+                node_info: Some(self.info.clone()),
+                ..NodeStatus::default()
+            }),
+        }
+    }
+}
+
+impl Node {
+    /// Shows the node as it is now, and tells of a condition that has changed.
+    pub(super) fn show_node(&mut self) {
+        let ready = self.state.shutdown.is_none();
+        self.node_stands(Condition::Ready, ready);
+        let facts = self.hands.facts.now();
+        let settings = self.hands.sandboxes.settings.now();
+        self.store.set_node(self.object.render(&facts, &settings));
+    }
+
+    /// A condition of the node holds, or does not. To be shown after that.
+    pub(super) fn node_stands(&mut self, condition: Condition, yes: bool) {
+        if self.object.set(condition, yes, super::now().wall) {
+            let name = self.hands.facts.now().name.clone();
+            let reason = condition.event(yes);
+            let message = format!("Node {name} status is now: {reason}");
+            let kind = EventType::Normal;
+            publish::node_event(&mut self.journal, &name, kind, reason, &message);
+        }
+    }
+}
+
+fn condition(standing: &Standing) -> NodeCondition {
+    let (reason, message) = standing.of.words(standing.yes);
+    NodeCondition {
+        type_: standing.of.name().to_owned(),
+        status: if standing.yes { "True" } else { "False" }.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_heartbeat_time: None,
+        last_transition_time: Some(time(standing.since)),
+    }
+}
+
+fn labels(name: &str) -> BTreeMap<String, String> {
+    let pairs = [
+        ("kubernetes.io/hostname", name),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", architecture()),
+    ];
+    let owned = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    BTreeMap::from(owned)
+}
+
+fn addresses(facts: &NodeFacts) -> Vec<NodeAddress> {
+    let internal = facts.ips.iter().map(|ip| ("InternalIP", ip.to_string()));
+    let hostname = ("Hostname", facts.name.to_lowercase());
+    internal
+        .chain([hostname])
+        .map(|(type_, address)| NodeAddress {
+            type_: type_.to_owned(),
+            address,
+        })
+        .collect()
+}
+
+fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
+    let each = amounts.iter();
+    each.map(|(name, amount)| (name.clone(), quantity(name, *amount)))
+        .collect()
+}
+
+/// The largest first, with so many names each.
+fn listed(mut rows: Vec<ImageRow>) -> Vec<ContainerImage> {
+    rows.sort_by(|a, b| (b.size_bytes, &a.id).cmp(&(a.size_bytes, &b.id)));
+    let image = |mut row: ImageRow| {
+        row.names.truncate(IMAGE_NAMES);
+        if row.names.is_empty() {
+            row.names.push(row.id);
+        }
+        ContainerImage {
+            names: Some(row.names),
+            size_bytes: i64::try_from(row.size_bytes).ok(),
+        }
+    };
+    rows.into_iter().map(image).collect()
+}
+
+fn system_info() -> NodeSystemInfo {
+    let read = |path: &str| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.trim().trim_end_matches('\0').to_owned()
+    };
+    let os = read("/etc/os-release");
+    let pretty = os
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let machine_id = read("/etc/machine-id");
+    // Where firmware gives no number, what identifies the system does.
+    let uuids = [
+        "/sys/class/dmi/id/product_uuid",
+        "/proc/device-tree/system-id",
+        "/proc/device-tree/vm,uuid",
+    ];
+    let uuid = uuids.iter().map(|path| read(path)).find(|t| !t.is_empty());
+    NodeSystemInfo {
+        architecture: architecture().into(),
+        boot_id: super::boot::id(),
+        container_runtime_version: RUNTIME.to_owned(),
+        kernel_version: read("/proc/sys/kernel/osrelease"),
+        kubelet_version: version(),
+        system_uuid: uuid.unwrap_or_else(|| machine_id.clone()),
+        machine_id,
+        operating_system: "linux".into(),
+        os_image: pretty.unwrap_or("Linux").trim_matches('"').to_owned(),
+        swap: swap_status(),
+        ..NodeSystemInfo::default()
+    }
+}
+
+/// How much swap there is, if any.
+fn swap_status() -> Option<NodeSwapStatus> {
+    let bytes = facts::memory_info("SwapTotal");
+    (bytes > 0).then(|| NodeSwapStatus {
+        capacity: i64::try_from(bytes).ok(),
+    })
+}
+
+fn time(wall: Wall) -> Time {
+    Time(Timestamp::from_microsecond(wall.0).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtimes_version_is_the_one_that_is_linked() {
+        let lock = include_str!("../../Cargo.lock");
+        let version = lock
+            .split("[[package]]")
+            .find(|package| package.contains("name = \"libcontainer\""))
+            .and_then(|package| package.split("version = \"").nth(1)?.split('"').next());
+        let linked = format!("libcontainer://{}", version.expect("a dependency"));
+        assert_eq!(RUNTIME, linked);
+    }
+
+    #[test]
+    fn a_condition_is_as_old_as_its_last_change() {
+        let mut object = NodeObject::new(Machine::default(), &Config::default(), Wall(1));
+        assert!(!object.set(Condition::Ready, true, Wall(5)));
+        assert!(object.set(Condition::Ready, false, Wall(1_000_000)));
+        assert!(!object.set(Condition::Ready, false, Wall(9_000_000)));
+        let shown = object.render(&NodeFacts::default(), &Settings::default());
+        let conditions = shown.status.unwrap().conditions.unwrap();
+        let names: Vec<&str> = conditions.iter().map(|c| c.type_.as_str()).collect();
+        assert_eq!(
+            names,
+            ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
+        );
+        let ready = &conditions[3];
+        assert_eq!(ready.status, "False");
+        assert_eq!(ready.message.as_deref(), Some("node is shutting down"));
+        assert_eq!(ready.last_transition_time, Some(time(Wall(1_000_000))));
+        assert_eq!(conditions[0].status, "False");
+        assert_eq!(
+            conditions[0].reason.as_deref(),
+            Some("KubeletHasSufficientMemory")
+        );
+    }
+
+    #[test]
+    fn images_are_listed_the_largest_first_with_five_names_each() {
+        let row = |id: &str, names: usize, size_bytes| ImageRow {
+            id: id.to_owned(),
+            names: (0..names).map(|n| format!("{id}:{n}")).collect(),
+            size_bytes,
+            created: None,
+            preloaded: false,
+            in_use: false,
+        };
+        let mut object = NodeObject::new(Machine::default(), &Config::default(), Wall(1));
+        object.set_images(vec![
+            row("small", 1, 10),
+            row("big", 7, 30),
+            row("no", 0, 20),
+        ]);
+        let shown = |most| {
+            let settings = Settings {
+                node_status_max_images: most,
+                ..Settings::default()
+            };
+            let shown = object.render(&NodeFacts::default(), &settings);
+            let images = shown.status.unwrap().images.unwrap();
+            let names = images.into_iter().map(|image| image.names.unwrap());
+            names.collect::<Vec<_>>()
+        };
+        let all = shown(None);
+        assert_eq!(all[0], ["big:0", "big:1", "big:2", "big:3", "big:4"]);
+        assert_eq!(all[1], ["no"]);
+        assert_eq!(all[2], ["small:0"]);
+        assert_eq!(shown(Some(2)), all[..2]);
+    }
+}
