@@ -17,6 +17,8 @@ mod edits;
 mod events;
 #[path = "node/exec.rs"]
 mod exec;
+#[path = "node/figures.rs"]
+mod figures;
 #[path = "node/garbage.rs"]
 mod garbage;
 #[path = "node/hooks.rs"]

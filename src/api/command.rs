@@ -88,6 +88,18 @@ pub enum Command {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
+    /// What `/stats/summary` shows.
+    Summarize {
+        /// Only processors and memory.
+        brief: bool,
+        /// As the kubelet says it.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// What `/metrics/resource` shows.
+    MeasureResources {
+        /// The metrics.
+        reply: Sender<Result<Vec<Metric>, CommandError>>,
+    },
     /// Show the node as it is now.
     LookAtNode {
         /// That it is shown so.

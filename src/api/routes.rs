@@ -75,6 +75,19 @@ pub(crate) async fn answer(
             let metrics = ask(&context, command, answer).await?;
             Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
         }
+        (Method::GET | Method::HEAD, ["metrics", "resource"]) => {
+            let (reply_to, answer) = smol::channel::bounded(1);
+            let command = Command::MeasureResources { reply: reply_to };
+            let metrics = ask(&context, command, answer).await?;
+            Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
+        }
+        (Method::GET | Method::HEAD, ["stats", "summary"]) => {
+            let brief = query.flag("only_cpu_and_memory")?;
+            let (reply, answer) = smol::channel::bounded(1);
+            let command = Command::Summarize { brief, reply };
+            let summary = ask(&context, command, answer).await?;
+            Ok(json_reply(summary.to_string()))
+        }
         (Method::GET | Method::HEAD, ["metrics", "probes"]) => {
             let (reply_to, answer) = smol::channel::bounded(1);
             let command = Command::CountProbes { reply: reply_to };

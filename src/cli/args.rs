@@ -42,9 +42,14 @@ pub enum Command {
         after_help = "Examples:\n  coracle events --for pod/web\n  coracle events -A -w --types Warning"
     )]
     Events(EventsArgs),
-    /// Show everything about a pod
-    #[command(after_help = "Examples:\n  coracle describe pod web")]
+    /// Show everything about a pod, a service or the node
+    #[command(after_help = "Examples:\n  coracle describe pod web\n  coracle describe node")]
     Describe(DescribeArgs),
+    /// Show what pods or the node use of processors and memory
+    #[command(
+        after_help = "Examples:\n  coracle top pods -A --sort-by memory\n  coracle top pod web --containers\n  coracle top node"
+    )]
+    Top(TopArgs),
     /// Print a container's output
     #[command(
         after_help = "Examples:\n  coracle logs web --tail 20 -f\n  coracle logs web -c sidecar --previous"
@@ -301,10 +306,9 @@ pub enum Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod` or `service`
+    /// `pod`, `service` or `node`
     pub resource: DescribeResource,
-    /// Its name
-    #[arg(required = true)]
+    /// Its name; the node's may be left out
     pub names: Vec<String>,
     /// Namespace
     #[command(flatten)]
@@ -320,6 +324,75 @@ pub enum DescribeResource {
     /// A service.
     #[value(name = "service", aliases = ["services", "svc"])]
     Service,
+    /// The node.
+    #[value(name = "node", aliases = ["nodes", "no"])]
+    Node,
+}
+
+/// `coracle top`.
+#[derive(Debug, Clone, Args)]
+pub struct TopArgs {
+    /// Of what.
+    #[command(subcommand)]
+    pub command: TopCommand,
+}
+
+/// What `top` knows.
+#[derive(Debug, Clone, Subcommand)]
+pub enum TopCommand {
+    /// What pods use
+    #[command(name = "pods", visible_alias = "pod", alias = "po")]
+    Pods(TopPodArgs),
+    /// What the node uses
+    #[command(name = "node", visible_alias = "nodes", alias = "no")]
+    Nodes(TopNodeArgs),
+}
+
+/// `coracle top pods`.
+#[derive(Debug, Clone, Args)]
+pub struct TopPodArgs {
+    /// Only this one
+    pub name: Option<String>,
+    /// Namespace
+    #[command(flatten)]
+    pub namespace: NamespaceArgs,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Each container by itself
+    #[arg(long)]
+    pub containers: bool,
+    /// The largest first
+    #[arg(long, value_name = "WHAT")]
+    pub sort_by: Option<SortBy>,
+    /// Only what has these labels, e.g. app=web,tier!=db
+    #[arg(short = 'l', long)]
+    pub selector: Option<String>,
+    /// Leave out the first line
+    #[arg(long)]
+    pub no_headers: bool,
+}
+
+/// `coracle top node`.
+#[derive(Debug, Clone, Args)]
+pub struct TopNodeArgs {
+    /// The node's name
+    pub name: Option<String>,
+    /// Parts of all that there is, not of what pods may have
+    #[arg(long)]
+    pub show_capacity: bool,
+    /// Leave out the first line
+    #[arg(long)]
+    pub no_headers: bool,
+}
+
+/// By what `top` sorts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SortBy {
+    /// Processors.
+    Cpu,
+    /// Memory.
+    Memory,
 }
 
 /// What `delete` knows.

@@ -20,8 +20,16 @@ use crate::api::{FileStatus, encode, event_columns};
 use crate::spec::ephemeral;
 
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
-    if args.resource == DescribeResource::Service {
-        return super::describe_service::run(client, args);
+    let named = match args.names.is_empty() {
+        true => Err(CliError::usage("say the name of what is to be described")),
+        false => Ok(()),
+    };
+    match args.resource {
+        DescribeResource::Node => return super::describe_node::run(client, args),
+        DescribeResource::Service => {
+            return named.and_then(|()| super::describe_service::run(client, args));
+        }
+        DescribeResource::Pod => named?,
     }
     let ns = &args.namespace.namespace;
     for (index, name) in args.names.iter().enumerate() {

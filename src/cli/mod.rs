@@ -10,6 +10,7 @@ mod config;
 mod debug;
 mod delete;
 mod describe;
+mod describe_node;
 mod describe_probe;
 mod describe_service;
 mod doctor;
@@ -27,8 +28,10 @@ mod node_run;
 mod plan;
 mod retry;
 mod session;
+mod sheet;
 mod shutdown;
 mod table;
+mod top;
 pub mod validate;
 mod version;
 
@@ -81,6 +84,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Get(args) => get::run(&client, &args),
         Command::Events(args) => events::run(&client, args),
         Command::Describe(args) => describe::run(&client, &args),
+        Command::Top(args) => top::run(&client, &args),
         Command::Logs(args) => logs::run(&client, &args),
         Command::Exec(args) => exec::run(&client, &args),
         Command::Attach(args) => attach::run(&client, &args),

@@ -3,6 +3,7 @@
 
 pub mod cgroup;
 pub(crate) mod exec;
+pub mod figures;
 pub mod image;
 pub mod logind;
 pub mod network;

@@ -142,7 +142,7 @@ fn amount_of(amount: Amount, whole: u64) -> u64 {
     }
 }
 
-/// As Kubernetes' API says it: `2`, `1500m`, `8010Ki`.
+/// As Kubernetes' API says it: `2`, `1500m`, `8010Ki`, `2Gi`.
 pub(super) fn quantity(resource: &str, amount: u64) -> Quantity {
     let (scale, suffix) = match resource {
         "cpu" => (1000, "m"),
@@ -155,12 +155,16 @@ pub(super) fn quantity(resource: &str, amount: u64) -> Quantity {
     })
 }
 
-/// In KiB where it comes out even.
+/// With the largest binary suffix that comes out even, as Kubernetes writes it.
 fn bytes(amount: u64) -> String {
-    match amount % 1024 {
-        0 if amount > 0 => format!("{}Ki", amount / 1024),
-        _ => amount.to_string(),
+    let (mut number, mut suffix) = (amount, "");
+    for larger in ["Ki", "Mi", "Gi", "Ti"] {
+        if number == 0 || number % 1024 != 0 {
+            break;
+        }
+        (number, suffix) = (number / 1024, larger);
     }
+    format!("{number}{suffix}")
 }
 
 /// The size of the file system that `path` is on, in bytes.
@@ -272,8 +276,8 @@ mod tests {
         let error = shares.check().unwrap_err().to_string();
         assert_eq!(
             error,
-            "invalid Node Allocatable configuration. Resource \"memory\" has a reservation of 9437184Ki but capacity of \
-             8388608Ki. Expected capacity >= reservation."
+            "invalid Node Allocatable configuration. Resource \"memory\" has a reservation of 9Gi but capacity of 8Gi. \
+             Expected capacity >= reservation."
         );
     }
 
@@ -295,7 +299,8 @@ mod tests {
         for (resource, amount, expected) in [
             ("cpu", 2000, "2"),
             ("cpu", 1900, "1900m"),
-            ("memory", 8 * GI, "8388608Ki"),
+            ("memory", 8 * GI, "8Gi"),
+            ("memory", 8 * GI - 1024, "8388607Ki"),
             ("ephemeral-storage", 1001, "1001"),
             ("hugepages-1Gi", 0, "0"),
             ("pods", 110, "110"),

@@ -106,9 +106,24 @@ impl Node {
                     .values()
                     .map(|pod| (pod.spec.uid.clone(), pod.spec.key.clone()))
                     .collect();
+                let containers = self.container_metrics();
                 super::spawn(async move {
                     let traffic = super::unblock(move || network.traffic()).await;
-                    let _ = reply.try_send(Ok(metrics::of_traffic(&keys, &traffic)));
+                    let mut all = containers.await;
+                    all.extend(metrics::of_traffic(&keys, &traffic));
+                    let _ = reply.try_send(Ok(all));
+                });
+            }
+            Command::Summarize { brief, reply } => {
+                let summary = self.summary(brief);
+                super::spawn(async move {
+                    let _ = reply.try_send(Ok(summary.await));
+                });
+            }
+            Command::MeasureResources { reply } => {
+                let metrics = self.resource_metrics();
+                super::spawn(async move {
+                    let _ = reply.try_send(Ok(metrics.await));
                 });
             }
             Command::LookAtNode { reply } => {

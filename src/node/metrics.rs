@@ -310,9 +310,9 @@ pub(super) fn of_traffic(
         .collect()
 }
 
-type Samples = Vec<(Vec<(String, String)>, f64)>;
+pub(super) type Samples = Vec<(Vec<(String, String)>, f64)>;
 
-fn labels(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+pub(super) fn labels(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -332,7 +332,7 @@ pub(super) fn gauge(name: &str, help: &str, samples: Samples) -> Metric {
     }
 }
 
-fn counter(name: &str, help: &str, samples: Samples) -> Metric {
+pub(super) fn counter(name: &str, help: &str, samples: Samples) -> Metric {
     Metric {
         name: name.to_owned(),
         help: help.to_owned(),

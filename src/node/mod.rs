@@ -9,6 +9,7 @@ mod commands;
 mod conflicts;
 mod execute;
 mod facts;
+mod figures;
 mod garbage;
 mod hooks;
 mod journal;
@@ -130,6 +131,8 @@ struct Node {
     manager: manager::Manager,
     /// What the node's object is made of.
     object: object::NodeObject,
+    /// Processors' time as it was read last.
+    samples: figures::Samples,
     /// How far the node's shutdown is.
     shutdown: shutdown::Keeper,
     /// Stop pods before ending.

@@ -9,14 +9,14 @@ use k8s_openapi::api::core::v1::{
     NodeSwapStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::capacity::{Machine, Shares, quantity, share_out};
 use super::{Node, facts, publish};
 use crate::api::{EventType, ImageRow, architecture, version};
 use crate::config::{Amounts, Config, Reserved, Settings};
 use crate::effects::sandbox::NodeFacts;
+use crate::plan::status::time;
 use crate::spec::Wall;
 
 /// The runtime, with the version of the crate.
@@ -308,10 +308,6 @@ fn swap_status() -> Option<NodeSwapStatus> {
     (bytes > 0).then(|| NodeSwapStatus {
         capacity: i64::try_from(bytes).ok(),
     })
-}
-
-fn time(wall: Wall) -> Time {
-    Time(Timestamp::from_microsecond(wall.0).unwrap_or_default())
 }
 
 #[cfg(test)]

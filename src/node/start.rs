@@ -279,6 +279,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             checkpoints: Default::default(),
             manager,
             object,
+            samples: Default::default(),
             shutdown: Keeper::new(&shutdown_state, lock),
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,

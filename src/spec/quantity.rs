@@ -70,6 +70,15 @@ impl Quantity {
         ceil_div(self.nano, NANO / 1000)
     }
 
+    /// Both together, written as the first of them that is not zero.
+    pub fn plus(self, other: Self) -> Self {
+        let family = if self.nano == 0 { other } else { self }.family;
+        Self {
+            nano: self.nano.saturating_add(other.nano),
+            family,
+        }
+    }
+
     /// Whether it is below zero.
     pub fn is_negative(self) -> bool {
         self.nano < 0
@@ -221,6 +230,19 @@ fn ceil_div(amount: i128, by: i128) -> i128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sum_is_written_as_what_it_is_made_of() {
+        for (one, other, expected) in [
+            ("100m", "1", "1100m"),
+            ("512Mi", "512Mi", "1Gi"),
+            ("0", "64Mi", "64Mi"),
+            ("64Mi", "0", "64Mi"),
+        ] {
+            let of = |text| Quantity::parse(text).unwrap();
+            assert_eq!(of(one).plus(of(other)).to_string(), expected);
+        }
+    }
 
     #[test]
     fn quantities_have_exact_values_and_one_canonical_form() {

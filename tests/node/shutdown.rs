@@ -98,7 +98,13 @@ fn shutdown(agent: &Agent) -> Child {
 fn ready(agent: &Agent) -> (String, String) {
     let (text, _) = agent.request("/api/v1/nodes/test-node");
     let node: Value = serde_json::from_str(&text).expect("JSON");
-    let condition = &node["status"]["conditions"][0];
+    let mut all = node["status"]["conditions"]
+        .as_array()
+        .expect("conditions")
+        .iter();
+    let condition = all
+        .find(|c| c["type"] == "Ready")
+        .expect("it is always told");
     let word = |name: &str| condition[name].as_str().unwrap_or_default().to_owned();
     (word("status"), word("message"))
 }

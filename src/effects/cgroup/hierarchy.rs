@@ -377,7 +377,8 @@ fn remove_below(folder: &Path) -> Result<(), CgroupError> {
 impl Hierarchies {
     /// Plain files in a folder.
     pub(super) fn in_folder(folder: &Path, mode: Mode) -> Self {
-        let controllers = V2_CONTROLLERS.map(str::to_owned).to_vec();
+        let names = V2_CONTROLLERS.into_iter().chain(["cpuacct"]);
+        let controllers = names.map(str::to_owned).collect();
         Self {
             mode,
             mounts: vec![(folder.to_owned(), controllers)],

@@ -5,6 +5,7 @@
 //! on v2 controllers are enabled on the way down to it.
 
 mod devices;
+mod figures;
 mod hierarchy;
 mod limits;
 mod resize;
@@ -18,6 +19,8 @@ use crate::spec::{ContainerSpec, PodSpec, PodUid, QosClass};
 use crate::sys::cgroup;
 
 use devices::Devices;
+pub(in crate::effects) use figures::field;
+pub use figures::{CpuTime, Memory, Pressure, Stall, Swap, Usage};
 pub use hierarchy::{Hierarchies, Mode};
 pub use limits::Limits;
 pub use resize::ResizeError;
@@ -159,7 +162,8 @@ impl Cgroups {
         Ok(path)
     }
 
-    fn container_path(&self, pod: &str, name: &str) -> String {
+    /// A container's path below its pod's.
+    pub fn container_path(&self, pod: &str, name: &str) -> String {
         // Not `<name>` itself: a container may be called `shim`.
         format!("{pod}/c-{name}")
     }

@@ -190,7 +190,7 @@ fn is_absent(error: &CgroupError) -> bool {
 }
 
 /// The first number of a limit's file; `None` for no limit, which v1 shows as the largest number of whole pages.
-fn bound(text: &str) -> Option<u64> {
+pub(super) fn bound(text: &str) -> Option<u64> {
     let number = text.split_whitespace().next()?.parse::<u64>().ok()?;
     (number < 1 << 62).then_some(number)
 }
