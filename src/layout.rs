@@ -235,6 +235,11 @@ impl PodStateDir {
         self.dir.join("hostname")
     }
 
+    /// How its containers ended, for the next boot.
+    pub fn exits(&self) -> PathBuf {
+        self.dir.join("exits.json")
+    }
+
     /// A disk-backed emptyDir.
     pub fn empty_dir(&self, volume: &str) -> PathBuf {
         self.dir

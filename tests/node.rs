@@ -17,6 +17,8 @@ mod edits;
 mod events;
 #[path = "node/exec.rs"]
 mod exec;
+#[path = "node/exits.rs"]
+mod exits;
 #[path = "node/figures.rs"]
 mod figures;
 #[path = "node/garbage.rs"]

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use smol::channel::{Receiver, Sender, bounded};
 
-use super::Input;
 use super::facts::Facts;
 use super::garbage::Cleaning;
 use super::network::NameServer;
 use super::pods::Links;
 use super::turns::Turns;
+use super::{Input, exits};
 use crate::config::Config;
 use crate::effects::image::{Image, ImageError, ImageStore};
 use crate::effects::network::NetworkError;
@@ -146,10 +146,14 @@ impl Hands {
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         let prepared = super::unblock_of(spec, move || {
             sandboxes.prepare(&owned)?;
-            Ok::<_, SandboxError>(sandboxes.next_attempts(&owned))
+            let former = exits::read(&sandboxes.config.layout, &owned.uid);
+            Ok::<_, SandboxError>((sandboxes.next_attempts(&owned), former))
         });
         let (connected, prepared) = smol::future::zip(connected, prepared).await;
-        let ((ips, warnings), next_attempts) = (connected?, prepared?);
+        let ((ips, warnings), (next_attempts, former)) = (connected?, prepared?);
+        if let Some(event) = former {
+            let _ = self.inputs.send(Input::Event(event)).await;
+        }
         if !ips.is_empty() {
             self.name_server.ensure(&self.sandboxes.network).await;
         }

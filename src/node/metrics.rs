@@ -42,6 +42,7 @@ impl Counters {
             Event::DesiredChanged(_)
             | Event::PodRecovered(_)
             | Event::DeleteRequested { .. }
+            | Event::FormerEnds { .. }
             | Event::DeadlineExceeded { .. }
             | Event::RetryRequested { .. }
             | Event::ConditionsSet { .. }

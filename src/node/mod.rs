@@ -8,6 +8,7 @@ mod checkpoint;
 mod commands;
 mod conflicts;
 mod execute;
+mod exits;
 mod facts;
 mod figures;
 mod garbage;
@@ -133,6 +134,8 @@ struct Node {
     object: object::NodeObject,
     /// Processors' time as it was read last.
     samples: figures::Samples,
+    /// What was written down for the next boot.
+    exits: exits::Exits,
     /// How far the node's shutdown is.
     shutdown: shutdown::Keeper,
     /// Stop pods before ending.
@@ -225,6 +228,7 @@ impl Node {
             Input::Settings { read, told } => self.settings_read(read, told, touched),
             Input::Terminate if self.leaving || !self.stops_pods() => {
                 self.manager.stopping();
+                self.keep_all_exits();
                 return true;
             }
             Input::Terminate => {
@@ -307,6 +311,7 @@ impl Node {
                 }
                 self.probe(&uid);
             }
+            self.keep_exits(&uid);
             // Most probes, and time alone, change nothing of what is shown.
             if self.changed.remove(&uid) {
                 self.publish(&uid);
@@ -404,6 +409,7 @@ impl Node {
     fn forget(&mut self, uid: &PodUid) {
         self.hands.cleaning.forget(uid);
         self.probes.forget(uid);
+        self.exits.forget(uid);
         self.hooks.forget(uid);
         self.checkpoints.remove(uid);
         self.admitted.remove(uid);

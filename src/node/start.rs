@@ -30,7 +30,7 @@ use super::probes::Probes;
 use super::settings::{self, Sources};
 use super::shutdown::{self, Keeper, Lock};
 use super::watch::Watch;
-use super::{Input, Node, boot, logging, preload, publish, recover, resolver, sources};
+use super::{Input, Node, boot, exits, logging, preload, publish, recover, resolver, sources};
 use crate::api;
 use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, Current, Files, Flag, FlagValue};
@@ -280,6 +280,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             manager,
             object,
             samples: Default::default(),
+            exits: Default::default(),
             shutdown: Keeper::new(&shutdown_state, lock),
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
@@ -299,7 +300,11 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             running.push(own);
             node.admitted
                 .insert(recovered.spec.uid.clone(), recovered.spec.clone());
+            let former = exits::read(&config.layout, &recovered.spec.uid);
             node.record(&Event::PodRecovered(Box::new(recovered)), &mut touched);
+            if let Some(event) = former {
+                node.record(&event, &mut touched);
+            }
         }
         node.resume_shutdown(&mut touched);
         // Nobody may be told that there are no pods only because they are not known yet.

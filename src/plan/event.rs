@@ -12,7 +12,7 @@ pub use super::hook::{HookOrder, HookOutcome, Hooks};
 pub use super::kill::{Kill, KillReason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
 pub use super::shutdown::{AskedBy, Group, Shutdown};
-use super::state::{Settings, Stopping};
+use super::state::{Ended, Settings, Stopping};
 pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
 use crate::spec::{
@@ -47,6 +47,13 @@ pub enum Event {
     DesiredChanged(Desired),
     /// A pod of a former agent was found, running, finished or with its shim gone.
     PodRecovered(Box<Recovered>),
+    /// So the pod's containers ended in an earlier boot, as far as that was written down.
+    FormerEnds {
+        /// Which pod.
+        pod: PodUid,
+        /// By container; their moments mean nothing.
+        ends: BTreeMap<String, Ended>,
+    },
     /// Somebody asked for this pod to be stopped; it starts again if its file is still there.
     DeleteRequested {
         /// Which pod.
@@ -258,6 +265,7 @@ impl Event {
             Self::ActionStarted(action) => Some(action.pod()),
             Self::DeleteRequested { pod, .. }
             | Self::DeadlineExceeded { pod }
+            | Self::FormerEnds { pod, .. }
             | Self::TimePassed { pod }
             | Self::EphemeralAdded { pod, .. }
             | Self::RetryRequested { pod, .. }

@@ -225,6 +225,8 @@ pub struct ContainerState {
     pub run: Run,
     /// The run before that: `lastState`.
     pub previous: Option<Ended>,
+    /// How it ended in an earlier boot; shown until another run has ended.
+    pub former: Option<Ended>,
     /// Its image, for the next start.
     pub image: Image,
     /// Why it could not be created last time, until it starts.
@@ -274,7 +276,7 @@ pub enum Run {
 }
 
 /// A run that ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
     /// Its number.
     pub attempt: u32,
@@ -363,6 +365,7 @@ impl ContainerState {
             next_attempt: 0,
             run: Run::None,
             previous: None,
+            former: None,
             image: Image::Unknown,
             start_error: None,
             backoff: None,

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use coracle::plan::state::Ended;
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::{Action, Event};
+use coracle::plan::{Action, Event, former};
 use coracle::spec::{PodSpec, RestartPolicy};
 
 use crate::node::{Node, one};
@@ -36,6 +37,83 @@ fn what_a_program_left_as_its_message_is_shown_with_its_end() {
     };
     let (from, to) = (second(ended.started_at), second(ended.finished_at));
     assert_eq!(to, from.map(|s| s + 1));
+}
+
+/// `lastState` and restart count of the container.
+fn last(node: &Node) -> (Option<(i32, String)>, i32) {
+    let status = node.shown().status.expect("a status");
+    let container = &status.container_statuses.expect("statuses")[0];
+    let last = container.last_state.clone().and_then(|s| s.terminated);
+    let last = last.map(|end| (end.exit_code, end.reason.unwrap_or_default()));
+    (last, container.restart_count)
+}
+
+#[test]
+fn how_a_container_ended_before_the_reboot_is_shown_until_it_ends_again_and_decides_nothing() {
+    let spec = one(RestartPolicy::Never, &["c"]);
+    let mut killed = exit(137, at(0), at(0));
+    killed.oom_killed = true;
+    let former = |attempt, exit| Event::FormerEnds {
+        pod: spec.uid.clone(),
+        ends: [(
+            "c".to_owned(),
+            Ended {
+                attempt,
+                image_id: "sha256:1".into(),
+                exit,
+            },
+        )]
+        .into(),
+    };
+    let shows = |node: &Node, phase: &str, end: &str| {
+        let line = node.line();
+        assert!(line.starts_with(phase) && line.ends_with(end), "{line}");
+    };
+    let oom = Some((137, "OOMKilled".to_owned()));
+    let mut node = Node::with(&spec);
+    node.tell(former(4, killed.clone()));
+    assert_eq!(last(&node), (oom.clone(), 5));
+    shows(&node, "Pending;", "c: ContainerCreating < OOMKilled 137, 5");
+    node.work();
+    shows(&node, "Running;", "c: running < OOMKilled 137, 5");
+    // A new agent of the same boot reads it again; what it knows better stays.
+    node.tell(former(4, killed));
+    assert_eq!(last(&node), (oom.clone(), 5));
+    node.tell(former(5, exit(0, at(0), at(0))));
+    assert_eq!(last(&node), (oom, 5), "that run is this boot's");
+    node.end("c", 3);
+    shows(&node, "Failed;", "c: Error 3 < OOMKilled 137, 5");
+
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    node.tell(former(0, exit(3, at(0), at(0))));
+    node.work();
+    node.end("c", 1);
+    node.work();
+    // The first restart is at once, as if there had been no boot before, and the newest end counts.
+    shows(&node, "Running;", "c: running < Error 1, 2");
+}
+
+#[test]
+fn what_is_remembered_of_ends_is_the_newest_of_each_container_that_may_come_again() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c", "d"]));
+    let remembered = |node: &Node| -> Vec<(String, u32, i32)> {
+        let pod = node.state.pods.values().next().expect("the pod");
+        former::ends(pod)
+            .map(|(name, end)| (name.to_owned(), end.attempt, end.exit.code))
+            .collect()
+    };
+    node.work();
+    assert_eq!(remembered(&node), []);
+    node.end("c", 1);
+    assert_eq!(remembered(&node), [("c".to_owned(), 0, 1)]);
+    node.work();
+    assert_eq!(remembered(&node), [("c".to_owned(), 0, 1)], "while it runs");
+    node.end("c", 2);
+    node.end("d", 0);
+    let both = [("c".to_owned(), 1, 2), ("d".to_owned(), 0, 0)];
+    assert_eq!(remembered(&node), both);
+    play(&mut node, "delete");
+    assert_eq!(remembered(&node), [], "its file goes with it");
 }
 
 #[test]

@@ -686,6 +686,7 @@ impl Sim {
             return;
         };
         if matches!(action, Action::CreateSandbox { .. }) {
+            let former = self.world.former(&pod.spec);
             self.world
                 .disk
                 .entry(action.pod().clone())
@@ -705,6 +706,7 @@ impl Sim {
                     figures: PodResources::default(),
                     coming: PodResources::default(),
                     records: BTreeMap::new(),
+                    former,
                 });
         }
         self.checkpoint();
@@ -757,6 +759,7 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::HookDone { .. }
         | Event::TimePassed { .. }
         | Event::DesiredChanged(_)
+        | Event::FormerEnds { .. }
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }
         | Event::DeadlineExceeded { .. }

@@ -13,8 +13,8 @@ use super::action::Keep;
 use super::event::{Instance, Round};
 use super::state::{ContainerState, Retry, Role, Sandbox};
 use super::{
-    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, condition, hook, network,
-    probe, restart, retry, verdict,
+    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, condition, former, hook,
+    network, probe, restart, retry, verdict,
 };
 use crate::spec::{PodSpec, PodUid};
 pub(super) use container::end_run;
@@ -49,6 +49,9 @@ impl NodeState {
                 self.delete_requested(pod, *grace_ms, now);
                 self.on(pod, now, out, |_, _, _| {});
             }
+            Event::FormerEnds { pod, ends } => self.on(pod, now, out, |pod, _, _| {
+                former::remember(pod, ends);
+            }),
             Event::DeadlineExceeded { pod } => self.on(pod, now, out, |pod, _, out| {
                 verdict::deadline_exceeded(pod, now, out);
             }),

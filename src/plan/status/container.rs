@@ -17,7 +17,7 @@ pub(super) fn container(
     let uid = &state.spec.uid;
     let id = |attempt| container_id(&state.instance(&c.name, attempt));
     let spec = state.spec.container(&c.name);
-    let mut last = c.previous.as_ref();
+    let mut last = c.previous.as_ref().or(c.former.as_ref());
     let removed = c.removed_in_place();
     let shown = match (&c.run, waiting(state, c, settings)) {
         // Its postStart hook is not through: to others it does not run yet.

@@ -25,6 +25,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("event", "DeleteRequested"),
     ("event", "DesiredChanged"),
     ("event", "EphemeralAdded"),
+    ("event", "FormerEnds"),
     ("event", "HookDone"),
     ("event", "ImageFailed"),
     ("event", "ImageReady"),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use coracle::plan::action::Keep;
 use coracle::plan::condition::{Flags, Foreign};
 use coracle::plan::event::*;
-use coracle::plan::state::Stopping;
+use coracle::plan::state::{Ended, Stopping};
 use coracle::plan::{Action, Event, Stamp, Time};
 use coracle::spec::{
     ContainerResources, Effective, Exit, HookKind, PodResources, PodSpec, PodUid, ProbeKind,
@@ -81,6 +81,8 @@ pub(crate) struct Disk {
     pub(crate) figures: PodResources,
     pub(crate) coming: PodResources,
     pub(crate) records: BTreeMap<String, Record>,
+    /// How containers ended in an earlier boot.
+    pub(crate) former: BTreeMap<String, Ended>,
 }
 
 /// What is known of a container outside the agent.
@@ -160,6 +162,22 @@ impl World {
             }
         }
         self.inbox.push((due, self.order, event));
+    }
+
+    /// How a pod's containers ended before the machine was switched on, if they ever ran.
+    pub(crate) fn former(&mut self, spec: &PodSpec) -> BTreeMap<String, Ended> {
+        let mut ends = BTreeMap::new();
+        for container in spec.init_containers.iter().chain(&spec.containers) {
+            if self.rng.chance(20) {
+                let ended = Ended {
+                    attempt: u32::try_from(self.rng.below(5)).unwrap(),
+                    image_id: "sha256:1".into(),
+                    exit: exit(i32::from(self.rng.chance(50)), at(0), at(0)),
+                };
+                ends.insert(container.name.clone(), ended);
+            }
+        }
+        ends
     }
 
     /// A fault now?
@@ -346,11 +364,17 @@ impl World {
         disk.shim = true;
         disk.figures = disk.coming;
         disk.lost_said = false;
+        let former = Event::FormerEnds {
+            pod: pod.clone(),
+            ends: disk.former.clone(),
+        };
         let next_attempts = disk
             .records
             .iter()
             .filter_map(|(n, r)| Some((n.clone(), r.highest? + 1)))
             .collect();
+        self.order += 1;
+        self.inbox.push((self.now, self.order, former));
         self.say(Event::SandboxCreated {
             ips: vec![address(&pod)],
             pod,
@@ -619,6 +643,10 @@ impl World {
                 flags: Some(disk.flags),
                 actuated: Some(disk.actuated),
             })));
+            found.push(Event::FormerEnds {
+                pod: disk.spec.uid.clone(),
+                ends: disk.former.clone(),
+            });
         }
         found
     }

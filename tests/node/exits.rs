@@ -1,0 +1,84 @@
+//! How containers ended is known after the machine was switched off.
+
+use super::*;
+
+/// What is written down of the container's end: the run's number and its exit code.
+fn written(agent: &Agent, pod: &Value) -> Option<(u64, i64)> {
+    let uid = pod["metadata"]["uid"].as_str().expect("uid");
+    let file = agent.root.join(format!("root/pods/{uid}/exits.json"));
+    let ends: Value = serde_json::from_slice(&fs::read(file).ok()?).expect("JSON, whole");
+    let end = &ends["main"];
+    Some((end["attempt"].as_u64()?, end["exit"]["code"].as_i64()?))
+}
+
+#[test]
+fn how_a_container_ended_is_shown_after_a_power_cut_and_goes_with_the_pod() {
+    let agent = Agent::start();
+    let script = format!(
+        "if [ -e /v/ran ]; then echo up; {SLEEP}; fi; touch /v/ran; echo disk full > /dev/termination-log; exit 3"
+    );
+    let more = "  volumes: [{name: v, emptyDir: {}}]\n";
+    let mount = "    volumeMounts: [{name: v, mountPath: /v}]\n";
+    agent.write("p.yaml", &shell_pod("p", &script, more, mount));
+    let again = |count: i64| {
+        agent.wait_pod("p", |pod| {
+            let status = main_status(pod);
+            status["restartCount"] == count && status["state"]["running"].is_object()
+        })
+    };
+    let pod = again(1);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while written(&agent, &pod) != Some((0, 3)) {
+        assert!(std::time::Instant::now() < deadline, "{}", agent.log());
+        std::thread::sleep(Duration::from_millis(5)); // It is written beside what is shown.
+    }
+    let ended = main_status(&pod)["lastState"]["terminated"].clone();
+
+    agent.power_cut();
+    agent.launch();
+    let shows = |pod: &Value| {
+        let last = &main_status(pod)["lastState"]["terminated"];
+        assert_eq!(
+            (&last["exitCode"], &last["reason"]),
+            (&3.into(), &"Error".into())
+        );
+        assert_eq!(last["message"], "disk full\n");
+        assert_eq!(last["finishedAt"], ended["finishedAt"]);
+    };
+    shows(&again(2));
+    let page = agent.ok(&["describe", "pod", "p"]);
+    assert!(page.contains("Last State:       Terminated\n"), "{page}");
+    assert!(page.contains("      Message:          disk full\n"), "{page}");
+    agent.kill_and_restart();
+    shows(&again(2));
+
+    // Another end so soon is written when the agent is told to end, if not before.
+    agent.wait_line("p", "up");
+    agent.ok(&["exec", "p", "--", "kill", "1"]);
+    let pod = again(3);
+    assert_eq!(main_status(&pod)["lastState"]["terminated"]["exitCode"], 0);
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    assert_eq!(written(&agent, &pod), Some((2, 0)));
+
+    agent.launch();
+    agent.remove("p.yaml");
+    agent.wait_gone("p");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_that_is_torn_is_as_good_as_none() {
+    let agent = Agent::start();
+    agent.write("p.yaml", &shell_pod("p", SLEEP, "", ""));
+    let pod = agent.wait_running("p");
+    let uid = pod["metadata"]["uid"].as_str().expect("uid");
+    agent.power_cut();
+    let file = agent.root.join(format!("root/pods/{uid}/exits.json"));
+    fs::write(file, "{\"main\":{\"attempt\":7,").expect("the folder is there");
+    agent.launch();
+    let pod = agent.wait_running("p");
+    let status = main_status(&pod);
+    assert_eq!(status["restartCount"], 1);
+    assert_eq!(status["lastState"]["terminated"], Value::Null);
+}
