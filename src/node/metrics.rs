@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::api::{Metric, MetricKind, Spread};
+use crate::effects::cgroup::Mode;
 use crate::effects::network::{Network, Traffic};
 use crate::effects::probe::Outcome;
 use crate::plan::event::{ProbeOrder, StartFailure};
@@ -75,7 +76,15 @@ impl Counters {
     /// Everything as it is now.
     pub(super) fn metrics(&self, state: &NodeState) -> Vec<Metric> {
         let (mut running_pods, mut running, mut exited) = (0.0, 0.0, 0.0);
+        let (mut active, mut resizing, mut deferred, mut infeasible) = (0.0, 0.0, 0.0, 0.0);
         for pod in state.pods.values() {
+            active += f64::from(u8::from(!pod.finished()));
+            resizing += f64::from(u8::from(pod.resizing.since.is_some()));
+            match pod.pending.as_ref().and_then(|p| p.refusal.as_ref()) {
+                Some(refusal) if refusal.infeasible => infeasible += 1.0,
+                Some(_) => deferred += 1.0,
+                None => {}
+            }
             running_pods += f64::from(u8::from(pod.any_running()));
             for container in &pod.containers {
                 match container.run {
@@ -124,6 +133,24 @@ impl Counters {
                     (labels(&[("container_state", "running")]), running),
                     (labels(&[("container_state", "exited")]), exited),
                 ],
+            ),
+            gauge(
+                "kubelet_active_pods",
+                "Pods that are not over.",
+                vec![(labels(&[("static", "true")]), active)],
+            ),
+            gauge(
+                "kubelet_pod_pending_resizes",
+                "Pods that wait for other resources, by what keeps them from having them.",
+                vec![
+                    (labels(&[("reason", "deferred")]), deferred),
+                    (labels(&[("reason", "infeasible")]), infeasible),
+                ],
+            ),
+            gauge(
+                "kubelet_pod_in_progress_resizes",
+                "Pods that are being given other resources.",
+                one(resizing),
             ),
             counter(
                 "kubelet_started_pods_total",
@@ -248,6 +275,19 @@ impl ProbeCounters {
             },
         ]
     }
+}
+
+/// Which version of cgroups pods are in.
+pub(super) fn of_cgroups(mode: Mode) -> Metric {
+    let version = match mode {
+        Mode::V1 => 1.0,
+        Mode::V2 => 2.0,
+    };
+    gauge(
+        "kubelet_cgroup_version",
+        "cgroup version on the hosts.",
+        one(version),
+    )
 }
 
 /// How long packet rules take.

@@ -330,6 +330,7 @@ impl Node {
         self.manager.status(&self.state, self.leaving);
         if anything {
             let mut metrics = self.counters.metrics(&self.state);
+            metrics.push(metrics::of_cgroups(self.hands.sandboxes.cgroups.mode()));
             metrics.push(metrics::of_rules(&self.hands.sandboxes.network));
             metrics.extend(self.shutdown.metrics());
             self.store.set_metrics(metrics);

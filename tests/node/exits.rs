@@ -48,7 +48,10 @@ fn how_a_container_ended_is_shown_after_a_power_cut_and_goes_with_the_pod() {
     shows(&again(2));
     let page = agent.ok(&["describe", "pod", "p"]);
     assert!(page.contains("Last State:       Terminated\n"), "{page}");
-    assert!(page.contains("      Message:          disk full\n"), "{page}");
+    assert!(
+        page.contains("      Message:          disk full\n"),
+        "{page}"
+    );
     agent.kill_and_restart();
     shows(&again(2));
 

@@ -156,6 +156,15 @@ fn what_prometheus_asks_for_is_said_in_its_format() {
         let name = name.split('{').next().expect("a name");
         assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
     }
+    let (text, _) = agent.request("/metrics");
+    for line in [
+        "kubelet_active_pods{static=\"true\"} 1",
+        "kubelet_pod_pending_resizes{reason=\"infeasible\"} 0",
+        "kubelet_pod_in_progress_resizes 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+    assert!(text.contains("kubelet_cgroup_version "), "{text}");
     let (text, _) = agent.request("/metrics/cadvisor");
     assert!(
         text.contains("container_memory_rss{container=\"hold\""),
