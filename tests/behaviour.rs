@@ -1,6 +1,8 @@
 //! Does the planner do, and say, what the kubelet does and says? Tables from the kubelet's formulas and from
 //! recordings of a real kubelet (crash loop, mixed exits, missing image, removal).
 
+#[path = "behaviour/admission.rs"]
+mod admission;
 #[path = "behaviour/backoff.rs"]
 mod backoff;
 #[path = "behaviour/conditions.rs"]

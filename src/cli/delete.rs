@@ -87,7 +87,9 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
 
 fn is_new_run(before: &Value, now: &Value) -> bool {
     let start = |pod: &Value| pod["status"]["startTime"].clone();
-    start(before) != start(now)
+    // One that waits to be let in has none, and nothing that could stop.
+    start(now).is_null()
+        || start(before) != start(now)
         || ["Succeeded", "Failed"]
             .iter()
             .any(|p| now["status"]["phase"] == *p)

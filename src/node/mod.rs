@@ -124,6 +124,8 @@ struct Node {
     views: network::Views,
     /// What of `NodeState::network_changes` he was told.
     network_changes: u64,
+    /// What of `NodeState::hold_changes` was looked at.
+    hold_changes: u64,
     /// Pods of which something was recorded since they were shown.
     changed: BTreeSet<PodUid>,
     /// The settings, and where they come from.
@@ -281,6 +283,42 @@ impl Node {
     fn decide(&mut self, mut touched: BTreeSet<PodUid>) {
         self.take_turns(&mut touched);
         let mut anything = std::mem::take(&mut self.shutdown.changed);
+        self.note_holds(&mut touched);
+        while !touched.is_empty() {
+            anything |= self.decide_each(std::mem::take(&mut touched));
+            // What was recorded about one pod may have let in another.
+            self.note_holds(&mut touched);
+        }
+        // Without the manifests nothing is known of services, which are served as a former agent left them.
+        let known = self.state.desired.is_some();
+        if known && self.network_changes != self.state.network_changes {
+            self.network_changes = self.state.network_changes;
+            let view = plan::network::view(&self.state, &self.hands.facts.now().ips);
+            self.views.set(view, self.services.clone());
+        }
+        // An empty node has a status, too.
+        self.manager.status(&self.state, self.leaving);
+        if anything {
+            let mut metrics = self.counters.metrics(&self.state);
+            metrics.push(metrics::of_cgroups(self.hands.sandboxes.cgroups.mode()));
+            metrics.push(metrics::of_rules(&self.hands.sandboxes.network));
+            metrics.extend(self.shutdown.metrics());
+            self.store.set_metrics(metrics);
+        }
+    }
+
+    /// A fact about one pod may have let in any other, or changed why it waits.
+    fn note_holds(&mut self, touched: &mut BTreeSet<PodUid>) {
+        if self.hold_changes != self.state.hold_changes {
+            self.hold_changes = self.state.hold_changes;
+            touched.extend(self.state.pods.keys().cloned());
+            self.changed.extend(touched.iter().cloned());
+        }
+    }
+
+    /// Asks about each of these, the most urgent first; whether anything of them is shown in another way.
+    fn decide_each(&mut self, touched: BTreeSet<PodUid>) -> bool {
+        let mut anything = false;
         for uid in plan::urgent_first(&self.state, touched) {
             self.wakes.remove(&uid);
             self.write_edits(&uid);
@@ -319,22 +357,7 @@ impl Node {
                 anything = true;
             }
         }
-        // Without the manifests nothing is known of services, which are served as a former agent left them.
-        let known = self.state.desired.is_some();
-        if known && self.network_changes != self.state.network_changes {
-            self.network_changes = self.state.network_changes;
-            let view = plan::network::view(&self.state, &self.hands.facts.now().ips);
-            self.views.set(view, self.services.clone());
-        }
-        // An empty node has a status, too.
-        self.manager.status(&self.state, self.leaving);
-        if anything {
-            let mut metrics = self.counters.metrics(&self.state);
-            metrics.push(metrics::of_cgroups(self.hands.sandboxes.cgroups.mode()));
-            metrics.push(metrics::of_rules(&self.hands.sandboxes.network));
-            metrics.extend(self.shutdown.metrics());
-            self.store.set_metrics(metrics);
-        }
+        anything
     }
 
     /// Records that a pod has been active for too long, or sees to it that the moment is not missed.

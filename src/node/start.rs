@@ -287,6 +287,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             services: Vec::new(),
             manifests: Default::default(),
             network_changes: 0,
+            hold_changes: 0,
             leaving: false,
             swept: false,
         };

@@ -1,8 +1,7 @@
-//! Which pods exist? A pod comes to be when a manifest asks for it and nobody older holds its name, or when a former
-//! agent left it; it starts to go when no manifest asks for it any more, when its manifest became another one, or when
+//! Which pods exist? A pod comes to be when a manifest asks for it and nobody older holds its name (`hold.rs`), or when a
+//! former agent left it; it starts to go when no manifest asks for it any more, when its manifest became another one, or when
 //! somebody asks for that.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::apply::end_run;
@@ -14,15 +13,19 @@ use super::notice::{Kind, Notices};
 use super::probe::Tracks;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
 use super::{NodeState, Notice, PodState, Stamp};
-use crate::spec::{ContainerSpec, Exit, PodKey, PodUid, Probes, RestartPolicy};
+use crate::spec::{ContainerSpec, Exit, PodUid, Probes, RestartPolicy};
 
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         self.network_changes += 1;
+        let exists =
+            |uid: &PodUid, pod: &mut PodState| pod.hold.is_none() || desired.pods.contains_key(uid);
+        self.pods.retain(exists);
         for (uid, pod) in &mut self.pods {
             match desired.pods.get(uid) {
                 None => stop(pod, None, now),
                 Some(spec) if Arc::ptr_eq(spec, pod.wanted()) || pod.stopping.is_some() => {}
+                Some(spec) if pod.hold.is_some() => pod.edit_held(spec, now),
                 Some(spec) => match edit::of_pod(pod, spec) {
                     Edit::Replace(_) => stop(pod, None, now),
                     Edit::None | Edit::InPlace(_) => {
@@ -41,38 +44,21 @@ impl NodeState {
         self.admit(now, out);
     }
 
-    /// Lets the wanted pods in whose name nobody holds, and nobody while the node shuts down.
-    pub(super) fn admit(&mut self, now: Stamp, out: &mut Vec<Notice>) {
-        let Some(desired) = &self.desired else {
+    pub(super) fn delete_requested(&mut self, uid: &PodUid, grace_ms: Option<u64>, now: Stamp) {
+        // Of one that was not let in there is nothing to stop.
+        let pod = self.pods.get_mut(uid).filter(|pod| pod.hold.is_none());
+        let Some(pod) = pod else {
             return;
         };
-        if desired.pods.keys().all(|uid| self.pods.contains_key(uid)) {
-            return;
-        }
-        let held: BTreeSet<PodKey> = self.pods.values().map(|p| p.spec.key.clone()).collect();
-        for (uid, spec) in &desired.pods {
-            if !self.pods.contains_key(uid) && !held.contains(&spec.key) {
-                let mut pod = PodState::new(Arc::clone(spec), now);
-                if self.shutdown.is_some() {
-                    pod.reject_at_shutdown(now, out);
-                }
-                self.pods.insert(uid.clone(), pod);
+        match &mut pod.stopping {
+            None => {
+                self.network_changes += 1;
+                stop(pod, grace_ms, now);
             }
-        }
-    }
-
-    pub(super) fn delete_requested(&mut self, uid: &PodUid, grace_ms: Option<u64>, now: Stamp) {
-        if let Some(pod) = self.pods.get_mut(uid) {
-            match &mut pod.stopping {
-                None => {
-                    self.network_changes += 1;
-                    stop(pod, grace_ms, now);
-                }
-                Some(stopping) => {
-                    let asked = grace_ms.unwrap_or(pod.spec.grace_ms);
-                    stopping.asked_ms = stopping.asked_ms.min(asked);
-                    stopping.at_once |= grace_ms == Some(0);
-                }
+            Some(stopping) => {
+                let asked = grace_ms.unwrap_or(pod.spec.grace_ms);
+                stopping.asked_ms = stopping.asked_ms.min(asked);
+                stopping.at_once |= grace_ms == Some(0);
             }
         }
     }

@@ -52,7 +52,7 @@ pub fn plan(state: &NodeState, now: Time) -> Plan {
 
 /// What to do now for one pod.
 pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
-    if pod.in_flight.is_some() {
+    if pod.in_flight.is_some() || pod.hold.is_some() {
         return Step::Rest;
     }
     if pod.stopping.is_some() {

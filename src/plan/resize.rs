@@ -13,21 +13,14 @@ use k8s_openapi::api::core::v1 as core;
 use serde_json::json;
 
 use super::notice::{Kind, Notices};
+pub use super::room::Capacity;
+use super::room::not_enough;
 use super::state::{ContainerState, Retry, Run, Sandbox};
 use super::{Action, NodeState, Notice, PodState, Stamp, Time, Wall};
 use crate::spec::{ContainerResources, ContainerSpec, PodResources, PodSpec, PodUid, QosClass};
 
 /// A resize that failed is tried again after 1 s, then twice that, … at most 30 s.
 pub const RESIZE_RETRY_MS: (u64, u64) = (1_000, 30_000);
-
-/// What the node can give to pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capacity {
-    /// cpu in thousandths of a core.
-    pub cpu_milli: u64,
-    /// Memory.
-    pub memory_bytes: u64,
-}
 
 /// Other resources that are asked for and not given yet.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,27 +113,27 @@ impl NodeState {
     /// always welcome, also on a node that gives more than it has.
     pub(super) fn refusal(&self, pod: &PodState, wanted: &PodSpec) -> Option<Refusal> {
         let capacity = self.settings.capacity?;
-        if pod.sandbox == Sandbox::None {
+        // Who is not let in yet may ask for anything.
+        if pod.hold.is_some() {
             return None;
         }
-        let others = self.pods.values().filter(|other| {
-            let done = other.sandbox == Sandbox::Removed || other.finished();
-            other.spec.uid != pod.spec.uid && !done
-        });
+        let given = self.given(Some(&pod.spec.uid));
         let (old, new) = (pod.spec.resources, wanted.resources);
-        let sum = |of: fn(&PodResources) -> u64| {
-            let all = others.clone().map(|other| of(&other.spec.resources));
-            all.fold(0, u64::saturating_add)
-        };
         let cpu = |r: &PodResources| r.cpu_request_milli;
         let memory = |r: &PodResources| r.memory_request_bytes;
         let rows = [
-            ("cpu", cpu(&old), cpu(&new), sum(cpu), capacity.cpu_milli),
+            (
+                "cpu",
+                cpu(&old),
+                cpu(&new),
+                given.cpu_milli,
+                capacity.cpu_milli,
+            ),
             (
                 "memory",
                 memory(&old),
                 memory(&new),
-                sum(memory),
+                given.memory_bytes,
                 capacity.memory_bytes,
             ),
         ];
@@ -160,9 +153,7 @@ impl NodeState {
         let (name, _, new, used, capacity) = more().find(short)?;
         Some(Refusal {
             infeasible: false,
-            message: format!(
-                "Node didn't have enough resource: {name}, requested: {new}, used: {used}, capacity: {capacity}"
-            ),
+            message: not_enough(name, *new, *used, *capacity),
         })
     }
 }

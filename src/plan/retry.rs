@@ -38,7 +38,9 @@ pub fn idle(pod: &PodState, container: Option<&str>) -> String {
     let name = &pod.spec.key.name;
     let runs = |c: &ContainerState| c.run.is_running();
     let one = container.and_then(|name| pod.container(name));
-    if pod.stopping.is_some() {
+    if let Some(hold) = &pod.hold {
+        format!("pod {name} waits to be let in: {}", hold.message)
+    } else if pod.stopping.is_some() {
         format!("pod {name} is being stopped and waits for nothing")
     } else if pod.finished() {
         format!("pod {name} has finished; delete it to run it again")

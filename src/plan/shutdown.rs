@@ -115,7 +115,7 @@ pub fn due(state: &NodeState, now: Time) -> Option<Due> {
 fn is_gone(pod: &PodState) -> bool {
     let sandbox = matches!(pod.sandbox, Sandbox::None | Sandbox::Removed);
     // Of a pod that never came up it is enough that it will not.
-    let will = pod.sandbox == Sandbox::None && pod.verdict.is_none();
+    let will = pod.sandbox == Sandbox::None && pod.verdict.is_none() && pod.hold.is_none();
     sandbox && !will && pod.in_flight.is_none() && pod.stopping.is_none()
 }
 
@@ -195,17 +195,30 @@ impl NodeState {
 
     /// A pod that a shutdown kept down may run again.
     pub(super) fn pod_restored(&mut self, uid: &PodUid, now: Stamp, out: &mut Vec<Notice>) {
-        let down = self.shutdown.is_some();
-        self.on(uid, now, out, |pod, _, _| {
-            if !down && is_to_be_restored(pod) {
-                pod.restore(now);
-            }
-        });
+        let Some(pod) = self.pods.get(uid) else {
+            return;
+        };
+        if self.shutdown.is_some() || !is_to_be_restored(pod) {
+            return;
+        }
+        let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
+        if cause != Some(Cause::RejectedAtShutdown) {
+            return self.on(uid, now, out, |pod, _, _| pod.restore(now));
+        }
+        // It was never let in: whether it is has to be looked at.
+        if let Some(mut pod) = self.pods.remove(uid) {
+            pod.restore(now);
+            self.judge(pod, now, out);
+            self.on(uid, now, out, |_, _, _| {});
+        }
     }
 }
 
-/// A pod that goes, or has failed, anyway has no more time than the others.
+/// A pod that goes, or has failed, anyway has no more time than the others; of one that is held there is nothing to stop.
 fn stop(pod: &mut PodState, grace_ms: u64, now: Stamp, out: &mut Vec<Notice>) {
+    if pod.hold.is_some() {
+        return;
+    }
     let grace_ms = grace_ms.min(pod.spec.grace_ms);
     let from = |since: Stamp| now.time.since(since.time).saturating_add(grace_ms);
     match (&mut pod.stopping, &mut pod.verdict) {

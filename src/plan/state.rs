@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Flags, Foreign};
 use super::event::{Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
+use super::hold::Hold;
 use super::hook::Hooks;
 use super::kill::Kill;
 use super::probe::Tracks;
@@ -65,6 +66,8 @@ pub struct NodeState {
     pub shutdown: Option<Shutdown>,
     /// Grows with every fact that may have changed what `plan::network::view` shows.
     pub network_changes: u64,
+    /// Grows whenever a pod is held, let in, or held for another reason: also with facts about other pods.
+    pub hold_changes: u64,
 }
 
 impl NodeState {
@@ -76,6 +79,7 @@ impl NodeState {
             pods: BTreeMap::new(),
             shutdown: None,
             network_changes: 0,
+            hold_changes: 0,
         }
     }
 }
@@ -100,6 +104,8 @@ pub struct PodState {
     pub images_changed: bool,
     /// The image being looked for is not the one that is wanted any more.
     pub image_edited: bool,
+    /// Why it is not let in yet; nothing is done for it as long as this is set.
+    pub hold: Option<Hold>,
     /// Set once the pod is to go.
     pub stopping: Option<Stopping>,
     /// Set once the pod has failed whatever its containers do.
@@ -437,6 +443,7 @@ impl PodState {
             in_flight: None,
             images_changed: false,
             image_edited: false,
+            hold: None,
             stopping: None,
             verdict: None,
             finishing: None,

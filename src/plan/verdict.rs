@@ -79,6 +79,7 @@ pub fn due(pod: &PodState, now: Time) -> Option<Due> {
 /// Counted from the pod's start time (§6.7).
 fn deadline(pod: &PodState) -> Option<Time> {
     let over = pod.stopping.is_some() || pod.verdict.is_some() || pod.finished();
+    let over = over || pod.hold.is_some();
     let active_ms = pod.spec.active_deadline_ms.filter(|_| !over)?;
     Some(pod.created.time.plus(active_ms))
 }

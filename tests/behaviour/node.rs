@@ -184,7 +184,7 @@ impl Node {
         }
         let inits = status.init_container_statuses.into_iter().flatten();
         let added = status.ephemeral_container_statuses.into_iter().flatten();
-        let all = inits.chain(status.container_statuses.unwrap());
+        let all = inits.chain(status.container_statuses.into_iter().flatten());
         for c in all.chain(added) {
             let state = word(&c.state.unwrap());
             let last = word(&c.last_state.unwrap());

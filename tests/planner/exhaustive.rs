@@ -21,6 +21,7 @@ use coracle::plan::event::{
     AskedBy, Group, HookOrder, HookOutcome, Instance, ProbeOrder, ProbeOutcome,
 };
 use coracle::plan::probe::due;
+use coracle::plan::resize::Capacity;
 use coracle::plan::retry;
 use coracle::plan::shutdown;
 use coracle::plan::state::{ContainerState, Role, Run};
@@ -63,6 +64,8 @@ struct Search {
     edited: Option<Arc<PodSpec>>,
     /// Whether the node may shut down, and not do so after all.
     shutdowns: bool,
+    /// Whether the node may have no room at all, and again all of it.
+    shortages: bool,
     seen: HashSet<(u32, u64)>,
     stories: usize,
 }
@@ -101,6 +104,12 @@ impl Search {
             });
             events.push(Event::ShutdownTurnOver);
             events.push(Event::ShutdownCancelled);
+        }
+        if self.shortages {
+            events.push(Event::SettingsChanged(Settings {
+                capacity: Some(NO_ROOM),
+                ..Settings::default()
+            }));
         }
         let Some(state) = story.state.pods.get(&pod) else {
             return events;
@@ -195,6 +204,9 @@ impl Search {
                 story.wanted = desired.pods.contains_key(&self.spec.uid);
                 let image = |s: &PodSpec| s.containers[0].image.clone();
                 let again = |p: &PodState| {
+                    if p.hold.is_some() {
+                        return false;
+                    }
                     // Another image for what has done its work: it is to be done again.
                     let new = desired.pods.get(&self.spec.uid);
                     new.is_none_or(|new| p.complete() && image(new) != image(&p.spec))
@@ -202,7 +214,8 @@ impl Search {
                 story.going |= before.get(&self.spec.uid).is_some_and(again);
             }
             Event::DeleteRequested { .. } => {
-                story.going |= story.state.pods.contains_key(&self.spec.uid);
+                let pod = story.state.pods.get(&self.spec.uid);
+                story.going |= pod.is_some_and(|pod| pod.hold.is_none());
             }
             Event::ProbeDone { order, .. } => story.probing.retain(|o| o != order),
             Event::HookDone { order, .. } => story.hooking.retain(|o| o != order),
@@ -276,6 +289,7 @@ impl Search {
         for action in decided.actions {
             let pod = &story.state.pods[action.pod()];
             assert!(pod.in_flight.is_none(), "one action at a time: {action:?}");
+            assert_eq!(pod.hold, None, "it is held: {action:?}");
             match &action {
                 Action::CreateSandbox { .. } | Action::EnsureImage { .. } => {
                     assert!(story.wanted && !story.going, "{action:?}");
@@ -385,8 +399,14 @@ impl Search {
                     || !pod.complete()
                         && (pod.inits().iter().any(initializes)
                             || pod.containers.iter().all(as_it_should)));
+            let held = pod.hold.is_some();
+            if held {
+                let refused = story.state.settings.capacity == Some(NO_ROOM);
+                assert!(refused || story.state.shutdown.is_some(), "{pod:?}");
+                assert!(story.wanted && !story.going, "{pod:?}");
+            }
             assert!(
-                settled || pod.in_flight.is_some() || again.wake_at.is_some(),
+                held || settled || pod.in_flight.is_some() || again.wake_at.is_some(),
                 "stuck: {pod:?}"
             );
         }
@@ -405,7 +425,7 @@ fn fingerprint(story: &Story) -> u64 {
             (p.images_changed, p.image_edited),
             (&p.spec.containers[0].image, p.spec.resources, &p.resizing),
             p.finishing,
-            (p.waits_for_host_port, &p.verdict),
+            (p.waits_for_host_port, &p.verdict, &p.hold),
             retries,
         )
     });
@@ -414,7 +434,7 @@ fn fingerprint(story: &Story) -> u64 {
         pods.collect::<Vec<_>>(),
         (
             story.now,
-            &story.state.shutdown,
+            (&story.state.shutdown, story.state.settings.capacity),
             story.wanted,
             story.going,
             &story.ran,
@@ -493,6 +513,7 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], shutdowns: bool, dep
     let [debugged, edited] = others.map(|pod| pod.map(Arc::new));
     let spec = Arc::new(spec);
     let containers = debugged.as_ref().unwrap_or(&spec).all_containers().count();
+    let shortages = spec.resources.memory_request_bytes == SOME;
     let mut state = NodeState::new(Settings::default());
     state.apply(
         &Event::DesiredChanged(pods::desired(&[&spec])),
@@ -514,6 +535,7 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], shutdowns: bool, dep
         debugged,
         edited,
         shutdowns,
+        shortages,
         seen: HashSet::new(),
         stories: 0,
     };
@@ -642,6 +664,29 @@ fn no_short_story_of_a_deadline_breaks_an_invariant() {
             spec.active_deadline_ms = Some(5_000);
             assert!(search_pod(spec, 7) > 5_000);
         }
+    }
+}
+
+/// Who asks for so much may find that there is nothing at all.
+const SOME: u64 = 1_234;
+const NO_ROOM: Capacity = Capacity {
+    cpu_milli: 0,
+    memory_bytes: 0,
+};
+
+#[test]
+fn no_short_story_of_a_node_without_room_breaks_an_invariant() {
+    for (policy, shutdowns) in [
+        (RestartPolicy::Always, false),
+        (RestartPolicy::Never, false),
+        (RestartPolicy::Always, true),
+    ] {
+        let mut spec = pods::pod("u", "p", policy, &["x"]);
+        pods::set_resources(&mut spec, "x", 100, SOME);
+        let mut edited = spec.clone();
+        pods::set_image(&mut edited, "x", "img:2");
+        let others = [None, Some(edited)];
+        assert!(search_with(spec, others, shutdowns, 7) > 5_000);
     }
 }
 

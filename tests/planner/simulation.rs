@@ -38,6 +38,10 @@ struct Going {
     grace_ms: u64,
 }
 
+/// A pod that had to wait was let in.
+#[derive(Debug)]
+struct LetIn;
+
 struct Sim {
     world: World,
     state: NodeState,
@@ -307,7 +311,7 @@ impl Sim {
             desired.services.pop_first();
         }
         let event = Event::DesiredChanged(desired);
-        for (uid, pod) in &self.state.pods {
+        for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold.is_none()) {
             let changed = self.wanted.get(uid).is_none_or(|new| {
                 let mut all = new.all_containers().zip(pod.spec.all_containers());
                 let image = all.any(|(new, old)| new.image != old.image);
@@ -369,13 +373,16 @@ impl Sim {
             Some(ms) => ms.max(2_000),
             None => self.state.pods[&uids[i]].spec.grace_ms.max(2_000),
         };
-        self.going
-            .entry(uids[i].clone())
-            .and_modify(|g| g.grace_ms = g.grace_ms.min(floor))
-            .or_insert(Going {
-                since: self.world.now,
-                grace_ms: floor,
-            });
+        let going = Going {
+            since: self.world.now,
+            grace_ms: floor,
+        };
+        if self.state.pods[&uids[i]].hold.is_none() {
+            self.going
+                .entry(uids[i].clone())
+                .and_modify(|g| g.grace_ms = g.grace_ms.min(floor))
+                .or_insert(going);
+        }
         let pod = uids[i].clone();
         self.apply(&Event::DeleteRequested { pod, grace_ms });
         self.decide();
@@ -501,7 +508,19 @@ impl Sim {
             disk.removed = false;
         }
         let before: Vec<Arc<PodSpec>> = self.state.pods.values().map(|p| p.spec.clone()).collect();
+        let held = self.state.pods.iter().filter(|(_, p)| p.hold.is_some());
+        let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
         self.state.apply(event, now);
+        for uid in held {
+            // One that is not there yet may be taken for a new one.
+            let pod = self.state.pods.get(&uid);
+            if pod.is_none_or(|pod| pod.foreign.is_empty()) {
+                self.opened.remove(&uid);
+            }
+            if pod.is_some_and(|pod| pod.hold.is_none()) {
+                self.stats.count("pod", &LetIn);
+            }
+        }
         for old in &before {
             self.note_resize(old);
         }
@@ -543,11 +562,13 @@ impl Sim {
     /// and who is killed at once because his pod restarts in place, also if it is to go before he is gone.
     fn note_kills(&mut self, event: &Event) {
         for (uid, pod) in &self.state.pods {
-            if event.pod().is_some_and(|about| about != uid) {
-                continue;
-            }
+            let other = event.pod().is_some_and(|about| about != uid);
             for c in &pod.containers {
                 let Some(kill) = c.kill else { continue };
+                // Room that one pod makes may let another be resized.
+                if other && kill.reason != KillReason::Resize {
+                    continue;
+                }
                 if kill.since.0 == self.world.now {
                     self.stats.count("kill", &kill.reason);
                 }
@@ -678,6 +699,7 @@ impl Sim {
         let wakes = again.wake_at.into_iter().chain(probes).chain(moment);
         self.wake_at = wakes.min();
         assert!(self.wake_at.is_none_or(|t| t > now), "all in the future");
+        self.check_room();
     }
 
     /// The node's files: the pod as admitted and its back-off, written before anything is done.

@@ -64,9 +64,8 @@ impl NodeState {
                 condition::set(pod, changes, now.wall);
             }),
             Event::SandboxRemoved { pod } => {
-                self.sandbox_removed(pod, now, out);
-                // There is more room now.
-                self.admit_resizes(now, out);
+                self.sandbox_removed(pod, now);
+                self.room_made(now, out);
             }
             Event::EphemeralAdded { pod, spec } => {
                 self.on(pod, now, out, |pod, _, _| added(pod, spec));
@@ -76,12 +75,15 @@ impl NodeState {
             }
             Event::ShutdownRecovered(shutdown) => self.shutdown_recovered(shutdown, now, out),
             Event::ShutdownTurnOver => self.take_turns(now, out),
-            Event::ShutdownCancelled => self.shutdown_cancelled(),
+            Event::ShutdownCancelled => {
+                self.shutdown_cancelled();
+                self.admit(now, out);
+            }
             Event::PodRestored { pod } => self.pod_restored(pod, now, out),
             Event::NodeAddressesChanged => self.network_changes += 1,
             Event::SettingsChanged(settings) => {
                 self.settings = *settings;
-                self.admit_resizes(now, out);
+                self.room_made(now, out);
             }
             Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
             Event::ActionStarted(action) => self.on(action.pod(), now, out, |pod, settings, _| {
@@ -210,14 +212,23 @@ impl NodeState {
         change: impl FnOnce(&mut PodState, &Settings, &mut Vec<Notice>),
     ) {
         if let Some(pod) = self.pods.get_mut(uid) {
-            let before = network::facts(pod);
+            let (before, took) = (network::facts(pod), pod.takes_room());
             change(pod, &self.settings, out);
             pod.settle(now, out);
             self.network_changes += u64::from(before != network::facts(pod));
+            if took && !pod.takes_room() {
+                self.room_made(now, out);
+            }
         }
     }
 
-    fn sandbox_removed(&mut self, uid: &PodUid, now: Stamp, out: &mut Vec<Notice>) {
+    /// There may be more room now: first for those that have none, then for those that want more.
+    fn room_made(&mut self, now: Stamp, out: &mut Vec<Notice>) {
+        self.admit(now, out);
+        self.admit_resizes(now, out);
+    }
+
+    fn sandbox_removed(&mut self, uid: &PodUid, now: Stamp) {
         let Some(pod) = self.pods.get_mut(uid) else {
             return;
         };
@@ -233,7 +244,6 @@ impl NodeState {
                     }
                     Keep::Nothing => {
                         self.pods.remove(uid);
-                        self.admit(now, out);
                     }
                 }
                 self.pods.values_mut().for_each(host_ports_freed);

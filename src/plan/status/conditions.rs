@@ -38,7 +38,7 @@ pub(super) fn all(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
             flags.containers_ready,
             containers_ready(state, phase),
         ),
-        ("PodScheduled", always, (None, None)),
+        scheduled(state, always),
     ];
     let mut rules = state.spec.all_containers().flat_map(|c| &c.restart_rules);
     if rules.any(|r| r.action == RestartAction::RestartAllContainers) {
@@ -108,6 +108,21 @@ fn foreign(f: &Foreign) -> core::PodCondition {
         message: some_text(&f.condition.message),
         ..core::PodCondition::default()
     }
+}
+
+/// A pod that is not let in is, to who looks at it, one that no node has a place for.
+fn scheduled(state: &PodState, always: Flag) -> (&'static str, Flag, Why) {
+    let (flag, why) = match &state.hold {
+        None => (always, (None, None)),
+        Some(hold) => {
+            let flag = Flag {
+                yes: false,
+                since: hold.since.wall,
+            };
+            (flag, (Some("Unschedulable"), Some(hold.message.clone())))
+        }
+    };
+    ("PodScheduled", flag, why)
 }
 
 fn initialized(state: &PodState, phase: Phase, always: Flag) -> (&'static str, Flag, Why) {

@@ -92,6 +92,9 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
         let shown = some.iter().map(|c| container(state, c, settings));
         shown.collect()
     };
+    // Of a pod that is not let in there is nothing but the reason.
+    let hold = state.hold.as_ref();
+    let shown = |some: Vec<_>| Some(some).filter(|_| hold.is_none());
     let mut containers = show(state.mains());
     containers.sort_by(|a, b| a.name.cmp(&b.name));
     core::PodStatus {
@@ -102,12 +105,16 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
         host_ips: some(host.into_iter().map(|ip| core::HostIP { ip }).collect()),
         pod_ip: ips.first().cloned(),
         pod_ips: some(ips.into_iter().map(|ip| core::PodIP { ip }).collect()),
-        start_time: Some(time(state.created.wall)),
-        init_container_statuses: some(show(state.inits())),
-        container_statuses: Some(containers),
-        reason: verdict.map(|v| v.cause.as_str().to_owned()),
-        message: verdict.map(|v| v.message.clone()),
-        ephemeral_container_statuses: some(show(state.ephemerals())),
+        start_time: hold.is_none().then(|| time(state.created.wall)),
+        init_container_statuses: shown(show(state.inits())).and_then(some),
+        container_statuses: shown(containers),
+        reason: hold
+            .map(|hold| hold.reason.to_string())
+            .or_else(|| verdict.map(|v| v.cause.as_str().to_owned())),
+        message: hold
+            .map(|hold| hold.message.clone())
+            .or_else(|| verdict.map(|v| v.message.clone())),
+        ephemeral_container_statuses: shown(show(state.ephemerals())).and_then(some),
         qos_class: Some(state.spec.qos.as_str().to_owned()),
         ..core::PodStatus::default()
     }

@@ -89,6 +89,9 @@ fn check_memory(old: &PodState, new: &PodState) {
 
 /// What an agent that is killed now can have left; `None` where nothing of the pod is found.
 fn left_behind(pod: &PodState, now: Stamp) -> Vec<Option<Recovered>> {
+    if pod.hold.is_some() {
+        return vec![None];
+    }
     let sandbox = match pod.sandbox {
         Sandbox::Ready { .. } => ready(pod),
         Sandbox::Removed => RecoveredSandbox::Removed,

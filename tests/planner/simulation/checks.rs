@@ -56,6 +56,7 @@ impl Sim {
             "one action at a time: {action:?}"
         );
         let disk = self.world.disk.get(&uid);
+        assert_eq!(self.state.pods[&uid].hold, None, "it is held: {action:?}");
         match action {
             Action::CreateSandbox { .. } => {
                 self.check_may_start(action);
@@ -357,7 +358,7 @@ impl Sim {
             let ready = open && of("ContainersReady").unwrap().status == "True";
             assert_eq!(of("Ready").unwrap().status, word(ready), "{uid}");
             let inits = status.init_container_statuses.into_iter().flatten();
-            let all = inits.chain(status.container_statuses.unwrap());
+            let all = inits.chain(status.container_statuses.into_iter().flatten());
             let added = status.ephemeral_container_statuses.into_iter().flatten();
             for c in all.chain(added) {
                 let s = c.state.unwrap();
@@ -375,15 +376,44 @@ impl Sim {
         }
     }
 
+    /// cpu and memory that pods but for this one are given, computed a second time.
+    fn given(&self, except: Option<&PodUid>) -> (u64, u64) {
+        let down = |p: &PodState| {
+            let cause = p.verdict.as_ref().map(|verdict| verdict.cause);
+            cause == Some(Cause::NodeShutdown)
+        };
+        let pods = self.state.pods.values();
+        let pods = pods.filter(|p| Some(&p.spec.uid) != except && p.hold.is_none());
+        let pods = pods.filter(|p| !p.finished() || down(p));
+        pods.fold((0, 0), |(cpu, memory), p| {
+            let r = p.spec.resources;
+            (cpu + r.cpu_request_milli, memory + r.memory_request_bytes)
+        })
+    }
+
+    /// No more is given away than there is; of who waits for it there is nothing, and he waits for a reason.
+    pub(super) fn check_room(&self) {
+        let (cpu, memory) = self.given(None);
+        assert!(cpu <= CAPACITY.cpu_milli && memory <= CAPACITY.memory_bytes);
+        for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold.is_some()) {
+            assert!(self.wanted.contains_key(uid), "{uid} is not wanted");
+            assert!(!self.world.disk.contains_key(uid), "{uid} was let in");
+            let nothing = pod.sandbox == Sandbox::None && !pod.any_running();
+            assert!(nothing && pod.in_flight.is_none(), "{pod:?}");
+            assert!(pod.stopping.is_none() && pod.verdict.is_none(), "{pod:?}");
+            assert!(pod.pending.is_none(), "{pod:?}");
+            let own = pod.spec.resources;
+            let fits = cpu + own.cpu_request_milli <= CAPACITY.cpu_milli
+                && memory + own.memory_request_bytes <= CAPACITY.memory_bytes;
+            let down = self.state.shutdown.is_some();
+            assert!(!fits || down, "{uid} has room: {pod:?}");
+        }
+    }
+
     /// Whether there is room for this pod to have that.
     fn fits_instead(&self, uid: &PodUid, new: PodResources) -> bool {
         let old = self.state.pods[uid].spec.resources;
-        let others = self.state.pods.values().filter(|p| p.spec.uid != *uid);
-        let others = others.filter(|p| !p.finished());
-        let (cpu, memory) = others.fold((0, 0), |(cpu, memory), p| {
-            let r = p.spec.resources;
-            (cpu + r.cpu_request_milli, memory + r.memory_request_bytes)
-        });
+        let (cpu, memory) = self.given(Some(uid));
         let (old_cpu, new_cpu) = (old.cpu_request_milli, new.cpu_request_milli);
         let (old_memory, new_memory) = (old.memory_request_bytes, new.memory_request_bytes);
         (new_cpu <= old_cpu || cpu + new_cpu <= CAPACITY.cpu_milli)
@@ -394,8 +424,14 @@ impl Sim {
         let wanted: BTreeSet<PodUid> = self.wanted.keys().cloned().collect();
         let known: BTreeSet<PodUid> = self.state.pods.keys().cloned().collect();
         assert_eq!(known, wanted, "the wanted pods exist, and no others");
-        assert_eq!(self.world.uids(), wanted, "nothing unwanted is left");
+        let held = |uid: &PodUid| self.state.pods[uid].hold.is_some();
+        let let_in: BTreeSet<PodUid> = wanted.into_iter().filter(|uid| !held(uid)).collect();
+        assert_eq!(self.world.uids(), let_in, "nothing unwanted is left");
         for (uid, pod) in &self.state.pods {
+            if pod.hold.is_some() {
+                // Why is looked at after every decision.
+                continue;
+            }
             assert!(pod.stopping.is_none(), "{uid} still goes");
             let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
             assert!(

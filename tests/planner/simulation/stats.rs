@@ -48,6 +48,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("kill", "PostStartHook"),
     ("kill", "Startup"),
     ("kill", "Stopping"),
+    ("pod", "LetIn"),
     // The agent dies while
     ("agent dies, action", "CreateSandbox"),
     ("agent dies, action", "EnsureImage"),

@@ -1,0 +1,292 @@
+//! Who is let in, who waits, and what is said about it?
+
+use std::sync::Arc;
+
+use coracle::plan::event::{AskedBy, Group};
+use coracle::plan::resize::Capacity;
+use coracle::plan::{Event, Settings};
+use coracle::spec::{PodSpec, RestartPolicy};
+
+use crate::node::{Node, ready, reborn};
+use crate::pods::{desired, gate, pod, set_image, set_resources};
+
+const MIB: u64 = 1 << 20;
+
+/// A node of one core and 100 MiB.
+pub(crate) fn small() -> Settings {
+    Settings {
+        capacity: Some(Capacity {
+            cpu_milli: 1_000,
+            memory_bytes: 100 * MIB,
+        }),
+        ..Settings::default()
+    }
+}
+
+fn sized(name: &str, cpu_milli: u64, mib: u64) -> PodSpec {
+    let mut spec = pod(name, name, RestartPolicy::Always, &["c"]);
+    set_resources(&mut spec, "c", cpu_milli, mib * MIB);
+    spec
+}
+
+fn with_priority(mut spec: PodSpec, priority: i32) -> PodSpec {
+    spec.priority = priority;
+    spec
+}
+
+impl Node {
+    fn wants(&mut self, pods: &[&PodSpec]) {
+        let pods: Vec<_> = pods.iter().map(|p| Arc::new((*p).clone())).collect();
+        self.tell(Event::DesiredChanged(desired(
+            &pods.iter().collect::<Vec<_>>(),
+        )));
+        self.work();
+    }
+
+    /// Which pods run, and which wait for what.
+    fn stands(&self) -> Vec<String> {
+        let all = self.state.pods.values().map(|pod| {
+            let how = match &pod.hold {
+                Some(hold) => hold.reason.to_string(),
+                None if pod.any_running() => "runs".to_owned(),
+                None => "does not run".to_owned(),
+            };
+            format!("{} {how}", pod.spec.key.name)
+        });
+        all.collect()
+    }
+}
+
+#[test]
+fn a_pod_that_does_not_fit_is_shown_as_pending_with_the_kubelets_reason() {
+    let mut node = Node::set(small());
+    node.wants(&[&sized("p", 1_001, 10)]);
+    assert_eq!(node.open, []);
+    let text = "Node didn't have enough resource: cpu, requested: 1001, used: 0, capacity: 1000";
+    assert_eq!(node.said(), [format!("Warning OutOfcpu {text}")]);
+    let shown = node.shown();
+    let status = shown.status.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(status.reason.as_deref(), Some("OutOfcpu"));
+    assert_eq!(status.message.as_deref(), Some(text));
+    // kubectl shows the reason as its status then.
+    assert_eq!(status.container_statuses, None);
+    assert_eq!(status.start_time, None);
+    let line = node.line();
+    let condition = format!("PodScheduled=False Unschedulable: {text}");
+    assert!(line.contains(&condition), "{line}");
+    assert_eq!(node.wake_at(), None);
+}
+
+#[test]
+fn whoever_waits_is_let_in_as_soon_as_there_is_room() {
+    let finishing = |name: &str| {
+        let mut spec = pod(name, name, RestartPolicy::Never, &["c"]);
+        set_resources(&mut spec, "c", 600, 10 * MIB);
+        spec
+    };
+    let (first, waits) = (finishing("a"), sized("b", 600, 10));
+    let blocked = ["a runs", "b OutOfcpu"];
+    let full = || {
+        let mut node = Node::set(small());
+        node.wants(&[&first]);
+        node.wait(1_000);
+        node.wants(&[&first, &waits]);
+        assert_eq!(node.stands(), blocked);
+        node
+    };
+    // The other one ends.
+    let mut node = full();
+    node.wait(5_000);
+    node.end_of(&first.uid, 0);
+    node.work();
+    assert_eq!(node.stands(), ["a does not run", "b runs"]);
+    let started = node.state.pods[&waits.uid].created.time.0;
+    assert_eq!(started, node.now, "its time begins when it is let in");
+    // It goes.
+    let mut node = full();
+    node.wants(&[&waits]);
+    assert_eq!(node.stands(), blocked);
+    node.end_of(&first.uid, 143);
+    node.work();
+    assert_eq!(node.stands(), ["b runs"]);
+    // It is to have less.
+    let mut node = full();
+    let mut less = first.clone();
+    set_resources(&mut less, "c", 400, 10 * MIB);
+    node.wants(&[&less, &waits]);
+    assert_eq!(node.stands(), ["a runs", "b runs"]);
+    // The one who waits asks for less.
+    let mut node = full();
+    node.wants(&[&first, &sized("b", 400, 10)]);
+    assert_eq!(node.stands(), ["a runs", "b runs"]);
+    assert_eq!(node.state.pods[&waits.uid].pending, None);
+    // The node has more.
+    let mut node = full();
+    node.tell(Event::SettingsChanged(Settings::default()));
+    node.work();
+    assert_eq!(node.stands(), ["a runs", "b runs"]);
+}
+
+#[test]
+fn a_reason_is_said_once_until_it_is_another() {
+    let mut node = Node::set(small());
+    let (a, p) = (sized("a", 500, 90), sized("p", 600, 20));
+    node.wants(&[&a]);
+    node.wait(1);
+    node.wants(&[&a, &p]);
+    let since = node.state.pods[&p.uid].hold.clone().unwrap().since;
+    node.tell(Event::SettingsChanged(small()));
+    node.wait(1_000);
+    node.wants(&[&a, &p]);
+    let about = |node: &Node| {
+        let own = node.notices.iter().filter(|n| n.uid == p.uid);
+        own.map(|n| n.reason.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(about(&node), ["OutOfcpu"]);
+    let smaller = sized("p", 100, 20);
+    node.wants(&[&a, &smaller]);
+    assert_eq!(about(&node), ["OutOfcpu", "OutOfmemory"]);
+    let hold = node.state.pods[&p.uid].hold.clone().unwrap();
+    assert_eq!(hold.since, since);
+    let text = "Node didn't have enough resource: memory, requested: 20971520, used: 94371840, \
+                capacity: 104857600";
+    assert_eq!(hold.message, text);
+}
+
+#[test]
+fn the_more_important_comes_first_then_the_older_and_a_smaller_one_need_not_wait() {
+    let mut node = Node::set(small());
+    let first = sized("first", 900, 10);
+    node.wants(&[&first]);
+    let (old, young) = (sized("old", 600, 10), sized("a-young", 600, 10));
+    let important = with_priority(sized("z-important", 600, 10), 1);
+    node.wants(&[&first, &old]);
+    node.wait(1);
+    node.wants(&[&first, &old, &young]);
+    node.wait(1);
+    let small = sized("small", 100, 10);
+    node.wants(&[&first, &old, &young, &important, &small]);
+    assert_eq!(
+        node.stands(),
+        [
+            "a-young OutOfcpu",
+            "first runs",
+            "old OutOfcpu",
+            "small runs",
+            "z-important OutOfcpu",
+        ]
+    );
+    let runs = |node: &Node, name: &str| node.stands().contains(&format!("{name} runs"));
+    node.wants(&[&old, &young, &important, &small]);
+    node.end_of(&first.uid, 0);
+    node.work();
+    assert!(runs(&node, "z-important"), "{:?}", node.stands());
+    assert!(!runs(&node, "old"));
+    node.wants(&[&old, &young, &small]);
+    node.end_of(&important.uid, 0);
+    node.work();
+    assert!(runs(&node, "old"), "{:?}", node.stands());
+    assert!(!runs(&node, "a-young"));
+}
+
+#[test]
+fn a_pod_that_waits_may_be_edited_in_any_way_deleted_and_taken_away() {
+    let mut node = Node::set(small());
+    let p = sized("p", 2_000, 10);
+    node.wants(&[&p]);
+    let uid = p.uid.clone();
+    node.tell(Event::ConditionsSet {
+        pod: uid.clone(),
+        changes: vec![gate(true)],
+    });
+    let mut other = p.clone();
+    set_image(&mut other, "c", "img:2");
+    node.wants(&[&other]);
+    let held = &node.state.pods[&uid];
+    assert_eq!(held.spec.containers[0].image, "img:2");
+    assert_eq!(held.foreign.len(), 1, "what was said of it stays said");
+    // What would need another pod.
+    let mut other = sized("p", 3_000, 10);
+    Arc::make_mut(&mut other.manifest)
+        .spec
+        .as_mut()
+        .unwrap()
+        .restart_policy = Some("Never".to_owned());
+    other.restart_policy = RestartPolicy::Never;
+    node.wants(&[&other]);
+    let held = &node.state.pods[&uid];
+    assert_eq!(held.spec.restart_policy, RestartPolicy::Never);
+    assert!(
+        held.hold
+            .clone()
+            .unwrap()
+            .message
+            .contains("requested: 3000")
+    );
+    assert!(held.stopping.is_none());
+    node.wait(1_000);
+    node.tell(Event::DeleteRequested {
+        pod: uid.clone(),
+        grace_ms: None,
+    });
+    let held = &node.state.pods[&uid];
+    assert!(held.hold.is_some() && held.stopping.is_none());
+    node.wants(&[]);
+    assert!(node.state.pods.is_empty());
+    assert_eq!(node.open, []);
+}
+
+#[test]
+fn what_a_former_agent_left_was_let_in_and_others_are_judged_anew() {
+    let mut node = Node::set(small());
+    let (a, b) = (sized("a", 600, 10), sized("b", 600, 10));
+    node.wants(&[&a, &b]);
+    assert_eq!(node.stands(), ["a runs", "b OutOfcpu"]);
+    // Of pods that wait nothing is written down.
+    node.state.pods.remove(&b.uid);
+    let (a, b) = (Arc::new(a), Arc::new(b));
+    let tight = Settings {
+        capacity: Some(Capacity {
+            cpu_milli: 100,
+            memory_bytes: MIB,
+        }),
+        ..Settings::default()
+    };
+    let mut new = reborn(&node, &[&a], ready());
+    new.tell(Event::SettingsChanged(tight));
+    new.tell(Event::DesiredChanged(desired(&[&a, &b])));
+    new.work();
+    assert_eq!(new.stands(), ["a runs", "b OutOfcpu"]);
+    let text = "requested: 600, used: 600, capacity: 100";
+    let hold = new.state.pods[&b.uid].hold.clone().unwrap();
+    assert!(hold.message.ends_with(text), "{hold:?}");
+}
+
+#[test]
+fn a_shutdown_does_not_wait_for_pods_that_were_not_let_in_nor_gives_their_place_away() {
+    let mut node = Node::set(small());
+    let (a, b) = (sized("a", 600, 10), sized("b", 600, 10));
+    node.wants(&[&a, &b]);
+    node.tell(Event::ShutdownBegun {
+        groups: vec![Group {
+            priority: 0,
+            seconds: 30,
+        }],
+        asked_by: AskedBy::Command,
+    });
+    node.work();
+    let late = sized("late", 600, 10);
+    node.wants(&[&a, &b, &late]);
+    node.end_of(&a.uid, 143);
+    node.work();
+    let ended = node.state.shutdown.as_ref().unwrap().ended;
+    assert!(ended.is_some(), "nobody is waited for");
+    assert_eq!(
+        node.stands(),
+        ["a does not run", "b OutOfcpu", "late does not run"]
+    );
+    node.tell(Event::ShutdownCancelled);
+    node.work();
+    assert_eq!(node.stands(), ["a runs", "b OutOfcpu", "late OutOfcpu"]);
+}
