@@ -15,7 +15,8 @@ use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::uid::KeptUids;
 use super::{
-    backoff, container, names, network, resources, restart, security, support, swap, uid, volume,
+    backoff, container, names, network, placement, resources, restart, security, support, swap,
+    uid, volume,
 };
 
 /// Builds the spec of a decoded pod, or reports why not.
@@ -44,6 +45,7 @@ pub(crate) fn pod(
     let namespace = pod.metadata.namespace.clone().unwrap_or_default();
     let name = pod.metadata.name.clone().unwrap_or_default();
     support::pod(spec, &at, report);
+    let placement = placement::of(spec, &at, report);
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
     let annotations = path.field("metadata");
     let annotations = annotations.field("annotations");
@@ -92,6 +94,8 @@ pub(crate) fn pod(
         sysctls: own_security.sysctls,
         qos: resources::qos(pod_level.as_ref(), &figures),
         resources: resources::effective(pod_level.as_ref(), &figures),
+        storage_request_bytes: resources::storage_request(spec),
+        placement,
         init_containers,
         containers,
         ephemeral_containers: Vec::new(),

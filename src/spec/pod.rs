@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backoff::RestartBackoff;
 use super::lifecycle::Lifecycle;
+use super::placement::Placement;
 use super::probe::Probes;
 use super::resize::ResizeRestarts;
 use super::restart::{RestartPolicy, RestartRule};
@@ -120,6 +121,10 @@ pub struct PodSpec {
     pub qos: QosClass,
     /// Effective pod-level figures (kubelet-behaviour §9.3, §9.4).
     pub resources: PodResources,
+    /// Disk it asks for (`ephemeral-storage`), by the same rule.
+    pub storage_request_bytes: u64,
+    /// On which nodes it may run.
+    pub placement: Placement,
     /// Fields that are valid Kubernetes but do nothing here, each as a sentence that names the field.
     pub warnings: Vec<String>,
 }

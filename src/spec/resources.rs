@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::error::{Path, Report};
@@ -90,8 +90,7 @@ fn amounts<'m>(
 /// Warns of a resource that is only written down.
 fn idle(name: &str, path: &Path<'_>, report: &Report) {
     let what = match name {
-        "cpu" | "memory" => return,
-        "ephemeral-storage" => "disk use is not limited yet",
+        "cpu" | "memory" | "ephemeral-storage" => return,
         _ if name.starts_with("hugepages-") => "huge pages are not set up yet",
         _ => "there are no device plugins here",
     };
@@ -202,6 +201,26 @@ pub(crate) fn effective(pod: Option<&ContainerResources>, containers: &Figures) 
         memory_request_bytes: request(|c| c.memory_request_bytes),
         memory_limit_bytes: limit(|c| c.memory_limit_bytes),
     }
+}
+
+/// Bytes of disk that a pod asks for, by the rule of [`effective`].
+pub(crate) fn storage_request(spec: &PodSpec) -> u64 {
+    let own = |container: &Container| {
+        let requests = container.resources.as_ref()?.requests.as_ref()?;
+        let quantity = Quantity::parse(&requests.get("ephemeral-storage")?.0).ok()?;
+        u64::try_from(quantity.ceil()).ok()
+    };
+    let own = |container| own(container).unwrap_or(0);
+    let (mut sidecars, mut passing) = (0u64, 0u64);
+    for container in spec.init_containers.iter().flatten() {
+        let at_once = sidecars.saturating_add(own(container));
+        match container.restart_policy.as_deref() {
+            Some("Always") => sidecars = at_once,
+            _ => passing = passing.max(at_once),
+        }
+    }
+    let regular = spec.containers.iter().map(own);
+    regular.fold(sidecars, u64::saturating_add).max(passing)
 }
 
 #[cfg(test)]

@@ -12,7 +12,11 @@ type Idle<'a> = (&'a str, bool, &'a str);
 
 fn warn(fields: &[Idle<'_>], path: &Path<'_>, report: &Report) {
     for (field, _, what) in fields.iter().filter(|(_, given, _)| *given) {
-        report.warn(&path.field(field), format_args!("accepted, but {what}"));
+        let (outer, inner) = field.split_once('.').unwrap_or((field, ""));
+        let outer = path.field(outer);
+        let inner = Some(inner).filter(|name| !name.is_empty());
+        let at = inner.map_or(outer, |name| outer.field(name));
+        report.warn(&at, format_args!("accepted, but {what}"));
     }
 }
 
@@ -31,9 +35,18 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 7] {
     const ALONE: &str = "there is only this node";
     let account = spec.service_account_name.as_ref();
     let account = account.or(spec.service_account.as_ref());
+    let affinity = spec.affinity.as_ref();
     [
-        ("affinity", spec.affinity.is_some(), ALONE),
-        ("nodeSelector", some(&spec.node_selector), ALONE),
+        (
+            "affinity.podAffinity",
+            affinity.is_some_and(|a| a.pod_affinity.is_some()),
+            ALONE,
+        ),
+        (
+            "affinity.podAntiAffinity",
+            affinity.is_some_and(|a| a.pod_anti_affinity.is_some()),
+            ALONE,
+        ),
         (
             "topologySpreadConstraints",
             some(&spec.topology_spread_constraints),
@@ -136,11 +149,8 @@ fn refuse(spec: &PodSpec, path: &Path<'_>, report: &Report) {
         report.forbidden(&at, detail);
     }
     match spec.os.as_ref().map(|os| os.name.as_str()) {
-        None | Some("linux") => {}
-        Some("windows") => {
-            let detail = "this node runs Linux";
-            report.forbidden(&path.field("os").field("name"), detail);
-        }
+        // Of the wrong one it is not let in.
+        None | Some("linux" | "windows") => {}
         Some(other) => report.unsupported(
             &path.field("os").field("name"),
             other,

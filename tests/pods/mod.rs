@@ -80,6 +80,8 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         volumes: vec![],
         qos: QosClass::BestEffort,
         resources: PodResources::default(),
+        storage_request_bytes: 0,
+        placement: Placement::default(),
         warnings: vec![],
     }
 }

@@ -1,0 +1,225 @@
+//! On which nodes may a pod run? `nodeSelector`, the node affinity that is required, and the operating system. What is
+//! only preferred means nothing on a single node.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec,
+};
+
+use super::error::{Path, Report};
+use super::names;
+
+/// What a node must be like.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// `os.name` is another than `linux`.
+    pub other_os: bool,
+    /// `nodeSelector`: labels the node must have.
+    pub selector: BTreeMap<String, String>,
+    /// `requiredDuringSchedulingIgnoredDuringExecution`: one of these must hold; `None`: nothing is required.
+    pub terms: Option<Vec<Term>>,
+}
+
+/// Requirements that must hold together; where there are none, nothing holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Term {
+    /// `matchExpressions`: of the node's labels.
+    pub labels: Vec<Requirement>,
+    /// `matchFields`: of the node's name.
+    pub names: Vec<Requirement>,
+}
+
+/// One requirement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// The label's key, or `metadata.name`.
+    pub key: String,
+    /// What must be true of its value.
+    pub test: Test,
+}
+
+/// What must be true of a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Test {
+    /// It is one of these.
+    In(Vec<String>),
+    /// It is none of these, or there is none.
+    NotIn(Vec<String>),
+    /// There is one.
+    Exists,
+    /// There is none.
+    DoesNotExist,
+    /// It is a number above this one.
+    Above(i64),
+    /// It is a number below this one.
+    Below(i64),
+}
+
+impl Placement {
+    /// Whether a node of that name, with these labels, is one by selector and affinity.
+    pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        let term = |term: &Term| {
+            let none = term.labels.is_empty() && term.names.is_empty();
+            let label = |r: &Requirement| r.test.holds(labels.get(&r.key).map(String::as_str));
+            let name = |r: &Requirement| r.test.holds(Some(name));
+            !none && term.labels.iter().all(label) && term.names.iter().all(name)
+        };
+        let required = self.terms.as_ref();
+        self.selector.iter().all(has) && required.is_none_or(|terms| terms.iter().any(term))
+    }
+}
+
+impl Test {
+    fn holds(&self, value: Option<&str>) -> bool {
+        let among = |list: &[String]| value.is_some_and(|value| list.iter().any(|v| v == value));
+        let number = || value.and_then(|value| value.parse::<i64>().ok());
+        match self {
+            Self::In(list) => among(list),
+            Self::NotIn(list) => !among(list),
+            Self::Exists => value.is_some(),
+            Self::DoesNotExist => value.is_none(),
+            Self::Above(least) => number().is_some_and(|number| number > *least),
+            Self::Below(most) => number().is_some_and(|number| number < *most),
+        }
+    }
+}
+
+/// Reads it, with the API server's rules.
+pub(crate) fn of(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Placement {
+    let selector = spec.node_selector.clone().unwrap_or_default();
+    let at = path.field("nodeSelector");
+    for (key, value) in &selector {
+        label(&at.field(key), key, report);
+        if let Some(problem) = names::label_value(value) {
+            report.invalid(&at.field(key), value, problem);
+        }
+    }
+    let affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| {
+        a.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let at = path.field("affinity");
+    let at = at.field("nodeAffinity");
+    let at = at.field("requiredDuringSchedulingIgnoredDuringExecution");
+    Placement {
+        other_os: spec.os.as_ref().is_some_and(|os| os.name != "linux"),
+        selector,
+        terms: required.map(|required| terms(required, &at.field("nodeSelectorTerms"), report)),
+    }
+}
+
+fn terms(selector: &NodeSelector, path: &Path<'_>, report: &Report) -> Vec<Term> {
+    if selector.node_selector_terms.is_empty() {
+        let message = "Required value: must have at least one node selector term";
+        report.error(path, message);
+    }
+    let all = selector.node_selector_terms.iter().enumerate();
+    all.map(|(index, one)| term(one, &path.index(index), report))
+        .collect()
+}
+
+fn term(term: &NodeSelectorTerm, path: &Path<'_>, report: &Report) -> Term {
+    let expressions = path.field("matchExpressions");
+    let labels = term.match_expressions.iter().flatten().enumerate();
+    let labels = labels.filter_map(|(index, written)| {
+        let at = expressions.index(index);
+        label(&at.field("key"), &written.key, report);
+        requirement(written, &at, report)
+    });
+    let fields = path.field("matchFields");
+    let names = term.match_fields.iter().flatten().enumerate();
+    let names = names.filter_map(|(index, written)| field(written, &fields.index(index), report));
+    Term {
+        labels: labels.collect(),
+        names: names.collect(),
+    }
+}
+
+fn label(path: &Path<'_>, key: &str, report: &Report) {
+    if let Some(problem) = names::qualified_name(key) {
+        report.invalid(path, key, problem);
+    }
+}
+
+fn requirement(
+    written: &NodeSelectorRequirement,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<Requirement> {
+    let values = written.values.clone().unwrap_or_default();
+    let at = path.field("values");
+    let needs = |ok: bool, message: &str| {
+        if !ok {
+            report.error(&at, message);
+        }
+        ok
+    };
+    let some = "Required value: must be specified when `operator` is 'In' or 'NotIn'";
+    let none = "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+    let test = match written.operator.as_str() {
+        "In" => needs(!values.is_empty(), some).then_some(Test::In(values)),
+        "NotIn" => needs(!values.is_empty(), some).then_some(Test::NotIn(values)),
+        "Exists" => needs(values.is_empty(), none).then_some(Test::Exists),
+        "DoesNotExist" => needs(values.is_empty(), none).then_some(Test::DoesNotExist),
+        "Gt" => number(&values, &at, report).map(Test::Above),
+        "Lt" => number(&values, &at, report).map(Test::Below),
+        other => return unknown(other, path, report),
+    };
+    Some(Requirement {
+        key: written.key.clone(),
+        test: test?,
+    })
+}
+
+fn number(values: &[String], path: &Path<'_>, report: &Report) -> Option<i64> {
+    let [value] = values else {
+        let message =
+            "Required value: must be specified single value when `operator` is 'Lt' or 'Gt'";
+        report.error(path, message);
+        return None;
+    };
+    let number = value.parse().ok();
+    if number.is_none() {
+        report.invalid(&path.index(0), value, "must be an integer");
+    }
+    number
+}
+
+/// The only field of a node that a pod can ask for is its name.
+fn field(
+    written: &NodeSelectorRequirement,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<Requirement> {
+    if written.key != "metadata.name" {
+        let at = path.field("key");
+        report.invalid(&at, &written.key, "not a valid field selector key");
+    }
+    let test: fn(Vec<String>) -> Test = match written.operator.as_str() {
+        "In" => Test::In,
+        "NotIn" => Test::NotIn,
+        other => return unknown(other, path, report),
+    };
+    let values = written.values.clone().unwrap_or_default();
+    if values.len() != 1 {
+        let message = "Required value: must be only one value when `operator` is 'In' or 'NotIn' for node field \
+                       selector";
+        report.error(&path.field("values"), message);
+    }
+    Some(Requirement {
+        key: written.key.clone(),
+        test: test(values),
+    })
+}
+
+fn unknown<T>(operator: &str, path: &Path<'_>, report: &Report) -> Option<T> {
+    let at = path.field("operator");
+    report.invalid(&at, operator, "not a valid selector operator");
+    None
+}
