@@ -163,6 +163,9 @@ pub struct RunArgs {
     /// The node's name [default: the host's]
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
+    /// Labels of the node beside kubernetes.io/hostname, /os and /arch
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
+    pub node_labels: Vec<String>,
     /// Name of the bridge that pods are on [default: coracle0]
     #[arg(long, value_name = "NAME", value_parser = crate::config::bridge_name)]
     pub bridge: Option<String>,

@@ -115,6 +115,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("userNamespaces.idsPerPod", "131072", ""),
     ("maxPods", "20", ""),
     ("podsPerCore", "4", ""),
+    ("coracle.nodeLabels", "{a/b: c}", ""),
     ("systemReserved", "{cpu: 200m, memory: 100Mi}", ""),
     ("kubeReserved", "{cpu: '1', pid: '100'}", ""),
     ("systemReservedCgroup", "/sys", ""),

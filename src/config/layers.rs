@@ -32,6 +32,8 @@ pub enum FlagValue {
     Text(String),
     /// Several texts.
     Texts(Vec<String>),
+    /// Texts by name.
+    Pairs(Vec<(String, String)>),
     /// A whole number.
     Number(i64),
     /// It was given.
@@ -120,6 +122,14 @@ impl Layers {
                 FlagValue::Text(text) => Value::String(text.clone()),
                 FlagValue::Texts(texts) => {
                     Value::List(texts.iter().cloned().map(Value::String).collect())
+                }
+                FlagValue::Pairs(pairs) => {
+                    let pairs = pairs.iter().cloned();
+                    Value::Map(
+                        pairs
+                            .map(|(key, text)| (key, Value::String(text)))
+                            .collect(),
+                    )
                 }
                 FlagValue::Number(number) => Value::Int((*number).into()),
                 FlagValue::On => Value::Bool(true),

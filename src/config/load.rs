@@ -262,6 +262,7 @@ fn config(given: &Given<'_>) -> Config {
             .collect(),
         cgroup_parent: some(given.text("coracle.cgroupParent")),
         node_name: given.text("coracle.nodeName"),
+        node_labels: node::labels(given),
         pod_pids_limit: Some(unsigned("podPidsLimit")).filter(|limit| *limit > 0),
         cluster_domain: given.text("clusterDomain"),
         resolv_conf: path("resolvConf"),

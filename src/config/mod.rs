@@ -5,6 +5,7 @@
 //! defaults; `shutdown`, `eviction`, `node` and `rules` make typed values of it, or say all that is wrong. What can change
 //! while the agent runs is in [`Settings`], the rest in [`Config`], so that nobody goes on using an old value by mistake.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -56,6 +57,8 @@ pub struct Config {
     pub cgroup_parent: Option<String>,
     /// The node's name; empty: the host's.
     pub node_name: String,
+    /// Labels of the node, beside or instead of those that every node has.
+    pub node_labels: BTreeMap<String, String>,
     /// `pids.max` of each pod; `None` = unlimited.
     pub pod_pids_limit: Option<u64>,
     /// Domain of pod and service names.

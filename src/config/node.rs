@@ -7,6 +7,7 @@ pub use k8s_openapi::api::core::v1::Taint;
 
 use super::given::Given;
 use super::values::{cpu_count, quantity};
+use crate::spec::names;
 use crate::spec::quantity::Quantity;
 
 /// How containers may swap (part A13).
@@ -269,6 +270,23 @@ fn enforce(given: &Given<'_>, system_cgroup: &str, kube_cgroup: &str) -> Vec<Enf
         }
     }
     found
+}
+
+/// Labels of the node, which may be any but for the operating system's.
+pub(super) fn labels(given: &Given<'_>) -> BTreeMap<String, String> {
+    const LABELS: &str = "coracle.nodeLabels";
+    let labels = given.by_name(LABELS);
+    for (key, value) in &labels {
+        let path = format!("{LABELS}[{key}]");
+        let wrong = |problem: &str| given.wrong(&[&path, LABELS], format!("{path}: {problem}"));
+        if let Some(problem) = names::qualified_name(key).or_else(|| names::label_value(value)) {
+            wrong(&problem);
+        }
+        if key == "kubernetes.io/os" && value != "linux" {
+            wrong("must be linux");
+        }
+    }
+    labels
 }
 
 pub(super) fn taints(given: &Given<'_>) -> Vec<Taint> {

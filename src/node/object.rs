@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
     ContainerImage, Node as Object, NodeAddress, NodeCondition, NodeSpec, NodeStatus,
@@ -16,6 +17,7 @@ use super::{Node, facts, publish};
 use crate::api::{EventType, ImageRow, architecture, version};
 use crate::config::{Amounts, Config, Reserved, Settings};
 use crate::effects::sandbox::NodeFacts;
+use crate::plan::fit::NodeIdentity;
 use crate::plan::status::time;
 use crate::spec::Wall;
 
@@ -108,6 +110,7 @@ struct Standing {
 pub(super) struct NodeObject {
     machine: Machine,
     reserved: Reserved,
+    identity: Arc<NodeIdentity>,
     taints: Vec<Taint>,
     provider_id: String,
     info: NodeSystemInfo,
@@ -125,6 +128,7 @@ impl NodeObject {
             machine,
             reserved: config.reserved.clone(),
             taints: config.taints.clone(),
+            identity: Arc::new(identity(config)),
             provider_id: config.provider_id.clone(),
             info: system_info(),
             created,
@@ -135,6 +139,11 @@ impl NodeObject {
             }),
             images: Vec::new(),
         }
+    }
+
+    /// Which node it is.
+    pub(super) fn identity(&self) -> Arc<NodeIdentity> {
+        self.identity.clone()
     }
 
     /// What there is, and what of it pods may have.
@@ -170,7 +179,7 @@ impl NodeObject {
             metadata: ObjectMeta {
                 name: Some(facts.name.clone()),
                 uid: Some(facts.name.clone()),
-                labels: Some(labels(&facts.name)),
+                labels: Some(self.identity.labels.clone()),
                 creation_timestamp: Some(time(self.created)),
                 ..ObjectMeta::default()
             },
@@ -226,14 +235,18 @@ fn condition(standing: &Standing) -> NodeCondition {
     }
 }
 
-fn labels(name: &str) -> BTreeMap<String, String> {
+/// Its name, and the labels that every node has, but for what the settings say of them.
+fn identity(config: &Config) -> NodeIdentity {
+    let name = config.node_name.clone();
     let pairs = [
-        ("kubernetes.io/hostname", name),
+        ("kubernetes.io/hostname", name.as_str()),
         ("kubernetes.io/os", "linux"),
         ("kubernetes.io/arch", architecture()),
     ];
-    let owned = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    BTreeMap::from(owned)
+    let own = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let mut labels = BTreeMap::from(own);
+    labels.extend(config.node_labels.clone());
+    NodeIdentity { name, labels }
 }
 
 fn addresses(facts: &NodeFacts) -> Vec<NodeAddress> {

@@ -39,6 +39,8 @@ pub(super) fn for_plan(settings: &config::Settings, shares: &Shares) -> plan::Se
         capacity: Some(Capacity {
             cpu_milli: share("cpu"),
             memory_bytes: share("memory"),
+            storage_bytes: share("ephemeral-storage"),
+            pods: share("pods"),
         }),
         ..mode
     }
@@ -119,7 +121,7 @@ fn last_good_file(flags: &[Flag]) -> PathBuf {
     let root = flags.iter().find(|flag| flag.field == "coracle.rootDir");
     let root = root.and_then(|flag| match &flag.value {
         FlagValue::Text(text) => Some(text.as_str()),
-        FlagValue::Texts(_) | FlagValue::Number(_) | FlagValue::On => None,
+        FlagValue::Texts(_) | FlagValue::Pairs(_) | FlagValue::Number(_) | FlagValue::On => None,
     });
     last_settings(Path::new(root.unwrap_or("/var/lib/coracle")))
 }

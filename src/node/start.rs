@@ -188,6 +188,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     let object = NodeObject::new(machine.clone(), &config, boot.first);
     let shares = object.share_out(&sources.effective.settings);
     shares.check()?;
+    let identity = object.identity();
     let listener = api::listen(&layout.api_socket())?;
     let config = Arc::new(config);
     let (sender, inputs) = bounded(INPUT_QUEUE);
@@ -264,7 +265,10 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let (lock, holding) = Lock::new(hands.sandboxes.settings.clone(), sender.clone(), kept);
         let shutdown_state = config.layout.shutdown_state();
         let mut node = Node {
-            state: NodeState::new(settings),
+            state: NodeState {
+                node: identity,
+                ..NodeState::new(settings)
+            },
             hands: hands.clone(),
             store: store.clone(),
             journal,
@@ -394,6 +398,11 @@ fn flags(args: RunArgs) -> Result<Vec<Flag>, StartError> {
             args.node_name.map(FlagValue::Text),
         ),
         (
+            "coracle.nodeLabels",
+            "--node-labels",
+            some_pairs(args.node_labels)?,
+        ),
+        (
             "coracle.bridge",
             "--bridge",
             args.bridge.map(FlagValue::Text),
@@ -429,6 +438,22 @@ fn flags(args: RunArgs) -> Result<Vec<Flag>, StartError> {
         })
     });
     Ok(given.collect())
+}
+
+/// The value of `--node-labels`.
+fn some_pairs(pairs: Vec<String>) -> Result<Option<FlagValue>, StartError> {
+    let split = |pair: &String| {
+        let (key, value) = pair.split_once('=')?;
+        Some((key.to_owned(), value.to_owned()))
+    };
+    let read = pairs.iter().map(|pair| {
+        split(pair).ok_or_else(|| StartError::Flag {
+            flag: "--node-labels",
+            problem: format!("`{pair}` is not a pair like key=value"),
+        })
+    });
+    let pairs = read.collect::<Result<Vec<_>, _>>()?;
+    Ok((!pairs.is_empty()).then_some(FlagValue::Pairs(pairs)))
 }
 
 fn serve(

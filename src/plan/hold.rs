@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::edit::{self, Edit};
 use super::notice::{Kind, Notices};
+use super::room::Shortage;
 use super::{NodeState, Notice, PodState, Stamp, condition};
 use crate::spec::{PodKey, PodSpec, PodUid};
 
@@ -90,7 +91,11 @@ impl NodeState {
 
     /// The first reason not to let this pod in now, in the kubelet's order (§9.8).
     pub(super) fn rejection(&self, pod: &PodSpec) -> Option<Rejection> {
-        self.short_of(pod)
+        let short = || self.short_of(pod).first().map(Shortage::rejection);
+        self.other_system(pod)
+            .or_else(short)
+            .or_else(|| self.other_node(pod))
+            .or_else(|| self.port_taken(pod))
     }
 }
 

@@ -16,6 +16,7 @@ pub mod condition;
 pub mod decide;
 pub mod edit;
 pub mod event;
+pub mod fit;
 pub mod former;
 pub mod garbage;
 pub mod hold;

@@ -9,13 +9,94 @@ use super::verdict::Cause;
 use super::{NodeState, PodState};
 use crate::spec::{PodSpec, PodUid};
 
-/// What the node can give to pods: its allocatable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Amounts of what pods share: what the node can give to them (its allocatable), what is given, what one asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capacity {
+    /// Places.
+    pub pods: u64,
     /// cpu in thousandths of a core.
     pub cpu_milli: u64,
     /// Memory.
     pub memory_bytes: u64,
+    /// Disk.
+    pub storage_bytes: u64,
+}
+
+/// Too little of one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shortage {
+    /// The Kubernetes word for the resource.
+    pub(super) resource: &'static str,
+    /// What is asked for.
+    wanted: u64,
+    /// What others are given.
+    given: u64,
+    /// What there is.
+    capacity: u64,
+}
+
+impl Shortage {
+    /// How much is missing.
+    pub(super) fn missing(&self) -> u64 {
+        let wanted = self.given.saturating_add(self.wanted);
+        wanted.saturating_sub(self.capacity)
+    }
+
+    pub(super) fn rejection(&self) -> Rejection {
+        let (name, wanted, given) = (self.resource, self.wanted, self.given);
+        Rejection {
+            reason: Cow::Owned(format!("OutOf{name}")),
+            message: not_enough(name, wanted, given, self.capacity),
+        }
+    }
+}
+
+impl Capacity {
+    /// What a pod asks for.
+    pub(super) fn of(pod: &PodSpec) -> Self {
+        Self {
+            pods: 1,
+            cpu_milli: pod.resources.cpu_request_milli,
+            memory_bytes: pod.resources.memory_request_bytes,
+            storage_bytes: pod.storage_request_bytes,
+        }
+    }
+
+    /// Each amount with the Kubernetes word for it, in the kubelet's order.
+    fn rows(&self) -> [(&'static str, u64); 4] {
+        [
+            ("pods", self.pods),
+            ("cpu", self.cpu_milli),
+            ("memory", self.memory_bytes),
+            ("ephemeral-storage", self.storage_bytes),
+        ]
+    }
+
+    /// Both together.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            pods: self.pods.saturating_add(other.pods),
+            cpu_milli: self.cpu_milli.saturating_add(other.cpu_milli),
+            memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
+            storage_bytes: self.storage_bytes.saturating_add(other.storage_bytes),
+        }
+    }
+
+    /// What there is too little of here for somebody, with so much given to others. Of what nobody asks for there is
+    /// always enough.
+    pub(super) fn short_of(&self, wanted: &Self, given: &Self) -> Vec<Shortage> {
+        let all = self.rows().into_iter().zip(wanted.rows()).zip(given.rows());
+        let all = all.map(
+            |(((resource, capacity), (_, wanted)), (_, given))| Shortage {
+                resource,
+                wanted,
+                given,
+                capacity,
+            },
+        );
+        all.filter(|row| row.wanted > 0 && row.missing() > 0)
+            .collect()
+    }
 }
 
 impl PodState {
@@ -26,52 +107,27 @@ impl PodState {
         let done = self.sandbox == Sandbox::Removed || self.finished();
         self.hold.is_none() && (!done || cause == Some(Cause::NodeShutdown))
     }
+
+    /// Whether it has its ports of the node, or is about to: its sandbox has them, whatever runs in it.
+    pub(super) fn takes_ports(&self) -> bool {
+        matches!(self.sandbox, Sandbox::Ready { .. } | Sandbox::Lost) || self.takes_room()
+    }
 }
 
 impl NodeState {
     /// What all pods but this one are given.
     pub(super) fn given(&self, except: Option<&PodUid>) -> Capacity {
         let counts = |pod: &&PodState| pod.takes_room() && Some(&pod.spec.uid) != except;
-        let nothing = Capacity {
-            cpu_milli: 0,
-            memory_bytes: 0,
-        };
         let pods = self.pods.values().filter(counts);
-        pods.fold(nothing, |sum, pod| {
-            let own = pod.spec.resources;
-            Capacity {
-                cpu_milli: sum.cpu_milli.saturating_add(own.cpu_request_milli),
-                memory_bytes: sum.memory_bytes.saturating_add(own.memory_request_bytes),
-            }
-        })
+        let amounts = pods.map(|pod| Capacity::of(&pod.spec));
+        amounts.fold(Capacity::default(), Capacity::plus)
     }
 
     /// What there is too little of for a pod that is to come in.
-    pub(super) fn short_of(&self, pod: &PodSpec) -> Option<Rejection> {
-        let capacity = self.settings.capacity?;
-        let (given, wanted) = (self.given(Some(&pod.uid)), pod.resources);
-        let rows = [
-            (
-                "cpu",
-                wanted.cpu_request_milli,
-                given.cpu_milli,
-                capacity.cpu_milli,
-            ),
-            (
-                "memory",
-                wanted.memory_request_bytes,
-                given.memory_bytes,
-                capacity.memory_bytes,
-            ),
-        ];
-        let short = |(_, wanted, given, capacity): &(_, u64, u64, u64)| {
-            *wanted > 0 && given.saturating_add(*wanted) > *capacity
-        };
-        let (name, wanted, given, capacity) = rows.into_iter().find(short)?;
-        Some(Rejection {
-            reason: Cow::Owned(format!("OutOf{name}")),
-            message: not_enough(name, wanted, given, capacity),
-        })
+    pub(super) fn short_of(&self, pod: &PodSpec) -> Vec<Shortage> {
+        let given = self.given(Some(&pod.uid));
+        let capacity = self.settings.capacity;
+        capacity.map_or_else(Vec::new, |all| all.short_of(&Capacity::of(pod), &given))
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Flags, Foreign};
 use super::event::{Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
+use super::fit::NodeIdentity;
 use super::hold::Hold;
 use super::hook::Hooks;
 use super::kill::Kill;
@@ -58,6 +59,8 @@ impl Settings {
 pub struct NodeState {
     /// What decisions depend on.
     pub settings: Settings,
+    /// Which node this is; the same as long as the agent runs.
+    pub node: Arc<NodeIdentity>,
     /// What the manifests ask for; `None` until that is known for the first time, and nothing is planned before.
     pub desired: Option<Desired>,
     /// The pods that exist, wanted or not. A wanted pod is not here while an older one holds its name.
@@ -75,6 +78,7 @@ impl NodeState {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
+            node: Arc::default(),
             desired: None,
             pods: BTreeMap::new(),
             shutdown: None,

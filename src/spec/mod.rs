@@ -35,7 +35,7 @@ mod env;
 pub(crate) mod error;
 pub(crate) mod fixed;
 mod lifecycle_rules;
-mod names;
+pub(crate) mod names;
 mod network;
 pub(crate) mod parse;
 pub(crate) mod position;

@@ -26,6 +26,8 @@ fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
         capacity: Some(Capacity {
             cpu_milli: 1_000,
             memory_bytes: 100 * MIB,
+            storage_bytes: 1_000,
+            pods: 10,
         }),
         ..Settings::default()
     });

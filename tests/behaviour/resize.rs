@@ -38,6 +38,8 @@ fn small() -> Settings {
         capacity: Some(Capacity {
             cpu_milli: 1_000,
             memory_bytes: 100 * MIB,
+            storage_bytes: 1_000,
+            pods: 10,
         }),
         ..Settings::default()
     }

@@ -672,6 +672,8 @@ const SOME: u64 = 1_234;
 const NO_ROOM: Capacity = Capacity {
     cpu_milli: 0,
     memory_bytes: 0,
+    storage_bytes: 1_000,
+    pods: 10,
 };
 
 #[test]

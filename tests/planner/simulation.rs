@@ -77,6 +77,8 @@ fn settings() -> Settings {
 const CAPACITY: Capacity = Capacity {
     cpu_milli: 500,
     memory_bytes: 5_000,
+    storage_bytes: 1_000,
+    pods: 10,
 };
 
 impl Sim {
@@ -287,6 +289,9 @@ impl Sim {
                 }
                 let post_start = Hook::Exec(vec!["true".into()]);
                 pods::of(&mut spec, "x").lifecycle.post_start = Some(post_start);
+            }
+            if version == 1 || version == 2 {
+                pods::of(&mut spec, "x").ports = vec![pods::host_port(80)];
             }
             spec.active_deadline_ms = (version == 4).then_some(900_000);
             if self.world.rng.chance(50) {

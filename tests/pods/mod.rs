@@ -168,6 +168,17 @@ pub(crate) fn set_resources(spec: &mut PodSpec, name: &str, cpu_milli: u64, memo
     all.find(|c| c.name == name).unwrap().resources = Some(resources);
 }
 
+/// A port of the node.
+pub(crate) fn host_port(number: u16) -> ContainerPort {
+    ContainerPort {
+        name: None,
+        container_port: number,
+        host_port: Some(number),
+        host_ip: None,
+        protocol: Protocol::Tcp,
+    }
+}
+
 /// A probe that runs `true`, with this period and failure threshold.
 pub(crate) fn probing(period_ms: u64, failure_threshold: u32) -> Probe {
     Probe {

@@ -212,11 +212,14 @@ impl NodeState {
         change: impl FnOnce(&mut PodState, &Settings, &mut Vec<Notice>),
     ) {
         if let Some(pod) = self.pods.get_mut(uid) {
-            let (before, took) = (network::facts(pod), pod.takes_room());
+            let before = network::facts(pod);
+            let took = (pod.takes_room(), pod.takes_ports());
             change(pod, &self.settings, out);
             pod.settle(now, out);
             self.network_changes += u64::from(before != network::facts(pod));
-            if took && !pod.takes_room() {
+            let room = took.0 && !pod.takes_room();
+            let ports = took.1 && !pod.takes_ports();
+            if room || ports {
                 self.room_made(now, out);
             }
         }

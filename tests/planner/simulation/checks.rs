@@ -378,13 +378,9 @@ impl Sim {
 
     /// cpu and memory that pods but for this one are given, computed a second time.
     fn given(&self, except: Option<&PodUid>) -> (u64, u64) {
-        let down = |p: &PodState| {
-            let cause = p.verdict.as_ref().map(|verdict| verdict.cause);
-            cause == Some(Cause::NodeShutdown)
-        };
         let pods = self.state.pods.values();
         let pods = pods.filter(|p| Some(&p.spec.uid) != except && p.hold.is_none());
-        let pods = pods.filter(|p| !p.finished() || down(p));
+        let pods = pods.filter(|p| !p.finished() || is_down(p));
         pods.fold((0, 0), |(cpu, memory), p| {
             let r = p.spec.resources;
             (cpu + r.cpu_request_milli, memory + r.memory_request_bytes)
@@ -395,6 +391,13 @@ impl Sim {
     pub(super) fn check_room(&self) {
         let (cpu, memory) = self.given(None);
         assert!(cpu <= CAPACITY.cpu_milli && memory <= CAPACITY.memory_bytes);
+        let pods = self.state.pods.values().filter(|p| p.hold.is_none());
+        let has_port = pods.filter(|p| wants_port(p)).filter(|p| {
+            let live = matches!(p.sandbox, Sandbox::Ready { .. } | Sandbox::Lost);
+            live || !p.finished() || is_down(p)
+        });
+        let ports = has_port.count();
+        assert!(ports <= 1, "one port is one pod's");
         for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold.is_some()) {
             assert!(self.wanted.contains_key(uid), "{uid} is not wanted");
             assert!(!self.world.disk.contains_key(uid), "{uid} was let in");
@@ -405,6 +408,7 @@ impl Sim {
             let own = pod.spec.resources;
             let fits = cpu + own.cpu_request_milli <= CAPACITY.cpu_milli
                 && memory + own.memory_request_bytes <= CAPACITY.memory_bytes;
+            let fits = fits && (ports == 0 || !wants_port(pod));
             let down = self.state.shutdown.is_some();
             assert!(!fits || down, "{uid} has room: {pod:?}");
         }
@@ -494,6 +498,18 @@ impl Sim {
         let limit = 200 + 30 * minutes + 60 * self.stimuli;
         assert!(self.actions < limit, "busy loop: {} actions", self.actions);
     }
+}
+
+/// Whether it is down for a shutdown, and comes back.
+fn is_down(pod: &PodState) -> bool {
+    let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
+    cause == Some(Cause::NodeShutdown)
+}
+
+/// Whether it is one of those that want the same port of the node.
+fn wants_port(pod: &PodState) -> bool {
+    let mut ports = pod.spec.containers.iter().flat_map(|c| &c.ports);
+    ports.any(|port| port.host_port.is_some())
 }
 
 /// Nobody starts before the init containers before him are through, in this round.
