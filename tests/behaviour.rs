@@ -26,6 +26,8 @@ mod node;
 #[path = "behaviour/order.rs"]
 mod order;
 mod pods;
+#[path = "behaviour/pressure.rs"]
+mod pressure;
 #[path = "behaviour/preview.rs"]
 mod preview;
 #[path = "behaviour/probes.rs"]

@@ -10,7 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::condition::{Flags, Foreign};
-use crate::plan::event::{Asked, CrashBackoff, Health, Hooks, Kill, Round, Verdict};
+use crate::plan::event::{Asked, CrashBackoff, Evictions, Health, Hooks, Kill, Round, Verdict};
 use crate::plan::state::Stopping;
 use crate::spec::{PodResources, Stamp, Time};
 use crate::sys::file::{self, Durability};
@@ -46,6 +46,9 @@ pub(super) struct Checkpoint {
     /// That it has failed.
     #[serde(default)]
     pub(super) verdict: Option<Verdict>,
+    /// How often it was evicted lately.
+    #[serde(default)]
+    pub(super) evictions: Evictions,
     /// Since when its sidecars are being stopped.
     #[serde(default)]
     pub(super) finishing: Option<Time>,

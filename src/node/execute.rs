@@ -398,6 +398,7 @@ impl Hands {
             let cleared = sandboxes.clear(&uid);
             let (leave, marker) = match keep {
                 Keep::Everything => (Leave::Remains, Some(layout.pod_run(&uid).finished())),
+                Keep::Logs => (Leave::Logs, Some(layout.pod_run(&uid).finished())),
                 Keep::Nothing => (Leave::Nothing, None),
             };
             cleared.and(sandboxes.disconnect(&uid))?;

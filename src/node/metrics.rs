@@ -20,6 +20,8 @@ pub(super) struct Counters {
     container_errors: BTreeMap<&'static str, f64>,
     lost_sandboxes: f64,
     hook_fallbacks: f64,
+    /// By what was short, or outgrown.
+    evictions: BTreeMap<&'static str, f64>,
 }
 
 impl Counters {
@@ -29,6 +31,9 @@ impl Counters {
             Event::SandboxFailed { .. } => self.pod_errors += 1.0,
             Event::SandboxLost { .. } => self.lost_sandboxes += 1.0,
             Event::ContainerStarted { .. } => self.containers += 1.0,
+            Event::PodEvicted { eviction, .. } => {
+                *self.evictions.entry(eviction.reason.signal()).or_default() += 1.0;
+            }
             Event::HookDone { outcome, .. } => {
                 self.hook_fallbacks += f64::from(u8::from(outcome.fell_back.is_some()));
             }
@@ -51,6 +56,11 @@ impl Counters {
             | Event::ShutdownRecovered(_)
             | Event::ShutdownTurnOver
             | Event::ShutdownCancelled
+            | Event::PolicyChanged(_)
+            | Event::ReliefBegun(_)
+            | Event::Observed(_)
+            | Event::Reclaimed
+            | Event::Alarmed
             | Event::PodRestored { .. }
             | Event::ActionStarted(_)
             | Event::SandboxRemoved { .. }
@@ -107,7 +117,14 @@ impl Counters {
                 )
             })
             .collect();
+        let evictions = self.evictions.iter();
+        let evictions = evictions.map(|(signal, n)| (labels(&[("eviction_signal", signal)]), *n));
         vec![
+            counter(
+                "kubelet_evictions",
+                "Cumulative number of pod evictions by eviction signal",
+                evictions.collect(),
+            ),
             gauge(
                 "coracle_build_info",
                 "The running version.",

@@ -161,6 +161,7 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
             .collect(),
         stopping: state.stopping,
         verdict: state.verdict.clone(),
+        evictions: state.evictions,
         finishing: state.finishing,
         foreign: Some(state.foreign.clone()),
         flags: Some(state.flags),

@@ -165,6 +165,7 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
         created,
         stopping: checkpoint.stopping,
         verdict: checkpoint.verdict,
+        evictions: checkpoint.evictions,
         finishing: checkpoint.finishing,
         foreign: checkpoint.foreign,
         flags: checkpoint.flags,

@@ -84,6 +84,8 @@ impl Action {
 pub enum Keep {
     /// Volumes, logs and records: the pod has finished and is still shown, or gets a new sandbox.
     Everything,
+    /// Logs and records: the pod was evicted, and gives up what it used.
+    Logs,
     /// Nothing: the pod is gone.
     Nothing,
 }

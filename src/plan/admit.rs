@@ -81,6 +81,7 @@ impl NodeState {
             }
         }
         pod.verdict.clone_from(&recovered.verdict);
+        pod.evictions = recovered.evictions;
         match &recovered.sandbox {
             RecoveredSandbox::Ready { ips } => {
                 pod.ips.clone_from(ips);

@@ -5,6 +5,7 @@
 use super::action::Keep;
 use super::kill::KillReason;
 use super::state::{ContainerState, Image, Role, Run, Sandbox};
+use super::verdict::Cause;
 use super::{Action, NodeState, Plan, PodState, Settings, Time, hook, restart};
 use crate::spec::{ContainerSpec, StopSignal};
 
@@ -64,7 +65,10 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
     if pod.finished() {
         return match pod.sandbox {
             Sandbox::None | Sandbox::Removed => Step::Rest,
-            Sandbox::Ready { .. } | Sandbox::Lost => remove(pod, Keep::Everything, now),
+            Sandbox::Ready { .. } | Sandbox::Lost => {
+                let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
+                remove(pod, cause.map_or(Keep::Everything, Cause::keeps), now)
+            }
         };
     }
     match pod.sandbox {

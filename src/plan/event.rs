@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::condition::{Flags, Foreign};
 pub use super::hook::{HookOrder, HookOutcome, Hooks};
 pub use super::kill::{Kill, KillReason};
+pub use super::pressure::{Eviction, Evictions, Observation, Order, Policy, Reason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
 pub use super::shutdown::{AskedBy, Group, Shutdown};
 use super::state::{Ended, Settings, Stopping};
@@ -100,11 +101,28 @@ pub enum Event {
     ShutdownTurnOver,
     /// The node does not go down after all.
     ShutdownCancelled,
-    /// A pod that was down for a shutdown that was called off may run again; see `plan::shutdown::due`. What tells that
-    /// its sandbox was removed on purpose is gone before this is said.
+    /// A pod that was down for a shutdown that was called off, or was evicted, may run again; see `plan::shutdown::due`
+    /// and `plan::pressure::next`. What tells that its sandbox was removed on purpose is gone before this is said.
     PodRestored {
         /// Which pod.
         pod: PodUid,
+    },
+    /// The node watches other thresholds now.
+    PolicyChanged(Arc<Policy>),
+    /// The node began this; see `plan::pressure::next`.
+    ReliefBegun(Order),
+    /// The node was looked at.
+    Observed(Box<Observation>),
+    /// What nobody uses was cleared away, as far as that was possible.
+    Reclaimed,
+    /// The kernel says that memory gets short.
+    Alarmed,
+    /// A pod is evicted; see `plan::pressure::next`.
+    PodEvicted {
+        /// Which pod.
+        pod: PodUid,
+        /// Why.
+        eviction: Eviction,
     },
     /// The node began this action; it is the pod's only lifecycle action until its outcome arrives.
     ActionStarted(Action),
@@ -131,7 +149,8 @@ pub enum Event {
         /// Which pod.
         pod: PodUid,
     },
-    /// Shim, cgroups, mounts, namespaces are gone; with `Keep::Nothing` also volumes, logs and records.
+    /// Shim, cgroups, mounts, namespaces are gone; with `Keep::Logs` also volumes, with
+    /// `Keep::Nothing` logs and records, too.
     SandboxRemoved {
         /// Which pod.
         pod: PodUid,
@@ -260,6 +279,11 @@ impl Event {
             | Self::ShutdownRecovered(_)
             | Self::ShutdownTurnOver
             | Self::ShutdownCancelled
+            | Self::PolicyChanged(_)
+            | Self::ReliefBegun(_)
+            | Self::Observed(_)
+            | Self::Reclaimed
+            | Self::Alarmed
             | Self::SettingsChanged(_) => None,
             Self::PodRecovered(recovered) => Some(&recovered.spec.uid),
             Self::ActionStarted(action) => Some(action.pod()),
@@ -271,6 +295,7 @@ impl Event {
             | Self::RetryRequested { pod, .. }
             | Self::ConditionsSet { pod, .. }
             | Self::PodRestored { pod }
+            | Self::PodEvicted { pod, .. }
             | Self::SandboxCreated { pod, .. }
             | Self::SandboxFailed { pod, .. }
             | Self::SandboxLost { pod }
@@ -358,6 +383,8 @@ pub struct Recovered {
     pub stopping: Option<Stopping>,
     /// That it had failed.
     pub verdict: Option<Verdict>,
+    /// How often it was evicted lately.
+    pub evictions: Evictions,
     /// Since when its sidecars were being stopped.
     pub finishing: Option<Time>,
     /// What was said about it from outside; `None` if that is not known.

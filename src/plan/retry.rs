@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::state::{ContainerState, Image, Sandbox};
+use super::verdict::Cause;
 use super::{PodState, Settings, Time, restart};
 
 /// A wait that somebody can end.
@@ -36,12 +37,15 @@ impl fmt::Display for Wait {
 /// Why there is nothing to wait for, as a sentence.
 pub fn idle(pod: &PodState, container: Option<&str>) -> String {
     let name = &pod.spec.key.name;
+    let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
     let runs = |c: &ContainerState| c.run.is_running();
     let one = container.and_then(|name| pod.container(name));
     if let Some(hold) = &pod.hold {
         format!("pod {name} waits to be let in: {}", hold.message)
     } else if pod.stopping.is_some() {
         format!("pod {name} is being stopped and waits for nothing")
+    } else if let Some(Cause::Evicted | Cause::OverLimit) = cause {
+        format!("pod {name} was evicted, and is started again later; delete it to run it now")
     } else if pod.finished() {
         format!("pod {name} has finished; delete it to run it again")
     } else if let Some(one) = one.filter(|c| runs(c)) {

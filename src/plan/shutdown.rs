@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::notice::{Kind, Notices};
 use super::state::{Retry, Sandbox};
 use super::verdict::{Cause, Due};
-use super::{Event, NodeState, Notice, PodState, Stamp, Time};
+use super::{Event, NodeState, Notice, PodState, Stamp, Time, pressure};
 use crate::spec::PodUid;
 
 /// `status.message` of pods that were stopped.
@@ -112,7 +112,7 @@ pub fn due(state: &NodeState, now: Time) -> Option<Due> {
 }
 
 /// Whether nothing of it runs or is mounted, and nothing is about to be.
-fn is_gone(pod: &PodState) -> bool {
+pub(super) fn is_gone(pod: &PodState) -> bool {
     let sandbox = matches!(pod.sandbox, Sandbox::None | Sandbox::Removed);
     // Of a pod that never came up it is enough that it will not.
     let will = pod.sandbox == Sandbox::None && pod.verdict.is_none() && pod.hold.is_none();
@@ -124,7 +124,8 @@ fn is_to_be_restored(pod: &PodState) -> bool {
     let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
     match cause {
         Some(Cause::NodeShutdown | Cause::RejectedAtShutdown) => is_gone(pod),
-        Some(Cause::DeadlineExceeded | Cause::Evicted | Cause::Preempted) | None => false,
+        Some(Cause::DeadlineExceeded | Cause::Evicted | Cause::OverLimit | Cause::Preempted)
+        | None => false,
     }
 }
 
@@ -193,19 +194,20 @@ impl NodeState {
         self.shutdown = None;
     }
 
-    /// A pod that a shutdown kept down may run again.
+    /// A pod that a shutdown kept down, or that was evicted, may run again.
     pub(super) fn pod_restored(&mut self, uid: &PodUid, now: Stamp, out: &mut Vec<Notice>) {
         let Some(pod) = self.pods.get(uid) else {
             return;
         };
-        if self.shutdown.is_some() || !is_to_be_restored(pod) {
+        let back = is_to_be_restored(pod) || pressure::returns(pod, self, now.time);
+        if self.shutdown.is_some() || !back {
             return;
         }
         let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
-        if cause != Some(Cause::RejectedAtShutdown) {
+        if cause == Some(Cause::NodeShutdown) {
             return self.on(uid, now, out, |pod, _, _| pod.restore(now));
         }
-        // It was never let in: whether it is has to be looked at.
+        // It has no place: whether it is let in has to be looked at.
         if let Some(mut pod) = self.pods.remove(uid) {
             pod.restore(now);
             self.judge(pod, now, out);

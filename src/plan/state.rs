@@ -15,6 +15,7 @@ use super::fit::NodeIdentity;
 use super::hold::Hold;
 use super::hook::Hooks;
 use super::kill::Kill;
+use super::pressure::{Evictions, Pressure};
 use super::probe::Tracks;
 use super::resize::{Capacity, Pending, Resizing};
 use super::shutdown::Shutdown;
@@ -67,6 +68,8 @@ pub struct NodeState {
     pub pods: BTreeMap<PodUid, PodState>,
     /// That the node shuts down.
     pub shutdown: Option<Shutdown>,
+    /// What it is short of.
+    pub pressure: Pressure,
     /// Grows with every fact that may have changed what `plan::network::view` shows.
     pub network_changes: u64,
     /// Grows whenever a pod is held, let in, or held for another reason: also with facts about other pods.
@@ -82,6 +85,7 @@ impl NodeState {
             desired: None,
             pods: BTreeMap::new(),
             shutdown: None,
+            pressure: Pressure::default(),
             network_changes: 0,
             hold_changes: 0,
         }
@@ -114,6 +118,8 @@ pub struct PodState {
     pub stopping: Option<Stopping>,
     /// Set once the pod has failed whatever its containers do.
     pub verdict: Option<Verdict>,
+    /// How often it was evicted lately.
+    pub evictions: Evictions,
     /// Since when nothing but sidecars is left, so that they are stopped.
     pub finishing: Option<Time>,
     /// Waits between attempts to make a sandbox.
@@ -450,6 +456,7 @@ impl PodState {
             hold: None,
             stopping: None,
             verdict: None,
+            evictions: Evictions::default(),
             finishing: None,
             create_retry: Retry::default(),
             waits_for_host_port: false,

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::action::Keep;
 use super::notice::{Kind, Notices};
 use super::{Event, Notice, PodState, Stamp, Time};
 
@@ -31,6 +32,8 @@ pub enum Cause {
     RejectedAtShutdown,
     /// The node is short of something.
     Evicted,
+    /// It has more on disk than it may.
+    OverLimit,
     /// A pod of higher priority needs its place.
     Preempted,
 }
@@ -42,7 +45,7 @@ impl Cause {
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::NodeShutdown => "Terminated",
             Self::RejectedAtShutdown => "NodeShutdown",
-            Self::Evicted => "Evicted",
+            Self::Evicted | Self::OverLimit => "Evicted",
             Self::Preempted => "Preempting",
         }
     }
@@ -50,7 +53,7 @@ impl Cause {
     /// Whether it was the node's doing rather than the pod's: condition `DisruptionTarget`.
     pub fn disrupts(self) -> bool {
         match self {
-            Self::DeadlineExceeded | Self::RejectedAtShutdown => false,
+            Self::DeadlineExceeded | Self::RejectedAtShutdown | Self::OverLimit => false,
             Self::NodeShutdown | Self::Evicted | Self::Preempted => true,
         }
     }
@@ -92,6 +95,19 @@ pub(super) fn deadline_exceeded(pod: &mut PodState, now: Stamp, out: &mut Vec<No
     let grace_ms = pod.spec.grace_ms;
     pod.fail(Cause::DeadlineExceeded, message, grace_ms, now);
     Notices::new(out, pod).pod(Kind::Normal, "DeadlineExceeded", message.to_owned());
+}
+
+impl Cause {
+    /// What stays of a pod that has failed for it, once it has ended.
+    pub(super) fn keeps(self) -> Keep {
+        match self {
+            Self::DeadlineExceeded
+            | Self::NodeShutdown
+            | Self::RejectedAtShutdown
+            | Self::Preempted => Keep::Everything,
+            Self::Evicted | Self::OverLimit => Keep::Logs,
+        }
+    }
 }
 
 impl PodState {

@@ -77,6 +77,7 @@ pub(crate) fn convert(
     let ports = network::ports(container, host_network, path, report);
     let probes = probe_rules::convert(container, &ports, &env, path, report);
     let lifecycle = lifecycle_rules::convert(container, spec, &ports, path, report);
+    let storage = resources::storage(&resources);
     let resources = resources::convert(&resources, &path.field("resources"), report);
     let once = list == List::Init && own_policy != Some("Always");
     let resize_restarts = resize::policy(spec, container, once, path, report);
@@ -93,6 +94,7 @@ pub(crate) fn convert(
         mounts,
         ports,
         resources,
+        storage,
         resize_restarts,
         security,
         termination_message_path: termination.unwrap_or("/dev/termination-log").to_owned(),

@@ -26,6 +26,7 @@ pub mod quantity;
 pub mod service;
 pub mod time;
 pub mod uid;
+pub mod usage;
 
 mod assemble;
 mod container;

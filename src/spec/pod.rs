@@ -254,6 +254,8 @@ pub struct ContainerSpec {
     pub ports: Vec<ContainerPort>,
     /// cpu and memory.
     pub resources: ContainerResources,
+    /// What it may have on disk.
+    pub storage: StorageBounds,
     /// `resizePolicy`.
     pub resize_restarts: ResizeRestarts,
     /// Pod and container security context merged.
@@ -427,6 +429,15 @@ pub struct ContainerResources {
     pub memory_request_bytes: Option<u64>,
     /// `limits.memory`.
     pub memory_limit_bytes: Option<u64>,
+}
+
+/// A container's figures of `ephemeral-storage`: its writable layer and its logs. No limit is as good as 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StorageBounds {
+    /// `requests.ephemeral-storage` in bytes; 0 if absent.
+    pub request_bytes: u64,
+    /// `limits.ephemeral-storage` in bytes.
+    pub limit_bytes: Option<u64>,
 }
 
 /// Effective pod-level figures: limits are set only where every container has one.

@@ -60,6 +60,22 @@ impl Quantity {
         })
     }
 
+    /// So many bytes, shown as `1Gi`.
+    pub fn bytes(bytes: u64) -> Self {
+        Self {
+            nano: i128::from(bytes) * NANO,
+            family: Family::Binary,
+        }
+    }
+
+    /// So many things, shown as `1k`.
+    pub fn count(count: u64) -> Self {
+        Self {
+            nano: i128::from(count) * NANO,
+            family: Family::Decimal,
+        }
+    }
+
     /// Whole units, rounded up.
     pub fn ceil(self) -> i128 {
         ceil_div(self.nano, NANO)

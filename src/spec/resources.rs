@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::error::{Path, Report};
-use super::pod::{ContainerResources, ContainerSpec, PodResources, QosClass};
+use super::pod::{ContainerResources, ContainerSpec, PodResources, QosClass, StorageBounds};
 use super::quantity::Quantity;
 
 /// Checks and converts `resources`, requests already copied from limits.
@@ -48,6 +48,21 @@ pub(crate) fn convert(
         cpu_limit_milli: limits.get("cpu").and_then(milli),
         memory_request_bytes: requests.get("memory").and_then(bytes),
         memory_limit_bytes: limits.get("memory").and_then(bytes),
+    }
+}
+
+/// What `resources`, which [`convert`] has checked, says of disk use. A limit of 0 is none, as in the kubelet.
+pub(crate) fn storage(resources: &ResourceRequirements) -> StorageBounds {
+    let of = |map: &Option<BTreeMap<String, Written>>| {
+        let written = map.as_ref()?.get("ephemeral-storage")?;
+        let quantity = Quantity::parse(&written.0).ok()?;
+        u64::try_from(quantity.ceil())
+            .ok()
+            .filter(|bytes| *bytes > 0)
+    };
+    StorageBounds {
+        request_bytes: of(&resources.requests).unwrap_or(0),
+        limit_bytes: of(&resources.limits),
     }
 }
 

@@ -13,6 +13,8 @@ extern crate coracle_rooms as coracle;
 mod checks;
 #[path = "../pods/mod.rs"]
 mod pods;
+#[path = "simulation/pressure.rs"]
+mod pressure;
 #[path = "simulation/stats.rs"]
 mod stats;
 mod world;
@@ -21,7 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use coracle::plan::event::{AskedBy, Group, HookOrder, Instance, Kill, KillReason, ProbeOrder};
+use coracle::plan::event::{
+    AskedBy, Group, HookOrder, Instance, Kill, KillReason, Observation, ProbeOrder,
+};
 use coracle::plan::probe::due;
 use coracle::plan::resize::Capacity;
 use coracle::plan::state::Image;
@@ -58,6 +62,10 @@ struct Sim {
     seen: Arc<pods::Seen>,
     /// Pods somebody wanted to try again at once.
     retried: BTreeSet<PodUid>,
+    /// What the agent was told of the node last, if nobody had to go for it.
+    figures: Option<Observation>,
+    /// Whether this node watches what it has.
+    watches: bool,
     /// What was last said of each pod's readiness gate.
     opened: BTreeMap<PodUid, bool>,
     actions: u64,
@@ -97,6 +105,8 @@ impl Sim {
             backoff: BTreeMap::new(),
             restarts: BTreeMap::new(),
             retried: BTreeSet::new(),
+            figures: None,
+            watches: seed.is_multiple_of(4),
             opened: BTreeMap::new(),
             actions: 0,
             stimuli: 0,
@@ -106,6 +116,7 @@ impl Sim {
     }
 
     fn run(&mut self) {
+        self.watch_pressure();
         self.edit_manifests();
         let steps = 30 + self.world.rng.below(60);
         for _ in 0..steps {
@@ -116,7 +127,9 @@ impl Sim {
             };
             self.run_until(self.world.now + pause);
             self.disturb();
+            self.change_usage(false);
         }
+        self.change_usage(true);
         self.cancel_shutdown();
         self.world.faults = false;
         self.world.image = true;
@@ -302,6 +315,9 @@ impl Sim {
                 pods::of(&mut spec, last).resize_restarts.memory = restarts;
             }
             spec.priority = i32::try_from(version).unwrap() * 500;
+            if self.watches {
+                pressure::bound(&mut spec, version);
+            }
             spec.grace_ms =
                 [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
             self.wanted.insert(spec.uid.clone(), Arc::new(spec));
@@ -455,6 +471,7 @@ impl Sim {
         self.stats.agent_dies(&self.state, self.world.now);
         let found = self.world.recover();
         self.state = NodeState::new(self.state.settings);
+        self.watch_pressure();
         self.seen = pods::Seen::new(&self.state);
         self.in_flight.clear();
         self.going.clear();
@@ -503,6 +520,7 @@ impl Sim {
             eprintln!("{:>9} {event:?}", self.world.now);
         }
         self.stats.count("event", event);
+        self.note_usage(event);
         let now = self.world.stamp();
         if let Some(pod) = answered(event) {
             self.in_flight.remove(pod);
@@ -657,6 +675,7 @@ impl Sim {
                 break;
             }
         }
+        let relief = self.relieve();
         let pods = self.state.pods.values();
         let hooks: Vec<_> = pods.flat_map(|p| hook::due(p, now)).collect();
         for order in hooks {
@@ -702,6 +721,7 @@ impl Sim {
         );
         let moment = pods::moment(&self.state, now);
         let wakes = again.wake_at.into_iter().chain(probes).chain(moment);
+        let wakes = wakes.chain(relief);
         self.wake_at = wakes.min();
         assert!(self.wake_at.is_none_or(|t| t > now), "all in the future");
         self.check_room();
@@ -726,6 +746,7 @@ impl Sim {
                     removed: false,
                     stopping: None,
                     verdict: None,
+                    evictions: pod.evictions,
                     finishing: None,
                     foreign: vec![],
                     flags: pod.flags,
@@ -749,6 +770,7 @@ impl Sim {
             disk.spec = Arc::clone(&pod.spec);
             (disk.stopping, disk.finishing) = (pod.stopping, pod.finishing);
             disk.verdict.clone_from(&pod.verdict);
+            disk.evictions = pod.evictions;
             (disk.foreign, disk.flags) = (pod.foreign.clone(), pod.flags);
             for container in &pod.containers {
                 let record = disk.records.entry(container.name.clone()).or_default();
@@ -797,6 +819,12 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::ShutdownRecovered(_)
         | Event::ShutdownTurnOver
         | Event::ShutdownCancelled
+        | Event::PolicyChanged(_)
+        | Event::ReliefBegun(_)
+        | Event::Observed(_)
+        | Event::Reclaimed
+        | Event::Alarmed
+        | Event::PodEvicted { .. }
         | Event::PodRestored { .. }
         | Event::ActionStarted(_)
         | Event::NodeAddressesChanged

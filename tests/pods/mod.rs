@@ -251,6 +251,7 @@ fn container(name: &str) -> ContainerSpec {
         mounts: vec![],
         ports: vec![],
         resources: ContainerResources::default(),
+        storage: StorageBounds::default(),
         resize_restarts: ResizeRestarts::default(),
         security: Security {
             run_as_user: None,
@@ -414,6 +415,7 @@ pub(crate) fn recovered(pod: &PodState, sandbox: RecoveredSandbox) -> Recovered 
         created: pod.created,
         stopping: pod.stopping,
         verdict: pod.verdict.clone(),
+        evictions: pod.evictions,
         finishing: pod.finishing,
         foreign: Some(pod.foreign.clone()),
         flags: Some(pod.flags),

@@ -14,6 +14,8 @@ use crate::sys::{clock, file, mount, tree};
 pub enum Leave {
     /// Volumes, logs and records.
     Remains,
+    /// Logs and records.
+    Logs,
     /// Nothing.
     Nothing,
 }
@@ -42,8 +44,18 @@ impl Sandboxes {
         result
     }
 
-    /// Blocking. After `clear`: removes what is on disk. Writable layers always go; `Leave::Remains` keeps volumes,
-    /// logs and records.
+    /// Blocking. Removes the volumes of a pod that has no sandbox, on disk and in memory.
+    pub fn remove_volumes(&self, uid: &PodUid) -> Result<(), SandboxError> {
+        let in_memory = self.layout().pod_run(uid).dir.join("volumes");
+        let on_disk = self.layout().pod_state(uid).dir.join("volumes");
+        mount::unmount_below(&in_memory)
+            .map_err(|source| access("unmount below", &in_memory, source))?;
+        let removed = [in_memory, on_disk]
+            .map(|path| tree::remove(&path).map_err(|source| access("remove", &path, source)));
+        removed.into_iter().collect()
+    }
+
+    /// Blocking. After `clear`: removes what is on disk. Writable layers always go; `Leave` tells what does not.
     pub fn remove_files(
         &self,
         uid: &PodUid,
@@ -52,11 +64,11 @@ impl Sandboxes {
     ) -> Result<(), SandboxError> {
         let (run, state) = (self.layout().pod_run(uid), self.layout().pod_state(uid));
         let mut trees = vec![state.dir.join("containers")];
-        let mut result = Ok(());
+        let mut result = match leave {
+            Leave::Remains => Ok(()),
+            Leave::Logs | Leave::Nothing => self.remove_volumes(uid),
+        };
         if leave == Leave::Nothing {
-            let volumes = run.dir.join("volumes");
-            result = mount::unmount_below(&volumes)
-                .map_err(|source| access("unmount below", &volumes, source));
             // Logs first, the runtime folder last: while it is there, a new agent knows that this pod has to go.
             let logs = self.layout().pod_logs(&key.namespace, &key.name, uid);
             trees.extend([logs, state.dir]);

@@ -80,6 +80,12 @@ impl NodeState {
                 self.admit(now, out);
             }
             Event::PodRestored { pod } => self.pod_restored(pod, now, out),
+            Event::PolicyChanged(policy) => self.pressure.policy_changed(policy, now),
+            Event::ReliefBegun(order) => self.pressure.relief_begun(*order),
+            Event::Observed(figures) => self.pressure.observed(figures, now),
+            Event::Reclaimed => self.pressure.reclaimed(now.time),
+            Event::Alarmed => self.pressure.alarmed(now.time),
+            Event::PodEvicted { pod, eviction } => self.pod_evicted(pod, eviction, now, out),
             Event::NodeAddressesChanged => self.network_changes += 1,
             Event::SettingsChanged(settings) => {
                 self.settings = *settings;
@@ -239,7 +245,7 @@ impl NodeState {
             Some(Action::RemoveSandbox { keep, .. }) => {
                 self.network_changes += 1;
                 match keep {
-                    Keep::Everything => {
+                    Keep::Everything | Keep::Logs => {
                         pod.in_flight = None;
                         pod.sandbox = Sandbox::Removed;
                         pod.remove_retry = Retry::default();

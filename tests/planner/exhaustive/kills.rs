@@ -140,6 +140,7 @@ fn left_behind(pod: &PodState, now: Stamp) -> Vec<Option<Recovered>> {
             left.push(Some(in_sandbox(RecoveredSandbox::Lost)));
             left.push(match keep {
                 Keep::Nothing => None,
+                Keep::Logs => Some(in_sandbox(RecoveredSandbox::Removed)),
                 Keep::Everything if pod.finished() => Some(in_sandbox(RecoveredSandbox::Removed)),
                 Keep::Everything => Some(in_sandbox(RecoveredSandbox::Lost)),
             });

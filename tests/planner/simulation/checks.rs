@@ -324,6 +324,11 @@ impl Sim {
 
     /// What is shown of the pods this may have changed.
     pub(super) fn check_status(&mut self, event: &Event) {
+        if let Event::Observed(_) | Event::ReliefBegun(_) | Event::Reclaimed | Event::Alarmed =
+            event
+        {
+            return;
+        }
         let node = status::NodeFacts::default();
         let about = |uid: &PodUid| event.pod().is_none_or(|pod| pod == uid);
         for (uid, pod) in self.state.pods.iter().filter(|(uid, _)| about(uid)) {
@@ -494,6 +499,11 @@ impl Sim {
                 assert!(busy, "{uid}/{} neither runs nor waits: {pod:?}", c.name);
             }
         }
+        assert_eq!(
+            self.state.pressure.held().next(),
+            None,
+            "the node has enough"
+        );
         let minutes = self.world.now / 60_000;
         let limit = 200 + 30 * minutes + 60 * self.stimuli;
         assert!(self.actions < limit, "busy loop: {} actions", self.actions);

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use coracle::plan::action::Keep;
 use coracle::plan::condition::{Flags, Foreign};
 use coracle::plan::event::*;
+use coracle::plan::pressure::Walk;
 use coracle::plan::state::{Ended, Stopping};
 use coracle::plan::{Action, Event, Stamp, Time};
+use coracle::spec::usage::{DiskUsage, FileSystem, PodUsage, Space};
 use coracle::spec::{
     ContainerResources, Effective, Exit, HookKind, PodResources, PodSpec, PodUid, ProbeKind,
     StopSignal,
@@ -73,6 +75,7 @@ pub(crate) struct Disk {
     pub(crate) removed: bool,
     pub(crate) stopping: Option<Stopping>,
     pub(crate) verdict: Option<Verdict>,
+    pub(crate) evictions: Evictions,
     pub(crate) finishing: Option<Time>,
     pub(crate) foreign: Vec<Foreign>,
     pub(crate) flags: Flags,
@@ -115,6 +118,8 @@ pub(crate) struct World {
     pub(crate) image: bool,
     /// The shutdown under way, as the agent wrote it down.
     pub(crate) shutdown: Option<Shutdown>,
+    /// What a look at the node finds.
+    pub(crate) usage: Observation,
     /// Facts on their way to the agent.
     pub(crate) inbox: Vec<(u64, u64, Event)>,
     /// Actions begun, to be done at that moment, by the sandbox's generation.
@@ -132,6 +137,7 @@ impl World {
             now: 1_000_000,
             faults: true,
             shutdown: None,
+            usage: Observation::default(),
             image: rng.chance(60),
             habits: rng.next(),
             rng,
@@ -223,6 +229,56 @@ impl World {
         };
         let done = Event::HookDone { order, outcome };
         self.inbox.push((due, self.order, done));
+    }
+
+    /// The node has more or less of something, and its pods use more or less of that.
+    pub(crate) fn change_usage(&mut self, enough: bool) {
+        let mut space = || {
+            let short = !enough && self.rng.chance(15);
+            let available = if short { self.rng.below(200) } else { 500 };
+            Space {
+                available,
+                capacity: 1_000,
+            }
+        };
+        let node = &mut self.usage.node;
+        node.memory = Some(space());
+        node.pids = Some(space());
+        node.nodefs = Some(FileSystem {
+            bytes: space(),
+            inodes: None,
+        });
+        self.usage.pods.clear();
+        for uid in self.disk.keys() {
+            let bytes = if enough { 0 } else { self.rng.below(120) };
+            let usage = PodUsage {
+                memory_bytes: Some(self.rng.below(1_000)),
+                processes: Some(self.rng.below(100)),
+                disk: true,
+                volumes: [("v".to_owned(), DiskUsage { bytes, inodes: 1 })].into(),
+                ..PodUsage::default()
+            };
+            self.usage.pods.insert(uid.clone(), usage);
+        }
+    }
+
+    /// Does what the node is told against shortages; what it finds is as of now.
+    pub(crate) fn relieve(&mut self, order: Order) {
+        let mut found = self.usage.clone();
+        let event = match order {
+            Order::Look { pods, disk } => {
+                for usage in found.pods.values_mut() {
+                    usage.disk = disk != Walk::Nobody;
+                    usage.memory_bytes.take_if(|_| !pods);
+                }
+                found.walk_ms = self.rng.below(2_000);
+                Event::Observed(Box::new(found))
+            }
+            Order::Reclaim { .. } | Order::CollectImages { .. } => Event::Reclaimed,
+        };
+        let due = self.now + 1 + self.rng.delay().min(5_000);
+        self.order += 1;
+        self.inbox.push((due, self.order, event));
     }
 
     pub(crate) fn begin(&mut self, action: Action) {
@@ -537,7 +593,7 @@ impl World {
                 return self.say(Event::SandboxRemoveFailed { pod, error });
             }
             match keep {
-                Keep::Everything => disk.removed = true,
+                Keep::Everything | Keep::Logs => disk.removed = true,
                 Keep::Nothing => {
                     self.disk.remove(&pod);
                 }
@@ -638,6 +694,7 @@ impl World {
                 created: disk.created,
                 stopping: disk.stopping,
                 verdict: disk.verdict.clone(),
+                evictions: disk.evictions,
                 finishing: disk.finishing,
                 foreign: Some(disk.foreign.clone()),
                 flags: Some(disk.flags),

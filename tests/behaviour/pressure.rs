@@ -1,0 +1,737 @@
+//! When is the node short of something, what is said and done about it, which pod goes, and when does it come back
+//! (kubelet-behaviour §10)?
+
+use std::sync::Arc;
+
+use coracle::plan::action::Keep;
+use coracle::plan::event::{Observation, Order, RecoveredSandbox};
+use coracle::plan::pressure::images::{Goal, ImageFacts, ImagePolicy, doomed};
+use coracle::plan::pressure::{
+    Amount, Condition, LOOK_MS, Policy, Signal, Step, Threshold, Walk, next,
+};
+use coracle::plan::{Action, Event, Time};
+use coracle::spec::usage::{ContainerUsage, DiskUsage, FileSystem, PodUsage, Space};
+use coracle::spec::{PodSpec, PodUid, QosClass, RestartPolicy, VolumeSource, VolumeSpec};
+
+use crate::node::{Node, reborn};
+use crate::pods::{desired, of, pod, set_resources};
+
+const MI: u64 = 1 << 20;
+
+fn hard(signal: Signal, below: u64) -> Threshold {
+    Threshold {
+        signal,
+        below: Amount::Count(below),
+        grace_ms: 0,
+        min_reclaim: None,
+    }
+}
+
+fn policy(thresholds: &[Threshold]) -> Policy {
+    Policy {
+        thresholds: thresholds.to_vec(),
+        storage_limits: true,
+        ..Policy::default()
+    }
+}
+
+/// A node of 1000 Mi of everything that runs these pods and watches this.
+fn node(policy: Policy, pods: &[PodSpec]) -> Node {
+    let mut node = Node::new(300_000);
+    node.tell(Event::PolicyChanged(Arc::new(policy)));
+    let pods: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
+    node.tell(Event::DesiredChanged(desired(
+        &pods.iter().collect::<Vec<_>>(),
+    )));
+    node.work();
+    node.wait(1);
+    node
+}
+
+fn named(name: &str, priority: i32) -> PodSpec {
+    let mut spec = pod(name, name, RestartPolicy::Always, &["c"]);
+    spec.priority = priority;
+    spec
+}
+
+fn step(node: &Node) -> Step {
+    next(&node.state, Time(node.now))
+}
+
+/// Does what is due: takes the order.
+fn order(node: &mut Node) -> Order {
+    match step(node) {
+        Step::Do(order) => {
+            node.tell(Event::ReliefBegun(order));
+            assert!(!matches!(step(node), Step::Do(_)), "one at a time");
+            order
+        }
+        other => panic!("an order, not {other:?}"),
+    }
+}
+
+/// The node is looked at, which is due, and this is found.
+fn look(node: &mut Node, found: &Observation) -> (bool, Walk) {
+    let Order::Look { pods, disk } = order(node) else {
+        panic!("a look is due");
+    };
+    node.tell(Event::Observed(Box::new(found.clone())));
+    (pods, disk)
+}
+
+/// Somebody is evicted, which is due.
+fn evicted(node: &mut Node) -> (String, String) {
+    let Step::Record(event) = step(node) else {
+        panic!("somebody goes: {:?}", step(node));
+    };
+    let Event::PodEvicted { pod, eviction } = &event else {
+        panic!("somebody goes: {event:?}");
+    };
+    let found = (pod.to_string(), eviction.message.clone());
+    node.tell(event);
+    found
+}
+
+fn of_memory(available: u64, pods: &[(&str, u64)]) -> Observation {
+    let mut found = Observation::default();
+    found.node.memory = Some(Space {
+        available,
+        capacity: 1000 * MI,
+    });
+    for (name, bytes) in pods {
+        let container = ContainerUsage {
+            memory_bytes: Some(*bytes),
+            ..ContainerUsage::default()
+        };
+        let usage = PodUsage {
+            memory_bytes: Some(*bytes),
+            containers: [("c".to_owned(), container)].into(),
+            ..PodUsage::default()
+        };
+        found.pods.insert(PodUid::from(*name), usage);
+    }
+    found
+}
+
+fn of_disk(available: u64, pods: &[(&str, u64)]) -> Observation {
+    let mut found = Observation::default();
+    let bytes = Space {
+        available,
+        capacity: 1000 * MI,
+    };
+    let inodes = None;
+    found.node.nodefs = Some(FileSystem { bytes, inodes });
+    found.node.imagefs = found.node.nodefs;
+    for (name, bytes) in pods {
+        let layer = DiskUsage {
+            bytes: *bytes,
+            inodes: 3,
+        };
+        let container = ContainerUsage {
+            layer,
+            ..ContainerUsage::default()
+        };
+        let usage = PodUsage {
+            disk: true,
+            containers: [("c".to_owned(), container)].into(),
+            ..PodUsage::default()
+        };
+        found.pods.insert(PodUid::from(*name), usage);
+    }
+    found
+}
+
+#[test]
+fn a_node_without_thresholds_and_limits_is_left_alone() {
+    assert_eq!(step(&node(policy(&[]), &[named("a", 0)])), Step::Rest);
+}
+
+#[test]
+fn it_is_looked_at_every_ten_seconds_and_sooner_when_the_kernel_calls() {
+    let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &[named("a", 0)]);
+    let idle = (false, Walk::Nobody);
+    assert_eq!(look(&mut node, &of_memory(500 * MI, &[])), idle);
+    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+    node.wait(100);
+    node.tell(Event::Alarmed);
+    assert_eq!(
+        step(&node),
+        Step::At(Time(node.now + 400)),
+        "but not all the time"
+    );
+    node.wait(400);
+    assert_eq!(look(&mut node, &of_memory(500 * MI, &[])), idle);
+    node.wait(3_000);
+    node.tell(Event::Alarmed);
+    assert_eq!(look(&mut node, &of_memory(500 * MI, &[])), idle);
+    // A threshold is what there must be less than.
+    node.wait(LOOK_MS);
+    look(&mut node, &of_memory(100 * MI, &[]));
+    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+}
+
+#[test]
+fn the_pod_that_goes_is_told_in_the_kubelets_words() {
+    let mut spec = named("hog", 0);
+    set_resources(&mut spec, "c", 100, 50 * MI);
+    let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &[spec]);
+    let found = of_memory(98_832 * 1024, &[("hog", 300 * MI)]);
+    look(&mut node, &found);
+    assert!(node.state.pressure.condition(Condition::Memory).yes);
+    assert_eq!(look(&mut node, &found), (true, Walk::Nobody), "now at pods");
+    let (pod, message) = evicted(&mut node);
+    assert_eq!(pod, "hog");
+    let expected = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 98832Ki. \
+        Container c was using 300Mi, request is 50Mi, has larger consumption of memory. ";
+    assert_eq!(message, expected);
+    assert!(node.said().contains(&format!("Warning Evicted {expected}")));
+    // Until it is gone, but not for ever, nobody else has to go.
+    assert_eq!(step(&node), Step::At(Time(node.now + 30_000)));
+    node.work();
+    node.end("c", 137);
+    assert!(matches!(
+        node.open[..],
+        [Action::RemoveSandbox {
+            keep: Keep::Logs,
+            ..
+        }]
+    ));
+    node.work();
+    let status = node.shown().status.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Failed"));
+    assert_eq!(status.reason.as_deref(), Some("Evicted"));
+    assert_eq!(status.message.as_deref(), Some(expected));
+    let conditions = status.conditions.unwrap();
+    let disrupted = conditions
+        .iter()
+        .find(|c| c.type_ == "DisruptionTarget")
+        .unwrap();
+    assert_eq!(disrupted.reason.as_deref(), Some("TerminationByKubelet"));
+    look(&mut node, &of_memory(800 * MI, &[]));
+}
+
+#[test]
+fn who_exceeds_his_request_goes_first_then_who_matters_less_then_who_exceeds_more() {
+    // Priority, request and use of each pod; the order in which they go.
+    let table: [(&[(&str, i32, u64, u64)], &[&str]); 4] = [
+        (&[("a", 0, 400, 300), ("b", 900, 100, 150)], &["b", "a"]),
+        (&[("a", 5, 0, 300), ("b", 4, 0, 100)], &["b", "a"]),
+        (&[("a", 0, 200, 300), ("b", 0, 10, 150)], &["b", "a"]),
+        (
+            &[("a", 2_000_000_000, 0, 900), ("b", 1_999_999_999, 50, 40)],
+            &["b"],
+        ),
+    ];
+    for (pods, expected) in table {
+        let specs: Vec<PodSpec> = pods
+            .iter()
+            .map(|(name, priority, asked, _)| {
+                let mut spec = named(name, *priority);
+                if *asked > 0 {
+                    set_resources(&mut spec, "c", 1, asked * MI);
+                }
+                spec
+            })
+            .collect();
+        let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &specs);
+        let used: Vec<_> = pods
+            .iter()
+            .map(|(name, _, _, used)| (*name, used * MI))
+            .collect();
+        let found = of_memory(MI, &used);
+        let mut gone = vec![];
+        loop {
+            node.wait(30_001);
+            look(&mut node, &found);
+            let Step::At(_) = step(&node) else {
+                if let Step::Do(_) = step(&node) {
+                    look(&mut node, &found);
+                }
+                gone.push(evicted(&mut node).0);
+                continue;
+            };
+            break;
+        }
+        assert_eq!(gone, expected, "{pods:?}");
+    }
+}
+
+#[test]
+fn a_soft_threshold_waits_for_its_grace_and_leaves_pods_theirs() {
+    let soft = Threshold {
+        grace_ms: 90_000,
+        ..hard(Signal::Memory, 300 * MI)
+    };
+    let policy = Policy {
+        max_pod_grace_ms: 7_000,
+        ..policy(&[soft, hard(Signal::Memory, 100 * MI)])
+    };
+    let mut node = node(policy, &[named("a", 0)]);
+    let found = of_memory(200 * MI, &[("a", MI)]);
+    let begin = node.now;
+    while node.now < begin + 90_000 {
+        look(&mut node, &found);
+        assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+        assert!(
+            node.state.pressure.condition(Condition::Memory).yes,
+            "at once"
+        );
+        node.wait(LOOK_MS);
+    }
+    look(&mut node, &found);
+    evicted(&mut node);
+    let verdict = node.state.pods.values().next().unwrap().verdict.clone();
+    assert_eq!(verdict.unwrap().grace_ms, 7_000);
+}
+
+#[test]
+fn more_than_just_enough_has_to_be_there_before_it_is_over() {
+    let threshold = Threshold {
+        min_reclaim: Some(Amount::Share(50_000)),
+        ..hard(Signal::Memory, 100 * MI)
+    };
+    let policy = Policy {
+        transition_ms: 0,
+        ..policy(&[threshold])
+    };
+    let mut node = node(policy, &[]);
+    // Of 1000 Mi five percent more.
+    for (available, met) in [
+        (149, false),
+        (99, true),
+        (149, true),
+        (150, false),
+        (149, false),
+    ] {
+        look(&mut node, &of_memory(available * MI, &[]));
+        let held = node.state.pressure.condition(Condition::Memory).yes;
+        assert_eq!(held, met, "{available}");
+        if let Step::Do(_) = step(&node) {
+            look(&mut node, &of_memory(available * MI, &[]));
+        }
+        node.wait(LOOK_MS);
+    }
+}
+
+#[test]
+fn a_condition_stays_for_the_transition_period() {
+    let mut node = node(
+        policy(&[hard(Signal::Pids, 10)]),
+        &[named("a", 2_000_000_000)],
+    );
+    let found = |available| {
+        let mut found = Observation::default();
+        found.node.pids = Some(Space {
+            available,
+            capacity: 1_000,
+        });
+        found
+    };
+    look(&mut node, &found(9));
+    look(&mut node, &found(9));
+    let begin = node.now;
+    while node.now < begin + 300_000 {
+        let flag = node.state.pressure.condition(Condition::Pid);
+        assert!(flag.yes);
+        let reason = node.state.refuses(QosClass::Burstable, 0);
+        assert_eq!(
+            reason.as_deref(),
+            Some("The node had condition: [PIDPressure]. ")
+        );
+        node.wait(LOOK_MS);
+        look(&mut node, &found(500));
+    }
+    assert!(!node.state.pressure.condition(Condition::Pid).yes);
+    assert_eq!(node.state.refuses(QosClass::BestEffort, 0), None);
+}
+
+#[test]
+fn a_node_short_of_memory_refuses_only_who_asks_for_none() {
+    let mut node = node(policy(&[hard(Signal::Memory, MI)]), &[]);
+    look(&mut node, &of_memory(0, &[]));
+    for (qos, priority, refused) in [
+        (QosClass::BestEffort, 0, true),
+        (QosClass::Burstable, 0, false),
+        (QosClass::Guaranteed, 0, false),
+        (QosClass::BestEffort, 2_000_000_000, false),
+    ] {
+        let found = node.state.refuses(qos, priority);
+        assert_eq!(found.is_some(), refused, "{qos:?} {priority}");
+    }
+}
+
+#[test]
+fn what_nobody_uses_goes_before_pods_when_disk_is_short() {
+    let mut node = node(
+        policy(&[hard(Signal::NodefsBytes, 100 * MI)]),
+        &[named("a", 0)],
+    );
+    let found = of_disk(50 * MI, &[("a", 300 * MI)]);
+    assert_eq!(look(&mut node, &found), (false, Walk::Nobody));
+    let expected = Order::Reclaim {
+        signal: Signal::NodefsBytes,
+        volumes: true,
+        images: true,
+    };
+    assert_eq!(order(&mut node), expected);
+    node.tell(Event::Reclaimed);
+    assert_eq!(look(&mut node, &found), (false, Walk::Everybody), "at once");
+    let (_, message) = evicted(&mut node);
+    let expected = "The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 50Mi. \
+        Container c was using 300Mi, request is 0, has larger consumption of ephemeral-storage. ";
+    assert_eq!(message, expected);
+}
+
+#[test]
+fn it_may_be_enough_that_what_nobody_uses_goes() {
+    let mut node = node(
+        policy(&[hard(Signal::ImagefsBytes, 100 * MI)]),
+        &[named("a", 0)],
+    );
+    look(&mut node, &of_disk(50 * MI, &[]));
+    order(&mut node);
+    node.tell(Event::Reclaimed);
+    look(&mut node, &of_disk(100 * MI, &[]));
+    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+    assert!(node.state.pressure.condition(Condition::Disk).yes);
+}
+
+#[test]
+fn images_on_a_file_system_of_their_own_are_reclaimed_there_alone() {
+    for (signal, volumes, images) in [
+        (Signal::NodefsBytes, true, false),
+        (Signal::ImagefsBytes, false, true),
+    ] {
+        let mut node = node(policy(&[hard(signal, 100 * MI)]), &[named("a", 0)]);
+        let mut found = of_disk(50 * MI, &[]);
+        found.node.images_apart = true;
+        look(&mut node, &found);
+        let expected = Order::Reclaim {
+            signal,
+            volumes,
+            images,
+        };
+        assert_eq!(order(&mut node), expected);
+    }
+}
+
+fn limited() -> PodSpec {
+    let mut spec = named("a", 0);
+    let size_limit_bytes = Some(50 * MI);
+    spec.volumes = vec![VolumeSpec {
+        name: "v".into(),
+        source: VolumeSource::EmptyDir { size_limit_bytes },
+    }];
+    of(&mut spec, "c").storage.limit_bytes = Some(20 * MI);
+    spec
+}
+
+fn filled(volume: u64, layer: u64, logs: u64) -> Observation {
+    let disk = |bytes| DiskUsage { bytes, inodes: 1 };
+    let mut found = of_disk(900 * MI, &[]);
+    let container = ContainerUsage {
+        memory_bytes: None,
+        layer: disk(layer * MI),
+        logs: disk(logs * MI),
+    };
+    let usage = PodUsage {
+        disk: true,
+        volumes: [("v".to_owned(), disk(volume * MI))].into(),
+        containers: [("c".to_owned(), container)].into(),
+        ..PodUsage::default()
+    };
+    found.pods.insert(PodUid::from("a"), usage);
+    found
+}
+
+#[test]
+fn limits_of_disk_use_are_enforced_in_the_kubelets_words() {
+    let volume = "Usage of EmptyDir volume \"v\" exceeds the limit \"50Mi\". ";
+    let whole = "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ";
+    for (usage, expected) in [
+        (filled(15, 2, 3), None),
+        (filled(51, 0, 0), Some(volume)),
+        (filled(15, 3, 3), Some(whole)),
+    ] {
+        let mut node = node(policy(&[]), &[limited()]);
+        assert_eq!(look(&mut node, &usage), (false, Walk::Limited));
+        match expected {
+            None => assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS))),
+            Some(message) => {
+                assert_eq!(evicted(&mut node).1, message);
+                // Its own doing: no disruption.
+                let conditions = node.shown().status.unwrap().conditions.unwrap();
+                assert!(!conditions.iter().any(|c| c.type_ == "DisruptionTarget"));
+            }
+        }
+    }
+    // One container over its own limit, the pod not over that of all.
+    let mut spec = limited();
+    spec.containers.push(spec.containers[0].clone());
+    spec.containers[1].name = "d".into();
+    let mut node = node(policy(&[]), &[spec]);
+    look(&mut node, &filled(0, 21, 0));
+    let message = "Container c exceeded its local ephemeral storage limit \"20Mi\". ";
+    assert_eq!(evicted(&mut node).1, message);
+}
+
+#[test]
+fn a_critical_pod_is_left_alone_whatever_it_uses() {
+    let mut spec = limited();
+    spec.priority = 2_000_000_000;
+    let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &[spec]);
+    let mut found = filled(500, 500, 500);
+    found.node.memory = Some(Space {
+        available: 0,
+        capacity: 1000 * MI,
+    });
+    look(&mut node, &found);
+    look(&mut node, &found);
+    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+}
+
+#[test]
+fn disks_are_looked_at_for_a_twentieth_of_the_time_at_most() {
+    let mut node = node(policy(&[]), &[limited()]);
+    let mut found = filled(1, 1, 1);
+    found.walk_ms = 1_500;
+    assert_eq!(look(&mut node, &found).1, Walk::Limited);
+    for expected in [Walk::Nobody, Walk::Nobody, Walk::Limited] {
+        node.wait(LOOK_MS);
+        assert_eq!(look(&mut node, &found).1, expected);
+    }
+}
+
+/// Ends what is evicted, and looks at the node, which has enough again, for so long.
+fn recover(node: &mut Node, ms: u64) {
+    node.work();
+    node.end("c", 137);
+    node.work();
+    let end = node.now + ms;
+    while node.now < end {
+        if let Step::Do(Order::Look { .. }) = step(node) {
+            look(node, &of_memory(800 * MI, &[]));
+        }
+        node.wait(1_000.min(end - node.now));
+    }
+}
+
+#[test]
+fn an_evicted_pod_is_back_after_the_pressure_and_later_each_time() {
+    let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &[named("a", 0)]);
+    for wait in [10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000] {
+        let found = of_memory(MI, &[("a", MI)]);
+        look(&mut node, &found);
+        look(&mut node, &found);
+        evicted(&mut node);
+        let begin = node.now;
+        recover(&mut node, 300_000 + wait - 1);
+        assert!(!matches!(step(&node), Step::Record(_)), "{wait}");
+        assert!(!node.state.pressure.condition(Condition::Memory).yes);
+        node.wait(LOOK_MS + 1);
+        if let Step::Do(Order::Look { .. }) = step(&node) {
+            look(&mut node, &of_memory(800 * MI, &[]));
+        }
+        let Step::Record(event) = step(&node) else {
+            panic!("it is back after {wait}: {:?}", step(&node));
+        };
+        assert_eq!(event, Event::PodRestored { pod: "a".into() });
+        node.tell(event);
+        node.work();
+        assert!(node.line().starts_with("Running"), "{}", node.line());
+        assert!(node.now - begin < 300_000 + wait + 2 * LOOK_MS);
+        node.wait(LOOK_MS);
+    }
+    // A long run without harm is forgiven.
+    node.wait(600_000);
+    let found = of_memory(MI, &[("a", MI)]);
+    look(&mut node, &found);
+    look(&mut node, &found);
+    evicted(&mut node);
+    assert_eq!(node.state.pods.values().next().unwrap().evictions.times, 1);
+}
+
+#[test]
+fn who_broke_a_limit_waits_only_for_himself() {
+    let mut node = node(policy(&[]), &[limited()]);
+    look(&mut node, &filled(51, 0, 0));
+    evicted(&mut node);
+    node.work();
+    node.end("c", 137);
+    node.work();
+    node.wait(9_999);
+    assert_eq!(step(&node), Step::At(Time(node.now + 1)));
+    node.wait(1);
+    assert!(matches!(
+        step(&node),
+        Step::Record(Event::PodRestored { .. })
+    ));
+    // Early word of it is not believed.
+    node.now -= 5;
+    node.tell(Event::PodRestored { pod: "a".into() });
+    assert!(node.line().starts_with("Failed"), "{}", node.line());
+}
+
+#[test]
+fn a_new_agent_keeps_an_evicted_pod_down_for_the_whole_period() {
+    let spec = Arc::new(named("a", 0));
+    let mut node = node(
+        policy(&[hard(Signal::Memory, 100 * MI)]),
+        &[(*spec).clone()],
+    );
+    let found = of_memory(MI, &[("a", MI)]);
+    look(&mut node, &found);
+    look(&mut node, &found);
+    evicted(&mut node);
+    let since = node.now;
+    recover(&mut node, 5_000);
+    let mut node = reborn(&node, &[&spec], RecoveredSandbox::Removed);
+    node.tell(Event::PolicyChanged(Arc::new(policy(&[hard(
+        Signal::Memory,
+        100 * MI,
+    )]))));
+    look(&mut node, &of_memory(800 * MI, &[]));
+    assert!(node.line().starts_with("Failed"), "{}", node.line());
+    node.now = since + 309_999;
+    look(&mut node, &of_memory(800 * MI, &[]));
+    assert_eq!(step(&node), Step::At(Time(since + 310_000)));
+    node.wait(1);
+    assert!(matches!(
+        step(&node),
+        Step::Record(Event::PodRestored { .. })
+    ));
+}
+
+#[test]
+fn a_shortage_of_another_kind_keeps_an_evicted_pod_down() {
+    let both = [hard(Signal::Memory, 100 * MI), hard(Signal::Pids, 10)];
+    let mut node = node(policy(&both), &[named("a", 0)]);
+    let found = of_memory(MI, &[("a", MI)]);
+    look(&mut node, &found);
+    look(&mut node, &found);
+    evicted(&mut node);
+    node.work();
+    node.end("c", 137);
+    node.work();
+    let mut found = of_memory(800 * MI, &[]);
+    found.node.pids = Some(Space {
+        available: 1,
+        capacity: 1_000,
+    });
+    for _ in 0..100 {
+        look(&mut node, &found);
+        node.wait(LOOK_MS);
+    }
+    assert!(node.line().starts_with("Failed"), "{}", node.line());
+}
+
+#[test]
+fn the_kernel_is_asked_to_call_when_the_nearest_threshold_is_reached() {
+    let thresholds = [
+        hard(Signal::Memory, 100 * MI),
+        hard(Signal::PodsMemory, 50 * MI),
+    ];
+    let mut node = node(policy(&thresholds), &[]);
+    let mut found = of_memory(500 * MI, &[]);
+    found.node.pods_charged_bytes = Some(30 * MI);
+    found.node.pods_memory = Some(Space {
+        available: 90 * MI,
+        capacity: 120 * MI,
+    });
+    look(&mut node, &found);
+    assert_eq!(node.state.pressure.alarm_bytes(), Some(70 * MI));
+    node.wait(LOOK_MS);
+    found.node.memory.as_mut().unwrap().available = 99 * MI;
+    look(&mut node, &found);
+    assert_eq!(
+        node.state.pressure.alarm_bytes(),
+        None,
+        "it is looked at anyway"
+    );
+}
+
+const IMAGES: ImagePolicy = ImagePolicy {
+    min_age_ms: 120_000,
+    max_age_ms: 0,
+    high_percent: 85,
+    low_percent: 80,
+};
+
+#[test]
+fn images_are_collected_from_85_percent_on_down_to_80_every_five_minutes_at_most() {
+    let policy = Policy {
+        images: Some(IMAGES),
+        ..policy(&[])
+    };
+    let mut node = node(policy, &[]);
+    // What is free is counted in whole percents.
+    look(&mut node, &of_disk(160 * MI, &[]));
+    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+    node.wait(LOOK_MS);
+    let full = of_disk(159 * MI, &[]);
+    look(&mut node, &full);
+    let expected = Order::CollectImages {
+        goal: Goal::Bytes(41 * MI),
+        space: full.node.imagefs.unwrap().bytes,
+    };
+    assert_eq!(order(&mut node), expected);
+    node.tell(Event::Reclaimed);
+    let begin = node.now;
+    while node.now < begin + 300_000 {
+        look(&mut node, &full);
+        assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+        node.wait(LOOK_MS);
+    }
+    look(&mut node, &full);
+    assert_eq!(order(&mut node), expected);
+}
+
+#[test]
+fn the_longest_unused_images_go_until_there_is_room() {
+    let image = |id: &str, used: Option<u64>| ImageFacts {
+        id: id.into(),
+        size_bytes: 100,
+        used: false,
+        preloaded: false,
+        first_seen: Time(1_000),
+        last_used: used.map(Time),
+    };
+    let busy = ImageFacts {
+        used: true,
+        ..image("busy", None)
+    };
+    let preloaded = ImageFacts {
+        preloaded: true,
+        ..image("preloaded", None)
+    };
+    let young = ImageFacts {
+        first_seen: Time(900_000),
+        ..image("young", None)
+    };
+    let all = [
+        image("b", Some(50_000)),
+        busy,
+        image("a", Some(40_000)),
+        image("never", None),
+        preloaded,
+        young,
+    ];
+    let now = (Time(0), Time(1_000_000));
+    let policy = IMAGES;
+    for (goal, expected) in [
+        (Goal::Age, vec![]),
+        (Goal::Bytes(1), vec!["never"]),
+        (Goal::Bytes(101), vec!["never", "a"]),
+        (Goal::All, vec!["never", "a", "b"]),
+    ] {
+        assert_eq!(doomed(&all, &policy, goal, now), expected, "{goal:?}");
+    }
+    let policy = ImagePolicy {
+        max_age_ms: 955_000,
+        ..policy
+    };
+    assert_eq!(doomed(&all, &policy, Goal::Age, now), ["never", "a"]);
+    // Nothing is old to an agent that is new.
+    let now = (Time(500_000), Time(1_000_000));
+    assert!(doomed(&all, &policy, Goal::Age, now).is_empty());
+}
