@@ -187,8 +187,8 @@ fn huge_pages(folder: &Path) -> BTreeMap<String, u64> {
         let pages = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
         let pages: u64 = pages.trim().parse().ok()?;
         let size = match kib {
-            _ if kib % (1 << 20) == 0 => format!("{}Gi", kib >> 20),
-            _ if kib % (1 << 10) == 0 => format!("{}Mi", kib >> 10),
+            _ if kib.is_multiple_of(1 << 20) => format!("{}Gi", kib >> 20),
+            _ if kib.is_multiple_of(1 << 10) => format!("{}Mi", kib >> 10),
             _ => format!("{kib}Ki"),
         };
         Some((format!("hugepages-{size}"), pages * kib * 1024))

@@ -225,8 +225,8 @@ fn a_pod_for_another_system_or_node_waits_with_the_kubelets_reason() {
         (&[name(Test::In(list(&["gw-1"])))], true),
         (&[name(Test::NotIn(list(&["gw-1"])))], false),
         // All of a term, any of the terms.
-        (&[both.clone()], false),
-        (&[both, label("disk", Test::Exists)], true),
+        (std::slice::from_ref(&both), false),
+        (&[both.clone(), label("disk", Test::Exists)], true),
         (&[Term::default()], false),
         (&[], false),
     ];

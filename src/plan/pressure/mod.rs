@@ -349,7 +349,7 @@ fn relieve_of(state: &NodeState, seen: &Seen, met: &Met, now: Time) -> Option<St
         true => (seen.pods, Walk::Everybody),
         false => (true, Walk::Nobody),
     };
-    if seen.pods < pods || seen.disk < walk {
+    if (pods && !seen.pods) || seen.disk < walk {
         let wait = seen.disk < walk && now < pressure.walk_at;
         return (!wait).then_some(Step::Do(Order::Look { pods, disk: walk }));
     }

@@ -17,10 +17,7 @@ pub(super) fn may_go(pod: &PodState) -> bool {
 }
 
 /// The pod to be evicted, with what was seen of it.
-pub(super) fn first<'s>(
-    state: &'s NodeState,
-    signal: Signal,
-) -> Option<(&'s PodState, Option<&'s PodUsage>)> {
+pub(super) fn first(state: &NodeState, signal: Signal) -> Option<(&PodState, Option<&PodUsage>)> {
     let seen = state.pressure.seen.as_ref()?;
     let apart = seen.figures.node.images_apart;
     let candidates = state.pods.values().filter(|pod| may_go(pod));
