@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::hold::Rejection;
 use super::state::Sandbox;
-use super::verdict::Cause;
+use super::verdict::Verdict;
 use super::{NodeState, PodState};
 use crate::spec::{PodSpec, PodUid};
 
@@ -100,12 +100,12 @@ impl Capacity {
 }
 
 impl PodState {
-    /// Whether what it asks for is given to it: from when it was let in until nothing of it runs any more. A pod that is
-    /// down for a shutdown gets it back.
+    /// Whether what it asks for is given to it: from when it was let in until nothing of it runs any more. A pod that was
+    /// taken down for a while gets it back.
     pub(super) fn takes_room(&self) -> bool {
-        let cause = self.verdict.as_ref().map(|verdict| verdict.cause);
+        let keeps = |verdict: &Verdict| verdict.cause.keeps_place();
         let done = self.sandbox == Sandbox::Removed || self.finished();
-        self.hold.is_none() && (!done || cause == Some(Cause::NodeShutdown))
+        self.hold.is_none() && (!done || self.verdict.as_ref().is_some_and(keeps))
     }
 
     /// Whether it has its ports of the node, or is about to: its sandbox has them, whatever runs in it.

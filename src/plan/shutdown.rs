@@ -204,10 +204,10 @@ impl NodeState {
             return;
         }
         let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
-        if cause == Some(Cause::NodeShutdown) {
+        if cause != Some(Cause::RejectedAtShutdown) {
             return self.on(uid, now, out, |pod, _, _| pod.restore(now));
         }
-        // It has no place: whether it is let in has to be looked at.
+        // It was never let in: whether it is has to be looked at.
         if let Some(mut pod) = self.pods.remove(uid) {
             pod.restore(now);
             self.judge(pod, now, out);

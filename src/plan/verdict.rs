@@ -50,6 +50,14 @@ impl Cause {
         }
     }
 
+    /// Whether the pod runs again by itself, in the place that it keeps meanwhile.
+    pub fn keeps_place(self) -> bool {
+        match self {
+            Self::DeadlineExceeded | Self::RejectedAtShutdown | Self::Preempted => false,
+            Self::NodeShutdown | Self::Evicted | Self::OverLimit => true,
+        }
+    }
+
     /// Whether it was the node's doing rather than the pod's: condition `DisruptionTarget`.
     pub fn disrupts(self) -> bool {
         match self {

@@ -510,10 +510,13 @@ impl Sim {
     }
 }
 
-/// Whether it is down for a shutdown, and comes back.
+/// Whether it is down for a while, and comes back.
 fn is_down(pod: &PodState) -> bool {
-    let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
-    cause == Some(Cause::NodeShutdown)
+    let verdict = pod.verdict.as_ref();
+    verdict.is_some_and(|verdict| match verdict.cause {
+        Cause::NodeShutdown | Cause::Evicted | Cause::OverLimit => true,
+        Cause::DeadlineExceeded | Cause::RejectedAtShutdown | Cause::Preempted => false,
+    })
 }
 
 /// Whether it is one of those that want the same port of the node.
