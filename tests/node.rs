@@ -27,6 +27,8 @@ mod garbage;
 mod hooks;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/pressure.rs"]
+mod pressure;
 #[path = "node/probes.rs"]
 mod probes;
 #[path = "node/resize.rs"]
@@ -396,7 +398,10 @@ fn health_metrics_node_and_events_are_served_in_kubernetes_terms() {
     );
     let (node, _) = agent.request("/api/v1/nodes/test-node");
     let node: Value = serde_json::from_str(&node).expect("JSON");
-    assert_eq!(node["status"]["conditions"][0]["type"], "Ready");
+    let conditions = node["status"]["conditions"].as_array().expect("some");
+    let types: Vec<_> = conditions.iter().map(|c| c["type"].as_str()).collect();
+    let expected = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
+    assert_eq!(types, expected.map(Some));
     let (events, _) = agent.request("/api/v1/namespaces/default/events");
     for reason in ["Pulled", "Created", "Started", "Starting"] {
         assert!(

@@ -263,18 +263,6 @@ pub(crate) const NOT_YET: &[&str] = &[
     "enforceNodeAllocatable",
     "oomScoreAdj",
     "maxOpenFiles",
-    "evictionHard",
-    "evictionSoft",
-    "evictionSoftGracePeriod",
-    "evictionMinimumReclaim",
-    "evictionPressureTransitionPeriod",
-    "evictionMaxPodGracePeriod",
-    "mergeDefaultEvictionSettings",
-    "localStorageCapacityIsolation",
-    "imageMinimumGCAge",
-    "imageMaximumGCAge",
-    "imageGCHighThresholdPercent",
-    "imageGCLowThresholdPercent",
 ];
 
 /// The field of that path.

@@ -10,4 +10,5 @@ pub mod network;
 pub mod probe;
 pub mod sandbox;
 pub mod seccomp;
+pub mod usage;
 pub mod volume;

@@ -277,7 +277,7 @@ impl Node {
     }
 
     /// The config digests of images that containers run from, or will.
-    fn images_in_use(&self) -> BTreeSet<String> {
+    pub(super) fn images_in_use(&self) -> BTreeSet<String> {
         let mut used = BTreeSet::new();
         for pod in self.state.pods.values() {
             for container in &pod.containers {

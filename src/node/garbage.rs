@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::unblock::unblock_cleaning;
+use super::unblock_cleaning;
 use crate::effects::sandbox::Sandboxes;
 use crate::plan::PodState;
 use crate::plan::garbage::{Kept, kept};
@@ -69,6 +69,22 @@ impl Cleaning {
                 }
             }
         }));
+    }
+
+    /// Removes the volumes of a pod that has finished, beside the loop.
+    pub(super) fn remove_volumes(
+        &self,
+        uid: &PodUid,
+        sandboxes: &Sandboxes,
+    ) -> impl Future<Output = ()> + use<> {
+        let (gate, sandboxes, uid) = (self.gate(uid), sandboxes.clone(), uid.clone());
+        unblock_cleaning(move || {
+            let shut = gate.lock();
+            if !*shut && let Err(error) = sandboxes.remove_volumes(&uid) {
+                let error = crate::chain(&error);
+                tracing::warn!(pod = %uid, "could not remove its volumes: {error}, going on");
+            }
+        })
     }
 
     /// The pod's gate, for whoever removes it.

@@ -22,6 +22,7 @@ mod network;
 mod object;
 mod pods;
 mod preload;
+mod pressure;
 mod preview;
 mod probes;
 mod publish;
@@ -52,7 +53,7 @@ use crate::plan::{self, Action, Event, NodeState, Time, plan_pod};
 use crate::spec::{PodKey, PodSpec, PodUid, Stamp, Wall};
 use crate::sys::clock;
 
-use unblock::{unblock, unblock_bridge, unblock_for, unblock_of};
+use unblock::{unblock, unblock_bridge, unblock_cleaning, unblock_for, unblock_of};
 
 pub use capacity::OverReserved;
 pub use start::{StartError, run};
@@ -86,6 +87,8 @@ enum Input {
     Logind(bool),
     /// SIGPWR: the power fails.
     PowerFails,
+    /// What could be cleared away is.
+    Freed(pressure::Freed),
     /// The node's resolvers are others now.
     ResolverChanged,
     /// The settings were read again.
@@ -140,6 +143,8 @@ struct Node {
     exits: exits::Exits,
     /// How far the node's shutdown is.
     shutdown: shutdown::Keeper,
+    /// What the node does about its shortages.
+    pressure: pressure::Keeper,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -179,6 +184,7 @@ impl Node {
 
     fn next_wake(&self) -> Option<Time> {
         let others = self.manager.due().into_iter().chain(self.turn_ends());
+        let others = others.chain(self.pressure.next);
         self.wakes.values().copied().chain(others).min()
     }
 
@@ -226,6 +232,7 @@ impl Node {
             }
             Input::Logind(preparing) => self.logind_says(preparing, touched),
             Input::PowerFails => self.power_fails(touched),
+            Input::Freed(freed) => self.freed(freed, touched),
             Input::ResolverChanged => self.resolver_changed(),
             Input::Settings { read, told } => self.settings_read(read, told, touched),
             Input::Terminate if self.leaving || !self.stops_pods() => {
@@ -245,7 +252,8 @@ impl Node {
 
     fn record(&mut self, event: &Event, touched: &mut BTreeSet<PodUid>) {
         // Facts about all pods, and the end of one whose name another may wait for, may concern anybody.
-        let anybody = event.pod().is_none() || matches!(event, Event::SandboxRemoved { .. });
+        let anybody = event.pod().is_none() && !event.is_of_node();
+        let anybody = anybody || matches!(event, Event::SandboxRemoved { .. });
         if anybody {
             touched.extend(self.state.pods.keys().cloned());
         }
@@ -257,6 +265,10 @@ impl Node {
             publish::notice(&mut self.journal, &notice, stamp);
         }
         self.note_shutdown();
+        self.note_pressure(event);
+        if matches!(event, Event::ImagesChanged) {
+            self.look_at_images();
+        }
         if anybody {
             touched.extend(self.state.pods.keys().cloned());
             self.changed.extend(touched.iter().cloned());
@@ -282,6 +294,7 @@ impl Node {
     /// Asks the planner about the touched pods, starts what it says and shows the result.
     fn decide(&mut self, mut touched: BTreeSet<PodUid>) {
         self.take_turns(&mut touched);
+        self.relieve(&mut touched);
         let mut anything = std::mem::take(&mut self.shutdown.changed);
         self.note_holds(&mut touched);
         while !touched.is_empty() {

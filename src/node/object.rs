@@ -18,6 +18,7 @@ use crate::api::{EventType, ImageRow, architecture, version};
 use crate::config::{Amounts, Config, Reserved, Settings};
 use crate::effects::sandbox::NodeFacts;
 use crate::plan::fit::NodeIdentity;
+use crate::plan::pressure;
 use crate::plan::status::time;
 use crate::spec::Wall;
 
@@ -30,26 +31,23 @@ const IMAGE_NAMES: usize = 5;
 /// What is said of the node, in the order in which it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
-    MemoryPressure,
-    DiskPressure,
-    PidPressure,
+    /// It is short of something.
+    Short(pressure::Condition),
     /// It can run pods, and does not go down.
     Ready,
 }
 
 impl Condition {
     const ALL: [Self; 4] = [
-        Self::MemoryPressure,
-        Self::DiskPressure,
-        Self::PidPressure,
+        Self::Short(pressure::Condition::Memory),
+        Self::Short(pressure::Condition::Disk),
+        Self::Short(pressure::Condition::Pid),
         Self::Ready,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Self::MemoryPressure => "MemoryPressure",
-            Self::DiskPressure => "DiskPressure",
-            Self::PidPressure => "PIDPressure",
+            Self::Short(of) => of.as_str(),
             Self::Ready => "Ready",
         }
     }
@@ -57,26 +55,7 @@ impl Condition {
     /// Reason and message.
     fn words(self, yes: bool) -> (&'static str, &'static str) {
         match (self, yes) {
-            (Self::MemoryPressure, true) => (
-                "KubeletHasInsufficientMemory",
-                "kubelet has insufficient memory available",
-            ),
-            (Self::MemoryPressure, false) => (
-                "KubeletHasSufficientMemory",
-                "kubelet has sufficient memory available",
-            ),
-            (Self::DiskPressure, true) => ("KubeletHasDiskPressure", "kubelet has disk pressure"),
-            (Self::DiskPressure, false) => {
-                ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")
-            }
-            (Self::PidPressure, true) => (
-                "KubeletHasInsufficientPID",
-                "kubelet has insufficient PID available",
-            ),
-            (Self::PidPressure, false) => (
-                "KubeletHasSufficientPID",
-                "kubelet has sufficient PID available",
-            ),
+            (Self::Short(of), _) => of.why(yes),
             (Self::Ready, true) => ("KubeletReady", "kubelet is posting ready status"),
             (Self::Ready, false) => ("KubeletNotReady", "node is shutting down"),
         }
@@ -85,12 +64,7 @@ impl Condition {
     /// The reason of the event when it changes.
     fn event(self, yes: bool) -> &'static str {
         match (self, yes) {
-            (Self::MemoryPressure, true) => "NodeHasInsufficientMemory",
-            (Self::MemoryPressure, false) => "NodeHasSufficientMemory",
-            (Self::DiskPressure, true) => "NodeHasDiskPressure",
-            (Self::DiskPressure, false) => "NodeHasNoDiskPressure",
-            (Self::PidPressure, true) => "NodeHasInsufficientPID",
-            (Self::PidPressure, false) => "NodeHasSufficientPID",
+            (Self::Short(of), _) => of.event(yes),
             (Self::Ready, true) => "NodeReady",
             (Self::Ready, false) => "NodeNotReady",
         }
@@ -211,15 +185,17 @@ impl Node {
         self.store.set_node(self.object.render(&facts, &settings));
     }
 
-    /// A condition of the node holds, or does not. To be shown after that.
-    pub(super) fn node_stands(&mut self, condition: Condition, yes: bool) {
-        if self.object.set(condition, yes, super::now().wall) {
+    /// A condition of the node holds, or does not. To be shown after that; whether that is news.
+    pub(super) fn node_stands(&mut self, condition: Condition, yes: bool) -> bool {
+        let changed = self.object.set(condition, yes, super::now().wall);
+        if changed {
             let name = self.hands.facts.now().name.clone();
             let reason = condition.event(yes);
             let message = format!("Node {name} status is now: {reason}");
             let kind = EventType::Normal;
             publish::node_event(&mut self.journal, &name, kind, reason, &message);
         }
+        changed
     }
 }
 

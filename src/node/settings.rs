@@ -207,6 +207,7 @@ impl Node {
         self.hands.sandboxes.settings.replace(settings);
         self.show_node();
         self.shutdown.settings_changed();
+        self.watch_thresholds(touched);
         if for_plan != self.state.settings {
             self.record(&Event::SettingsChanged(for_plan), touched);
         }

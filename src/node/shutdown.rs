@@ -226,13 +226,7 @@ impl Node {
     pub(super) fn take_turns(&mut self, touched: &mut BTreeSet<PodUid>) {
         while let Some(Due::Now(event)) = due(&self.state, super::now().time) {
             if let Event::PodRestored { pod } = &event {
-                let finished = self.hands.config.layout.pod_run(pod).finished();
-                if let Err(error) = file::remove_file(&finished) {
-                    tracing::warn!(
-                        "could not remove `{}`: {error}, going on",
-                        finished.display()
-                    );
-                }
+                self.forget_finished(pod);
             }
             self.record(&event, touched);
         }

@@ -30,7 +30,9 @@ use super::probes::Probes;
 use super::settings::{self, Sources};
 use super::shutdown::{self, Keeper, Lock};
 use super::watch::Watch;
-use super::{Input, Node, boot, exits, logging, preload, publish, recover, resolver, sources};
+use super::{
+    Input, Node, boot, exits, logging, preload, pressure, publish, recover, resolver, sources,
+};
 use crate::api;
 use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, Current, Files, Flag, FlagValue};
@@ -264,6 +266,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         ));
         let (lock, holding) = Lock::new(hands.sandboxes.settings.clone(), sender.clone(), kept);
         let shutdown_state = config.layout.shutdown_state();
+        let (levels, level) = bounded(4);
         let mut node = Node {
             state: NodeState {
                 node: identity,
@@ -286,6 +289,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             samples: Default::default(),
             exits: Default::default(),
             shutdown: Keeper::new(&shutdown_state, lock),
+            pressure: pressure::Keeper::new(levels),
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
             services: Vec::new(),
@@ -296,6 +300,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             swept: false,
         };
         let (mut running, mut touched) = (Vec::new(), BTreeSet::new());
+        node.watch_thresholds(&mut touched);
+        node.show_node();
         for recovered in recover::recover(&hands).await {
             // What was added to it is the pod's, not its file's.
             let own = match recovered.spec.ephemeral_containers.is_empty() {
@@ -323,6 +329,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         );
         super::spawn(network::keep(hands.clone()));
         super::spawn(shutdown::keep(holding));
+        let cgroups = hands.sandboxes.cgroups.clone();
+        super::spawn(pressure::listen(cgroups, level, hands.inputs.clone()));
+        node.look_at_images();
         super::spawn(resolver::watch(config.clone(), hands.inputs.clone()));
         // Images before pods, so that a pod finds the import of its image under way.
         preload::watch(hands.clone());

@@ -269,6 +269,18 @@ pub enum Event {
 }
 
 impl Event {
+    /// Whether it is about what the node has, and about no pod.
+    pub fn is_of_node(&self) -> bool {
+        matches!(
+            self,
+            Self::PolicyChanged(_)
+                | Self::ReliefBegun(_)
+                | Self::Observed(_)
+                | Self::Reclaimed
+                | Self::Alarmed
+        )
+    }
+
     /// The pod the fact is about; `None` if it is about all.
     pub fn pod(&self) -> Option<&PodUid> {
         match self {

@@ -271,7 +271,7 @@ impl Entries {
         Ok(Self(stream))
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the stream's descriptor is open as long as the stream, and `self` outlives the borrow.
         unsafe { BorrowedFd::borrow_raw(libc::dirfd(self.0.as_ptr())) }
     }

@@ -197,6 +197,10 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
         }]
     ));
     node.work();
+    // What it had may not have come back at once.
+    assert_eq!(step(&node), Step::At(Time(node.now + 1_000)));
+    node.tell(Event::Alarmed);
+    assert_eq!(step(&node), Step::At(Time(node.now + 1_000)));
     let status = node.shown().status.unwrap();
     assert_eq!(status.phase.as_deref(), Some("Failed"));
     assert_eq!(status.reason.as_deref(), Some("Evicted"));
@@ -207,13 +211,38 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
         .find(|c| c.type_ == "DisruptionTarget")
         .unwrap();
     assert_eq!(disrupted.reason.as_deref(), Some("TerminationByKubelet"));
+    node.wait(1_000);
     look(&mut node, &of_memory(800 * MI, &[]));
+}
+
+#[test]
+fn a_new_agent_waits_for_who_was_evicted_too() {
+    let spec = Arc::new(named("a", 0));
+    let mut node = node(
+        policy(&[hard(Signal::Memory, 100 * MI)]),
+        &[(*spec).clone()],
+    );
+    let found = of_memory(MI, &[("a", MI)]);
+    look(&mut node, &found);
+    look(&mut node, &found);
+    evicted(&mut node);
+    let end = node.now + 30_000;
+    node.now += 500;
+    let mut node = reborn(&node, &[&spec], RecoveredSandbox::Ready { ips: vec![] });
+    node.tell(Event::PolicyChanged(Arc::new(policy(&[hard(
+        Signal::Memory,
+        100 * MI,
+    )]))));
+    assert_eq!(step(&node), Step::At(Time(end)));
+    node.wait(29_500);
+    look(&mut node, &found);
 }
 
 #[test]
 fn who_exceeds_his_request_goes_first_then_who_matters_less_then_who_exceeds_more() {
     // Priority, request and use of each pod; the order in which they go.
-    let table: [(&[(&str, i32, u64, u64)], &[&str]); 4] = [
+    type Pod = (&'static str, i32, u64, u64);
+    let table: [(&[Pod], &[&str]); 4] = [
         (&[("a", 0, 400, 300), ("b", 900, 100, 150)], &["b", "a"]),
         (&[("a", 5, 0, 300), ("b", 4, 0, 100)], &["b", "a"]),
         (&[("a", 0, 200, 300), ("b", 0, 10, 150)], &["b", "a"]),
@@ -618,6 +647,7 @@ fn a_shortage_of_another_kind_keeps_an_evicted_pod_down() {
         available: 1,
         capacity: 1_000,
     });
+    node.wait(1_000);
     for _ in 0..100 {
         look(&mut node, &found);
         node.wait(LOOK_MS);

@@ -35,6 +35,10 @@ pub const VETH_PREFIX: &str = "vc";
 /// The image every test starts from.
 pub const IMAGE: &str = "docker.io/library/busybox:test";
 
+/// How full the machine is that tests run on is none of their business, unless they say so by a `--config-dir` of their own.
+const NEVER_SHORT: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nevictionHard: {}\n\
+    imageGCHighThresholdPercent: 100\n";
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// The program under test.
@@ -83,9 +87,10 @@ impl Agent {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("coracle-test-{}-{number}", std::process::id());
         let root = std::env::temp_dir().join(&name);
-        for part in ["manifests", "preload"] {
+        for part in ["manifests", "preload", "config.d"] {
             fs::create_dir_all(root.join(part)).expect("temp dir");
         }
+        fs::write(root.join("config.d/00-never-short.conf"), NEVER_SHORT).expect("temp dir");
         Self {
             root,
             cgroup: format!("/{name}"),
@@ -181,6 +186,9 @@ impl Agent {
             "--cgroup-parent",
             &self.cgroup,
         ]);
+        if !self.flags.iter().any(|flag| flag == "--config-dir") {
+            command.arg("--config-dir").arg(self.root.join("config.d"));
+        }
         for (flag, part) in [
             ("--manifests", "manifests"),
             ("--root", "root"),

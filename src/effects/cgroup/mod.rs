@@ -4,12 +4,14 @@
 //! Invariant: everything below `<root>/pods` is coracle's; nothing outside `<root>` is ever written, except that
 //! on v2 controllers are enabled on the way down to it.
 
+mod alarm;
 mod devices;
 mod figures;
 mod hierarchy;
 mod limits;
 mod resize;
 mod swap;
+mod usage;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,6 +20,7 @@ use std::path::{Path, PathBuf};
 use crate::spec::{ContainerSpec, PodSpec, PodUid, QosClass};
 use crate::sys::cgroup;
 
+pub use alarm::Alarm;
 use devices::Devices;
 pub(in crate::effects) use figures::field;
 pub use figures::{CpuTime, Memory, Pressure, Stall, Swap, Usage};

@@ -80,6 +80,15 @@ impl ImageStore {
         })
     }
 
+    /// Removes these images with their names, except preloaded ones.
+    pub fn discard(&self, ids: &[String]) -> Result<Pruned, ImageError> {
+        let _lock = self.lock()?;
+        let preloaded = preload::ids(self)?;
+        let records = self.records()?.into_iter();
+        let doomed = records.filter(|r| ids.contains(&r.id) && !preloaded.contains(&r.id));
+        self.remove_records(&doomed.collect::<Vec<_>>())
+    }
+
     /// Removes images without a name; with `all` every image not in use. Preloaded images and images in use stay.
     pub fn prune(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
@@ -92,6 +101,12 @@ impl ImageStore {
             .filter(|record| !in_use.contains(&record.id) && !preloaded.contains(&record.id))
             .filter(|record| all || !named.contains(&record.id))
             .collect();
+        self.remove_records(&doomed)
+    }
+
+    /// Removes images and whatever names stand for them. The lock is held by the caller.
+    fn remove_records(&self, doomed: &[Record]) -> Result<Pruned, ImageError> {
+        let references = self.references()?;
         let deleted: Vec<String> = doomed.iter().map(|record| record.id.clone()).collect();
         // Names first: a name must never stand for an image that is gone.
         for (name, _) in references.iter().filter(|(_, id)| deleted.contains(id)) {

@@ -246,6 +246,9 @@ impl NodeState {
                 self.network_changes += 1;
                 match keep {
                     Keep::Everything | Keep::Logs => {
+                        if keep == Keep::Logs {
+                            self.pressure.changes(now.time);
+                        }
                         pod.in_flight = None;
                         pod.sandbox = Sandbox::Removed;
                         pod.remove_retry = Retry::default();

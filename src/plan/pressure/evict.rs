@@ -171,7 +171,7 @@ impl NodeState {
             Notices::new(out, pod).pod(Kind::Warning, cause.as_str(), eviction.message.clone());
         });
         match eviction.reason {
-            Reason::Shortage(_) => self.pressure.wait_for(uid, now.time),
+            Reason::Shortage(_) => self.pressure.changes(now.time),
             Reason::EmptyDirLimit | Reason::PodLimit | Reason::ContainerLimit => {}
         }
     }

@@ -6,7 +6,7 @@
 //! Look ──► Observed ──┬─ nothing is met ───────────────────────────────► Look in 10 s
 //!                     ├─ disk: Reclaim ──► Reclaimed ─────────────────► Look at once
 //!                     ├─ pods are to be compared: Look at them, at once
-//!                     └─ PodEvicted ──► it is gone, or 30 s are over ──► Look at once
+//!                     └─ PodEvicted ──► it is gone, or 30 s are over ──► Look
 //! ```
 //!
 //! Invariant: what is done follows from figures that were read since anything was last done about it, not long ago.
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use super::shutdown::is_gone;
 use super::state::{Flag, Sandbox};
-use super::verdict::Due;
+use super::verdict::{Cause, Due};
 use super::{Event, NodeState, PodState, Stamp, Time, Wall};
 use crate::spec::usage::{NodeUsage, PodUsage, Space};
 use crate::spec::{PodUid, QosClass};
@@ -38,6 +38,8 @@ pub const LOOK_MS: u64 = 10_000;
 pub const PAUSE_MS: u64 = 500;
 /// An evicted pod has so long to give up what it has, before the node is looked at again.
 pub const CLEANUP_MS: u64 = 30_000;
+/// The kernel takes back what nobody has any more within this time.
+pub const SETTLE_MS: u64 = 1_000;
 /// What nobody uses is cleared away no more often than this.
 pub const RECLAIM_MS: u64 = 60_000;
 /// Images are looked through no more often than this.
@@ -188,8 +190,8 @@ pub struct Pressure {
     walk_at: Time,
     reclaimed: Option<Time>,
     collected: Option<Time>,
-    /// Who is waited for, since when.
-    waiting: Option<(PodUid, Time)>,
+    /// What was given up lately may not have come back before this.
+    settled: Time,
     /// Since when no condition holds, as far as this agent has seen.
     clear_since: Option<Time>,
 }
@@ -213,7 +215,7 @@ impl Default for Pressure {
             walk_at: Time(0),
             reclaimed: None,
             collected: None,
-            waiting: None,
+            settled: Time(0),
             clear_since: None,
         }
     }
@@ -255,21 +257,24 @@ fn relieve(state: &NodeState, now: Time) -> Step {
     if pressure.in_flight.is_some() || !watches(state) {
         return Step::Rest;
     }
-    if let Some((uid, since)) = &pressure.waiting {
-        let end = since.plus(CLEANUP_MS);
-        let gone = state.pods.get(uid).is_none_or(is_gone);
-        return match gone || now >= end {
-            true => Step::Do(look(state, now)),
-            false => Step::At(end),
-        };
+    if let Some(end) = cleanup_ends(state).filter(|end| now < *end) {
+        return Step::At(end);
     }
-    match &pressure.seen {
-        Some(seen) if now < pressure.look_at => {
-            let step = seen.fresh.then(|| act(state, seen, now)).flatten();
-            step.unwrap_or(Step::At(pressure.look_at))
-        }
-        Some(_) | None => Step::Do(look(state, now)),
+    if now >= pressure.look_at {
+        return Step::Do(look(state, now));
     }
+    let fresh = pressure.seen.as_ref().filter(|seen| seen.fresh);
+    let step = fresh.and_then(|seen| act(state, seen, now));
+    step.unwrap_or(Step::At(pressure.look_at))
+}
+
+/// Until when somebody is waited for who was evicted for a shortage, also by a former agent.
+fn cleanup_ends(state: &NodeState) -> Option<Time> {
+    let ends = |pod: &PodState| {
+        let verdict = pod.verdict.as_ref().filter(|v| v.cause == Cause::Evicted)?;
+        (!is_gone(pod)).then(|| verdict.since.time.plus(CLEANUP_MS))
+    };
+    state.pods.values().filter_map(ends).max()
 }
 
 /// Whether there is anything to look for.
@@ -405,13 +410,13 @@ impl Pressure {
         let node = &self.seen.as_ref()?.figures.node;
         let charged = node.pods_charged_bytes?;
         let memory = |t: &&Threshold| t.signal.condition() == Condition::Memory;
-        let left = self.policy.thresholds.iter().filter(memory).map(|t| {
+        let thresholds = self.policy.thresholds.iter().filter(memory);
+        let left = thresholds.filter_map(|t| {
             let space = t.signal.space(node)?;
-            space.available.checked_sub(t.quantity(space))
+            Some(space.available.saturating_sub(t.quantity(space)))
         });
-        // One of which nothing is known, or that is met, leaves nothing to be told.
-        let left: Option<Vec<u64>> = left.collect();
-        Some(charged.saturating_add(left?.into_iter().min()?))
+        let left = left.min().filter(|left| *left > 0)?;
+        Some(charged.saturating_add(left))
     }
 
     /// Since when no condition holds.
@@ -422,8 +427,10 @@ impl Pressure {
         }
     }
 
-    fn wait_for(&mut self, pod: &PodUid, now: Time) {
-        self.waiting = Some((pod.clone(), now));
+    /// What was seen is no longer so: somebody gives up what he has, or has done so.
+    pub(super) fn changes(&mut self, now: Time) {
+        self.settled = now.plus(SETTLE_MS);
+        self.look_at = self.settled;
         if let Some(seen) = &mut self.seen {
             seen.fresh = false;
         }
@@ -448,10 +455,6 @@ impl Pressure {
     }
 
     pub(super) fn relief_begun(&mut self, order: Order) {
-        match order {
-            Order::Look { .. } => self.waiting = None,
-            Order::Reclaim { .. } | Order::CollectImages { .. } => {}
-        }
         self.in_flight = Some(order);
     }
 
@@ -514,7 +517,7 @@ impl Pressure {
             Some(Order::Look { .. }) | None => return,
         }
         self.in_flight = None;
-        self.look_at = now;
+        self.look_at = now.max(self.settled);
         if let Some(seen) = &mut self.seen {
             seen.fresh = false;
         }
@@ -523,6 +526,7 @@ impl Pressure {
     /// The kernel says that memory gets short.
     pub(super) fn alarmed(&mut self, now: Time) {
         let last = self.seen.as_ref().map_or(Time(0), |seen| seen.at);
-        self.look_at = self.look_at.min(now.max(last.plus(PAUSE_MS)));
+        let soon = now.max(last.plus(PAUSE_MS)).max(self.settled);
+        self.look_at = self.look_at.min(soon);
     }
 }

@@ -118,7 +118,8 @@ def a_poweroff_stops_twelve_pods_in_four_groups_with_their_hooks(vm):
         raise Failed(f"the state file says: {state}")
     ready = json.loads(vm.out("coracle get node -o json"))
     node = ready["items"][0] if "items" in ready else ready
-    equal("Ready", node["status"]["conditions"][-1]["status"], "True")
+    conditions = {c["type"]: c["status"] for c in node["status"]["conditions"]}
+    equal("Ready", conditions["Ready"], "True")
 
 
 @scenario(seconds=900)

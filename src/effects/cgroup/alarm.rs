@@ -1,0 +1,147 @@
+//! When does memory get short? The kernel says so by itself: on v2 when pods wait for memory (PSI, kernel documentation
+//! `accounting/psi`) or run into a limit (`memory.events`), on v1 when as much is charged to them as was named
+//! (`cgroup.event_control`, kernel documentation `cgroup-v1/memory`).
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::{CgroupError, Cgroups, Mode};
+
+/// Some task waited for memory for 150 ms of a second.
+const STALL: &str = "some 150000 1000000";
+
+/// What the kernel calls by. Its descriptor becomes readable when it does.
+#[derive(Debug)]
+pub struct Alarm {
+    mode: Mode,
+    /// Of the files that are watched; a file of a cgroup is always readable by itself.
+    epoll: Epoll,
+    /// v2: PSI, and events of the pods' cgroup.
+    files: Vec<File>,
+    /// v1: set at what the pods use.
+    level: Option<Level>,
+}
+
+#[derive(Debug)]
+struct Level {
+    bytes: u64,
+    event: EventFd,
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+}
+
+impl Cgroups {
+    /// Blocking. Has the kernel call; a kernel that cannot is an error.
+    pub fn alarm(&self) -> Result<Alarm, CgroupError> {
+        let flags = EpollCreateFlags::EPOLL_CLOEXEC;
+        let epoll = Epoll::new(flags).map_err(|errno| self.alarm_error(errno.into()))?;
+        let mut alarm = Alarm {
+            mode: self.mode(),
+            epoll,
+            files: Vec::new(),
+            level: None,
+        };
+        if self.mode() == Mode::V2 {
+            let pressure = self.watched("memory.pressure", true).and_then(|mut file| {
+                file.write_all(STALL.as_bytes())?;
+                Ok(file)
+            });
+            // Kernels without PSI, or with `psi=0`, still say when a limit is reached.
+            let mut events = self.watched("memory.events", false);
+            if let Ok(file) = &mut events {
+                read_again(file);
+            }
+            for file in pressure.into_iter().chain(events) {
+                let event = EpollEvent::new(EpollFlags::EPOLLPRI, 0);
+                let added = alarm.epoll.add(&file, event);
+                added.map_err(|errno| self.alarm_error(errno.into()))?;
+                alarm.files.push(file);
+            }
+        }
+        Ok(alarm)
+    }
+
+    fn watched(&self, file: &str, write: bool) -> std::io::Result<File> {
+        let folder = self.hierarchies.mounts().next();
+        let folder = folder.map(|mount| super::join(mount, &self.pods_path()));
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+            .open(folder.unwrap_or_default().join(file))
+    }
+
+    fn alarm_error(&self, source: std::io::Error) -> CgroupError {
+        CgroupError::Access {
+            action: "watch memory of".into(),
+            path: self.pods_path().into(),
+            source,
+        }
+    }
+
+    /// Blocking. On v1: has the kernel call when so much is charged to all pods together; `None`: not at all. Nothing on v2,
+    /// which needs no level.
+    pub fn set_alarm(&self, alarm: &mut Alarm, bytes: Option<u64>) -> Result<(), CgroupError> {
+        if alarm.mode == Mode::V2 || alarm.level.as_ref().map(|level| level.bytes) == bytes {
+            return Ok(());
+        }
+        // The kernel forgets the level with its descriptor.
+        alarm.level = None;
+        let Some(bytes) = bytes else { return Ok(()) };
+        let failed = |source| self.alarm_error(source);
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let event = EventFd::from_value_and_flags(0, flags);
+        let event = event.map_err(|errno| failed(errno.into()))?;
+        let usage = self.v1_file("memory.usage_in_bytes");
+        let usage = File::open(usage).map_err(failed)?;
+        let wish = format!("{} {} {bytes}", event.as_raw_fd(), usage.as_raw_fd());
+        std::fs::write(self.v1_file("cgroup.event_control"), &wish).map_err(failed)?;
+        let added = alarm
+            .epoll
+            .add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 0));
+        added.map_err(|errno| failed(errno.into()))?;
+        alarm.level = Some(Level { bytes, event });
+        Ok(())
+    }
+
+    fn v1_file(&self, file: &str) -> std::path::PathBuf {
+        let folders = self.hierarchies.v1_folders(&self.pods_path());
+        let folder = folders.into_iter().find(|(name, _)| name == "memory");
+        folder
+            .map(|(_, folder)| folder)
+            .unwrap_or_default()
+            .join(file)
+    }
+}
+
+impl Alarm {
+    /// Takes note of a call, so that the next one is heard; whether there was one.
+    pub fn heard(&mut self) -> bool {
+        let mut events = [EpollEvent::empty(); 4];
+        let count = self
+            .epoll
+            .wait(&mut events, EpollTimeout::ZERO)
+            .unwrap_or(0);
+        self.files.iter_mut().for_each(read_again);
+        if let Some(level) = &self.level {
+            let _ = level.event.read();
+        }
+        count > 0
+    }
+}
+
+/// What was read before is no news.
+fn read_again(file: &mut File) {
+    let mut text = [0; 512];
+    let _ = file.rewind();
+    let _ = file.read(&mut text);
+}

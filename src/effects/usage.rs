@@ -1,0 +1,182 @@
+//! What is used and left on this node, and what do pods use? Read from cgroups, file systems and `/proc`.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::sys::statvfs::statvfs;
+
+use super::cgroup::Cgroups;
+use crate::layout::{Layout, log_file};
+use crate::spec::usage::{ContainerUsage, DiskUsage, FileSystem, NodeUsage, PodUsage, Space};
+use crate::spec::{PodSpec, VolumeSource};
+use crate::sys::disk_usage;
+
+/// Most files of one pod that are counted at one look.
+const MAX_ENTRIES: u64 = 100_000;
+
+/// Blocking. The node's figures; what cannot be read is left out.
+pub fn of_node(layout: &Layout, cgroups: &Cgroups) -> NodeUsage {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let of = |name| memory_figure(&meminfo, name);
+    let memory = match (of("MemTotal:"), of("MemFree:")) {
+        (Some(total), Some(free)) => cgroups.node_memory(total, free),
+        _ => None,
+    };
+    let images = layout.image_store();
+    NodeUsage {
+        memory,
+        pods_memory: cgroups.pods_memory(),
+        pods_charged_bytes: cgroups.pods_charged(),
+        nodefs: file_system(&layout.root).ok(),
+        imagefs: file_system(&images).ok(),
+        images_apart: device(&images) != device(&layout.root),
+        pids: pids(),
+    }
+}
+
+/// What of a pod is to be read.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Which pod.
+    pub pod: Arc<PodSpec>,
+    /// Names of its containers, each with its newest run.
+    pub runs: Vec<(String, u32)>,
+    /// Memory and processes.
+    pub cgroups: bool,
+    /// What it has on disk.
+    pub disk: bool,
+}
+
+/// Blocking. A pod's figures. Looking at disks may take long.
+pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
+    let pod = &*wanted.pod;
+    let mut usage = PodUsage {
+        disk: wanted.disk,
+        ..PodUsage::default()
+    };
+    if wanted.cgroups {
+        usage.memory_bytes = cgroups.pod_memory(pod.qos, &pod.uid);
+        usage.processes = cgroups.pod_processes(pod.qos, &pod.uid);
+    }
+    let mut budget = MAX_ENTRIES;
+    let mut walk = |path: &Path| taken(disk_usage::of(path, None, &mut budget));
+    if wanted.disk {
+        for volume in &pod.volumes {
+            if let VolumeSource::EmptyDir { .. } = volume.source {
+                let path = layout.pod_state(&pod.uid).empty_dir(&volume.name);
+                usage.volumes.insert(volume.name.clone(), walk(&path));
+            }
+        }
+    }
+    for (name, run) in &wanted.runs {
+        let mut container = ContainerUsage::default();
+        if wanted.cgroups {
+            container.memory_bytes = cgroups.container_memory(pod, name);
+        }
+        if wanted.disk {
+            container.layer = walk(&layout.pod_state(&pod.uid).container(name));
+            container.logs = logs(layout, pod, name, *run);
+        }
+        usage.containers.insert(name.clone(), container);
+    }
+    usage
+}
+
+/// The current log of a run and what was rotated away of it: their names begin alike.
+fn logs(layout: &Layout, pod: &PodSpec, container: &str, run: u32) -> DiskUsage {
+    let key = &pod.key;
+    let folder = layout.container_logs(&key.namespace, &key.name, &pod.uid, container);
+    let current = log_file(&folder, run);
+    let prefix = current.file_name().unwrap_or_default();
+    let own = |name: &std::ffi::OsStr| {
+        let (name, prefix) = (name.as_encoded_bytes(), prefix.as_encoded_bytes());
+        name.starts_with(prefix)
+    };
+    taken(disk_usage::of(&folder, Some(&own), &mut 1_000))
+}
+
+fn taken(found: disk_usage::Taken) -> DiskUsage {
+    DiskUsage {
+        bytes: found.bytes,
+        inodes: found.inodes,
+    }
+}
+
+fn memory_figure(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibi: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibi * 1024)
+}
+
+fn device(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|found| found.dev())
+}
+
+#[allow(
+    clippy::useless_conversion,
+    clippy::unnecessary_cast,
+    reason = "the types of statvfs differ between 32 and 64 bit"
+)]
+fn file_system(path: &Path) -> io::Result<FileSystem> {
+    let fs = statvfs(path)?;
+    let unit = fs.fragment_size() as u64;
+    let bytes = Space {
+        available: unit.saturating_mul(u64::from(fs.blocks_available())),
+        capacity: unit.saturating_mul(u64::from(fs.blocks())),
+    };
+    let inodes = Space {
+        available: u64::from(fs.files_available()),
+        capacity: u64::from(fs.files()),
+    };
+    // Without a fixed number of them, file systems say 0.
+    let inodes = (inodes.capacity > 0).then_some(inodes);
+    Ok(FileSystem { bytes, inodes })
+}
+
+/// Numbers of processes are used up by threads, too.
+fn pids() -> Option<Space> {
+    let number = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let largest = number("/proc/sys/kernel/pid_max")?;
+    let threads = number("/proc/sys/kernel/threads-max").unwrap_or(largest);
+    let running = running_tasks(&fs::read_to_string("/proc/loadavg").ok()?)?;
+    let capacity = largest.min(threads);
+    Some(Space {
+        available: capacity.saturating_sub(running),
+        capacity,
+    })
+}
+
+/// `0.1 0.2 0.3 2/512 777`: of the fourth field what is after the slash.
+fn running_tasks(loadavg: &str) -> Option<u64> {
+    let tasks = loadavg.split_whitespace().nth(3)?;
+    tasks.split_once('/')?.1.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_proc_are_found() {
+        assert_eq!(running_tasks("6.39 5.87 4.27 9/144 24545\n"), Some(144));
+        assert_eq!(running_tasks("nothing"), None);
+        let meminfo = "MemTotal:       24684092 kB\nMemFree:         2875464 kB\n";
+        assert_eq!(memory_figure(meminfo, "MemFree:"), Some(2_875_464 * 1024));
+        assert_eq!(memory_figure(meminfo, "SwapFree:"), None);
+        let here = pids().expect("this is Linux");
+        assert!(
+            here.available < here.capacity && here.available > 0,
+            "{here:?}"
+        );
+    }
+
+    #[test]
+    fn a_file_system_has_less_left_than_it_is_large() {
+        let found = file_system(Path::new("/")).expect("there is one");
+        assert!(found.bytes.capacity > 0 && found.bytes.available <= found.bytes.capacity);
+        assert!(file_system(Path::new("/nowhere")).is_err());
+    }
+}
