@@ -37,6 +37,8 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
     let folder = agent.root.join("etc");
     fs::create_dir_all(folder.join("config.d")).expect("temp dir");
+    let quiet = folder.join("config.d/00.conf");
+    fs::write(quiet, common::NEVER_SHORT).expect("written");
     let file = folder.join("config.yaml");
     let text = |path: &std::path::Path| path.to_str().expect("utf-8").to_owned();
     fs::write(&file, "kind: KubeletConfiguration\npodPidsLimit: 77\n").expect("written");

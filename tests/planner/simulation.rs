@@ -106,7 +106,7 @@ impl Sim {
             restarts: BTreeMap::new(),
             retried: BTreeSet::new(),
             figures: None,
-            watches: seed.is_multiple_of(4),
+            watches: seed.is_multiple_of(8),
             opened: BTreeMap::new(),
             actions: 0,
             stimuli: 0,
