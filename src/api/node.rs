@@ -1,5 +1,7 @@
 //! What of the node is only known when somebody asks? That it is alive: nothing has to wake up in between to say so.
 
+use std::time::Duration;
+
 use hyper::body::Bytes;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -22,10 +24,20 @@ pub fn architecture() -> &'static str {
     }
 }
 
-/// Has the node look at itself, so that what is stored is what there is. One that ends is shown as it was.
+/// A look should not take longer: a stuck disk must not keep people from seeing the rest.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Has the node look at itself, so that what is stored is what there is. One that ends, or does not get around to it, is
+/// shown as it was.
 pub(crate) async fn look(context: &Context) {
     let (reply, answer) = smol::channel::bounded(1);
-    let _ = ask(context, Command::LookAtNode { reply }, answer).await;
+    let looked = async {
+        let _ = ask(context, Command::LookAtNode { reply }, answer).await;
+    };
+    let waited = async {
+        smol::Timer::after(PATIENCE).await;
+    };
+    smol::future::or(looked, waited).await;
 }
 
 /// The stored node, alive now.

@@ -132,6 +132,34 @@ fn lists_and_objects_are_what_kubernetes_clients_expect() {
 }
 
 #[test]
+fn the_node_is_alive_whenever_it_is_asked_for_and_shown_as_it_was_if_it_does_not_look() {
+    let server = Server::start("node");
+    let node = json!({ "metadata": { "name": "box", "uid": "box" },
+        "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+    server.store.set_node(serde_json::from_value(node).unwrap());
+    let stored = || server.store.list(store::Kind::Nodes).1[0].json.clone();
+    let before = stored();
+    // Nobody answers the commands here.
+    let one = server.get("/api/v1/nodes/box");
+    assert!(matches!(
+        server.commands.try_recv(),
+        Ok(Command::LookAtNode { .. })
+    ));
+    let list = server.get("/api/v1/nodes");
+    for shown in [&one, &list["items"][0]] {
+        let condition = &shown["status"]["conditions"][0];
+        let beat = condition["lastHeartbeatTime"].as_str().expect("a time");
+        assert!(beat.starts_with("20") && beat.ends_with('Z'), "{beat}");
+        assert_eq!(condition["status"], "True");
+    }
+    assert_eq!(stored(), before, "watchers have nothing to hear of");
+    assert_eq!(
+        server.refusal("GET", "/api/v1/nodes/other").lines().count(),
+        1
+    );
+}
+
+#[test]
 fn services_are_listed_watched_and_gone_when_they_are_no_longer_set() {
     let server = Server::start("services");
     let service = |name: &str, ip: &str| -> Service {
