@@ -1,5 +1,7 @@
 //! The whole thing: real agents, real shims, real containers.
 
+#[path = "node/admission.rs"]
+mod admission;
 #[path = "node/attach.rs"]
 mod attach;
 mod common;

@@ -143,6 +143,11 @@ fn details(change: &Value) -> Vec<String> {
         };
         format!("container {container}: image {from} -> {to}, {how}")
     }));
+    let held = &change["held"];
+    if let Some(reason) = held["reason"].as_str() {
+        let message = word(&held["message"]);
+        lines.push(format!("waits to be let in ({reason}): {message}"));
+    }
     let pending = &change["resizePending"];
     if let Some(reason) = pending["reason"].as_str() {
         let message = word(&pending["message"]);

@@ -22,6 +22,8 @@ pub(super) struct Counters {
     hook_fallbacks: f64,
     /// By what was short, or outgrown.
     evictions: BTreeMap<&'static str, f64>,
+    /// By reason.
+    rejections: BTreeMap<String, f64>,
 }
 
 impl Counters {
@@ -83,6 +85,11 @@ impl Counters {
         }
     }
 
+    /// A pod was not let in, or for another reason than before.
+    pub(super) fn rejected(&mut self, reason: &str) {
+        *self.rejections.entry(reason.to_owned()).or_default() += 1.0;
+    }
+
     /// Everything as it is now.
     pub(super) fn metrics(&self, state: &NodeState) -> Vec<Metric> {
         let (mut running_pods, mut running, mut exited) = (0.0, 0.0, 0.0);
@@ -119,11 +126,27 @@ impl Counters {
             .collect();
         let evictions = self.evictions.iter();
         let evictions = evictions.map(|(signal, n)| (labels(&[("eviction_signal", signal)]), *n));
+        let rejections = self.rejections.iter();
+        let rejections = rejections.map(|(reason, n)| (labels(&[("reason", reason)]), *n));
+        let preemptions = state.preemptions.iter().map(|(resource, n)| {
+            let n = u32::try_from(*n).map_or(f64::INFINITY, f64::from);
+            (labels(&[("preemption_signal", resource)]), n)
+        });
         vec![
             counter(
                 "kubelet_evictions",
                 "Cumulative number of pod evictions by eviction signal",
                 evictions.collect(),
+            ),
+            counter(
+                "kubelet_admission_rejections_total",
+                "Pods that were not let in at once.",
+                rejections.collect(),
+            ),
+            counter(
+                "kubelet_preemptions",
+                "Pods that were ended to make room for others.",
+                preemptions.collect(),
             ),
             gauge(
                 "coracle_build_info",

@@ -263,6 +263,11 @@ impl Node {
         let before = self.health(event);
         for notice in self.state.apply(event, stamp) {
             publish::notice(&mut self.journal, &notice, stamp);
+            let pod = self.state.pods.get(&notice.uid);
+            let hold = pod.and_then(|pod| pod.hold.as_ref());
+            if hold.is_some_and(|hold| hold.reason == notice.reason) {
+                self.counters.rejected(&notice.reason);
+            }
         }
         self.note_shutdown();
         self.note_pressure(event);

@@ -11,6 +11,7 @@ use super::Node;
 use super::manifests::{InEffect, Loaded};
 use crate::api::PlannedFile;
 use crate::plan::edit::{Changes, Edit};
+use crate::plan::hold::Rejection;
 use crate::plan::preview::Preview;
 use crate::spec::{PodKey, PodSpec};
 
@@ -56,10 +57,16 @@ impl Node {
     fn pod(&self, pod: &PodSpec) -> Value {
         let key = &pod.key;
         let one = |change| entry("Pod", &key.namespace, &key.name, change);
-        let (edit, waits) = match self.state.preview(pod) {
-            Preview::Create => return one("Create"),
-            Preview::CreateAfter => return one("CreateAfter"),
-            Preview::Edit { edit, waits } => (edit, waits),
+        let held = |mut shown: Value, hold: Option<Rejection>| {
+            if let Some(hold) = hold {
+                shown["held"] = json!({ "reason": hold.reason, "message": hold.message });
+            }
+            shown
+        };
+        let (edit, waits, hold) = match self.state.preview(pod) {
+            Preview::Create { hold } => return held(one("Create"), hold),
+            Preview::CreateAfter { hold } => return held(one("CreateAfter"), hold),
+            Preview::Edit { edit, waits, hold } => (edit, waits, hold),
         };
         let mut shown = match edit {
             Edit::None => one("None"),
@@ -92,7 +99,7 @@ impl Node {
             shown["resizePending"] =
                 json!({ "reason": refusal.reason(), "message": refusal.message });
         }
-        shown
+        held(shown, hold)
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use super::edit::{self, Edit};
 use super::notice::{Kind, Notices};
-use super::room::Shortage;
+use super::room::{Capacity, Shortage};
 use super::{NodeState, Notice, PodState, Stamp, condition};
 use crate::spec::{PodKey, PodSpec, PodUid};
 
@@ -48,8 +48,9 @@ impl NodeState {
         let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
         waiting.extend(held.iter().filter_map(|uid| self.pods.remove(uid)));
         waiting.sort_by(|one, other| rank(one).cmp(&rank(other)));
+        let mut claimed = Capacity::default();
         for pod in waiting {
-            self.judge(pod, now, out);
+            self.judge(pod, &mut claimed, now, out);
         }
     }
 
@@ -69,12 +70,19 @@ impl NodeState {
             .collect()
     }
 
-    /// Takes this pod, which is not among the others, in or holds it.
-    pub(super) fn judge(&mut self, mut pod: PodState, now: Stamp, out: &mut Vec<Notice>) {
+    /// Takes this pod, which is not among the others, in or holds it. `claimed` is room that is being made for pods judged
+    /// before it.
+    pub(super) fn judge(
+        &mut self,
+        mut pod: PodState,
+        claimed: &mut Capacity,
+        now: Stamp,
+        out: &mut Vec<Notice>,
+    ) {
         let former = pod.hold.take();
         let rejection = match &self.shutdown {
             Some(_) => None,
-            None => self.rejection(&pod.spec),
+            None => self.rejection_or_room(&pod.spec, claimed, now, out),
         };
         match (rejection, &former) {
             // Nobody is judged while the node shuts down: who waits goes on waiting, who is new has come too late.
@@ -89,13 +97,41 @@ impl NodeState {
         self.pods.insert(pod.spec.uid.clone(), pod);
     }
 
+    /// Why this pod is not let in now. If it is only for want of room, that is made as far as others may go for it.
+    fn rejection_or_room(
+        &mut self,
+        pod: &PodSpec,
+        claimed: &mut Capacity,
+        now: Stamp,
+        out: &mut Vec<Notice>,
+    ) -> Option<Rejection> {
+        let rejection = self.rejection(pod, claimed)?;
+        let others = self.unwelcome(pod).or_else(|| self.misplaced(pod));
+        if others.is_some() || !self.make_room(pod, claimed, now, out) {
+            return Some(rejection);
+        }
+        // Of who had nothing to end there is nothing left to wait for.
+        let rejection = self.rejection(pod, claimed)?;
+        *claimed = claimed.plus(Capacity::of(pod));
+        Some(rejection)
+    }
+
     /// The first reason not to let this pod in now, in the kubelet's order (§9.8).
-    pub(super) fn rejection(&self, pod: &PodSpec) -> Option<Rejection> {
-        let short = || self.short_of(pod).first().map(Shortage::rejection);
-        self.other_system(pod)
+    pub(super) fn rejection(&self, pod: &PodSpec, claimed: &Capacity) -> Option<Rejection> {
+        let short = || self.short_of(pod, claimed).first().map(Shortage::rejection);
+        self.unwelcome(pod)
             .or_else(short)
-            .or_else(|| self.other_node(pod))
-            .or_else(|| self.port_taken(pod))
+            .or_else(|| self.misplaced(pod))
+    }
+
+    /// What comes before room.
+    fn unwelcome(&self, pod: &PodSpec) -> Option<Rejection> {
+        self.other_system(pod)
+    }
+
+    /// What comes after room.
+    fn misplaced(&self, pod: &PodSpec) -> Option<Rejection> {
+        self.other_node(pod).or_else(|| self.port_taken(pod))
     }
 }
 

@@ -25,6 +25,7 @@ pub mod kill;
 pub mod network;
 pub mod notice;
 mod order;
+mod preempt;
 pub mod pressure;
 pub mod preview;
 pub mod probe;

@@ -2,23 +2,33 @@
 //! would decide in another way.
 
 use super::edit::{self, Edit};
+use super::hold::Rejection;
 use super::resize::Refusal;
+use super::room::Capacity;
 use super::{NodeState, PodState};
 use crate::spec::PodSpec;
 
 /// What would become of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preview {
-    /// There is none of that name: it is made.
-    Create,
+    /// There is none of that name, or nothing of it yet: it is made.
+    Create {
+        /// Why it would not be let in now, if so.
+        hold: Option<Rejection>,
+    },
     /// One of that name is being stopped: it is made when that one is gone.
-    CreateAfter,
+    CreateAfter {
+        /// Why it would not be let in then, as things are now.
+        hold: Option<Rejection>,
+    },
     /// There is one, which goes on or makes room.
     Edit {
         /// How.
         edit: Edit,
         /// Why other cpu and memory would have to wait, if so.
         waits: Option<Refusal>,
+        /// Why the new pod that takes its place would not be let in, as things are now.
+        hold: Option<Rejection>,
     },
 }
 
@@ -27,10 +37,14 @@ impl NodeState {
     pub fn preview(&self, new: &PodSpec) -> Preview {
         let mut named = self.pods.values().filter(|p| p.spec.key == new.key);
         let Some(pod) = named.next() else {
-            return Preview::Create;
+            return Preview::Create {
+                hold: self.hold_of(new),
+            };
         };
         if pod.stopping.is_some() {
-            return Preview::CreateAfter;
+            return Preview::CreateAfter {
+                hold: self.hold_of(new),
+            };
         }
         // What it waits for already is what its manifest says now.
         let now = PodState {
@@ -38,10 +52,31 @@ impl NodeState {
             ..pod.clone()
         };
         let edit = edit::of_pod(&now, new);
-        let waits = match &edit {
-            Edit::Replace(_) => None,
-            Edit::None | Edit::InPlace(_) => self.refusal(pod, new),
+        let (waits, hold) = match &edit {
+            Edit::None => (
+                self.refusal(pod, new),
+                pod.hold.is_some().then(|| self.hold_of(new)),
+            ),
+            // It may be edited in any way.
+            Edit::Replace(_) | Edit::InPlace(_) if pod.hold.is_some() => {
+                return Preview::Create {
+                    hold: self.hold_of(new),
+                };
+            }
+            Edit::Replace(_) => (None, Some(self.hold_of(new))),
+            Edit::InPlace(_) => (self.refusal(pod, new), None),
         };
-        Preview::Edit { edit, waits }
+        Preview::Edit {
+            edit,
+            waits,
+            hold: hold.flatten(),
+        }
+    }
+
+    /// Why this pod would not be let in when the one of its name is gone.
+    fn hold_of(&self, new: &PodSpec) -> Option<Rejection> {
+        let mut then = self.clone();
+        then.pods.retain(|_, pod| pod.spec.key != new.key);
+        then.rejection(new, &Capacity::default())
     }
 }

@@ -5,8 +5,7 @@ use std::borrow::Cow;
 
 use super::hold::Rejection;
 use super::state::Sandbox;
-use super::verdict::Verdict;
-use super::{NodeState, PodState};
+use super::{Action, NodeState, PodState};
 use crate::spec::{PodSpec, PodUid};
 
 /// Amounts of what pods share: what the node can give to them (its allocatable), what is given, what one asks for.
@@ -72,6 +71,13 @@ impl Capacity {
         ]
     }
 
+    /// The amount of that resource.
+    pub(super) fn get(&self, resource: &str) -> u64 {
+        let rows = self.rows();
+        let found = rows.iter().find(|(name, _)| *name == resource);
+        found.map_or(0, |(_, amount)| *amount)
+    }
+
     /// Both together.
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
@@ -103,14 +109,23 @@ impl PodState {
     /// Whether what it asks for is given to it: from when it was let in until nothing of it runs any more. A pod that was
     /// taken down for a while gets it back.
     pub(super) fn takes_room(&self) -> bool {
-        let keeps = |verdict: &Verdict| verdict.cause.keeps_place();
-        let done = self.sandbox == Sandbox::Removed || self.finished();
-        self.hold.is_none() && (!done || self.verdict.as_ref().is_some_and(keeps))
+        // A container that is being started may run before it is heard of.
+        let starting = matches!(self.in_flight, Some(Action::StartContainer { .. }));
+        let done = self.sandbox == Sandbox::Removed || self.finished() && !starting;
+        self.hold.is_none() && (!done || self.comes_back())
+    }
+
+    /// Whether it is down for a while, and keeps its place.
+    pub(super) fn comes_back(&self) -> bool {
+        let verdict = self.verdict.as_ref();
+        self.stopping.is_none() && verdict.is_some_and(|verdict| verdict.cause.keeps_place())
     }
 
     /// Whether it has its ports of the node, or is about to: its sandbox has them, whatever runs in it.
     pub(super) fn takes_ports(&self) -> bool {
-        matches!(self.sandbox, Sandbox::Ready { .. } | Sandbox::Lost) || self.takes_room()
+        let made = matches!(self.sandbox, Sandbox::Ready { .. } | Sandbox::Lost);
+        let making = matches!(self.in_flight, Some(Action::CreateSandbox { .. }));
+        made || making || self.takes_room()
     }
 }
 
@@ -123,9 +138,9 @@ impl NodeState {
         amounts.fold(Capacity::default(), Capacity::plus)
     }
 
-    /// What there is too little of for a pod that is to come in.
-    pub(super) fn short_of(&self, pod: &PodSpec) -> Vec<Shortage> {
-        let given = self.given(Some(&pod.uid));
+    /// What there is too little of for a pod that is to come in; `claimed` is given to others soon.
+    pub(super) fn short_of(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<Shortage> {
+        let given = self.given(Some(&pod.uid)).plus(*claimed);
         let capacity = self.settings.capacity;
         capacity.map_or_else(Vec::new, |all| all.short_of(&Capacity::of(pod), &given))
     }

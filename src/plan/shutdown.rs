@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::notice::{Kind, Notices};
+use super::room::Capacity;
 use super::state::{Retry, Sandbox};
 use super::verdict::{Cause, Due};
 use super::{Event, NodeState, Notice, PodState, Stamp, Time, pressure};
@@ -205,13 +206,17 @@ impl NodeState {
         }
         let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
         if cause != Some(Cause::RejectedAtShutdown) {
-            return self.on(uid, now, out, |pod, _, _| pod.restore(now));
+            self.on(uid, now, out, |pod, _, _| pod.restore(now));
+            // A more important one may have waited for him to be there: he can go again.
+            return self.admit(now, out);
         }
         // It was never let in: whether it is has to be looked at.
         if let Some(mut pod) = self.pods.remove(uid) {
             pod.restore(now);
-            self.judge(pod, now, out);
+            self.judge(pod, &mut Capacity::default(), now, out);
             self.on(uid, now, out, |_, _, _| {});
+            // Who had to go for it may have left more than it takes.
+            self.admit(now, out);
         }
     }
 }

@@ -74,6 +74,8 @@ pub struct NodeState {
     pub network_changes: u64,
     /// Grows whenever a pod is held, let in, or held for another reason: also with facts about other pods.
     pub hold_changes: u64,
+    /// How many pods were ended to make room, by what there was too little of.
+    pub preemptions: BTreeMap<&'static str, u64>,
 }
 
 impl NodeState {
@@ -88,6 +90,7 @@ impl NodeState {
             pressure: Pressure::default(),
             network_changes: 0,
             hold_changes: 0,
+            preemptions: BTreeMap::new(),
         }
     }
 }

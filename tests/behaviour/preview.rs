@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use coracle::plan::edit::Edit;
+use coracle::plan::hold::Rejection;
 use coracle::plan::preview::Preview;
 use coracle::plan::resize::Capacity;
 use coracle::plan::{Event, Settings};
@@ -34,16 +35,21 @@ fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
     node.tell(Event::DesiredChanged(desired(&[&q, &p])));
     node.work();
     let preview = |node: &Node, spec: &PodSpec| node.state.preview(spec);
-    assert_eq!(preview(&node, &sized("r", 1)), Preview::Create);
+    assert_eq!(
+        preview(&node, &sized("r", 1)),
+        Preview::Create { hold: None }
+    );
     let nothing = Preview::Edit {
         edit: Edit::None,
         waits: None,
+        hold: None,
     };
     assert_eq!(preview(&node, &p), nothing);
     let found = preview(&node, &sized("p", 20));
     let Preview::Edit {
         edit: Edit::InPlace(changes),
         waits: None,
+        hold: None,
     } = &found
     else {
         panic!("there is room: {found:?}");
@@ -55,13 +61,14 @@ fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
             &found,
             Preview::Edit {
                 edit: Edit::InPlace(_),
-                waits: Some(_)
+                waits: Some(_),
+                hold: None
             }
         ),
         "the other pod has some of it: {found:?}"
     );
     node.tell(Event::DesiredChanged(desired(&[&q])));
-    assert_eq!(preview(&node, &p), Preview::CreateAfter);
+    assert_eq!(preview(&node, &p), Preview::CreateAfter { hold: None });
 }
 
 #[test]
@@ -112,7 +119,67 @@ fn a_finished_pod_is_made_anew_for_another_image_which_is_named() {
         let expected = Preview::Edit {
             edit: Edit::Replace(vec![path.to_owned()]),
             waits: None,
+            hold: None,
         };
         assert_eq!(node.state.preview(&edited), expected);
     }
+}
+
+#[test]
+fn it_is_said_beforehand_that_a_pod_would_wait_to_be_let_in() {
+    let mut node = Node::set(Settings {
+        capacity: Some(Capacity {
+            cpu_milli: 1_000,
+            memory_bytes: 100 * MIB,
+            storage_bytes: 1_000,
+            pods: 10,
+        }),
+        ..Settings::default()
+    });
+    let p = Arc::new(sized("p", 60));
+    node.tell(Event::DesiredChanged(desired(&[&p])));
+    node.work();
+    let reason = |hold: Option<Rejection>| hold.map(|hold| hold.reason.to_string());
+    let memory = Some("OutOfmemory".to_owned());
+    let create = |node: &Node, spec: &PodSpec| match node.state.preview(spec) {
+        Preview::Create { hold } => reason(hold),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(create(&node, &sized("q", 40)), None);
+    assert_eq!(create(&node, &sized("q", 41)), memory);
+    // Another pod in its place has its room.
+    for (mib, expected) in [(100, None), (101, memory.clone())] {
+        let mut other = sized("p", mib);
+        Arc::make_mut(&mut other.manifest).metadata.uid = Some("other".to_owned());
+        other.uid = "other".into();
+        let found = node.state.preview(&other);
+        let Preview::Edit {
+            edit: Edit::Replace(_),
+            hold,
+            ..
+        } = found
+        else {
+            panic!("{found:?}");
+        };
+        assert_eq!(reason(hold), expected);
+    }
+    // One that waits.
+    let q = Arc::new(sized("q", 50));
+    node.tell(Event::DesiredChanged(desired(&[&p, &q])));
+    let found = node.state.preview(&q);
+    assert!(
+        matches!(
+            &found,
+            Preview::Edit {
+                edit: Edit::None,
+                hold: Some(_),
+                ..
+            }
+        ),
+        "{found:?}"
+    );
+    assert_eq!(create(&node, &sized("q", 40)), None);
+    assert_eq!(create(&node, &sized("q", 70)), memory);
+    node.tell(Event::DesiredChanged(desired(&[&q])));
+    assert_eq!(node.state.preview(&p), Preview::CreateAfter { hold: None });
 }

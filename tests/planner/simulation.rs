@@ -42,6 +42,10 @@ struct Going {
     grace_ms: u64,
 }
 
+/// A pod was ended to make room for another.
+#[derive(Debug)]
+struct Preempted;
+
 /// A pod that had to wait was let in.
 #[derive(Debug)]
 struct LetIn;
@@ -533,7 +537,11 @@ impl Sim {
         let before: Vec<Arc<PodSpec>> = self.state.pods.values().map(|p| p.spec.clone()).collect();
         let held = self.state.pods.iter().filter(|(_, p)| p.hold.is_some());
         let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
+        let before_all: u64 = self.state.preemptions.values().sum();
         self.state.apply(event, now);
+        for _ in before_all..self.state.preemptions.values().sum() {
+            self.stats.count("pod", &Preempted);
+        }
         for uid in held {
             // One that is not there yet may be taken for a new one.
             let pod = self.state.pods.get(&uid);

@@ -48,6 +48,8 @@ impl NodeState {
             Event::DeleteRequested { pod, grace_ms } => {
                 self.delete_requested(pod, *grace_ms, now);
                 self.on(pod, now, out, |_, _, _| {});
+                // One that was down for a shutdown does not come back.
+                self.room_made(now, out);
             }
             Event::FormerEnds { pod, ends } => self.on(pod, now, out, |pod, _, _| {
                 former::remember(pod, ends);

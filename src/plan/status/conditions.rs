@@ -3,10 +3,10 @@
 
 use k8s_openapi::api::core::v1 as core;
 
-use super::super::PodState;
 use super::super::condition::Foreign;
 use super::super::stage::incomplete;
 use super::super::state::{ContainerState, Flag, Role};
+use super::super::{PodState, preempt};
 use super::Phase;
 use super::text::{some_text, time};
 use crate::spec::RestartAction;
@@ -64,7 +64,7 @@ pub(super) fn all(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
         status: "True".to_owned(),
         last_transition_time: Some(time(verdict.since.wall)),
         reason: Some("TerminationByKubelet".to_owned()),
-        message: Some(verdict.message.clone()),
+        message: Some(preempt::disruption(verdict).to_owned()),
         observed_generation: generation,
         ..core::PodCondition::default()
     });

@@ -204,9 +204,11 @@ impl Sim {
             }
             Action::RemoveSandbox { keep, .. } => {
                 let going = self.going.contains_key(&uid);
+                let cause = self.state.pods[&uid].verdict.as_ref().map(|v| v.cause);
+                let preempted = cause == Some(Cause::Preempted);
                 assert_eq!(
                     *keep == Keep::Nothing,
-                    going,
+                    going || preempted,
                     "what goes goes entirely: {action:?}"
                 );
             }
@@ -385,7 +387,7 @@ impl Sim {
     fn given(&self, except: Option<&PodUid>) -> (u64, u64) {
         let pods = self.state.pods.values();
         let pods = pods.filter(|p| Some(&p.spec.uid) != except && p.hold.is_none());
-        let pods = pods.filter(|p| !p.finished() || is_down(p));
+        let pods = pods.filter(|p| !is_done(p));
         pods.fold((0, 0), |(cpu, memory), p| {
             let r = p.spec.resources;
             (cpu + r.cpu_request_milli, memory + r.memory_request_bytes)
@@ -396,13 +398,17 @@ impl Sim {
     pub(super) fn check_room(&self) {
         let (cpu, memory) = self.given(None);
         assert!(cpu <= CAPACITY.cpu_milli && memory <= CAPACITY.memory_bytes);
-        let pods = self.state.pods.values().filter(|p| p.hold.is_none());
-        let has_port = pods.filter(|p| wants_port(p)).filter(|p| {
-            let live = matches!(p.sandbox, Sandbox::Ready { .. } | Sandbox::Lost);
-            live || !p.finished() || is_down(p)
-        });
-        let ports = has_port.count();
+        let pods = self.state.pods.values();
+        let pods = pods.filter(|p| p.hold.is_none() && wants_port(p));
+        let has_port = |p: &PodState| {
+            let making = matches!(p.in_flight, Some(Action::CreateSandbox { .. }));
+            matches!(p.sandbox, Sandbox::Ready { .. }) || making || !is_done(p)
+        };
+        // What is left of a lost sandbox may have it, too, or may be nothing any more.
+        let may = pods.clone().any(|p| p.sandbox == Sandbox::Lost);
+        let ports = pods.filter(|p| has_port(p)).count();
         assert!(ports <= 1, "one port is one pod's");
+        self.check_preempted();
         for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold.is_some()) {
             assert!(self.wanted.contains_key(uid), "{uid} is not wanted");
             assert!(!self.world.disk.contains_key(uid), "{uid} was let in");
@@ -413,9 +419,56 @@ impl Sim {
             let own = pod.spec.resources;
             let fits = cpu + own.cpu_request_milli <= CAPACITY.cpu_milli
                 && memory + own.memory_request_bytes <= CAPACITY.memory_bytes;
-            let fits = fits && (ports == 0 || !wants_port(pod));
-            let down = self.state.shutdown.is_some();
-            assert!(!fits || down, "{uid} has room: {pod:?}");
+            let blocked = (ports > 0 || may) && wants_port(pod);
+            let fits = fits && !blocked;
+            if self.state.shutdown.is_some() {
+                continue;
+            }
+            // What one that is more important waits for is his.
+            let unfinished = || self.state.pods.values().filter(|p| !is_done(p));
+            let claimed = unfinished().any(is_preempted);
+            let leaving = unfinished().any(|p| p.stopping.is_some() || p.complete());
+            assert!(!fits || claimed, "{uid} has room: {pod:?}");
+            let own = CAPACITY.cpu_milli - own.cpu_request_milli;
+            assert!(
+                blocked
+                    || leaving
+                    || self.cpu_that_stays(pod.spec.priority) > own
+                    || self.memory_that_stays(pod) > CAPACITY.memory_bytes,
+                "{uid} could have others ended: {:#?}",
+                self.state.pods.values().map(summary).collect::<Vec<_>>()
+            );
+        }
+    }
+
+    /// cpu of the pods that nobody of this priority can have ended, and that do not go by themselves.
+    fn cpu_that_stays(&self, priority: i32) -> u64 {
+        let pods = self.state.pods.values();
+        let stay = pods.filter(|p| stays(p, priority));
+        stay.map(|p| p.spec.resources.cpu_request_milli).sum()
+    }
+
+    /// Memory likewise, with what this one asks for.
+    fn memory_that_stays(&self, pod: &PodState) -> u64 {
+        let pods = self.state.pods.values();
+        let stay = pods.filter(|p| stays(p, pod.spec.priority));
+        let stay = stay.map(|p| p.spec.resources.memory_request_bytes);
+        stay.sum::<u64>() + pod.spec.resources.memory_request_bytes
+    }
+
+    /// Who is ended to make room was less important than somebody who waited, and begins anew when he is gone.
+    fn check_preempted(&self) {
+        for (uid, pod) in self.state.pods.iter().filter(|(_, p)| is_preempted(p)) {
+            let since = pod.verdict.as_ref().unwrap().since.time;
+            if since != Time(self.world.now) || self.state.desired.is_none() {
+                continue;
+            }
+            // If that had nothing to end, he is let in at once.
+            let pods = self.state.pods.values();
+            let came = pods.filter(|p| p.hold.is_some() || p.created.time == since);
+            let highest = came.map(|p| p.spec.priority).max();
+            let all: Vec<_> = self.state.pods.values().map(summary).collect();
+            assert!(highest > Some(pod.spec.priority), "{uid}: {all:#?}");
         }
     }
 
@@ -510,13 +563,46 @@ impl Sim {
     }
 }
 
+/// What of a pod matters for who has room.
+fn summary(pod: &PodState) -> String {
+    let (r, cause) = (pod.spec.resources, pod.verdict.as_ref().map(|v| v.cause));
+    let figures = (r.cpu_request_milli, r.memory_request_bytes);
+    let ends = (pod.stopping.is_some(), cause, pod.finished());
+    let hold = pod.hold.as_ref().map(|hold| &hold.message);
+    format!(
+        "{} {} {figures:?} {ends:?} {:?} {hold:?}",
+        pod.spec.uid, pod.spec.priority, pod.sandbox
+    )
+}
+
+/// Whether it is ended to make room.
+fn is_preempted(pod: &PodState) -> bool {
+    let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
+    cause == Some(Cause::Preempted)
+}
+
+/// Whether what it has cannot be had for this priority, and it does not leave it.
+fn stays(pod: &PodState, priority: i32) -> bool {
+    let has = pod.hold.is_none() && !is_done(pod);
+    let leaves = pod.stopping.is_some() || pod.complete() && !is_down(pod);
+    // Who is down for a shutdown is back first.
+    has && (is_down(pod) || pod.spec.priority >= priority && !leaves)
+}
+
+/// Whether nothing of it runs, will, or is about to without having been heard of.
+fn is_done(pod: &PodState) -> bool {
+    let starting = matches!(pod.in_flight, Some(Action::StartContainer { .. }));
+    pod.finished() && !starting && !is_down(pod)
+}
+
 /// Whether it is down for a while, and comes back.
 fn is_down(pod: &PodState) -> bool {
     let verdict = pod.verdict.as_ref();
-    verdict.is_some_and(|verdict| match verdict.cause {
+    let comes = verdict.is_some_and(|verdict| match verdict.cause {
         Cause::NodeShutdown | Cause::Evicted | Cause::OverLimit => true,
         Cause::DeadlineExceeded | Cause::RejectedAtShutdown | Cause::Preempted => false,
-    })
+    });
+    comes && pod.stopping.is_none()
 }
 
 /// Whether it is one of those that want the same port of the node.

@@ -54,6 +54,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("kill", "Startup"),
     ("kill", "Stopping"),
     ("pod", "LetIn"),
+    ("pod", "Preempted"),
     // The agent dies while
     ("agent dies, action", "CreateSandbox"),
     ("agent dies, action", "EnsureImage"),

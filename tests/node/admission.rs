@@ -1,0 +1,157 @@
+//! Pods that wait to be let in, and pods that have to go for others.
+
+use std::sync::Arc;
+
+use super::*;
+use common::netns::Netns;
+
+/// An agent whose node has so many milli-cores for pods, and few places.
+fn small(labels: &str) -> Agent {
+    let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
+    let folder = agent.root.join("etc");
+    fs::create_dir_all(folder.join("config.d")).expect("temp dir");
+    let file = folder.join("config.yaml");
+    // All but a core and a half is kept back.
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let kept = cores * 1000 - 1500;
+    let text = format!(
+        "kind: KubeletConfiguration\nsystemReserved: {{cpu: {kept}m}}\nmaxPods: 3\nevictionHard: {{memory.available: 1Mi}}\n\
+         coracle: {{nodeLabels: {{{labels}}}}}\n"
+    );
+    fs::write(&file, text).expect("written");
+    let path = |path: &std::path::Path| path.to_str().expect("utf-8").to_owned();
+    let agent = agent.with_flags(&[
+        "--config",
+        &path(&file),
+        "--config-dir",
+        &path(&folder.join("config.d")),
+    ]);
+    agent.launch();
+    agent.ok(&[
+        "image",
+        "import",
+        common::archive().to_str().expect("utf-8"),
+    ]);
+    agent
+}
+
+/// A pod that asks for so much cpu.
+fn pod(name: &str, cpu_milli: u64, more: &str) -> String {
+    let requests = format!("    resources: {{requests: {{cpu: {cpu_milli}m}}}}\n");
+    shell_pod(name, SLEEP, more, &requests)
+}
+
+fn waits(pod: &Value, reason: &str) -> bool {
+    pod["status"]["phase"] == "Pending" && pod["status"]["reason"] == reason
+}
+
+#[test]
+fn a_pod_without_room_waits_and_is_let_in_when_there_is_some() {
+    let agent = small("");
+    agent.write("a.yaml", &pod("a", 1_000, ""));
+    let before = pid_of(&agent, &agent.wait_running("a"));
+    agent.write("b.yaml", &pod("b", 800, ""));
+    let held = agent.wait_pod("b", |pod| waits(pod, "OutOfcpu"));
+    let text = "Node didn't have enough resource: cpu, requested: 800, used: 1000, capacity: 1500";
+    assert_eq!(held["status"]["message"], text);
+    let shown = agent.ok(&["get", "pods"]);
+    assert!(shown.contains("OutOfcpu"), "{shown}");
+    let described = agent.ok(&["describe", "pod", "b"]);
+    assert!(described.contains(text), "{described}");
+    let file = agent.root.join("manifests/b.yaml");
+    let planned = agent.cli(&["plan", file.to_str().expect("utf-8")]);
+    let planned = String::from_utf8_lossy(&planned.stdout).into_owned();
+    assert!(
+        planned.contains(&format!("waits to be let in (OutOfcpu): {text}")),
+        "{planned}"
+    );
+    // To delete it has nothing to wait for, and it waits on; so it does for another agent.
+    agent.ok(&["delete", "pod", "b"]);
+    agent.kill_and_restart();
+    agent.wait_pod("b", |pod| waits(pod, "OutOfcpu"));
+    assert_eq!(before, pid_of(&agent, &agent.wait_running("a")));
+    let metrics = agent.request("/metrics").0;
+    let count = "kubelet_admission_rejections_total{reason=\"OutOfcpu\"} 1";
+    assert!(metrics.contains(count), "{metrics}");
+    agent.remove("a.yaml");
+    agent.wait_running("b");
+    let events = agent.ok(&["get", "events"]);
+    assert!(events.contains("OutOfcpu"), "{events}");
+    agent.remove("b.yaml");
+    agent.wait_gone("b");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_more_important_pod_has_another_ended_which_comes_again() {
+    let agent = small("");
+    agent.write("low.yaml", &pod("low", 1_000, ""));
+    let before = pid_of(&agent, &agent.wait_running("low"));
+    let mut changes = agent.watch("/api/v1/pods?watch=true");
+    agent.write(
+        "vip.yaml",
+        &pod("vip", 800, "  priorityClassName: system-node-critical\n"),
+    );
+    let ended = changes.find(|change| {
+        let status = &change["object"]["status"];
+        status["phase"] == "Failed" && status["reason"] == "Preempting"
+    });
+    let ended = ended.expect("it is shown as failed")["object"].clone();
+    let text = "Preempted in order to admit critical pod";
+    assert_eq!(ended["status"]["message"], text);
+    let conditions = ended["status"]["conditions"]
+        .as_array()
+        .expect("conditions");
+    assert!(
+        conditions.iter().any(|c| c["type"] == "DisruptionTarget"),
+        "{ended}"
+    );
+    agent.wait_running("vip");
+    agent.wait_pod("low", |pod| waits(pod, "OutOfcpu"));
+    let metrics = agent.request("/metrics").0;
+    let count = "kubelet_preemptions{preemption_signal=\"cpu\"} 1";
+    assert!(metrics.contains(count), "{metrics}");
+    agent.remove("vip.yaml");
+    let after = pid_of(&agent, &agent.wait_running("low"));
+    assert_ne!(before, after);
+    agent.remove("low.yaml");
+    agent.wait_gone("low");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn labels_of_the_node_and_ports_of_others_keep_a_pod_out() {
+    let agent = small("example.com/disk: ssd");
+    let node: Value =
+        serde_json::from_str(&agent.ok(&["get", "nodes", "-o", "json"])).expect("JSON");
+    let text = node.to_string();
+    assert!(text.contains("\"example.com/disk\":\"ssd\""), "{text}");
+    let selector = |value: &str| format!("  nodeSelector: {{example.com/disk: {value}}}\n");
+    agent.write("here.yaml", &pod("here", 100, &selector("ssd")));
+    agent.write("there.yaml", &pod("there", 100, &selector("hdd")));
+    agent.wait_running("here");
+    let held = agent.wait_pod("there", |pod| waits(pod, "NodeAffinity"));
+    let message =
+        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+    assert_eq!(held["status"]["message"], message);
+    agent.remove("there.yaml");
+    agent.remove("here.yaml");
+    agent.wait_gone("here");
+    let port = |name: &str| {
+        shell_pod(
+            name,
+            SLEEP,
+            "",
+            "    ports: [{containerPort: 80, hostPort: 18080}]\n",
+        )
+    };
+    agent.write("one.yaml", &port("one"));
+    agent.wait_running("one");
+    agent.write("two.yaml", &port("two"));
+    agent.wait_pod("two", |pod| waits(pod, "NodePorts"));
+    agent.remove("one.yaml");
+    agent.wait_running("two");
+    agent.remove("two.yaml");
+    agent.wait_gone("two");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
