@@ -57,15 +57,17 @@ impl NodeState {
         }
         let others = self.pods.values();
         let mut others = others.filter(|p| p.spec.uid != pod.uid && p.takes_ports());
-        let taken = |other: &PodState| {
-            host_ports(&other.spec).any(|one| wanted.iter().any(|port| port.overlaps(&one)))
+        let common = |other: &PodState| {
+            let mut theirs = host_ports(&other.spec);
+            let port = theirs.find(|one| wanted.iter().any(|port| port.overlaps(one)))?;
+            Some((port, other.spec.key.clone()))
         };
-        others.any(taken).then(|| {
-            failed(
-                "NodePorts",
-                "node(s) didn't have free ports for the requested pod ports",
-            )
-        })
+        let (port, owner) = others.find_map(common)?;
+        let why = "node(s) didn't have free ports for the requested pod ports";
+        let (number, protocol) = (port.number, port.protocol.as_str());
+        // The kubelet leaves finding out whose it is to the reader.
+        let why = format!("{why} ({number}/{protocol} is in use by pod {owner})");
+        Some(failed("NodePorts", &why))
     }
 }
 

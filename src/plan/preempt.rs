@@ -154,7 +154,7 @@ fn less(needs: &[Need], pods: &[&PodSpec]) -> Vec<Need> {
 
 /// One after the other, always the one that comes nearest to what is missing; of equals the one that asks for less.
 /// `None` if all of them are not enough.
-fn nearest<'p>(mut pods: Vec<&'p PodSpec>, mut needs: Vec<Need>) -> Option<Vec<&'p PodSpec>> {
+fn nearest(mut pods: Vec<&PodSpec>, mut needs: Vec<Need>) -> Option<Vec<&PodSpec>> {
     let mut chosen = Vec::new();
     while !needs.is_empty() {
         let better = |one: &&PodSpec, other: &&PodSpec| {

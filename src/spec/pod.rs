@@ -418,6 +418,17 @@ pub enum Protocol {
     Sctp,
 }
 
+impl Protocol {
+    /// The Kubernetes word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+}
+
 /// A container's cpu and memory figures; `None` = not given (requests already copied from limits).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerResources {

@@ -294,7 +294,8 @@ fn a_port_of_the_node_is_one_pods_and_the_next_ones_when_it_is_free() {
         assert_eq!(node.stands(), ["a runs", how], "{first:?} {second:?}");
         if !both {
             let hold = node.state.pods[&b.uid].hold.clone().unwrap();
-            assert_eq!(hold.message, text);
+            let whose = format!("{text} (80/TCP is in use by pod default/a)");
+            assert_eq!(hold.message, whose);
         }
         node.wants(&[&b]);
         node.end_of(&a.uid, 0);

@@ -83,17 +83,14 @@ fn the_second_pod_with_a_port_waits_and_both_are_named_until_the_first_goes() {
     let world = World::new();
     world.start_server("a", &shown("a", 9000, ""));
     world.agent.write("b.yaml", &shown("b", 9000, ""));
-    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    let events = wait_event(&world.agent, "NodePorts");
     assert!(
         events.contains("9000") && events.contains("default/a"),
         "the port and its owner are named: {events}"
     );
     let b = world.agent.pod("b");
     assert_eq!(b["status"]["phase"], "Pending");
-    assert_eq!(
-        b["status"]["containerStatuses"][0]["state"]["waiting"]["reason"],
-        "ContainerCreating"
-    );
+    assert_eq!(b["status"]["reason"], "NodePorts");
     let answer = world.remote.run(|| ask_tcp(at(NODE4, 9000)));
     assert!(answer.expect("an answer").starts_with("a "));
     world.agent.remove("a.yaml");
@@ -126,7 +123,7 @@ fn ports_of_pods_on_the_nodes_network_count_too() {
     let ports = "    ports: [{containerPort: 9000}]\n";
     world.start_server("a", &who_pod("a", 9000, "  hostNetwork: true\n", ports));
     world.agent.write("b.yaml", &shown("b", 9000, ""));
-    let events = wait_event(&world.agent, "FailedCreatePodSandBox");
+    let events = wait_event(&world.agent, "NodePorts");
     assert!(events.contains("9000"), "{events}");
     world.agent.remove("a.yaml");
     world.agent.wait_running("b");

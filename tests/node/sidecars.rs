@@ -170,7 +170,7 @@ fn ports_of_a_sidecar_are_ports_of_its_pod() {
     assert!(shown && agent.ok(&["get", "endpoints"]).contains(&behind));
     let mut events = agent.watch("/api/v1/events?watch=true");
     agent.write("b.yaml", &pod("b"));
-    let refused = events.find(|event| event["object"]["reason"] == "FailedCreatePodSandBox");
+    let refused = events.find(|event| event["object"]["reason"] == "NodePorts");
     let refused = refused.expect("the port is taken").to_string();
     assert!(
         refused.contains("19000") && refused.contains("default/a"),

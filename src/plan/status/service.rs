@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
 
-use crate::spec::Protocol;
 use crate::spec::cluster::{Endpoint, ServiceEntry};
 
 /// The whole service as it is shown. `addresses` are those the node has chosen for it, if it has.
@@ -60,7 +59,7 @@ fn listed(entry: &ServiceEntry, numbers: &[Option<u16>]) -> Vec<core::EndpointPo
             Some(core::EndpointPort {
                 name: Some(port.name.clone()).filter(|name| !name.is_empty()),
                 port: i32::from((*number)?),
-                protocol: Some(word(port.protocol).to_owned()),
+                protocol: Some(port.protocol.as_str().to_owned()),
                 ..core::EndpointPort::default()
             })
         })
@@ -79,14 +78,6 @@ fn addresses(endpoint: &Endpoint) -> impl Iterator<Item = core::EndpointAddress>
         }),
         ..core::EndpointAddress::default()
     })
-}
-
-fn word(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-        Protocol::Sctp => "SCTP",
-    }
 }
 
 #[cfg(test)]

@@ -177,8 +177,10 @@ impl Sim {
                         self.first_stop.entry(key).or_insert(self.world.now);
                         assert!(going.grace_ms > 0, "no grace means SIGKILL at once");
                     }
+                    // Who was being killed before his pod restarted in place has no more time since.
                     StopSignal::Kill => assert!(
                         going.grace_ms == 0
+                            || kill.at_once && pod.restarts_all()
                             || first.is_some_and(|f| self.world.now >= f + going.grace_ms),
                         "SIGKILL only after the grace period: {action:?}, {first:?}, {going:?}"
                     ),
