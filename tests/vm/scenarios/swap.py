@@ -22,6 +22,36 @@ def total(vm, name):
     return int(vm.out(f"awk '/^{name}:/ {{print $2}}' /proc/meminfo")) * 1024
 
 
+def ask(vm, path):
+    """What the agent answers; there is no curl, but a perl."""
+    request = f"GET {path} HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n"
+    talk = f'$s = IO::Socket::UNIX->new("/run/coracle/coracle.sock") or die; print $s "{request}"; $s->flush; undef $/; $_ = <$s>; s/.*?\\r\\n\\r\\n//s; print'
+    return vm.out(f"perl -MIO::Socket::UNIX -e '{talk}'")
+
+
+def figures_say_so(vm, share):
+    """What the pod has swapped, and how long it had to wait for memory, is in the summary and in the metrics."""
+    summary = json.loads(ask(vm, "/stats/summary"))
+    found = next(p for p in summary["pods"] if p["podRef"]["name"] == "burstable")
+    container = found["containers"][0]
+    swap = container["swap"]
+    if not 0 < swap["swapUsageBytes"] <= share:
+        raise Failed(f"the summary says of swap {swap}, its share is {share}")
+    equal("what it may swap", swap["swapUsageBytes"] + swap["swapAvailableBytes"], share // 4096 * 4096)
+    for name, of in [("node", summary["node"]), ("pod", found), ("container", container)]:
+        for resource in ["cpu", "memory", "io"]:
+            if of[resource]["psi"]["some"]["avg10"] < 0:
+                raise Failed(f"the {name} waits for {resource}: {of[resource]}")
+    if container["memory"]["psi"]["some"]["total"] == 0:
+        raise Failed("a container that swaps never had to wait for memory")
+    metrics = ask(vm, "/metrics/resource").splitlines()
+    limit = next(line for line in metrics if line.startswith("container_swap_limit_bytes") and "burstable" in line)
+    equal("the limit among the metrics", int(limit.split()[-1]), share // 4096 * 4096)
+    top = vm.out("coracle top pods --no-headers --sort-by memory")
+    if not any(line.split()[0] == "burstable" and line.split()[2] != "0Mi" for line in top.splitlines()):
+        raise Failed(f"`top pods` says {top}")
+
+
 @scenario(seconds=200)
 def limited_swap_is_a_share_of_the_nodes(vm):
     """A Burstable container swaps up to its share, which is what it asked for of memory; a Guaranteed one is killed first."""
@@ -43,6 +73,7 @@ def limited_swap_is_a_share_of_the_nodes(vm):
         raise Failed(f"it has swapped {used} bytes, its share is {share}")
     vm.notes.append(f"share {share >> 20} MiB, swapped {used >> 20} MiB")
     equal("restarts", vm.pod("burstable")["status"]["containerStatuses"][0]["restartCount"], 0)
+    figures_say_so(vm, share)
     failed = vm.wait_pod("guaranteed", "failed", lambda p: p["status"]["phase"] == "Failed")
     ended = failed["status"]["containerStatuses"][0]["state"]["terminated"]
     equal("how the guaranteed one ended", ended["reason"], "OOMKilled")
