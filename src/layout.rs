@@ -67,6 +67,11 @@ impl Layout {
         self.root.join("graceful_node_shutdown_state")
     }
 
+    /// That the node is cordoned, and who may be there all the same; absent if it is not.
+    pub fn cordon(&self) -> PathBuf {
+        self.root.join("cordon.json")
+    }
+
     /// Where network namespaces of pods are pinned: `<run-dir>/netns/<uid>`.
     pub fn netns_dir(&self) -> PathBuf {
         self.run_dir.join("netns")

@@ -7,6 +7,8 @@ mod admission;
 mod backoff;
 #[path = "behaviour/conditions.rs"]
 mod conditions;
+#[path = "behaviour/cordon.rs"]
+mod cordon;
 #[path = "behaviour/deadline.rs"]
 mod deadline;
 #[path = "behaviour/debug.rs"]

@@ -9,6 +9,8 @@ mod common;
 mod conditions;
 #[path = "node/containers.rs"]
 mod containers;
+#[path = "node/cordon.rs"]
+mod cordon;
 #[path = "node/deadlines.rs"]
 mod deadlines;
 #[path = "node/debug.rs"]

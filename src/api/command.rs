@@ -1,5 +1,6 @@
 //! What may a client ask of the node? One closed list; each command brings the channel its answer goes to.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::EphemeralContainer;
@@ -8,6 +9,7 @@ use smol::channel::{Receiver, Sender};
 
 use super::metrics::Metric;
 use crate::plan::event::ConditionChange;
+use crate::spec::PodKey;
 
 /// A wish of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
 #[derive(Debug)]
@@ -137,11 +139,39 @@ pub enum Command {
         /// Whether there was anything to call off.
         reply: Sender<Result<(), CommandError>>,
     },
+    /// Let nobody new in, or let in whoever waits.
+    SetCordon {
+        /// Nobody new.
+        on: bool,
+        /// Whether that changes anything; it is on disk by then.
+        reply: Sender<Result<bool, CommandError>>,
+    },
+    /// Stop pods, those of low priority first, and keep them down.
+    Drain {
+        /// Which, and how.
+        options: DrainOptions,
+        /// JSON lines: `{"type":"cordoned",…}`, `{"type":"evicting",…}` and `{"type":"evicted",…}` for each pod, then
+        /// `{"type":"drained"}`, or `{"type":"uncordoned"}` if it was called off. Closed at the end.
+        reply: Sender<Result<Receiver<String>, CommandError>>,
+    },
     /// What the store holds.
     ListImages {
         /// All images.
         reply: Sender<Result<Vec<ImageRow>, CommandError>>,
     },
+}
+
+/// Which pods leave, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DrainOptions {
+    /// Only these; `None`: all.
+    pub pods: Option<BTreeSet<PodKey>>,
+    /// Instead of each pod's own grace period (0 = kill at once).
+    pub grace_ms: Option<u64>,
+    /// Also pods that lose what they have in `emptyDir` volumes on disk.
+    pub delete_empty_dir_data: bool,
+    /// Only say who would leave, and in which order.
+    pub dry_run: bool,
 }
 
 /// A manifest that is not saved yet.

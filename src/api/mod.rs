@@ -6,6 +6,7 @@
 
 mod attach;
 mod command;
+mod cordon;
 mod ephemeral;
 mod error;
 pub mod event_columns;
@@ -42,7 +43,9 @@ mod pod_columns_test;
 #[cfg(test)]
 mod server_test;
 
-pub use command::{Command, CommandError, CommandErrorKind, ImageRow, PlannedFile, RemovedImages};
+pub use command::{
+    Command, CommandError, CommandErrorKind, DrainOptions, ImageRow, PlannedFile, RemovedImages,
+};
 pub use error::ServeError;
 pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
 pub use events::{EventRecord, EventType, ObjectKind};

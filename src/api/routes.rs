@@ -20,7 +20,7 @@ use super::server::{
 use super::status_patch::{self, PatchKind};
 use super::store::Kind;
 use super::watch::Watch;
-use super::{attach, ephemeral, exec, images, logs, node, shutdown, table};
+use super::{attach, cordon, ephemeral, exec, images, logs, node, shutdown, table};
 
 /// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4";
@@ -111,6 +111,11 @@ pub(crate) async fn answer(
             Ok(json_reply(planned.to_string()))
         }
         (_, ["coracle", "v1", "plan"]) => Err(ApiError::method_not_allowed()),
+        (Method::PATCH, ["api", "v1", "nodes", name]) => {
+            cordon::patch_node(request, &context, name).await
+        }
+        (Method::POST, ["coracle", "v1", "drain"]) => cordon::drain(&context, &query).await,
+        (_, ["coracle", "v1", "drain"]) => Err(ApiError::method_not_allowed()),
         (method, ["coracle", "v1", "shutdown"]) => shutdown::answer(method, &context).await,
         (method, ["coracle", "v1", "images", rest @ ..]) => {
             images::answer(method, rest, request, &context, &query).await
@@ -457,7 +462,7 @@ fn resources() -> Value {
         resource("endpoints", "endpoints", "Endpoints", true, &read, &["ep"]),
         resource("events", "event", "Event", true, &read, &["ev"]),
         resource("namespaces", "namespace", "Namespace", false, &["get", "list"], &["ns"]),
-        resource("nodes", "node", "Node", false, &read, &["no"]),
+        resource("nodes", "node", "Node", false, &["get", "list", "patch", "watch"], &["no"]),
         resource("pods", "pod", "Pod", true, &["delete", "get", "list", "watch"], &["po"]),
         resource("pods/ephemeralcontainers", "", "Pod", true, &["get", "patch", "update"], &[]),
         resource("pods/log", "", "Pod", true, &["get"], &[]),

@@ -87,6 +87,20 @@ pub enum Command {
     /// Show the settings and where each comes from, or check a file of settings
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Let no new pods in: they wait until `uncordon`
+    #[command(
+        after_help = "What runs goes on, and is restarted and edited as ever; a pod that is deleted stays away. Also after reboots.\n\nExamples:\n  coracle cordon"
+    )]
+    Cordon(NodeArgs),
+    /// Stop pods, those of low priority first, and keep them down until `uncordon`
+    #[command(
+        after_help = "The node is cordoned before. Pods start afresh after `coracle uncordon`, not before, also if the machine is booted meanwhile.\n\n\
+                      Examples:\n  coracle drain\n  coracle drain --dry-run\n  coracle drain --grace-period 10 --timeout 2m\n  coracle drain -l tier=front"
+    )]
+    Drain(DrainArgs),
+    /// Let pods in again: those that waited, and those that were drained
+    #[command(after_help = "Examples:\n  coracle uncordon")]
+    Uncordon(NodeArgs),
     /// Stop all pods, those of low priority first, before the machine goes down
     #[command(
         after_help = "For machines without systemd-logind, and to see what would be done. The pods stay down until the next boot.\n\nExamples:\n  coracle shutdown --plan\n  coracle shutdown && poweroff -f\n  coracle shutdown --cancel"
@@ -717,6 +731,74 @@ pub enum ConfigFormat {
     Yaml,
     /// JSON.
     Json,
+}
+
+/// `coracle cordon` and `coracle uncordon`.
+#[derive(Debug, Clone, Args)]
+pub struct NodeArgs {
+    /// This node
+    pub node: Option<String>,
+    /// Only say what would be done: none, client or server
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "none",
+        default_missing_value = "client"
+    )]
+    pub dry_run: DryRun,
+}
+
+/// `coracle drain`.
+#[derive(Debug, Clone, Args)]
+pub struct DrainArgs {
+    /// This node
+    pub node: Option<String>,
+    /// Only pods that have these labels, e.g. app=web,tier!=db
+    #[arg(short = 'l', long, visible_alias = "selector", value_name = "SELECTOR")]
+    pub pod_selector: Option<String>,
+    /// Seconds for each pod to end; 0 kills at once, less than 0 leaves each pod its own
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = -1,
+        allow_hyphen_values = true
+    )]
+    pub grace_period: i64,
+    /// Wait no longer than this, e.g. 5m, before giving up; 0 is for ever. The drain goes on
+    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    pub timeout: String,
+    /// Also pods with emptyDir volumes on disk, whose data is deleted
+    #[arg(long)]
+    pub delete_emptydir_data: bool,
+    /// Only say who would leave, and in which order
+    #[arg(
+        long,
+        value_name = "HOW",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "none",
+        default_missing_value = "client"
+    )]
+    pub dry_run: DryRun,
+    /// Taken as kubectl takes it; here no pod has a controller, and all leave
+    #[arg(long)]
+    pub force: bool,
+    /// Taken as kubectl takes it; here no pod is of a DaemonSet
+    #[arg(long)]
+    pub ignore_daemonsets: bool,
+}
+
+/// Whether anything is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DryRun {
+    /// It is.
+    None,
+    /// Nothing is.
+    Client,
+    /// Nothing is.
+    Server,
 }
 
 /// `coracle shutdown`.

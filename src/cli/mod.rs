@@ -7,6 +7,7 @@ mod attach;
 pub mod client;
 mod condition;
 mod config;
+mod cordon;
 mod debug;
 mod delete;
 mod describe;
@@ -95,6 +96,9 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Image(command) => image::run(&client, command),
         Command::Config(command) => config::run(&client, &command),
         Command::Plan(args) => plan::run(&client, &args),
+        Command::Cordon(args) => cordon::cordon(&client, &args),
+        Command::Drain(args) => cordon::drain(&client, &args),
+        Command::Uncordon(args) => cordon::uncordon(&client, &args),
         Command::Shutdown(args) => shutdown::run(&client, &args),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -149,6 +149,8 @@ impl Node {
             Command::CancelShutdown { reply } => {
                 let _ = reply.try_send(self.cancel_shutdown(touched));
             }
+            Command::SetCordon { on, reply } => self.set_cordon(on, reply, touched),
+            Command::Drain { options, reply } => self.drain(&options, reply, touched),
             Command::ShowSettings { reply } => {
                 let _ = reply.try_send(Ok(self.sources.show()));
             }

@@ -1,7 +1,7 @@
 //! How does the service manager (systemd) hear how the agent is? That it has started, how many pods there are, that its
 //! loop still turns, that it is about to end. Without a manager nothing is said.
 
-use crate::plan::{NodeState, Time};
+use crate::plan::{NodeState, Time, cordon, shutdown};
 use crate::sys::notify;
 
 /// The service manager, if there is one.
@@ -67,7 +67,9 @@ impl Manager {
             return;
         }
         let running = state.pods.values().filter(|pod| pod.any_running()).count();
-        let status = status_line(state.pods.len(), running, self.rejected_files, leaving);
+        let mut status = status_line(state.pods.len(), running, self.rejected_files, leaving);
+        status.insert_str(0, &going_down(state));
+        status.push_str(cordoned(state));
         if status != self.status {
             self.say(&format!("STATUS={status}"));
             self.status = status;
@@ -88,6 +90,33 @@ impl Manager {
     }
 }
 
+/// How far a shutdown is; empty without one.
+fn going_down(state: &NodeState) -> String {
+    let Some(down) = &state.shutdown else {
+        return String::new();
+    };
+    let Some(group) = down.groups.get(down.turn) else {
+        return "Shut down: all pods had their time to stop; ".to_owned();
+    };
+    let left = shutdown::members(state, &down.groups)[down.turn].len();
+    format!(
+        "Shutting down: group {} of {} (priority {} and above), {left} to go; ",
+        down.turn + 1,
+        down.groups.len(),
+        group.priority
+    )
+}
+
+/// Whether new pods wait outside; empty if they do not.
+fn cordoned(state: &NodeState) -> &'static str {
+    match state.cordon.as_ref().map(|cordon| cordon.drain) {
+        None => "",
+        Some(None) => "; cordoned",
+        Some(Some(_)) if cordon::leaving(state).next().is_some() => "; draining",
+        Some(Some(_)) => "; drained",
+    }
+}
+
 /// What `systemctl status` shows.
 fn status_line(pods: usize, running: usize, rejected: usize, leaving: bool) -> String {
     let plural = |number: usize| if number == 1 { "" } else { "s" };
@@ -104,6 +133,48 @@ fn status_line(pods: usize, running: usize, rejected: usize, leaving: bool) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::event::{AskedBy, Cordon, Drain, Group, Shutdown};
+    use crate::spec::Stamp;
+
+    #[test]
+    fn the_status_line_tells_how_far_a_shutdown_and_a_drain_are() {
+        let mut state = NodeState::default();
+        assert_eq!((&*going_down(&state), cordoned(&state)), ("", ""));
+        let group = |priority| Group {
+            priority,
+            seconds: 10,
+        };
+        let mut down = Shutdown {
+            asked_by: AskedBy::Command,
+            since: Stamp::default(),
+            groups: vec![group(0), group(1000)],
+            turn: 1,
+            turn_since: Time(0),
+            ended: None,
+        };
+        state.shutdown = Some(down.clone());
+        assert_eq!(
+            going_down(&state),
+            "Shutting down: group 2 of 2 (priority 1000 and above), 0 to go; "
+        );
+        down.turn = 2;
+        state.shutdown = Some(down);
+        assert_eq!(
+            going_down(&state),
+            "Shut down: all pods had their time to stop; "
+        );
+        for (drain, expected) in [
+            (None, "; cordoned"),
+            (Some(Drain { grace_ms: None }), "; drained"),
+        ] {
+            state.cordon = Some(Cordon {
+                since: Default::default(),
+                stay: Default::default(),
+                drain,
+            });
+            assert_eq!(cordoned(&state), expected);
+        }
+    }
 
     #[test]
     fn the_status_line_counts_pods_and_broken_files() {

@@ -63,6 +63,11 @@ impl Counters {
             | Event::Observed(_)
             | Event::Reclaimed
             | Event::Alarmed
+            | Event::Cordoned
+            | Event::DrainBegun { .. }
+            | Event::CordonRecovered(_)
+            | Event::DrainTurn
+            | Event::Uncordoned
             | Event::PodRestored { .. }
             | Event::ActionStarted(_)
             | Event::SandboxRemoved { .. }

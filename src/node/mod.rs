@@ -7,6 +7,7 @@ mod capacity;
 mod checkpoint;
 mod commands;
 mod conflicts;
+mod cordon;
 mod execute;
 mod exits;
 mod facts;
@@ -145,6 +146,8 @@ struct Node {
     shutdown: shutdown::Keeper,
     /// What the node does about its shortages.
     pressure: pressure::Keeper,
+    /// Whether the node is cordoned.
+    cordon: cordon::Keeper,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -274,6 +277,7 @@ impl Node {
         if matches!(event, Event::ImagesChanged) {
             self.look_at_images();
         }
+        self.note_cordon();
         if anybody {
             touched.extend(self.state.pods.keys().cloned());
             self.changed.extend(touched.iter().cloned());
@@ -314,6 +318,7 @@ impl Node {
             let view = plan::network::view(&self.state, &self.hands.facts.now().ips);
             self.views.set(view, self.services.clone());
         }
+        self.tell_of_drain();
         // An empty node has a status, too.
         self.manager.status(&self.state, self.leaving);
         if anything {

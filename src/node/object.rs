@@ -92,6 +92,8 @@ pub(super) struct NodeObject {
     created: Wall,
     standings: [Standing; 4],
     images: Vec<ContainerImage>,
+    /// Since when no new pods are let in.
+    cordoned: Option<Wall>,
 }
 
 impl NodeObject {
@@ -112,6 +114,7 @@ impl NodeObject {
                 since,
             }),
             images: Vec::new(),
+            cordoned: None,
         }
     }
 
@@ -134,6 +137,18 @@ impl NodeObject {
             (standing.yes, standing.since) = (yes, now);
         }
         changed
+    }
+
+    /// The taints of the settings, and as in Kubernetes the one of a node that is cordoned.
+    fn all_taints(&self) -> Option<Vec<Taint>> {
+        let cordon = self.cordoned.map(|since| Taint {
+            key: "node.kubernetes.io/unschedulable".to_owned(),
+            effect: "NoSchedule".to_owned(),
+            time_added: Some(time(since)),
+            ..Taint::default()
+        });
+        let taints: Vec<Taint> = self.taints.iter().cloned().chain(cordon).collect();
+        (!taints.is_empty()).then_some(taints)
     }
 
     /// These images are here.
@@ -159,7 +174,8 @@ impl NodeObject {
             },
             spec: Some(NodeSpec {
                 provider_id: some(&self.provider_id),
-                taints: (!self.taints.is_empty()).then(|| self.taints.clone()),
+                taints: self.all_taints(),
+                unschedulable: self.cordoned.map(|_| true),
                 ..NodeSpec::default()
             }),
             status: Some(NodeStatus {
@@ -180,6 +196,7 @@ impl Node {
     pub(super) fn show_node(&mut self) {
         let ready = self.state.shutdown.is_none();
         self.node_stands(Condition::Ready, ready);
+        self.object.cordoned = self.state.cordon.as_ref().map(|cordon| cordon.since);
         let facts = self.hands.facts.now();
         let settings = self.hands.sandboxes.settings.now();
         self.store.set_node(self.object.render(&facts, &settings));

@@ -16,7 +16,7 @@ use crate::config;
 use crate::plan::event::{AskedBy, Event, Group, Shutdown};
 use crate::plan::shutdown::{due, members};
 use crate::plan::verdict::Due;
-use crate::plan::{Time, status};
+use crate::plan::{Time, cordon, status};
 use crate::spec::{PodUid, Wall};
 use crate::sys::file::{self, Durability};
 
@@ -222,9 +222,13 @@ impl Node {
         })
     }
 
-    /// What the planner wants recorded about a shutdown, before it is asked about the pods.
+    /// What the planner wants recorded about a shutdown or a drain, before it is asked about the pods.
     pub(super) fn take_turns(&mut self, touched: &mut BTreeSet<PodUid>) {
-        while let Some(Due::Now(event)) = due(&self.state, super::now().time) {
+        let wanted = |node: &Self| match due(&node.state, super::now().time) {
+            Some(Due::Now(event)) => Some(event),
+            Some(Due::At(_)) | None => cordon::due(&node.state),
+        };
+        while let Some(event) = wanted(self) {
             if let Event::PodRestored { pod } = &event {
                 self.forget_finished(pod);
             }

@@ -290,6 +290,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             exits: Default::default(),
             shutdown: Keeper::new(&shutdown_state, lock),
             pressure: pressure::Keeper::new(levels),
+            cordon: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
             services: Vec::new(),
@@ -318,6 +319,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             }
         }
         node.resume_shutdown(&mut touched);
+        node.resume_cordon(&mut touched);
         // Nobody may be told that there are no pods only because they are not known yet.
         node.decide(touched);
         serve(listener, &store, &config, sender);

@@ -45,6 +45,10 @@ impl NodeState {
     }
 
     pub(super) fn delete_requested(&mut self, uid: &PodUid, grace_ms: Option<u64>, now: Stamp) {
+        let named = self.pods.get(uid).map(|pod| &pod.spec.key);
+        if let (Some(cordon), Some(key)) = (&mut self.cordon, named) {
+            cordon.sent_away(key);
+        }
         // Of one that was not let in there is nothing to stop.
         let pod = self.pods.get_mut(uid).filter(|pod| pod.hold.is_none());
         let Some(pod) = pod else {
@@ -120,7 +124,7 @@ impl NodeState {
 }
 
 /// The pod is to go. A grace period given replaces the pod's own. No effect on a pod that already goes.
-fn stop(pod: &mut PodState, grace_ms: Option<u64>, now: Stamp) {
+pub(super) fn stop(pod: &mut PodState, grace_ms: Option<u64>, now: Stamp) {
     if pod.stopping.is_none() {
         pod.stopping = Some(Stopping {
             since: now,

@@ -1,13 +1,14 @@
 //! What has happened? Every fact the planner can learn, as one closed list. Facts about a container carry its
 //! [`Instance`], so that a late or repeated one changes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::condition::{Flags, Foreign};
+pub use super::cordon::{Cordon, Drain};
 pub use super::hook::{HookOrder, HookOutcome, Hooks};
 pub use super::kill::{Kill, KillReason};
 pub use super::pressure::{Eviction, Evictions, Observation, Order, Policy, Reason};
@@ -101,6 +102,21 @@ pub enum Event {
     ShutdownTurnOver,
     /// The node does not go down after all.
     ShutdownCancelled,
+    /// Nobody new is to come in.
+    Cordoned,
+    /// Pods are to leave, those of the lowest priority first, and stay away; the node is cordoned for that.
+    DrainBegun {
+        /// Which; `None`: all.
+        pods: Option<BTreeSet<PodKey>>,
+        /// Replaces each pod's own grace period if given (0 = kill at once).
+        grace_ms: Option<u64>,
+    },
+    /// A cordon that a former agent left. After all pods were recovered, before the manifests are known.
+    CordonRecovered(Cordon),
+    /// The next ones are to leave; see `plan::cordon::due`.
+    DrainTurn,
+    /// Whoever was kept out or sent away may come in.
+    Uncordoned,
     /// A pod that was down for a shutdown that was called off, or was evicted, may run again; see `plan::shutdown::due`
     /// and `plan::pressure::next`. What tells that its sandbox was removed on purpose is gone before this is said.
     PodRestored {
@@ -296,6 +312,11 @@ impl Event {
             | Self::Observed(_)
             | Self::Reclaimed
             | Self::Alarmed
+            | Self::Cordoned
+            | Self::DrainBegun { .. }
+            | Self::CordonRecovered(_)
+            | Self::DrainTurn
+            | Self::Uncordoned
             | Self::SettingsChanged(_) => None,
             Self::PodRecovered(recovered) => Some(&recovered.spec.uid),
             Self::ActionStarted(action) => Some(action.pod()),

@@ -124,9 +124,9 @@ impl NodeState {
             .or_else(|| self.misplaced(pod))
     }
 
-    /// What comes before room.
+    /// What comes before room. Nothing else matters to who is kept out by a cordon.
     fn unwelcome(&self, pod: &PodSpec) -> Option<Rejection> {
-        self.other_system(pod)
+        self.kept_out(pod).or_else(|| self.other_system(pod))
     }
 
     /// What comes after room.

@@ -13,6 +13,7 @@ pub mod action;
 mod admit;
 pub mod apply;
 pub mod condition;
+pub mod cordon;
 pub mod decide;
 pub mod edit;
 pub mod event;

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::admit;
 use super::notice::{Kind, Notices};
 use super::room::Capacity;
 use super::state::{Retry, Sandbox};
@@ -113,7 +114,7 @@ pub fn due(state: &NodeState, now: Time) -> Option<Due> {
 }
 
 /// Whether nothing of it runs or is mounted, and nothing is about to be.
-pub(super) fn is_gone(pod: &PodState) -> bool {
+pub fn is_gone(pod: &PodState) -> bool {
     let sandbox = matches!(pod.sandbox, Sandbox::None | Sandbox::Removed);
     // Of a pod that never came up it is enough that it will not.
     let will = pod.sandbox == Sandbox::None && pod.verdict.is_none() && pod.hold.is_none();
@@ -206,7 +207,14 @@ impl NodeState {
         }
         let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
         if cause != Some(Cause::RejectedAtShutdown) {
-            self.on(uid, now, out, |pod, _, _| pod.restore(now));
+            let kept_out = self.kept_out(&pod.spec).is_some();
+            self.on(uid, now, out, |pod, _, _| {
+                pod.restore(now);
+                // What is left of one that was sent away meanwhile goes; then it waits like others.
+                if kept_out {
+                    admit::stop(pod, None, now);
+                }
+            });
             // A more important one may have waited for him to be there: he can go again.
             return self.admit(now, out);
         }

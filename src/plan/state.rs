@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Flags, Foreign};
+use super::cordon::Cordon;
 use super::event::{Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
 use super::fit::NodeIdentity;
 use super::hold::Hold;
@@ -70,6 +71,8 @@ pub struct NodeState {
     pub shutdown: Option<Shutdown>,
     /// What it is short of.
     pub pressure: Pressure,
+    /// That nobody new comes in.
+    pub cordon: Option<Cordon>,
     /// Grows with every fact that may have changed what `plan::network::view` shows.
     pub network_changes: u64,
     /// Grows whenever a pod is held, let in, or held for another reason: also with facts about other pods.
@@ -88,6 +91,7 @@ impl NodeState {
             pods: BTreeMap::new(),
             shutdown: None,
             pressure: Pressure::default(),
+            cordon: None,
             network_changes: 0,
             hold_changes: 0,
             preemptions: BTreeMap::new(),

@@ -60,6 +60,15 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes a file so that it stays away after a power cut; an absent one is fine.
+pub fn remove_durably(path: &Path) -> io::Result<()> {
+    remove_file(path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
 /// Takes an exclusive lock on a file (made if absent); `None` if another process has it. The lock ends with the
 /// returned value, or with the process.
 pub fn try_lock(path: &Path) -> io::Result<Option<Flock<File>>> {

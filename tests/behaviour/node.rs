@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use coracle::plan::event::*;
-use coracle::plan::shutdown;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::verdict::Due;
-use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, plan};
+use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, cordon, plan, shutdown};
 use coracle::spec::{Effective, PodSpec, PodUid, RestartPolicy};
 
 use crate::pods::{self, at, desired, exit, pod};
@@ -56,7 +55,11 @@ impl Node {
         for event in pods::passed(&self.state, Time(self.now)) {
             self.notices.extend(self.state.apply(&event, at(self.now)));
         }
-        while let Some(Due::Now(event)) = shutdown::due(&self.state, Time(self.now)) {
+        let turn = |state: &NodeState, now| match shutdown::due(state, now) {
+            Some(Due::Now(event)) => Some(event),
+            Some(Due::At(_)) | None => cordon::due(state),
+        };
+        while let Some(event) = turn(&self.state, Time(self.now)) {
             self.notices.extend(self.state.apply(&event, at(self.now)));
         }
         for action in plan(&self.state, Time(self.now)).actions {
@@ -230,12 +233,16 @@ pub(crate) fn one(policy: RestartPolicy, containers: &[&str]) -> Arc<PodSpec> {
 pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSandbox) -> Node {
     let mut new = Node::new(300_000);
     new.now = node.now;
-    for pod in node.state.pods.values() {
+    // Of those that are held there is nothing to be found.
+    for pod in node.state.pods.values().filter(|pod| pod.hold.is_none()) {
         let found = Box::new(pods::recovered(pod, sandbox.clone()));
         new.state.apply(&Event::PodRecovered(found), at(new.now));
     }
     if let Some(shutdown) = node.state.shutdown.clone() {
         new.tell(Event::ShutdownRecovered(shutdown));
+    }
+    if let Some(cordon) = node.state.cordon.clone() {
+        new.tell(Event::CordonRecovered(cordon));
     }
     new.decide();
     assert!(new.open.is_empty(), "nothing before the manifests are read");

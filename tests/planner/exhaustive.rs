@@ -23,10 +23,10 @@ use coracle::plan::event::{
 use coracle::plan::probe::due;
 use coracle::plan::resize::Capacity;
 use coracle::plan::retry;
-use coracle::plan::shutdown;
 use coracle::plan::state::{ContainerState, Role, Run};
 use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan};
+use coracle::plan::{cordon, shutdown};
 use coracle::spec::{
     ExitCodes, Hook, HookKind, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal,
 };
@@ -56,14 +56,23 @@ struct Story {
     hooking: Vec<HookOrder>,
 }
 
+/// What somebody does with the node, and calls off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Nothing,
+    Shutdown,
+    /// And drains.
+    Cordon,
+}
+
 struct Search {
     spec: Arc<PodSpec>,
     /// The pod with a container added to it, if anybody adds one.
     debugged: Option<Arc<PodSpec>>,
     /// The pod as it may be edited.
     edited: Option<Arc<PodSpec>>,
-    /// Whether the node may shut down, and not do so after all.
-    shutdowns: bool,
+    /// What may be done with the node.
+    work: Work,
     /// Whether the node may have no room at all, and again all of it.
     shortages: bool,
     seen: HashSet<(u32, u64)>,
@@ -96,7 +105,7 @@ impl Search {
         if let Some(edited) = &self.edited {
             events.push(Event::DesiredChanged(pods::desired(&[edited])));
         }
-        if self.shutdowns {
+        if self.work == Work::Shutdown {
             let group = |(priority, seconds)| Group { priority, seconds };
             events.push(Event::ShutdownBegun {
                 groups: [(0, 20), (1000, 0), (2000, 10)].map(group).to_vec(),
@@ -104,6 +113,12 @@ impl Search {
             });
             events.push(Event::ShutdownTurnOver);
             events.push(Event::ShutdownCancelled);
+        }
+        if self.work == Work::Cordon {
+            let (pods, grace_ms) = (None, Some(5_000));
+            events.push(Event::Cordoned);
+            events.push(Event::DrainBegun { pods, grace_ms });
+            events.push(Event::Uncordoned);
         }
         if self.shortages {
             events.push(Event::SettingsChanged(Settings {
@@ -217,6 +232,10 @@ impl Search {
                 let pod = story.state.pods.get(&self.spec.uid);
                 story.going |= pod.is_some_and(|pod| pod.hold.is_none());
             }
+            Event::DrainBegun { .. } | Event::DrainTurn => {
+                let stops = |p: &PodState| p.stopping.is_some();
+                story.going |= story.state.pods.get(&self.spec.uid).is_some_and(stops);
+            }
             Event::ProbeDone { order, .. } => story.probing.retain(|o| o != order),
             Event::HookDone { order, .. } => story.hooking.retain(|o| o != order),
             _ => {}
@@ -282,6 +301,9 @@ impl Search {
             story.hooking.push(order);
         }
         while let Some(Due::Now(event)) = shutdown::due(&story.state, now) {
+            self.apply(story, &event);
+        }
+        while let Some(event) = cordon::due(&story.state) {
             self.apply(story, &event);
         }
         let decided = plan(&story.state, now);
@@ -402,7 +424,9 @@ impl Search {
             let held = pod.hold.is_some();
             if held {
                 let refused = story.state.settings.capacity == Some(NO_ROOM);
-                assert!(refused || story.state.shutdown.is_some(), "{pod:?}");
+                let state = &story.state;
+                let refused = refused || state.cordon.is_some();
+                assert!(refused || state.shutdown.is_some(), "{pod:?}");
                 assert!(story.wanted && !story.going, "{pod:?}");
             }
             assert!(
@@ -434,7 +458,11 @@ fn fingerprint(story: &Story) -> u64 {
         pods.collect::<Vec<_>>(),
         (
             story.now,
-            (&story.state.shutdown, story.state.settings.capacity),
+            (
+                &story.state.shutdown,
+                &story.state.cordon,
+                story.state.settings.capacity,
+            ),
             story.wanted,
             story.going,
             &story.ran,
@@ -495,21 +523,21 @@ fn search(policy: RestartPolicy, containers: &[&str], depth: u32) -> usize {
 }
 
 fn search_pod(spec: PodSpec, depth: u32) -> usize {
-    search_with(spec, [None, None], false, depth)
+    search_with(spec, [None, None], Work::Nothing, depth)
 }
 
 /// Also every story in which somebody adds a container; `debugged` is the pod with it.
 fn search_debugged(spec: PodSpec, debugged: PodSpec, depth: u32) -> usize {
-    search_with(spec, [Some(debugged), None], false, depth)
+    search_with(spec, [Some(debugged), None], Work::Nothing, depth)
 }
 
 /// Also every story in which the pod is edited.
 fn search_edited(spec: PodSpec, edited: PodSpec, depth: u32) -> usize {
-    search_with(spec, [None, Some(edited)], false, depth)
+    search_with(spec, [None, Some(edited)], Work::Nothing, depth)
 }
 
-/// Also every story of a node that shuts down, or does not after all, with `shutdowns`.
-fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], shutdowns: bool, depth: u32) -> usize {
+/// Also every story of a node that shuts down, or is drained, or is not after all.
+fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], work: Work, depth: u32) -> usize {
     let [debugged, edited] = others.map(|pod| pod.map(Arc::new));
     let spec = Arc::new(spec);
     let containers = debugged.as_ref().unwrap_or(&spec).all_containers().count();
@@ -534,7 +562,7 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], shutdowns: bool, dep
         spec,
         debugged,
         edited,
-        shutdowns,
+        work,
         shortages,
         seen: HashSet::new(),
         stories: 0,
@@ -557,10 +585,20 @@ fn no_short_story_of_a_shutdown_breaks_an_invariant() {
         for priority in [0, 1500, 2000] {
             let mut spec = pods::pod("u", "p", policy, &["x"]);
             spec.priority = priority;
-            assert!(search_with(spec, [None, None], true, 6) > 5_000);
+            assert!(search_with(spec, [None, None], Work::Shutdown, 6) > 5_000);
         }
         let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), &["s1"]);
-        assert!(search_with(spec, [None, None], true, 6) > 5_000);
+        assert!(search_with(spec, [None, None], Work::Shutdown, 6) > 5_000);
+    }
+}
+
+#[test]
+fn no_short_story_of_a_node_that_is_drained_breaks_an_invariant() {
+    for policy in POLICIES {
+        for inits in [&[][..], &["s1"]] {
+            let spec = pods::with_inits(pods::pod("u", "p", policy, &["x"]), inits);
+            assert!(search_with(spec, [None, None], Work::Cordon, 7) > 5_000);
+        }
     }
 }
 
@@ -678,17 +716,18 @@ const NO_ROOM: Capacity = Capacity {
 
 #[test]
 fn no_short_story_of_a_node_without_room_breaks_an_invariant() {
-    for (policy, shutdowns) in [
-        (RestartPolicy::Always, false),
-        (RestartPolicy::Never, false),
-        (RestartPolicy::Always, true),
+    for (policy, work) in [
+        (RestartPolicy::Always, Work::Nothing),
+        (RestartPolicy::Never, Work::Nothing),
+        (RestartPolicy::Always, Work::Shutdown),
+        (RestartPolicy::Always, Work::Cordon),
     ] {
         let mut spec = pods::pod("u", "p", policy, &["x"]);
         pods::set_resources(&mut spec, "x", 100, SOME);
         let mut edited = spec.clone();
         pods::set_image(&mut edited, "x", "img:2");
         let others = [None, Some(edited)];
-        assert!(search_with(spec, others, shutdowns, 7) > 5_000);
+        assert!(search_with(spec, others, work, 7) > 5_000);
     }
 }
 

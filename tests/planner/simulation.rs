@@ -11,6 +11,8 @@ extern crate coracle_rooms as coracle;
 
 #[path = "simulation/checks.rs"]
 mod checks;
+#[path = "simulation/cordon.rs"]
+mod cordon;
 #[path = "../pods/mod.rs"]
 mod pods;
 #[path = "simulation/pressure.rs"]
@@ -72,6 +74,8 @@ struct Sim {
     watches: bool,
     /// What was last said of each pod's readiness gate.
     opened: BTreeMap<PodUid, bool>,
+    /// That the node is cordoned.
+    cordon: Option<cordon::Kept>,
     actions: u64,
     stimuli: u64,
     stats: Stats,
@@ -112,6 +116,7 @@ impl Sim {
             figures: None,
             watches: seed.is_multiple_of(8),
             opened: BTreeMap::new(),
+            cordon: None,
             actions: 0,
             stimuli: 0,
             stats: Stats::default(),
@@ -135,6 +140,7 @@ impl Sim {
         }
         self.change_usage(true);
         self.cancel_shutdown();
+        self.uncordon();
         self.world.faults = false;
         self.world.image = true;
         self.apply(&Event::ImagesChanged);
@@ -191,8 +197,9 @@ impl Sim {
 
     fn disturb(&mut self) {
         self.stimuli += 1;
-        match self.world.rng.below(14) {
+        match self.world.rng.below(15) {
             13 => self.shut_down_or_not(),
+            14 => self.cordon_or_not(),
             0..4 => self.edit_manifests(),
             4 => self.delete_a_pod(),
             10 => self.debug_a_pod(),
@@ -495,11 +502,16 @@ impl Sim {
                 *attempt = record.round.first.max(*attempt);
             }
         }
+        // What is written after each fact is what the new agent knows by then.
+        let (shutdown, cordon) = (self.world.shutdown.clone(), self.world.cordon.clone());
         for event in found {
             self.apply(&event);
         }
-        if let Some(shutdown) = self.world.shutdown.clone() {
+        if let Some(shutdown) = shutdown {
             self.apply(&Event::ShutdownRecovered(shutdown));
+        }
+        if let Some(cordon) = cordon {
+            self.apply(&Event::CordonRecovered(cordon));
         }
         self.decide();
         assert!(
@@ -538,7 +550,9 @@ impl Sim {
         let held = self.state.pods.iter().filter(|(_, p)| p.hold.is_some());
         let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
         let before_all: u64 = self.state.preemptions.values().sum();
+        let stopping = self.keep_cordon(event);
         self.state.apply(event, now);
+        self.check_cordon(event, &stopping);
         for _ in before_all..self.state.preemptions.values().sum() {
             self.stats.count("pod", &Preempted);
         }
@@ -674,7 +688,10 @@ impl Sim {
         let now = Time(self.world.now);
         let turns = |state: &NodeState| match shutdown::due(state, now) {
             Some(Due::Now(event)) => vec![event],
-            Some(Due::At(_)) | None => pods::passed(state, now),
+            Some(Due::At(_)) | None => {
+                let leave = coracle::plan::cordon::due(state);
+                leave.map_or_else(|| pods::passed(state, now), |event| vec![event])
+            }
         };
         loop {
             let events = turns(&self.state);
@@ -771,6 +788,7 @@ impl Sim {
     /// What is written down after every fact, and before anything is done.
     fn checkpoint(&mut self) {
         self.world.shutdown.clone_from(&self.state.shutdown);
+        self.world.cordon.clone_from(&self.state.cordon);
         for (uid, pod) in &self.state.pods {
             let Some(disk) = self.world.disk.get_mut(uid) else {
                 continue;
@@ -820,6 +838,11 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }
         | Event::DeadlineExceeded { .. }
+        | Event::Cordoned
+        | Event::DrainBegun { .. }
+        | Event::CordonRecovered(_)
+        | Event::DrainTurn
+        | Event::Uncordoned
         | Event::EphemeralAdded { .. }
         | Event::RetryRequested { .. }
         | Event::ConditionsSet { .. }

@@ -81,6 +81,16 @@ impl NodeState {
                 self.shutdown_cancelled();
                 self.admit(now, out);
             }
+            Event::Cordoned => {
+                self.cordoned(now);
+                self.admit(now, out);
+            }
+            Event::DrainBegun { pods, grace_ms } => {
+                self.drain_begun(pods.as_ref(), *grace_ms, now, out);
+            }
+            Event::CordonRecovered(cordon) => self.cordon_recovered(cordon, now, out),
+            Event::DrainTurn => self.drain_turn(now, out),
+            Event::Uncordoned => self.uncordoned(now, out),
             Event::PodRestored { pod } => self.pod_restored(pod, now, out),
             Event::PolicyChanged(policy) => self.pressure.policy_changed(policy, now),
             Event::ReliefBegun(order) => self.pressure.relief_begun(*order),

@@ -247,6 +247,9 @@ impl Sim {
             down.is_none_or(|down| pod.created.time <= down.since.time),
             "it came too late: {action:?}"
         );
+        if matches!(action, Action::CreateSandbox { .. }) {
+            self.check_may_be_here(action);
+        }
         assert!(
             !self.going.contains_key(uid),
             "nothing is started in a pod that goes: {action:?}"
@@ -423,7 +426,7 @@ impl Sim {
                 && memory + own.memory_request_bytes <= CAPACITY.memory_bytes;
             let blocked = (ports > 0 || may) && wants_port(pod);
             let fits = fits && !blocked;
-            if self.state.shutdown.is_some() {
+            if self.state.shutdown.is_some() || self.is_kept_out(pod) {
                 continue;
             }
             // What one that is more important waits for is his.

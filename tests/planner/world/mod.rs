@@ -120,6 +120,8 @@ pub(crate) struct World {
     pub(crate) shutdown: Option<Shutdown>,
     /// What a look at the node finds.
     pub(crate) usage: Observation,
+    /// The cordon in force, as the agent wrote it down.
+    pub(crate) cordon: Option<Cordon>,
     /// Facts on their way to the agent.
     pub(crate) inbox: Vec<(u64, u64, Event)>,
     /// Actions begun, to be done at that moment, by the sandbox's generation.
@@ -138,6 +140,7 @@ impl World {
             faults: true,
             shutdown: None,
             usage: Observation::default(),
+            cordon: None,
             image: rng.chance(60),
             habits: rng.next(),
             rng,

@@ -1,0 +1,164 @@
+//! A node that is cordoned, drained and uncordoned at any moment: who may be there, kept a second time (invariant P30).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use coracle::plan::event::Cordon;
+use coracle::plan::shutdown::is_gone;
+use coracle::plan::state::Stopping;
+use coracle::plan::verdict::Cause;
+use coracle::plan::{Action, Event, PodState};
+use coracle::spec::PodUid;
+
+use super::{Going, Sim};
+
+/// What the test itself knows of the cordon that is in force.
+#[derive(Debug)]
+pub(super) struct Kept {
+    since: u64,
+    /// Names of those that may be here.
+    stay: BTreeSet<String>,
+    draining: bool,
+}
+
+/// Who was on his way out before a fact.
+pub(super) type Before = BTreeMap<PodUid, Option<Stopping>>;
+
+impl Sim {
+    /// Somebody works on the node, or has done with it.
+    pub(super) fn cordon_or_not(&mut self) {
+        let names = ["a", "b", "c"].map(str::to_owned);
+        let event = match self.world.rng.below(4) {
+            0 => Event::Cordoned,
+            1 => {
+                let grace_ms = match self.world.rng.below(4) {
+                    0 => Some(0),
+                    1 => Some(1_000),
+                    2 => Some(60_000),
+                    _ => None,
+                };
+                let pods = self.world.rng.chance(50).then(|| {
+                    let chosen = names.iter().filter(|_| self.world.rng.chance(50));
+                    let chosen: BTreeSet<String> = chosen.cloned().collect();
+                    let keys = self.state.pods.values().map(|pod| pod.spec.key.clone());
+                    keys.filter(|key| chosen.contains(&key.name)).collect()
+                });
+                Event::DrainBegun { pods, grace_ms }
+            }
+            _ => Event::Uncordoned,
+        };
+        self.apply(&event);
+        self.decide();
+    }
+
+    pub(super) fn uncordon(&mut self) {
+        self.apply(&Event::Uncordoned);
+        self.decide();
+    }
+
+    /// Keeps in mind who may be here, before a fact is recorded.
+    pub(super) fn keep_cordon(&mut self, event: &Event) -> Before {
+        let name = |pod: &PodUid| self.state.pods.get(pod).map(|p| p.spec.key.name.clone());
+        let here = || -> BTreeSet<String> {
+            let rejected = |pod: &PodState| {
+                let verdict = pod.verdict.as_ref();
+                verdict.is_some_and(|v| v.cause == Cause::RejectedAtShutdown)
+            };
+            let pods = self.state.pods.values();
+            let pods = pods.filter(|pod| pod.hold.is_none() && !rejected(pod));
+            pods.map(|pod| pod.spec.key.name.clone()).collect()
+        };
+        let since = self.world.now;
+        match event {
+            Event::Cordoned | Event::DrainBegun { .. } => {
+                let kept = self.cordon.get_or_insert_with(|| Kept {
+                    since,
+                    stay: here(),
+                    draining: false,
+                });
+                if let Event::DrainBegun { pods, .. } = event {
+                    kept.draining = true;
+                    match pods {
+                        None => kept.stay.clear(),
+                        Some(pods) => kept.stay.retain(|n| !pods.iter().any(|key| key.name == *n)),
+                    }
+                }
+            }
+            Event::Uncordoned => self.cordon = None,
+            Event::DeleteRequested { pod, .. } => {
+                if let (Some(kept), Some(name)) = (&mut self.cordon, name(pod)) {
+                    kept.stay.remove(&name);
+                }
+            }
+            _ => {}
+        }
+        let pods = self.state.pods.iter();
+        pods.map(|(uid, pod)| (uid.clone(), pod.stopping)).collect()
+    }
+
+    /// Who was sent away by a fact: nobody but those of the lowest priority that is still here, and how long they have.
+    pub(super) fn check_cordon(&mut self, event: &Event, before: &Before) {
+        let known = self.state.cordon.as_ref().map(|cordon: &Cordon| {
+            let names = cordon.stay.iter().map(|key| key.name.clone());
+            (names.collect::<BTreeSet<_>>(), cordon.drain.is_some())
+        });
+        let kept = self.cordon.as_ref();
+        let kept = kept.map(|kept| (kept.stay.clone(), kept.draining));
+        let recovering = kept.is_some() && known.is_none() && self.state.desired.is_none();
+        assert!(
+            known == kept || recovering,
+            "{event:?}: {known:?}, {kept:?}"
+        );
+        if !matches!(
+            event,
+            Event::DrainBegun { .. }
+                | Event::DrainTurn
+                | Event::CordonRecovered(_)
+                | Event::PodRestored { .. }
+        ) {
+            return;
+        }
+        let Some((stay, _)) = kept else { return };
+        let leaves = |pod: &&PodState| {
+            pod.hold.is_none() && !is_gone(pod) && !stay.contains(&pod.spec.key.name)
+        };
+        let pods = self.state.pods.values();
+        let lowest = pods.filter(leaves).map(|pod| pod.spec.priority).min();
+        for (uid, pod) in &self.state.pods {
+            let Some(stopping) = pod.stopping else {
+                continue;
+            };
+            if before.get(uid) == Some(&Some(stopping)) {
+                continue;
+            }
+            assert!(leaves(&pod), "{event:?} stops one that stays: {pod:?}");
+            // Nothing runs in one that a shutdown had stopped before.
+            let turn = Some(pod.spec.priority) == lowest || !pod.any_running();
+            assert!(turn, "not its turn: {event:?}, {pod:?}");
+            let grace_ms = match stopping.at_once {
+                true => 0,
+                false => stopping.asked_ms.max(2_000),
+            };
+            let since = stopping.since.time.0;
+            let going = Going { since, grace_ms };
+            let known = self.going.entry(uid.clone()).or_insert(going);
+            known.grace_ms = known.grace_ms.min(grace_ms);
+        }
+    }
+
+    /// Whether the cordon refuses a pod that is not there yet.
+    pub(super) fn is_kept_out(&self, pod: &PodState) -> bool {
+        let kept = self.cordon.as_ref();
+        kept.is_some_and(|kept| !kept.stay.contains(&pod.spec.key.name))
+    }
+
+    /// Nobody gets a sandbox who came too late, or was sent away.
+    pub(super) fn check_may_be_here(&self, action: &Action) {
+        let pod = &self.state.pods[action.pod()];
+        let Some(kept) = &self.cordon else { return };
+        let stays = kept.stay.contains(&pod.spec.key.name);
+        assert!(
+            stays || pod.created.time.0 <= kept.since,
+            "the node is cordoned: {action:?}, {kept:?}, {pod:?}"
+        );
+    }
+}
