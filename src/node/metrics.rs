@@ -52,6 +52,7 @@ impl Counters {
             | Event::DeleteRequested { .. }
             | Event::FormerEnds { .. }
             | Event::DeadlineExceeded { .. }
+            | Event::GraceExceeded { .. }
             | Event::RetryRequested { .. }
             | Event::ConditionsSet { .. }
             | Event::ShutdownBegun { .. }

@@ -68,6 +68,11 @@ pub enum Event {
         /// Which pod.
         pod: PodUid,
     },
+    /// The pod was to end and is still there after its grace; see `plan::verdict::due`.
+    GraceExceeded {
+        /// Which pod.
+        pod: PodUid,
+    },
     /// Ephemeral containers were added to a pod.
     EphemeralAdded {
         /// Which pod.
@@ -323,6 +328,7 @@ impl Event {
             Self::DeleteRequested { pod, .. }
             | Self::DeadlineExceeded { pod }
             | Self::FormerEnds { pod, .. }
+            | Self::GraceExceeded { pod }
             | Self::TimePassed { pod }
             | Self::EphemeralAdded { pod, .. }
             | Self::RetryRequested { pod, .. }

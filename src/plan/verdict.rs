@@ -19,6 +19,9 @@ pub struct Verdict {
     pub since: Stamp,
     /// How long its containers have to end, in milliseconds.
     pub grace_ms: u64,
+    /// People were told that this was not enough.
+    #[serde(default)]
+    pub overdue: bool,
 }
 
 /// Why a pod has failed.
@@ -67,7 +70,10 @@ impl Cause {
     }
 }
 
-/// Whether time alone makes a pod fail.
+/// Whoever has to make room for others is missed when half as long again as his grace is over, or this.
+const OVERDUE_MS: u64 = 10_000;
+
+/// Whether time alone changes what is to be said about something.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Due {
     /// It has: this is to be recorded.
@@ -76,15 +82,37 @@ pub enum Due {
     At(Time),
 }
 
-/// When this pod will have been active for too long; `None` if never.
+/// When this pod will have been active, or on its way out, for too long; `None` if never.
 pub fn due(pod: &PodState, now: Time) -> Option<Due> {
-    let at = deadline(pod)?;
+    let uid = || pod.spec.uid.clone();
+    let (at, event) = match deadline(pod) {
+        Some(at) => (at, Event::DeadlineExceeded { pod: uid() }),
+        None => (overdue(pod)?, Event::GraceExceeded { pod: uid() }),
+    };
     Some(match now < at {
         true => Due::At(at),
-        false => Due::Now(Event::DeadlineExceeded {
-            pod: pod.spec.uid.clone(),
-        }),
+        false => Due::Now(event),
     })
+}
+
+/// When the kubelet stops waiting for a pod that makes room for others or for a shutdown (§6.4).
+fn overdue(pod: &PodState) -> Option<Time> {
+    let verdict = pod.verdict.as_ref()?;
+    let waits = verdict.cause.disrupts() && !verdict.overdue && pod.any_running();
+    let wait_ms = verdict.grace_ms.saturating_add(verdict.grace_ms / 2);
+    waits.then(|| verdict.since.time.plus(wait_ms.max(OVERDUE_MS)))
+}
+
+/// It is still there. Its end goes on.
+pub(super) fn grace_exceeded(pod: &mut PodState, now: Time, out: &mut Vec<Notice>) {
+    if overdue(pod).is_none_or(|at| now < at) {
+        return;
+    }
+    if let Some(verdict) = &mut pod.verdict {
+        verdict.overdue = true;
+    }
+    let message = "Container runtime did not kill the pod within specified grace period.";
+    Notices::new(out, pod).pod(Kind::Warning, "ExceededGracePeriod", message.to_owned());
 }
 
 /// Counted from the pod's start time (§6.7).
@@ -127,6 +155,7 @@ impl PodState {
                 message: message.to_owned(),
                 since: now,
                 grace_ms,
+                overdue: false,
             });
         }
     }

@@ -423,3 +423,41 @@ fn early_or_repeated_word_changes_nothing() {
     assert_eq!(node.state.shutdown, first);
     assert_eq!(down(&node), ["p"]);
 }
+
+#[test]
+fn who_is_still_there_after_half_as_long_again_as_its_grace_is_told_of_once() {
+    const TOLD: &str = "Warning ExceededGracePeriod Container runtime did not kill the pod within \
+                        specified grace period.";
+    // Grace, what the kubelet waits for the end of it.
+    for (grace_ms, wait_ms) in [(30_000, 45_000), (2_000, 10_000), (0, 10_000)] {
+        let spec = important("p", 0, grace_ms);
+        let mut node = running(&[&spec]);
+        begin(&mut node, &[(0, 60)]);
+        node.work();
+        let begun = node.now;
+        let told = |node: &Node| node.said().iter().filter(|said| *said == TOLD).count();
+        while node.now < begun + wait_ms - 1 {
+            node.wait(begun + wait_ms - 1 - node.now);
+            node.work();
+        }
+        assert_eq!(told(&node), 0, "{grace_ms}");
+        node.wait(1);
+        assert_eq!(told(&node), 1, "{grace_ms}");
+        // Neither again nor by the next agent.
+        let mut node = reborn(&node, &[&spec], ready());
+        node.work();
+        node.wait(1_000_000);
+        assert_eq!(told(&node), 0, "{grace_ms}");
+    }
+    // Who ends in time is not told of.
+    let mut node = running(&[&important("p", 0, 30_000)]);
+    begin(&mut node, &[(0, 60)]);
+    end(&mut node, "p");
+    node.wait(1_000_000);
+    assert!(
+        !node
+            .said()
+            .iter()
+            .any(|said| said.contains("ExceededGracePeriod"))
+    );
+}

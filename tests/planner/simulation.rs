@@ -838,6 +838,7 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::PodRecovered(_)
         | Event::DeleteRequested { .. }
         | Event::DeadlineExceeded { .. }
+        | Event::GraceExceeded { .. }
         | Event::Cordoned
         | Event::DrainBegun { .. }
         | Event::CordonRecovered(_)

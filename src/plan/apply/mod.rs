@@ -57,6 +57,9 @@ impl NodeState {
             Event::DeadlineExceeded { pod } => self.on(pod, now, out, |pod, _, out| {
                 verdict::deadline_exceeded(pod, now, out);
             }),
+            Event::GraceExceeded { pod } => self.on(pod, now, out, |pod, _, out| {
+                verdict::grace_exceeded(pod, now.time, out);
+            }),
             Event::RetryRequested { pod, container } => {
                 self.on(pod, now, out, |pod, settings, _| {
                     retry::retry(pod, container.as_deref(), settings, now.time);
