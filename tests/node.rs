@@ -4,6 +4,8 @@
 mod admission;
 #[path = "node/attach.rs"]
 mod attach;
+#[path = "node/cgroups.rs"]
+mod cgroups;
 mod common;
 #[path = "node/conditions.rs"]
 mod conditions;

@@ -112,6 +112,15 @@ pub enum Command {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
+    /// What holds in a pod's cgroups.
+    ShowCgroups {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Items with `container` (null: the pod), `path` and `values`; empty without cgroups.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
     /// What `/configz` shows.
     ShowSettings {
         /// Settings in force, their origins, and what waits for the next start.

@@ -94,6 +94,17 @@ pub(crate) async fn answer(
             let metrics = ask(&context, command, answer).await?;
             Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
         }
+        (Method::GET, ["coracle", "v1", "namespaces", ns, "pods", name, "cgroups"]) => {
+            let (reply, answer) = smol::channel::bounded(1);
+            let (namespace, name) = ((*ns).to_owned(), (*name).to_owned());
+            let command = Command::ShowCgroups {
+                namespace,
+                name,
+                reply,
+            };
+            let values = ask(&context, command, answer).await?;
+            Ok(json_reply(values.to_string()))
+        }
         (Method::GET | Method::HEAD, ["configz"]) => {
             let (reply_to, answer) = smol::channel::bounded(1);
             let command = Command::ShowSettings { reply: reply_to };

@@ -330,6 +330,9 @@ pub struct DescribeArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
+    /// Print pods with their events, files and the values of their cgroups as JSON
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<JsonOnly>,
 }
 
 /// What `describe` knows.

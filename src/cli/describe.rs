@@ -9,13 +9,13 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::args::{DescribeArgs, DescribeResource};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::table::{Table, one_line};
-use super::{pod_path, put};
+use super::{describe_cgroups, pod_path, put};
 use crate::api::{FileStatus, encode, event_columns};
 use crate::spec::ephemeral;
 
@@ -25,6 +25,10 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
         false => Ok(()),
     };
     match args.resource {
+        DescribeResource::Node | DescribeResource::Service if args.output.is_some() => {
+            return Err(CliError::usage("-o is for pods only")
+                .hint("`coracle get` shows nodes and services with -o json"));
+        }
         DescribeResource::Node => return super::describe_node::run(client, args),
         DescribeResource::Service => {
             return named.and_then(|()| super::describe_service::run(client, args));
@@ -43,12 +47,19 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
         );
         let events = client.get(&path)?;
         let files = client.get("/coracle/v1/files")?;
+        let cgroups = describe_cgroups::ask(client, ns, name)?;
+        if args.output.is_some() {
+            let all = json!({ "pod": pod, "events": events["items"], "files": files["items"],
+                              "cgroups": cgroups["items"] });
+            put(format!("{all}\n").as_bytes())?;
+            continue;
+        }
         let files = Vec::<FileStatus>::deserialize(&files["items"]).unwrap_or_default();
         let pod = Pod::deserialize(&pod)
             .map_err(|e| CliError::new("the agent's answer is not a pod").because(e))?;
         let events = events["items"].as_array().cloned().unwrap_or_default();
         let gap = if index > 0 { "\n\n" } else { "" };
-        put(format!("{gap}{}", page(&pod, &events, &files)).as_bytes())?;
+        put(format!("{gap}{}", page(&pod, &events, &files, &cgroups)).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -94,7 +105,7 @@ fn time(at: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>) -> St
     )
 }
 
-pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus]) -> String {
+pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus], cgroups: &Value) -> String {
     let mut page = Page(String::new());
     let (spec, status) = (
         pod.spec.clone().unwrap_or_default(),
@@ -132,6 +143,7 @@ pub(super) fn page(pod: &Pod, events: &[Value], files: &[FileStatus]) -> String 
         describe_volume(&mut page, volume);
     }
     page.line(0, "QoS Class", text(status.qos_class.as_ref()));
+    page.0.push_str(&describe_cgroups::section(cgroups));
     manifest_file(&mut page, pod, files);
     event_table(&mut page, events);
     page.0
@@ -443,7 +455,6 @@ fn event_table(page: &mut Page, events: &[Value]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_manifests_name_cannot_add_lines_to_the_page() {
@@ -522,7 +533,7 @@ mod tests {
             "warnings": ["spec.nodeSelector has no effect"] }]);
         let pod = Pod::deserialize(&pod).unwrap();
         let files = Vec::<FileStatus>::deserialize(&file).unwrap();
-        let shown = page(&pod, &[], &files);
+        let shown = page(&pod, &[], &files, &Value::Null);
         let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cli/golden/describe.txt");
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             std::fs::write(golden, &shown).unwrap();

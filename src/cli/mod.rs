@@ -11,6 +11,7 @@ mod cordon;
 mod debug;
 mod delete;
 mod describe;
+mod describe_cgroups;
 mod describe_node;
 mod describe_probe;
 mod describe_service;

@@ -149,6 +149,11 @@ impl Node {
             Command::CancelShutdown { reply } => {
                 let _ = reply.try_send(self.cancel_shutdown(touched));
             }
+            Command::ShowCgroups {
+                namespace,
+                name,
+                reply,
+            } => self.show_cgroups((&namespace, &name), reply),
             Command::SetCordon { on, reply } => self.set_cordon(on, reply, touched),
             Command::Drain { options, reply } => self.drain(&options, reply, touched),
             Command::ShowSettings { reply } => {
@@ -169,7 +174,7 @@ impl Node {
         }
     }
 
-    fn find(&self, namespace: &str, name: &str) -> Result<&PodState, CommandError> {
+    pub(super) fn find(&self, namespace: &str, name: &str) -> Result<&PodState, CommandError> {
         let key = PodKey {
             namespace: namespace.to_owned(),
             name: name.to_owned(),

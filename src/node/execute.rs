@@ -28,6 +28,9 @@ use crate::spec::{ContainerResources, PodResources, PodSpec, PodUid, PullPolicy,
 /// The binary that image workers are started from: the one that runs.
 pub(super) const WORKER: &str = "/proc/self/exe";
 
+/// Reason of the event about a value that does not hold in a cgroup.
+const CGROUP_MISMATCH: &str = "CgroupMismatch";
+
 /// How long a pod waits for an import that runs already before it says that its image is missing.
 const IMPORT_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -147,10 +150,16 @@ impl Hands {
         let prepared = super::unblock_of(spec, move || {
             sandboxes.prepare(&owned)?;
             let former = exits::read(&sandboxes.config.layout, &owned.uid);
-            Ok::<_, SandboxError>((sandboxes.next_attempts(&owned), former))
+            let values = sandboxes.cgroups.pod_values(&owned, owned.resources);
+            let unkept = values.mismatches();
+            let unkept: Vec<_> = unkept
+                .map(|text| (CGROUP_MISMATCH.to_owned(), text))
+                .collect();
+            Ok::<_, SandboxError>((sandboxes.next_attempts(&owned), former, unkept))
         });
         let (connected, prepared) = smol::future::zip(connected, prepared).await;
-        let ((ips, warnings), (next_attempts, former)) = (connected?, prepared?);
+        let ((ips, mut warnings), (next_attempts, former, unkept)) = (connected?, prepared?);
+        warnings.extend(unkept);
         if let Some(event) = former {
             let _ = self.inputs.send(Input::Event(event)).await;
         }
@@ -255,6 +264,7 @@ impl Hands {
         };
         match client.request(&Request::Start(Box::new(request))).await {
             Ok(Reply::Started(record)) => {
+                self.check_values(&instance, &spec).await;
                 let started = Event::ContainerStarted {
                     instance: instance.clone(),
                     pid: record.pid,
@@ -286,6 +296,31 @@ impl Hands {
                 // The listener says `SandboxLost` when the shim is gone.
                 None
             }
+        }
+    }
+
+    /// Reads back what bounds a container that has just been started, and tells what does not.
+    async fn check_values(&self, instance: &Instance, spec: &Arc<PodSpec>) {
+        let (cgroups, owned) = (self.sandboxes.cgroups.clone(), spec.clone());
+        let name = instance.container.clone();
+        let read = move || {
+            let given = owned.container(&name)?.resources;
+            let values = cgroups.container_values(&owned, &name, given)?;
+            Some(
+                values
+                    .mismatches()
+                    .map(|text| (CGROUP_MISMATCH, text))
+                    .collect(),
+            )
+        };
+        let warnings: Option<Vec<_>> = super::unblock_for(spec, read).await;
+        if let Some(warnings) = warnings.filter(|all| !all.is_empty()) {
+            let event = Event::Warned {
+                pod: instance.pod.clone(),
+                container: Some(instance.container.clone()),
+                warnings,
+            };
+            let _ = self.inputs.send(Input::Event(event)).await;
         }
     }
 

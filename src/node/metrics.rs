@@ -78,6 +78,7 @@ impl Counters {
             | Event::ImagesChanged
             | Event::Resized { .. }
             | Event::ResizeFailed { .. }
+            | Event::Warned { .. }
             | Event::NodeAddressesChanged
             | Event::SettingsChanged(_)
             | Event::EphemeralAdded { .. }

@@ -4,6 +4,7 @@
 mod alarm;
 mod boot;
 mod capacity;
+mod cgroups;
 mod checkpoint;
 mod commands;
 mod conflicts;

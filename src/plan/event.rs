@@ -220,6 +220,15 @@ pub enum Event {
         /// What its start decided.
         effective: Effective,
     },
+    /// Something about a pod that people should know, as reason and message of Warning events. Changes nothing.
+    Warned {
+        /// Which pod.
+        pod: PodUid,
+        /// Which container, if it is about one.
+        container: Option<String>,
+        /// What.
+        warnings: Vec<(&'static str, String)>,
+    },
     /// The container's process could not be started.
     ContainerStartFailed {
         /// Which run.
@@ -342,6 +351,7 @@ impl Event {
             | Self::SandboxRemoveFailed { pod, .. }
             | Self::ImageReady { pod, .. }
             | Self::Resized { pod }
+            | Self::Warned { pod, .. }
             | Self::ResizeFailed { pod, .. }
             | Self::ImageFailed { pod, .. } => Some(pod),
             Self::ContainerStarted { instance, .. }

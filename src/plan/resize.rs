@@ -276,7 +276,7 @@ impl PodState {
 
 impl ContainerState {
     /// What its newest run has.
-    pub(super) fn figures(&self, spec: &ContainerSpec) -> ContainerResources {
+    pub fn figures(&self, spec: &ContainerSpec) -> ContainerResources {
         let asked = self.asked().and_then(|asked| asked.resources);
         asked.unwrap_or(spec.resources)
     }

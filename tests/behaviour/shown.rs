@@ -7,11 +7,11 @@ use coracle::plan::retry::Wait;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::{Action, Event, network};
 use coracle::spec::{
-    Effective, Exit, LinuxUser, ProbeKind, Protocol, RestartPolicy, StopSignal, TargetPort,
+    Effective, Exit, LinuxUser, PodUid, ProbeKind, Protocol, RestartPolicy, StopSignal, TargetPort,
 };
 use k8s_openapi::api::core::v1 as core;
 
-use crate::node::{Node, ready, reborn};
+use crate::node::{Node, one, ready, reborn};
 use crate::pods::{at, desired, of, pod, probing, recovered, service, with_inits};
 
 #[test]
@@ -390,4 +390,22 @@ fn what_a_container_was_given_is_shown_from_its_first_start_on() {
     node.end("c", 0);
     node.work();
     assert!(given(&node), "it has ended");
+}
+
+#[test]
+fn what_people_should_know_is_told_of_the_container_or_the_pod_and_changes_nothing() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    node.work();
+    let before = node.state.pods.clone();
+    for (container, path) in [(None, None), (Some("c"), Some("spec.containers{c}"))] {
+        node.notices.clear();
+        node.tell(Event::Warned {
+            pod: PodUid::from("u1"),
+            container: container.map(str::to_owned),
+            warnings: vec![("CgroupMismatch", "cpu.max is another".to_owned())],
+        });
+        assert_eq!(node.said(), ["Warning CgroupMismatch cpu.max is another"]);
+        assert_eq!(node.notices[0].field_path.as_deref(), path);
+    }
+    assert_eq!(node.state.pods, before);
 }

@@ -843,6 +843,7 @@ fn answered(event: &Event) -> Option<&PodUid> {
         | Event::DrainBegun { .. }
         | Event::CordonRecovered(_)
         | Event::DrainTurn
+        | Event::Warned { .. }
         | Event::Uncordoned
         | Event::EphemeralAdded { .. }
         | Event::RetryRequested { .. }

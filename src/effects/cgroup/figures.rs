@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::{Cgroups, Mode, resize::bound};
+use super::values::bound;
+use super::{Cgroups, Mode};
 
 /// Time spent on processors, and when that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

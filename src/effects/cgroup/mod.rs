@@ -12,6 +12,7 @@ mod limits;
 mod resize;
 mod swap;
 mod usage;
+mod values;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -28,6 +29,7 @@ pub use hierarchy::{Hierarchies, Mode};
 pub use limits::Limits;
 pub use resize::ResizeError;
 pub use swap::SwapSettings;
+pub use values::{Value, Values};
 
 /// What can go wrong with cgroups.
 #[derive(Debug, thiserror::Error)]

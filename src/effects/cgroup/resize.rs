@@ -4,11 +4,9 @@
 use std::io;
 
 use super::limits::Resource;
+use super::values::{bound, same};
 use super::{CgroupError, Cgroups, Limits};
 use crate::spec::{ContainerResources, PodResources, PodSpec};
-
-/// A kernel keeps memory limits in whole pages, of this size at most.
-const LARGEST_PAGE: u64 = 64 << 10;
 
 /// Why a pod could not be resized (entirely).
 #[derive(Debug, thiserror::Error)]
@@ -172,7 +170,7 @@ impl Cgroups {
                 Err(error) if bound(&value).is_none() || is_absent(&error) => continue,
                 found => found?,
             };
-            if !is_kept(&value, &found, resource) {
+            if !same(file, &value, &found) {
                 return Err(ResizeError::Kept {
                     path: target.path.clone(),
                     file,
@@ -187,22 +185,6 @@ impl Cgroups {
 
 fn is_absent(error: &CgroupError) -> bool {
     matches!(error, CgroupError::Access { source, .. } if source.kind() == io::ErrorKind::NotFound)
-}
-
-/// The first number of a limit's file; `None` for no limit, which v1 shows as the largest number of whole pages.
-pub(super) fn bound(text: &str) -> Option<u64> {
-    let number = text.split_whitespace().next()?.parse::<u64>().ok()?;
-    (number < 1 << 62).then_some(number)
-}
-
-fn is_kept(value: &str, found: &str, resource: Resource) -> bool {
-    match (resource, bound(value), bound(found)) {
-        (Resource::Memory, Some(value), Some(found)) => {
-            found <= value && value - found < LARGEST_PAGE
-        }
-        (Resource::Memory, value, found) => value == found,
-        (Resource::Cpu | Resource::Weight, _, _) => value == found.trim(),
-    }
 }
 
 #[cfg(test)]

@@ -205,11 +205,11 @@ fn a_limit_below_what_is_in_use_is_refused_and_nothing_changes() {
 
 #[test]
 fn a_value_the_kernel_does_not_keep_is_an_error() {
-    assert!(is_kept("4097", "4096\n", Resource::Memory));
-    assert!(!is_kept("40960000", "4096\n", Resource::Memory));
-    assert!(is_kept("-1", "9223372036854771712\n", Resource::Memory));
-    assert!(is_kept("max", "max\n", Resource::Memory));
-    assert!(!is_kept("max", "4096\n", Resource::Memory));
-    assert!(is_kept("max 100000", "max 100000\n", Resource::Cpu));
-    assert!(!is_kept("1000 100000", "2000 100000\n", Resource::Cpu));
+    assert!(same("memory.max", "4097", "4096\n"));
+    assert!(!same("memory.max", "40960000", "4096\n"));
+    assert!(same("memory.limit_in_bytes", "-1", "9223372036854771712\n"));
+    assert!(same("memory.max", "max", "max\n"));
+    assert!(!same("memory.max", "max", "4096\n"));
+    assert!(same("cpu.max", "max 100000", "max 100000\n"));
+    assert!(!same("cpu.max", "1000 100000", "2000 100000\n"));
 }

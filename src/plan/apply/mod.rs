@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::action::Keep;
 use super::event::{Instance, Round};
+use super::notice::{Kind, Notices};
 use super::state::{ContainerState, Retry, Role, Sandbox};
 use super::{
     Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, condition, former, hook,
@@ -173,6 +174,21 @@ impl NodeState {
                 effective,
             } => self.on(&instance.pod, now, out, |pod, _, out| {
                 container_started(pod, instance, (*pid, effective), *at, out);
+            }),
+            Event::Warned {
+                pod,
+                container,
+                warnings,
+            } => self.on(pod, now, out, |pod, _, out| {
+                let mut notices = Notices::new(out, pod);
+                for (reason, message) in warnings {
+                    match container {
+                        Some(name) => {
+                            notices.container(name, Kind::Warning, reason, message.clone());
+                        }
+                        None => notices.pod(Kind::Warning, *reason, message.clone()),
+                    }
+                }
             }),
             Event::ContainerStartFailed {
                 instance,
