@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::capacity::Shares;
-use super::{Node, publish};
+use super::{Node, facts, publish};
 use crate::api::EventType;
 use crate::config::{self, ConfigError, Effective, Files, Flag, FlagValue};
 use crate::layout::last_settings;
-use crate::plan::resize::Capacity;
+use crate::plan::resize::{Capacity, Swapping};
 use crate::plan::{self, Event};
 use crate::spec::PodUid;
 use crate::sys::file::{self, Durability};
@@ -27,7 +27,11 @@ pub(super) use watch::watch;
 pub(super) type Texts = Vec<(PathBuf, String)>;
 
 /// What the planner needs of the settings, and of the machine.
-pub(super) fn for_plan(settings: &config::Settings, shares: &Shares) -> plan::Settings {
+pub(super) fn for_plan(
+    settings: &config::Settings,
+    shares: &Shares,
+    config: &config::Config,
+) -> plan::Settings {
     let share = |name: &str| shares.allocatable.get(name).copied().unwrap_or(0);
     let mode = match settings.reduced_restart_decay {
         true => plan::Settings::reduced(),
@@ -42,6 +46,12 @@ pub(super) fn for_plan(settings: &config::Settings, shares: &Shares) -> plan::Se
             storage_bytes: share("ephemeral-storage"),
             pods: share("pods"),
         }),
+        swap: match config.swap {
+            _ if facts::memory_info("SwapTotal") == 0 => Swapping::Nobody,
+            config::Swap::NoSwap => Swapping::Nobody,
+            config::Swap::LimitedSwap => Swapping::Burstable,
+            config::Swap::UnlimitedSwap => Swapping::Everybody,
+        },
         ..mode
     }
 }
@@ -203,7 +213,11 @@ impl Node {
         } else if told || mended {
             tracing::info!("the settings were read again, nothing has changed");
         }
-        let for_plan = for_plan(&settings, &self.object.share_out(&settings));
+        let for_plan = for_plan(
+            &settings,
+            &self.object.share_out(&settings),
+            &self.hands.config,
+        );
         self.hands.sandboxes.settings.replace(settings);
         self.show_node();
         self.shutdown.settings_changed();

@@ -257,7 +257,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         if swap_is_on() && !mount::can_keep_from_swap(&config.layout.run_dir.join("noswap")) {
             publish::memory_volumes_may_be_swapped(&mut journal, &facts.name);
         }
-        let settings = settings::for_plan(&first, &shares);
+        let settings = settings::for_plan(&first, &shares, &config);
         super::spawn(settings::watch(
             (sources.files.clone(), sources.flags.clone()),
             Some(sources.texts.clone()),

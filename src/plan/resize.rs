@@ -22,6 +22,44 @@ use crate::spec::{ContainerResources, ContainerSpec, PodResources, PodSpec, PodU
 /// A resize that failed is tried again after 1 s, then twice that, … at most 30 s.
 pub const RESIZE_RETRY_MS: (u64, u64) = (1_000, 30_000);
 
+/// Who may swap (kubelet-behaviour §8.1, part A13).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Swapping {
+    /// Nobody, or there is nothing to swap to.
+    #[default]
+    Nobody,
+    /// Containers of Burstable pods whose memory request is not their limit.
+    Burstable,
+    /// All.
+    Everybody,
+}
+
+/// From this priority on a pod never swaps.
+const CRITICAL: i32 = 2_000_000_000;
+
+impl Swapping {
+    /// Whether a container with these figures may.
+    fn allows(self, pod: &PodSpec, figures: &ContainerResources) -> bool {
+        let request = memory_request(figures);
+        let qualifies = pod.qos == QosClass::Burstable
+            && request > 0
+            && figures.memory_limit_bytes != Some(request);
+        match (self, pod.swap_max_bytes) {
+            _ if pod.priority >= CRITICAL => false,
+            (Self::Nobody, _) => false,
+            // The pod's own figure stands in place of shares.
+            (Self::Burstable | Self::Everybody, Some(own)) => own > 0,
+            (Self::Burstable, None) => qualifies,
+            (Self::Everybody, None) => true,
+        }
+    }
+}
+
+fn memory_request(figures: &ContainerResources) -> u64 {
+    let limit = figures.memory_limit_bytes;
+    figures.memory_request_bytes.or(limit).unwrap_or(0)
+}
+
 /// Other resources that are asked for and not given yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pending {
@@ -65,7 +103,26 @@ pub struct Resizing {
     pub retry: Retry,
 }
 
+/// What is said to who may not be resized for its swap.
+const SWAPS: &str = "In-place resize of containers with swap is not supported.";
+
 impl NodeState {
+    /// Whether another memory request is for a container that may swap, and would not be restarted for it: how much it may
+    /// swap follows from that request (§8.3).
+    fn swaps_as_it_runs(&self, pod: &PodState, wanted: &PodSpec) -> bool {
+        let rule = self.settings.swap;
+        let differs = |new: &ContainerSpec| {
+            let old = pod.spec.container(&new.name);
+            old.is_some_and(|old| {
+                memory_request(&old.resources) != memory_request(&new.resources)
+                    && !old.resize_restarts.memory
+                    && (rule.allows(&pod.spec, &old.resources)
+                        || rule.allows(wanted, &new.resources))
+            })
+        };
+        wanted.all_containers().any(differs)
+    }
+
     /// Gives waiting pods what they ask for as far as there is room, in the kubelet's order.
     pub(super) fn admit_resizes(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         let waits = |p: &&PodState| p.pending.is_some() && p.stopping.is_none();
@@ -112,6 +169,12 @@ impl NodeState {
     /// Why there is no room for the pod with the cpu and memory of this manifest. Who asks for no more than he has is
     /// always welcome, also on a node that gives more than it has.
     pub(super) fn refusal(&self, pod: &PodState, wanted: &PodSpec) -> Option<Refusal> {
+        if pod.hold.is_none() && self.swaps_as_it_runs(pod, wanted) {
+            return Some(Refusal {
+                infeasible: true,
+                message: SWAPS.to_owned(),
+            });
+        }
         let capacity = self.settings.capacity?;
         // Who is not let in yet may ask for anything.
         if pod.hold.is_some() {

@@ -18,7 +18,7 @@ use super::hook::Hooks;
 use super::kill::Kill;
 use super::pressure::{Evictions, Pressure};
 use super::probe::Tracks;
-use super::resize::{Capacity, Pending, Resizing};
+use super::resize::{Capacity, Pending, Resizing, Swapping};
 use super::shutdown::Shutdown;
 use super::verdict::Verdict;
 use super::{Action, Stamp, Time, Wall};
@@ -33,6 +33,8 @@ pub struct Settings {
     pub max_restart_period_ms: u64,
     /// What the node can give to pods; `None`: whatever they ask for.
     pub capacity: Option<Capacity>,
+    /// Who may swap.
+    pub swap: Swapping,
 }
 
 impl Default for Settings {
@@ -41,6 +43,7 @@ impl Default for Settings {
             initial_restart_period_ms: 10_000,
             max_restart_period_ms: 300_000,
             capacity: None,
+            swap: Swapping::Nobody,
         }
     }
 }

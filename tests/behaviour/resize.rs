@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use coracle::plan::resize::Capacity;
+use coracle::plan::resize::{Capacity, Swapping};
 use coracle::plan::{Action, Event, Settings};
-use coracle::spec::{PodSpec, RestartPolicy};
+use coracle::spec::{PodSpec, QosClass, RestartPolicy};
 use k8s_openapi::api::core::v1::ContainerStatus;
 
 use crate::node::{Node, ready, reborn};
@@ -358,4 +358,116 @@ fn what_crashed_for_want_of_memory_does_not_wait_when_it_has_more() {
     node.work();
     assert!(node.line().contains("c: running"), "{}", node.line());
     assert_eq!(node.container("c").restart_count, 4);
+}
+
+#[test]
+fn a_container_that_may_swap_is_resized_only_by_a_restart() {
+    use Swapping::{Burstable, Everybody, Nobody};
+    const REFUSED: &str = "PodResizePending Infeasible: In-place resize of containers with swap is \
+                           not supported.";
+    // Requests and limits in MiB, before and after.
+    let spec = |request: u64, limit: Option<u64>| {
+        let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
+        spec.qos = QosClass::Burstable;
+        let c = &mut of(&mut spec, "c").resources;
+        c.memory_request_bytes = Some(request * MIB);
+        c.memory_limit_bytes = limit.map(|mib| mib * MIB);
+        spec.resources.memory_request_bytes = request * MIB;
+        spec.resources.memory_limit_bytes = limit.map(|mib| mib * MIB);
+        spec
+    };
+    let critical = |mut spec: PodSpec| {
+        spec.priority = 2_000_000_000;
+        spec
+    };
+    let own = |mut spec: PodSpec, bytes: u64| {
+        spec.swap_max_bytes = Some(bytes);
+        spec
+    };
+    let (some, more) = (spec(10, Some(30)), spec(20, Some(30)));
+    for (sentence, rule, old, new, refused) in [
+        ("nobody swaps", Nobody, some.clone(), more.clone(), false),
+        ("who may", Burstable, some.clone(), more.clone(), true),
+        (
+            "without a limit",
+            Burstable,
+            spec(10, None),
+            spec(20, None),
+            true,
+        ),
+        (
+            "or might then",
+            Burstable,
+            spec(30, Some(30)),
+            spec(20, Some(30)),
+            true,
+        ),
+        (
+            "only the limit",
+            Burstable,
+            some.clone(),
+            spec(10, Some(40)),
+            false,
+        ),
+        (
+            "all may",
+            Everybody,
+            spec(10, Some(10)),
+            spec(20, Some(20)),
+            true,
+        ),
+        (
+            "request and limit are one",
+            Burstable,
+            spec(10, Some(10)),
+            spec(20, Some(20)),
+            false,
+        ),
+        (
+            "critical pods never swap",
+            Everybody,
+            critical(some.clone()),
+            critical(more.clone()),
+            false,
+        ),
+        (
+            "by a restart",
+            Burstable,
+            restarting(some.clone()),
+            restarting(more.clone()),
+            false,
+        ),
+        (
+            "a figure of its own",
+            Burstable,
+            own(spec(9, Some(9)), 1),
+            own(spec(8, Some(8)), 1),
+            true,
+        ),
+        (
+            "which is none",
+            Everybody,
+            own(some.clone(), 0),
+            own(more.clone(), 0),
+            false,
+        ),
+    ] {
+        let mut node = Node::small(&[&Arc::new(old)]);
+        node.tell(Event::SettingsChanged(Settings {
+            swap: rule,
+            ..small()
+        }));
+        node.want(&[&Arc::new(new)]);
+        assert_eq!(
+            node.resizing() == REFUSED,
+            refused,
+            "{sentence}: {}",
+            node.resizing()
+        );
+        assert_eq!(
+            node.reasons().iter().any(|r| r == "ResizeInfeasible"),
+            refused,
+            "{sentence}"
+        );
+    }
 }

@@ -93,6 +93,21 @@ def a_pod_has_a_figure_of_its_own(vm):
 
 
 @scenario(seconds=200)
+def a_container_that_may_swap_is_not_resized_as_it_runs(vm):
+    """Another memory request waits, Infeasible; another cpu limit does not."""
+    figures = lambda memory, cpu: f"    resources: {{requests: {{memory: {memory}Mi, cpu: 50m}}, limits: {{memory: 40Mi, cpu: {cpu}m}}}}"
+    vm.manifest("swapper", pod("swapper", container=figures(16, 100)))
+    group = vm.cgroup(vm.wait_running("swapper", seconds=120), "main")
+    vm.manifest("swapper", pod("swapper", container=figures(20, 100)))
+    refused = lambda p: [c for c in p["status"]["conditions"] if c["type"] == "PodResizePending" and c["reason"] == "Infeasible"]
+    waits = vm.wait_pod("swapper", "refused", refused)
+    equal("why", refused(waits)[0]["message"], "In-place resize of containers with swap is not supported.")
+    vm.manifest("swapper", pod("swapper", container=figures(16, 200)))
+    vm.until("the cpu limit", f"cat {group}/cpu.max", lambda out: out == "20000 100000")
+    equal("restarts", vm.pod("swapper")["status"]["containerStatuses"][0]["restartCount"], 0)
+
+
+@scenario(seconds=200)
 def without_swap_memory_is_all_there_is(vm):
     """NoSwap, the default: nobody swaps, and the node warns that its memory volumes may be."""
     vm.run("rm /etc/coracle/config.yaml && systemctl restart coracle", seconds=60)
