@@ -1,7 +1,7 @@
 //! Is the node cordoned, and how far is its drain? Clients ask for it, the planner says who leaves; here that is written
 //! down on disk, shown, and told to those who wait (kubelet-behaviour part A15, §12.5).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::json;
 use smol::channel::{Receiver, Sender, bounded};
@@ -30,8 +30,8 @@ pub(super) struct Keeper {
 struct Waiting {
     /// Has room for all that will be said.
     lines: Sender<String>,
-    /// Who is still here, and whether it was said that he is leaving.
-    left: BTreeMap<PodUid, (PodKey, bool)>,
+    /// Who is still here, in the order of the drain, and whether it was said that he is leaving.
+    left: Vec<(PodUid, PodKey, bool)>,
 }
 
 type Refused<T> = Result<T, CommandError>;
@@ -88,9 +88,9 @@ impl Node {
             let _ = reply.try_send(Err(refused));
             return;
         }
-        let left: BTreeMap<_, _> = leaving
+        let left: Vec<_> = leaving
             .iter()
-            .map(|pod| (pod.spec.uid.clone(), (pod.spec.key.clone(), false)))
+            .map(|pod| (pod.spec.uid.clone(), pod.spec.key.clone(), false))
             .collect();
         // For each pod that it leaves and that it has left; for the cordon and the end.
         let (lines, receiver) = bounded(2 * left.len() + 2);
@@ -178,24 +178,33 @@ impl Node {
         let (pods, drained) = (&self.state.pods, self.state.cordon.as_ref());
         let on = drained.is_some_and(|cordon| cordon.drain.is_some());
         self.cordon.waiting.retain_mut(|client| {
-            let lines = client.lines.clone();
-            client.left.retain(|uid, (key, told)| {
-                let pod = pods.get(uid).filter(|pod| !shutdown::is_gone(pod));
-                let leaves = pod.is_none_or(|pod| pod.stopping.is_some() || pod.complete());
-                if leaves && !std::mem::replace(told, true) {
-                    let _ = lines.try_send(step("evicting", key));
+            let say = |what: &str, key: &PodKey| {
+                let _ = client.lines.try_send(step(what, key));
+            };
+            let here = |uid: &PodUid| pods.get(uid).filter(|pod| !shutdown::is_gone(pod));
+            // Those who made way for the others come first.
+            client.left.retain(|(uid, key, told)| {
+                let gone = here(uid).is_none();
+                if gone && !told {
+                    say("evicting", key);
                 }
-                if pod.is_none() {
-                    let _ = lines.try_send(step("evicted", key));
+                if gone {
+                    say("evicted", key);
                 }
-                pod.is_some()
+                !gone
             });
+            for (uid, key, told) in &mut client.left {
+                let leaves = |pod: &PodState| pod.stopping.is_some() || pod.complete();
+                if here(uid).is_some_and(leaves) && !std::mem::replace(told, true) {
+                    say("evicting", key);
+                }
+            }
             let end = match (client.left.is_empty(), on) {
                 (true, _) => "drained",
                 (false, false) => "uncordoned",
-                (false, true) => return !lines.is_closed(),
+                (false, true) => return !client.lines.is_closed(),
             };
-            let _ = lines.try_send(json!({ "type": end }).to_string());
+            let _ = client.lines.try_send(json!({ "type": end }).to_string());
             false
         });
     }
