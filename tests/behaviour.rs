@@ -23,6 +23,8 @@ mod garbage;
 mod hooks;
 #[path = "behaviour/init.rs"]
 mod init;
+#[path = "behaviour/late.rs"]
+mod late;
 #[path = "behaviour/node.rs"]
 mod node;
 #[path = "behaviour/order.rs"]
@@ -36,6 +38,8 @@ mod preview;
 mod probes;
 #[path = "behaviour/resize.rs"]
 mod resize;
+#[path = "behaviour/room.rs"]
+mod room;
 #[path = "behaviour/rules.rs"]
 mod rules;
 #[path = "behaviour/shown.rs"]
@@ -269,7 +273,7 @@ fn no_image(node: &mut Node, failure: ImageFailure) {
     });
 }
 
-fn make_sandbox(node: &mut Node) {
+pub(crate) fn make_sandbox(node: &mut Node) {
     let Action::CreateSandbox { pod } = node.take() else {
         panic!("the sandbox comes first");
     };
@@ -755,6 +759,9 @@ fn durations_are_printed_as_go_prints_them() {
     let table = [
         (0, "0s"),
         (500, "500ms"),
+        (999, "999ms"),
+        (1_000, "1s"),
+        (60_000, "1m0s"),
         (10_000, "10s"),
         (80_000, "1m20s"),
         (160_000, "2m40s"),

@@ -1,5 +1,8 @@
 //! What holds for every manifest? Properties of the whole way from bytes to `PodSpec`.
 
+#[path = "spec_properties/edges.rs"]
+mod edges;
+
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -177,6 +180,13 @@ fn files_that_cannot_be_text_are_refused_with_their_place() {
         assert_eq!(errors.len(), 1);
         assert_eq!(errors[0].to_string(), expected);
     }
+}
+
+#[test]
+fn a_file_may_be_as_large_as_the_limit() {
+    let mut text = POD.to_owned();
+    text.push_str(&"#".repeat(convert::MAX_BYTES - text.len()));
+    assert_eq!(one(&text).key.name, "a");
 }
 
 #[test]
@@ -364,6 +374,10 @@ fn service(ports: &str) -> String {
 fn at_the_edge_of_what_is_allowed() {
     let image = |length: usize| POD.replace("c:1", &format!("r.io/{}", "a".repeat(length - 5)));
     let user = |id: &str| with(&format!("securityContext: {{runAsUser: {id}}}"));
+    let with_requests = |requests: &str| {
+        let limits = "{limits: {cpu: 500m, memory: 1Gi}}";
+        POD.replace(limits, &format!("{{requests: {{{requests}}}}}"))
+    };
     let sleep = |s: &str| {
         with(&format!(
             "lifecycle: {{preStop: {{sleep: {{seconds: {s}}}}}}}"
@@ -400,6 +414,15 @@ fn at_the_edge_of_what_is_allowed() {
         (
             user("-1"),
             Some("must be between 0 and 2147483647, inclusive"),
+        ),
+        (
+            user("'07777777777777777777777'"),
+            Some("must be a whole number, not a string"),
+        ),
+        (with_requests("cpu: 0, memory: '0'"), None),
+        (
+            with_requests("cpu: -1n"),
+            Some("must be greater than or equal to 0"),
         ),
         (image(255), None),
         (image(256), Some("must not be more than 255 characters")),
@@ -576,6 +599,26 @@ fn what_is_asked_for_of_a_container_that_asks_for_nothing_is_zero() {
 }
 
 #[test]
+fn a_limit_of_nothing_is_no_limit() {
+    for (limit, expected) in [("0", None), ("1n", Some("1")), ("1500m", Some("2"))] {
+        let env = format!(
+            "env: [{{name: R, valueFrom: {{resourceFieldRef: {{resource: limits.cpu}}}}}}]
+    resources: {{limits: {{cpu: {limit}}}}}"
+        );
+        let pod = one(&POD.replacen("resources: {limits: {cpu: 500m, memory: 1Gi}}", &env, 1));
+        let found = match &pod.containers[0].env[0].value {
+            EnvValue::Resource(value) => Some(value.as_str()),
+            EnvValue::NodeCpu { divisor_milli } => {
+                assert_eq!(*divisor_milli, 1000);
+                None
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(found, expected, "{limit}");
+    }
+}
+
+#[test]
 fn quantities_are_exact_and_those_that_no_number_holds_are_refused() {
     let nano = |text: &str| Quantity::parse(text).ok().map(Quantity::nano);
     for (text, expected) in [
@@ -597,10 +640,13 @@ fn quantities_are_exact_and_those_that_no_number_holds_are_refused() {
 
 #[test]
 fn the_classes_that_are_always_there_say_what_they_are_for() {
+    assert_eq!(coracle::spec::priority::built_in().count(), 2);
     for class in coracle::spec::priority::built_in() {
         let name = class.metadata.name.unwrap();
         assert!(name.starts_with("system-"), "{name}");
         assert!(class.value >= Some(2_000_000_000), "{name}");
         assert!(class.description.is_some_and(|d| !d.is_empty()), "{name}");
+        let preempts = class.preemption_policy.as_deref();
+        assert_eq!(preempts, Some("PreemptLowerPriority"), "{name}");
     }
 }

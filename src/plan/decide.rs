@@ -210,9 +210,7 @@ fn kill_each(pod: &PodState, now: Time) -> Step {
         match c.stop.sent.or(c.stop.asked) {
             _ if kill.at_once => order.kill(now, now),
             Some(first) => order.stop(kill.expires(c.role, &c.hooks, first), now),
-            None if hooked(at) && kill.has_time() && now < kill.hook_ends() => {
-                Step::WakeAt(kill.hook_ends())
-            }
+            None if hooked(at) && now < kill.hook_ends() => Step::WakeAt(kill.hook_ends()),
             None if waits && now < kill.turn_ends(&c.hooks) && !has_turn(pod, at) => {
                 Step::WakeAt(kill.turn_ends(&c.hooks))
             }
@@ -260,7 +258,7 @@ impl Order<'_> {
     fn stop(&self, deadline: Time, now: Time) -> Step {
         let stop = &self.instance.1.stop;
         let kill = self.kill(deadline, now);
-        if stop.sent.is_none() && stop.killed.is_none() && now < deadline {
+        if stop.sent.is_none() && stop.killed.is_none() {
             return kill.or(self.signal(StopSignal::Stop, now));
         }
         kill

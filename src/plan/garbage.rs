@@ -28,8 +28,8 @@ pub fn kept(pod: &PodState, max_dead: u32) -> Vec<Kept> {
         },
     };
     let all = pod.containers.iter().map(of);
-    all.filter(|k| k.logs_from > 0 || k.files_from > 0)
-        .collect()
+    // Logs are kept for at least as long as files.
+    all.filter(|k| k.files_from > 0).collect()
 }
 
 fn logs_from(container: &ContainerState, max_dead: u32) -> u32 {

@@ -112,10 +112,8 @@ fn applies(c: &ContainerState, hook: HookKind) -> bool {
     let open = c.run.is_running() && c.stop.asked.is_none();
     match hook {
         HookKind::PostStart => open && c.hooks.post_start.done.is_none() && c.kill.is_none(),
-        HookKind::PreStop => {
-            let allowed = c.kill.is_some_and(|kill| kill.has_time());
-            open && c.hooks.pre_stop.done.is_none() && allowed
-        }
+        // Without grace, `hook_ends` has come as soon as the kill begins.
+        HookKind::PreStop => open && c.hooks.pre_stop.done.is_none() && c.kill.is_some(),
     }
 }
 

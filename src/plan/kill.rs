@@ -53,11 +53,6 @@ impl Kill {
     /// The shortest time between the stop signal and SIGKILL for anybody who is not killed at once.
     pub const FLOOR_MS: u64 = 2_000;
 
-    /// Whether there is time for a hook.
-    pub(super) fn has_time(&self) -> bool {
-        !self.at_once && self.grace_ms > 0
-    }
-
     /// Until when the `preStop` hook is waited for.
     pub(super) fn hook_ends(&self) -> Time {
         self.since.plus(self.grace_ms)

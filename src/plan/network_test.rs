@@ -247,6 +247,19 @@ fn ports_are_found_by_number_or_by_name_and_protocol() {
 }
 
 #[test]
+fn ports_of_sidecars_have_names_too_and_those_of_other_init_containers_are_gone() {
+    let inits = "initContainers: [{name: i, image: i, ports: [{name: http, containerPort: 1}, {name: once, containerPort: 2}]}, \
+                 {name: s, image: s, restartPolicy: Always, ports: [{name: side, containerPort: 3}]}]";
+    let ports = "[{name: a, port: 80, targetPort: http}, {name: b, port: 81, targetPort: once}, \
+                 {name: c, port: 82, targetPort: side}]";
+    let spec = format!("selector: {{app: web}}, publishNotReadyAddresses: true, ports: {ports}");
+    let mut node = Node::new(&(pod("a", "app: web", inits) + &service("s", &spec)));
+    node.sandboxes(&[("a", &["10.0.0.2"])]);
+    let expected = [Some(8080), None, Some(3)];
+    assert_eq!(node.endpoints("s")[0].ports, expected);
+}
+
+#[test]
 fn addresses_are_one_a_family_ipv4_first_and_the_nodes_for_pods_on_its_network() {
     let text = pod("a", "app: web", "")
         + &pod("h", "app: web", "hostNetwork: true")

@@ -105,10 +105,9 @@ impl PodState {
         self.stopping.is_none() && self.left_to_run(container)
     }
 
-    /// As [`PodState::wants_start`], the pod itself being left alone.
+    /// As [`PodState::wants_start`], the pod itself being left alone. Of one that runs there is nothing to start again.
     pub(super) fn left_to_run(&self, c: &ContainerState) -> bool {
         let possible = match c.role {
-            _ if c.run.is_running() => false,
             Role::Init | Role::Main => !self.over() && !self.init_failed(),
             Role::Sidecar | Role::Ephemeral => !self.complete(),
         };
@@ -117,9 +116,9 @@ impl PodState {
 
     /// Whether what its newest run has come to makes this container start (again).
     fn again(&self, c: &ContainerState) -> bool {
-        let Some(ended) = c.run.ended() else {
+        if c.run.ended().is_none() {
             return c.run == Run::None;
-        };
+        }
         if c.removed_in_place() || c.is_replaced(self.spec.container(&c.name)) {
             return true;
         }
@@ -129,9 +128,7 @@ impl PodState {
             Role::Init => c.stale() || self.retries(c),
             Role::Main if !c.stale() => self.allows(c),
             // A new sandbox is for everybody but those that have done their work.
-            Role::Main => {
-                ended.exit.code != 0 || self.allows(c) || self.policy(c) != RestartPolicy::OnFailure
-            }
+            Role::Main => self.allows(c) || self.policy(c) != RestartPolicy::OnFailure,
         }
     }
 

@@ -431,7 +431,6 @@ impl<'r> Document<'r> {
             self.report.error_hint(&at, message, hint.to_owned());
         } else if let Some(near) =
             suggest::nearest(kind, &["Pod", "Service", "PriorityClass", "List"])
-                .filter(|_| kind.len() > 1)
         {
             let message = format!("{kind} is not supported; {ONLY}");
             let hint = format!("did you mean `{near}`?");
@@ -469,8 +468,7 @@ fn refused(kind: &str) -> Option<(String, &'static str)> {
     Some((format!("{kind} is not supported: {why}"), hint))
 }
 
-/// Drops what API servers write and what has no meaning here, not even read; and what was checked already and is
-/// implied in typed lists.
+/// Drops what API servers write and what has no meaning here, not even read.
 fn bare(value: &mut Value) {
     value.remove("status");
     if let Value::Map(entries) = value {
@@ -479,6 +477,5 @@ fn bare(value: &mut Value) {
                 metadata.remove(field);
             }
         }
-        entries.retain(|(key, _)| key != "apiVersion" && key != "kind");
     }
 }

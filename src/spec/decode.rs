@@ -35,16 +35,9 @@ pub(crate) fn decode<'de, T: Deserialize<'de>>(
 }
 
 /// A failure of the object's own code; `None` once it is in the report.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.as_deref().unwrap_or("reported"))]
 struct Failure(Option<String>);
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.as_deref().unwrap_or("reported"))
-    }
-}
-
-impl std::error::Error for Failure {}
 
 impl de::Error for Failure {
     fn custom<T: fmt::Display>(message: T) -> Self {

@@ -22,7 +22,7 @@ pub(crate) fn same_but_resources(ours: &mut [EnvVar], theirs: &[EnvVar]) {
         | EnvValue::NodeName => false,
     };
     for (ours, theirs) in ours.iter_mut().zip(theirs) {
-        if follows(&ours.value) && follows(&theirs.value) {
+        if follows(&ours.value) {
             ours.value.clone_from(&theirs.value);
         }
     }

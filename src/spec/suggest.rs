@@ -42,6 +42,7 @@ mod tests {
             ("imag", Some("image")),
             ("Image", Some("image")),
             ("image_pull_policy", Some("imagePullPolicy")),
+            ("i_m_a_g_e", Some("image")),
             ("port", Some("ports")),
             ("nmae", Some("name")),
             ("evn", Some("env")),
@@ -50,5 +51,9 @@ mod tests {
         ] {
             assert_eq!(nearest(given, &fields), expected, "{given}");
         }
+        assert_eq!(nearest("", &["x"]), None);
+        let (known, too_long) = ("x".repeat(64), "x".repeat(65));
+        assert_eq!(nearest(&known, &[&known]), Some(known.as_str()));
+        assert_eq!(nearest(&too_long, &[&known]), None);
     }
 }

@@ -214,3 +214,63 @@ fn a_retry_ends_waits_for_images_sandboxes_and_starts() {
     node.work();
     assert!(node.state.pods.is_empty());
 }
+
+#[test]
+fn an_exit_that_is_heard_of_when_its_wait_is_over_is_not_said_to_wait() {
+    for (late_ms, said) in [(9_999, 1), (10_000, 0)] {
+        let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+        node.work();
+        node.end("c", 1);
+        node.work();
+        let pod = node.state.pods.values().next().unwrap();
+        let instance = pod.instance("c", 1);
+        let exit = crate::pods::exit(1, crate::pods::at(node.now), crate::pods::at(node.now));
+        node.now += late_ms;
+        node.tell(Event::ContainerExited { instance, exit });
+        let waits = node.notices.iter().filter(|n| n.reason == "BackOff");
+        assert_eq!(waits.count(), said, "{late_ms}");
+    }
+}
+
+#[test]
+fn why_there_is_nothing_to_try_again_is_a_sentence() {
+    let idle = |node: &Node, container| {
+        let pod = node.state.pods.values().next().unwrap();
+        coracle::plan::retry::idle(pod, container)
+    };
+    let nothing = "pod p waits for nothing that could be tried again";
+    let mut node = Node::with(&one(RestartPolicy::OnFailure, &["a", "b"]));
+    assert_eq!(idle(&node, None), nothing);
+    node.work();
+    assert_eq!(idle(&node, None), "all containers of pod p are running");
+    assert_eq!(idle(&node, Some("b")), "container b of pod p is running");
+    node.end("a", 0);
+    assert_eq!(idle(&node, None), nothing);
+    assert_eq!(idle(&node, Some("a")), nothing);
+    assert_eq!(idle(&node, Some("b")), "container b of pod p is running");
+    node.end("b", 0);
+    let finished = "pod p has finished; delete it to run it again";
+    assert_eq!(idle(&node, None), finished);
+    node.tell(Event::DesiredChanged(Default::default()));
+    let stopped = "pod p is being stopped and waits for nothing";
+    assert_eq!(idle(&node, Some("b")), stopped);
+}
+
+#[test]
+fn a_run_of_more_than_ten_minutes_begins_the_series_anew() {
+    for (run_ms, wait) in [(600_000, Some(40_000)), (600_001, None)] {
+        let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+        crash_until(&mut node, 20_000);
+        node.wait(20_000);
+        node.work();
+        node.wait(run_ms);
+        node.end("c", 1);
+        let wakes = node.wake_at().map(|at| at - node.now);
+        assert_eq!(wakes, wait, "{run_ms}");
+        if wait.is_none() {
+            node.work();
+            node.end("c", 1);
+            assert_eq!(node.wake_at(), Some(node.now + 10_000));
+        }
+    }
+}

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use coracle::plan::event::*;
-use coracle::plan::{Event, network};
+use coracle::plan::{Event, NodeState, network};
+use coracle::spec::condition::MAX_CONDITIONS;
 use coracle::spec::{Condition, ConditionStatus, PodSpec, RestartPolicy};
 use k8s_openapi::api::core::v1 as core;
 
 use crate::node::{Node, ready, reborn};
-use crate::pods::{desired, pod};
+use crate::pods::{at, desired, pod, set_resources, with_inits};
 
 fn gated(gates: &[&str]) -> PodSpec {
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
@@ -206,10 +207,29 @@ fn the_generation_is_shown_if_the_manifest_has_one() {
     let mut manifest = (*spec.manifest).clone();
     manifest.metadata.generation = Some(7);
     spec.manifest = Arc::new(manifest);
-    let status = Node::with(&Arc::new(spec)).shown().status.unwrap();
+    set_resources(&mut spec, "c", 100, 100);
+    let mut node = Node::with(&Arc::new(spec.clone()));
+    node.work();
+    // Conditions of all kinds: about a resize, and that it has to go.
+    set_resources(&mut spec, "c", 200, 100);
+    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    let all = shown(&node);
+    let resize = all.iter().find(|c| c.type_ == "PodResizeInProgress");
+    assert_eq!(resize.map(|c| c.status.as_str()), Some("True"));
+    let group = Group {
+        priority: 0,
+        seconds: 1,
+    };
+    let (groups, asked_by) = (vec![group], AskedBy::Command);
+    node.tell(Event::ShutdownBegun { groups, asked_by });
+    let disrupted = shown(&node);
+    assert!(disrupted.iter().any(|c| c.type_ == "DisruptionTarget"));
+    for condition in all.iter().chain(&disrupted) {
+        assert_eq!(condition.observed_generation, Some(7), "{condition:?}");
+        assert!(condition.last_transition_time.is_some(), "{condition:?}");
+    }
+    let status = node.shown().status.unwrap();
     assert_eq!(status.observed_generation, Some(7));
-    let all = status.conditions.unwrap();
-    assert!(all.iter().all(|c| c.observed_generation == Some(7)));
 }
 
 #[test]
@@ -224,6 +244,11 @@ fn a_gate_may_be_one_of_the_conditions_that_every_pod_has() {
         node.work();
         assert_eq!(node.line(), "Running; c: running < -, 0", "{type_}");
     }
+    // Nobody can be ready before he is.
+    let mut node = Node::with(&Arc::new(gated(&["Ready"])));
+    node.work();
+    let text = "the status of pod readiness gate \"Ready\" is not \"True\", but False";
+    assert!(node.line().contains(text), "{}", node.line());
 }
 
 #[test]
@@ -258,4 +283,68 @@ fn a_condition_may_say_so_much_and_no_more() {
         };
         assert_eq!(said.check().err().as_deref(), refused);
     }
+}
+
+#[test]
+fn a_pod_has_so_many_conditions_of_others_and_no_more() {
+    let mut node = Node::with(&Arc::new(gated(&[])));
+    for i in 0..=MAX_CONDITIONS {
+        set(&mut node, &format!("c{i}"), ConditionStatus::True);
+    }
+    let others = |node: &Node| {
+        let all = shown(node).into_iter();
+        all.filter(|c| c.type_.starts_with('c')).count()
+    };
+    assert_eq!(others(&node), MAX_CONDITIONS);
+    let known = ConditionChange::Unset("c0".to_owned());
+    change(&mut node, known);
+    set(&mut node, "cx", ConditionStatus::True);
+    assert_eq!(others(&node), MAX_CONDITIONS, "one went, one came");
+}
+
+#[test]
+fn conditions_of_a_pod_without_a_memory_of_them_are_as_old_as_its_containers_newest_change() {
+    let spec = Arc::new(gated(&[]));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.wait(5_000);
+    node.end("c", 1);
+    node.work();
+    let started = node.now;
+    node.wait(60_000);
+    let found = |node: &Node| {
+        let pod = node.state.pods.values().next().unwrap();
+        let mut found = crate::pods::recovered(pod, ready());
+        found.flags = None;
+        found
+    };
+    let mut found = found(&node);
+    let since_restart = |found: &Recovered| {
+        let mut state = NodeState::default();
+        let event = Event::PodRecovered(Box::new(found.clone()));
+        state.apply(&event, at(node.now));
+        state.pods[&spec.uid].flags.ready
+    };
+    let flag = since_restart(&found);
+    assert_eq!((flag.yes, flag.since), (true, at(started).wall));
+    // Of one that never ran they are as old as the pod.
+    found.containers.clear();
+    let flag = since_restart(&found);
+    assert_eq!((flag.yes, flag.since), (false, found.created.wall));
+}
+
+#[test]
+fn a_pod_that_has_succeeded_was_initialized_when_its_init_containers_were_through() {
+    let mut spec = pod("u1", "p", RestartPolicy::OnFailure, &["c"]);
+    spec = with_inits(spec, &["i1"]);
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    node.wait(5_000);
+    node.end("i1", 0);
+    node.work();
+    node.wait(5_000);
+    node.end("c", 0);
+    node.work();
+    assert!(node.line().starts_with("Succeeded"), "{}", node.line());
+    assert_eq!(since(&node, "Initialized"), 1_005);
 }

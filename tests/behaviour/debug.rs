@@ -266,3 +266,25 @@ fn an_added_container_has_all_it_is_given() {
         assert!(errors.iter().any(|e| e.contains(field)), "{errors:?}");
     }
 }
+
+#[test]
+fn an_added_container_that_never_ran_was_not_lost_with_the_pod() {
+    let spec = one(RestartPolicy::Never, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    add(&mut node, None);
+    let Action::EnsureImage { pod, container } = node.take() else {
+        panic!("its image: {:?}", node.open);
+    };
+    node.tell(Event::ImageFailed {
+        pod,
+        container,
+        failure: ImageFailure::Pull,
+        message: "no".into(),
+    });
+    node.end("c", 0);
+    node.work();
+    let line = node.line();
+    assert!(line.starts_with("Succeeded"), "{line}");
+    assert!(!line.contains("ContainerStatusUnknown"), "{line}");
+}

@@ -57,9 +57,10 @@ fn words(edit: Edit) -> String {
                     to.unwrap_or("-")
                 )
             });
-            let images = images
-                .iter()
-                .map(|i| format!("image of {}: {} to {}", i.container, i.from, i.to));
+            let images = images.iter().map(|i| {
+                let how = if i.restarts { " with a restart" } else { "" };
+                format!("image of {}: {} to {}{how}", i.container, i.from, i.to)
+            });
             live.into_iter()
                 .chain(images)
                 .chain(resizes)
@@ -147,7 +148,11 @@ fn each_edit_is_as_small_as_it_can_be() {
             "",
             "replace: spec.containers",
         ),
-        ("image: img:1", "image: img:2", "image of c: img:1 to img:2"),
+        (
+            "image: img:1",
+            "image: img:2",
+            "image of c: img:1 to img:2 with a restart",
+        ),
         (
             "image: 'img:1'",
             "image: 'img:latest'",
@@ -565,4 +570,17 @@ fn init_containers_that_are_through_are_not_run_again_for_another_image() {
     node.work();
     let shown = "Running; i1: Completed 0 < -, 0, ready=true started=false; c: running < -, 0";
     assert_eq!(node.line(), shown);
+}
+
+#[test]
+fn for_what_is_being_ended_anyway_no_image_is_looked_for_before_it_has() {
+    let spec = with(|spec| of(spec, "c").probes.liveness = Some(probing(1_000, 1)));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.probe(&ProbeOutcome::Failure("no".into()));
+    node.work();
+    node.edit(&from_image(&spec, "c", "img:2"));
+    assert!(node.open.is_empty(), "{:?}", node.open);
+    node.end("c", 0);
+    assert!(matches!(&node.open[..], [Action::EnsureImage { .. }]));
 }

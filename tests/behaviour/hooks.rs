@@ -367,3 +367,47 @@ fn after_another_failed_post_start_hook_the_wait_is_shown() {
     );
     assert!(line.contains("< Error 137, 1"), "{line}");
 }
+
+#[test]
+fn of_hooks_there_is_nothing_to_remember_before_one_begins() {
+    let mut node = Node::with(&Arc::new(with(run(), None)));
+    node.work();
+    let new = |node: &Node| {
+        let pod = node.state.pods.values().next().unwrap();
+        pod.containers[0].hooks.is_new()
+    };
+    assert!(new(&node));
+    node.begin();
+    assert!(!new(&node));
+}
+
+#[test]
+fn how_the_hook_of_an_earlier_run_went_is_of_no_interest() {
+    let mut node = Node::with(&Arc::new(with(run(), None)));
+    node.work();
+    let order = |attempt| HookOrder {
+        instance: node
+            .state
+            .pods
+            .values()
+            .next()
+            .unwrap()
+            .instance("c", attempt),
+        hook: HookKind::PostStart,
+    };
+    let (old, new) = (order(0), order(1));
+    node.tell(Event::HookStarted(old.clone()));
+    node.end("c", 1);
+    node.work();
+    node.tell(Event::HookStarted(new));
+    let known = node.state.pods.clone();
+    let outcome = HookOutcome {
+        failure: Some("late".into()),
+        fell_back: None,
+    };
+    node.tell(Event::HookDone {
+        order: old,
+        outcome,
+    });
+    assert_eq!(node.state.pods, known);
+}

@@ -159,19 +159,22 @@ fn a_failing_init_container_is_tried_again_with_back_off() {
 
 #[test]
 fn out_of_memory_is_a_failure_of_an_init_container_whatever_its_exit_code() {
-    let mut node = two_inits(RestartPolicy::Always);
-    node.work();
-    let pod = node.state.pods.values().next().unwrap();
-    let instance = pod.instance("i1", 0);
-    let mut exit = crate::pods::exit(0, crate::pods::at(node.now), crate::pods::at(node.now));
-    exit.oom_killed = true;
-    node.tell(Event::ContainerExited { instance, exit });
-    node.work();
-    assert!(
-        node.line().contains("i1: running < OOMKilled 0, 1"),
-        "{}",
-        node.line()
-    );
+    for (policy, shown) in [
+        (RestartPolicy::Always, "i1: running < OOMKilled 0, 1"),
+        (RestartPolicy::OnFailure, "i1: running < OOMKilled 0, 1"),
+        (RestartPolicy::Never, "i1: OOMKilled 0 < -, 0"),
+    ] {
+        let mut node = two_inits(policy);
+        node.work();
+        let pod = node.state.pods.values().next().unwrap();
+        let instance = pod.instance("i1", 0);
+        let mut exit = crate::pods::exit(0, crate::pods::at(node.now), crate::pods::at(node.now));
+        exit.oom_killed = true;
+        node.tell(Event::ContainerExited { instance, exit });
+        node.work();
+        let line = node.line();
+        assert!(line.contains(shown), "{policy:?}: {line}");
+    }
 }
 
 #[test]
@@ -238,6 +241,27 @@ fn a_lost_sandbox_in_which_all_was_done_unseen_is_not_replaced_after_all() {
     let mut node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
     node.work();
     assert!(node.state.pods[&spec.uid].finished());
-    assert_eq!(node.shown().status.unwrap().phase.unwrap(), "Succeeded");
+    let line = node.line();
+    assert!(line.starts_with("Succeeded; "), "{line}");
+    assert!(line.contains("; Initialized=True PodCompleted; "), "{line}");
     assert_eq!(node.state.pods[&spec.uid].sandbox, Sandbox::Removed);
+}
+
+#[test]
+fn an_init_container_that_waits_runs_at_once_in_a_new_sandbox() {
+    let mut node = two_inits(RestartPolicy::Always);
+    node.work();
+    for _ in 0..3 {
+        node.end("i1", 1);
+        let wait = node.wake_at().map_or(0, |at| at - node.now);
+        node.wait(wait);
+        node.work();
+    }
+    node.end("i1", 1);
+    assert!(node.line().contains("back-off 40s"), "{}", node.line());
+    let pod = node.state.pods.keys().next().unwrap().clone();
+    node.tell(Event::SandboxLost { pod });
+    node.work();
+    let line = node.line();
+    assert!(line.contains("i1: running < Error 1, 4"), "{line}");
 }

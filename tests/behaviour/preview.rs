@@ -67,6 +67,22 @@ fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
         ),
         "the other pod has some of it: {found:?}"
     );
+    // What it waits for is what its manifest says.
+    let large = Arc::new(sized("p", 95));
+    node.tell(Event::DesiredChanged(desired(&[&q, &large])));
+    let found = preview(&node, &large);
+    let none = |found: &Preview| {
+        matches!(
+            found,
+            Preview::Edit {
+                edit: Edit::None,
+                ..
+            }
+        )
+    };
+    assert!(none(&found), "{found:?}");
+    let found = preview(&node, &p);
+    assert!(!none(&found), "{found:?}");
     node.tell(Event::DesiredChanged(desired(&[&q])));
     assert_eq!(preview(&node, &p), Preview::CreateAfter { hold: None });
 }

@@ -7,7 +7,7 @@ use coracle::plan::{Action, Event, Time, probe};
 use coracle::spec::{PodSpec, Probe, ProbeKind, Probes, RestartPolicy, StopSignal};
 
 use crate::node::{Node, one, ready, reborn};
-use crate::pods::{desired, of, pod, probing, with_inits};
+use crate::pods::{desired, of, pod, probing, set_image, with_inits};
 
 const UNREADY: &str = "Ready=False ContainersNotReady: containers with unready status: [c]; \
     ContainersReady=False ContainersNotReady: containers with unready status: [c]";
@@ -266,6 +266,54 @@ fn a_sidecars_startup_probe_holds_up_whoever_comes_next() {
 }
 
 #[test]
+fn a_sidecars_startup_probe_holds_up_later_init_containers() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1", "i2"]);
+    of(&mut spec, "s1").probes.startup = Some(probing(1_000, 1));
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    node.c_is("s1: running < -, 0, ready=false started=false; i2: PodInitializing < -, 0");
+    node.probe(&ProbeOutcome::Success);
+    node.work();
+    node.c_is("s1: running < -, 0; i2: running < -, 0");
+}
+
+#[test]
+fn who_ran_for_longer_than_his_wait_before_he_was_killed_for_a_probe_starts_at_once() {
+    for (run_ms, wait) in [(9_000, true), (10_000, false)] {
+        let mut node = Node::with(&with(liveness(probing(1_000, 1))));
+        node.work();
+        for _ in 0..2 {
+            node.probe(&failure());
+            node.work();
+            node.end("c", 0);
+            node.work();
+        }
+        node.wait(run_ms);
+        node.probe(&failure());
+        node.work();
+        node.end("c", 0);
+        assert_eq!(node.open.is_empty(), wait, "{run_ms}: {}", node.line());
+    }
+}
+
+#[test]
+fn a_new_agent_knows_that_it_was_a_kill_that_ended_a_run() {
+    let spec = with(liveness(probing(1_000, 1)));
+    let mut node = Node::with(&spec);
+    node.work();
+    for restarts in 1..=2 {
+        node.probe(&failure());
+        node.work();
+        node = reborn(&node, &[&spec], ready());
+        node.work();
+        node.end("c", 0);
+        node.work();
+        let line = format!("Running; c: running < Completed 0, {restarts}");
+        assert_eq!(node.line(), line, "two restarts cost nothing");
+    }
+}
+
+#[test]
 fn while_a_pod_goes_only_readiness_is_asked_for() {
     let mut probes = liveness(probing(1_000, 1));
     probes.readiness = Some(probing(1_000, 1));
@@ -441,4 +489,23 @@ fn sidecars_of_a_pod_that_goes_are_still_looked_at_and_nothing_comes_of_it() {
     );
     let unhealthy = "Warning Unhealthy Liveness probe failed: probe-out".to_owned();
     assert!(node.said().contains(&unhealthy));
+}
+
+#[test]
+fn a_sidecar_that_is_being_ended_when_its_pod_goes_is_not_looked_at_any_more() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
+    of(&mut spec, "s1").probes = liveness(probing(2_000, 1));
+    let mut node = Node::with(&Arc::new(spec.clone()));
+    node.work();
+    node.probe(&ProbeOutcome::Success);
+    set_image(&mut spec, "s1", "img:2");
+    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    node.work();
+    assert_eq!(
+        node.due(),
+        probe::Due::default(),
+        "the stop signal was sent"
+    );
+    node.tell(Event::DesiredChanged(Default::default()));
+    assert_eq!(node.due(), probe::Due::default(), "and stays sent");
 }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use coracle::plan::resize::{Capacity, Swapping};
 use coracle::plan::{Action, Event, Settings};
-use coracle::spec::{PodSpec, QosClass, RestartPolicy};
+use coracle::spec::convert::{ConvertContext, documents};
+use coracle::spec::{EnvValue, Hook, PodSpec, QosClass, RestartPolicy};
 use k8s_openapi::api::core::v1::ContainerStatus;
 
 use crate::node::{Node, ready, reborn};
-use crate::pods::{desired, of, pod, set_resources};
+use crate::pods::{desired, of, pod, set_image, set_resources, with_inits};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// A pod of `c` with this much, and `d`, which has 100m and 10 MiB.
-fn sized(uid: &str, cpu_milli: u64, mib: u64) -> PodSpec {
+pub(crate) fn sized(uid: &str, cpu_milli: u64, mib: u64) -> PodSpec {
     let mut spec = pod(uid, uid, RestartPolicy::Always, &["c", "d"]);
     set_resources(&mut spec, "d", 100, 10 * MIB);
     set_resources(&mut spec, "c", cpu_milli, mib * MIB);
@@ -21,7 +22,7 @@ fn sized(uid: &str, cpu_milli: u64, mib: u64) -> PodSpec {
 }
 
 /// A pod of one container.
-fn alone(uid: &str, mib: u64) -> PodSpec {
+pub(crate) fn alone(uid: &str, mib: u64) -> PodSpec {
     let mut spec = pod(uid, uid, RestartPolicy::Always, &["c"]);
     set_resources(&mut spec, "c", 100, mib * MIB);
     spec
@@ -33,7 +34,7 @@ fn restarting(mut spec: PodSpec) -> PodSpec {
 }
 
 /// A node of one core and 100 MiB.
-fn small() -> Settings {
+pub(crate) fn small() -> Settings {
     Settings {
         capacity: Some(Capacity {
             cpu_milli: 1_000,
@@ -46,7 +47,7 @@ fn small() -> Settings {
 }
 
 impl Node {
-    fn small(pods: &[&Arc<PodSpec>]) -> Self {
+    pub(crate) fn small(pods: &[&Arc<PodSpec>]) -> Self {
         let mut node = Self::new(300_000);
         node.tell(Event::SettingsChanged(small()));
         node.want(pods);
@@ -54,12 +55,12 @@ impl Node {
         node
     }
 
-    fn want(&mut self, pods: &[&Arc<PodSpec>]) {
+    pub(crate) fn want(&mut self, pods: &[&Arc<PodSpec>]) {
         self.tell(Event::DesiredChanged(desired(pods)));
     }
 
     /// Says that what is open could not be done.
-    fn fail_resize(&mut self, error: &str) {
+    pub(crate) fn fail_resize(&mut self, error: &str) {
         let Action::Resize { pod, .. } = self.take() else {
             panic!("a resize");
         };
@@ -67,7 +68,7 @@ impl Node {
         self.tell(Event::ResizeFailed { pod, error });
     }
 
-    fn container(&self, name: &str) -> ContainerStatus {
+    pub(crate) fn container(&self, name: &str) -> ContainerStatus {
         let mut all = self
             .shown()
             .status
@@ -79,7 +80,7 @@ impl Node {
     }
 
     /// Memory of `c`: asked for in the spec, allocated, and had.
-    fn memory(&self) -> [u64; 3] {
+    pub(crate) fn memory(&self) -> [u64; 3] {
         let bytes = |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
             let text = &q.0;
             match text.strip_suffix("Mi") {
@@ -97,7 +98,7 @@ impl Node {
     }
 
     /// The conditions about resizes.
-    fn resizing(&self) -> String {
+    pub(crate) fn resizing(&self) -> String {
         let conditions = self.shown().status.unwrap().conditions.unwrap();
         let some = conditions
             .into_iter()
@@ -110,7 +111,7 @@ impl Node {
         words.join("; ").trim_end().to_owned()
     }
 
-    fn reasons(&self) -> Vec<String> {
+    pub(crate) fn reasons(&self) -> Vec<String> {
         let all = self.notices.iter().map(|n| n.reason.to_string());
         all.filter(|r| r.starts_with("Resize") || r == "Killing")
             .collect()
@@ -470,4 +471,132 @@ fn a_container_that_may_swap_is_resized_only_by_a_restart() {
             "{sentence}"
         );
     }
+}
+
+#[test]
+fn a_resize_waits_for_the_end_of_whoever_is_being_killed_and_is_told_with_all_containers() {
+    let mut spec = with_inits(sized("u1", 200, 20), &["i1"]);
+    let hook = Some(Hook::Sleep { ms: 5_000 });
+    of(&mut spec, "c").lifecycle.pre_stop = hook;
+    let mut node = Node::small(&[&Arc::new(spec.clone())]);
+    node.end("i1", 0);
+    node.work();
+    set_image(&mut spec, "c", "img:2");
+    node.want(&[&Arc::new(spec.clone())]);
+    node.answer_one();
+    assert!(
+        node.open.is_empty(),
+        "its hook comes first: {:?}",
+        node.open
+    );
+    set_resources(&mut spec, "d", 150, 10 * MIB);
+    node.want(&[&Arc::new(spec)]);
+    assert!(node.open.is_empty(), "{:?}", node.open);
+    node.end("c", 0);
+    let begun = |action: &Action| matches!(action, Action::Resize { .. });
+    assert!(node.open.iter().any(begun), "{:?}", node.open);
+    let told = node.said();
+    let started = told.iter().find(|text| text.contains("ResizeStarted"));
+    let started = started.expect("it is said");
+    let inits = "\"initContainers\":[{\"name\":\"i1\"";
+    assert!(started.contains(inits), "{started}");
+}
+
+#[test]
+fn a_restart_for_cpu_is_for_cpu_alone_and_one_for_memory_for_memory() {
+    for (restarts_cpu, restarts_memory, cpu, mib, killed) in [
+        (true, false, 300, 20, true),
+        (true, false, 200, 30, false),
+        (false, true, 300, 20, false),
+        (false, true, 200, 30, true),
+    ] {
+        let size = |cpu, mib| {
+            let mut spec = sized("u1", cpu, mib);
+            let restarts = &mut of(&mut spec, "c").resize_restarts;
+            (restarts.cpu, restarts.memory) = (restarts_cpu, restarts_memory);
+            Arc::new(spec)
+        };
+        let mut node = Node::small(&[&size(200, 20)]);
+        node.want(&[&size(cpu, mib)]);
+        let signalled = matches!(node.open[..], [Action::Signal { .. }]);
+        assert_eq!(
+            signalled, killed,
+            "{restarts_cpu} {restarts_memory} {cpu} {mib}"
+        );
+    }
+}
+
+#[test]
+fn a_variable_with_a_limit_keeps_its_value_until_the_limit_is_given() {
+    let read = |memory: &str| {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{containers: [{{name: c, image: 'img:1',
+              resources: {{limits: {{memory: {memory}}}}}, env: [{{name: A, value: a}}, {{name: LIMIT,
+              valueFrom: {{resourceFieldRef: {{resource: limits.memory}}}}}}]}}]}}}}"
+        );
+        let context = ConvertContext { node_name: "n" };
+        let found = documents(text.as_bytes(), "f", &context).expect("valid");
+        Arc::new(found.pods.into_iter().next().expect("a pod"))
+    };
+    let mut node = Node::small(&[&read("20Mi")]);
+    let env = |node: &Node| {
+        let pod = node.state.pods.values().next().unwrap();
+        let env = pod.spec.containers[0].env.iter();
+        env.map(|e| e.value.clone()).collect::<Vec<_>>()
+    };
+    let value = |mib: u64| {
+        let limit = EnvValue::Resource((mib * MIB).to_string());
+        vec![EnvValue::Literal("a".into()), limit]
+    };
+    node.want(&[&read("200Mi")]);
+    assert_eq!(env(&node), value(20), "there is no room");
+    node.want(&[&read("30Mi")]);
+    assert_eq!(env(&node), value(30));
+}
+
+#[test]
+fn a_container_restarted_for_a_resize_starts_again_however_it_ended() {
+    let size = |mib| {
+        let mut spec = restarting(sized("u1", 200, mib));
+        spec.restart_policy = RestartPolicy::OnFailure;
+        Arc::new(spec)
+    };
+    let mut node = Node::small(&[&size(20)]);
+    node.want(&[&size(30)]);
+    node.work();
+    node.end("c", 0);
+    node.work();
+    assert_eq!(
+        node.line(),
+        "Running; c: running < Completed 0, 1; d: running < -, 0"
+    );
+}
+
+#[test]
+fn resources_are_shown_as_they_were_written_while_the_container_has_them() {
+    let mut node = Node::small(&[&Arc::new(alone("u1", 20))]);
+    let shown = |node: &Node| {
+        let resources = node.container("c").resources.unwrap();
+        resources.limits.unwrap()["memory"].0.clone()
+    };
+    assert_eq!(shown(&node), (20 * MIB).to_string());
+    node.want(&[&Arc::new(alone("u1", 30))]);
+    assert_eq!(shown(&node), "20Mi", "as the kernel says it");
+    node.work();
+    assert_eq!(shown(&node), (30 * MIB).to_string());
+}
+
+#[test]
+fn what_one_container_gives_to_another_is_a_resize_although_the_pod_has_as_much_as_before() {
+    let size = |c, d| {
+        let mut spec = pod("u1", "u1", RestartPolicy::Always, &["c", "d"]);
+        set_resources(&mut spec, "c", 100, c * MIB);
+        set_resources(&mut spec, "d", 100, d * MIB);
+        Arc::new(spec)
+    };
+    let mut node = Node::small(&[&size(20, 30)]);
+    node.want(&[&size(30, 20)]);
+    node.work();
+    assert_eq!(node.memory(), [30, 30, 30]);
+    assert_eq!(node.reasons(), ["ResizeStarted", "ResizeCompleted"]);
 }

@@ -223,3 +223,40 @@ fn a_pod_that_goes_does_not_restart_in_place() {
     node.work();
     assert!(node.state.pods.is_empty());
 }
+
+/// Answers what is open for this container's start, if anything is.
+fn start_open(node: &Node) -> Option<&coracle::plan::event::Instance> {
+    node.open.iter().find_map(|action| match action {
+        Action::StartContainer { instance, .. } => Some(instance),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_restart_in_place_waits_for_the_start_that_is_under_way() {
+    let spec = in_place();
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("i1", 0);
+    // `a` runs, and `b` is being started, when `a` ends.
+    while start_open(&node).is_none_or(|of| of.container != "b") {
+        node.answer_one();
+    }
+    node.end("s2", 1);
+    node.end("a", 88);
+    assert!(
+        node.line().contains("AllContainersRestarting=True"),
+        "{}",
+        node.line()
+    );
+    node.answer_one();
+    assert!(node.line().contains("b: running < -, 0"), "{}", node.line());
+    assert!(
+        matches!(
+            &node.open[..],
+            [Action::Signal { instance, signal: StopSignal::Kill }] if instance.container == "b"
+        ),
+        "it is of the round that is over: {:?}",
+        node.open
+    );
+}

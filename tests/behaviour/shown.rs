@@ -340,6 +340,10 @@ fn an_endpoint_has_the_host_name_of_a_pod_in_the_services_domain() {
         let shown = status::endpoints(&network::view(&node.state, &[]).services[0]);
         let addresses = shown.subsets.unwrap().remove(0).addresses.unwrap();
         assert_eq!(addresses[0].hostname.as_deref(), expected, "{subdomain:?}");
+        let of = addresses[0].target_ref.as_ref().unwrap();
+        let text = |word: &Option<String>| word.clone().unwrap_or_default();
+        let of = [&of.kind, &of.namespace, &of.name].map(text);
+        assert_eq!(of, ["Pod", "default", "p"]);
     }
 }
 

@@ -461,3 +461,26 @@ fn who_is_still_there_after_half_as_long_again_as_its_grace_is_told_of_once() {
             .any(|said| said.contains("ExceededGracePeriod"))
     );
 }
+
+#[test]
+fn those_a_shutdown_would_stop_are_listed_by_group_and_name() {
+    let low = [important("b", 0, 1_000), important("a", -1, 1_000)];
+    let high = important("c", 5, 1_000);
+    let node = running(&[&low[0], &low[1], &high]);
+    let groups = groups(&[(0, 1), (5, 1), (9, 1)]);
+    let names = |group: &Vec<&PodState>| {
+        let names = group.iter().map(|pod| pod.spec.key.name.as_str());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let listed: Vec<_> = members(&node.state, &groups).iter().map(names).collect();
+    assert_eq!(listed, ["a b", "c", ""]);
+}
+
+#[test]
+fn only_who_was_kept_down_is_restored() {
+    let mut node = running(&[&important("p", 0, 1_000)]);
+    let known = node.state.pods.clone();
+    let pod = PodUid::from("p");
+    node.tell(Event::PodRestored { pod });
+    assert_eq!(node.state.pods, known);
+}

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use coracle::plan::event::RecoveredSandbox;
+use coracle::plan::event::{ProbeOutcome, RecoveredSandbox};
 use coracle::plan::{Action, Event};
-use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
+use coracle::spec::{Hook, PodSpec, RestartPolicy, StopSignal};
 
 use crate::node::{Node, ready, reborn};
-use crate::pods::{desired, pod, with_inits};
+use crate::pods::{desired, of, pod, probing, set_image, with_inits};
 
 fn spec(policy: RestartPolicy, inits: &[&str]) -> Arc<PodSpec> {
     Arc::new(with_inits(pod("u1", "p", policy, &["main"]), inits))
@@ -223,4 +223,95 @@ fn sidecars_of_a_pod_whose_init_container_failed_are_stopped() {
     assert_eq!(signals(&mut node), ["TERM s1"]);
     node.end("s1", 0);
     assert!(node.line().starts_with("Failed"), "{}", node.line());
+}
+
+#[test]
+fn that_a_sidecar_is_ended_late_for_a_probe_does_not_shorten_its_grace() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
+    of(&mut spec, "s1").probes.liveness = Some(probing(1_000, 1));
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    // Nothing else is done for the pod while an image is looked for.
+    node.end("c", 1);
+    assert!(matches!(&node.open[..], [Action::EnsureImage { .. }]));
+    let image = node.take();
+    node.probe(&ProbeOutcome::Failure("no".into()));
+    node.wait(5_500);
+    node.open.push(image);
+    node.answer_one();
+    assert_eq!(signals(&mut node), ["TERM s1"]);
+    node.work();
+    let wake = node.wake_at().map(|at| at - node.now);
+    assert_eq!(wake, Some(30_000));
+}
+
+#[test]
+fn only_a_pod_that_has_sidecars_left_to_end_notes_since_when() {
+    let finishing = |node: &Node| {
+        let pod = node.state.pods.values().next().unwrap();
+        pod.finishing.map(|at| at.0)
+    };
+    let mut node = Node::with(&spec(RestartPolicy::Never, &["s1"]));
+    node.work();
+    node.end("main", 0);
+    let begun = Some(node.now);
+    assert_eq!(finishing(&node), begun);
+    node.wait(1_000);
+    assert_eq!(finishing(&node), begun);
+    node.tell(Event::DesiredChanged(Default::default()));
+    assert_eq!(finishing(&node), None, "the whole pod goes");
+    let mut node = Node::with(&spec(RestartPolicy::Never, &["s1"]));
+    node.work();
+    node.end("main", 0);
+    node.answer_one();
+    node.end("s1", 0);
+    assert_eq!(finishing(&node), None, "nobody is left");
+}
+
+#[test]
+fn a_sidecar_that_is_being_ended_waits_for_those_it_serves_once_the_whole_pod_goes() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
+    for (name, ms) in [("s1", 5_000), ("c", 20_000)] {
+        of(&mut spec, name).lifecycle.pre_stop = Some(Hook::Sleep { ms });
+    }
+    let mut node = Node::with(&Arc::new(spec.clone()));
+    node.work();
+    set_image(&mut spec, "s1", "img:2");
+    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    node.work();
+    assert!(
+        node.said()
+            .iter()
+            .any(|text| text.contains("s1 definition changed"))
+    );
+    node.tell(Event::DesiredChanged(Default::default()));
+    node.wait(6_000);
+    assert_eq!(
+        signals(&mut node),
+        [""; 0],
+        "it serves `c`, whose hook goes on"
+    );
+    node.wait(14_000);
+    assert_eq!(signals(&mut node), ["TERM c"]);
+    node.end("c", 0);
+    assert_eq!(signals(&mut node), ["TERM s1"]);
+}
+
+#[test]
+fn a_sidecar_that_comes_back_does_not_make_a_pod_wait_for_its_first_start_again() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
+    of(&mut spec, "s1").probes.startup = Some(probing(1_000, 3));
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    node.probe(&ProbeOutcome::Success);
+    node.work();
+    assert!(node.line().starts_with("Running"), "{}", node.line());
+    node.end("s1", 1);
+    node.work();
+    let line = node.line();
+    assert!(
+        line.contains("s1: running < Error 1, 1, ready=false started=false"),
+        "{line}"
+    );
+    assert!(line.starts_with("Running"), "{line}");
 }

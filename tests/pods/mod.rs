@@ -333,6 +333,7 @@ impl Seen {
     pub(crate) fn check(self: &Arc<Self>, now: &NodeState) -> Arc<Self> {
         let seen = Self::new(now);
         check_view(now, &seen.view);
+        assert!(self.changes <= seen.changes, "it counts up");
         if self.changes == seen.changes {
             assert_eq!(self.view, seen.view, "unsaid change");
         }

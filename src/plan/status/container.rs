@@ -152,10 +152,10 @@ fn removed_in_place(ended: &Ended, id: String) -> core::ContainerState {
     state
 }
 
-/// Whether this container would have started next, but the pod is over: the kubelet takes it for lost.
+/// Whether this container, which never ran, would have started next, but the pod is over: the kubelet takes it for lost.
 fn never_runs(state: &PodState, c: &ContainerState) -> bool {
     let over = !matches!(state.sandbox, Sandbox::Ready { .. }) && state.finished();
-    c.role == Role::Main && c.run == Run::None && over && state.is_initialized()
+    c.role == Role::Main && over && state.is_initialized()
 }
 
 fn starting(state: &PodState) -> &'static str {

@@ -144,44 +144,43 @@ fn outcome(state: &PodState) -> Phase {
 
 /// The phase by what its containers do and did alone.
 fn counted(state: &PodState) -> Phase {
-    let (mut running, mut waiting, mut stopped, mut for_good, mut well) = (0, 0, 0, 0, 0);
+    let (mut waiting, mut running, mut again, mut failed) = (false, false, false, false);
     let ran = state.mains().iter().any(|c| c.current().is_some());
     for container in &state.containers {
         match (&container.run, container.role) {
             (_, Role::Ephemeral) => {}
-            (Run::None, _) => waiting += 1,
-            (Run::Running { .. }, Role::Init) => waiting += 1,
+            (Run::None, _) => waiting = true,
+            (Run::Running { .. }, Role::Init) => waiting = true,
             (Run::Running { .. }, Role::Sidecar) => {
-                running += 1;
-                waiting += u32::from(!ran && !container.started());
+                running = true;
+                waiting |= !ran && !container.started();
             }
             (Run::Running { .. }, Role::Main) if !container.up => match &container.previous {
                 // As one that waits: for its first time, or for another.
-                None => waiting += 1,
-                Some(_) => stopped += 1,
+                None => waiting = true,
+                Some(_) => again = true,
             },
-            (Run::Running { .. }, Role::Main) => running += 1,
+            (Run::Running { .. }, Role::Main) => running = true,
             // It failed and is tried again, or was taken away: neither is waiting for a first success. Nor is one of
             // a former sandbox, if the pod turns out to have done all its work there.
             (Run::Ended(_), Role::Init) => {
-                let again = container.stale() && !container.removed_in_place();
-                waiting += u32::from(again && !state.complete());
+                let anew = container.stale() && !container.removed_in_place();
+                waiting |= anew && !state.complete();
             }
             (Run::Ended(_), Role::Sidecar) => {}
             (Run::Ended(ended), Role::Main) => {
-                stopped += 1;
-                for_good += u32::from(!state.wants_start(container));
-                well += u32::from(ended.exit.code == 0);
+                again |= state.wants_start(container);
+                failed |= ended.exit.code != 0;
             }
         }
     }
-    if waiting > 0 {
+    if waiting {
         Phase::Pending
-    } else if running > 0 || stopped != for_good {
+    } else if running || again {
         Phase::Running
-    } else if stopped == well {
-        Phase::Succeeded
-    } else {
+    } else if failed {
         Phase::Failed
+    } else {
+        Phase::Succeeded
     }
 }

@@ -97,6 +97,13 @@ mod tests {
     }
 
     #[test]
+    fn no_balancer_leads_to_a_service() {
+        let shown = service(&read().manifest, &[]);
+        let shown = serde_json::to_value(shown).unwrap();
+        assert_eq!(shown["status"], json!({ "loadBalancer": {} }));
+    }
+
+    #[test]
     fn an_address_chosen_by_the_node_is_shown() {
         let manifest = read().manifest;
         let ips = ["10.96.0.1", "fd00::1"].map(|ip| ip.parse().unwrap());

@@ -125,3 +125,53 @@ pub(super) fn resources(
     }
     shown
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_in_the_largest_unit_that_divides_them() {
+        let shown = |cpu: u64, memory: u64| {
+            let figures = ContainerResources {
+                cpu_request_milli: Some(cpu),
+                memory_limit_bytes: Some(memory),
+                ..ContainerResources::default()
+            };
+            let shown = resources(core::ResourceRequirements::default(), &figures);
+            let (requests, limits) = (shown.requests.unwrap(), shown.limits.unwrap());
+            assert_eq!((requests.len(), limits.len()), (1, 1));
+            (requests["cpu"].0.clone(), limits["memory"].0.clone())
+        };
+        for (cpu, memory, expected) in [
+            (0, 0, ("0", "0")),
+            (1, 1, ("1m", "1")),
+            (1_500, 1_023, ("1500m", "1023")),
+            (2_000, 1_024, ("2", "1Ki")),
+            (999, 1_536, ("999m", "1536")),
+            (1_001, 3 << 20, ("1001m", "3Mi")),
+            (64_000, 2_560 << 20, ("64", "2560Mi")),
+            (12_000, 4 << 30, ("12", "4Gi")),
+        ] {
+            let expected = (expected.0.to_owned(), expected.1.to_owned());
+            assert_eq!(shown(cpu, memory), expected);
+        }
+    }
+
+    #[test]
+    fn what_has_no_figure_any_more_is_not_shown() {
+        let figures = ContainerResources {
+            cpu_request_milli: Some(100),
+            memory_request_bytes: Some(1),
+            ..ContainerResources::default()
+        };
+        let shown = resources(core::ResourceRequirements::default(), &figures);
+        let figures = ContainerResources {
+            cpu_request_milli: Some(100),
+            ..ContainerResources::default()
+        };
+        let shown = resources(shown, &figures);
+        let names: Vec<_> = shown.requests.unwrap().into_keys().collect();
+        assert_eq!((names, shown.limits), (vec!["cpu".to_owned()], None));
+    }
+}

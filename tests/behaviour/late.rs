@@ -1,0 +1,209 @@
+//! What of facts that come late, early, twice or about others? They change nothing. And what could not be done is told.
+
+use std::sync::Arc;
+
+use coracle::plan::event::*;
+use coracle::plan::{Action, Event, PodState};
+use coracle::spec::RestartPolicy;
+
+use crate::make_sandbox;
+use crate::node::{Node, one};
+use crate::pods::{at, desired, exit, pod};
+
+#[test]
+fn the_end_of_a_run_that_nobody_began_changes_nothing() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["a", "b"]));
+    loop {
+        if let [Action::StartContainer { instance, .. }, ..] = &node.open[..] {
+            assert_eq!(instance.container, "a");
+            break;
+        }
+        node.answer_one();
+    }
+    let before = node.line();
+    let pod = node.state.pods.values().next().unwrap();
+    for (name, attempt) in [("b", 0), ("a", 1)] {
+        let instance = pod.instance(name, attempt);
+        let exit = exit(1, at(node.now), at(node.now));
+        let mut state = node.state.clone();
+        let told = state.apply(&Event::ContainerExited { instance, exit }, at(node.now));
+        assert!(told.is_empty(), "{told:?}");
+        assert_eq!(state.pods, node.state.pods, "{name} {attempt}");
+    }
+    assert_eq!(node.line(), before);
+}
+
+/// Answers what is open until this container is being started; that run.
+fn starting(node: &mut Node, name: &str) -> Instance {
+    loop {
+        if let Some(Action::StartContainer { instance, .. }) = node.open.first()
+            && instance.container == name
+        {
+            return instance.clone();
+        }
+        node.answer_one();
+    }
+}
+
+#[test]
+fn an_end_heard_before_the_start_is_believed_once_and_no_failure_to_start_after_it() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    let instance = starting(&mut node, "c");
+    let ended = |code| Event::ContainerExited {
+        instance: instance.clone(),
+        exit: exit(code, at(node.now), at(node.now)),
+    };
+    let (first, second) = (ended(1), ended(2));
+    node.tell(first);
+    let known = node.state.pods.clone();
+    assert!(node.line().contains("c: Error 1 < -, 0"), "{}", node.line());
+    node.tell(second);
+    assert_eq!(node.state.pods, known);
+    let failed = Event::ContainerStartFailed {
+        instance: instance.clone(),
+        failure: StartFailure::Run,
+        message: "no such file".into(),
+    };
+    node.take();
+    node.tell(failed);
+    assert!(node.line().contains("Error 1"), "{}", node.line());
+    assert!(!node.said().iter().any(|text| text.contains("no such file")));
+}
+
+#[test]
+fn answers_about_another_containers_image_say_nothing() {
+    let mut spec = pod("u1", "p", RestartPolicy::Always, &["a", "b"]);
+    spec.containers[1].image = "other:1".into();
+    let mut node = Node::with(&Arc::new(spec));
+    make_sandbox(&mut node);
+    let Some(Action::EnsureImage { pod, container }) = node.open.first().cloned() else {
+        panic!("an image is looked for: {:?}", node.open);
+    };
+    assert_eq!(container, "a");
+    let known = node.state.pods.clone();
+    let of_b = || "b".to_owned();
+    node.tell(Event::ImageReady {
+        pod: pod.clone(),
+        container: of_b(),
+        image_id: "sha256:cd".into(),
+    });
+    node.tell(Event::ImageFailed {
+        pod,
+        container: of_b(),
+        failure: ImageFailure::Pull,
+        message: "no".into(),
+    });
+    assert_eq!(node.state.pods, known);
+}
+
+#[test]
+fn a_lost_sandbox_is_told_of_a_pod_that_goes_on_alone() {
+    for (policy, goes, told) in [
+        (RestartPolicy::Always, false, 1),
+        (RestartPolicy::Always, true, 0),
+        (RestartPolicy::Never, false, 0),
+    ] {
+        let spec = one(policy, &["c"]);
+        let mut node = Node::with(&spec);
+        node.work();
+        if goes {
+            node.tell(Event::DesiredChanged(desired(&[])));
+        }
+        let pod = spec.uid.clone();
+        node.tell(Event::SandboxLost { pod });
+        let changed = node.notices.iter().filter(|n| n.reason == "SandboxChanged");
+        assert_eq!(changed.count(), told, "{policy:?} {goes}");
+    }
+}
+
+#[test]
+fn what_ends_in_a_pod_that_goes_is_not_said_to_wait() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    node.work();
+    node.end("c", 1);
+    node.work();
+    node.tell(Event::DesiredChanged(desired(&[])));
+    node.end("c", 1);
+    assert!(!node.notices.iter().any(|n| n.reason == "BackOff"));
+}
+
+#[test]
+fn the_manifest_of_a_pod_that_goes_changes_nothing_about_it() {
+    let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&Arc::new(spec.clone()));
+    node.work();
+    let pod = spec.uid.clone();
+    let grace_ms = None;
+    node.tell(Event::DeleteRequested { pod, grace_ms });
+    let labels = &mut Arc::make_mut(&mut spec.manifest).metadata.labels;
+    *labels = Some([("app".to_owned(), "other".to_owned())].into());
+    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    let shown = node.shown().metadata.labels.unwrap();
+    assert_eq!(shown["app"], "p");
+}
+
+#[test]
+fn what_could_not_be_ended_or_removed_is_told() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.tell(Event::DesiredChanged(desired(&[])));
+    let Action::Signal { instance, .. } = node.take() else {
+        panic!("a signal");
+    };
+    let error = "no way".to_owned();
+    node.tell(Event::SignalFailed { instance, error });
+    let text = "Warning FailedKillPod error killing pod: no way".to_owned();
+    assert_eq!(node.said().last(), Some(&text));
+    node.notices.clear();
+    node.wait(1_000);
+    node.work();
+    node.end("c", 0);
+    let Action::RemoveSandbox { pod, .. } = node.take() else {
+        panic!("the sandbox goes");
+    };
+    let error = "no way".to_owned();
+    node.tell(Event::SandboxRemoveFailed { pod, error });
+    assert_eq!(node.said(), [text]);
+}
+
+#[test]
+fn new_addresses_of_the_node_are_news_for_whoever_talks_to_pods() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    let before = node.state.network_changes;
+    node.tell(Event::NodeAddressesChanged);
+    assert!(node.state.network_changes > before);
+}
+
+#[test]
+fn after_a_start_that_failed_the_image_is_looked_for_again() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    let instance = starting(&mut node, "c");
+    node.take();
+    node.tell(Event::ContainerStartFailed {
+        instance,
+        failure: StartFailure::Run,
+        message: "no such file".into(),
+    });
+    assert!(
+        matches!(&node.open[..], [Action::EnsureImage { .. }]),
+        "{:?}",
+        node.open
+    );
+}
+
+#[test]
+fn an_event_says_which_pod_it_is_about() {
+    let spec = one(RestartPolicy::Always, &["c"]);
+    let uid = || spec.uid.clone();
+    let instance = PodState::new(Arc::clone(&spec), at(0)).instance("c", 0);
+    let exit = exit(0, at(0), at(0));
+    for event in [
+        Event::TimePassed { pod: uid() },
+        Event::ContainerExited { instance, exit },
+        Event::ActionStarted(Action::CreateSandbox { pod: uid() }),
+    ] {
+        assert_eq!(event.pod(), Some(&spec.uid), "{event:?}");
+    }
+    assert_eq!(Event::ImagesChanged.pod(), None);
+}

@@ -1,0 +1,353 @@
+//! Where does what is allowed end? The last value that is accepted and the first that is not.
+
+use std::collections::BTreeMap;
+
+use coracle::spec::condition::{self, MAX_CONDITIONS};
+use coracle::spec::{PodUid, QosClass, VolumeSource, convert, time};
+
+use super::{CONTEXT, POD, one, service, with};
+
+/// What is wrong, joined.
+fn errors(text: &str) -> String {
+    let found = convert::documents(text.as_bytes(), "f.yaml", &CONTEXT);
+    let errors: Vec<_> = found.err().into_iter().flatten().collect();
+    let messages: Vec<_> = errors.iter().map(|e| e.message.as_str()).collect();
+    messages.join("; ")
+}
+
+fn check(table: &[(String, Option<&str>)]) {
+    for (text, refused) in table {
+        let shown: String = text.chars().take(600).collect();
+        match (refused, errors(text)) {
+            (None, errors) => assert_eq!(errors, "", "{shown}"),
+            (Some(words), errors) => {
+                assert!(errors.contains(words), "{shown}\n{words}: {errors:?}");
+            }
+        }
+    }
+}
+
+/// The pod with these lines in its spec.
+fn spec(lines: &str) -> String {
+    POD.replacen("spec:", &format!("spec:\n  {lines}"), 1)
+}
+
+/// The pod with this metadata beside its name.
+fn metadata(more: &str) -> String {
+    POD.replacen("{name: a}", &format!("{{name: a, {more}}}"), 1)
+}
+
+/// A domain of that many letters, which is even.
+fn domain(length: usize) -> String {
+    "a.".repeat(length / 2 - 1) + "aa"
+}
+
+#[test]
+fn names_and_addresses() {
+    let chosen = |length| spec(&format!("hostnameOverride: {}", domain(length)));
+    let servers = |count: usize| {
+        let list = vec!["192.0.2.1"; count].join(", ");
+        spec(&format!("dnsConfig: {{nameservers: [{list}]}}"))
+    };
+    let searches = |list: &[String]| {
+        let list = list.join(", ");
+        spec(&format!("dnsConfig: {{searches: [{list}]}}"))
+    };
+    // 2048 letters with the spaces between them, or two more.
+    let long = |last| {
+        let mut list = vec![domain(250); 8];
+        list.push(domain(last));
+        searches(&list)
+    };
+    let at = |ip: &str| {
+        let text = service("{port: 80}");
+        text.replacen("spec: {", &format!("spec: {{clusterIP: {ip}, "), 1)
+    };
+    let special = Some("must be the address of a host");
+    check(&[
+        (chosen(64), None),
+        (chosen(66), Some("must be no more than 64 characters")),
+        (
+            spec("hostnameOverride: b\n  setHostnameAsFQDN: true"),
+            Some("setHostnameAsFQDN must be false"),
+        ),
+        (
+            spec("hostnameOverride: b\n  setHostnameAsFQDN: false"),
+            None,
+        ),
+        (
+            spec("hostnameOverride: b\n  hostNetwork: true"),
+            Some("hostNetwork must be false"),
+        ),
+        (servers(3), None),
+        (servers(4), Some("must not have more than 3 nameservers")),
+        (searches(&vec![domain(4); 32]), None),
+        (
+            searches(&vec![domain(4); 33]),
+            Some("must not have more than 32 search paths"),
+        ),
+        (long(40), None),
+        (long(42), Some("must not have more than 2048 characters")),
+        (at("10.0.0.9"), None),
+        (at("169.254.0.9"), special),
+        (at("255.255.255.255"), special),
+        (at("127.0.0.1"), special),
+        (at("224.0.0.1"), special),
+        (at("0.0.0.0"), special),
+        (at("'fe80::1'"), special),
+        (at("'::1'"), special),
+    ]);
+}
+
+#[test]
+fn sizes_and_counts() {
+    let annotated = |length| metadata(&format!("annotations: {{a: {}}}", "b".repeat(length)));
+    let two = |length| {
+        metadata(&format!(
+            "annotations: {{a: '', b: {}}}",
+            "b".repeat(length)
+        ))
+    };
+    let conditions = |count: usize| {
+        let one = |i| format!("{{type: a.example/c{i}, status: 'True'}}");
+        let all: Vec<_> = (0..count).map(one).collect();
+        let status = format!("status: {{conditions: [{}]}}\nspec:", all.join(", "));
+        POD.replacen("spec:", &status, 1)
+    };
+    let sysctl = |length: usize| {
+        let name = format!("net.{}", "a".repeat(length - 4));
+        spec(&format!(
+            "securityContext: {{sysctls: [{{name: {name}, value: '1'}}]}}"
+        ))
+    };
+    let pod_resources = |cpu: &str| spec(&format!("resources: {{requests: {{cpu: {cpu}}}}}"));
+    let resources = |text: &str| POD.replace("{limits: {cpu: 500m, memory: 1Gi}}", text);
+    let named = |length| {
+        let text = service("{port: 80}");
+        text.replacen("{name: s}", &format!("{{name: {}}}", "s".repeat(length)), 1)
+    };
+    let codes = |count: usize| {
+        let codes: Vec<_> = (0..count).map(|code| code.to_string()).collect();
+        let codes = codes.join(", ");
+        let rule = format!("{{action: Restart, exitCodes: {{operator: In, values: [{codes}]}}}}");
+        with(&format!(
+            "restartPolicy: Never\n    restartPolicyRules: [{rule}]"
+        ))
+    };
+    let tag = |length| POD.replace("c:1", &format!("c:{}", "t".repeat(length)));
+    check(&[
+        (with("command: [sh]"), None),
+        (
+            with("command: [\"a\\0\"]"),
+            Some("must not contain a zero byte"),
+        ),
+        (
+            with("args: [\"a\\0\"]"),
+            Some("must not contain a zero byte"),
+        ),
+        (named(63), None),
+        (named(64), Some("must be no more than 63 characters")),
+        (codes(255), None),
+        (
+            codes(256),
+            Some("Too many: 256: must have at most 255 items"),
+        ),
+        (tag(128), None),
+        (tag(129), Some("is no tag")),
+        (annotated(256 * 1024 - 1), None),
+        (annotated(256 * 1024), Some("may not be more than 262144")),
+        (two(256 * 1024 - 2), None),
+        (two(256 * 1024 - 1), Some("may not be more than 262144")),
+        (conditions(MAX_CONDITIONS), None),
+        (conditions(MAX_CONDITIONS + 1), Some("Too many: 65")),
+        (sysctl(253), None),
+        (sysctl(254), Some("must have at most 253 characters")),
+        (pod_resources("500m"), None),
+        (
+            pod_resources("499m"),
+            Some("must be greater than or equal to aggregate container requests of 500m"),
+        ),
+        (resources("{claims: []}"), None),
+        (
+            resources("{claims: [{name: x}]}"),
+            Some("device claims are not supported"),
+        ),
+        (resources("{limits: {memory: 9223372036854775807}}"), None),
+        (
+            resources("{limits: {memory: 9223372036854775808}}"),
+            Some("must be a quantity below 2^63"),
+        ),
+    ]);
+}
+
+#[test]
+fn only_sidecars_among_init_containers_restart_for_a_resize() {
+    let with = |policy: &str| {
+        let resize = "resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]";
+        spec(&format!(
+            "initContainers: [{{name: i, image: 'i:1', {policy} {resize}}}]"
+        ))
+    };
+    let refused = "must be 'NotRequired' for init containers without restartPolicy=Always";
+    check(&[
+        (with("restartPolicy: Always,"), None),
+        (with("restartPolicy: OnFailure,"), Some(refused)),
+        (with(""), Some(refused)),
+    ]);
+}
+
+#[test]
+fn only_services_of_type_node_port_want_ports_on_the_node() {
+    for (kind, wants) in [
+        ("", false),
+        ("type: ClusterIP, ", false),
+        ("type: NodePort, ", true),
+    ] {
+        let text = service("{port: 80}").replacen("spec: {", &format!("spec: {{{kind}"), 1);
+        let found = convert::documents(text.as_bytes(), "f.yaml", &CONTEXT).expect("valid");
+        assert_eq!(found.services[0].wants_node_ports(), wants, "{kind}");
+    }
+}
+
+#[test]
+fn who_asks_for_nothing_is_best_effort() {
+    for (resources, class) in [
+        ("{limits: {cpu: 0, memory: 0}}", QosClass::BestEffort),
+        ("{requests: {memory: 1}}", QosClass::Burstable),
+        ("{limits: {cpu: 1m}}", QosClass::Burstable),
+        ("{limits: {cpu: 1m, memory: 0}}", QosClass::Burstable),
+        ("{limits: {cpu: 1m, memory: 1}}", QosClass::Guaranteed),
+        ("{limits: {cpu: ~}}", QosClass::BestEffort),
+    ] {
+        let text = POD.replace("{limits: {cpu: 500m, memory: 1Gi}}", resources);
+        let pod = one(&text);
+        assert_eq!(pod.qos, class, "{resources}");
+        let limited = class == QosClass::Guaranteed;
+        let limit = pod.resources.memory_limit_bytes;
+        assert_eq!(limit, limited.then_some(1), "0 is no limit: {resources}");
+    }
+}
+
+#[test]
+fn nothing_in_a_list_is_an_empty_element() {
+    let groups = one(&spec("securityContext: {supplementalGroups: [~, 5]}")).supplemental_groups;
+    assert_eq!(groups, [0, 5]);
+    let text = POD.replace("  containers:\n", "  containers:\n  -\n");
+    assert!(
+        errors(&text).contains("Required value"),
+        "{}",
+        errors(&text)
+    );
+    assert!(!errors(&text).contains("must be"), "{}", errors(&text));
+}
+
+#[test]
+fn a_size_limit_of_nothing_is_no_limit() {
+    for (limit, expected) in [("0", None), ("1", Some(1))] {
+        let text = spec(&format!(
+            "volumes: [{{name: v, emptyDir: {{sizeLimit: {limit}}}}}]"
+        ));
+        let VolumeSource::EmptyDir { size_limit_bytes } = one(&text).volumes[0].source else {
+            panic!("an emptyDir");
+        };
+        assert_eq!(size_limit_bytes, expected, "{limit}");
+    }
+}
+
+#[test]
+fn a_service_account_is_warned_of_unless_it_is_the_default_one() {
+    for (name, warned) in [("default", false), ("''", false), ("other", true)] {
+        let pod = one(&spec(&format!("serviceAccountName: {name}")));
+        let warnings = pod.warnings.join("; ");
+        assert_eq!(
+            warnings.contains("serviceAccountName"),
+            warned,
+            "{name}: {warnings}"
+        );
+    }
+}
+
+#[test]
+fn regular_containers_and_sidecars_last() {
+    let inits =
+        "initContainers: [{name: i, image: 'i:1'}, {name: s, image: 'i:1', restartPolicy: Always}]";
+    let pod = one(&spec(inits));
+    let names: Vec<_> = pod.lasting_containers().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["c", "s"]);
+}
+
+#[test]
+fn a_pod_is_found_by_the_text_of_its_uid() {
+    let pods: BTreeMap<PodUid, u8> = [(PodUid::from("a"), 1), (PodUid::from("b"), 2)].into();
+    assert_eq!((pods.get("b"), pods.get("c")), (Some(&2), None));
+}
+
+#[test]
+fn conditions_of_coracles_own_and_words_that_are_no_types_are_nobodys_to_set() {
+    for (type_, fine) in [
+        ("Ready", false),
+        ("a.example/x", true),
+        ("a b", false),
+        ("", false),
+    ] {
+        assert_eq!(condition::check_type(type_).is_ok(), fine, "{type_}");
+    }
+}
+
+#[test]
+fn what_an_agent_stored_is_one_pod() {
+    let json = |items: usize| {
+        let pod = |name: usize| {
+            format!(
+                r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"p{name}"}},
+                "spec":{{"containers":[{{"name":"c","image":"c"}}]}}}}"#
+            )
+        };
+        let pods: Vec<_> = (0..items).map(pod).collect();
+        format!(
+            r#"{{"apiVersion":"v1","kind":"List","items":[{}]}}"#,
+            pods.join(",")
+        )
+    };
+    for (items, fine) in [(0, false), (1, true), (2, false)] {
+        assert_eq!(
+            convert::admitted(json(items).as_bytes()).is_ok(),
+            fine,
+            "{items}"
+        );
+    }
+}
+
+#[test]
+fn go_durations_have_small_units_too() {
+    for (text, ms) in [("2500us", 3), ("1400µs", 1), ("1ms500us", 2)] {
+        assert_eq!(time::duration_ms(text), Some(ms), "{text}");
+    }
+}
+
+#[test]
+fn a_port_for_health_checks_is_warned_of_unless_there_is_none() {
+    for (number, warned) in [(0, false), (30_000, true)] {
+        let kind = format!(
+            "spec: {{type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: {number}, "
+        );
+        let text = service("{port: 80}").replacen("spec: {", &kind, 1);
+        let found = convert::documents(text.as_bytes(), "f.yaml", &CONTEXT).expect("valid");
+        let warnings = found.services[0].spec.warnings.join("; ");
+        assert_eq!(
+            warnings.contains("healthCheckNodePort"),
+            warned,
+            "{warnings}"
+        );
+    }
+}
+
+#[test]
+fn a_pods_own_limit_of_nothing_leaves_those_of_its_containers() {
+    for (own, expected) in [("0", Some(1 << 30)), ("2Gi", Some(2 << 30))] {
+        let text = spec(&format!("resources: {{limits: {{memory: {own}}}}}"));
+        let limited = "{requests: {memory: 0}, limits: {memory: 1Gi}}";
+        let pod = one(&text.replace("{limits: {cpu: 500m, memory: 1Gi}}", limited));
+        assert_eq!(pod.resources.memory_limit_bytes, expected, "{own}");
+    }
+}
