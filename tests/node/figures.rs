@@ -178,7 +178,13 @@ fn what_prometheus_asks_for_is_said_in_its_format() {
 
 #[test]
 fn the_node_is_shown_and_described_as_kubectl_does() {
-    let agent = Agent::start();
+    let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
+    let reserved = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n\
+                    systemReserved: {cpu: 10m, memory: 64Mi}\n";
+    fs::write(agent.root.join("config.d/10-reserved.conf"), reserved).expect("temp dir");
+    agent.launch();
+    let archive = common::archive().to_str().expect("utf-8");
+    agent.ok(&["image", "import", archive]);
     agent.write("busy.yaml", &busy());
     wait_held(&agent);
     let node = json(&agent, "/api/v1/nodes/test-node");
@@ -202,9 +208,16 @@ fn the_node_is_shown_and_described_as_kubectl_does() {
             "{name}: {status:#}"
         );
     }
-    assert_ne!(
-        status["capacity"]["memory"],
-        status["allocatable"]["memory"]
+    let amount = |of: &str, name: &str| {
+        let text = status[of][name].as_str().expect("a quantity");
+        coracle::spec::quantity::Quantity::parse(text)
+            .expect("a quantity")
+            .ceil_milli()
+    };
+    let kept = |name: &str| amount("capacity", name) - amount("allocatable", name);
+    assert_eq!(
+        (kept("cpu"), kept("memory")),
+        (10, 64 * 1000 * i128::from(MI))
     );
     let images = &status["images"];
     assert_eq!(images[0]["names"][0], "docker.io/library/busybox:test");
