@@ -239,7 +239,6 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "podLogsDir",
     "containerLogMaxSize",
     "staticPodPath",
-    "memoryReservationPolicy",
     "maxPods",
     "maxOpenFiles",
     "memorySwap.swapBehavior",
@@ -254,13 +253,8 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
 /// Read and checked, and shown, but nothing acts on them in this version; a warning says so.
 pub(crate) const NOT_YET: &[&str] = &[
     "allowedUnsafeSysctls",
-    "singleProcessOOMKill",
-    "memoryThrottlingFactor",
     "memoryReservationPolicy",
     "userNamespaces.idsPerPod",
-    "systemReservedCgroup",
-    "kubeReservedCgroup",
-    "enforceNodeAllocatable",
     "oomScoreAdj",
     "maxOpenFiles",
 ];

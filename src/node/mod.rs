@@ -2,6 +2,7 @@
 //! says, show the result. Policy is nowhere here.
 
 mod alarm;
+mod allocatable;
 mod boot;
 mod capacity;
 mod cgroups;
@@ -149,6 +150,8 @@ struct Node {
     pressure: pressure::Keeper,
     /// Whether the node is cordoned.
     cordon: cordon::Keeper,
+    /// How the classes of pods share what there is.
+    classes: allocatable::Shared,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -323,6 +326,7 @@ impl Node {
         // An empty node has a status, too.
         self.manager.status(&self.state, self.leaving);
         if anything {
+            self.share_among_classes();
             let mut metrics = self.counters.metrics(&self.state);
             metrics.push(metrics::of_cgroups(self.hands.sandboxes.cgroups.mode()));
             metrics.push(metrics::of_rules(&self.hands.sandboxes.network));

@@ -16,7 +16,8 @@ use smol::io::AsyncReadExt;
 use smol::{Async, LocalExecutor};
 
 use super::alarm::Alarm;
-use super::capacity::{Machine, OverReserved};
+use super::allocatable::Enforced;
+use super::capacity::{Machine, OverReserved, share_out};
 use super::execute::Hands;
 use super::facts::{self, Facts};
 use super::hooks::Hooks;
@@ -36,7 +37,9 @@ use super::{
 use crate::api;
 use crate::cli::args::RunArgs;
 use crate::config::{Config, ConfigError, Current, Files, Flag, FlagValue};
-use crate::effects::cgroup::{CgroupError, Cgroups, LimitSettings, Mode, SwapSettings};
+use crate::effects::cgroup::{
+    CgroupError, Cgroups, LimitSettings, MemoryProtection, Mode, SwapSettings,
+};
 use crate::effects::image::{ImageError, ImageStore};
 use crate::effects::network::names::{Names, Reach};
 use crate::effects::network::{Network, NetworkSettings};
@@ -165,6 +168,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     sources.remember();
     // What shims mount below it stays theirs.
     mount::make_private(&layout.pods_run_dir()).map_err(access("mount", &layout.pods_run_dir()))?;
+    let machine = Machine::look(&layout.root);
+    let allocatable =
+        share_out(&machine, &config.reserved, &sources.effective.settings).allocatable;
     let limits = LimitSettings {
         pod_pids: config.pod_pids_limit,
         quota_period_us: config.cpu_cfs_quota_period_us,
@@ -174,6 +180,13 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             memory_bytes: facts::memory_info("MemTotal"),
             swap_bytes: facts::memory_info("SwapTotal"),
         },
+        memory: config.memory_qos.map(|qos| MemoryProtection {
+            throttling_factor: qos.throttling_factor,
+            tiered: qos.tiered_reservation,
+            allocatable_bytes: allocatable.get("memory").copied().unwrap_or(0),
+            page_bytes: procfs::page_size(),
+        }),
+        oom_group: !config.single_process_oom_kill.unwrap_or(false),
     };
     let cgroups = Arc::new(Cgroups::open(config.cgroup_parent.as_deref(), limits)?);
     if let Some(why) = cgroups.devices_open() {
@@ -184,9 +197,9 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     if config.fail_cgroup_v1 && cgroups.mode() == Mode::V1 {
         return Err(StartError::CgroupV1);
     }
+    let enforced = Enforced::begin(&cgroups, &machine, &config.reserved);
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
     let boot = boot::begin(&layout.boot(), &config.node_name, &images);
-    let machine = Machine::look(&layout.root);
     let object = NodeObject::new(machine.clone(), &config, boot.first);
     let shares = object.share_out(&sources.effective.settings);
     shares.check()?;
@@ -254,6 +267,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let mut journal = Journal::open(config.layout.events(), store.clone());
         publish::node_started(&mut journal, &facts.name);
         boot.publish(&mut journal, &facts.name);
+        enforced.publish(&mut journal, &facts.name);
         if swap_is_on() && !mount::can_keep_from_swap(&config.layout.run_dir.join("noswap")) {
             publish::memory_volumes_may_be_swapped(&mut journal, &facts.name);
         }
@@ -291,6 +305,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             shutdown: Keeper::new(&shutdown_state, lock),
             pressure: pressure::Keeper::new(levels),
             cordon: Default::default(),
+            classes: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
             services: Vec::new(),

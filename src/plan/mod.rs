@@ -12,6 +12,7 @@
 pub mod action;
 mod admit;
 pub mod apply;
+pub mod classes;
 pub mod condition;
 pub mod cordon;
 pub mod decide;

@@ -46,3 +46,52 @@ fn a_pod_is_described_with_the_values_of_its_cgroups_as_they_are_now() {
     let refused = agent.cli(&["describe", "service", "x", "-o", "json"]);
     assert_eq!(refused.status.code(), Some(2));
 }
+
+/// On cgroup v1 and v2: controller, file, value.
+fn first_or_second<'t>(v1: [&'t str; 2], v2: &'t str) -> [&'t str; 2] {
+    match std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        true => ["", v2],
+        false => v1,
+    }
+}
+
+#[test]
+fn all_pods_together_have_what_is_not_kept_back_and_classes_share_it_by_their_requests() {
+    let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
+    let file = agent.root.join("config.yaml");
+    let settings = "kind: KubeletConfiguration\nsystemReserved: {memory: 100Mi, pid: '100'}\n\
+                    enforceNodeAllocatable: [pods, system-reserved]\nsystemReservedCgroup: /none\n";
+    fs::write(&file, settings).expect("written");
+    let agent = agent.with_flags(&["--config", file.to_str().expect("utf-8")]);
+    agent.launch();
+    let archive = common::archive().to_str().expect("utf-8");
+    agent.ok(&["image", "import", archive]);
+    let info = fs::read_to_string("/proc/meminfo").expect("there");
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = total.expect("there").trim().trim_end_matches(" kB");
+    let total: u64 = total.parse::<u64>().expect("a number") << 10;
+    let [controller, limit] = first_or_second(["memory", "memory.limit_in_bytes"], "memory.max");
+    let all = agent.cgroup_file(controller, "", limit);
+    assert_eq!(all, (total - (100 << 20)).to_string());
+    let events = agent.ok(&["get", "events"]);
+    for said in [
+        "NodeAllocatableEnforced",
+        "Updated Node Allocatable limit across pods",
+        "FailedNodeAllocatableEnforcement",
+        "Failed to enforce System Reserved Cgroup Limits on \"/none\": cgroup `/none` does not exist",
+    ] {
+        assert!(events.contains(said), "{said}: {events}");
+    }
+    let [controller, share] = first_or_second(["cpu", "cpu.shares"], "cpu.weight");
+    let burstable = || agent.cgroup_file(controller, "burstable", share);
+    // 50m each.
+    let two = match controller {
+        "" => "4",
+        _ => "102",
+    };
+    for name in ["a", "b"] {
+        agent.write(&format!("{name}.yaml"), &shell_pod(name, SLEEP, "", LIMITS));
+        agent.wait_running(name);
+    }
+    assert_eq!(burstable(), two);
+}

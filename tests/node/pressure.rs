@@ -355,6 +355,8 @@ fn the_kernel_calls_when_pods_use_as_much_as_was_named_or_run_into_their_bound()
             memory_bytes: 0,
             swap_bytes: 0,
         },
+        memory: None,
+        oom_group: true,
     };
     let cgroups = Cgroups::open(Some(&agent.cgroup), settings).expect("cgroups");
     let mut alarm = cgroups.alarm().expect("the kernel takes it");

@@ -231,6 +231,8 @@ mod tests {
                     memory_bytes: 0,
                     swap_bytes: 0,
                 },
+                memory: None,
+                oom_group: true,
             };
             Cgroups::in_folder(&self.0, mode, settings).usage("/coracle/pods/x")
         }

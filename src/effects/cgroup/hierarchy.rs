@@ -26,7 +26,10 @@ const V1_CONTROLLERS: [&str; 9] = [
 const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"];
 
 /// Files that are missing on some kernels, where what they say has no meaning.
-const NOT_EVERYWHERE: [&str; 3] = [
+const NOT_EVERYWHERE: [&str; 6] = [
+    "memory.min",
+    "memory.low",
+    "memory.high",
     "memory.oom.group",
     "memory.swap.max",
     "memory.memsw.limit_in_bytes",

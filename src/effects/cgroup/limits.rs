@@ -1,6 +1,7 @@
 //! Which values bound a cgroup? Kubernetes' figures as cgroup files (kubelet-behaviour §9.4).
 
-use super::{LimitSettings, Mode, swap};
+use super::memory::Protected;
+use super::{LimitSettings, Mode, NodeLimits, swap};
 use crate::spec::{ContainerResources, PodResources, PodSpec, QosClass};
 
 /// What can be changed while processes run.
@@ -48,7 +49,9 @@ pub struct Limits {
     /// Beside memory; `None` leaves the file alone.
     swap_max: Option<Option<u64>>,
     pids_max: Option<Option<u64>>,
-    oom_group: bool,
+    protected: Option<Protected>,
+    /// Out of memory all processes are killed; `None` leaves the file alone.
+    oom_group: Option<bool>,
 }
 
 impl Limits {
@@ -56,6 +59,21 @@ impl Limits {
     pub fn shares(shares: u64) -> Self {
         Self {
             shares: Some(shares),
+            ..Self::default()
+        }
+    }
+
+    /// The share of a cgroup above many.
+    pub(super) fn cpu(milli: u64) -> Self {
+        Self::shares(shares(milli))
+    }
+
+    /// The values of a cgroup above many.
+    pub(super) fn node(limits: NodeLimits) -> Self {
+        Self {
+            shares: limits.cpu_milli.map(shares),
+            memory_max: limits.memory_bytes,
+            pids_max: limits.pids,
             ..Self::default()
         }
     }
@@ -75,7 +93,8 @@ impl Limits {
             // As with a kubelet, how much is swapped is a matter of containers, but for a pod's own figure.
             swap_max: swap::own(settings.swap, pod.priority, pod.swap_max_bytes).map(Some),
             pids_max: Some(settings.pod_pids),
-            oom_group: false,
+            protected: settings.memory.map(|rule| rule.of_pod(pod.qos, resources)),
+            oom_group: None,
         }
     }
 
@@ -101,7 +120,10 @@ impl Limits {
                 },
             ),
             pids_max: None,
-            oom_group: true,
+            protected: settings
+                .memory
+                .map(|rule| rule.of_container(pod.qos, resources)),
+            oom_group: Some(settings.oom_group),
         }
     }
 
@@ -126,7 +148,13 @@ impl Limits {
         let beside: &[&str] = match resource {
             Resource::Cpu => &["cpu.cfs_period_us"],
             // On v1 it must not be the lower one.
-            Resource::Memory => &["memory.memsw.limit_in_bytes", "memory.swap.max"],
+            Resource::Memory => &[
+                "memory.memsw.limit_in_bytes",
+                "memory.swap.max",
+                "memory.min",
+                "memory.low",
+                "memory.high",
+            ],
             Resource::Weight => &[],
         };
         files.retain(|(file, _)| *file == main || beside.contains(file));
@@ -152,12 +180,13 @@ impl Limits {
                 if let Some((quota, period)) = self.quota {
                     files.push(("cpu.max", format!("{} {period}", max(quota, "max"))));
                 }
+                files.extend(self.protected.into_iter().flat_map(Protected::files));
                 files.extend(self.memory_files(mode));
                 if let Some(pids) = self.pids_max {
                     files.push(("pids.max", max(pids, "max")));
                 }
-                if self.oom_group {
-                    files.push(("memory.oom.group", "1".to_owned()));
+                if let Some(all) = self.oom_group {
+                    files.push(("memory.oom.group", u8::from(all).to_string()));
                 }
             }
             Mode::V1 => {
@@ -263,6 +292,8 @@ mod tests {
                 memory_bytes: 0,
                 swap_bytes: 0,
             },
+            memory: None,
+            oom_group: true,
         };
         for (milli, expected_shares, pod, container, expected_quota) in table {
             let got = shares(milli);

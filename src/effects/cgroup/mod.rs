@@ -9,6 +9,8 @@ mod devices;
 mod figures;
 mod hierarchy;
 mod limits;
+mod memory;
+mod node;
 mod resize;
 mod swap;
 mod usage;
@@ -27,6 +29,8 @@ pub(in crate::effects) use figures::field;
 pub use figures::{CpuTime, Memory, Pressure, Stall, Swap, Usage};
 pub use hierarchy::{Hierarchies, Mode};
 pub use limits::Limits;
+pub use memory::MemoryProtection;
+pub use node::{NodeLimits, QosRequests};
 pub use resize::ResizeError;
 pub use swap::SwapSettings;
 pub use values::{Value, Values};
@@ -37,6 +41,12 @@ pub enum CgroupError {
     /// No hierarchy is mounted, or an important controller is missing.
     #[error("no usable cgroup hierarchy: {0}")]
     Unusable(String),
+    /// One that the settings name is not there.
+    #[error("cgroup `{path}` does not exist")]
+    Absent {
+        /// Below the mounts.
+        path: String,
+    },
     /// A file or folder of the tree could not be read, written or removed.
     #[error("could not {action} cgroup file `{}`", path.display())]
     Access {
@@ -51,7 +61,7 @@ pub enum CgroupError {
 }
 
 /// Settings that shape limits; the same for all pods of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LimitSettings {
     /// `pids.max` of each pod.
     pub pod_pids: Option<u64>,
@@ -61,6 +71,10 @@ pub struct LimitSettings {
     pub quota: bool,
     /// Who may swap, and how much.
     pub swap: SwapSettings,
+    /// Whose memory is protected, on cgroup v2; `None`: nobody's.
+    pub memory: Option<MemoryProtection>,
+    /// Whether all processes of a container are killed when it is out of memory, on cgroup v2; else one is.
+    pub oom_group: bool,
 }
 
 /// The agent's tree.

@@ -39,6 +39,8 @@ impl Tree {
                 memory_bytes: 0,
                 swap_bytes: 0,
             },
+            memory: None,
+            oom_group: true,
         };
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  \
                     - {name: a, image: i, resources: {limits: {cpu: 50m, memory: 50Mi}}}\n  \

@@ -115,6 +115,8 @@ mod tests {
                 memory_bytes: 0,
                 swap_bytes: 0,
             },
+            memory: None,
+            oom_group: true,
         };
         (Cgroups::in_folder(&dir, mode, settings), dir)
     }
