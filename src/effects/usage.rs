@@ -1,14 +1,12 @@
 //! What is used and left on this node, and what do pods use? Read from cgroups, file systems and `/proc`.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use nix::sys::statvfs::statvfs;
-
 use super::cgroup::Cgroups;
+use super::figures;
 use crate::layout::{Layout, log_file};
 use crate::spec::usage::{ContainerUsage, DiskUsage, FileSystem, NodeUsage, PodUsage, Space};
 use crate::spec::{PodSpec, VolumeSource};
@@ -26,12 +24,13 @@ pub fn of_node(layout: &Layout, cgroups: &Cgroups) -> NodeUsage {
         _ => None,
     };
     let images = layout.image_store();
+    let (pods_memory, pods_charged_bytes) = cgroups.pods_memory();
     NodeUsage {
         memory,
-        pods_memory: cgroups.pods_memory(),
-        pods_charged_bytes: cgroups.pods_charged(),
-        nodefs: file_system(&layout.root).ok(),
-        imagefs: file_system(&images).ok(),
+        pods_memory,
+        pods_charged_bytes,
+        nodefs: file_system(&layout.root),
+        imagefs: file_system(&images),
         images_apart: device(&images) != device(&layout.root),
         pids: pids(),
     }
@@ -115,44 +114,26 @@ fn device(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|found| found.dev())
 }
 
-#[allow(
-    clippy::useless_conversion,
-    clippy::unnecessary_cast,
-    reason = "the types of statvfs differ between 32 and 64 bit"
-)]
-fn file_system(path: &Path) -> io::Result<FileSystem> {
-    let fs = statvfs(path)?;
-    let unit = fs.fragment_size() as u64;
+fn file_system(path: &Path) -> Option<FileSystem> {
+    let found = figures::file_system(path)?;
     let bytes = Space {
-        available: unit.saturating_mul(u64::from(fs.blocks_available())),
-        capacity: unit.saturating_mul(u64::from(fs.blocks())),
+        available: found.available_bytes,
+        capacity: found.capacity_bytes,
     };
-    let inodes = Space {
-        available: u64::from(fs.files_available()),
-        capacity: u64::from(fs.files()),
-    };
-    // Without a fixed number of them, file systems say 0.
-    let inodes = (inodes.capacity > 0).then_some(inodes);
-    Ok(FileSystem { bytes, inodes })
+    let inodes = (found.inodes > 0).then_some(Space {
+        available: found.inodes_free,
+        capacity: found.inodes,
+    });
+    Some(FileSystem { bytes, inodes })
 }
 
 /// Numbers of processes are used up by threads, too.
 fn pids() -> Option<Space> {
-    let number = |path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let largest = number("/proc/sys/kernel/pid_max")?;
-    let threads = number("/proc/sys/kernel/threads-max").unwrap_or(largest);
-    let running = running_tasks(&fs::read_to_string("/proc/loadavg").ok()?)?;
-    let capacity = largest.min(threads);
+    let capacity = figures::most_processes()?;
     Some(Space {
-        available: capacity.saturating_sub(running),
+        available: capacity.saturating_sub(figures::running_threads()?),
         capacity,
     })
-}
-
-/// `0.1 0.2 0.3 2/512 777`: of the fourth field what is after the slash.
-fn running_tasks(loadavg: &str) -> Option<u64> {
-    let tasks = loadavg.split_whitespace().nth(3)?;
-    tasks.split_once('/')?.1.parse().ok()
 }
 
 #[cfg(test)]
@@ -161,22 +142,18 @@ mod tests {
 
     #[test]
     fn figures_of_proc_are_found() {
-        assert_eq!(running_tasks("6.39 5.87 4.27 9/144 24545\n"), Some(144));
-        assert_eq!(running_tasks("nothing"), None);
         let meminfo = "MemTotal:       24684092 kB\nMemFree:         2875464 kB\n";
         assert_eq!(memory_figure(meminfo, "MemFree:"), Some(2_875_464 * 1024));
         assert_eq!(memory_figure(meminfo, "SwapFree:"), None);
         let here = pids().expect("this is Linux");
-        assert!(
-            here.available < here.capacity && here.available > 0,
-            "{here:?}"
-        );
+        let some = 1..here.capacity;
+        assert!(some.contains(&here.available), "{here:?}");
     }
 
     #[test]
     fn a_file_system_has_less_left_than_it_is_large() {
-        let found = file_system(Path::new("/")).expect("there is one");
-        assert!(found.bytes.capacity > 0 && found.bytes.available <= found.bytes.capacity);
-        assert!(file_system(Path::new("/nowhere")).is_err());
+        let bytes = file_system(Path::new("/")).expect("there is one").bytes;
+        assert!(bytes.capacity > 0 && bytes.available <= bytes.capacity);
+        assert_eq!(file_system(Path::new("/nowhere")), None);
     }
 }

@@ -15,7 +15,7 @@ use crate::config;
 use crate::effects::usage::{self, Wanted};
 use crate::plan::event::{Observation, Order, Policy, Reason};
 use crate::plan::pressure::images::{Goal, ImagePolicy};
-use crate::plan::pressure::{Amount, Condition, Signal, Step, Threshold, Walk, next};
+use crate::plan::pressure::{Amount, Condition, Signal, Step, Threshold, Walk, Watch, next};
 use crate::plan::state::{Run, Sandbox};
 use crate::plan::verdict::Cause;
 use crate::plan::{Event, PodState, Time};
@@ -283,10 +283,14 @@ impl Node {
     /// After each fact: shows the conditions that have changed, and has the kernel call when memory gets short.
     pub(super) fn note_pressure(&mut self, event: &Event) {
         if let Event::Observed(_) = event {
-            let _ = self
-                .pressure
-                .levels
-                .try_send(self.state.pressure.alarm_bytes());
+            let level = match self.state.pressure.watch() {
+                Watch::At(bytes) => Some(Some(bytes)),
+                Watch::Nothing => Some(None),
+                Watch::AsBefore => None,
+            };
+            if let Some(level) = level {
+                let _ = self.pressure.levels.try_send(level);
+            }
         }
         let mut changed = false;
         for condition in Condition::ALL {

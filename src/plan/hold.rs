@@ -126,7 +126,9 @@ impl NodeState {
 
     /// What comes before room. Nothing else matters to who is kept out by a cordon.
     fn unwelcome(&self, pod: &PodSpec) -> Option<Rejection> {
-        self.kept_out(pod).or_else(|| self.other_system(pod))
+        self.kept_out(pod)
+            .or_else(|| self.under_pressure(pod))
+            .or_else(|| self.other_system(pod))
     }
 
     /// What comes after room.

@@ -7,7 +7,7 @@ use coracle::plan::action::Keep;
 use coracle::plan::event::{Observation, Order, RecoveredSandbox};
 use coracle::plan::pressure::images::{Goal, ImageFacts, ImagePolicy, doomed};
 use coracle::plan::pressure::{
-    Amount, Condition, LOOK_MS, Policy, Signal, Step, Threshold, Walk, next,
+    Amount, Condition, LOOK_MS, Policy, Signal, Step, Threshold, Walk, Watch, next,
 };
 use coracle::plan::{Action, Event, Time};
 use coracle::spec::usage::{ContainerUsage, DiskUsage, FileSystem, PodUsage, Space};
@@ -362,30 +362,63 @@ fn a_condition_stays_for_the_transition_period() {
     while node.now < begin + 300_000 {
         let flag = node.state.pressure.condition(Condition::Pid);
         assert!(flag.yes);
-        let reason = node.state.refuses(QosClass::Burstable, 0);
-        assert_eq!(
-            reason.as_deref(),
-            Some("The node had condition: [PIDPressure]. ")
-        );
         node.wait(LOOK_MS);
         look(&mut node, &found(500));
     }
     assert!(!node.state.pressure.condition(Condition::Pid).yes);
-    assert_eq!(node.state.refuses(QosClass::BestEffort, 0), None);
 }
 
 #[test]
-fn a_node_short_of_memory_refuses_only_who_asks_for_none() {
-    let mut node = node(policy(&[hard(Signal::Memory, MI)]), &[]);
-    look(&mut node, &of_memory(0, &[]));
-    for (qos, priority, refused) in [
-        (QosClass::BestEffort, 0, true),
-        (QosClass::Burstable, 0, false),
-        (QosClass::Guaranteed, 0, false),
-        (QosClass::BestEffort, 2_000_000_000, false),
+fn who_comes_to_a_node_that_is_short_waits_unless_it_is_not_short_for_him() {
+    let memory = "The node had condition: [MemoryPressure]. ";
+    let both = "The node had condition: [MemoryPressure PIDPressure]. ";
+    for (pids, qos, priority, tolerates, expected) in [
+        (500, QosClass::BestEffort, 0, false, Some(memory)),
+        (500, QosClass::BestEffort, 0, true, None),
+        (500, QosClass::Burstable, 0, false, None),
+        (500, QosClass::Guaranteed, 0, false, None),
+        (500, QosClass::BestEffort, 2_000_000_000, false, None),
+        (5, QosClass::Burstable, 0, true, Some(both)),
+        (5, QosClass::Guaranteed, 2_000_000_000, false, None),
     ] {
-        let found = node.state.refuses(qos, priority);
-        assert_eq!(found.is_some(), refused, "{qos:?} {priority}");
+        let thresholds = [hard(Signal::Memory, MI), hard(Signal::Pids, 10)];
+        let mut node = node(policy(&thresholds), &[]);
+        let found = |available, pids| {
+            let mut found = of_memory(available, &[]);
+            found.node.pids = Some(Space {
+                available: pids,
+                capacity: 1_000,
+            });
+            found
+        };
+        look(&mut node, &found(0, pids));
+        let mut spec = named("new", priority);
+        spec.qos = qos;
+        if tolerates {
+            let toleration = k8s_openapi::api::core::v1::Toleration {
+                key: Some("node.kubernetes.io/memory-pressure".to_owned()),
+                operator: Some("Exists".to_owned()),
+                ..Default::default()
+            };
+            let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
+            manifest.tolerations = Some(vec![toleration]);
+        }
+        node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+        let hold = |node: &Node| node.state.pods.values().next().unwrap().hold.clone();
+        let found_hold = hold(&node).map(|hold| (hold.reason.into_owned(), hold.message));
+        let expected = expected.map(|message| ("Evicted".to_owned(), message.to_owned()));
+        assert_eq!(found_hold, expected, "{pids} {qos:?} {priority}");
+        let begin = node.now;
+        while node.now < begin + 310_000 {
+            if let Step::Do(Order::Look { .. }) = step(&node) {
+                let enough = found(500 * MI, 500);
+                look(&mut node, &enough);
+            }
+            node.wait(LOOK_MS);
+        }
+        assert_eq!(hold(&node), None, "it is let in");
+        node.work();
+        assert!(node.line().starts_with("Running"), "{}", node.line());
     }
 }
 
@@ -669,15 +702,24 @@ fn the_kernel_is_asked_to_call_when_the_nearest_threshold_is_reached() {
         capacity: 120 * MI,
     });
     look(&mut node, &found);
-    assert_eq!(node.state.pressure.alarm_bytes(), Some(70 * MI));
+    assert_eq!(node.state.pressure.watch(), Watch::At(70 * MI));
+    node.wait(LOOK_MS);
+    // As little as that comes and goes.
+    found.node.memory.as_mut().unwrap().available = 115 * MI;
+    look(&mut node, &found);
+    assert_eq!(node.state.pressure.watch(), Watch::Nothing);
     node.wait(LOOK_MS);
     found.node.memory.as_mut().unwrap().available = 99 * MI;
-    look(&mut node, &found);
-    assert_eq!(
-        node.state.pressure.alarm_bytes(),
-        None,
-        "it is looked at anyway"
-    );
+    for (after, expected) in [
+        (0, Watch::AsBefore),
+        (4_900, Watch::AsBefore),
+        (600, Watch::Nothing),
+    ] {
+        node.wait(after);
+        node.tell(Event::Alarmed);
+        look(&mut node, &found);
+        assert_eq!(node.state.pressure.watch(), expected);
+    }
 }
 
 const IMAGES: ImagePolicy = ImagePolicy {

@@ -368,7 +368,8 @@ fn the_kernel_calls_when_pods_use_as_much_as_was_named_or_run_into_their_bound()
     if cgroups.mode() == Mode::V2 {
         bound_pods(&agent, 8 * MI);
     }
-    let charged = cgroups.pods_charged().expect("a figure");
+    let (_, charged) = cgroups.pods_memory();
+    let charged = charged.expect("a figure");
     let level = Some(charged + 8 * MI);
     cgroups.set_alarm(&mut alarm, level).expect("taken");
     let script = format!(

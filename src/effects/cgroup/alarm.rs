@@ -1,6 +1,6 @@
-//! When does memory get short? The kernel says so by itself: on v2 when pods wait for memory (PSI, kernel documentation
-//! `accounting/psi`) or run into a limit (`memory.events`), on v1 when as much is charged to them as was named
-//! (`cgroup.event_control`, kernel documentation `cgroup-v1/memory`).
+//! When does memory get short? The kernel says so by itself: when as much is charged to pods as was named, on v2 by
+//! `memory.high` and `memory.events`, on v1 by `cgroup.event_control` (kernel documentation `cgroup-v1/memory`); and on v2
+//! when pods wait for memory (PSI, kernel documentation `accounting/psi`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -12,8 +12,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{CgroupError, Cgroups, Mode};
 
-/// Some task waited for memory for 150 ms of a second.
-const STALL: &str = "some 150000 1000000";
+/// Some task waited for memory for 70 ms of a second.
+const STALL: &str = "some 70000 1000000";
 
 /// What the kernel calls by. Its descriptor becomes readable when it does.
 #[derive(Debug)]
@@ -23,14 +23,8 @@ pub struct Alarm {
     epoll: Epoll,
     /// v2: PSI, and events of the pods' cgroup.
     files: Vec<File>,
-    /// v1: set at what the pods use.
-    level: Option<Level>,
-}
-
-#[derive(Debug)]
-struct Level {
-    bytes: u64,
-    event: EventFd,
+    /// v1: the level that is set, and by what the kernel knows it.
+    level: Option<(u64, EventFd)>,
 }
 
 impl AsFd for Alarm {
@@ -88,10 +82,17 @@ impl Cgroups {
         }
     }
 
-    /// Blocking. On v1: has the kernel call when so much is charged to all pods together; `None`: not at all. Nothing on v2,
-    /// which needs no level.
+    /// Blocking. Has the kernel call when so much is charged to all pods together; `None`: not for that. On v2 by
+    /// `memory.high`, which slows down whoever takes more (kernel documentation `cgroup-v2`: for those who watch it and
+    /// then do something).
     pub fn set_alarm(&self, alarm: &mut Alarm, bytes: Option<u64>) -> Result<(), CgroupError> {
-        if alarm.mode == Mode::V2 || alarm.level.as_ref().map(|level| level.bytes) == bytes {
+        if alarm.mode == Mode::V2 {
+            let value = bytes.map_or("max".to_owned(), |bytes| bytes.to_string());
+            return self
+                .hierarchies
+                .write(&self.pods_path(), "memory.high", &value);
+        }
+        if alarm.level.as_ref().map(|(level, _)| *level) == bytes {
             return Ok(());
         }
         // The kernel forgets the level with its descriptor.
@@ -105,11 +106,10 @@ impl Cgroups {
         let usage = File::open(usage).map_err(failed)?;
         let wish = format!("{} {} {bytes}", event.as_raw_fd(), usage.as_raw_fd());
         std::fs::write(self.v1_file("cgroup.event_control"), &wish).map_err(failed)?;
-        let added = alarm
-            .epoll
-            .add(&event, EpollEvent::new(EpollFlags::EPOLLIN, 0));
+        let interest = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        let added = alarm.epoll.add(&event, interest);
         added.map_err(|errno| failed(errno.into()))?;
-        alarm.level = Some(Level { bytes, event });
+        alarm.level = Some((bytes, event));
         Ok(())
     }
 
@@ -132,9 +132,8 @@ impl Alarm {
             .wait(&mut events, EpollTimeout::ZERO)
             .unwrap_or(0);
         self.files.iter_mut().for_each(read_again);
-        if let Some(level) = &self.level {
-            let _ = level.event.read();
-        }
+        // On v1 memory around the level would call all the time: the next one is set by whoever has looked.
+        self.level = None;
         count > 0
     }
 }

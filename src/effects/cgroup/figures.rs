@@ -114,6 +114,11 @@ impl Cgroups {
         }
     }
 
+    /// Blocking. The memory of a cgroup.
+    pub(super) fn memory_of(&self, path: &str) -> Option<Memory> {
+        self.memory(path, &self.text(path, "memory.stat")?)
+    }
+
     fn memory(&self, path: &str, stat: &str) -> Option<Memory> {
         let mode = self.mode();
         let [inactive, rss, faults, major] = match mode {
@@ -154,7 +159,7 @@ impl Cgroups {
         }
     }
 
-    fn text(&self, path: &str, file: &str) -> Option<String> {
+    pub(super) fn text(&self, path: &str, file: &str) -> Option<String> {
         self.hierarchies.read(path, file).ok()
     }
 }
@@ -188,7 +193,7 @@ impl Stall {
     }
 }
 
-fn number(text: &str) -> Option<u64> {
+pub(super) fn number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 

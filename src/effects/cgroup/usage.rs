@@ -1,12 +1,10 @@
 //! How much memory and how many processes are there in a cgroup? What is kept of files and was not used lately does not
 //! count as used (kubelet-behaviour §10.1, working set).
 
+use super::figures::{field, number};
 use super::{Cgroups, Mode};
 use crate::spec::usage::Space;
 use crate::spec::{PodSpec, PodUid, QosClass};
-
-/// v1 says this much, less a page, where there is no limit.
-const NO_LIMIT: u64 = 1 << 62;
 
 impl Cgroups {
     /// Blocking. Bytes charged to a pod and used lately; `None` if it has no cgroup.
@@ -22,7 +20,7 @@ impl Cgroups {
 
     /// Blocking. Processes of a pod, threads counted one by one.
     pub fn pod_processes(&self, qos: QosClass, uid: &PodUid) -> Option<u64> {
-        self.number(&self.pod_path(qos, uid), "pids.current")
+        number(&self.text(&self.pod_path(qos, uid), "pids.current")?)
     }
 
     /// Blocking. Memory of the node, of which there is so much: on v1 by its root cgroup; that of v2 has no such figures,
@@ -32,7 +30,7 @@ impl Cgroups {
             Mode::V1 => self.working_set("/")?,
             Mode::V2 => {
                 let used = total_bytes.saturating_sub(free_bytes);
-                used.saturating_sub(self.inactive_file("/")?)
+                used.saturating_sub(field(&self.text("/", "memory.stat")?, "inactive_file")?)
             }
         };
         Some(Space {
@@ -41,53 +39,20 @@ impl Cgroups {
         })
     }
 
-    /// Blocking. Memory of all pods together, if that is bounded.
-    pub fn pods_memory(&self) -> Option<Space> {
-        let file = match self.mode() {
-            Mode::V1 => "memory.limit_in_bytes",
-            Mode::V2 => "memory.max",
+    /// Blocking. Memory of all pods together, if that is bounded, and the bytes charged to them.
+    pub fn pods_memory(&self) -> (Option<Space>, Option<u64>) {
+        let Some(memory) = self.memory_of(&self.pods_path()) else {
+            return (None, None);
         };
-        let limit = self.number(&self.pods_path(), file);
-        let capacity = limit.filter(|limit| *limit < NO_LIMIT)?;
-        let used = self.working_set(&self.pods_path())?;
-        Some(Space {
-            available: capacity.saturating_sub(used),
+        let space = memory.limit_bytes.map(|capacity| Space {
+            available: capacity.saturating_sub(memory.working_set_bytes),
             capacity,
-        })
-    }
-
-    /// Blocking. Bytes charged to all pods together.
-    pub fn pods_charged(&self) -> Option<u64> {
-        self.charged(&self.pods_path())
+        });
+        (space, Some(memory.usage_bytes))
     }
 
     fn working_set(&self, path: &str) -> Option<u64> {
-        let inactive = self.inactive_file(path).unwrap_or(0);
-        Some(self.charged(path)?.saturating_sub(inactive))
-    }
-
-    fn charged(&self, path: &str) -> Option<u64> {
-        let file = match self.mode() {
-            Mode::V1 => "memory.usage_in_bytes",
-            Mode::V2 => "memory.current",
-        };
-        self.number(path, file)
-    }
-
-    fn inactive_file(&self, path: &str) -> Option<u64> {
-        let name = match self.mode() {
-            Mode::V1 => "total_inactive_file",
-            Mode::V2 => "inactive_file",
-        };
-        let text = self.hierarchies.read(path, "memory.stat").ok()?;
-        let mut values = text.lines().filter_map(|line| line.split_once(' '));
-        values.find(|(n, _)| *n == name)?.1.parse().ok()
-    }
-
-    /// `None` also for `max`.
-    fn number(&self, path: &str, file: &str) -> Option<u64> {
-        let text = self.hierarchies.read(path, file).ok()?;
-        text.trim().parse().ok()
+        Some(self.memory_of(path)?.working_set_bytes)
     }
 }
 
@@ -156,8 +121,7 @@ mod tests {
                 space(300, 1_000),
                 "{mode:?}"
             );
-            assert_eq!(cgroups.pods_memory(), space(150, 600));
-            assert_eq!(cgroups.pods_charged(), Some(500));
+            assert_eq!(cgroups.pods_memory(), (space(150, 600), Some(500)));
             let uid = PodUid::from("u");
             assert_eq!(cgroups.pod_memory(QosClass::BestEffort, &uid), Some(0));
             assert_eq!(cgroups.pod_processes(QosClass::BestEffort, &uid), Some(3));
@@ -168,12 +132,22 @@ mod tests {
 
     #[test]
     fn pods_that_are_not_bounded_say_so() {
-        for (mode, file, text) in [
-            (Mode::V1, "memory.limit_in_bytes", "9223372036854771712\n"),
-            (Mode::V2, "memory.max", "max\n"),
-        ] {
-            let (cgroups, dir) = tree(mode, &[(&format!("coracle/pods/{file}"), text)]);
-            assert_eq!(cgroups.pods_memory(), None);
+        let v1 = [
+            (
+                "coracle/pods/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+            ("coracle/pods/memory.usage_in_bytes", "7\n"),
+            ("coracle/pods/memory.stat", "cache 0\n"),
+        ];
+        let v2 = [
+            ("coracle/pods/memory.max", "max\n"),
+            ("coracle/pods/memory.current", "7\n"),
+            ("coracle/pods/memory.stat", "anon 0\n"),
+        ];
+        for (mode, files) in [(Mode::V1, &v1), (Mode::V2, &v2)] {
+            let (cgroups, dir) = tree(mode, files);
+            assert_eq!(cgroups.pods_memory(), (None, Some(7)), "{mode:?}");
             fs::remove_dir_all(dir).unwrap();
         }
     }

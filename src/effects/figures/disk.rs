@@ -1,26 +1,10 @@
 //! How much of a disk does a folder take? Looked at without following symlinks or crossing mounts, and never for longer
 //! than the one who asks is ready to wait: what others fill may have any number of files.
 
-use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use nix::fcntl::{AtFlags, OFlag};
-use nix::sys::stat::{FileStat, Mode, fstatat};
-
-use crate::sys::tree;
-
-/// Folders that lie deeper are not looked into.
-const MAX_DEPTH: usize = 32;
-
-/// What a folder takes, with all that is in it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Taken {
-    /// Blocks, in bytes. A file with several names counts once for each.
-    pub bytes: u64,
-    /// Files and folders.
-    pub inodes: u64,
-}
+use crate::sys::disk_usage;
+pub use crate::sys::disk_usage::Taken;
 
 /// A file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,44 +36,13 @@ pub fn file_system(path: &Path) -> Option<FileSystem> {
     })
 }
 
-/// Blocking. What a folder takes; `None` if it is not there, or if more than `budget` files are in it. The budget shrinks
-/// by those that were looked at.
+/// Blocking. What a folder takes; `None` if it is not there, or if not less than `budget` files are in it. The budget
+/// shrinks by those that were looked at.
 pub fn taken(folder: &Path, budget: &mut u32) -> Option<Taken> {
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let root = nix::fcntl::open(folder, flags, Mode::empty()).ok()?;
-    let own = nix::sys::stat::fstat(&root).ok()?;
-    let mut taken = Taken::default();
-    add(&mut taken, &own);
-    walk(&root, budget, &mut taken, 0)?;
-    Some(taken)
-}
-
-fn walk(folder: &OwnedFd, budget: &mut u32, taken: &mut Taken, depth: usize) -> Option<()> {
-    let names = tree::names(folder.as_fd()).unwrap_or_default();
-    let mut folders: Vec<OsString> = Vec::new();
-    for name in names {
-        *budget = budget.checked_sub(1)?;
-        // Gone meanwhile.
-        let Ok(found) = fstatat(folder, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else {
-            continue;
-        };
-        add(taken, &found);
-        if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
-            folders.push(name);
-        }
-    }
-    for name in folders.iter().filter(|_| depth < MAX_DEPTH) {
-        if let Ok(next) = tree::open_folder(folder.as_fd(), name) {
-            walk(&next, budget, taken, depth + 1)?;
-        }
-    }
-    Some(())
-}
-
-fn add(taken: &mut Taken, found: &FileStat) {
-    let blocks = u64::try_from(found.st_blocks).unwrap_or(0);
-    taken.bytes = taken.bytes.saturating_add(blocks.saturating_mul(512));
-    taken.inodes += 1;
+    let mut left = u64::from(*budget);
+    let found = disk_usage::of(folder, None, &mut left);
+    *budget = u32::try_from(left).unwrap_or(0);
+    (found.inodes > 0 && left > 0).then_some(found)
 }
 
 #[cfg(test)]

@@ -76,6 +76,11 @@ pub fn own_process() -> Usage {
     }
 }
 
+/// Blocking. How many processes the machine has, threads counted one by one.
+pub fn running_threads() -> Option<u64> {
+    threads(&fs::read_to_string("/proc/loadavg").ok()?)
+}
+
 /// Blocking. How many processes the machine may have, threads counted one by one.
 pub fn most_processes() -> Option<u64> {
     let read = |name: &str| {

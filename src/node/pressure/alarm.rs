@@ -51,8 +51,7 @@ pub(in super::super) async fn listen(
                 if alarm.heard() && inputs.send(Input::Event(Event::Alarmed)).await.is_err() {
                     return;
                 }
-                // The next look sets the next level: memory around this one would call all the time.
-                None
+                continue;
             }
         };
         if let Err(error) = cgroups.set_alarm(&mut alarm, level)

@@ -96,9 +96,12 @@ impl NodeState {
             Event::DrainTurn => self.drain_turn(now, out),
             Event::Uncordoned => self.uncordoned(now, out),
             Event::PodRestored { pod } => self.pod_restored(pod, now, out),
-            Event::PolicyChanged(policy) => self.pressure.policy_changed(policy, now),
+            Event::PolicyChanged(policy) => {
+                self.pressure.policy_changed(policy, now);
+                self.admit(now, out);
+            }
             Event::ReliefBegun(order) => self.pressure.relief_begun(*order),
-            Event::Observed(figures) => self.pressure.observed(figures, now),
+            Event::Observed(figures) => self.observed(figures, now, out),
             Event::Reclaimed => self.pressure.reclaimed(now.time),
             Event::Alarmed => self.pressure.alarmed(now.time),
             Event::PodEvicted { pod, eviction } => self.pod_evicted(pod, eviction, now, out),

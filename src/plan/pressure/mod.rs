@@ -20,12 +20,14 @@ mod signal;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::hold::Rejection;
 use super::shutdown::is_gone;
 use super::state::{Flag, Sandbox};
 use super::verdict::{Cause, Due};
-use super::{Event, NodeState, PodState, Stamp, Time, Wall};
+use super::{Event, NodeState, Notice, PodState, Stamp, Time, Wall};
+use crate::spec::priority::CRITICAL;
 use crate::spec::usage::{NodeUsage, PodUsage, Space};
-use crate::spec::{PodUid, QosClass};
+use crate::spec::{PodSpec, PodUid, QosClass};
 pub use evict::{Eviction, Evictions, Reason};
 use images::{Goal, ImagePolicy};
 pub use signal::{Amount, Condition, Signal, Threshold};
@@ -46,6 +48,10 @@ pub const RECLAIM_MS: u64 = 60_000;
 pub const IMAGES_MS: u64 = 300_000;
 /// Disk use of pods is looked at for this part of the time at most.
 const WALK_SHARE: u64 = 20;
+/// Pods that take more memory are slowed down for this long after a threshold is met: meanwhile somebody goes.
+pub const BRAKE_MS: u64 = 5_000;
+/// The kernel is not asked to call where less than this part of all memory is left above a threshold.
+const CALL_SHARE: u64 = 64;
 /// Grace of pods that go for a hard threshold or a limit of their own.
 const GRACE_MS: u64 = 1_000;
 
@@ -128,6 +134,18 @@ impl Walk {
             Self::Everybody => true,
         }
     }
+}
+
+/// What the kernel is to do about memory until the next look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// Call when so many bytes are charged to all pods together, before a threshold may be met; and slow down whoever
+    /// takes more, where it can.
+    At(u64),
+    /// As before: one is met since a short while, and somebody goes for it.
+    AsBefore,
+    /// Nothing.
+    Nothing,
 }
 
 /// What was read.
@@ -374,17 +392,45 @@ fn relieve_of(state: &NodeState, seen: &Seen, met: &Met, now: Time) -> Option<St
 }
 
 impl NodeState {
-    /// Why the node lets no such pod in now, as the kubelet says it: by its conditions, unless the pod is critical, or asks
-    /// for memory where that alone is short (kubelet-behaviour §10.3).
-    pub fn refuses(&self, qos: QosClass, priority: i32) -> Option<String> {
+    /// A pod that comes while the node is short of something, unless it is critical, or asks for memory where that alone is
+    /// short, or tolerates that (kubelet-behaviour §10.3).
+    pub(super) fn under_pressure(&self, pod: &PodSpec) -> Option<Rejection> {
         let held: Vec<Condition> = self.pressure.held().collect();
-        let only_memory = held == [Condition::Memory] && qos != QosClass::BestEffort;
-        if held.is_empty() || only_memory || priority >= crate::spec::priority::CRITICAL {
+        let asks = pod.qos != QosClass::BestEffort || tolerates_memory_pressure(pod);
+        let only_memory = held == [Condition::Memory] && asks;
+        if held.is_empty() || only_memory || pod.priority >= CRITICAL {
             return None;
         }
         let names: Vec<&str> = held.iter().map(|condition| condition.as_str()).collect();
-        Some(format!("The node had condition: [{}]. ", names.join(" ")))
+        Some(Rejection {
+            reason: "Evicted".into(),
+            message: format!("The node had condition: [{}]. ", names.join(" ")),
+        })
     }
+
+    pub(super) fn observed(&mut self, figures: &Observation, now: Stamp, out: &mut Vec<Notice>) {
+        let before: Vec<Condition> = self.pressure.held().collect();
+        self.pressure.observed(figures, now);
+        if !self.pressure.held().eq(before) {
+            self.admit(now, out);
+        }
+    }
+}
+
+fn tolerates_memory_pressure(pod: &PodSpec) -> bool {
+    let spec = pod.manifest.spec.as_ref();
+    let mut all = spec
+        .into_iter()
+        .flat_map(|s| s.tolerations.iter().flatten());
+    all.any(|t| {
+        let exists = t.operator.as_deref() == Some("Exists");
+        let key = t.key.as_deref().unwrap_or_default();
+        let effect = t.effect.as_deref().unwrap_or_default();
+        let empty = t.value.as_deref().unwrap_or_default().is_empty();
+        (key == "node.kubernetes.io/memory-pressure" || key.is_empty() && exists)
+            && matches!(effect, "" | "NoSchedule")
+            && (exists || empty)
+    })
 }
 
 impl Pressure {
@@ -404,19 +450,31 @@ impl Pressure {
         self.in_flight
     }
 
-    /// How many bytes may be charged to all pods together before a threshold of memory may be met: to be told at once when
-    /// that is so. `None` if there is none, or one is met already.
-    pub fn alarm_bytes(&self) -> Option<u64> {
-        let node = &self.seen.as_ref()?.figures.node;
-        let charged = node.pods_charged_bytes?;
-        let memory = |t: &&Threshold| t.signal.condition() == Condition::Memory;
-        let thresholds = self.policy.thresholds.iter().filter(memory);
-        let left = thresholds.filter_map(|t| {
+    /// What the kernel is to do about memory until the next look.
+    pub fn watch(&self) -> Watch {
+        let Some(seen) = &self.seen else {
+            return Watch::Nothing;
+        };
+        let node = &seen.figures.node;
+        let memory = |signal: Signal| signal.condition() == Condition::Memory;
+        let met = self.met.iter().filter(|met| memory(met.threshold.signal));
+        if let Some(since) = met.map(|met| met.since).min() {
+            return match seen.at.since(since) < BRAKE_MS {
+                true => Watch::AsBefore,
+                false => Watch::Nothing,
+            };
+        }
+        let thresholds = self.policy.thresholds.iter();
+        let left = thresholds.filter(|t| memory(t.signal)).filter_map(|t| {
             let space = t.signal.space(node)?;
-            Some(space.available.saturating_sub(t.quantity(space)))
+            let left = space.available.saturating_sub(t.quantity(space));
+            // So near to it the kernel would call all the time.
+            Some(Some(left).filter(|left| *left > space.capacity / CALL_SHARE))
         });
-        let left = left.min().filter(|left| *left > 0)?;
-        Some(charged.saturating_add(left))
+        match (left.min().flatten(), node.pods_charged_bytes) {
+            (Some(left), Some(charged)) => Watch::At(charged.saturating_add(left)),
+            (Some(_), None) | (None, _) => Watch::Nothing,
+        }
     }
 
     /// Since when no condition holds.
@@ -458,7 +516,7 @@ impl Pressure {
         self.in_flight = Some(order);
     }
 
-    pub(super) fn observed(&mut self, figures: &Observation, now: Stamp) {
+    fn observed(&mut self, figures: &Observation, now: Stamp) {
         let Some(Order::Look { pods, disk }) = self
             .in_flight
             .take_if(|order| matches!(order, Order::Look { .. }))

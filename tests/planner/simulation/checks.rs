@@ -426,7 +426,9 @@ impl Sim {
                 && memory + own.memory_request_bytes <= CAPACITY.memory_bytes;
             let blocked = (ports > 0 || may) && wants_port(pod);
             let fits = fits && !blocked;
-            if self.state.shutdown.is_some() || self.is_kept_out(pod) {
+            let short = self.state.pressure.held().next().is_some();
+            let short = short && pod.spec.priority < 2_000_000_000;
+            if self.state.shutdown.is_some() || self.is_kept_out(pod) || short {
                 continue;
             }
             // What one that is more important waits for is his.
