@@ -282,11 +282,13 @@ impl Node {
 
     /// After each fact: shows the conditions that have changed, and has the kernel call when memory gets short.
     pub(super) fn note_pressure(&mut self, event: &Event) {
-        if let Event::Observed(_) = event {
+        let looked = matches!(event, Event::Observed(_));
+        // What another policy, or a former agent, has set is no longer meant.
+        if looked || matches!(event, Event::PolicyChanged(_)) {
             let level = match self.state.pressure.watch() {
                 Watch::At(bytes) => Some(Some(bytes)),
-                Watch::Nothing => Some(None),
-                Watch::AsBefore => None,
+                Watch::AsBefore if looked => None,
+                Watch::AsBefore | Watch::Nothing => Some(None),
             };
             if let Some(level) = level {
                 let _ = self.pressure.levels.try_send(level);

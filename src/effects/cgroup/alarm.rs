@@ -144,3 +144,39 @@ fn read_again(file: &mut File) {
     let _ = file.rewind();
     let _ = file.read(&mut text);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::{LimitSettings, SwapSettings};
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn on_v2_pods_are_slowed_down_from_the_level_on() {
+        let dir = std::env::temp_dir().join(format!("coracle-alarm-{}", std::process::id()));
+        let high = dir.join("coracle/pods/memory.high");
+        fs::create_dir_all(dir.join("coracle/pods")).unwrap();
+        fs::write(&high, "").unwrap();
+        let settings = LimitSettings {
+            pod_pids: None,
+            quota_period_us: 100_000,
+            quota: true,
+            swap: SwapSettings {
+                behavior: config::Swap::NoSwap,
+                memory_bytes: 0,
+                swap_bytes: 0,
+            },
+        };
+        let cgroups = Cgroups::in_folder(&dir, Mode::V2, settings);
+        // Without PSI and `memory.events` nobody calls, and nothing else is wrong.
+        let mut alarm = cgroups.alarm().unwrap();
+        for (bytes, expected) in [(Some(7), "7"), (None, "max")] {
+            cgroups.set_alarm(&mut alarm, bytes).unwrap();
+            assert_eq!(fs::read_to_string(&high).unwrap(), expected);
+        }
+        assert!(!alarm.heard());
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
