@@ -168,6 +168,8 @@ mod tests {
                 memory_bytes: 0,
                 swap_bytes: 0,
             },
+            memory: None,
+            oom_group: true,
         };
         let cgroups = Cgroups::in_folder(&dir, Mode::V2, settings);
         // Without PSI and `memory.events` nobody calls, and nothing else is wrong.

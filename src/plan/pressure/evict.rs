@@ -122,7 +122,7 @@ pub(super) fn restorable(state: &NodeState, now: Time) -> Option<Due> {
     })
 }
 
-/// When this pod may run again; `None` if it was not evicted, or would not be let in, as while the node is short.
+/// When this pod may run again; `None` if it was not evicted, or the node is short of something that would keep it out.
 fn may_return(pod: &PodState, state: &NodeState) -> Option<Time> {
     let verdict = pod.verdict.as_ref().filter(|_| is_gone(pod))?;
     let since = verdict.since.time;
@@ -140,7 +140,7 @@ fn may_return(pod: &PodState, state: &NodeState) -> Option<Time> {
         | Cause::RejectedAtShutdown
         | Cause::Preempted => return None,
     };
-    if state.rejection(&pod.spec).is_some() {
+    if state.under_pressure(&pod.spec).is_some() {
         return None;
     }
     Some(from.plus(pod.evictions.wait_ms()))
