@@ -117,7 +117,7 @@ impl fmt::Display for Quantity {
             return self.binary(f);
         }
         let (mut mantissa, mut exponent) = (self.nano, -9_i32);
-        while mantissa % 1000 == 0 {
+        while mantissa % 1000 == 0 && exponent < 18 {
             mantissa /= 1000;
             exponent += 3;
         }
@@ -134,9 +134,8 @@ impl fmt::Display for Quantity {
 
 impl Quantity {
     fn binary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut mantissa, mut step) = (self.nano / NANO, 0_usize);
-        // It ends: there is something, and less than 1024 of the last.
-        while mantissa % 1024 == 0 {
+        let (mut mantissa, mut step) = (self.nano / NANO, 0);
+        while mantissa % 1024 == 0 && step < BINARY.len() {
             mantissa /= 1024;
             step += 1;
         }
@@ -306,6 +305,22 @@ mod tests {
             assert_eq!(quantity.to_string(), canonical, "{text}");
             let again = Quantity::parse(canonical).unwrap();
             assert_eq!(again.nano(), nano, "{canonical} read again");
+        }
+    }
+
+    #[test]
+    fn sums_may_be_larger_than_what_can_be_written() {
+        let add = |one: Quantity, times| (1..times).fold(one, |sum, _| sum.plus(one));
+        for (sum, shown) in [
+            (add(Quantity::bytes(1 << 50), 1024), "1Ei"),
+            (add(Quantity::bytes(1 << 60), 1024), "1024Ei"),
+            (add(Quantity::count(1_000_000_000_000_000), 1000), "1E"),
+            (
+                add(Quantity::count(1_000_000_000_000_000_000), 1000),
+                "1000E",
+            ),
+        ] {
+            assert_eq!(sum.to_string(), shown);
         }
     }
 

@@ -52,7 +52,8 @@ pub(super) fn container(
             }
         }
         (Run::Ended(ended), None) => terminated(ended, id(ended.attempt)),
-        (Run::None, None) if never_runs(state, c) => core::ContainerState {
+        // It waits for nothing any more.
+        (Run::None, None) => core::ContainerState {
             terminated: Some(core::ContainerStateTerminated {
                 exit_code: 137,
                 reason: Some("ContainerStatusUnknown".to_owned()),
@@ -61,7 +62,6 @@ pub(super) fn container(
             }),
             ..core::ContainerState::default()
         },
-        (Run::None, None) => core::ContainerState::default(),
     };
     let image_id = match &c.run {
         Run::None => String::new(),
@@ -152,10 +152,10 @@ fn removed_in_place(ended: &Ended, id: String) -> core::ContainerState {
     state
 }
 
-/// Whether this container, which never ran, would have started next, but the pod is over: the kubelet takes it for lost.
+/// Whether this container would have started next, but the pod is over: the kubelet takes it for lost.
 fn never_runs(state: &PodState, c: &ContainerState) -> bool {
     let over = !matches!(state.sandbox, Sandbox::Ready { .. }) && state.finished();
-    c.role == Role::Main && over && state.is_initialized()
+    c.role == Role::Main && c.run == Run::None && over && state.is_initialized()
 }
 
 fn starting(state: &PodState) -> &'static str {
