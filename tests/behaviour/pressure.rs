@@ -9,12 +9,12 @@ use coracle::plan::pressure::images::{Goal, ImageFacts, ImagePolicy, doomed};
 use coracle::plan::pressure::{
     Amount, Condition, LOOK_MS, Policy, Signal, Step, Threshold, Walk, Watch, next,
 };
-use coracle::plan::{Action, Event, Time};
+use coracle::plan::{Action, Event, PodState, Time};
 use coracle::spec::usage::{ContainerUsage, DiskUsage, FileSystem, PodUsage, Space};
 use coracle::spec::{PodSpec, PodUid, QosClass, RestartPolicy, VolumeSource, VolumeSpec};
 
 use crate::node::{Node, reborn};
-use crate::pods::{desired, of, pod, set_resources};
+use crate::pods::{at, desired, of, pod, set_resources};
 
 const MI: u64 = 1 << 20;
 
@@ -803,7 +803,70 @@ fn the_longest_unused_images_go_until_there_is_room() {
         ..policy
     };
     assert_eq!(doomed(&all, &policy, Goal::Age, now), ["never", "a"]);
+    let older = ImagePolicy {
+        max_age_ms: 960_000,
+        ..policy
+    };
+    assert_eq!(doomed(&all, &older, Goal::Age, now), ["never"]);
     // Nothing is old to an agent that is new.
     let now = (Time(500_000), Time(1_000_000));
     assert!(doomed(&all, &policy, Goal::Age, now).is_empty());
+}
+
+#[test]
+fn a_node_tells_what_it_is_short_of_in_the_kubelets_words() {
+    for (condition, short, enough) in [
+        (
+            Condition::Memory,
+            "KubeletHasInsufficientMemory: kubelet has insufficient memory available",
+            "KubeletHasSufficientMemory: kubelet has sufficient memory available",
+        ),
+        (
+            Condition::Disk,
+            "KubeletHasDiskPressure: kubelet has disk pressure",
+            "KubeletHasNoDiskPressure: kubelet has no disk pressure",
+        ),
+        (
+            Condition::Pid,
+            "KubeletHasInsufficientPID: kubelet has insufficient PID available",
+            "KubeletHasSufficientPID: kubelet has sufficient PID available",
+        ),
+    ] {
+        let told = [true, false].map(|holds| {
+            let (reason, message) = condition.why(holds);
+            format!("{reason}: {message}")
+        });
+        assert_eq!(told, [short, enough]);
+    }
+}
+
+#[test]
+fn whose_disk_use_is_looked_at() {
+    let plain = PodState::new(Arc::new(named("a", 0)), at(0));
+    let mut spec = named("b", 0);
+    of(&mut spec, "c").storage.limit_bytes = Some(MI);
+    let limited = PodState::new(Arc::new(spec), at(0));
+    for (walk, expected) in [
+        (Walk::Nobody, [false, false]),
+        (Walk::Limited, [false, true]),
+        (Walk::Everybody, [true, true]),
+    ] {
+        let looked_at = [&plain, &limited].map(|pod| walk.includes(pod));
+        assert_eq!(looked_at, expected, "{walk:?}");
+    }
+}
+
+#[test]
+fn signals_have_the_names_that_settings_and_metrics_give_them() {
+    for (signal, name) in [
+        (Signal::Memory, "memory.available"),
+        (Signal::PodsMemory, "allocatableMemory.available"),
+        (Signal::NodefsBytes, "nodefs.available"),
+        (Signal::NodefsInodes, "nodefs.inodesFree"),
+        (Signal::ImagefsBytes, "imagefs.available"),
+        (Signal::ImagefsInodes, "imagefs.inodesFree"),
+        (Signal::Pids, "pid.available"),
+    ] {
+        assert_eq!(signal.as_str(), name);
+    }
 }

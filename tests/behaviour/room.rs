@@ -29,6 +29,19 @@ fn what_finished_pods_had_is_free_at_once() {
 }
 
 #[test]
+fn who_waits_for_what_a_pod_has_gets_it_when_that_one_finishes() {
+    let mut done = alone("u2", 50);
+    done.restart_policy = RestartPolicy::Never;
+    let done = Arc::new(done);
+    let (now, more) = (sized("u1", 200, 20), sized("u1", 200, 60));
+    let mut node = Node::small(&[&Arc::new(now), &done]);
+    node.want(&[&Arc::new(more), &done]);
+    assert!(node.resizing().contains("Deferred"), "{}", node.resizing());
+    node.end_of(&done.uid, 0);
+    assert_eq!(node.resizing(), "PodResizeInProgress", "at once");
+}
+
+#[test]
 fn of_pods_that_wait_for_room_the_most_important_gets_it_then_the_class_then_who_has_waited_longest()
  {
     type Change = fn(&mut PodSpec);
