@@ -78,6 +78,7 @@ fn after_a_power_cut_damaged_images_go_and_are_imported_again() {
             .iter()
             .filter(|e| e["involvedObject"]["kind"] == "Node");
         node.map(|e| e["reason"].as_str().expect("text").to_owned())
+            .filter(|reason| reason != "NodeAllocatableEnforced")
             .collect()
     };
     assert_eq!(of_node(&agent), ["Starting"]);

@@ -303,15 +303,23 @@ fn bound_pods(agent: &Agent, bytes: u64) {
     fs::write(&file, bytes.to_string()).expect(&file);
 }
 
+/// Memory of the machine, in MiB.
+fn memory_mib() -> u64 {
+    let info = fs::read_to_string("/proc/meminfo").expect("there");
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = total.and_then(|rest| rest.trim().strip_suffix(" kB"));
+    total.and_then(|kib| kib.parse::<u64>().ok()).expect("KiB") >> 10
+}
+
 #[test]
 fn a_memory_hog_goes_before_the_kernel_kills_and_stays_down_over_agent_restarts() {
-    const MI: u64 = 1 << 20;
-    let settings = "evictionHard: {memory.available: 100Mi}\nevictionPressureTransitionPeriod: 20s\n\
-        imageGCHighThresholdPercent: 100\n";
-    let agent = agent_with(settings, None);
-    bound_pods(&agent, 400 * MI);
-    // The kernel is told at the first look from when on it is to call.
-    agent.kill_and_restart();
+    // All pods together have 400 MiB.
+    let settings = format!(
+        "evictionHard: {{memory.available: 100Mi}}\nevictionPressureTransitionPeriod: 20s\n\
+         imageGCHighThresholdPercent: 100\nsystemReserved: {{memory: {}Mi}}\n",
+        memory_mib() - 400
+    );
+    let agent = agent_with(&settings, None);
     agent.write("fine.yaml", &shell_pod("fine", SLEEP, "", ""));
     let fine = agent.wait_running("fine");
     let volumes = "  volumes:\n  - {name: v, emptyDir: {medium: Memory}}\n";
