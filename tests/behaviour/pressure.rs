@@ -690,7 +690,12 @@ fn a_shortage_of_another_kind_keeps_an_evicted_pod_down() {
 
 #[test]
 fn the_kernel_is_asked_to_call_when_the_nearest_threshold_is_reached() {
+    let soft = Threshold {
+        grace_ms: 60_000,
+        ..hard(Signal::Memory, 800 * MI)
+    };
     let thresholds = [
+        soft,
         hard(Signal::Memory, 100 * MI),
         hard(Signal::PodsMemory, 50 * MI),
     ];

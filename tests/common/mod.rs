@@ -36,8 +36,8 @@ pub const VETH_PREFIX: &str = "vc";
 pub const IMAGE: &str = "docker.io/library/busybox:test";
 
 /// How full the machine is that tests run on is none of their business, unless they say so by a `--config-dir` of their own.
-pub const NEVER_SHORT: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nevictionHard: {}\n\
-    imageGCHighThresholdPercent: 100\n";
+pub const NEVER_SHORT: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n\
+    evictionHard: {memory.available: 16Mi}\nimageGCHighThresholdPercent: 100\n";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 

@@ -11,26 +11,27 @@
 //!
 //! Invariant: what is done follows from figures that were read since anything was last done about it, not long ago.
 
+mod admit;
 mod evict;
 pub mod images;
 mod limits;
 mod rank;
 mod signal;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::hold::Rejection;
 use super::shutdown::is_gone;
 use super::state::{Flag, Sandbox};
 use super::verdict::{Cause, Due};
-use super::{Event, NodeState, Notice, PodState, Stamp, Time, Wall};
-use crate::spec::priority::CRITICAL;
+use super::{Event, NodeState, PodState, Stamp, Time, Wall};
+use crate::spec::PodUid;
 use crate::spec::usage::{NodeUsage, PodUsage, Space};
-use crate::spec::{PodSpec, PodUid, QosClass};
 pub use evict::{Eviction, Evictions, Reason};
 use images::{Goal, ImagePolicy};
 pub use signal::{Amount, Condition, Signal, Threshold};
+pub use watch::{BRAKE_MS, Watch};
 
 pub(super) use evict::returns;
 
@@ -48,10 +49,6 @@ pub const RECLAIM_MS: u64 = 60_000;
 pub const IMAGES_MS: u64 = 300_000;
 /// Disk use of pods is looked at for this part of the time at most.
 const WALK_SHARE: u64 = 20;
-/// Pods that take more memory are slowed down for this long after a threshold is met: meanwhile somebody goes.
-pub const BRAKE_MS: u64 = 5_000;
-/// The kernel is not asked to call where less than this part of all memory is left above a threshold.
-const CALL_SHARE: u64 = 64;
 /// Grace of pods that go for a hard threshold or a limit of their own.
 const GRACE_MS: u64 = 1_000;
 
@@ -134,18 +131,6 @@ impl Walk {
             Self::Everybody => true,
         }
     }
-}
-
-/// What the kernel is to do about memory until the next look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Watch {
-    /// Call when so many bytes are charged to all pods together, before a threshold may be met; and slow down whoever
-    /// takes more, where it can.
-    At(u64),
-    /// As before: one is met since a short while, and somebody goes for it.
-    AsBefore,
-    /// Nothing.
-    Nothing,
 }
 
 /// What was read.
@@ -391,48 +376,6 @@ fn relieve_of(state: &NodeState, seen: &Seen, met: &Met, now: Time) -> Option<St
     Some(Step::Record(Event::PodEvicted { pod, eviction }))
 }
 
-impl NodeState {
-    /// A pod that comes while the node is short of something, unless it is critical, or asks for memory where that alone is
-    /// short, or tolerates that (kubelet-behaviour §10.3).
-    pub(super) fn under_pressure(&self, pod: &PodSpec) -> Option<Rejection> {
-        let held: Vec<Condition> = self.pressure.held().collect();
-        let asks = pod.qos != QosClass::BestEffort || tolerates_memory_pressure(pod);
-        let only_memory = held == [Condition::Memory] && asks;
-        if held.is_empty() || only_memory || pod.priority >= CRITICAL {
-            return None;
-        }
-        let names: Vec<&str> = held.iter().map(|condition| condition.as_str()).collect();
-        Some(Rejection {
-            reason: "Evicted".into(),
-            message: format!("The node had condition: [{}]. ", names.join(" ")),
-        })
-    }
-
-    pub(super) fn observed(&mut self, figures: &Observation, now: Stamp, out: &mut Vec<Notice>) {
-        let before: Vec<Condition> = self.pressure.held().collect();
-        self.pressure.observed(figures, now);
-        if !self.pressure.held().eq(before) {
-            self.admit(now, out);
-        }
-    }
-}
-
-fn tolerates_memory_pressure(pod: &PodSpec) -> bool {
-    let spec = pod.manifest.spec.as_ref();
-    let mut all = spec
-        .into_iter()
-        .flat_map(|s| s.tolerations.iter().flatten());
-    all.any(|t| {
-        let exists = t.operator.as_deref() == Some("Exists");
-        let key = t.key.as_deref().unwrap_or_default();
-        let effect = t.effect.as_deref().unwrap_or_default();
-        let empty = t.value.as_deref().unwrap_or_default().is_empty();
-        (key == "node.kubernetes.io/memory-pressure" || key.is_empty() && exists)
-            && matches!(effect, "" | "NoSchedule")
-            && (exists || empty)
-    })
-}
-
 impl Pressure {
     /// Whether this condition holds, and since when it does or does not.
     pub fn condition(&self, condition: Condition) -> Flag {
@@ -448,33 +391,6 @@ impl Pressure {
     /// What the order under way is.
     pub fn in_flight(&self) -> Option<Order> {
         self.in_flight
-    }
-
-    /// What the kernel is to do about memory until the next look.
-    pub fn watch(&self) -> Watch {
-        let Some(seen) = &self.seen else {
-            return Watch::Nothing;
-        };
-        let node = &seen.figures.node;
-        let memory = |signal: Signal| signal.condition() == Condition::Memory;
-        let met = self.met.iter().filter(|met| memory(met.threshold.signal));
-        if let Some(since) = met.map(|met| met.since).min() {
-            return match seen.at.since(since) < BRAKE_MS {
-                true => Watch::AsBefore,
-                false => Watch::Nothing,
-            };
-        }
-        let thresholds = self.policy.thresholds.iter();
-        let left = thresholds.filter(|t| memory(t.signal)).filter_map(|t| {
-            let space = t.signal.space(node)?;
-            let left = space.available.saturating_sub(t.quantity(space));
-            // So near to it the kernel would call all the time.
-            Some(Some(left).filter(|left| *left > space.capacity / CALL_SHARE))
-        });
-        match (left.min().flatten(), node.pods_charged_bytes) {
-            (Some(left), Some(charged)) => Watch::At(charged.saturating_add(left)),
-            (Some(_), None) | (None, _) => Watch::Nothing,
-        }
     }
 
     /// Since when no condition holds.

@@ -1,0 +1,54 @@
+//! Who is let in while the node is short of something (kubelet-behaviour §10.3)?
+
+use super::super::hold::Rejection;
+use super::super::{NodeState, Notice, Stamp};
+use super::{Condition, Observation};
+use crate::spec::priority::CRITICAL;
+use crate::spec::{PodSpec, QosClass};
+
+impl NodeState {
+    /// A pod that comes while the node is short of something, unless it is critical, or asks for memory where that alone is
+    /// short, or tolerates that (kubelet-behaviour §10.3).
+    pub(in super::super) fn under_pressure(&self, pod: &PodSpec) -> Option<Rejection> {
+        let held: Vec<Condition> = self.pressure.held().collect();
+        let asks = pod.qos != QosClass::BestEffort || tolerates_memory_pressure(pod);
+        let only_memory = held == [Condition::Memory] && asks;
+        if held.is_empty() || only_memory || pod.priority >= CRITICAL {
+            return None;
+        }
+        let names: Vec<&str> = held.iter().map(|condition| condition.as_str()).collect();
+        Some(Rejection {
+            reason: "Evicted".into(),
+            message: format!("The node had condition: [{}]. ", names.join(" ")),
+        })
+    }
+
+    pub(in super::super) fn observed(
+        &mut self,
+        figures: &Observation,
+        now: Stamp,
+        out: &mut Vec<Notice>,
+    ) {
+        let before: Vec<Condition> = self.pressure.held().collect();
+        self.pressure.observed(figures, now);
+        if !self.pressure.held().eq(before) {
+            self.admit(now, out);
+        }
+    }
+}
+
+fn tolerates_memory_pressure(pod: &PodSpec) -> bool {
+    let spec = pod.manifest.spec.as_ref();
+    let mut all = spec
+        .into_iter()
+        .flat_map(|s| s.tolerations.iter().flatten());
+    all.any(|t| {
+        let exists = t.operator.as_deref() == Some("Exists");
+        let key = t.key.as_deref().unwrap_or_default();
+        let effect = t.effect.as_deref().unwrap_or_default();
+        let empty = t.value.as_deref().unwrap_or_default().is_empty();
+        (key == "node.kubernetes.io/memory-pressure" || key.is_empty() && exists)
+            && matches!(effect, "" | "NoSchedule")
+            && (exists || empty)
+    })
+}

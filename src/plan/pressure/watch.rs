@@ -1,0 +1,50 @@
+//! What is the kernel to do about memory between looks? Call, and slow down whoever takes what is left.
+
+use super::{Condition, Pressure, Threshold};
+
+/// Pods that take more memory are slowed down for this long after a threshold is met: meanwhile somebody goes.
+pub const BRAKE_MS: u64 = 5_000;
+/// The kernel is not asked to call where less than this part of all memory is left above a threshold.
+const CALL_SHARE: u64 = 64;
+
+/// What the kernel is to do about memory until the next look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watch {
+    /// Call when so many bytes are charged to all pods together, before a threshold may be met; and slow down whoever
+    /// takes more, where it can.
+    At(u64),
+    /// As before: one is met since a short while, and somebody goes for it.
+    AsBefore,
+    /// Nothing.
+    Nothing,
+}
+
+impl Pressure {
+    /// What the kernel is to do about memory until the next look.
+    pub fn watch(&self) -> Watch {
+        let Some(seen) = &self.seen else {
+            return Watch::Nothing;
+        };
+        let node = &seen.figures.node;
+        // Soft ones are in no such hurry.
+        let urgent = |t: &Threshold| t.signal.condition() == Condition::Memory && t.grace_ms == 0;
+        let met = self.met.iter().filter(|met| urgent(&met.threshold));
+        if let Some(since) = met.map(|met| met.since).min() {
+            return match seen.at.since(since) < BRAKE_MS {
+                true => Watch::AsBefore,
+                false => Watch::Nothing,
+            };
+        }
+        let thresholds = self.policy.thresholds.iter();
+        let left = thresholds.filter(|t| urgent(t)).filter_map(|t| {
+            let space = t.signal.space(node)?;
+            let left = space.available.saturating_sub(t.quantity(space));
+            // So near to it the kernel would call all the time.
+            Some(Some(left).filter(|left| *left > space.capacity / CALL_SHARE))
+        });
+        match (left.min().flatten(), node.pods_charged_bytes) {
+            (Some(left), Some(charged)) => Watch::At(charged.saturating_add(left)),
+            (Some(_), None) | (None, _) => Watch::Nothing,
+        }
+    }
+}
