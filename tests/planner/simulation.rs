@@ -185,7 +185,7 @@ impl Sim {
                 || all.any(|c| c.run.is_running() && c.kill.is_some_and(replaced))
         };
         let one_in = match self.state.pods.values().any(rare) {
-            true => 10,
+            true => 6,
             false => 200,
         };
         let dies = self.world.faults && self.world.rng.below(one_in) == 0;
