@@ -79,6 +79,8 @@ struct Sim {
     actions: u64,
     stimuli: u64,
     stats: Stats,
+    /// More was given away than there is when the newest agent came.
+    over: std::cell::Cell<bool>,
     trace: bool,
 }
 
@@ -120,6 +122,7 @@ impl Sim {
             actions: 0,
             stimuli: 0,
             stats: Stats::default(),
+            over: std::cell::Cell::new(false),
             trace,
         }
     }
