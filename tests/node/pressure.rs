@@ -3,8 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use coracle::config::Swap;
-use coracle::effects::cgroup::{Cgroups, LimitSettings, Mode, SwapSettings};
+use coracle::effects::cgroup::{Cgroups, LimitSettings, Mode};
 use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sha2::{Digest, Sha256};
@@ -354,18 +353,7 @@ fn a_memory_hog_goes_before_the_kernel_kills_and_stays_down_over_agent_restarts(
 fn the_kernel_calls_when_pods_use_as_much_as_was_named_or_run_into_their_bound() {
     const MI: u64 = 1 << 20;
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
-    let settings = LimitSettings {
-        pod_pids: None,
-        quota_period_us: 100_000,
-        quota: true,
-        swap: SwapSettings {
-            behavior: Swap::NoSwap,
-            memory_bytes: 0,
-            swap_bytes: 0,
-        },
-        memory: None,
-        oom_group: true,
-    };
+    let settings = LimitSettings::default();
     let cgroups = Cgroups::open(Some(&agent.cgroup), settings).expect("cgroups");
     let mut alarm = cgroups.alarm().expect("the kernel takes it");
     assert!(!alarm.heard(), "nothing has happened");

@@ -149,9 +149,8 @@ fn read_again(file: &mut File) {
 mod tests {
     use std::fs;
 
-    use super::super::{LimitSettings, SwapSettings};
+    use super::super::LimitSettings;
     use super::*;
-    use crate::config;
 
     #[test]
     fn on_v2_pods_are_slowed_down_from_the_level_on() {
@@ -159,18 +158,7 @@ mod tests {
         let high = dir.join("coracle/pods/memory.high");
         fs::create_dir_all(dir.join("coracle/pods")).unwrap();
         fs::write(&high, "").unwrap();
-        let settings = LimitSettings {
-            pod_pids: None,
-            quota_period_us: 100_000,
-            quota: true,
-            swap: SwapSettings {
-                behavior: config::Swap::NoSwap,
-                memory_bytes: 0,
-                swap_bytes: 0,
-            },
-            memory: None,
-            oom_group: true,
-        };
+        let settings = LimitSettings::default();
         let cgroups = Cgroups::in_folder(&dir, Mode::V2, settings);
         // Without PSI and `memory.events` nobody calls, and nothing else is wrong.
         let mut alarm = cgroups.alarm().unwrap();

@@ -208,9 +208,8 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    use super::super::{LimitSettings, SwapSettings};
+    use super::super::LimitSettings;
     use super::*;
-    use crate::config;
 
     struct Folder(PathBuf);
 
@@ -227,18 +226,7 @@ mod tests {
         }
 
         fn usage(&self, mode: Mode) -> Usage {
-            let settings = LimitSettings {
-                pod_pids: None,
-                quota_period_us: 100_000,
-                quota: true,
-                swap: SwapSettings {
-                    behavior: config::Swap::NoSwap,
-                    memory_bytes: 0,
-                    swap_bytes: 0,
-                },
-                memory: None,
-                oom_group: true,
-            };
+            let settings = LimitSettings::default();
             Cgroups::in_folder(&self.0, mode, settings).usage("/coracle/pods/x")
         }
     }

@@ -283,18 +283,7 @@ mod tests {
             (4000, 4096, 157, 303, Some(400_000)),
             (16_000, 16_384, 625, 942, Some(1_600_000)),
         ];
-        let settings = LimitSettings {
-            pod_pids: None,
-            quota_period_us: 100_000,
-            quota: true,
-            swap: swap::SwapSettings {
-                behavior: crate::config::Swap::NoSwap,
-                memory_bytes: 0,
-                swap_bytes: 0,
-            },
-            memory: None,
-            oom_group: true,
-        };
+        let settings = LimitSettings::default();
         for (milli, expected_shares, pod, container, expected_quota) in table {
             let got = shares(milli);
             assert_eq!(got, expected_shares, "shares of {milli}m");

@@ -77,6 +77,24 @@ pub struct LimitSettings {
     pub oom_group: bool,
 }
 
+/// A kubelet's.
+impl Default for LimitSettings {
+    fn default() -> Self {
+        Self {
+            pod_pids: None,
+            quota_period_us: 100_000,
+            quota: true,
+            swap: SwapSettings {
+                behavior: crate::config::Swap::NoSwap,
+                memory_bytes: 0,
+                swap_bytes: 0,
+            },
+            memory: None,
+            oom_group: true,
+        }
+    }
+}
+
 /// The agent's tree.
 #[derive(Debug, Clone)]
 pub struct Cgroups {

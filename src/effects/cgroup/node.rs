@@ -63,9 +63,8 @@ mod tests {
     use std::fs;
     use std::path::PathBuf;
 
-    use super::super::{LimitSettings, MemoryProtection, SwapSettings};
+    use super::super::{LimitSettings, MemoryProtection};
     use super::*;
-    use crate::config::Swap;
 
     struct Tree(PathBuf);
 
@@ -91,21 +90,13 @@ mod tests {
 
         fn cgroups(&self, mode: Mode, tiered: bool) -> Cgroups {
             let settings = LimitSettings {
-                pod_pids: None,
-                quota_period_us: 100_000,
-                quota: true,
-                swap: SwapSettings {
-                    behavior: Swap::NoSwap,
-                    memory_bytes: 0,
-                    swap_bytes: 0,
-                },
                 memory: tiered.then_some(MemoryProtection {
                     throttling_factor: 0.9,
                     tiered: true,
                     allocatable_bytes: 1 << 30,
                     page_bytes: 4096,
                 }),
-                oom_group: true,
+                ..LimitSettings::default()
             };
             Cgroups::in_folder(&self.0, mode, settings)
         }

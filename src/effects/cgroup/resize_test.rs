@@ -4,9 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::super::{Cgroups, LimitSettings, Mode, SwapSettings};
+use super::super::{Cgroups, LimitSettings, Mode};
 use super::*;
-use crate::config::Swap;
 use crate::spec::convert::{ConvertContext, documents};
 
 const MIB: u64 = 1 << 20;
@@ -30,18 +29,7 @@ impl Tree {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("coracle-resize-{}-{number}", std::process::id());
         let root = std::env::temp_dir().join(name);
-        let settings = LimitSettings {
-            pod_pids: None,
-            quota_period_us: 100_000,
-            quota: true,
-            swap: SwapSettings {
-                behavior: Swap::NoSwap,
-                memory_bytes: 0,
-                swap_bytes: 0,
-            },
-            memory: None,
-            oom_group: true,
-        };
+        let settings = LimitSettings::default();
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  \
                     - {name: a, image: i, resources: {limits: {cpu: 50m, memory: 50Mi}}}\n  \
                     - {name: b, image: i, resources: {limits: {cpu: 50m, memory: 50Mi}}}\n";

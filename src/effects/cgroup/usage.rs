@@ -60,7 +60,7 @@ impl Cgroups {
 mod tests {
     use std::fs;
 
-    use super::super::{LimitSettings, SwapSettings};
+    use super::super::LimitSettings;
     use super::*;
 
     fn tree(mode: Mode, files: &[(&str, &str)]) -> (Cgroups, std::path::PathBuf) {
@@ -71,18 +71,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let settings = LimitSettings {
-            pod_pids: None,
-            quota_period_us: 100_000,
-            quota: true,
-            swap: SwapSettings {
-                behavior: crate::config::Swap::NoSwap,
-                memory_bytes: 0,
-                swap_bytes: 0,
-            },
-            memory: None,
-            oom_group: true,
-        };
+        let settings = LimitSettings::default();
         (Cgroups::in_folder(&dir, mode, settings), dir)
     }
 
