@@ -239,6 +239,9 @@ fn traffic_is_counted_for_each_pod() {
 fn two_hundred_pods_have_two_hundred_addresses() {
     let world = World::with(Plan::default());
     let mut all = std::collections::BTreeSet::new();
+    // It counts at once; the kubelet's default is 110.
+    let more = world.agent.root.join("config.d/10-more.conf");
+    std::fs::write(more, "kind: KubeletConfiguration\nmaxPods: 200\n").expect("written");
     for index in 0..200 {
         let name = format!("p{index}");
         let text = shell_pod(&name, "exec sleep 1000", "", "");

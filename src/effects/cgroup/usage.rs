@@ -63,8 +63,8 @@ mod tests {
     use super::super::LimitSettings;
     use super::*;
 
-    fn tree(mode: Mode, files: &[(&str, &str)]) -> (Cgroups, std::path::PathBuf) {
-        let name = format!("coracle-usage-{mode:?}-{}", std::process::id());
+    fn tree(name: &str, mode: Mode, files: &[(&str, &str)]) -> (Cgroups, std::path::PathBuf) {
+        let name = format!("coracle-usage-{name}-{mode:?}-{}", std::process::id());
         let dir = std::env::temp_dir().join(name);
         for (path, text) in files {
             let path = dir.join(path);
@@ -98,7 +98,7 @@ mod tests {
             (&format!("{pod}/pids.current"), "3\n"),
         ];
         for (mode, files) in [(Mode::V1, &v1[..]), (Mode::V2, &v2[..])] {
-            let (cgroups, dir) = tree(mode, files);
+            let (cgroups, dir) = tree("read", mode, files);
             let space = |available, capacity| {
                 Some(Space {
                     available,
@@ -135,7 +135,7 @@ mod tests {
             ("coracle/pods/memory.stat", "anon 0\n"),
         ];
         for (mode, files) in [(Mode::V1, &v1), (Mode::V2, &v2)] {
-            let (cgroups, dir) = tree(mode, files);
+            let (cgroups, dir) = tree("read", mode, files);
             assert_eq!(cgroups.pods_memory(), (None, Some(7)), "{mode:?}");
             fs::remove_dir_all(dir).unwrap();
         }
