@@ -76,7 +76,7 @@ fn a_cordoned_node_lets_nobody_in_until_it_is_uncordoned() {
     let line = shown.lines().find(|line| line.starts_with("new"));
     assert!(line.is_some_and(|l| l.contains("NodeCordoned")), "{shown}");
     // What runs is restarted as ever; who is deleted stays away.
-    agent.ok(&["exec", "old", "--", "kill", "1"]);
+    agent.cli(&["exec", "old", "--", "kill", "1"]);
     agent.wait_pod("old", |pod| main_status(pod)["restartCount"] == 1);
     agent.ok(&["delete", "pod", "old"]);
     wait_held(&agent, "old");
