@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smol::Async;
 use smol::channel::{Receiver, Sender};
 
-use super::super::Input;
+use super::super::{Input, unblock};
 use crate::effects::cgroup::{Alarm, Cgroups};
 use crate::plan::Event;
 
@@ -54,7 +54,15 @@ pub(in super::super) async fn listen(
                 continue;
             }
         };
-        if let Err(error) = cgroups.set_alarm(&mut alarm, level)
+        // The kernel may look for memory to take back before it answers: nobody else waits for that.
+        let (tree, mut held) = (cgroups.clone(), alarm);
+        let task = unblock(move || {
+            let set = tree.set_alarm(&mut held, level);
+            (held, set)
+        });
+        let set;
+        (alarm, set) = task.await;
+        if let Err(error) = set
             && !std::mem::replace(&mut told, true)
         {
             let error = crate::chain(&error);
