@@ -36,7 +36,7 @@ fn set(client: &Client, args: &NodeArgs, on: bool, done: &str) -> Result<ExitCod
         true => "already ",
         false => "",
     };
-    let dry = match args.dry_run.is_on() {
+    let dry = match args.dry_run.dry_run.is_on() {
         true => " (dry run)",
         false => {
             let path = format!("/api/v1/nodes/{}", encode(&name));
@@ -72,7 +72,7 @@ pub(super) fn drain(client: &Client, args: &DrainArgs) -> Result<ExitCode> {
             return Err(CliError::usage(text).hint("write it as in 90s, 5m or 1h30m"));
         }
     };
-    let dry_run = args.dry_run.is_on();
+    let dry_run = args.dry_run.dry_run.is_on();
     let mut path = format!(
         "/coracle/v1/drain?deleteEmptyDirData={}&dryRun={dry_run}",
         args.delete_emptydir_data

@@ -43,11 +43,7 @@ pub(super) fn run(client: &Client, args: EventsArgs) -> Result<ExitCode> {
     let args = GetArgs {
         resource: Resource::Events,
         names: Vec::new(),
-        namespace: args.namespace,
-        all_namespaces: args.all_namespaces,
-        output: args.output,
-        watch: args.watch,
-        no_headers: args.no_headers,
+        list: args.list,
         show_labels: false,
         label_columns: Vec::new(),
         selector: None,

@@ -18,7 +18,7 @@ use crate::api::{event_columns, node_columns, service_columns};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     let mut printer = Printer::new(args)?;
-    if args.watch {
+    if args.list.watch {
         if !is_kubernetes(args.resource) {
             return Err(CliError::usage(
                 "only pods, services, endpoints, priorityclasses, nodes and events can be watched",
@@ -28,9 +28,9 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     }
     let (items, single) = fetch(client, args)?;
     if items.is_empty() && printer.is_table() {
-        let place = match (args.all_namespaces, args.resource) {
+        let place = match (args.list.all_namespaces, args.resource) {
             (false, resource) if is_namespaced(resource) => {
-                format!(" in {} namespace", args.namespace.namespace)
+                format!(" in {} namespace", args.list.namespace.namespace)
             }
             _ => String::new(),
         };
@@ -60,8 +60,8 @@ fn is_namespaced(resource: Resource) -> bool {
 
 /// Path of the list.
 fn collection(args: &GetArgs) -> String {
-    let ns = encode(&args.namespace.namespace);
-    match (args.resource, args.all_namespaces) {
+    let ns = encode(&args.list.namespace.namespace);
+    match (args.resource, args.list.all_namespaces) {
         (Resource::Pods, true) => "/api/v1/pods".to_owned(),
         (Resource::Pods, false) => format!("/api/v1/namespaces/{ns}/pods"),
         (Resource::Services, true) => "/api/v1/services".to_owned(),
@@ -91,7 +91,7 @@ fn selectors(args: &GetArgs) -> String {
 fn fetch(client: &Client, args: &GetArgs) -> Result<(Vec<Value>, bool)> {
     let path = collection(args);
     if is_kubernetes(args.resource) && !args.names.is_empty() {
-        if args.all_namespaces {
+        if args.list.all_namespaces {
             return Err(CliError::usage(
                 "a resource cannot be retrieved by name across all namespaces",
             ));
@@ -181,7 +181,7 @@ enum Format<'a> {
 
 impl<'a> Printer<'a> {
     fn new(args: &'a GetArgs) -> Result<Self> {
-        let format = match args.output.as_deref() {
+        let format = match args.list.output.as_deref() {
             None => Format::Table,
             Some("wide") => Format::Wide,
             Some("json") => Format::Json,
@@ -199,7 +199,7 @@ impl<'a> Printer<'a> {
             args,
             format,
             table: Table::default(),
-            header_done: args.no_headers,
+            header_done: args.list.no_headers,
         })
     }
 
@@ -254,10 +254,15 @@ impl<'a> Printer<'a> {
 
     fn rows(&mut self, items: &[Value]) -> String {
         let wide = self.format == Format::Wide;
-        let (header, mut rows) = table(self.args.resource, items, wide, self.args.all_namespaces);
+        let (header, mut rows) = table(
+            self.args.resource,
+            items,
+            wide,
+            self.args.list.all_namespaces,
+        );
         if self.args.interval {
             let now = Timestamp::now();
-            let at = usize::from(self.args.all_namespaces);
+            let at = usize::from(self.args.list.all_namespaces);
             for (row, item) in rows.iter_mut().zip(items) {
                 row[at] = event_columns::interval(&typed(item).unwrap_or_default(), now);
             }

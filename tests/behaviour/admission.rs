@@ -10,23 +10,10 @@ use coracle::plan::{Event, Settings};
 use coracle::spec::placement::{Requirement, Term, Test};
 use coracle::spec::{ContainerPort, PodSpec, Protocol, QosClass, RestartPolicy};
 
-use crate::node::{Node, ready, reborn};
+use crate::node::{Node, ready, reborn, small};
 use crate::pods::{at, desired, exit, gate, pod, recovered, set_image, set_resources};
 
 const MIB: u64 = 1 << 20;
-
-/// A node of one core and 100 MiB.
-pub(crate) fn small() -> Settings {
-    Settings {
-        capacity: Some(Capacity {
-            cpu_milli: 1_000,
-            memory_bytes: 100 * MIB,
-            storage_bytes: 1_000,
-            pods: 10,
-        }),
-        ..Settings::default()
-    }
-}
 
 fn sized(name: &str, cpu_milli: u64, mib: u64) -> PodSpec {
     let mut spec = pod(name, name, RestartPolicy::Always, &["c"]);

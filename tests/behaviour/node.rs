@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use coracle::plan::event::*;
+use coracle::plan::resize::Capacity;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, cordon, plan, shutdown};
@@ -222,6 +223,19 @@ pub(crate) fn word(state: &k8s_openapi::api::core::v1::ContainerState) -> String
     match &state.terminated {
         Some(t) => format!("{} {}", t.reason.clone().unwrap(), t.exit_code),
         None => "-".into(),
+    }
+}
+
+/// The settings of a node of one core and 100 MiB.
+pub(crate) fn small() -> Settings {
+    Settings {
+        capacity: Some(Capacity {
+            cpu_milli: 1_000,
+            memory_bytes: 100 << 20,
+            storage_bytes: 1_000,
+            pods: 10,
+        }),
+        ..Settings::default()
     }
 }
 

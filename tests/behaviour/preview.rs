@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
+use coracle::plan::Event;
 use coracle::plan::edit::Edit;
 use coracle::plan::hold::Rejection;
 use coracle::plan::preview::Preview;
-use coracle::plan::resize::Capacity;
-use coracle::plan::{Event, Settings};
 use coracle::spec::{PodSpec, RestartPolicy};
 
-use crate::node::Node;
+use crate::node::{Node, small};
 use crate::pods::{desired, pod, set_image, set_resources, with_inits};
 
 const MIB: u64 = 1 << 20;
@@ -23,15 +22,7 @@ fn sized(name: &str, mib: u64) -> PodSpec {
 #[test]
 fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
     let (p, q) = (Arc::new(sized("p", 10)), Arc::new(sized("q", 10)));
-    let mut node = Node::set(Settings {
-        capacity: Some(Capacity {
-            cpu_milli: 1_000,
-            memory_bytes: 100 * MIB,
-            storage_bytes: 1_000,
-            pods: 10,
-        }),
-        ..Settings::default()
-    });
+    let mut node = Node::set(small());
     node.tell(Event::DesiredChanged(desired(&[&q, &p])));
     node.work();
     let preview = |node: &Node, spec: &PodSpec| node.state.preview(spec);
@@ -143,15 +134,7 @@ fn a_finished_pod_is_made_anew_for_another_image_which_is_named() {
 
 #[test]
 fn it_is_said_beforehand_that_a_pod_would_wait_to_be_let_in() {
-    let mut node = Node::set(Settings {
-        capacity: Some(Capacity {
-            cpu_milli: 1_000,
-            memory_bytes: 100 * MIB,
-            storage_bytes: 1_000,
-            pods: 10,
-        }),
-        ..Settings::default()
-    });
+    let mut node = Node::set(small());
     let p = Arc::new(sized("p", 60));
     node.tell(Event::DesiredChanged(desired(&[&p])));
     node.work();

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use coracle::plan::resize::{Capacity, Swapping};
+use coracle::plan::resize::Swapping;
 use coracle::plan::{Action, Event, Settings};
 use coracle::spec::convert::{ConvertContext, documents};
 use coracle::spec::{EnvValue, Hook, PodSpec, QosClass, RestartPolicy};
 use k8s_openapi::api::core::v1::ContainerStatus;
 
-use crate::node::{Node, ready, reborn};
+use crate::node::{Node, ready, reborn, small};
 use crate::pods::{desired, of, pod, set_image, set_resources, with_inits};
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -31,19 +31,6 @@ pub(crate) fn alone(uid: &str, mib: u64) -> PodSpec {
 fn restarting(mut spec: PodSpec) -> PodSpec {
     of(&mut spec, "c").resize_restarts.memory = true;
     spec
-}
-
-/// A node of one core and 100 MiB.
-pub(crate) fn small() -> Settings {
-    Settings {
-        capacity: Some(Capacity {
-            cpu_milli: 1_000,
-            memory_bytes: 100 * MIB,
-            storage_bytes: 1_000,
-            pods: 10,
-        }),
-        ..Settings::default()
-    }
 }
 
 impl Node {

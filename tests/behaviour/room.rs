@@ -6,8 +6,8 @@ use coracle::plan::resize::Capacity;
 use coracle::plan::{Action, Event};
 use coracle::spec::{PodSpec, QosClass, RestartPolicy};
 
-use crate::node::Node;
-use crate::resize::{MIB, alone, sized, small};
+use crate::node::{Node, small};
+use crate::resize::{MIB, alone, sized};
 
 #[test]
 fn what_finished_pods_had_is_free_at_once() {

@@ -4,13 +4,9 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use super::{JsonOnly, NamespaceArgs};
 
-/// `coracle get`.
+/// Of which namespaces, and how a list is printed.
 #[derive(Debug, Clone, Args)]
-pub struct GetArgs {
-    /// pods, services, endpoints, priorityclasses, nodes, events, images or files
-    pub resource: Resource,
-    /// Only these
-    pub names: Vec<String>,
+pub struct ListArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
@@ -26,6 +22,18 @@ pub struct GetArgs {
     /// Leave out the first line
     #[arg(long)]
     pub no_headers: bool,
+}
+
+/// `coracle get`.
+#[derive(Debug, Clone, Args)]
+pub struct GetArgs {
+    /// pods, services, endpoints, priorityclasses, nodes, events, images or files
+    pub resource: Resource,
+    /// Only these
+    pub names: Vec<String>,
+    /// Of which namespaces, and how it is printed.
+    #[command(flatten)]
+    pub list: ListArgs,
     /// All labels as the last column
     #[arg(long)]
     pub show_labels: bool,
@@ -52,21 +60,9 @@ pub struct EventsArgs {
     /// Only of these types: Normal, Warning
     #[arg(long, value_name = "TYPE", value_delimiter = ',')]
     pub types: Vec<String>,
-    /// Namespace
+    /// Of which namespaces, and how it is printed.
     #[command(flatten)]
-    pub namespace: NamespaceArgs,
-    /// In all namespaces
-    #[arg(short = 'A', long)]
-    pub all_namespaces: bool,
-    /// wide, json, yaml, name, or jsonpath=TEMPLATE
-    #[arg(short, long, value_name = "FORMAT")]
-    pub output: Option<String>,
-    /// Go on and print what happens
-    #[arg(short, long)]
-    pub watch: bool,
-    /// Leave out the first line
-    #[arg(long)]
-    pub no_headers: bool,
+    pub list: ListArgs,
 }
 
 /// What `get` can show.

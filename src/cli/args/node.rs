@@ -146,12 +146,10 @@ pub enum ConfigFormat {
     Json,
 }
 
-/// `coracle cordon` and `coracle uncordon`.
+/// `--dry-run`.
 #[derive(Debug, Clone, Args)]
-pub struct NodeArgs {
-    /// This node
-    pub node: Option<String>,
-    /// Only say what would be done: none, client or server
+pub struct DryRunArgs {
+    /// Only say what would be done (of a drain: who would leave, in which order): none, client or server
     #[arg(
         long,
         value_name = "HOW",
@@ -161,6 +159,16 @@ pub struct NodeArgs {
         default_missing_value = "client"
     )]
     pub dry_run: DryRun,
+}
+
+/// `coracle cordon` and `coracle uncordon`.
+#[derive(Debug, Clone, Args)]
+pub struct NodeArgs {
+    /// This node
+    pub node: Option<String>,
+    /// Whether anything is done.
+    #[command(flatten)]
+    pub dry_run: DryRunArgs,
 }
 
 /// `coracle drain`.
@@ -185,16 +193,9 @@ pub struct DrainArgs {
     /// Also pods with emptyDir volumes on disk, whose data is deleted
     #[arg(long)]
     pub delete_emptydir_data: bool,
-    /// Only say who would leave, and in which order
-    #[arg(
-        long,
-        value_name = "HOW",
-        num_args = 0..=1,
-        require_equals = true,
-        default_value = "none",
-        default_missing_value = "client"
-    )]
-    pub dry_run: DryRun,
+    /// Whether anything is done.
+    #[command(flatten)]
+    pub dry_run: DryRunArgs,
     /// Taken as kubectl takes it; here no pod has a controller, and all leave
     #[arg(long)]
     pub force: bool,
