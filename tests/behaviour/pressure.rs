@@ -707,12 +707,19 @@ fn the_kernel_is_asked_to_call_when_the_nearest_threshold_is_reached() {
         capacity: 120 * MI,
     });
     look(&mut node, &found);
-    assert_eq!(node.state.pressure.watch(), Watch::At(70 * MI));
+    // A little beyond, so that it is met when the kernel calls.
+    let beyond = 120 * MI / 256;
+    assert_eq!(node.state.pressure.watch(), Watch::At(70 * MI + beyond));
     node.wait(LOOK_MS);
-    // As little as that comes and goes.
-    found.node.memory.as_mut().unwrap().available = 115 * MI;
+    // However little is left, and never more beyond than half of what is to be kept.
+    let memory = found.node.memory.as_mut().unwrap();
+    (memory.available, memory.capacity) = (100 * MI + 1, 1 << 50);
     look(&mut node, &found);
-    assert_eq!(node.state.pressure.watch(), Watch::Nothing);
+    assert_eq!(node.state.pressure.watch(), Watch::At(70 * MI + beyond));
+    node.wait(LOOK_MS);
+    found.node.pods_memory.as_mut().unwrap().available = 120 * MI;
+    look(&mut node, &found);
+    assert_eq!(node.state.pressure.watch(), Watch::At(80 * MI + 1));
     node.wait(LOOK_MS);
     found.node.memory.as_mut().unwrap().available = 99 * MI;
     for (after, expected) in [

@@ -4,14 +4,15 @@ use super::{Condition, Pressure, Threshold};
 
 /// Pods that take more memory are slowed down for this long after a threshold is met: meanwhile somebody goes.
 pub const BRAKE_MS: u64 = 5_000;
-/// The kernel is not asked to call where less than this part of all memory is left above a threshold.
-const CALL_SHARE: u64 = 64;
+/// The kernel calls when this part of all memory is used beyond a threshold, so that a look then finds it met; or half of
+/// what the threshold keeps, if that is less.
+const BEYOND_SHARE: u64 = 256;
 
 /// What the kernel is to do about memory until the next look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
-    /// Call when so many bytes are charged to all pods together, before a threshold may be met; and slow down whoever
-    /// takes more, where it can.
+    /// Call when so many bytes are charged to all pods together, by when a threshold is met; and slow down whoever takes
+    /// more, where it can. There is always such a level: who takes memory fast would not leave time for another look.
     At(u64),
     /// As before: one is met since a short while, and somebody goes for it.
     AsBefore,
@@ -38,11 +39,11 @@ impl Pressure {
         let thresholds = self.policy.thresholds.iter();
         let left = thresholds.filter(|t| urgent(t)).filter_map(|t| {
             let space = t.signal.space(node)?;
-            let left = space.available.saturating_sub(t.quantity(space));
-            // So near to it the kernel would call all the time.
-            Some(Some(left).filter(|left| *left > space.capacity / CALL_SHARE))
+            let kept = t.quantity(space);
+            let beyond = (space.capacity / BEYOND_SHARE).min(kept / 2);
+            Some(space.available.saturating_sub(kept).saturating_add(beyond))
         });
-        match (left.min().flatten(), node.pods_charged_bytes) {
+        match (left.min(), node.pods_charged_bytes) {
             (Some(left), Some(charged)) => Watch::At(charged.saturating_add(left)),
             (Some(_), None) | (None, _) => Watch::Nothing,
         }

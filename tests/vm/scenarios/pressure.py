@@ -1,0 +1,55 @@
+"""A node that runs out of memory, on cgroup v2: the kernel says so by PSI, and whose fault it is goes before anybody is killed."""
+
+import json
+
+from catalogue import scenario
+from machine import Failed
+
+from scenarios.node import equal, main_pid, pod
+
+MACHINE = "node"
+
+SETTINGS = """kind: KubeletConfiguration
+evictionHard: {memory.available: 150Mi}
+evictionPressureTransitionPeriod: 10s
+"""
+# Takes memory bit by bit for ever.
+HOG = "awk 'BEGIN { for (i = 0; 1; i++) list[i] = sprintf(\"%01000d\", i) }'"
+
+
+def node(vm):
+    shown = json.loads(vm.out("coracle get node -o json"))
+    return shown["items"][0] if "items" in shown else shown
+
+
+def condition(vm, type_):
+    return next(c["status"] for c in node(vm)["status"]["conditions"] if c["type"] == type_)
+
+
+@scenario(seconds=400)
+def a_memory_hog_is_evicted_before_the_kernel_kills_anybody(vm):
+    """It takes all there is; its neighbours and the agent do not notice, and when it is gone the node has recovered."""
+    vm.run("mkdir -p /etc/coracle/config.d")
+    vm.write("/etc/coracle/config.d/pressure.yaml", SETTINGS)
+    vm.run("systemctl reload coracle")
+    for name in ["calm", "quiet"]:
+        vm.manifest(name, pod(name))
+        vm.wait_running(name)
+    before = [main_pid(vm, name) for name in ["calm", "quiet"]]
+    agent = vm.out("systemctl show -P MainPID coracle")
+    if "looking at memory from time to time" in vm.out("journalctl -u coracle --no-pager"):
+        raise Failed("the agent does not hear of memory that gets short")
+    vm.manifest("hog", pod("hog", command=HOG, container="    resources: {requests: {memory: 16Mi}}"))
+    evicted = vm.wait_pod("hog", "evicted", lambda p: p["status"].get("reason") == "Evicted", seconds=200)
+    message = evicted["status"]["message"]
+    begin = "The node was low on resource: memory. Threshold quantity: 150Mi, available: "
+    if not message.startswith(begin) or "request is 16Mi" not in message:
+        raise Failed(f"the message is {message}")
+    vm.notes.append(message)
+    equal("MemoryPressure", condition(vm, "MemoryPressure"), "True")
+    equal("processes of the others", [main_pid(vm, name) for name in ["calm", "quiet"]], before)
+    equal("the agent", vm.out("systemctl show -P MainPID coracle"), agent)
+    equal("killed by the kernel", vm.out("journalctl -k --no-pager | grep -c 'Killed process' || true"), "0")
+    vm.run("rm /etc/coracle/manifests/hog.yaml")
+    vm.until("the node to recover", "coracle get node -o json", lambda out: '"KubeletHasSufficientMemory"' in out, seconds=90)
+    vm.run("rm /etc/coracle/config.d/pressure.yaml && systemctl reload coracle")
