@@ -31,6 +31,8 @@ mod figures;
 mod garbage;
 #[path = "node/hooks.rs"]
 mod hooks;
+#[path = "node/huge_pages.rs"]
+mod huge_pages;
 #[path = "node/images.rs"]
 mod images;
 #[path = "node/pressure.rs"]

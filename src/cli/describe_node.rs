@@ -345,7 +345,7 @@ mod tests {
         };
         let amounts = |cpu: &str, memory: &str| {
             json!({ "cpu": cpu, "memory": memory, "pods": "110",
-                "ephemeral-storage": "100Gi", "hugepages-2Mi": "0" })
+                "ephemeral-storage": "100Gi", "hugepages-1Gi": "0", "hugepages-2Mi": "16Mi" })
         };
         let node = json!({
             "metadata": { "name": "box", "creationTimestamp": "2026-01-01T00:00:00Z",
@@ -377,8 +377,8 @@ mod tests {
     #[test]
     fn the_page_is_laid_out_as_kubectls() {
         let busy = container(
-            json!({ "cpu": "500m", "memory": "1Gi" }),
-            json!({ "memory": "2Gi" }),
+            json!({ "cpu": "500m", "memory": "1Gi", "hugepages-2Mi": "4Mi" }),
+            json!({ "memory": "2Gi", "hugepages-2Mi": "4Mi" }),
         );
         let pods = [
             pod("web", "Running", json!({ "containers": [busy] })),

@@ -27,6 +27,7 @@ impl Enforced {
                 cpu_milli: None,
                 memory_bytes: Some(None),
                 pids: Some(None),
+                huge_pages: Some(None),
             },
         };
         let done = cgroups.limit_pods(pods);
@@ -94,6 +95,7 @@ fn for_pods(machine: &Machine, reserved: &Reserved, most_processes: Option<u64>)
         cpu_milli: Some(left(machine.cpu_milli, "cpu")),
         memory_bytes: Some(Some(left(machine.memory_bytes, "memory"))),
         pids: Some(most_processes.map(|most| left(most, "pid"))),
+        huge_pages: Some(Some(machine.huge_pages.clone())),
     }
 }
 
@@ -104,6 +106,7 @@ fn for_others(amounts: &Amounts, whole: bool) -> NodeLimits {
         cpu_milli: amount("cpu"),
         memory_bytes: rest("memory"),
         pids: rest("pid"),
+        huge_pages: None,
     }
 }
 
@@ -156,6 +159,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::PageSize;
 
     fn amounts(all: &[(&str, u64)]) -> Amounts {
         all.iter()
@@ -165,9 +169,11 @@ mod tests {
 
     #[test]
     fn pods_have_what_is_not_kept_back() {
+        let size = PageSize::from_kib(2048).expect("not 0");
         let machine = Machine {
             cpu_milli: 4_000,
             memory_bytes: 1_000,
+            huge_pages: [(size, 4 << 20)].into(),
             ..Machine::default()
         };
         let reserved = Reserved {
@@ -179,6 +185,8 @@ mod tests {
             cpu_milli: Some(3_250),
             memory_bytes: Some(Some(0)),
             pids: Some(Some(1_000)),
+            // None of them can be kept back, as with a kubelet.
+            huge_pages: Some(Some(machine.huge_pages.clone())),
         };
         assert_eq!(for_pods(&machine, &reserved, Some(1_024)), expected);
         let unknown = for_pods(&machine, &Reserved::default(), None);
@@ -192,6 +200,7 @@ mod tests {
             cpu_milli: Some(500),
             memory_bytes: Some(Some(100)),
             pids: None,
+            huge_pages: None,
         };
         assert_eq!(for_others(&kept, true), whole);
         let cpu = NodeLimits {

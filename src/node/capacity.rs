@@ -1,15 +1,15 @@
 //! What does the node have, and what of that may pods have? Amounts by resource, and what is kept back: for the system,
 //! for coracle, and as much as pods may not use up before some are evicted (kubelet-behaviour §9.7).
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::config::{Amount, Amounts, Reserved, Settings, Signal};
+use crate::spec::{HugePages, PageSize};
 
-/// Where the kernel tells of its pools of large pages.
+/// Where the kernel tells of its pools of huge pages.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
 /// What the machine has; looked at once.
@@ -21,8 +21,8 @@ pub(super) struct Machine {
     pub(super) memory_bytes: u64,
     /// The file system of pods' state and images, in bytes.
     pub(super) storage_bytes: u64,
-    /// Bytes set aside as large pages, by the resource's name: `hugepages-2Mi`.
-    pub(super) huge_pages: BTreeMap<String, u64>,
+    /// Memory set aside as huge pages, of every size that the kernel has.
+    pub(super) huge_pages: HugePages,
 }
 
 impl Machine {
@@ -94,7 +94,8 @@ pub(super) fn share_out(machine: &Machine, reserved: &Reserved, settings: &Setti
         ("ephemeral-storage".to_owned(), machine.storage_bytes),
         ("pods".to_owned(), pods),
     ]);
-    capacity.extend(machine.huge_pages.clone());
+    let huge = machine.huge_pages.iter();
+    capacity.extend(huge.map(|(size, bytes)| (size.resource(), *bytes)));
     let mut kept = Amounts::new();
     for (name, amount) in reserved.system.iter().chain(&reserved.kube) {
         let sum = kept.entry(name.clone()).or_default();
@@ -118,7 +119,7 @@ pub(super) fn share_out(machine: &Machine, reserved: &Reserved, settings: &Setti
     let huge: u64 = machine.huge_pages.values().sum();
     let allocatable = capacity.iter().map(|(name, there)| {
         let kept = kept.get(name).copied().unwrap_or(0);
-        // Nobody can have memory that is set aside as large pages.
+        // Nobody can have memory that is set aside as huge pages.
         let kept = kept.saturating_add(if name == "memory" { huge } else { 0 });
         (name.clone(), there.saturating_sub(kept))
     });
@@ -178,7 +179,7 @@ fn storage(path: &Path) -> u64 {
 }
 
 /// All pools, empty ones too.
-fn huge_pages(folder: &Path) -> BTreeMap<String, u64> {
+fn huge_pages(folder: &Path) -> HugePages {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let pool = |entry: fs::DirEntry| {
         let name = entry.file_name();
@@ -186,12 +187,8 @@ fn huge_pages(folder: &Path) -> BTreeMap<String, u64> {
         let kib: u64 = kib.strip_suffix("kB")?.parse().ok()?;
         let pages = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
         let pages: u64 = pages.trim().parse().ok()?;
-        let size = match kib {
-            _ if kib.is_multiple_of(1 << 20) => format!("{}Gi", kib >> 20),
-            _ if kib.is_multiple_of(1 << 10) => format!("{}Mi", kib >> 10),
-            _ => format!("{kib}Ki"),
-        };
-        Some((format!("hugepages-{size}"), pages * kib * 1024))
+        let size = PageSize::from_kib(kib)?;
+        Some((size, pages.saturating_mul(size.bytes())))
     };
     entries.filter_map(pool).collect()
 }
@@ -209,7 +206,7 @@ mod tests {
             cpu_milli: 4000,
             memory_bytes: 8 * GI,
             storage_bytes: 100 * GI,
-            huge_pages: [("hugepages-2Mi".to_owned(), GI)].into(),
+            huge_pages: [(PageSize::from_kib(2048).expect("not 0"), GI)].into(),
         }
     }
 
@@ -310,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_large_pages_have_kubernetes_names() {
+    fn pools_of_huge_pages_have_kubernetes_names() {
         let folder = std::env::temp_dir().join(format!("coracle-pages-{}", std::process::id()));
         for (name, pages) in [
             ("hugepages-2048kB", "3\n"),
@@ -327,7 +324,8 @@ mod tests {
             ("hugepages-2Mi", 6 * MI),
             ("hugepages-64Ki", 65_536),
         ];
-        let expected = expected.map(|(name, bytes)| (name.to_owned(), bytes));
-        assert_eq!(found, BTreeMap::from(expected));
+        let size = |name| PageSize::of_resource(name).expect(name);
+        let expected = expected.map(|(name, bytes)| (size(name), bytes));
+        assert_eq!(found, HugePages::from(expected));
     }
 }

@@ -18,7 +18,7 @@ use crate::config::{self, ConfigError, Effective, Files, Flag, FlagValue};
 use crate::layout::last_settings;
 use crate::plan::resize::{Capacity, Swapping};
 use crate::plan::{self, Event};
-use crate::spec::PodUid;
+use crate::spec::{PageSize, PodUid};
 use crate::sys::file::{self, Durability};
 
 pub(super) use watch::watch;
@@ -33,6 +33,9 @@ pub(super) fn for_plan(
     config: &config::Config,
 ) -> plan::Settings {
     let share = |name: &str| shares.allocatable.get(name).copied().unwrap_or(0);
+    let amounts = shares.allocatable.iter();
+    let huge_pages =
+        amounts.filter_map(|(name, amount)| Some((PageSize::of_resource(name)?, *amount)));
     let mode = match settings.reduced_restart_decay {
         true => plan::Settings::reduced(),
         false => plan::Settings::default(),
@@ -45,6 +48,7 @@ pub(super) fn for_plan(
             memory_bytes: share("memory"),
             storage_bytes: share("ephemeral-storage"),
             pods: share("pods"),
+            huge_pages: huge_pages.collect(),
         }),
         swap: match config.swap {
             _ if facts::memory_info("SwapTotal") == 0 => Swapping::Nobody,

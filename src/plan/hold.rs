@@ -112,7 +112,7 @@ impl NodeState {
         }
         // Of who had nothing to end there is nothing left to wait for.
         let rejection = self.rejection(pod, claimed)?;
-        *claimed = claimed.plus(Capacity::of(pod));
+        *claimed = std::mem::take(claimed).plus(Capacity::of(pod));
         Some(rejection)
     }
 

@@ -9,6 +9,7 @@
 //! While they end, the room they leave is kept for the one they end for: it is judged first, and what it asks for counts as
 //! given when others are judged after it.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::notice::{Kind, Notices};
@@ -32,7 +33,7 @@ pub(super) fn disruption(verdict: &Verdict) -> &str {
 }
 
 /// What is missing: resource and amount, more than 0.
-type Need = (&'static str, u64);
+type Need = (Cow<'static, str>, u64);
 
 impl NodeState {
     /// Ends whoever has to go for this pod, which is refused for want of room alone. Whether room is being made for it, now
@@ -50,12 +51,12 @@ impl NodeState {
         let stays = |p: &&PodState| p.takes_room() && !is_leaving(p);
         let amounts = self.pods.values().filter(stays);
         let amounts = amounts.map(|p| Capacity::of(&p.spec));
-        let given = amounts.fold(*claimed, Capacity::plus);
+        let given = amounts.fold(claimed.clone(), Capacity::plus);
         let short = capacity.short_of(&Capacity::of(pod), &given);
         let Some(first) = short.first() else {
             return self.pods.values().any(is_making_room);
         };
-        let resource = first.resource;
+        let resource = first.resource.clone();
         let Some(victims) = self.victims(pod, &short) else {
             return false;
         };
@@ -83,7 +84,10 @@ impl NodeState {
         if !may_preempt(pod) {
             return None;
         }
-        let needs: Vec<Need> = short.iter().map(|s| (s.resource, s.missing())).collect();
+        let needs: Vec<Need> = short
+            .iter()
+            .map(|s| (s.resource.clone(), s.missing()))
+            .collect();
         // Who is down for a shutdown cannot go before he is back.
         let can_go = |p: &&PodState| {
             let less = p.spec.priority < pod.priority;
@@ -146,9 +150,12 @@ fn choose<'p>(pods: &[&'p PodSpec], needs: &[Need]) -> Option<Vec<&'p PodSpec>> 
 fn less(needs: &[Need], pods: &[&PodSpec]) -> Vec<Need> {
     let freed = pods.iter().map(|p| Capacity::of(p));
     let freed = freed.fold(Capacity::default(), Capacity::plus);
-    let left = needs
-        .iter()
-        .map(|(resource, missing)| (*resource, missing.saturating_sub(freed.get(resource))));
+    let left = needs.iter().map(|(resource, missing)| {
+        (
+            resource.clone(),
+            missing.saturating_sub(freed.get(resource)),
+        )
+    });
     left.filter(|(_, missing)| *missing > 0).collect()
 }
 

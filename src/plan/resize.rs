@@ -175,7 +175,7 @@ impl NodeState {
                 message: SWAPS.to_owned(),
             });
         }
-        let capacity = self.settings.capacity?;
+        let capacity = self.settings.capacity.as_ref()?;
         // Who is not let in yet may ask for anything.
         if pod.hold.is_some() {
             return None;

@@ -6,10 +6,10 @@ use std::borrow::Cow;
 use super::hold::Rejection;
 use super::state::Sandbox;
 use super::{Action, NodeState, PodState};
-use crate::spec::{PodSpec, PodUid};
+use crate::spec::{HugePages, PodSpec, PodUid};
 
 /// Amounts of what pods share: what the node can give to them (its allocatable), what is given, what one asks for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// Places.
     pub pods: u64,
@@ -19,13 +19,15 @@ pub struct Capacity {
     pub memory_bytes: u64,
     /// Disk.
     pub storage_bytes: u64,
+    /// Memory that is set aside as huge pages.
+    pub huge_pages: HugePages,
 }
 
 /// Too little of one resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shortage {
     /// The Kubernetes word for the resource.
-    pub(super) resource: &'static str,
+    pub(super) resource: Cow<'static, str>,
     /// What is asked for.
     wanted: u64,
     /// What others are given.
@@ -42,7 +44,7 @@ impl Shortage {
     }
 
     pub(super) fn rejection(&self) -> Rejection {
-        let (name, wanted, given) = (self.resource, self.wanted, self.given);
+        let (name, wanted, given) = (&self.resource, self.wanted, self.given);
         Rejection {
             reason: Cow::Owned(format!("OutOf{name}")),
             message: not_enough(name, wanted, given, self.capacity),
@@ -58,48 +60,54 @@ impl Capacity {
             cpu_milli: pod.resources.cpu_request_milli,
             memory_bytes: pod.resources.memory_request_bytes,
             storage_bytes: pod.storage_request_bytes,
+            huge_pages: pod.huge_pages.clone(),
         }
     }
 
     /// Each amount with the Kubernetes word for it, in the kubelet's order.
-    fn rows(&self) -> [(&'static str, u64); 4] {
-        [
+    fn rows(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
+        let rows = [
             ("pods", self.pods),
             ("cpu", self.cpu_milli),
             ("memory", self.memory_bytes),
             ("ephemeral-storage", self.storage_bytes),
-        ]
+        ];
+        let rows = rows.map(|(name, amount)| (Cow::Borrowed(name), amount));
+        let huge = self.huge_pages.iter();
+        let huge = huge.map(|(size, bytes)| (Cow::Owned(size.resource()), *bytes));
+        rows.into_iter().chain(huge)
     }
 
     /// The amount of that resource.
     pub(super) fn get(&self, resource: &str) -> u64 {
-        let rows = self.rows();
-        let found = rows.iter().find(|(name, _)| *name == resource);
-        found.map_or(0, |(_, amount)| *amount)
+        let found = self.rows().find(|(name, _)| name == resource);
+        found.map_or(0, |(_, amount)| amount)
     }
 
     /// Both together.
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub(super) fn plus(mut self, other: Self) -> Self {
+        for (size, bytes) in other.huge_pages {
+            let sum = self.huge_pages.entry(size).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
         Self {
             pods: self.pods.saturating_add(other.pods),
             cpu_milli: self.cpu_milli.saturating_add(other.cpu_milli),
             memory_bytes: self.memory_bytes.saturating_add(other.memory_bytes),
             storage_bytes: self.storage_bytes.saturating_add(other.storage_bytes),
+            ..self
         }
     }
 
     /// What there is too little of here for somebody, with so much given to others. Of what nobody asks for there is
     /// always enough.
     pub(super) fn short_of(&self, wanted: &Self, given: &Self) -> Vec<Shortage> {
-        let all = self.rows().into_iter().zip(wanted.rows()).zip(given.rows());
-        let all = all.map(
-            |(((resource, capacity), (_, wanted)), (_, given))| Shortage {
-                resource,
-                wanted,
-                given,
-                capacity,
-            },
-        );
+        let all = wanted.rows().map(|(resource, wanted)| Shortage {
+            given: given.get(&resource),
+            capacity: self.get(&resource),
+            resource,
+            wanted,
+        });
         all.filter(|row| row.wanted > 0 && row.missing() > 0)
             .collect()
     }
@@ -140,8 +148,8 @@ impl NodeState {
 
     /// What there is too little of for a pod that is to come in; `claimed` is given to others soon.
     pub(super) fn short_of(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<Shortage> {
-        let given = self.given(Some(&pod.uid)).plus(*claimed);
-        let capacity = self.settings.capacity;
+        let given = self.given(Some(&pod.uid)).plus(claimed.clone());
+        let capacity = self.settings.capacity.as_ref();
         capacity.map_or_else(Vec::new, |all| all.short_of(&Capacity::of(pod), &given))
     }
 }

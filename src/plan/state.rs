@@ -3,6 +3,7 @@
 //! A container's run moves `None → Running → Ended → Running → …`; attempts only grow. A pod's sandbox moves
 //! `None → Ready → Lost → Ready → … → Removed`. A stopping pod never stops stopping: it ends by being forgotten.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use super::{Action, Stamp, Time, Wall};
 use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
 
 /// The node's settings that decisions depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The wait before the second restart of a crashing container.
     pub initial_restart_period_ms: u64,
@@ -81,7 +82,7 @@ pub struct NodeState {
     /// Grows whenever a pod is held, let in, or held for another reason: also with facts about other pods.
     pub hold_changes: u64,
     /// How many pods were ended to make room, by what there was too little of.
-    pub preemptions: BTreeMap<&'static str, u64>,
+    pub preemptions: BTreeMap<Cow<'static, str>, u64>,
 }
 
 impl NodeState {

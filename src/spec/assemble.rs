@@ -11,12 +11,13 @@ use super::container::List;
 use super::default;
 use super::error::{Path, Report};
 use super::pod::{ContainerResources, ContainerSpec, PodKey, PodSpec, PodUid};
+use super::quantity::Quantity;
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::uid::KeptUids;
 use super::{
-    backoff, container, names, network, placement, resources, restart, security, support, swap,
-    uid, volume,
+    backoff, container, huge_pages, names, network, placement, resources, restart, security,
+    support, swap, uid, volume,
 };
 
 /// Builds the spec of a decoded pod, or reports why not.
@@ -57,8 +58,7 @@ pub(crate) fn pod(
     let grace_ms = grace_ms(spec, &at, report);
     let active_deadline_ms = active_deadline_ms(spec, &at, report);
     let own_security = security::pod(spec, &at, report);
-    let written_volumes = spec.volumes.as_deref().unwrap_or_default();
-    let volumes = volume::volumes(written_volumes, &at.field("volumes"), report);
+    let volumes = volume::volumes(spec, &at.field("volumes"), report);
     let (init_containers, containers) = containers(&pod, spec, &at, report);
     let host_name = network::host_name(spec, (&namespace, &name), &at, report);
     let host_aliases = network::host_aliases(spec, &at, report);
@@ -95,6 +95,7 @@ pub(crate) fn pod(
         qos: resources::qos(pod_level.as_ref(), &figures),
         resources: resources::effective(pod_level.as_ref(), &figures),
         storage_request_bytes: resources::storage_request(spec),
+        huge_pages: huge_pages::of_pod(spec),
         placement,
         init_containers,
         containers,
@@ -290,6 +291,19 @@ fn pod_resources(
                 format!("{request}{unit}"),
                 format_args!(
                     "must be greater than or equal to aggregate container requests of {sum}{unit}"
+                ),
+            );
+        }
+    }
+    let own_pages = huge_pages::of(Some(written));
+    for (size, sum) in huge_pages::of_containers(spec) {
+        if let Some(own) = own_pages.get(&size).filter(|own| **own < sum) {
+            let (own, sum) = (Quantity::bytes(*own), Quantity::bytes(sum));
+            report.invalid(
+                &path.field("limits").field(&size.resource()),
+                own.to_string(),
+                format_args!(
+                    "must be greater than or equal to aggregate container limits of {sum}"
                 ),
             );
         }

@@ -3,11 +3,12 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use super::error::{Path, Report};
+use super::huge_pages::HugePages;
 use super::names;
 use super::pod::{ContainerSpec, ImageName, PullPolicy};
 use super::{
-    env, lifecycle_rules, network, probe_rules, resize, resources, restart, security, support,
-    volume,
+    env, huge_pages, lifecycle_rules, network, probe_rules, resize, resources, restart, security,
+    support, volume,
 };
 
 /// Which of a pod's lists a container is in.
@@ -78,6 +79,11 @@ pub(crate) fn convert(
     let probes = probe_rules::convert(container, &ports, &env, path, report);
     let lifecycle = lifecycle_rules::convert(container, spec, &ports, path, report);
     let storage = resources::storage(&resources);
+    let huge_pages = match list {
+        // Such a one asks for nothing.
+        List::Ephemeral => HugePages::new(),
+        List::Init | List::Regular => huge_pages::of_container(spec, container),
+    };
     let resources = resources::convert(&resources, &path.field("resources"), report);
     let once = list == List::Init && own_policy != Some("Always");
     let resize_restarts = resize::policy(spec, container, once, path, report);
@@ -95,6 +101,7 @@ pub(crate) fn convert(
         ports,
         resources,
         storage,
+        huge_pages,
         resize_restarts,
         security,
         termination_message_path: termination.unwrap_or("/dev/termination-log").to_owned(),

@@ -5,6 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::error::{Path, Report};
+use super::huge_pages;
 use super::names;
 use super::pod::{EnvValue, EnvVar};
 use super::quantity::Quantity;
@@ -260,7 +261,10 @@ fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Op
             let quotient = amount / divisor + i128::from(amount % divisor != 0);
             Some(EnvValue::Resource(quotient.to_string()))
         }
-        (None, _) if kind == "requests" => Some(EnvValue::Resource("0".to_owned())),
+        // Whoever has no limit for huge pages can have none.
+        (None, _) if kind == "requests" || huge_pages::is_resource(resource) => {
+            Some(EnvValue::Resource("0".to_owned()))
+        }
         (None, "cpu") => Some(EnvValue::NodeCpu {
             divisor_milli: divisor,
         }),
@@ -272,7 +276,7 @@ fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Op
 }
 
 fn is_known(resource: &str) -> bool {
-    matches!(resource, "cpu" | "memory" | "ephemeral-storage") || resource.starts_with("hugepages-")
+    matches!(resource, "cpu" | "memory" | "ephemeral-storage") || huge_pages::is_resource(resource)
 }
 
 /// The divisor in thousandths for cpu, in whole units otherwise; 0 means 1.
@@ -309,6 +313,11 @@ fn divisor(
         )
     };
     if !allowed {
+        // All sizes of huge pages are one resource here, in Kubernetes' words.
+        let resource = match huge_pages::is_resource(resource) {
+            true => "hugepages",
+            false => resource,
+        };
         let detail =
             format_args!("only divisor's values {list} are supported with the {resource} resource");
         report.invalid(&at, written, detail);

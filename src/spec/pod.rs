@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::backoff::RestartBackoff;
+use super::huge_pages::{HugePages, PageSize};
 use super::lifecycle::Lifecycle;
 use super::placement::Placement;
 use super::probe::Probes;
@@ -123,6 +124,8 @@ pub struct PodSpec {
     pub resources: PodResources,
     /// Disk it asks for (`ephemeral-storage`), by the same rule.
     pub storage_request_bytes: u64,
+    /// Huge pages it may have, by the same rule.
+    pub huge_pages: HugePages,
     /// On which nodes it may run.
     pub placement: Placement,
     /// Fields that are valid Kubernetes but do nothing here, each as a sentence that names the field.
@@ -256,6 +259,8 @@ pub struct ContainerSpec {
     pub resources: ContainerResources,
     /// What it may have on disk.
     pub storage: StorageBounds,
+    /// Huge pages it may have: `limits.hugepages-<size>`, its own or the pod's.
+    pub huge_pages: HugePages,
     /// `resizePolicy`.
     pub resize_restarts: ResizeRestarts,
     /// Pod and container security context merged.
@@ -519,6 +524,13 @@ pub enum VolumeSource {
     },
     /// `emptyDir` with `medium: Memory`: a tmpfs.
     MemoryDir {
+        /// `sizeLimit`.
+        size_limit_bytes: Option<u64>,
+    },
+    /// `emptyDir` with `medium: HugePages`: a hugetlbfs.
+    HugePageDir {
+        /// Of which pages, one that the pod asks for.
+        page_size: PageSize,
         /// `sizeLimit`.
         size_limit_bytes: Option<u64>,
     },

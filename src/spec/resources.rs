@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::error::{Path, Report};
+use super::huge_pages;
 use super::pod::{ContainerResources, ContainerSpec, PodResources, QosClass, StorageBounds};
 use super::quantity::Quantity;
 
@@ -33,14 +34,17 @@ pub(crate) fn convert(
     for (name, request) in &requests {
         let parent = path.field("requests");
         match limits.get(name) {
-            Some(limit) if request.nano() > limit.nano() => report.invalid(
-                &parent.field(name),
-                request.to_string(),
-                format_args!("must be less than or equal to {name} limit of {limit}"),
-            ),
+            Some(limit) if request.nano() > limit.nano() && !huge_pages::is_resource(name) => {
+                report.invalid(
+                    &parent.field(name),
+                    request.to_string(),
+                    format_args!("must be less than or equal to {name} limit of {limit}"),
+                )
+            }
             _ => {}
         }
     }
+    huge_pages::check(&limits, &requests, path, report);
     let milli = |q: &Quantity| u64::try_from(q.ceil_milli()).ok();
     let bytes = |q: &Quantity| u64::try_from(q.ceil()).ok();
     ContainerResources {
@@ -90,7 +94,7 @@ fn amounts<'m>(
     for (name, written) in map.iter().flatten() {
         let path = path.field(name);
         let known = ["cpu", "memory", "ephemeral-storage"].contains(&name.as_str());
-        if !known && !name.starts_with("hugepages-") && !name.contains('/') {
+        if !known && !huge_pages::is_resource(name) && !name.contains('/') {
             let detail = "must be a standard resource type or fully qualified";
             report.invalid(&path, name, detail);
             continue;
@@ -104,12 +108,10 @@ fn amounts<'m>(
 
 /// Warns of a resource that is only written down.
 fn idle(name: &str, path: &Path<'_>, report: &Report) {
-    let what = match name {
-        "cpu" | "memory" | "ephemeral-storage" => return,
-        _ if name.starts_with("hugepages-") => "huge pages are not set up yet",
-        _ => "there are no device plugins here",
-    };
-    report.warn(&path.field(name), format_args!("accepted, but {what}"));
+    if name.contains('/') {
+        let what = "accepted, but there are no device plugins here";
+        report.warn(&path.field(name), what);
+    }
 }
 
 /// What the containers of a pod ask for, by when they run.
@@ -225,6 +227,12 @@ pub(crate) fn storage_request(spec: &PodSpec) -> u64 {
         let quantity = Quantity::parse(&requests.get("ephemeral-storage")?.0).ok()?;
         u64::try_from(quantity.ceil()).ok()
     };
+    most_at_once(spec, own)
+}
+
+/// The most that a pod's containers ask for at one time: those that last together, or an init container with the
+/// sidecars before it.
+pub(super) fn most_at_once(spec: &PodSpec, own: impl Fn(&Container) -> Option<u64>) -> u64 {
     let own = |container| own(container).unwrap_or(0);
     let (mut sidecars, mut passing) = (0u64, 0u64);
     for container in spec.init_containers.iter().flatten() {

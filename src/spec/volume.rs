@@ -2,18 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, Volume};
+use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, PodSpec, Volume};
 
 use super::error::{Path, Report};
+use super::huge_pages;
 use super::names;
 use super::pod::{HostPathType, MountPropagation, VolumeMount, VolumeSource, VolumeSpec};
 use super::resources;
 
 /// Checks and converts `spec.volumes`.
-pub(crate) fn volumes(volumes: &[Volume], path: &Path<'_>, report: &Report) -> Vec<VolumeSpec> {
+pub(crate) fn volumes(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Vec<VolumeSpec> {
     let mut seen = BTreeSet::new();
     let mut result = Vec::new();
-    for (index, volume) in volumes.iter().enumerate() {
+    for (index, volume) in spec.volumes.iter().flatten().enumerate() {
         let path = path.index(index);
         let name = path.field("name");
         if volume.name.is_empty() {
@@ -23,7 +24,7 @@ pub(crate) fn volumes(volumes: &[Volume], path: &Path<'_>, report: &Report) -> V
         } else if !seen.insert(volume.name.as_str()) {
             report.duplicate(&name, &volume.name);
         }
-        if let Some(source) = source(volume, &path, report) {
+        if let Some(source) = source(spec, volume, &path, report) {
             result.push(VolumeSpec {
                 name: volume.name.clone(),
                 source,
@@ -33,7 +34,12 @@ pub(crate) fn volumes(volumes: &[Volume], path: &Path<'_>, report: &Report) -> V
     result
 }
 
-fn source(volume: &Volume, path: &Path<'_>, report: &Report) -> Option<VolumeSource> {
+fn source(
+    spec: &PodSpec,
+    volume: &Volume,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<VolumeSource> {
     let unsupported = unsupported(volume);
     for kind in &unsupported {
         let yet = if LATER.contains(&kind.as_str()) {
@@ -54,27 +60,7 @@ fn source(volume: &Volume, path: &Path<'_>, report: &Report) -> Option<VolumeSou
         return None;
     }
     if let Some(empty) = &volume.empty_dir {
-        let path = path.field("emptyDir");
-        let limit = empty.size_limit.as_ref();
-        let limit = limit.and_then(|l| resources::amount(l, &path.field("sizeLimit"), report));
-        // Kubernetes treats 0 as no limit.
-        let size_limit_bytes = limit
-            .and_then(|l| u64::try_from(l.ceil()).ok())
-            .filter(|bytes| *bytes > 0);
-        let medium = empty.medium.as_deref().unwrap_or_default();
-        return match medium {
-            "" => Some(VolumeSource::EmptyDir { size_limit_bytes }),
-            "Memory" => Some(VolumeSource::MemoryDir { size_limit_bytes }),
-            _ if medium.starts_with("HugePages") => {
-                let detail = "huge pages are not supported by this version";
-                report.forbidden(&path.field("medium"), detail);
-                None
-            }
-            _ => {
-                report.unsupported(&path.field("medium"), medium, &["", "Memory"]);
-                None
-            }
-        };
+        return empty_dir(spec, empty, &path.field("emptyDir"), report);
     }
     let host_path = volume.host_path.as_ref()?;
     let path = path.field("hostPath");
@@ -98,6 +84,42 @@ fn source(volume: &Volume, path: &Path<'_>, report: &Report) -> Option<VolumeSou
         path: host_path.path.clone(),
         kind: *kind,
     })
+}
+
+fn empty_dir(
+    spec: &PodSpec,
+    empty: &EmptyDirVolumeSource,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<VolumeSource> {
+    let limit = empty.size_limit.as_ref();
+    let limit = limit.and_then(|l| resources::amount(l, &path.field("sizeLimit"), report));
+    // Kubernetes treats 0 as no limit.
+    let size_limit_bytes = limit
+        .and_then(|l| u64::try_from(l.ceil()).ok())
+        .filter(|bytes| *bytes > 0);
+    let medium = empty.medium.as_deref().unwrap_or_default();
+    let at = path.field("medium");
+    match medium {
+        "" => Some(VolumeSource::EmptyDir { size_limit_bytes }),
+        "Memory" => Some(VolumeSource::MemoryDir { size_limit_bytes }),
+        _ if medium == "HugePages" || medium.starts_with("HugePages-") => {
+            match huge_pages::of_medium(medium, spec) {
+                Ok(page_size) => Some(VolumeSource::HugePageDir {
+                    page_size,
+                    size_limit_bytes,
+                }),
+                Err(problem) => {
+                    report.invalid(&at, medium, problem);
+                    None
+                }
+            }
+        }
+        _ => {
+            report.unsupported(&at, medium, &["", "HugePages", "Memory"]);
+            None
+        }
+    }
 }
 
 /// Sources that a later version brings.

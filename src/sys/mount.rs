@@ -100,6 +100,21 @@ pub fn tmpfs(path: &Path, size_bytes: Option<u64>, noswap: bool) -> io::Result<(
     Ok(try_mount(&size)?)
 }
 
+/// Mounts a hugetlbfs with pages of this size
+/// (<https://docs.kernel.org/admin-guide/mm/hugetlbpage.html>). A mounted one is left as it is.
+pub fn hugetlbfs(path: &Path, page_bytes: u64, size_bytes: Option<u64>) -> io::Result<()> {
+    if table()?.iter().any(|mount| mount.target == path) {
+        return Ok(());
+    }
+    let size = size_bytes
+        .map(|bytes| format!(",size={bytes}"))
+        .unwrap_or_default();
+    let options = format!("pagesize={page_bytes}{size}");
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let (kind, options) = (Some("hugetlbfs"), Some(options.as_str()));
+    Ok(mount(kind, path, kind, flags, options)?)
+}
+
 /// Whether a tmpfs can be kept out of swap: one is mounted for a moment, in a folder made for it.
 pub fn can_keep_from_swap(trial: &Path) -> bool {
     let _ = std::fs::create_dir(trial);

@@ -8,9 +8,9 @@ use coracle::plan::resize::Capacity;
 use coracle::plan::verdict::Cause;
 use coracle::plan::{Event, Settings};
 use coracle::spec::placement::{Requirement, Term, Test};
-use coracle::spec::{ContainerPort, PodSpec, Protocol, QosClass, RestartPolicy};
+use coracle::spec::{ContainerPort, HugePages, PodSpec, Protocol, QosClass, RestartPolicy};
 
-use crate::node::{Node, ready, reborn, small};
+use crate::node::{Node, page_size, ready, reborn, small};
 use crate::pods::{at, desired, exit, gate, pod, recovered, set_image, set_resources};
 
 const MIB: u64 = 1 << 20;
@@ -24,6 +24,13 @@ fn sized(name: &str, cpu_milli: u64, mib: u64) -> PodSpec {
 fn with_priority(mut spec: PodSpec, priority: i32) -> PodSpec {
     spec.priority = priority;
     spec
+}
+
+fn pages(sizes: &[(&str, u64)]) -> HugePages {
+    let sizes = sizes.iter();
+    sizes
+        .map(|(size, bytes)| (page_size(size), *bytes))
+        .collect()
 }
 
 impl Node {
@@ -84,7 +91,22 @@ fn every_resource_has_its_reason_and_the_first_one_that_is_short_is_told() {
         spec.storage_request_bytes = disk;
         spec
     };
+    let huge = |sizes: &[(&str, u64)]| {
+        let mut spec = sized("p", 1_000, 100);
+        spec.huge_pages = pages(sizes);
+        spec
+    };
     for (spec, reason, figures) in [
+        (
+            huge(&[("2Mi", 10 * MIB), ("1Gi", 0)]),
+            "OutOfhugepages-2Mi",
+            "hugepages-2Mi, requested: 10485760, used: 0, capacity: 8388608",
+        ),
+        (
+            huge(&[("2Mi", 2 * MIB), ("64Ki", MIB)]),
+            "OutOfhugepages-64Ki",
+            "hugepages-64Ki, requested: 1048576, used: 0, capacity: 0",
+        ),
         (
             spec(1_001, 101, 2_000),
             "OutOfcpu",
@@ -475,6 +497,7 @@ fn what_a_former_agent_left_was_let_in_and_others_are_judged_anew() {
             cpu_milli: 100,
             memory_bytes: MIB,
             storage_bytes: 1_000,
+            huge_pages: HugePages::new(),
             pods: 10,
         }),
         ..Settings::default()
@@ -674,6 +697,24 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
         node.wants(&all);
         assert_eq!(preempted(&node), expected, "{what}");
     }
+    // Huge pages: of whom has as many of that size as are missing.
+    let with_pages = |mut spec: PodSpec, mib: u64| {
+        spec.huge_pages = pages(&[("2Mi", mib * MIB)]);
+        spec
+    };
+    let mut node = Node::set(small());
+    let (a, b) = (sized("a", 400, 10), with_pages(sized("b", 100, 10), 4));
+    let d = with_pages(sized("d", 100, 10), 2);
+    node.wants(&[&a, &b, &d]);
+    let p = with_pages(with_priority(bare("p"), 1), 6);
+    node.wants(&[&a, &b, &d, &p]);
+    assert_eq!(preempted(&node), ["b"]);
+    assert_eq!(node.state.preemptions["hugepages-2Mi"], 1);
+    end_all(&mut node, &["b"]);
+    assert_eq!(
+        node.stands(),
+        ["a runs", "b OutOfhugepages-2Mi", "d runs", "p runs"]
+    );
     // Places: of whom asks for nothing.
     let mut settings = small();
     settings.capacity.as_mut().unwrap().pods = 2;

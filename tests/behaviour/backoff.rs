@@ -12,10 +12,10 @@ use crate::node::{Node, one, ready, reborn};
 use crate::pods::{desired, pod};
 
 /// Start times in seconds of a container whose every run lasts `run_ms`.
-fn starts(settings: Settings, own: RestartBackoff, run_ms: u64, count: usize) -> Vec<u64> {
+fn starts(settings: &Settings, own: RestartBackoff, run_ms: u64, count: usize) -> Vec<u64> {
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
     spec.restart_backoff = own;
-    let mut node = Node::set(settings);
+    let mut node = Node::set(settings.clone());
     let begin = node.now;
     node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
     let mut starts = vec![];
@@ -45,13 +45,13 @@ fn a_crashing_container_starts_when_the_kubelet_would_start_it() {
         max_restart_period_ms: 300_000,
         ..Settings::reduced()
     };
-    let default = Settings::default();
+    let default = Settings::default;
     let table: [(Settings, u64, &[u64]); 7] = [
-        (default, 0, &[0, 0, 10, 30, 70, 150, 310, 610, 910]),
+        (default(), 0, &[0, 0, 10, 30, 70, 150, 310, 610, 910]),
         (longest(30_000), 0, &[0, 0, 10, 30, 60, 90, 120]),
         (longest(2_000), 0, &[0, 0, 2, 4, 6, 8]),
-        (default, 5_000, &[0, 5, 20, 45, 90, 175, 340, 645]),
-        (default, 601_000, &[0, 601, 1202, 1803]),
+        (default(), 5_000, &[0, 5, 20, 45, 90, 175, 340, 645]),
+        (default(), 601_000, &[0, 601, 1202, 1803]),
         (
             reduced_300,
             0,
@@ -65,7 +65,7 @@ fn a_crashing_container_starts_when_the_kubelet_would_start_it() {
     ];
     for (settings, run_ms, expected) in table {
         let own = RestartBackoff::default();
-        let starts = starts(settings, own, run_ms, expected.len());
+        let starts = starts(&settings, own, run_ms, expected.len());
         assert_eq!(starts, expected, "{settings:?} {run_ms}");
     }
 }
@@ -97,7 +97,7 @@ fn a_pods_own_waits_come_before_the_nodes() {
         ),
     ];
     for (settings, own, expected) in table {
-        let starts = starts(settings, own, 0, expected.len());
+        let starts = starts(&settings, own, 0, expected.len());
         assert_eq!(starts, expected, "{settings:?} {own:?}");
     }
 }

@@ -7,7 +7,7 @@ use coracle::plan::resize::Capacity;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, cordon, plan, shutdown};
-use coracle::spec::{Effective, PodSpec, PodUid, RestartPolicy};
+use coracle::spec::{Effective, PageSize, PodSpec, PodUid, RestartPolicy};
 
 use crate::pods::{self, at, desired, exit, pod};
 
@@ -226,13 +226,19 @@ pub(crate) fn word(state: &k8s_openapi::api::core::v1::ContainerState) -> String
     }
 }
 
-/// The settings of a node of one core and 100 MiB.
+/// `2Mi`.
+pub(crate) fn page_size(size: &str) -> PageSize {
+    PageSize::of_resource(&format!("hugepages-{size}")).expect(size)
+}
+
+/// The settings of a node of one core and 100 MiB, and four large pages.
 pub(crate) fn small() -> Settings {
     Settings {
         capacity: Some(Capacity {
             cpu_milli: 1_000,
             memory_bytes: 100 << 20,
             storage_bytes: 1_000,
+            huge_pages: [(page_size("2Mi"), 8 << 20)].into(),
             pods: 10,
         }),
         ..Settings::default()

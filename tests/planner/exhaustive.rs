@@ -28,7 +28,7 @@ use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan};
 use coracle::plan::{cordon, shutdown};
 use coracle::spec::{
-    ExitCodes, Hook, HookKind, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal,
+    ExitCodes, Hook, HookKind, HugePages, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal,
 };
 use pods::at;
 
@@ -461,7 +461,7 @@ fn fingerprint(story: &Story) -> u64 {
             (
                 &story.state.shutdown,
                 &story.state.cordon,
-                story.state.settings.capacity,
+                &story.state.settings.capacity,
             ),
             story.wanted,
             story.going,
@@ -711,6 +711,7 @@ const NO_ROOM: Capacity = Capacity {
     cpu_milli: 0,
     memory_bytes: 0,
     storage_bytes: 1_000,
+    huge_pages: HugePages::new(),
     pods: 10,
 };
 

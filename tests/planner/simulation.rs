@@ -33,7 +33,9 @@ use coracle::plan::resize::Capacity;
 use coracle::plan::state::Image;
 use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan, shutdown};
-use coracle::spec::{ExitCodes, Hook, PodResources, PodSpec, PodUid, RestartAction, RestartPolicy};
+use coracle::spec::{
+    ExitCodes, Hook, HugePages, PodResources, PodSpec, PodUid, RestartAction, RestartPolicy,
+};
 use stats::Stats;
 use world::{Disk, World};
 
@@ -96,6 +98,7 @@ const CAPACITY: Capacity = Capacity {
     cpu_milli: 500,
     memory_bytes: 5_000,
     storage_bytes: 1_000,
+    huge_pages: HugePages::new(),
     pods: 10,
 };
 
@@ -484,7 +487,7 @@ impl Sim {
         }
         self.stats.agent_dies(&self.state, self.world.now);
         let found = self.world.recover();
-        self.state = NodeState::new(self.state.settings);
+        self.state = NodeState::new(self.state.settings.clone());
         self.watch_pressure();
         self.seen = pods::Seen::new(&self.state);
         self.in_flight.clear();

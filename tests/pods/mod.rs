@@ -81,6 +81,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         qos: QosClass::BestEffort,
         resources: PodResources::default(),
         storage_request_bytes: 0,
+        huge_pages: HugePages::new(),
         placement: Placement::default(),
         warnings: vec![],
     }
@@ -252,6 +253,7 @@ fn container(name: &str) -> ContainerSpec {
         ports: vec![],
         resources: ContainerResources::default(),
         storage: StorageBounds::default(),
+        huge_pages: HugePages::new(),
         resize_restarts: ResizeRestarts::default(),
         security: Security {
             run_as_user: None,

@@ -294,6 +294,11 @@ impl Hierarchies {
 
     fn file(&self, path: &str, file: &str) -> Option<PathBuf> {
         let controller = file.split('.').next().unwrap_or(file);
+        Some(self.folder(path, controller)?.join(file))
+    }
+
+    /// Where the files of this controller are, if it is mounted.
+    pub(super) fn folder(&self, path: &str, controller: &str) -> Option<PathBuf> {
         let (mount, _) = match self.mode {
             Mode::V2 => self.mounts.first()?,
             Mode::V1 => self
@@ -301,7 +306,7 @@ impl Hierarchies {
                 .iter()
                 .find(|(_, controllers)| controllers.iter().any(|c| c == controller))?,
         };
-        Some(join(mount, path).join(file))
+        Some(join(mount, path))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Which values bound a cgroup? Kubernetes' figures as cgroup files (kubelet-behaviour §9.4).
 
+use super::huge_pages::HugePageLimit;
 use super::memory::Protected;
 use super::{LimitSettings, Mode, NodeLimits, swap};
 use crate::spec::{ContainerResources, PodResources, PodSpec, QosClass};
@@ -52,6 +53,8 @@ pub struct Limits {
     protected: Option<Protected>,
     /// Out of memory all processes are killed; `None` leaves the file alone.
     oom_group: Option<bool>,
+    /// `None` leaves the files alone.
+    pub(super) huge_pages: Option<HugePageLimit>,
 }
 
 impl Limits {
@@ -74,6 +77,10 @@ impl Limits {
             shares: limits.cpu_milli.map(shares),
             memory_max: limits.memory_bytes,
             pids_max: limits.pids,
+            huge_pages: limits.huge_pages.map(|pages| match pages {
+                Some(pages) => HugePageLimit::Only(pages),
+                None => HugePageLimit::Unlimited,
+            }),
             ..Self::default()
         }
     }
@@ -95,15 +102,18 @@ impl Limits {
             pids_max: Some(settings.pod_pids),
             protected: settings.memory.map(|rule| rule.of_pod(pod.qos, resources)),
             oom_group: None,
+            huge_pages: Some(HugePageLimit::Only(pod.huge_pages.clone())),
         }
     }
 
-    /// A container's values.
+    /// The values of the pod's container of that name, with these resources.
     pub fn container(
         pod: &PodSpec,
+        name: &str,
         resources: ContainerResources,
         settings: LimitSettings,
     ) -> Self {
+        let huge_pages = pod.container(name).map(|c| c.huge_pages.clone());
         let request = resources
             .cpu_request_milli
             .or(resources.cpu_limit_milli)
@@ -124,6 +134,7 @@ impl Limits {
                 .memory
                 .map(|rule| rule.of_container(pod.qos, resources)),
             oom_group: Some(settings.oom_group),
+            huge_pages: Some(HugePageLimit::Only(huge_pages.unwrap_or_default())),
         }
     }
 

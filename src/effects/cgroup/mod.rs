@@ -8,6 +8,7 @@ mod alarm;
 mod devices;
 mod figures;
 mod hierarchy;
+mod huge_pages;
 mod limits;
 mod memory;
 mod node;
@@ -28,6 +29,7 @@ use devices::Devices;
 pub(in crate::effects) use figures::field;
 pub use figures::{CpuTime, Memory, Pressure, Stall, Swap, Usage};
 pub use hierarchy::{Hierarchies, Mode};
+use huge_pages::HugePageFiles;
 pub use limits::Limits;
 pub use memory::MemoryProtection;
 pub use node::{NodeLimits, QosRequests};
@@ -102,6 +104,7 @@ pub struct Cgroups {
     root: String,
     settings: LimitSettings,
     devices: Devices,
+    huge_pages: HugePageFiles,
 }
 
 impl Cgroups {
@@ -117,11 +120,12 @@ impl Cgroups {
                 .unwrap_or_else(|| "/coracle".to_owned()),
         };
         let devices = Devices::of(hierarchies.mode());
-        let cgroups = Self {
+        let mut cgroups = Self {
             hierarchies,
             root,
             settings,
             devices,
+            huge_pages: HugePageFiles::default(),
         };
         if cgroups.mode() == Mode::V2 && parent.is_none() {
             let agent = format!("{}/agent", cgroups.root);
@@ -133,6 +137,7 @@ impl Cgroups {
                 .hierarchies
                 .make_inner(&format!("{}/{level}", cgroups.root))?;
         }
+        cgroups.huge_pages = cgroups.huge_page_files();
         cgroups.write(
             &format!("{}/pods/besteffort", cgroups.root),
             &Limits::shares(2),
@@ -189,7 +194,7 @@ impl Cgroups {
     ) -> Result<String, CgroupError> {
         let path = self.container_path(path, &container.name);
         self.hierarchies.make(&path)?;
-        let limits = Limits::container(pod, container.resources, self.settings);
+        let limits = Limits::container(pod, &container.name, container.resources, self.settings);
         self.write(&path, &limits)?;
         if !container.security.privileged {
             for mount in self.hierarchies.mounts() {
@@ -241,7 +246,25 @@ impl Cgroups {
         for (file, value) in limits.files(self.mode()) {
             self.hierarchies.write(path, file, &value)?;
         }
+        for (file, value) in self.huge_page_values(limits) {
+            self.hierarchies.write(path, file, &value)?;
+        }
         Ok(())
+    }
+
+    /// The files that bound huge pages, in any cgroup below the root.
+    fn huge_page_files(&self) -> HugePageFiles {
+        let pods = format!("{}/pods", self.root);
+        let folder = self.hierarchies.folder(&pods, huge_pages::CONTROLLER);
+        folder.map_or_else(HugePageFiles::default, |folder| {
+            HugePageFiles::look(self.mode(), &folder)
+        })
+    }
+
+    /// Those files with what limits say of them.
+    fn huge_page_values(&self, limits: &Limits) -> Vec<(&str, String)> {
+        let limit = limits.huge_pages.as_ref();
+        limit.map_or_else(Vec::new, |limit| self.huge_pages.values(self.mode(), limit))
     }
 }
 
@@ -253,12 +276,15 @@ fn join(mount: &Path, path: &str) -> PathBuf {
 impl Cgroups {
     /// A tree of plain files.
     fn in_folder(folder: &Path, mode: Mode, settings: LimitSettings) -> Self {
-        Self {
+        let mut cgroups = Self {
             hierarchies: Hierarchies::in_folder(folder, mode),
             root: "/coracle".to_owned(),
             settings,
             devices: Devices::of(Mode::V1),
-        }
+            huge_pages: HugePageFiles::default(),
+        };
+        cgroups.huge_pages = cgroups.huge_page_files();
+        cgroups
     }
 
     /// Writes a pod's files as they are when it runs.
@@ -267,7 +293,8 @@ impl Cgroups {
         let limits = Limits::pod(spec, spec.resources, self.settings);
         self.write(&pod, &limits).expect("temp dir");
         for container in &spec.containers {
-            let limits = Limits::container(spec, container.resources, self.settings);
+            let (name, resources) = (&container.name, container.resources);
+            let limits = Limits::container(spec, name, resources, self.settings);
             let path = self.container_path(&pod, &container.name);
             self.write(&path, &limits).expect("temp dir");
         }

@@ -1,9 +1,10 @@
 //! What bounds all pods together, and the system's and the kubelet's programs beside them? (kubelet-behaviour §9.4, §9.7)
 
 use super::{CgroupError, Cgroups, Limits, Mode};
+use crate::spec::HugePages;
 
 /// What a cgroup above many may have.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeLimits {
     /// Thousandths of a core, as a share; `None` leaves the file alone.
     pub cpu_milli: Option<u64>,
@@ -11,6 +12,8 @@ pub struct NodeLimits {
     pub memory_bytes: Option<Option<u64>>,
     /// Processes; inside `None`: no limit.
     pub pids: Option<Option<u64>>,
+    /// Huge pages; inside `None`: no limit.
+    pub huge_pages: Option<Option<HugePages>>,
 }
 
 /// What the pods that are let in ask for together.
@@ -65,6 +68,7 @@ mod tests {
 
     use super::super::{LimitSettings, MemoryProtection};
     use super::*;
+    use crate::spec::PageSize;
 
     struct Tree(PathBuf);
 
@@ -106,10 +110,16 @@ mod tests {
         }
     }
 
-    const V1: [&str; 3] = ["cpu.shares", "memory.limit_in_bytes", "pids.max"];
-    const V2: [&str; 5] = [
+    const V1: [&str; 4] = [
+        "cpu.shares",
+        "memory.limit_in_bytes",
+        "hugetlb.2MB.limit_in_bytes",
+        "pids.max",
+    ];
+    const V2: [&str; 6] = [
         "cpu.weight",
         "memory.max",
+        "hugetlb.2MB.max",
         "memory.min",
         "memory.low",
         "pids.max",
@@ -117,35 +127,55 @@ mod tests {
 
     #[test]
     fn all_pods_and_others_are_bounded_on_both_versions() {
+        let size = PageSize::from_kib(2048).expect("not 0");
         let limits = NodeLimits {
             cpu_milli: Some(2_000),
             memory_bytes: Some(Some(1 << 30)),
             pids: Some(Some(1_000)),
+            huge_pages: Some(Some([(size, 4 << 20)].into())),
         };
         let none = NodeLimits {
             cpu_milli: None,
             memory_bytes: Some(None),
             pids: Some(None),
+            huge_pages: Some(None),
         };
         for (mode, files, values, unbounded) in [
-            (Mode::V1, &V1[..], ["2048", "1073741824", "1000"], "-1"),
-            (Mode::V2, &V2[..], ["79", "1073741824", "1000"], "max"),
+            (
+                Mode::V1,
+                &V1[..],
+                ["2048", "1073741824", "4194304", "1000"],
+                "-1",
+            ),
+            (
+                Mode::V2,
+                &V2[..],
+                ["79", "1073741824", "4194304", "1000"],
+                "max",
+            ),
         ] {
             let name = format!("all-{mode:?}");
             let tree = Tree::new(&name, files);
             let cgroups = tree.cgroups(mode, false);
-            cgroups.limit_pods(limits).unwrap();
-            cgroups.limit_others("system.slice", limits).unwrap();
+            cgroups.limit_pods(limits.clone()).unwrap();
+            cgroups
+                .limit_others("system.slice", limits.clone())
+                .unwrap();
             for folder in ["coracle/pods", "system.slice"] {
                 let last = files.len() - 1;
-                for (file, value) in [files[0], files[1], files[last]].iter().zip(values) {
+                for (file, value) in [files[0], files[1], files[2], files[last]]
+                    .iter()
+                    .zip(values)
+                {
                     assert_eq!(tree.read(&format!("{folder}/{file}")), value, "{mode:?}");
                 }
             }
             // Nobody's limits are taken back, too.
-            cgroups.limit_pods(none).unwrap();
-            assert_eq!(tree.read(&format!("coracle/pods/{}", files[1])), unbounded);
-            let absent = cgroups.limit_others("/none", limits).unwrap_err();
+            cgroups.limit_pods(none.clone()).unwrap();
+            for file in &files[1..3] {
+                assert_eq!(tree.read(&format!("coracle/pods/{file}")), unbounded);
+            }
+            let absent = cgroups.limit_others("/none", limits.clone()).unwrap_err();
             assert_eq!(absent.to_string(), "cgroup `/none` does not exist");
         }
     }

@@ -45,7 +45,8 @@ impl Tree {
         for folder in [&pod, &pod.join("c-a"), &pod.join("c-b")] {
             fs::create_dir_all(folder).expect("temp dir");
             // As the kernel makes them.
-            let own = Limits::container(&tree.spec, tree.spec.containers[0].resources, settings);
+            let resources = tree.spec.containers[0].resources;
+            let own = Limits::container(&tree.spec, "a", resources, settings);
             for (file, _) in own.files(mode).iter().chain(&[("pids.max", String::new())]) {
                 fs::write(folder.join(file), "").expect("file");
             }

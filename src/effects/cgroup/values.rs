@@ -1,10 +1,13 @@
 //! Which values hold in a pod's cgroups? What was written is read back and compared: a kernel may lack a file, round a value,
 //! or somebody else may have changed it (kubelet-behaviour §9.4).
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 
+use super::huge_pages::HugePageLimit;
 use super::{Cgroups, Limits, Mode};
-use crate::spec::{ContainerResources, PodResources, PodSpec};
+use crate::spec::{ContainerResources, HugePages, PodResources, PodSpec};
 
 /// A kernel keeps amounts of memory in whole pages, of this size at most.
 pub(super) const LARGEST_PAGE: u64 = 64 << 10;
@@ -49,7 +52,7 @@ pub struct Values {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Value {
     /// `memory.max`.
-    pub file: &'static str,
+    pub file: Cow<'static, str>,
     /// What was written; `None` if nothing was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<String>,
@@ -65,7 +68,7 @@ impl Value {
             (None, _) => true,
             // What is not there bounds nothing.
             (Some(wanted), None) => bound(wanted).is_none(),
-            (Some(wanted), Some(found)) => same(self.file, wanted, found),
+            (Some(wanted), Some(found)) => same(&self.file, wanted, found),
         }
     }
 }
@@ -94,7 +97,7 @@ impl Values {
             None => "the pod".to_owned(),
         };
         self.values.iter().filter(|v| !v.holds()).map(move |value| {
-            let (file, wanted) = (value.file, value.wanted.as_deref().unwrap_or_default());
+            let (file, wanted) = (&value.file, value.wanted.as_deref().unwrap_or_default());
             match &value.found {
                 Some(found) => {
                     format!("`{wanted}` was written to {file} of {whose}, which says `{found}` now")
@@ -123,7 +126,7 @@ impl Cgroups {
         given: ContainerResources,
     ) -> Option<Values> {
         let path = self.container_path(&self.pod_path(spec.qos, &spec.uid), name);
-        let limits = Limits::container(spec, given, self.settings);
+        let limits = Limits::container(spec, name, given, self.settings);
         let values = self.values(Some(name.to_owned()), path, &limits);
         // Also if it went away meanwhile.
         self.hierarchies.exists(&values.path).then_some(values)
@@ -138,21 +141,40 @@ impl Cgroups {
             last.map(|(_, value)| value.clone())
         };
         let value = |file: &&'static str| Value {
-            file,
+            file: Cow::Borrowed(file),
             wanted: wanted(file).filter(|_| self.matters(file)),
-            found: self
-                .hierarchies
-                .read(&path, file)
-                .ok()
-                .map(|text| text.trim().to_owned()),
+            found: self.found(&path, file),
         };
         let values = shown(mode).iter().map(value);
         let values = values.filter(|v| v.wanted.is_some() || v.found.is_some());
         Values {
             container,
-            values: values.collect(),
+            values: values.chain(self.huge_pages_of(&path, limits)).collect(),
             path,
         }
+    }
+
+    fn found(&self, path: &str, file: &str) -> Option<String> {
+        let text = self.hierarchies.read(path, file).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// What bounds huge pages: of who asks for none only what does not hold.
+    fn huge_pages_of(&self, path: &str, limits: &Limits) -> impl Iterator<Item = Value> {
+        let pages = match &limits.huge_pages {
+            Some(HugePageLimit::Only(pages)) => pages.clone(),
+            Some(HugePageLimit::Unlimited) | None => HugePages::new(),
+        };
+        let asks = pages.values().any(|bytes| *bytes > 0);
+        let there = self.huge_page_values(limits).into_iter();
+        let there = there.map(|(file, wanted)| (file.to_owned(), wanted));
+        let missing = self.huge_pages.missing(self.mode(), &pages);
+        let all = there.chain(missing).map(|(file, wanted)| Value {
+            found: self.found(path, &file),
+            file: Cow::Owned(file),
+            wanted: Some(wanted),
+        });
+        all.filter(move |value| asks || !value.holds())
     }
 
     /// Whether anybody would notice that this value does not hold: without swap its limits bound nothing, and old kernels
@@ -198,10 +220,13 @@ mod tests {
                 false,
             ),
             ("pids.max", Some("max"), Some("100"), false),
+            ("hugetlb.2MB.max", Some("0"), Some("0"), true),
+            ("hugetlb.2MB.max", Some("0"), Some("max"), false),
+            ("hugetlb.2MB.max", Some("4194304"), None, false),
         ] {
             let text = |text: Option<&str>| text.map(str::to_owned);
             let value = Value {
-                file,
+                file: file.into(),
                 wanted: text(wanted),
                 found: text(found),
             };
@@ -212,7 +237,7 @@ mod tests {
     #[test]
     fn what_does_not_hold_is_told_with_file_and_both_values() {
         let value = |found: Option<&str>| Value {
-            file: "memory.max",
+            file: "memory.max".into(),
             wanted: Some("8192".into()),
             found: found.map(str::to_owned),
         };

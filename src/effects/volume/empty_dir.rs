@@ -1,4 +1,4 @@
-//! emptyDir: a folder every user may write, on disk or as a tmpfs. Survives container restarts, dies with the pod.
+//! emptyDir: a folder every user may write, on disk, as a tmpfs or as a hugetlbfs. Survives container restarts, dies with the pod.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use super::VolumeError;
+use crate::spec::PageSize;
 use crate::sys::{file, mount};
 
 /// A folder on disk, mode 0777 whatever the umask.
@@ -31,6 +32,19 @@ pub(super) fn ensure_memory(
     file::make_dirs(path, 0o750).map_err(|source| access("make", path, source))?;
     mount::tmpfs(path, size, true).map_err(|source| access("mount a tmpfs at", path, source))?;
     open_to_all(path, 0o1777, fs_group)
+}
+
+/// A hugetlbfs: files in it are made of huge pages.
+pub(super) fn ensure_huge_pages(
+    path: &Path,
+    page_size: PageSize,
+    size: Option<u64>,
+    fs_group: Option<u32>,
+) -> Result<PathBuf, VolumeError> {
+    file::make_dirs(path, 0o750).map_err(|source| access("make", path, source))?;
+    mount::hugetlbfs(path, page_size.bytes(), size)
+        .map_err(|source| access("mount a hugetlbfs at", path, source))?;
+    open_to_all(path, 0o777, fs_group)
 }
 
 /// Sets the mode; with `fsGroup` the group owns the folder and new files inherit it.

@@ -62,6 +62,15 @@ pub fn ensure(layout: &Layout, spec: &PodSpec) -> Result<BTreeMap<String, PathBu
                     spec.fs_group,
                 )
             }
+            VolumeSource::HugePageDir {
+                page_size,
+                size_limit_bytes,
+            } => empty_dir::ensure_huge_pages(
+                &layout.pod_run(&spec.uid).memory_volume(&volume.name),
+                *page_size,
+                *size_limit_bytes,
+                spec.fs_group,
+            ),
             VolumeSource::HostPath { path, kind } => host_path::ensure(path.as_ref(), *kind),
         };
         let root = root.map_err(|source| VolumeFailure {
@@ -82,7 +91,7 @@ pub fn roots(layout: &Layout, spec: &PodSpec) -> BTreeMap<String, PathBuf> {
                 VolumeSource::EmptyDir { .. } => {
                     layout.pod_state(&spec.uid).empty_dir(&volume.name)
                 }
-                VolumeSource::MemoryDir { .. } => {
+                VolumeSource::MemoryDir { .. } | VolumeSource::HugePageDir { .. } => {
                     layout.pod_run(&spec.uid).memory_volume(&volume.name)
                 }
                 VolumeSource::HostPath { path, .. } => path.into(),

@@ -107,7 +107,7 @@ impl NodeState {
             Event::PodEvicted { pod, eviction } => self.pod_evicted(pod, eviction, now, out),
             Event::NodeAddressesChanged => self.network_changes += 1,
             Event::SettingsChanged(settings) => {
-                self.settings = *settings;
+                self.settings = settings.clone();
                 self.room_made(now, out);
             }
             Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),

@@ -14,7 +14,9 @@ pub(super) fn has_some(pod: &PodSpec) -> bool {
     containers.any(|c| c.storage.limit_bytes.is_some())
         || pod.volumes.iter().any(|v| match &v.source {
             VolumeSource::EmptyDir { size_limit_bytes } => size_limit_bytes.is_some(),
-            VolumeSource::MemoryDir { .. } | VolumeSource::HostPath { .. } => false,
+            VolumeSource::MemoryDir { .. }
+            | VolumeSource::HugePageDir { .. }
+            | VolumeSource::HostPath { .. } => false,
         })
 }
 

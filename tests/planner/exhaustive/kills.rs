@@ -35,7 +35,7 @@ impl Search {
         next.probing.clear();
         next.hooking.clear();
         next.going = left.as_ref().is_some_and(|l| l.stopping.is_some());
-        next.state = NodeState::new(story.state.settings);
+        next.state = NodeState::new(story.state.settings.clone());
         match left {
             Some(left) => {
                 let event = Event::PodRecovered(Box::new(left));
