@@ -126,6 +126,11 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
             "500m, memory: 1Gi, ephemeral-storage: 1Gi",
         ),
         (
+            "huge pages, which cannot be resized either",
+            "500m, memory: 1Gi",
+            "500m, memory: 1Gi, hugepages-2Mi: 4Mi",
+        ),
+        (
             "an init container",
             "  containers:",
             "  initContainers: [{name: i, image: i:1}]\n  containers:",

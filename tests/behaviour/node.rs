@@ -231,7 +231,7 @@ pub(crate) fn page_size(size: &str) -> PageSize {
     PageSize::of_resource(&format!("hugepages-{size}")).expect(size)
 }
 
-/// The settings of a node of one core and 100 MiB, and four large pages.
+/// The settings of a node of one core and 100 MiB, and four huge pages.
 pub(crate) fn small() -> Settings {
     Settings {
         capacity: Some(Capacity {
