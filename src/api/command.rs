@@ -107,6 +107,11 @@ pub enum Command {
         /// That it is shown so.
         reply: Sender<Result<(), CommandError>>,
     },
+    /// What `/metrics` shows.
+    Count {
+        /// The metrics.
+        reply: Sender<Result<Vec<Metric>, CommandError>>,
+    },
     /// What `/metrics/probes` shows.
     CountProbes {
         /// The metrics.

@@ -37,7 +37,8 @@ pub struct Spread {
     /// Of which thing.
     pub labels: Vec<(String, String)>,
     /// How many were at most the limit of the same place.
-    counts: [u64; LIMITS.len()],
+    counts: Vec<u64>,
+    limits: &'static [f64],
     count: u64,
     sum: f64,
 }
@@ -45,9 +46,15 @@ pub struct Spread {
 impl Spread {
     /// No value yet.
     pub fn new(labels: Vec<(String, String)>) -> Self {
+        Self::within(&LIMITS, labels)
+    }
+
+    /// No value yet, with other limits, the lowest first.
+    pub fn within(limits: &'static [f64], labels: Vec<(String, String)>) -> Self {
         Self {
             labels,
-            counts: [0; LIMITS.len()],
+            counts: vec![0; limits.len()],
+            limits,
             count: 0,
             sum: 0.0,
         }
@@ -63,15 +70,16 @@ impl Spread {
 
     /// One more value.
     pub fn add(&mut self, value: f64) {
-        for (count, limit) in self.counts.iter_mut().zip(LIMITS) {
-            *count += u64::from(value <= limit);
+        for (count, limit) in self.counts.iter_mut().zip(self.limits) {
+            *count += u64::from(value <= *limit);
         }
         self.count += 1;
         self.sum += value;
     }
 
     fn render(&self, name: &str, text: &mut String) {
-        let limits = LIMITS.iter().map(f64::to_string).zip(self.counts);
+        let limits = self.limits.iter().map(f64::to_string);
+        let limits = limits.zip(self.counts.iter().copied());
         for (limit, count) in limits.chain([("+Inf".to_owned(), self.count)]) {
             let mut labels = self.labels.clone();
             labels.push(("le".to_owned(), limit));

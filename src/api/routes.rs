@@ -69,30 +69,25 @@ pub(crate) async fn answer(
         (Method::GET, ["api", "v1", "namespaces", ns, "pods", name, "log"]) => {
             logs::answer(&context, &query, ns, name)
         }
-        (Method::GET | Method::HEAD, ["metrics", "cadvisor"]) => {
+        (Method::GET | Method::HEAD, ["metrics", which @ ..]) => {
             let (reply_to, answer) = smol::channel::bounded(1);
-            let command = Command::MeasurePods { reply: reply_to };
+            let command = match which {
+                [] => Command::Count { reply: reply_to },
+                ["cadvisor"] => Command::MeasurePods { reply: reply_to },
+                ["resource"] => Command::MeasureResources { reply: reply_to },
+                ["probes"] => Command::CountProbes { reply: reply_to },
+                _ => return Err(ApiError::no_such_path()),
+            };
             let metrics = ask(&context, command, answer).await?;
             Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
         }
-        (Method::GET | Method::HEAD, ["metrics", "resource"]) => {
-            let (reply_to, answer) = smol::channel::bounded(1);
-            let command = Command::MeasureResources { reply: reply_to };
-            let metrics = ask(&context, command, answer).await?;
-            Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
-        }
+        (_, ["metrics", ..]) => Err(ApiError::method_not_allowed()),
         (Method::GET | Method::HEAD, ["stats", "summary"]) => {
             let brief = query.flag("only_cpu_and_memory")?;
             let (reply, answer) = smol::channel::bounded(1);
             let command = Command::Summarize { brief, reply };
             let summary = ask(&context, command, answer).await?;
             Ok(json_reply(summary.to_string()))
-        }
-        (Method::GET | Method::HEAD, ["metrics", "probes"]) => {
-            let (reply_to, answer) = smol::channel::bounded(1);
-            let command = Command::CountProbes { reply: reply_to };
-            let metrics = ask(&context, command, answer).await?;
-            Ok(reply(StatusCode::OK, EXPOSITION, render(&metrics)))
         }
         (Method::GET, ["coracle", "v1", "namespaces", ns, "pods", name, "cgroups"]) => {
             let (reply, answer) = smol::channel::bounded(1);
@@ -157,11 +152,6 @@ fn get(
 ) -> Result<Response<Body>, ApiError> {
     match segments {
         ["healthz" | "livez" | "readyz"] => Ok(reply(StatusCode::OK, "text/plain", "ok")),
-        ["metrics"] => Ok(reply(
-            StatusCode::OK,
-            EXPOSITION,
-            context.store.metrics_text(),
-        )),
         ["version"] => Ok(json_reply(version().to_string())),
         ["api"] => Ok(json_reply(
             json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [] })

@@ -16,7 +16,6 @@ use smol::channel::{Receiver, Sender, bounded};
 
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
-use super::metrics::{Metric, render};
 use super::object::{Change, Collection, Key, Object};
 
 /// Which collection.
@@ -47,7 +46,6 @@ struct Inner {
     priority_classes: Collection,
     ring: EventRing,
     files: Vec<FileStatus>,
-    metrics: Vec<Metric>,
     watchers: Vec<Sender<()>>,
 }
 
@@ -75,7 +73,6 @@ impl Store {
                 priority_classes: collection(),
                 ring: EventRing::default(),
                 files: Vec::new(),
-                metrics: Vec::new(),
                 watchers: Vec::new(),
             }),
         }
@@ -214,11 +211,6 @@ impl Store {
         self.lock().files.clone()
     }
 
-    /// Replaces all metrics.
-    pub fn set_metrics(&self, metrics: Vec<Metric>) {
-        self.lock().metrics = metrics;
-    }
-
     /// The pod of that name.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
         let key = (namespace.to_owned(), name.to_owned());
@@ -226,10 +218,6 @@ impl Store {
         // By way of a value, as everywhere: each way of reading a pod makes the binary 200 kB larger.
         let pod: Value = serde_json::from_slice(&json).ok()?;
         Pod::deserialize(&pod).ok()
-    }
-
-    pub(crate) fn metrics_text(&self) -> String {
-        render(&self.lock().metrics)
     }
 
     pub(crate) fn get(&self, kind: Kind, key: &Key) -> Option<Arc<Object>> {

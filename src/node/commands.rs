@@ -137,6 +137,9 @@ impl Node {
                     let _ = inputs.send(Input::Looked { rows, reply }).await;
                 });
             }
+            Command::Count { reply } => {
+                let _ = reply.try_send(Ok(self.metrics()));
+            }
             Command::CountProbes { reply } => {
                 let _ = reply.try_send(Ok(self.probes.metrics()));
             }

@@ -265,7 +265,7 @@ impl Node {
             touched.extend(self.state.pods.keys().cloned());
         }
         touched.extend(event.pod().cloned());
-        self.counters.count(event);
+        let counted = self.counters.count(event, &self.state);
         let stamp = now();
         let before = self.health(event);
         for notice in self.state.apply(event, stamp) {
@@ -276,6 +276,7 @@ impl Node {
                 self.counters.rejected(&notice.reason);
             }
         }
+        self.counters.came_of(&counted, &self.state, stamp.time);
         self.note_shutdown();
         self.note_pressure(event);
         if matches!(event, Event::ImagesChanged) {
@@ -308,7 +309,7 @@ impl Node {
     fn decide(&mut self, mut touched: BTreeSet<PodUid>) {
         self.take_turns(&mut touched);
         self.relieve(&mut touched);
-        let mut anything = std::mem::take(&mut self.shutdown.changed);
+        let mut anything = false;
         self.note_holds(&mut touched);
         while !touched.is_empty() {
             anything |= self.decide_each(std::mem::take(&mut touched));
@@ -327,12 +328,18 @@ impl Node {
         self.manager.status(&self.state, self.leaving);
         if anything {
             self.share_among_classes();
-            let mut metrics = self.counters.metrics(&self.state);
-            metrics.push(metrics::of_cgroups(self.hands.sandboxes.cgroups.mode()));
-            metrics.push(metrics::of_rules(&self.hands.sandboxes.network));
-            metrics.extend(self.shutdown.metrics());
-            self.store.set_metrics(metrics);
         }
+    }
+
+    /// `/metrics`.
+    fn metrics(&self) -> Vec<crate::api::Metric> {
+        let mut all = self.counters.metrics(&self.state);
+        all.extend(metrics::of_pods(&self.state));
+        all.extend(metrics::of_node(&self.hands.facts.now().name));
+        all.push(metrics::of_cgroups(self.hands.sandboxes.cgroups.mode()));
+        all.push(metrics::of_rules(&self.hands.sandboxes.network));
+        all.extend(self.shutdown.metrics());
+        all
     }
 
     /// A fact about one pod may have let in any other, or changed why it waits.

@@ -24,7 +24,7 @@ use crate::spec::usage::Space;
 use crate::sys::{clock, file};
 
 pub(super) use alarm::listen;
-use images::Known;
+use images::{Known, Removed};
 
 /// What the node keeps about its shortages, beside the planner's state.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ impl Keeper {
 pub(super) struct Freed {
     /// What people should know, as reason and message.
     warning: Option<(&'static str, String)>,
+    /// How many images, and why.
+    images: (&'static str, u32),
 }
 
 /// The planner's view of the settings.
@@ -247,12 +249,14 @@ impl Node {
             for volume in volumes {
                 volume.await;
             }
-            let failed = match images {
-                Some(images) => images.await.err(),
-                None => None,
+            let removed = match images {
+                Some(images) => images.await,
+                None => Ok(Removed::default()),
             };
-            let warning = failed.map(|message| ("ImageGCFailed", message));
-            let _ = inputs.send(Input::Freed(Freed { warning })).await;
+            let images = (why(Goal::All), removed.as_ref().map_or(0, |r| r.images));
+            let warning = removed.err().map(|message| ("ImageGCFailed", message));
+            let freed = Freed { warning, images };
+            let _ = inputs.send(Input::Freed(freed)).await;
         });
     }
 
@@ -260,15 +264,18 @@ impl Node {
         let images = self.discard(goal);
         let inputs = self.hands.inputs.clone();
         super::spawn(async move {
-            let warning = match (images.await, goal) {
+            let removed = images.await;
+            let images = (why(goal), removed.as_ref().map_or(0, |r| r.images));
+            let warning = match (removed, goal) {
                 (Err(message), _) => Some(("ImageGCFailed", message)),
-                (Ok(freed), Goal::Bytes(bytes)) if freed < bytes => {
-                    let message = images::not_enough(space, freed);
+                (Ok(removed), Goal::Bytes(bytes)) if removed.bytes < bytes => {
+                    let message = images::not_enough(space, removed.bytes);
                     Some(("FreeDiskSpaceFailed", message))
                 }
                 (Ok(_), Goal::Age | Goal::Bytes(_) | Goal::All) => None,
             };
-            let _ = inputs.send(Input::Freed(Freed { warning })).await;
+            let freed = Freed { warning, images };
+            let _ = inputs.send(Input::Freed(freed)).await;
         });
     }
 
@@ -276,6 +283,10 @@ impl Node {
     pub(super) fn freed(&mut self, freed: Freed, touched: &mut BTreeSet<PodUid>) {
         if let Some((reason, message)) = freed.warning {
             self.say_node(EventType::Warning, reason, &message);
+        }
+        let (why, images) = freed.images;
+        if images > 0 {
+            self.counters.images_removed(why, images);
         }
         self.record(&Event::Reclaimed, touched);
     }
@@ -302,6 +313,14 @@ impl Node {
         if changed {
             self.show_node();
         }
+    }
+}
+
+/// What images are removed for, as the kubelet's metrics say it. One that goes for space may be old, too.
+fn why(goal: Goal) -> &'static str {
+    match goal {
+        Goal::Age => "age",
+        Goal::Bytes(_) | Goal::All => "space",
     }
 }
 

@@ -40,8 +40,6 @@ pub(super) struct Keeper {
     preparing: bool,
     /// The lock that holds the machine up.
     lock: Lock,
-    /// It is further than the metrics say.
-    pub(super) changed: bool,
 }
 
 impl Keeper {
@@ -54,7 +52,6 @@ impl Keeper {
             writing: None,
             preparing: false,
             lock,
-            changed: false,
         }
     }
 
@@ -67,12 +64,12 @@ impl Keeper {
         [
             metrics::gauge(
                 "kubelet_graceful_shutdown_start_time_seconds",
-                "When the newest graceful shutdown began; 0 if there was none.",
+                "Last graceful shutdown start time since unix epoch in seconds",
                 metrics::one(seconds(self.times.0)),
             ),
             metrics::gauge(
                 "kubelet_graceful_shutdown_end_time_seconds",
-                "When it ended; 0 if it has not.",
+                "Last graceful shutdown end time since unix epoch in seconds",
                 metrics::one(seconds(self.times.1)),
             ),
         ]
@@ -249,7 +246,6 @@ impl Node {
         if self.shutdown.written == self.state.shutdown {
             return;
         }
-        self.shutdown.changed = true;
         let before = std::mem::replace(&mut self.shutdown.written, self.state.shutdown.clone());
         let path = self.hands.config.layout.shutdown();
         let written = match &self.state.shutdown {

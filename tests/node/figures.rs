@@ -177,6 +177,56 @@ fn what_prometheus_asks_for_is_said_in_its_format() {
 }
 
 #[test]
+fn what_containers_and_pods_went_through_is_counted() {
+    let agent = Agent::start();
+    let init = "  restartPolicy: Never\n  initContainers: [{name: first, image: busybox:test, command: [\"true\"]}]\n";
+    agent.write("a.yaml", &shell_pod("a", "exit 3", init, ""));
+    // Its end takes long enough for its successor to have another `startTime`.
+    let slow = "trap 'sleep 1; exit 4' TERM; while :; do sleep 0.1; done";
+    agent.write("b.yaml", &shell_pod("b", slow, "", ""));
+    agent.write(
+        "c.yaml",
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: c}\nspec:\n  containers:\n  - {name: main, image: 'no:where', \
+         imagePullPolicy: Never}\n",
+    );
+    agent.wait_phase("a", "Failed");
+    let old = agent.wait_running("b");
+    agent.ok(&["delete", "pod", "b"]);
+    agent.wait_pod("b", |new| {
+        new["status"]["phase"] == "Running"
+            && new["status"]["startTime"] != old["status"]["startTime"]
+    });
+    let never = |pod: &Value| {
+        let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
+        waiting["reason"] == "ErrImageNeverPull"
+    };
+    agent.wait_pod("c", never);
+    let (text, _) = agent.request("/metrics");
+    for line in [
+        "kubelet_node_name{node=\"test-node\"} 1",
+        "kubelet_desired_pods{static=\"true\"} 3",
+        "kubelet_active_pods{static=\"true\"} 2",
+        "kubelet_working_pods{lifecycle=\"sync\",config=\"desired\",static=\"true\"} 2",
+        "kubelet_working_pods{lifecycle=\"terminated\",config=\"desired\",static=\"true\"} 1",
+        "kubelet_managed_ephemeral_containers 0",
+        "kubelet_started_pods_total 4",
+        "kubelet_restarted_pods_total{static=\"true\"} 1",
+        "kubelet_started_containers_total{container_type=\"container\"} 3",
+        "kubelet_started_containers_total{container_type=\"init_container\"} 1",
+        "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"3\",reason=\"Error\"} 1",
+        "kubelet_terminated_containers_total{container_type=\"container\",exit_code=\"4\",reason=\"Error\"} 1",
+        "kubelet_terminated_containers_total{container_type=\"init_container\",exit_code=\"0\",reason=\"Completed\"} 1",
+        "# TYPE kubelet_pod_start_duration_seconds histogram",
+        "kubelet_pod_start_duration_seconds_bucket{le=\"3600\"} 3",
+        "kubelet_pod_start_duration_seconds_count 3",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+    let errors = "kubelet_started_containers_errors_total{code=\"ErrImageNeverPull\",container_type=\"container\"} ";
+    assert!(text.contains(errors), "{text}");
+}
+
+#[test]
 fn the_node_is_shown_and_described_as_kubectl_does() {
     let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
     let reserved = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n\

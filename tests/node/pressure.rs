@@ -228,6 +228,9 @@ fn who_fills_the_disk_goes_after_images_nobody_uses() {
     let images = agent.ok(&["image", "ls"]);
     assert!(images.contains("busybox"), "in use: {images}");
     assert!(!images.contains("unused"), "{images}");
+    let (metrics, _) = agent.request("/metrics");
+    let removed = "kubelet_image_garbage_collected_total{reason=\"space\"} 1\n";
+    assert!(metrics.contains(removed), "{metrics}");
     unharmed(&agent, &fine);
 }
 

@@ -14,6 +14,15 @@ use crate::spec::usage::Space;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known(Arc<Mutex<Table>>);
 
+/// What was removed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Removed {
+    /// How many.
+    pub(super) images: u32,
+    /// What they had.
+    pub(super) bytes: u64,
+}
+
 #[derive(Debug, Default)]
 struct Table {
     /// When this agent began to look.
@@ -91,8 +100,11 @@ impl Node {
         });
     }
 
-    /// Removes images that nobody uses and no manifest asks for; how many bytes they had, or what went wrong.
-    pub(super) fn discard(&self, goal: Goal) -> impl Future<Output = Result<u64, String>> + use<> {
+    /// Removes images that nobody uses and no manifest asks for, or says what went wrong.
+    pub(super) fn discard(
+        &self,
+        goal: Goal,
+    ) -> impl Future<Output = Result<Removed, String>> + use<> {
         let policy = super::policy(&self.hands.sandboxes.settings.now()).images;
         let policy = policy.unwrap_or(ImagePolicy {
             min_age_ms: self.hands.sandboxes.settings.now().image_gc.min_age_ms,
@@ -120,7 +132,7 @@ fn remove(
     known: &Known,
     (mut used, wanted): (BTreeSet<String>, &BTreeSet<String>),
     (policy, goal): (&ImagePolicy, Goal),
-) -> Result<u64, ImageError> {
+) -> Result<Removed, ImageError> {
     for name in wanted {
         used.extend(store.lookup(name)?.map(|image| image.id));
     }
@@ -130,7 +142,7 @@ fn remove(
     let facts = known.facts(&images, &used);
     let ids = doomed(&facts, policy, goal, (since, now));
     if ids.is_empty() {
-        return Ok(0);
+        return Ok(Removed::default());
     }
     let removed = store.discard(&ids)?;
     for id in &removed.deleted {
@@ -141,7 +153,10 @@ fn remove(
             names.unwrap_or_default()
         );
     }
-    Ok(removed.freed_bytes)
+    Ok(Removed {
+        images: u32::try_from(removed.deleted.len()).unwrap_or(u32::MAX),
+        bytes: removed.freed_bytes,
+    })
 }
 
 /// The kubelet's sentence about a disk on which images make no room.
