@@ -4,7 +4,7 @@
 //! Each event is also a line of text: a new one, or an old one counted up, is one line, and the list is its newest lines.
 //! Whoever keeps the lines can bring the list back.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -44,6 +44,9 @@ pub struct EventRecord {
     pub reason: String,
     /// The sentence; cut after 1024 bytes, as Kubernetes does.
     pub message: String,
+    /// `metadata.annotations`; values are cut as the message is.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// When.
     pub at: Stamp,
 }
@@ -117,6 +120,9 @@ impl EventRing {
     pub(crate) fn push(&mut self, record: &EventRecord) -> Told {
         let mut record = EventRecord {
             message: shortened(&record.message),
+            annotations: (record.annotations.iter())
+                .map(|(name, value)| (name.clone(), shortened(value)))
+                .collect(),
             ..record.clone()
         };
         let same = |old: &Seen| {
@@ -258,6 +264,10 @@ impl Seen {
                 namespace: Some(record.namespace.clone()),
                 uid: Some(name),
                 creation_timestamp: time(self.first),
+                annotations: match record.annotations.is_empty() {
+                    true => None,
+                    false => Some(record.annotations.clone()),
+                },
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {
@@ -319,6 +329,7 @@ mod tests {
             type_: EventType::Warning,
             reason: "Unhealthy".into(),
             message: message.into(),
+            annotations: BTreeMap::from([("about".into(), format!("it: {message}"))]),
             at: stamp,
         })
     }
@@ -388,6 +399,8 @@ mod tests {
         let mut again = EventRing::default();
         again.restore(lines.as_bytes());
         assert_eq!(again.lines(), ring.lines());
+        let annotations = again.events().pop().and_then(|c| c.metadata.annotations);
+        assert_eq!(annotations.unwrap()["about"], "it: c");
     }
 
     #[test]

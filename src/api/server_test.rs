@@ -1,5 +1,6 @@
 //! The real server on a real socket, asked by the command line's own client.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -275,6 +276,7 @@ fn the_same_event_is_counted_up() {
         type_: EventType::Warning,
         reason: "BackOff".into(),
         message: "again".into(),
+        annotations: BTreeMap::new(),
         at: Stamp::default(),
     };
     server.store.push_event(&record);

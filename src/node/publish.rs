@@ -99,6 +99,7 @@ pub(super) fn node_event(
         type_,
         reason: reason.to_owned(),
         message: message.to_owned(),
+        annotations: BTreeMap::new(),
         at: super::now(),
     });
 }
@@ -127,6 +128,9 @@ pub(super) fn notice(journal: &mut Journal, notice: &Notice, at: Stamp) {
         type_,
         reason: notice.reason.clone().into_owned(),
         message: notice.message.clone(),
+        annotations: (notice.annotations.iter())
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect(),
         at,
     });
 }

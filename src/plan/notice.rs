@@ -2,6 +2,7 @@
 //! ones is left to whoever stores them.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::spec::{ContainerSpec, PodKey, PodSpec, PodUid};
@@ -23,7 +24,12 @@ pub struct Notice {
     pub reason: Cow<'static, str>,
     /// `message`.
     pub message: String,
+    /// `metadata.annotations`.
+    pub annotations: Annotations,
 }
+
+/// What an event says to programs, by name.
+pub type Annotations = BTreeMap<&'static str, String>;
 
 /// `type` of a Kubernetes event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +55,7 @@ impl Kind {
 pub(super) struct Notices<'a> {
     out: &'a mut Vec<Notice>,
     spec: Arc<PodSpec>,
+    annotations: Annotations,
 }
 
 impl<'a> Notices<'a> {
@@ -56,6 +63,15 @@ impl<'a> Notices<'a> {
         Self {
             out,
             spec: Arc::clone(&pod.spec),
+            annotations: Annotations::new(),
+        }
+    }
+
+    /// Those that follow carry `annotations`.
+    pub(super) fn with(self, annotations: Annotations) -> Self {
+        Self {
+            annotations,
+            ..self
         }
     }
 
@@ -101,6 +117,7 @@ impl<'a> Notices<'a> {
             kind,
             reason,
             message,
+            annotations: self.annotations.clone(),
         });
     }
 }

@@ -1,6 +1,7 @@
 //! When is the node short of something, what is said and done about it, which pod goes, and when does it come back
 //! (kubelet-behaviour §10)?
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
@@ -180,8 +181,19 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
     assert!(node.state.pressure.condition(Condition::Memory).yes);
     assert_eq!(look(&mut node, &found), (true, Walk::Nobody), "now at pods");
     let (pod, message) = evicted(&mut node);
+    let Step::Record(Event::PodEvicted { eviction, .. }) = step(&node) else {
+        panic!("it goes: {:?}", step(&node));
+    };
     assert_eq!(pod, "hog");
     let expected = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 98832Ki. \
+    assert_eq!(
+        eviction.annotations,
+        BTreeMap::from([
+            ("offending_containers", "c".to_owned()),
+            ("offending_containers_usage", "300Mi".to_owned()),
+            ("starved_resource", "memory".to_owned()),
+        ])
+    );
         Container c was using 300Mi, request is 50Mi, has larger consumption of memory. ";
     assert_eq!(message, expected);
     assert!(node.said().contains(&format!("Warning Evicted {expected}")));

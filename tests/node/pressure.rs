@@ -336,6 +336,16 @@ fn a_memory_hog_goes_before_the_kernel_kills_and_stays_down_over_agent_restarts(
     assert!(message.contains("Container main was using 3"), "{message}");
     let end = "request is 10Mi, has larger consumption of memory. ";
     assert!(message.ends_with(end), "{message}");
+    let used = message.split("was using ").nth(1).expect("it says so");
+    let used = used.split(',').next().expect("not empty");
+    let events = agent.ok(&["get", "events", "-o", "json"]);
+    let events: Value = serde_json::from_str(&events).expect("JSON");
+    let mut events = events["items"].as_array().expect("a list").iter();
+    let event = events.find(|event| event["reason"] == "Evicted");
+    assert_eq!(
+        event.expect("it is told")["metadata"]["annotations"],
+        serde_json::json!({ "offending_containers": "main", "offending_containers_usage": used, "starved_resource": "memory" })
+    );
     assert_eq!(
         condition(&agent, "MemoryPressure").1,
         "KubeletHasInsufficientMemory"

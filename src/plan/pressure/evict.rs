@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::super::notice::{Kind, Notices};
+use super::super::notice::{Annotations, Kind, Notices};
 use super::super::restart::RESET_MS;
 use super::super::shutdown::is_gone;
 use super::super::verdict::{Cause, Due};
@@ -25,6 +25,8 @@ pub struct Eviction {
     pub reason: Reason,
     /// `status.message`.
     pub message: String,
+    /// What its event carries for programs.
+    pub annotations: Annotations,
     /// How long its containers have to end, in milliseconds.
     pub grace_ms: u64,
 }
@@ -75,8 +77,14 @@ impl Evictions {
     }
 }
 
-/// The kubelet's sentences about a shortage and the pod that goes for it.
-pub(super) fn message(met: &Met, space: Space, pod: &PodState, usage: Option<&PodUsage>) -> String {
+/// The kubelet's sentences about a shortage and the pod that goes for it, and the same for programs: which containers use
+/// more than they ask for, how much each, and of what (annotations of `pkg/kubelet/eviction/helpers.go`).
+pub(super) fn message(
+    met: &Met,
+    space: Space,
+    pod: &PodState,
+    usage: Option<&PodUsage>,
+) -> (String, Annotations) {
     let signal = met.threshold.signal;
     let resource = signal.resource();
     let quantity = signal.show(met.threshold.quantity(space));
@@ -84,7 +92,11 @@ pub(super) fn message(met: &Met, space: Space, pod: &PodState, usage: Option<&Po
     let mut text = format!(
         "The node was low on resource: {resource}. Threshold quantity: {quantity}, available: {available}. "
     );
-    let containers = usage.into_iter().flat_map(|usage| &usage.containers);
+    let Some(usage) = usage else {
+        return (text, Annotations::new());
+    };
+    let (mut offenders, mut usages) = (Vec::new(), Vec::new());
+    let containers = &usage.containers;
     for (name, used) in containers {
         let Some(spec) = pod.spec.container(name) else {
             continue;
@@ -104,9 +116,16 @@ pub(super) fn message(met: &Met, space: Space, pod: &PodState, usage: Option<&Po
             text.push_str(&format!(
                 "Container {name} was using {used}, request is {asked}, has larger consumption of {resource}. "
             ));
+            offenders.push(name.as_str());
+            usages.push(used.to_string());
         }
     }
-    text
+    let annotations = Annotations::from([
+        ("offending_containers", offenders.join(",")),
+        ("offending_containers_usage", usages.join(",")),
+        ("starved_resource", resource.to_owned()),
+    ]);
+    (text, annotations)
 }
 
 /// The next evicted pod that may run again, or when one may.
@@ -171,7 +190,12 @@ impl NodeState {
             };
             let cause = eviction.reason.cause();
             pod.fail(cause, &eviction.message, eviction.grace_ms, now);
-            Notices::new(out, pod).pod(Kind::Warning, cause.as_str(), eviction.message.clone());
+            let (message, annotations) = (&eviction.message, &eviction.annotations);
+            Notices::new(out, pod).with(annotations.clone()).pod(
+                Kind::Warning,
+                cause.as_str(),
+                message.clone(),
+            );
         });
         match eviction.reason {
             Reason::Shortage(_) => self.pressure.changes(now.time),

@@ -1,6 +1,7 @@
 //! Does a pod have more on disk than it may? `sizeLimit` of emptyDir volumes and `ephemeral-storage` limits
 //! (kubelet-behaviour §10.2).
 
+use super::super::notice::Annotations;
 use super::super::{NodeState, PodState};
 use super::evict::{Eviction, Reason};
 use super::rank::may_go;
@@ -30,6 +31,7 @@ pub(super) fn over(state: &NodeState) -> Option<(PodUid, Eviction)> {
         let eviction = Eviction {
             reason,
             message,
+            annotations: Annotations::new(),
             grace_ms: super::GRACE_MS,
         };
         Some((pod.spec.uid.clone(), eviction))

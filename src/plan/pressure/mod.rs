@@ -364,9 +364,11 @@ fn relieve_of(state: &NodeState, seen: &Seen, met: &Met, now: Time) -> Option<St
     let (pod, usage) = rank::first(state, signal)?;
     let space = signal.space(&seen.figures.node)?;
     let soft = met.threshold.grace_ms > 0;
+    let (message, annotations) = evict::message(met, space, pod, usage);
     let eviction = Eviction {
         reason: Reason::Shortage(signal),
-        message: evict::message(met, space, pod, usage),
+        message,
+        annotations,
         grace_ms: match soft {
             true => pressure.policy.max_pod_grace_ms.min(pod.spec.grace_ms),
             false => GRACE_MS,
