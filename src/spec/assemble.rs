@@ -66,6 +66,7 @@ pub(crate) fn pod(
     let dns_config = network::dns_config(spec, &at, report);
     let figures = Figures::of(&init_containers, &containers);
     let pod_level = pod_resources(spec, &figures, &at, report);
+    let overhead = resources::overhead(&spec.overhead, &at.field("overhead"), report);
     let warnings = report.take_warnings();
     if !report.is_clean() {
         return None;
@@ -93,8 +94,9 @@ pub(crate) fn pod(
         supplemental_groups: own_security.supplemental_groups,
         sysctls: own_security.sysctls,
         qos: resources::qos(pod_level.as_ref(), &figures),
-        resources: resources::effective(pod_level.as_ref(), &figures),
-        storage_request_bytes: resources::storage_request(spec),
+        resources: resources::effective(pod_level.as_ref(), &figures).with(&overhead),
+        storage_request_bytes: resources::storage_request(spec)
+            .saturating_add(resources::storage_overhead(spec)),
         huge_pages: huge_pages::of_pod(spec),
         placement,
         init_containers,

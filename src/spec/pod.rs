@@ -138,6 +138,12 @@ impl PodSpec {
         self.all_containers().find(|c| c.name == name)
     }
 
+    /// The bytes of disk in `overhead`: they come on top of the limits of its containers, too.
+    pub fn storage_overhead_bytes(&self) -> u64 {
+        let written = self.manifest.spec.as_ref();
+        written.map_or(0, super::resources::storage_overhead)
+    }
+
     /// Init containers and sidecars, then regular ones, each in manifest order, then ephemeral ones.
     pub fn all_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
         self.manifest_containers().chain(&self.ephemeral_containers)

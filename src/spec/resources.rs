@@ -55,14 +55,42 @@ pub(crate) fn convert(
     }
 }
 
+/// Checks and converts `overhead`: what the pod takes beside its containers. Kubernetes takes it from the RuntimeClass;
+/// where there is but one runtime, it counts as it is written (KEP-688).
+pub(crate) fn overhead(
+    written: &Option<BTreeMap<String, Written>>,
+    path: &Path<'_>,
+    report: &Report,
+) -> ContainerResources {
+    let amounts = amounts(written, path, report);
+    for name in amounts.keys() {
+        idle(name, path, report);
+    }
+    let milli = amounts.get("cpu").map(|q| q.ceil_milli());
+    let bytes = amounts.get("memory").map(|q| q.ceil());
+    ContainerResources {
+        cpu_request_milli: milli.and_then(|milli| u64::try_from(milli).ok()),
+        memory_request_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()),
+        ..ContainerResources::default()
+    }
+}
+
+/// The bytes of disk in a pod's `overhead`, which [`overhead`] has checked.
+pub(crate) fn storage_overhead(spec: &PodSpec) -> u64 {
+    let written = spec.overhead.as_ref();
+    let written = written.and_then(|overhead| overhead.get("ephemeral-storage"));
+    written.map_or(0, |written| whole(written).unwrap_or(0))
+}
+
+fn whole(written: &Written) -> Option<u64> {
+    let quantity = Quantity::parse(&written.0).ok()?;
+    u64::try_from(quantity.ceil()).ok()
+}
+
 /// What `resources`, which [`convert`] has checked, says of disk use. A limit of 0 is none, as in the kubelet.
 pub(crate) fn storage(resources: &ResourceRequirements) -> StorageBounds {
     let of = |map: &Option<BTreeMap<String, Written>>| {
-        let written = map.as_ref()?.get("ephemeral-storage")?;
-        let quantity = Quantity::parse(&written.0).ok()?;
-        u64::try_from(quantity.ceil())
-            .ok()
-            .filter(|bytes| *bytes > 0)
+        whole(map.as_ref()?.get("ephemeral-storage")?).filter(|bytes| *bytes > 0)
     };
     StorageBounds {
         request_bytes: of(&resources.requests).unwrap_or(0),
@@ -201,7 +229,7 @@ pub(crate) fn qos(pod: Option<&ContainerResources>, containers: &Figures) -> Qos
     }
 }
 
-/// Effective figures of the pod (kubelet-behaviour §9.3).
+/// Effective figures of the pod without its overhead (kubelet-behaviour §9.3).
 pub(crate) fn effective(pod: Option<&ContainerResources>, containers: &Figures) -> PodResources {
     let limit = |of: fn(&ContainerResources) -> Option<u64>| {
         // 0 means no limit.
@@ -220,12 +248,26 @@ pub(crate) fn effective(pod: Option<&ContainerResources>, containers: &Figures) 
     }
 }
 
-/// Bytes of disk that a pod asks for, by the rule of [`effective`].
+impl PodResources {
+    /// With what the pod takes beside its containers; of what has no limit there is none with it either.
+    pub(crate) fn with(self, overhead: &ContainerResources) -> Self {
+        let cpu = overhead.cpu_request_milli.unwrap_or(0);
+        let memory = overhead.memory_request_bytes.unwrap_or(0);
+        let more = |limit: Option<u64>, by| limit.map(|limit| limit.saturating_add(by));
+        Self {
+            cpu_request_milli: self.cpu_request_milli.saturating_add(cpu),
+            cpu_limit_milli: more(self.cpu_limit_milli, cpu),
+            memory_request_bytes: self.memory_request_bytes.saturating_add(memory),
+            memory_limit_bytes: more(self.memory_limit_bytes, memory),
+        }
+    }
+}
+
+/// Bytes of disk that a pod's containers ask for, by the rule of [`effective`].
 pub(crate) fn storage_request(spec: &PodSpec) -> u64 {
     let own = |container: &Container| {
         let requests = container.resources.as_ref()?.requests.as_ref()?;
-        let quantity = Quantity::parse(&requests.get("ephemeral-storage")?.0).ok()?;
-        u64::try_from(quantity.ceil()).ok()
+        whole(requests.get("ephemeral-storage")?)
     };
     most_at_once(spec, own)
 }
@@ -329,6 +371,46 @@ mod tests {
         assert_eq!(one.cpu_limit_milli, None);
         let pod = effective(Some(&figures((0, 50), (0, 0))), &lasting(&[none]));
         assert_eq!(pod.cpu_limit_milli, Some(50));
+    }
+
+    #[test]
+    fn overhead_comes_on_top_of_what_the_pod_has() {
+        let overhead = figures((10, 0), (5, 0));
+        for (sentence, pod, container, expected) in [
+            (
+                "without limits there are none",
+                None,
+                figures((100, 0), (64, 0)),
+                (110, None, 69, None),
+            ),
+            (
+                "on the limits there are",
+                None,
+                figures((100, 200), (64, 0)),
+                (110, Some(210), 69, None),
+            ),
+            (
+                "on figures of the pod's own",
+                Some(figures((300, 400), (100, 100))),
+                figures((100, 200), (64, 0)),
+                (310, Some(410), 105, Some(105)),
+            ),
+            (
+                "where nothing is asked for",
+                None,
+                figures((0, 0), (0, 0)),
+                (10, None, 5, None),
+            ),
+        ] {
+            let found = effective(pod.as_ref(), &lasting(&[container])).with(&overhead);
+            let found = (
+                found.cpu_request_milli,
+                found.cpu_limit_milli,
+                found.memory_request_bytes,
+                found.memory_limit_bytes,
+            );
+            assert_eq!(found, expected, "{sentence}");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
 }
 
 /// What needs more than one node, or an API server.
-fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 7] {
+fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 6] {
     const ALONE: &str = "there is only this node";
     let account = spec.service_account_name.as_ref();
     let account = account.or(spec.service_account.as_ref());
@@ -62,7 +62,6 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 7] {
             spec.runtime_class_name.is_some(),
             "there is only one runtime",
         ),
-        ("overhead", some(&spec.overhead), "overhead is not counted"),
         (
             "serviceAccountName",
             account.is_some_and(|name| !name.is_empty() && name != "default"),

@@ -13,6 +13,7 @@ use coracle::plan::pressure::{
 use coracle::plan::{Action, Event, PodState, Time};
 use coracle::spec::usage::{ContainerUsage, DiskUsage, FileSystem, PodUsage, Space};
 use coracle::spec::{PodSpec, PodUid, QosClass, RestartPolicy, VolumeSource, VolumeSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::node::{Node, reborn};
 use crate::pods::{at, desired, of, pod, set_resources};
@@ -180,12 +181,11 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
     look(&mut node, &found);
     assert!(node.state.pressure.condition(Condition::Memory).yes);
     assert_eq!(look(&mut node, &found), (true, Walk::Nobody), "now at pods");
-    let (pod, message) = evicted(&mut node);
     let Step::Record(Event::PodEvicted { eviction, .. }) = step(&node) else {
         panic!("it goes: {:?}", step(&node));
     };
+    let (pod, message) = evicted(&mut node);
     assert_eq!(pod, "hog");
-    let expected = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 98832Ki. \
     assert_eq!(
         eviction.annotations,
         BTreeMap::from([
@@ -194,6 +194,7 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
             ("starved_resource", "memory".to_owned()),
         ])
     );
+    let expected = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 98832Ki. \
         Container c was using 300Mi, request is 50Mi, has larger consumption of memory. ";
     assert_eq!(message, expected);
     assert!(node.said().contains(&format!("Warning Evicted {expected}")));
@@ -538,6 +539,18 @@ fn limits_of_disk_use_are_enforced_in_the_kubelets_words() {
                 assert!(!conditions.iter().any(|c| c.type_ == "DisruptionTarget"));
             }
         }
+    }
+    // Overhead comes on top of what the containers may have.
+    let mut spec = limited();
+    let manifest = Arc::make_mut(&mut spec.manifest)
+        .spec
+        .get_or_insert_default();
+    let overhead = [("ephemeral-storage".to_owned(), Quantity("1Mi".to_owned()))];
+    manifest.overhead = Some(BTreeMap::from(overhead));
+    for (usage, goes) in [(filled(15, 3, 3), false), (filled(15, 3, 4), true)] {
+        let mut node = node(policy(&[]), &[spec.clone()]);
+        look(&mut node, &usage);
+        assert_eq!(matches!(step(&node), Step::Record(_)), goes);
     }
     // One container over its own limit, the pod not over that of all.
     let mut spec = limited();

@@ -8,7 +8,15 @@ const LIMITS: &str =
 #[test]
 fn a_pod_is_described_with_the_values_of_its_cgroups_as_they_are_now() {
     let agent = Agent::start();
-    agent.write("web.yaml", &shell_pod("web", SLEEP, "", LIMITS));
+    agent.write(
+        "web.yaml",
+        &shell_pod(
+            "web",
+            SLEEP,
+            "  overhead: {cpu: 10m, memory: 8Mi}\n",
+            LIMITS,
+        ),
+    );
     let pod = agent.wait_running("web");
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let values = |whose: &str| {
@@ -28,9 +36,9 @@ fn a_pod_is_described_with_the_values_of_its_cgroups_as_they_are_now() {
         true => ("memory.max", ""),
         false => ("memory.limit_in_bytes", "memory"),
     };
-    for whose in ["", "main"] {
+    for (whose, mib) in [("", 32 + 8), ("main", 32)] {
         let limit = value(&values(whose), file);
-        assert_eq!(limit["found"], (32 << 20).to_string(), "{limit}");
+        assert_eq!(limit["found"], (mib << 20).to_string(), "{limit}");
         assert_eq!(limit["holds"], true);
     }
     // Nobody may change it behind the agent's back without being seen.

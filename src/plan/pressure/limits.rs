@@ -58,6 +58,7 @@ fn broken(pod: &PodSpec, usage: &PodUsage) -> Option<(Reason, String)> {
     let containers = || pod.lasting_containers();
     let limits = containers().filter_map(|c| c.storage.limit_bytes);
     if let Some(limit) = limits.reduce(u64::saturating_add)
+        && let limit = limit.saturating_add(pod.storage_overhead_bytes())
         && usage.on_disk().bytes > limit
     {
         let limit = Quantity::bytes(limit);
