@@ -128,7 +128,12 @@ pub enum Command {
     /// Check whether this machine can run pods, and say how to mend what cannot
     Doctor(DoctorArgs),
     /// Check that all images on disk are whole, without an agent
-    #[command(after_help = "Examples:\n  coracle fsck\n  coracle fsck --repair")]
+    #[command(
+        after_help = "Manifests and configs are compared with their digests. Of layers only the unpacked files are kept: their \
+                      names, kinds, modes, owners and sizes are compared with those at the import, not their contents, of which \
+                      no digests are kept.\n\n\
+                      Examples:\n  coracle fsck\n  coracle fsck --repair\n  coracle fsck -o json"
+    )]
     Fsck(FsckArgs),
     /// Put coracle on this machine for good: the program, its systemd units and directories
     #[command(

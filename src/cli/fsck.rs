@@ -2,10 +2,12 @@
 
 use std::process::ExitCode;
 
+use serde_json::{Value, json};
+
 use super::args::FsckArgs;
 use super::error::{CliError, Result};
 use super::put;
-use crate::effects::image::{Check, ImageStore};
+use crate::effects::image::{Check, Damage, ImageStore};
 use crate::layout::Layout;
 
 const MEND: &str = "`coracle fsck --repair` removes what is damaged while no pod runs, and so does a start of the node \
@@ -38,11 +40,33 @@ pub(super) fn run(args: &FsckArgs) -> Result<ExitCode> {
         false => store.check(),
     };
     let check = check.map_err(|e| failed().because(crate::chain(&e)))?;
-    put(show(&check, args.repair).as_bytes())?;
+    let text = match args.output.output {
+        Some(_) => format!("{:#}\n", json(&check, args.repair)),
+        None => show(&check, args.repair),
+    };
+    put(text.as_bytes())?;
     if check.damage.is_empty() || args.repair {
         return Ok(ExitCode::SUCCESS);
     }
     Err(CliError::new(format!("{} damaged", check.damage.len())).hint(MEND))
+}
+
+fn json(check: &Check, repaired: bool) -> Value {
+    let finding = |damage: &Damage| {
+        json!({
+            "kind": damage.kind.as_str(),
+            "path": damage.path,
+            "image": damage.image,
+            "message": damage.why,
+            "repaired": repaired,
+        })
+    };
+    json!({
+        "images": check.images,
+        "layers": check.layers,
+        "unused": check.unused,
+        "findings": check.damage.iter().map(finding).collect::<Vec<_>>(),
+    })
 }
 
 fn show(check: &Check, repaired: bool) -> String {

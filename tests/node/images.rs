@@ -96,13 +96,28 @@ fn after_a_power_cut_damaged_images_go_and_are_imported_again() {
     let layers = fs::read_dir(store.join("layers")).expect("a folder");
     let layer = layers.flatten().next().expect("a layer").path();
     fs::write(layer.join("diff/bin/busybox"), "").expect("emptied");
-    let looked = agent.cli(&[
-        "fsck",
-        "--root",
-        agent.root.join("root").to_str().expect("utf-8"),
-    ]);
-    assert_eq!(looked.status.code(), Some(1), "{looked:?}");
-    let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+    let root = agent.root.join("root");
+    let look = |more: &[&str]| {
+        let root = ["fsck", "--root", root.to_str().expect("utf-8")];
+        let looked = agent.cli(&[&root, more].concat());
+        assert_eq!(looked.status.code(), Some(1), "{looked:?}");
+        String::from_utf8_lossy(&looked.stdout).into_owned()
+    };
+    let said: Value = serde_json::from_str(&look(&["-o", "json"])).expect("JSON");
+    assert_eq!((&said["images"], &said["layers"]), (&1.into(), &1.into()));
+    let found = said["findings"].as_array().expect("a list");
+    let message = found[0]["message"].as_str().expect("text");
+    let end = "has not the files it was unpacked to";
+    assert!(message.starts_with("layer sha256:") && message.ends_with(end));
+    let expected = serde_json::json!([{
+        "kind": "Layer",
+        "path": layer,
+        "image": "docker.io/library/busybox:test",
+        "message": message,
+        "repaired": false,
+    }]);
+    assert_eq!(said["findings"], expected);
+    let said = look(&[]);
     assert!(
         said.contains("docker.io/library/busybox:test: layer sha256:"),
         "{said}"

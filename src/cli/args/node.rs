@@ -279,6 +279,9 @@ pub struct FsckArgs {
     /// Remove what is damaged or unused; refused while pods run
     #[arg(long)]
     pub repair: bool,
+    /// How to show it.
+    #[command(flatten)]
+    pub output: OutputArgs,
     /// State that outlives a reboot
     #[arg(long, value_name = "DIR", default_value = "/var/lib/coracle")]
     pub root: PathBuf,

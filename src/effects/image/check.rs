@@ -32,16 +32,59 @@ pub struct Check {
 /// Something that is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// An image by its first name or its id, or a file of the store.
-    pub what: String,
+    /// What kind of thing it is.
+    pub kind: DamageKind,
+    /// The file or folder that is damaged.
+    pub path: PathBuf,
+    /// The image that is not whole for it, by its first name or its id; `None` if that cannot be known.
+    pub image: Option<String>,
     /// What is wrong with it.
     pub why: String,
 }
 
+/// What is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DamageKind {
+    /// A manifest or a config.
+    Blob,
+    /// An unpacked layer.
+    Layer,
+    /// What is known of an image.
+    Record,
+    /// A name.
+    Reference,
+    /// The list of preloaded archives.
+    Preload,
+}
+
+impl DamageKind {
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Blob => "Blob",
+            Self::Layer => "Layer",
+            Self::Record => "Record",
+            Self::Reference => "Reference",
+            Self::Preload => "Preload",
+        }
+    }
+}
+
 impl std::fmt::Display for Damage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.what, self.why)
+        match &self.image {
+            Some(image) => write!(f, "{image}: {}", self.why),
+            None => write!(f, "`{}`: {}", self.path.display(), self.why),
+        }
     }
+}
+
+/// What is wrong with an image.
+#[derive(Debug, Clone)]
+struct Fault {
+    kind: DamageKind,
+    path: PathBuf,
+    why: String,
 }
 
 /// What is wrong, and what has to go for it.
@@ -94,12 +137,12 @@ impl ImageStore {
             let record = match read_json::<Record>(&path) {
                 Ok(Some(record)) if self.record_path(&record.id) == path => record,
                 Ok(_) => {
-                    found.damaged_file(&path, "it is of another image");
+                    found.damaged_file(DamageKind::Record, &path, "it is of another image");
                     found.records.push(path);
                     continue;
                 }
                 Err(why) => {
-                    found.damaged_file(&path, &why.chain());
+                    found.damaged_file(DamageKind::Record, &path, &why.chain());
                     found.records.push(path);
                     continue;
                 }
@@ -110,10 +153,19 @@ impl ImageStore {
                 None => {
                     whole.insert(record.id);
                 }
-                Some(why) => {
+                Some(Fault {
+                    kind,
+                    path: damaged,
+                    why,
+                }) => {
                     let name = references.iter().find(|(_, r)| r.id == record.id);
-                    let what = name.map_or(record.id, |(_, reference)| reference.name.clone());
-                    found.check.damage.push(Damage { what, why });
+                    let image = name.map_or(record.id, |(_, reference)| reference.name.clone());
+                    found.check.damage.push(Damage {
+                        kind,
+                        path: damaged,
+                        image: Some(image),
+                        why,
+                    });
                     found.records.push(path);
                 }
             }
@@ -125,14 +177,18 @@ impl ImageStore {
         for (path, reference) in lost {
             // That its image is damaged has been said.
             if self.record(&reference.id).is_ok_and(|r| r.is_none()) {
-                let (what, why) = (reference.name, "its image is not there".to_owned());
-                found.check.damage.push(Damage { what, why });
+                found.check.damage.push(Damage {
+                    kind: DamageKind::Reference,
+                    path: path.clone(),
+                    image: Some(reference.name),
+                    why: "its image is not there".to_owned(),
+                });
             }
             found.refs.push(path);
         }
         let list = preload::path(self);
         if let Err(why) = preload::ids(self) {
-            found.damaged_file(&list, &why.chain());
+            found.damaged_file(DamageKind::Preload, &list, &why.chain());
             found.preload = true;
         }
         found.check.unused = self.unused(&used)?;
@@ -152,7 +208,7 @@ impl ImageStore {
                 }
                 Ok(None) => {}
                 Err(why) => {
-                    found.damaged_file(&path, &why.chain());
+                    found.damaged_file(DamageKind::Reference, &path, &why.chain());
                     found.refs.push(path);
                 }
             }
@@ -164,25 +220,31 @@ impl ImageStore {
     fn damage_of(
         &self,
         record: &Record,
-        marks: &mut BTreeMap<String, Option<String>>,
-    ) -> Result<Option<String>, ImageError> {
+        marks: &mut BTreeMap<String, Option<Fault>>,
+    ) -> Result<Option<Fault>, ImageError> {
         // Of those it was found by, only its manifest's is a blob here.
         for digest in [Some(&record.id), record.digests.first()]
             .into_iter()
             .flatten()
         {
             let path = self.blob_path(digest);
-            match fs::read(&path) {
-                Ok(bytes) if digest::of(&bytes) == *digest => {}
-                Ok(_) => return Ok(Some(format!("the content of blob {digest} is another"))),
-                Err(why) => return Ok(Some(format!("blob {digest} cannot be read: {why}"))),
-            }
+            let why = match fs::read(&path) {
+                Ok(bytes) if digest::of(&bytes) == *digest => continue,
+                Ok(_) => format!("the content of blob {digest} is another"),
+                Err(why) => format!("blob {digest} cannot be read: {why}"),
+            };
+            let kind = DamageKind::Blob;
+            return Ok(Some(Fault { kind, path, why }));
         }
         for layer in &record.layers {
             let damage = match marks.get(layer) {
                 Some(damage) => damage.clone(),
                 None => {
-                    let damage = self.damage_of_layer(layer);
+                    let damage = self.damage_of_layer(layer).map(|why| Fault {
+                        kind: DamageKind::Layer,
+                        path: self.layer_dir(layer),
+                        why,
+                    });
                     marks.insert(layer.clone(), damage.clone());
                     damage
                 }
@@ -225,10 +287,13 @@ impl ImageStore {
 }
 
 impl Findings {
-    fn damaged_file(&mut self, path: &Path, why: &str) {
-        let what = format!("`{}`", path.display());
-        let why = why.to_owned();
-        self.check.damage.push(Damage { what, why });
+    fn damaged_file(&mut self, kind: DamageKind, path: &Path, why: &str) {
+        self.check.damage.push(Damage {
+            kind,
+            path: path.to_owned(),
+            image: None,
+            why: why.to_owned(),
+        });
     }
 }
 

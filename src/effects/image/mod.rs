@@ -29,7 +29,7 @@ mod tar_reader;
 mod unpack;
 pub mod worker;
 
-pub use check::{Check, Damage};
+pub use check::{Check, Damage, DamageKind};
 pub use client::{ImportOptions, import};
 pub use error::ImageError;
 pub use gc::{Pruned, Removed};
