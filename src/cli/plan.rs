@@ -147,6 +147,10 @@ fn details(change: &Value) -> Vec<String> {
     if let Some(reason) = held["reason"].as_str() {
         let message = word(&held["message"]);
         lines.push(format!("waits to be let in ({reason}): {message}"));
+        lines.extend(list(&held["preempts"]).map(|pod| {
+            let (namespace, name) = (word(&pod["namespace"]), word(&pod["name"]));
+            format!("pod {namespace}/{name} is ended to make room for it")
+        }));
     }
     let pending = &change["resizePending"];
     if let Some(reason) = pending["reason"].as_str() {

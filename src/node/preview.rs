@@ -11,8 +11,7 @@ use super::Node;
 use super::manifests::{InEffect, Loaded};
 use crate::api::PlannedFile;
 use crate::plan::edit::{Changes, Edit};
-use crate::plan::hold::Rejection;
-use crate::plan::preview::Preview;
+use crate::plan::preview::{Held, Preview};
 use crate::spec::{PodKey, PodSpec};
 
 impl Node {
@@ -57,9 +56,12 @@ impl Node {
     fn pod(&self, pod: &PodSpec) -> Value {
         let key = &pod.key;
         let one = |change| entry("Pod", &key.namespace, &key.name, change);
-        let held = |mut shown: Value, hold: Option<Rejection>| {
-            if let Some(hold) = hold {
-                shown["held"] = json!({ "reason": hold.reason, "message": hold.message });
+        let held = |mut shown: Value, hold: Option<Held>| {
+            if let Some(Held { rejection, victims }) = hold {
+                let victims = victims.iter();
+                let victims = victims.map(|v| json!({ "namespace": v.namespace, "name": v.name }));
+                shown["held"] = json!({ "reason": rejection.reason, "message": rejection.message,
+                                        "preempts": victims.collect::<Vec<_>>() });
             }
             shown
         };

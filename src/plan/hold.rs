@@ -106,8 +106,7 @@ impl NodeState {
         out: &mut Vec<Notice>,
     ) -> Option<Rejection> {
         let rejection = self.rejection(pod, claimed)?;
-        let others = self.unwelcome(pod).or_else(|| self.misplaced(pod));
-        if others.is_some() || !self.make_room(pod, claimed, now, out) {
+        if self.refused_else(pod).is_some() || !self.make_room(pod, claimed, now, out) {
             return Some(rejection);
         }
         // Of who had nothing to end there is nothing left to wait for.
@@ -122,6 +121,11 @@ impl NodeState {
         self.unwelcome(pod)
             .or_else(short)
             .or_else(|| self.misplaced(pod))
+    }
+
+    /// What speaks against it beside want of room.
+    pub(super) fn refused_else(&self, pod: &PodSpec) -> Option<Rejection> {
+        self.unwelcome(pod).or_else(|| self.misplaced(pod))
     }
 
     /// What comes before room. Nothing else matters to who is kept out by a cordon.

@@ -17,7 +17,7 @@ use super::room::{Capacity, Shortage};
 use super::verdict::{Cause, Verdict};
 use super::{NodeState, Notice, PodState, Stamp};
 use crate::spec::priority::CRITICAL;
-use crate::spec::{PodSpec, PodUid, QosClass};
+use crate::spec::{PodKey, PodSpec, PodUid, QosClass};
 
 /// `status.message` of who makes room for a critical pod, and for another one.
 const FOR_CRITICAL: &str = "Preempted in order to admit critical pod";
@@ -45,14 +45,7 @@ impl NodeState {
         now: Stamp,
         out: &mut Vec<Notice>,
     ) -> bool {
-        let Some(capacity) = &self.settings.capacity else {
-            return false;
-        };
-        let stays = |p: &&PodState| p.takes_room() && !is_leaving(p);
-        let amounts = self.pods.values().filter(stays);
-        let amounts = amounts.map(|p| Capacity::of(&p.spec));
-        let given = amounts.fold(claimed.clone(), Capacity::plus);
-        let short = capacity.short_of(&Capacity::of(pod), &given);
+        let short = self.missing(pod, claimed);
         let Some(first) = short.first() else {
             return self.pods.values().any(is_making_room);
         };
@@ -77,6 +70,31 @@ impl NodeState {
             }
         }
         true
+    }
+
+    /// Who would be ended for this pod if it were judged now: nobody if it is refused for anything but want of room.
+    pub(super) fn would_end(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<PodKey> {
+        if self.shutdown.is_some() || self.refused_else(pod).is_some() {
+            return Vec::new();
+        }
+        let short = self.missing(pod, claimed);
+        let victims = match short.is_empty() {
+            true => None,
+            false => self.victims(pod, &short),
+        };
+        let victims = victims.into_iter().flatten();
+        let names = victims.filter_map(|uid| Some(self.pods.get(&uid)?.spec.key.clone()));
+        names.collect()
+    }
+
+    /// What there is too little of for this pod when all who leave are gone.
+    fn missing(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<Shortage> {
+        let stays = |p: &&PodState| p.takes_room() && !is_leaving(p);
+        let amounts = self.pods.values().filter(stays);
+        let amounts = amounts.map(|p| Capacity::of(&p.spec));
+        let given = amounts.fold(claimed.clone(), Capacity::plus);
+        let capacity = self.settings.capacity.as_ref();
+        capacity.map_or_else(Vec::new, |all| all.short_of(&Capacity::of(pod), &given))
     }
 
     /// Whom to end, if that is of use: as few pods as can be of those whose priority is lowest.

@@ -6,7 +6,7 @@ use super::hold::Rejection;
 use super::resize::Refusal;
 use super::room::Capacity;
 use super::{NodeState, PodState};
-use crate::spec::PodSpec;
+use crate::spec::{PodKey, PodSpec};
 
 /// What would become of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,12 +14,12 @@ pub enum Preview {
     /// There is none of that name, or nothing of it yet: it is made.
     Create {
         /// Why it would not be let in now, if so.
-        hold: Option<Rejection>,
+        hold: Option<Held>,
     },
     /// One of that name is being stopped: it is made when that one is gone.
     CreateAfter {
         /// Why it would not be let in then, as things are now.
-        hold: Option<Rejection>,
+        hold: Option<Held>,
     },
     /// There is one, which goes on or makes room.
     Edit {
@@ -28,8 +28,17 @@ pub enum Preview {
         /// Why other cpu and memory would have to wait, if so.
         waits: Option<Refusal>,
         /// Why the new pod that takes its place would not be let in, as things are now.
-        hold: Option<Rejection>,
+        hold: Option<Held>,
     },
+}
+
+/// Why a pod would not be let in at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Why.
+    pub rejection: Rejection,
+    /// Who would be ended to make room for it. If nobody, it waits.
+    pub victims: Vec<PodKey>,
 }
 
 impl NodeState {
@@ -74,9 +83,13 @@ impl NodeState {
     }
 
     /// Why this pod would not be let in when the one of its name is gone.
-    fn hold_of(&self, new: &PodSpec) -> Option<Rejection> {
+    fn hold_of(&self, new: &PodSpec) -> Option<Held> {
         let mut then = self.clone();
         then.pods.retain(|_, pod| pod.spec.key != new.key);
-        then.rejection(new, &Capacity::default())
+        let nothing = Capacity::default();
+        Some(Held {
+            rejection: then.rejection(new, &nothing)?,
+            victims: then.would_end(new, &nothing),
+        })
     }
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use coracle::plan::Event;
 use coracle::plan::edit::Edit;
-use coracle::plan::hold::Rejection;
-use coracle::plan::preview::Preview;
+use coracle::plan::preview::{Held, Preview};
 use coracle::spec::{PodSpec, RestartPolicy};
 
 use crate::node::{Node, small};
@@ -138,7 +137,7 @@ fn it_is_said_beforehand_that_a_pod_would_wait_to_be_let_in() {
     let p = Arc::new(sized("p", 60));
     node.tell(Event::DesiredChanged(desired(&[&p])));
     node.work();
-    let reason = |hold: Option<Rejection>| hold.map(|hold| hold.reason.to_string());
+    let reason = |hold: Option<Held>| hold.map(|hold| hold.rejection.reason.to_string());
     let memory = Some("OutOfmemory".to_owned());
     let create = |node: &Node, spec: &PodSpec| match node.state.preview(spec) {
         Preview::Create { hold } => reason(hold),
@@ -181,4 +180,39 @@ fn it_is_said_beforehand_that_a_pod_would_wait_to_be_let_in() {
     assert_eq!(create(&node, &sized("q", 70)), memory);
     node.tell(Event::DesiredChanged(desired(&[&q])));
     assert_eq!(node.state.preview(&p), Preview::CreateAfter { hold: None });
+}
+
+#[test]
+fn it_is_said_beforehand_who_would_be_ended_for_a_pod() {
+    let mut node = Node::set(small());
+    let (p, q) = (Arc::new(sized("p", 60)), Arc::new(sized("q", 30)));
+    node.tell(Event::DesiredChanged(desired(&[&p, &q])));
+    node.work();
+    type Change = fn(&mut PodSpec);
+    let never: Change = |spec| {
+        Arc::make_mut(&mut spec.manifest)
+            .spec
+            .get_or_insert_default()
+            .preemption_policy = Some("Never".to_owned());
+    };
+    let table: [(&str, u64, i32, Change, &[&str]); 6] = [
+        ("there is room", 10, 1, |_| {}, &[]),
+        ("nobody is less important", 40, 0, |_| {}, &[]),
+        ("one is enough", 40, 1, |_| {}, &["q"]),
+        ("both have to go", 95, 1, |_| {}, &["p", "q"]),
+        ("it would be of no use", 101, 1, |_| {}, &[]),
+        ("it may not", 40, 1, never, &[]),
+    ];
+    for (sentence, mib, priority, change, expected) in table {
+        let mut spec = sized("r", mib);
+        spec.priority = priority;
+        change(&mut spec);
+        let Preview::Create { hold } = node.state.preview(&spec) else {
+            panic!("{sentence}");
+        };
+        let mut victims = hold.map_or_else(Vec::new, |held| held.victims);
+        victims.sort();
+        let names: Vec<&str> = victims.iter().map(|key| &*key.name).collect();
+        assert_eq!(names, expected, "{sentence}");
+    }
 }

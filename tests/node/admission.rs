@@ -87,11 +87,15 @@ fn a_more_important_pod_has_another_ended_which_comes_again() {
     let agent = small("");
     agent.write("low.yaml", &pod("low", 1_000, ""));
     let before = pid_of(&agent, &agent.wait_running("low"));
+    let vip = pod("vip", 800, "  priorityClassName: system-node-critical\n");
+    let file = agent.root.join("vip.yaml");
+    fs::write(&file, &vip).expect("temp dir");
+    let planned = agent.cli(&["plan", file.to_str().expect("utf-8")]);
+    let planned = String::from_utf8_lossy(&planned.stdout).into_owned();
+    let line = "\n    pod default/low is ended to make room for it\n";
+    assert!(planned.contains(line), "{planned}");
     let mut changes = agent.watch("/api/v1/pods?watch=true");
-    agent.write(
-        "vip.yaml",
-        &pod("vip", 800, "  priorityClassName: system-node-critical\n"),
-    );
+    agent.write("vip.yaml", &vip);
     let ended = changes.find(|change| {
         let status = &change["object"]["status"];
         status["phase"] == "Failed" && status["reason"] == "Preempting"
