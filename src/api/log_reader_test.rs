@@ -171,23 +171,16 @@ fn since_and_limit_cut_at_both_ends() {
     assert_eq!(read(late), "line 18\nline");
 }
 
-/// A container that lives until the flag falls and the sender says so.
-fn liveness() -> (Arc<AtomicBool>, Liveness, smol::channel::Sender<()>) {
-    let alive = Arc::new(AtomicBool::new(true));
+/// What somebody reads who follows the log of a container that lives until `happens` says that it has ended. It is asked
+/// after each chunk, with the number of lines so far.
+fn followed(dir: &Dir, mut happens: impl FnMut(usize) -> bool) -> String {
+    let ended = Arc::new(AtomicBool::new(false));
     let (changed, receiver) = smol::channel::bounded(1);
-    let flag = alive.clone();
+    let flag = ended.clone();
     let liveness = Liveness {
-        alive: Box::new(move || flag.load(Ordering::SeqCst)),
+        alive: Box::new(move || !flag.load(Ordering::SeqCst)),
         changed: receiver,
     };
-    (alive, liveness, changed)
-}
-
-#[test]
-fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
-    let dir = Dir::new("follow");
-    dir.write("0.log", &lines(0, 2));
-    let (alive, liveness, changed) = liveness();
     let follow = LogOptions {
         follow: true,
         ..options(&dir.0)
@@ -195,33 +188,43 @@ fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
     smol::block_on(async {
         let mut reader = LogReader::open(follow, Some(liveness)).unwrap();
         let mut all = String::new();
-        let mut steps = 0;
         while let Some(chunk) = reader.next().await.unwrap() {
             all.push_str(std::str::from_utf8(&chunk).unwrap());
-            let so_far = all.lines().count();
-            match (steps, so_far) {
-                (0, 2) => dir.append("0.log", &lines(2, 1)),
-                (1, 3) => {
-                    // Written, rotated, compressed, and written again, twice, before the reader looks.
-                    dir.append("0.log", &lines(3, 1));
-                    fs::rename(dir.0.join("0.log"), dir.0.join("0.log.20260101-000100")).unwrap();
-                    dir.write("0.log", &lines(4, 1));
-                    fs::rename(dir.0.join("0.log"), dir.0.join("0.log.20260101-000101")).unwrap();
-                    fs::remove_file(dir.0.join("0.log.20260101-000100")).unwrap();
-                    dir.gzip("0.log.20260101-000100.gz", &lines(0, 4));
-                    dir.write("0.log", &lines(5, 1));
-                }
-                (2, 6) => dir.write("1.log", &lines(6, 1)),
-                (3, 7) => {
-                    alive.store(false, Ordering::SeqCst);
-                    changed.try_send(()).unwrap();
-                }
-                _ => continue,
+            if happens(all.lines().count()) {
+                ended.store(true, Ordering::SeqCst);
+                changed.try_send(()).unwrap();
             }
-            steps += 1;
         }
-        assert_eq!(all, shown(0, 7));
+        all
+    })
+}
+
+#[test]
+fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
+    let dir = Dir::new("follow");
+    dir.write("0.log", &lines(0, 2));
+    let mut steps = 0;
+    let all = followed(&dir, |so_far| {
+        match (steps, so_far) {
+            (0, 2) => dir.append("0.log", &lines(2, 1)),
+            (1, 3) => {
+                // Written, rotated, compressed, and written again, twice, before the reader looks.
+                dir.append("0.log", &lines(3, 1));
+                fs::rename(dir.0.join("0.log"), dir.0.join("0.log.20260101-000100")).unwrap();
+                dir.write("0.log", &lines(4, 1));
+                fs::rename(dir.0.join("0.log"), dir.0.join("0.log.20260101-000101")).unwrap();
+                fs::remove_file(dir.0.join("0.log.20260101-000100")).unwrap();
+                dir.gzip("0.log.20260101-000100.gz", &lines(0, 4));
+                dir.write("0.log", &lines(5, 1));
+            }
+            (2, 6) => dir.write("1.log", &lines(6, 1)),
+            (3, 7) => {}
+            _ => return false,
+        }
+        steps += 1;
+        steps == 4
     });
+    assert_eq!(all, shown(0, 7));
 }
 
 #[test]
@@ -230,34 +233,19 @@ fn who_follows_misses_nothing_when_the_clock_is_set_back() {
     let line =
         |year: u32, text: &str| format!("{year}-01-01T00:00:00.000000001Z stdout F {text}\n");
     dir.write("0.log", &(line(2035, "one") + &line(2036, "two")));
-    let (alive, liveness, changed) = liveness();
-    let follow = LogOptions {
-        follow: true,
-        ..options(&dir.0)
-    };
-    smol::block_on(async {
-        let mut reader = LogReader::open(follow, Some(liveness)).unwrap();
-        let mut all = String::new();
-        while let Some(chunk) = reader.next().await.unwrap() {
-            all.push_str(std::str::from_utf8(&chunk).unwrap());
-            match all.lines().count() {
-                2 => {
-                    // Rotated and compressed before the reader looks, and then years earlier.
-                    fs::remove_file(dir.0.join("0.log")).unwrap();
-                    let old = line(2035, "one") + &line(2036, "two") + &line(2026, "three");
-                    dir.gzip("0.log.20360101-000001.gz", &old);
-                    dir.write("0.log", &line(2026, "four"));
-                }
-                4 => {
-                    dir.append("0.log", &line(2025, "five"));
-                }
-                5 => {
-                    alive.store(false, Ordering::SeqCst);
-                    changed.try_send(()).unwrap();
-                }
-                _ => {}
+    let all = followed(&dir, |so_far| {
+        match so_far {
+            2 => {
+                // Rotated and compressed before the reader looks, and then years earlier.
+                fs::remove_file(dir.0.join("0.log")).unwrap();
+                let old = line(2035, "one") + &line(2036, "two") + &line(2026, "three");
+                dir.gzip("0.log.20360101-000001.gz", &old);
+                dir.write("0.log", &line(2026, "four"));
             }
+            4 => dir.append("0.log", &line(2025, "five")),
+            _ => {}
         }
-        assert_eq!(all, "one\ntwo\nthree\nfour\nfive\n");
+        so_far == 5
     });
+    assert_eq!(all, "one\ntwo\nthree\nfour\nfive\n");
 }

@@ -612,36 +612,36 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
     };
     let bare = |name: &str| pod(name, name, RestartPolicy::Always, &["c"]);
     use QosClass::{Burstable, Guaranteed};
+    // Name, cpu and MiB.
+    let plain = |all: &[(&str, u64, u64)]| -> Vec<PodSpec> {
+        all.iter()
+            .map(|(name, cpu, mib)| sized(name, *cpu, *mib))
+            .collect()
+    };
     let sets: [(&str, Vec<PodSpec>, PodSpec, &[&str]); 8] = [
         (
             "the nearest, not the biggest",
-            vec![
-                sized("a", 300, 10),
-                sized("b", 500, 10),
-                sized("d", 200, 10),
-            ],
+            plain(&[("a", 300, 10), ("b", 500, 10), ("d", 200, 10)]),
             sized("p", 200, 10),
             &["d"],
         ),
         (
             "of equals the one with less memory",
-            vec![
-                sized("a", 400, 20),
-                sized("b", 400, 10),
-                sized("d", 200, 60),
-            ],
+            plain(&[("a", 400, 20), ("b", 400, 10), ("d", 200, 60)]),
             sized("p", 300, 10),
             &["b"],
         ),
         (
             "several, where one is not enough",
-            vec![
-                sized("a", 300, 10),
-                sized("b", 300, 10),
-                sized("d", 400, 10),
-            ],
+            plain(&[("a", 300, 10), ("b", 300, 10), ("d", 400, 10)]),
             sized("p", 700, 10),
             &["a", "d"],
+        ),
+        (
+            "both resources count",
+            plain(&[("a", 500, 10), ("b", 100, 80), ("d", 400, 10)]),
+            sized("p", 100, 60),
+            &["b"],
         ),
         (
             "nobody, where all are not enough",
@@ -676,16 +676,6 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
             ],
             sized("p", 500, 10),
             &["a"],
-        ),
-        (
-            "both resources count",
-            vec![
-                sized("a", 500, 10),
-                sized("b", 100, 80),
-                sized("d", 400, 10),
-            ],
-            sized("p", 100, 60),
-            &["b"],
         ),
     ];
     for (what, others, p, expected) in sets {

@@ -94,6 +94,29 @@ fn evicted(node: &mut Node) -> (String, String) {
     found
 }
 
+/// Watches memory.
+fn watchful() -> Policy {
+    policy(&[hard(Signal::Memory, 100 * MI)])
+}
+
+/// A node that has just evicted its only pod.
+fn hit() -> Node {
+    let mut node = node(watchful(), &[named("a", 0)]);
+    let found = of_memory(MI, &[("a", MI)]);
+    look(&mut node, &found);
+    look(&mut node, &found);
+    evicted(&mut node);
+    node
+}
+
+/// The next agent on that node.
+fn next_agent(node: &Node, sandbox: RecoveredSandbox) -> Node {
+    let spec = node.state.pods.values().next().unwrap().spec.clone();
+    let mut node = reborn(node, &[&spec], sandbox);
+    node.tell(Event::PolicyChanged(Arc::new(watchful())));
+    node
+}
+
 fn of_memory(available: u64, pods: &[(&str, u64)]) -> Observation {
     let mut found = Observation::default();
     found.node.memory = Some(Space {
@@ -150,7 +173,7 @@ fn a_node_without_thresholds_and_limits_is_left_alone() {
 
 #[test]
 fn it_is_looked_at_every_ten_seconds_and_sooner_when_the_kernel_calls() {
-    let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &[named("a", 0)]);
+    let mut node = node(watchful(), &[named("a", 0)]);
     let idle = (false, Walk::Nobody);
     assert_eq!(look(&mut node, &of_memory(500 * MI, &[])), idle);
     assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
@@ -176,7 +199,7 @@ fn it_is_looked_at_every_ten_seconds_and_sooner_when_the_kernel_calls() {
 fn the_pod_that_goes_is_told_in_the_kubelets_words() {
     let mut spec = named("hog", 0);
     set_resources(&mut spec, "c", 100, 50 * MI);
-    let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &[spec]);
+    let mut node = node(watchful(), &[spec]);
     let found = of_memory(98_832 * 1024, &[("hog", 300 * MI)]);
     look(&mut node, &found);
     assert!(node.state.pressure.condition(Condition::Memory).yes);
@@ -230,25 +253,13 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
 
 #[test]
 fn a_new_agent_waits_for_who_was_evicted_too() {
-    let spec = Arc::new(named("a", 0));
-    let mut node = node(
-        policy(&[hard(Signal::Memory, 100 * MI)]),
-        &[(*spec).clone()],
-    );
-    let found = of_memory(MI, &[("a", MI)]);
-    look(&mut node, &found);
-    look(&mut node, &found);
-    evicted(&mut node);
+    let mut node = hit();
     let end = node.now + 30_000;
     node.now += 500;
-    let mut node = reborn(&node, &[&spec], RecoveredSandbox::Ready { ips: vec![] });
-    node.tell(Event::PolicyChanged(Arc::new(policy(&[hard(
-        Signal::Memory,
-        100 * MI,
-    )]))));
+    let mut node = next_agent(&node, RecoveredSandbox::Ready { ips: vec![] });
     assert_eq!(step(&node), Step::At(Time(end)));
     node.wait(29_500);
-    look(&mut node, &found);
+    look(&mut node, &of_memory(MI, &[("a", MI)]));
 }
 
 #[test]
@@ -275,7 +286,7 @@ fn who_exceeds_his_request_goes_first_then_who_matters_less_then_who_exceeds_mor
                 spec
             })
             .collect();
-        let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &specs);
+        let mut node = node(watchful(), &specs);
         let used: Vec<_> = pods
             .iter()
             .map(|(name, _, _, used)| (*name, used * MI))
@@ -566,7 +577,7 @@ fn limits_of_disk_use_are_enforced_in_the_kubelets_words() {
 fn a_critical_pod_is_left_alone_whatever_it_uses() {
     let mut spec = limited();
     spec.priority = 2_000_000_000;
-    let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &[spec]);
+    let mut node = node(watchful(), &[spec]);
     let mut found = filled(500, 500, 500);
     found.node.memory = Some(Space {
         available: 0,
@@ -605,7 +616,7 @@ fn recover(node: &mut Node, ms: u64) {
 
 #[test]
 fn an_evicted_pod_is_back_after_the_pressure_and_later_each_time() {
-    let mut node = node(policy(&[hard(Signal::Memory, 100 * MI)]), &[named("a", 0)]);
+    let mut node = node(watchful(), &[named("a", 0)]);
     for wait in [10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000] {
         let found = of_memory(MI, &[("a", MI)]);
         look(&mut node, &found);
@@ -661,22 +672,10 @@ fn who_broke_a_limit_waits_only_for_himself() {
 
 #[test]
 fn a_new_agent_keeps_an_evicted_pod_down_for_the_whole_period() {
-    let spec = Arc::new(named("a", 0));
-    let mut node = node(
-        policy(&[hard(Signal::Memory, 100 * MI)]),
-        &[(*spec).clone()],
-    );
-    let found = of_memory(MI, &[("a", MI)]);
-    look(&mut node, &found);
-    look(&mut node, &found);
-    evicted(&mut node);
+    let mut node = hit();
     let since = node.now;
     recover(&mut node, 5_000);
-    let mut node = reborn(&node, &[&spec], RecoveredSandbox::Removed);
-    node.tell(Event::PolicyChanged(Arc::new(policy(&[hard(
-        Signal::Memory,
-        100 * MI,
-    )]))));
+    let mut node = next_agent(&node, RecoveredSandbox::Removed);
     look(&mut node, &of_memory(800 * MI, &[]));
     assert!(node.line().starts_with("Failed"), "{}", node.line());
     node.now = since + 309_999;
