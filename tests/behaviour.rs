@@ -21,6 +21,8 @@ mod fields;
 mod garbage;
 #[path = "behaviour/hooks.rs"]
 mod hooks;
+#[path = "behaviour/images.rs"]
+mod images;
 #[path = "behaviour/init.rs"]
 mod init;
 #[path = "behaviour/late.rs"]
@@ -36,12 +38,16 @@ mod pressure;
 mod preview;
 #[path = "behaviour/probes.rs"]
 mod probes;
+#[path = "behaviour/recovered.rs"]
+mod recovered;
 #[path = "behaviour/resize.rs"]
 mod resize;
 #[path = "behaviour/room.rs"]
 mod room;
 #[path = "behaviour/rules.rs"]
 mod rules;
+#[path = "behaviour/sandbox.rs"]
+mod sandbox;
 #[path = "behaviour/shown.rs"]
 mod shown;
 #[path = "behaviour/shutdown.rs"]
@@ -260,19 +266,6 @@ fn a_succeeded_pod_says_completed_in_its_conditions() {
     assert_eq!(node.line(), line);
 }
 
-/// Answers the open search for an image.
-fn no_image(node: &mut Node, failure: ImageFailure) {
-    let Action::EnsureImage { pod, container } = node.take() else {
-        panic!("the image is looked for");
-    };
-    node.tell(Event::ImageFailed {
-        pod,
-        container,
-        failure,
-        message: "registry is down".into(),
-    });
-}
-
 pub(crate) fn make_sandbox(node: &mut Node) {
     let Action::CreateSandbox { pod } = node.take() else {
         panic!("the sandbox comes first");
@@ -283,68 +276,6 @@ pub(crate) fn make_sandbox(node: &mut Node) {
         next_attempts: Default::default(),
         warnings: vec![],
     });
-}
-
-#[test]
-fn a_missing_image_is_told_like_the_kubelets_and_tried_again_when_images_change() {
-    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
-    make_sandbox(&mut node);
-    no_image(&mut node, ImageFailure::NeverPull);
-    let text = "Container image \"img:1\" is not present with pull policy of Never";
-    assert_eq!(
-        node.line(),
-        format!("Pending; {UNREADY}; c: ErrImageNeverPull: {text} < -, 0")
-    );
-    assert_eq!(
-        node.said(),
-        [
-            format!("Warning ErrImageNeverPull {text}"),
-            "Warning Failed Error: ErrImageNeverPull".into()
-        ]
-    );
-    assert_eq!(node.wake_at(), Some(node.now + 10_000));
-    node.tell(Event::ImagesChanged);
-    node.work();
-    assert_eq!(node.line(), "Running; c: running < -, 0");
-}
-
-#[test]
-fn a_failing_pull_backs_off_up_to_five_minutes() {
-    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
-    make_sandbox(&mut node);
-    let mut waits = vec![];
-    for _ in 0..7 {
-        no_image(&mut node, ImageFailure::Pull);
-        let wait = node.wake_at().unwrap() - node.now;
-        waits.push(wait / 1000);
-        if waits.len() == 1 {
-            assert!(
-                node.line()
-                    .ends_with("c: ErrImagePull: registry is down < -, 0")
-            );
-        } else {
-            let text = "c: ImagePullBackOff: Back-off pulling image \"img:1\": ErrImagePull: registry is down < -, 0";
-            assert!(node.line().ends_with(text), "{}", node.line());
-        }
-        node.wait(wait);
-    }
-    assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300]);
-}
-
-#[test]
-fn one_containers_missing_image_does_not_keep_the_other_from_starting() {
-    let mut spec = pod("u1", "p", RestartPolicy::Always, &["a", "b"]);
-    spec.containers[0].image = "other:1".into();
-    let mut node = Node::with(&Arc::new(spec));
-    make_sandbox(&mut node);
-    no_image(&mut node, ImageFailure::Pull);
-    node.work();
-    let line = node.line();
-    assert!(line.starts_with("Pending"), "{line}");
-    assert!(
-        line.contains("a: ErrImagePull") && line.ends_with("b: running < -, 0"),
-        "{line}"
-    );
 }
 
 #[test]
@@ -487,55 +418,6 @@ fn a_new_version_starts_when_the_old_one_is_gone() {
 }
 
 #[test]
-fn a_lost_sandbox_is_replaced_and_never_pods_end() {
-    for (policy, expected) in [
-        (
-            RestartPolicy::Always,
-            "Running; c: running < ContainerStatusUnknown 137, 1",
-        ),
-        (
-            RestartPolicy::Never,
-            "Failed; PodReadyToStartContainers=False ; Ready=False PodFailed; ContainersReady=False PodFailed; \
-             c: ContainerStatusUnknown 137 < -, 0",
-        ),
-    ] {
-        let spec = one(policy, &["c"]);
-        let mut node = Node::with(&spec);
-        node.work();
-        node.tell(Event::SandboxLost {
-            pod: spec.uid.clone(),
-        });
-        node.work();
-        assert_eq!(node.line(), expected);
-    }
-}
-
-#[test]
-fn a_start_under_way_when_the_sandbox_is_lost_counts_as_a_run() {
-    let spec = one(RestartPolicy::Always, &["c"]);
-    let mut node = Node::with(&spec);
-    make_sandbox(&mut node);
-    let Action::EnsureImage { pod, container } = node.take() else {
-        panic!("the image comes first");
-    };
-    node.tell(Event::ImageReady {
-        pod,
-        container,
-        image_id: "sha256:ab".into(),
-    });
-    assert!(matches!(node.take(), Action::StartContainer { .. }));
-    // The program may have run: its attempt number is used up.
-    node.tell(Event::SandboxLost {
-        pod: spec.uid.clone(),
-    });
-    node.work();
-    assert_eq!(
-        node.line(),
-        "Running; c: running < ContainerStatusUnknown 137, 1"
-    );
-}
-
-#[test]
 fn a_start_that_has_to_be_retried_does_not_lengthen_the_wait_twice() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
@@ -568,190 +450,6 @@ fn a_start_that_has_to_be_retried_does_not_lengthen_the_wait_twice() {
     let ended = node.now;
     let wake = node.wake_at().expect("it waits");
     assert_eq!(wake - ended, 10_000, "the second restart waits 10 s");
-}
-
-#[test]
-fn sandbox_failures_wait_longer_each_time() {
-    type Failure = fn() -> SandboxFailure;
-    let volume: Failure = || SandboxFailure::Volume {
-        volume: "v".into(),
-        error: "no".into(),
-    };
-    let other: Failure = || SandboxFailure::Sandbox("no".into());
-    let port: Failure = || SandboxFailure::HostPort {
-        message: "no".into(),
-    };
-    const SANDBOX: [u64; 8] = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000];
-    const SAID: &str = "Warning FailedCreatePodSandBox Failed to create pod sandbox: no";
-    let table: [(Failure, &[u64], &str); 3] = [
-        (
-            volume,
-            &[
-                500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 122_000, 122_000,
-            ],
-            "Warning FailedMount MountVolume.SetUp failed for volume \"v\" : no",
-        ),
-        (other, &SANDBOX, SAID),
-        (port, &SANDBOX, SAID),
-    ];
-    for (failure, expected, said) in table {
-        let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
-        let mut waits = vec![];
-        for _ in expected {
-            let Action::CreateSandbox { pod } = node.take() else {
-                panic!("the sandbox comes first");
-            };
-            node.tell(Event::SandboxFailed {
-                pod,
-                failure: failure(),
-            });
-            let wait = node.wake_at().unwrap() - node.now;
-            waits.push(wait);
-            node.wait(wait);
-        }
-        assert_eq!(waits, expected);
-        assert_eq!(node.said()[0], said);
-    }
-}
-
-#[test]
-fn a_pod_that_waits_for_a_host_port_is_tried_again_when_any_other_sandbox_goes() {
-    for (failure, at_once) in [
-        (
-            SandboxFailure::HostPort {
-                message: "host port 80/TCP is taken by pod default/other".into(),
-            },
-            true,
-        ),
-        (SandboxFailure::Sandbox("no".into()), false),
-    ] {
-        let (other, waiting) = (
-            Arc::new(pod("1", "other", RestartPolicy::Always, &["c"])),
-            Arc::new(pod("2", "waiting", RestartPolicy::Always, &["c"])),
-        );
-        let mut node = Node::with(&other);
-        node.work();
-        node.tell(Event::DesiredChanged(desired(&[&other, &waiting])));
-        let uid = waiting.uid.clone();
-        for _ in 0..5 {
-            let Action::CreateSandbox { pod } = node.take() else {
-                panic!("the sandbox comes first");
-            };
-            let failure = failure.clone();
-            node.tell(Event::SandboxFailed { pod, failure });
-            node.wait(node.wake_at().unwrap() - node.now);
-        }
-        let Action::CreateSandbox { pod } = node.take() else {
-            panic!("the sandbox comes first");
-        };
-        node.tell(Event::SandboxFailed { pod, failure });
-        let shown = status::pod(
-            &node.state.pods[&uid],
-            &NodeFacts::default(),
-            &node.state.settings,
-        );
-        let shown = shown.status.unwrap();
-        assert_eq!(shown.phase.as_deref(), Some("Pending"));
-        let container = &shown.container_statuses.unwrap()[0];
-        assert_eq!(word(container.state.as_ref().unwrap()), "ContainerCreating");
-        node.tell(Event::DesiredChanged(desired(&[&waiting])));
-        node.now += 100;
-        node.work_on(&other.uid);
-        node.end_of(&other.uid, 0);
-        node.work_on(&other.uid);
-        assert!(!node.state.pods.contains_key(&other.uid));
-        let tried = matches!(node.open.first(), Some(Action::CreateSandbox { pod }) if *pod == uid);
-        assert_eq!(tried, at_once);
-    }
-}
-
-#[test]
-fn what_a_sandbox_was_made_without_is_a_warning_event() {
-    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
-    let Action::CreateSandbox { pod } = node.take() else {
-        panic!("the sandbox comes first");
-    };
-    let created = Event::SandboxCreated {
-        pod,
-        ips: vec![],
-        next_attempts: Default::default(),
-        warnings: vec![("MissingClusterDNS".into(), "none".into())],
-    };
-    node.tell(created.clone());
-    assert_eq!(node.said(), ["Warning MissingClusterDNS none"]);
-    node.tell(created);
-    assert_eq!(node.said().len(), 1, "heard twice, said once");
-}
-
-#[test]
-fn an_agent_restart_changes_nothing_people_see() {
-    let spec = one(RestartPolicy::Always, &["c"]);
-    let mut node = Node::with(&spec);
-    node.work();
-    node.now += 5_000;
-    node.end("c", 1);
-    node.work();
-    let running = reborn(&node, &[&spec], ready());
-    assert_eq!(running.shown().status, {
-        let mut old = node.shown().status.unwrap();
-        // When the sandbox was made is not remembered; the pod's start is shown instead.
-        old.conditions.as_mut().unwrap()[0].last_transition_time = old.start_time.clone();
-        Some(old)
-    });
-    node.end("c", 1);
-    node.wait(3_000);
-    let waiting = reborn(&node, &[&spec], ready());
-    assert_eq!(waiting.line(), node.line());
-    assert_eq!(waiting.wake_at(), node.wake_at());
-}
-
-#[test]
-fn a_finished_pod_does_not_run_again_after_an_agent_restart() {
-    let spec = one(RestartPolicy::Never, &["c"]);
-    let mut node = Node::with(&spec);
-    node.work();
-    node.end("c", 1);
-    node.work();
-    let new = reborn(&node, &[&spec], RecoveredSandbox::Removed);
-    assert!(new.open.is_empty());
-    assert_eq!(new.line(), node.line());
-}
-
-#[test]
-fn a_stop_under_way_keeps_its_deadline_over_an_agent_restart() {
-    let spec = one(RestartPolicy::Always, &["c"]);
-    let mut node = Node::with(&spec);
-    node.work();
-    node.tell(Event::DesiredChanged(desired(&[])));
-    node.work();
-    let deadline = node.wake_at();
-    node.wait(10_000);
-    for wanted in [&[][..], &[&spec][..]] {
-        let new = reborn(&node, wanted, ready());
-        assert!(
-            new.open.is_empty(),
-            "the stop signal was sent: {:?}",
-            new.open
-        );
-        assert_eq!(new.wake_at(), deadline);
-    }
-}
-
-#[test]
-fn a_pod_whose_file_went_while_the_agent_was_down_gets_its_full_grace() {
-    let spec = one(RestartPolicy::Always, &["c"]);
-    let mut node = Node::with(&spec);
-    node.work();
-    let mut new = reborn(&node, &[], ready());
-    assert!(matches!(
-        &new.open[..],
-        [Action::Signal {
-            signal: StopSignal::Stop,
-            ..
-        }]
-    ));
-    new.work();
-    assert_eq!(new.wake_at(), Some(new.now + 30_000));
 }
 
 #[test]

@@ -1,6 +1,13 @@
 //! When is the node short of something, what is said and done about it, which pod goes, and when does it come back
 //! (kubelet-behaviour §10)?
 
+#[path = "pressure/back.rs"]
+mod back;
+#[path = "pressure/disk.rs"]
+mod disk;
+#[path = "pressure/images.rs"]
+mod images;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -97,24 +104,6 @@ fn evicted(node: &mut Node) -> (String, String) {
 /// Watches memory.
 fn watchful() -> Policy {
     policy(&[hard(Signal::Memory, 100 * MI)])
-}
-
-/// A node that has just evicted its only pod.
-fn hit() -> Node {
-    let mut node = node(watchful(), &[named("a", 0)]);
-    let found = of_memory(MI, &[("a", MI)]);
-    look(&mut node, &found);
-    look(&mut node, &found);
-    evicted(&mut node);
-    node
-}
-
-/// The next agent on that node.
-fn next_agent(node: &Node, sandbox: RecoveredSandbox) -> Node {
-    let spec = node.state.pods.values().next().unwrap().spec.clone();
-    let mut node = reborn(node, &[&spec], sandbox);
-    node.tell(Event::PolicyChanged(Arc::new(watchful())));
-    node
 }
 
 fn of_memory(available: u64, pods: &[(&str, u64)]) -> Observation {
@@ -249,17 +238,6 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
     assert_eq!(disrupted.reason.as_deref(), Some("TerminationByKubelet"));
     node.wait(1_000);
     look(&mut node, &of_memory(800 * MI, &[]));
-}
-
-#[test]
-fn a_new_agent_waits_for_who_was_evicted_too() {
-    let mut node = hit();
-    let end = node.now + 30_000;
-    node.now += 500;
-    let mut node = next_agent(&node, RecoveredSandbox::Ready { ips: vec![] });
-    assert_eq!(step(&node), Step::At(Time(end)));
-    node.wait(29_500);
-    look(&mut node, &of_memory(MI, &[("a", MI)]));
 }
 
 #[test]
@@ -446,61 +424,6 @@ fn who_comes_to_a_node_that_is_short_waits_unless_it_is_not_short_for_him() {
     }
 }
 
-#[test]
-fn what_nobody_uses_goes_before_pods_when_disk_is_short() {
-    let mut node = node(
-        policy(&[hard(Signal::NodefsBytes, 100 * MI)]),
-        &[named("a", 0)],
-    );
-    let found = of_disk(50 * MI, &[("a", 300 * MI)]);
-    assert_eq!(look(&mut node, &found), (false, Walk::Nobody));
-    let expected = Order::Reclaim {
-        signal: Signal::NodefsBytes,
-        volumes: true,
-        images: true,
-    };
-    assert_eq!(order(&mut node), expected);
-    node.tell(Event::Reclaimed);
-    assert_eq!(look(&mut node, &found), (false, Walk::Everybody), "at once");
-    let (_, message) = evicted(&mut node);
-    let expected = "The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 50Mi. \
-        Container c was using 300Mi, request is 0, has larger consumption of ephemeral-storage. ";
-    assert_eq!(message, expected);
-}
-
-#[test]
-fn it_may_be_enough_that_what_nobody_uses_goes() {
-    let mut node = node(
-        policy(&[hard(Signal::ImagefsBytes, 100 * MI)]),
-        &[named("a", 0)],
-    );
-    look(&mut node, &of_disk(50 * MI, &[]));
-    order(&mut node);
-    node.tell(Event::Reclaimed);
-    look(&mut node, &of_disk(100 * MI, &[]));
-    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
-    assert!(node.state.pressure.condition(Condition::Disk).yes);
-}
-
-#[test]
-fn images_on_a_file_system_of_their_own_are_reclaimed_there_alone() {
-    for (signal, volumes, images) in [
-        (Signal::NodefsBytes, true, false),
-        (Signal::ImagefsBytes, false, true),
-    ] {
-        let mut node = node(policy(&[hard(signal, 100 * MI)]), &[named("a", 0)]);
-        let mut found = of_disk(50 * MI, &[]);
-        found.node.images_apart = true;
-        look(&mut node, &found);
-        let expected = Order::Reclaim {
-            signal,
-            volumes,
-            images,
-        };
-        assert_eq!(order(&mut node), expected);
-    }
-}
-
 fn limited() -> PodSpec {
     let mut spec = named("a", 0);
     let size_limit_bytes = Some(50 * MI);
@@ -531,49 +454,6 @@ fn filled(volume: u64, layer: u64, logs: u64) -> Observation {
 }
 
 #[test]
-fn limits_of_disk_use_are_enforced_in_the_kubelets_words() {
-    let volume = "Usage of EmptyDir volume \"v\" exceeds the limit \"50Mi\". ";
-    let whole = "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. ";
-    for (usage, expected) in [
-        (filled(15, 2, 3), None),
-        (filled(51, 0, 0), Some(volume)),
-        (filled(15, 3, 3), Some(whole)),
-    ] {
-        let mut node = node(policy(&[]), &[limited()]);
-        assert_eq!(look(&mut node, &usage), (false, Walk::Limited));
-        match expected {
-            None => assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS))),
-            Some(message) => {
-                assert_eq!(evicted(&mut node).1, message);
-                // Its own doing: no disruption.
-                let conditions = node.shown().status.unwrap().conditions.unwrap();
-                assert!(!conditions.iter().any(|c| c.type_ == "DisruptionTarget"));
-            }
-        }
-    }
-    // Overhead comes on top of what the containers may have.
-    let mut spec = limited();
-    let manifest = Arc::make_mut(&mut spec.manifest)
-        .spec
-        .get_or_insert_default();
-    let overhead = [("ephemeral-storage".to_owned(), Quantity("1Mi".to_owned()))];
-    manifest.overhead = Some(BTreeMap::from(overhead));
-    for (usage, goes) in [(filled(15, 3, 3), false), (filled(15, 3, 4), true)] {
-        let mut node = node(policy(&[]), &[spec.clone()]);
-        look(&mut node, &usage);
-        assert_eq!(matches!(step(&node), Step::Record(_)), goes);
-    }
-    // One container over its own limit, the pod not over that of all.
-    let mut spec = limited();
-    spec.containers.push(spec.containers[0].clone());
-    spec.containers[1].name = "d".into();
-    let mut node = node(policy(&[]), &[spec]);
-    look(&mut node, &filled(0, 21, 0));
-    let message = "Container c exceeded its local ephemeral storage limit \"20Mi\". ";
-    assert_eq!(evicted(&mut node).1, message);
-}
-
-#[test]
 fn a_critical_pod_is_left_alone_whatever_it_uses() {
     let mut spec = limited();
     spec.priority = 2_000_000_000;
@@ -586,130 +466,6 @@ fn a_critical_pod_is_left_alone_whatever_it_uses() {
     look(&mut node, &found);
     look(&mut node, &found);
     assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
-}
-
-#[test]
-fn disks_are_looked_at_for_a_twentieth_of_the_time_at_most() {
-    let mut node = node(policy(&[]), &[limited()]);
-    let mut found = filled(1, 1, 1);
-    found.walk_ms = 1_500;
-    assert_eq!(look(&mut node, &found).1, Walk::Limited);
-    for expected in [Walk::Nobody, Walk::Nobody, Walk::Limited] {
-        node.wait(LOOK_MS);
-        assert_eq!(look(&mut node, &found).1, expected);
-    }
-}
-
-/// Ends what is evicted, and looks at the node, which has enough again, for so long.
-fn recover(node: &mut Node, ms: u64) {
-    node.work();
-    node.end("c", 137);
-    node.work();
-    let end = node.now + ms;
-    while node.now < end {
-        if let Step::Do(Order::Look { .. }) = step(node) {
-            look(node, &of_memory(800 * MI, &[]));
-        }
-        node.wait(1_000.min(end - node.now));
-    }
-}
-
-#[test]
-fn an_evicted_pod_is_back_after_the_pressure_and_later_each_time() {
-    let mut node = node(watchful(), &[named("a", 0)]);
-    for wait in [10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000] {
-        let found = of_memory(MI, &[("a", MI)]);
-        look(&mut node, &found);
-        look(&mut node, &found);
-        evicted(&mut node);
-        let begin = node.now;
-        recover(&mut node, 300_000 + wait - 1);
-        assert!(!matches!(step(&node), Step::Record(_)), "{wait}");
-        assert!(!node.state.pressure.condition(Condition::Memory).yes);
-        node.wait(LOOK_MS + 1);
-        if let Step::Do(Order::Look { .. }) = step(&node) {
-            look(&mut node, &of_memory(800 * MI, &[]));
-        }
-        let Step::Record(event) = step(&node) else {
-            panic!("it is back after {wait}: {:?}", step(&node));
-        };
-        assert_eq!(event, Event::PodRestored { pod: "a".into() });
-        node.tell(event);
-        node.work();
-        assert!(node.line().starts_with("Running"), "{}", node.line());
-        assert!(node.now - begin < 300_000 + wait + 2 * LOOK_MS);
-        node.wait(LOOK_MS);
-    }
-    // A long run without harm is forgiven.
-    node.wait(600_000);
-    let found = of_memory(MI, &[("a", MI)]);
-    look(&mut node, &found);
-    look(&mut node, &found);
-    evicted(&mut node);
-    assert_eq!(node.state.pods.values().next().unwrap().evictions.times, 1);
-}
-
-#[test]
-fn who_broke_a_limit_waits_only_for_himself() {
-    let mut node = node(policy(&[]), &[limited()]);
-    look(&mut node, &filled(51, 0, 0));
-    evicted(&mut node);
-    node.work();
-    node.end("c", 137);
-    node.work();
-    node.wait(9_999);
-    assert_eq!(step(&node), Step::At(Time(node.now + 1)));
-    node.wait(1);
-    assert!(matches!(
-        step(&node),
-        Step::Record(Event::PodRestored { .. })
-    ));
-    // Early word of it is not believed.
-    node.now -= 5;
-    node.tell(Event::PodRestored { pod: "a".into() });
-    assert!(node.line().starts_with("Failed"), "{}", node.line());
-}
-
-#[test]
-fn a_new_agent_keeps_an_evicted_pod_down_for_the_whole_period() {
-    let mut node = hit();
-    let since = node.now;
-    recover(&mut node, 5_000);
-    let mut node = next_agent(&node, RecoveredSandbox::Removed);
-    look(&mut node, &of_memory(800 * MI, &[]));
-    assert!(node.line().starts_with("Failed"), "{}", node.line());
-    node.now = since + 309_999;
-    look(&mut node, &of_memory(800 * MI, &[]));
-    assert_eq!(step(&node), Step::At(Time(since + 310_000)));
-    node.wait(1);
-    assert!(matches!(
-        step(&node),
-        Step::Record(Event::PodRestored { .. })
-    ));
-}
-
-#[test]
-fn a_shortage_of_another_kind_keeps_an_evicted_pod_down() {
-    let both = [hard(Signal::Memory, 100 * MI), hard(Signal::Pids, 10)];
-    let mut node = node(policy(&both), &[named("a", 0)]);
-    let found = of_memory(MI, &[("a", MI)]);
-    look(&mut node, &found);
-    look(&mut node, &found);
-    evicted(&mut node);
-    node.work();
-    node.end("c", 137);
-    node.work();
-    let mut found = of_memory(800 * MI, &[]);
-    found.node.pids = Some(Space {
-        available: 1,
-        capacity: 1_000,
-    });
-    node.wait(1_000);
-    for _ in 0..100 {
-        look(&mut node, &found);
-        node.wait(LOOK_MS);
-    }
-    assert!(node.line().starts_with("Failed"), "{}", node.line());
 }
 
 #[test]
@@ -766,90 +522,6 @@ const IMAGES: ImagePolicy = ImagePolicy {
 };
 
 #[test]
-fn images_are_collected_from_85_percent_on_down_to_80_every_five_minutes_at_most() {
-    let policy = Policy {
-        images: Some(IMAGES),
-        ..policy(&[])
-    };
-    let mut node = node(policy, &[]);
-    // What is free is counted in whole percents.
-    look(&mut node, &of_disk(160 * MI, &[]));
-    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
-    node.wait(LOOK_MS);
-    let full = of_disk(159 * MI, &[]);
-    look(&mut node, &full);
-    let expected = Order::CollectImages {
-        goal: Goal::Bytes(41 * MI),
-        space: full.node.imagefs.unwrap().bytes,
-    };
-    assert_eq!(order(&mut node), expected);
-    node.tell(Event::Reclaimed);
-    let begin = node.now;
-    while node.now < begin + 300_000 {
-        look(&mut node, &full);
-        assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
-        node.wait(LOOK_MS);
-    }
-    look(&mut node, &full);
-    assert_eq!(order(&mut node), expected);
-}
-
-#[test]
-fn the_longest_unused_images_go_until_there_is_room() {
-    let image = |id: &str, used: Option<u64>| ImageFacts {
-        id: id.into(),
-        size_bytes: 100,
-        used: false,
-        preloaded: false,
-        first_seen: Time(1_000),
-        last_used: used.map(Time),
-    };
-    let busy = ImageFacts {
-        used: true,
-        ..image("busy", None)
-    };
-    let preloaded = ImageFacts {
-        preloaded: true,
-        ..image("preloaded", None)
-    };
-    let young = ImageFacts {
-        first_seen: Time(900_000),
-        ..image("young", None)
-    };
-    let all = [
-        image("b", Some(50_000)),
-        busy,
-        image("a", Some(40_000)),
-        image("never", None),
-        preloaded,
-        young,
-    ];
-    let now = (Time(0), Time(1_000_000));
-    let policy = IMAGES;
-    for (goal, expected) in [
-        (Goal::Age, vec![]),
-        (Goal::Bytes(1), vec!["never"]),
-        (Goal::Bytes(101), vec!["never", "a"]),
-        (Goal::All, vec!["never", "a", "b"]),
-    ] {
-        assert_eq!(doomed(&all, &policy, goal, now), expected, "{goal:?}");
-    }
-    let policy = ImagePolicy {
-        max_age_ms: 955_000,
-        ..policy
-    };
-    assert_eq!(doomed(&all, &policy, Goal::Age, now), ["never", "a"]);
-    let older = ImagePolicy {
-        max_age_ms: 960_000,
-        ..policy
-    };
-    assert_eq!(doomed(&all, &older, Goal::Age, now), ["never"]);
-    // Nothing is old to an agent that is new.
-    let now = (Time(500_000), Time(1_000_000));
-    assert!(doomed(&all, &policy, Goal::Age, now).is_empty());
-}
-
-#[test]
 fn a_node_tells_what_it_is_short_of_in_the_kubelets_words() {
     for (condition, short, enough) in [
         (
@@ -873,22 +545,6 @@ fn a_node_tells_what_it_is_short_of_in_the_kubelets_words() {
             format!("{reason}: {message}")
         });
         assert_eq!(told, [short, enough]);
-    }
-}
-
-#[test]
-fn whose_disk_use_is_looked_at() {
-    let plain = PodState::new(Arc::new(named("a", 0)), at(0));
-    let mut spec = named("b", 0);
-    of(&mut spec, "c").storage.limit_bytes = Some(MI);
-    let limited = PodState::new(Arc::new(spec), at(0));
-    for (walk, expected) in [
-        (Walk::Nobody, [false, false]),
-        (Walk::Limited, [false, true]),
-        (Walk::Everybody, [true, true]),
-    ] {
-        let looked_at = [&plain, &limited].map(|pod| walk.includes(pod));
-        assert_eq!(looked_at, expected, "{walk:?}");
     }
 }
 
