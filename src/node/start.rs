@@ -1,5 +1,7 @@
 //! How does the agent come up? Settings, directories, one lock, then everything the loop needs.
 
+mod flags;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -36,7 +38,7 @@ use super::{
 };
 use crate::api;
 use crate::cli::args::RunArgs;
-use crate::config::{Config, ConfigError, Current, Files, Flag, FlagValue};
+use crate::config::{Config, ConfigError, Current, Files};
 use crate::effects::cgroup::{
     CgroupError, Cgroups, LimitSettings, MemoryProtection, Mode, SwapSettings,
 };
@@ -136,7 +138,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     }
     process::tune_allocator();
     let files = Files::new(args.config.clone(), args.config_dir.clone());
-    let sources = Sources::read(files, flags(args)?)?;
+    let sources = Sources::read(files, flags::given(args)?)?;
     let mut config = sources.effective.config.clone();
     if config.node_name.is_empty() {
         let host = nix::unistd::gethostname().unwrap_or_default();
@@ -382,104 +384,6 @@ fn lock(layout: &Layout) -> Result<Flock<File>, StartError> {
         // Waiting for a lock has no end of its own that could be set.
         std::thread::sleep(LOCK_PATIENCE / 50);
     }
-}
-
-/// What the flags say of the settings.
-fn flags(args: RunArgs) -> Result<Vec<Flag>, StartError> {
-    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
-    let path = |path: PathBuf| FlagValue::Text(absolute(path).to_string_lossy().into_owned());
-    let paths = |paths: Vec<PathBuf>| {
-        let texts = paths
-            .into_iter()
-            .map(|path| absolute(path).to_string_lossy().into_owned());
-        FlagValue::Texts(texts.collect())
-    };
-    for (flag, list) in [
-        ("--pod-cidr", &args.pod_cidr),
-        ("--service-cidr", &args.service_cidr),
-    ] {
-        let checked = crate::config::cidrs(list.as_deref().unwrap_or_default());
-        checked.map_err(|problem| StartError::Flag { flag, problem })?;
-    }
-    let some = |list: &Vec<_>| !list.is_empty();
-    let dns = args.cluster_dns.iter().map(ToString::to_string).collect();
-    let all = [
-        ("staticPodPath", "--manifests", args.manifests.map(path)),
-        ("coracle.rootDir", "--root", args.root.map(path)),
-        ("coracle.runDir", "--run-dir", args.run_dir.map(path)),
-        ("podLogsDir", "--log-dir", args.log_dir.map(path)),
-        (
-            "coracle.preload",
-            "--preload",
-            some(&args.preload).then(|| paths(args.preload)),
-        ),
-        (
-            "coracle.cgroupParent",
-            "--cgroup-parent",
-            args.cgroup_parent.map(FlagValue::Text),
-        ),
-        (
-            "coracle.nodeName",
-            "--node-name",
-            args.node_name.map(FlagValue::Text),
-        ),
-        (
-            "coracle.nodeLabels",
-            "--node-labels",
-            some_pairs(args.node_labels)?,
-        ),
-        (
-            "coracle.bridge",
-            "--bridge",
-            args.bridge.map(FlagValue::Text),
-        ),
-        ("podCIDR", "--pod-cidr", args.pod_cidr.map(FlagValue::Text)),
-        (
-            "coracle.serviceCIDR",
-            "--service-cidr",
-            args.service_cidr.map(FlagValue::Text),
-        ),
-        (
-            "clusterDNS",
-            "--cluster-dns",
-            (!args.cluster_dns.is_empty()).then_some(FlagValue::Texts(dns)),
-        ),
-        (
-            "coracle.maximumDeadContainersPerContainer",
-            "--maximum-dead-containers-per-container",
-            args.maximum_dead_containers_per_container
-                .map(|number| FlagValue::Number(number.into())),
-        ),
-        (
-            "coracle.stopPodsOnExit",
-            "--stop-pods-on-exit",
-            args.stop_pods_on_exit.then_some(FlagValue::On),
-        ),
-    ];
-    let given = all.into_iter().filter_map(|(field, flag, value)| {
-        Some(Flag {
-            field,
-            flag,
-            value: value?,
-        })
-    });
-    Ok(given.collect())
-}
-
-/// The value of `--node-labels`.
-fn some_pairs(pairs: Vec<String>) -> Result<Option<FlagValue>, StartError> {
-    let split = |pair: &String| {
-        let (key, value) = pair.split_once('=')?;
-        Some((key.to_owned(), value.to_owned()))
-    };
-    let read = pairs.iter().map(|pair| {
-        split(pair).ok_or_else(|| StartError::Flag {
-            flag: "--node-labels",
-            problem: format!("`{pair}` is not a pair like key=value"),
-        })
-    });
-    let pairs = read.collect::<Result<Vec<_>, _>>()?;
-    Ok((!pairs.is_empty()).then_some(FlagValue::Pairs(pairs)))
 }
 
 fn serve(
