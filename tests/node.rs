@@ -2,6 +2,8 @@
 
 #[path = "node/admission.rs"]
 mod admission;
+#[path = "node/agents.rs"]
+mod agents;
 #[path = "node/attach.rs"]
 mod attach;
 #[path = "node/cgroups.rs"]
@@ -129,60 +131,6 @@ fn a_crashing_container_restarts_at_once_then_backs_off() {
     assert_eq!(pod["status"]["phase"], "Running");
     assert!(agent.ok(&["get", "pods"]).contains("CrashLoopBackOff"));
     assert_eq!(agent.ok(&["logs", "crash", "--previous"]), "run\n");
-}
-
-#[test]
-fn pods_do_not_notice_that_their_agent_was_killed() {
-    let agent = Agent::start();
-    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
-    agent.write(
-        "done.yaml",
-        &shell_pod("done", "exit 3", "  restartPolicy: Never\n", ""),
-    );
-    let before = agent.wait_running("a");
-    let finished = agent.wait_phase("done", "Failed");
-    let pid = pid_of(&agent, &before);
-    for _ in 0..5 {
-        agent.kill_and_restart();
-        let after = agent.wait_running("a");
-        assert_eq!(pid_of(&agent, &after), pid, "the same process");
-        assert_eq!(main_status(&after)["restartCount"], 0);
-        assert_eq!(after["status"]["startTime"], before["status"]["startTime"]);
-        let still = agent.wait_phase("done", "Failed");
-        assert_eq!(
-            main_status(&still)["state"],
-            main_status(&finished)["state"],
-            "a finished pod does not run again"
-        );
-    }
-    agent.remove("a.yaml");
-    agent.wait_gone("a");
-    agent.remove("done.yaml");
-    agent.wait_gone("done");
-    assert_eq!(agent.leftovers(), Vec::<String>::new());
-}
-
-#[test]
-fn a_pod_removed_while_no_agent_ran_is_stopped_gracefully_by_the_next() {
-    let agent = Agent::start();
-    let script = "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done";
-    agent.write("a.yaml", &shell_pod("a", script, "", ""));
-    let pod = agent.wait_running("a");
-    follow_until(&agent, &["logs", "-f", "a"], "up");
-    let uid = pod["metadata"]["uid"].as_str().expect("uid");
-    let log = agent.root.join(format!("logs/default_a_{uid}/main/0.log"));
-    let kept = agent.root.join("kept.log");
-    fs::hard_link(&log, &kept).expect("the log is there");
-    agent.signal(Signal::SIGKILL);
-    agent.wait();
-    agent.remove("a.yaml");
-    agent.launch();
-    agent.wait_gone("a");
-    assert!(
-        fs::read_to_string(kept).expect("kept").contains(" bye\n"),
-        "the container had time to say good-bye"
-    );
-    assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
 /// The process that holds a BestEffort pod.
@@ -423,31 +371,6 @@ fn health_metrics_node_and_events_are_served_in_kubernetes_terms() {
 }
 
 #[test]
-fn a_second_agent_on_the_same_directories_refuses() {
-    let agent = Agent::start_with(&[]);
-    let output = agent.netns.run(|| agent.command().output());
-    let output = output.expect("coracle runs");
-    assert!(!output.status.success());
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("another coracle agent is running"), "{text}");
-}
-
-#[test]
-fn an_agent_that_is_told_to_stops_its_pods_when_it_ends() {
-    let agent = Agent::start_with(&["--stop-pods-on-exit"]);
-    agent.ok(&[
-        "image",
-        "import",
-        common::archive().to_str().expect("utf-8"),
-    ]);
-    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
-    agent.wait_running("a");
-    agent.signal(Signal::SIGINT);
-    assert!(agent.wait().success());
-    assert_eq!(agent.leftovers(), Vec::<String>::new());
-}
-
-#[test]
 fn a_stuck_shim_is_replaced_and_holds_nobody_else_up() {
     let agent = Agent::start();
     agent.write("stuck.yaml", &shell_pod("stuck", SLEEP, "", ""));
@@ -461,102 +384,6 @@ fn a_stuck_shim_is_replaced_and_holds_nobody_else_up() {
     agent.wait_pod("stuck", |pod| {
         main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
     });
-}
-
-#[test]
-fn a_pod_removed_while_the_machine_was_off_leaves_no_logs() {
-    let agent = Agent::start();
-    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
-    agent.write("b.yaml", &shell_pod("b", SLEEP, "", ""));
-    agent.wait_running("a");
-    agent.wait_running("b");
-    agent.power_cut();
-    agent.remove("a.yaml");
-    agent.launch();
-    agent.wait_running("b");
-    let logs = agent.root.join("logs");
-    let deadline = std::time::Instant::now() + PATIENCE;
-    let names = || -> Vec<String> {
-        let entries = fs::read_dir(&logs).expect("log folder").flatten();
-        entries
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect()
-    };
-    while names().iter().any(|name| name.starts_with("default_a_")) {
-        assert!(std::time::Instant::now() < deadline, "{:?}", names());
-        std::thread::sleep(Duration::from_millis(10)); // The sweep is not announced.
-    }
-    assert!(names().iter().any(|name| name.starts_with("default_b_")));
-    // The run before the cut counts: attempt numbers are not used twice.
-    assert_eq!(main_status(&agent.pod("b"))["restartCount"], 1);
-}
-
-#[test]
-fn an_agent_that_ends_leaves_its_pods_running() {
-    let agent = Agent::start();
-    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
-    let pid = pid_of(&agent, &agent.wait_running("a"));
-    agent.signal(Signal::SIGTERM);
-    assert!(agent.wait().success());
-    assert!(
-        fs::metadata(format!("/proc/{pid}")).is_ok(),
-        "the container runs on"
-    );
-    agent.launch();
-    assert_eq!(pid_of(&agent, &agent.wait_running("a")), pid);
-}
-
-#[test]
-fn agents_and_shims_killed_at_random_moments_leave_everything_in_order() {
-    let agent = Agent::start();
-    for index in 0..4 {
-        agent.write(
-            &format!("p{index}.yaml"),
-            &shell_pod(&format!("p{index}"), SLEEP, "", ""),
-        );
-    }
-    // A fixed sequence of pauses: a failure can be repeated.
-    let mut random = 0x2545_f491_4f6c_dd1d_u64;
-    for round in 0..12 {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        std::thread::sleep(Duration::from_millis(random % 60)); // The moment of the kill is the test's input.
-        if round % 3 == 0 {
-            agent.write(
-                "p0.yaml",
-                &shell_pod("p0", &format!("echo {round}; {SLEEP}"), "", ""),
-            );
-        }
-        if round == 7 {
-            agent.wait_running("p3");
-            kill_shim(&agent, "p3");
-        }
-        agent.kill_and_restart();
-    }
-    for index in 0..4 {
-        agent.wait_running(&format!("p{index}"));
-    }
-    assert_eq!(
-        main_status(&agent.pod("p3"))["restartCount"],
-        1,
-        "its shim was killed once"
-    );
-    for index in 1..3 {
-        let pod = agent.pod(&format!("p{index}"));
-        assert_eq!(
-            main_status(&pod)["restartCount"],
-            0,
-            "an agent's death is no reason to restart: {pod:#}"
-        );
-    }
-    for index in 0..4 {
-        agent.remove(&format!("p{index}.yaml"));
-    }
-    for index in 0..4 {
-        agent.wait_gone(&format!("p{index}"));
-    }
-    assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
 /// Starts `coracle exec` with pipes for its input and output.

@@ -2,6 +2,8 @@
 
 #[path = "spec_properties/edges.rs"]
 mod edges;
+#[path = "spec_properties/uid.rs"]
+mod uid;
 
 use std::fs;
 use std::path::Path;
@@ -44,132 +46,6 @@ spec:
     image: c:1
     resources: {limits: {cpu: 500m, memory: 1Gi}}
 ";
-
-#[test]
-fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
-    let uid = one(POD).uid;
-    assert_eq!(uid.as_str().len(), 32);
-    for (sentence, from, to) in [
-        ("quoting", "name: c\n", "name: \"c\"\n"),
-        ("a comment", "spec:", "# comment\nspec:"),
-        ("a quantity spelt differently", "500m", "\"0.5\""),
-        ("another unit", "1Gi", "1024Mi"),
-        (
-            "requests equal to limits",
-            "{limits: {cpu: 500m, memory: 1Gi}}",
-            "{limits: {cpu: 500m, memory: 1Gi}, requests: {memory: 1Gi}}",
-        ),
-        (
-            "default namespace",
-            "{name: a}",
-            "{name: a, namespace: default}",
-        ),
-        ("labels", "{name: a}", "{name: a, labels: {x: y}}"),
-        ("annotations", "{name: a}", "{name: a, annotations: {x: y}}"),
-        (
-            "a default spelt out",
-            "spec:",
-            "spec:\n  restartPolicy: Always",
-        ),
-        (
-            "false where it is the default",
-            "spec:",
-            "spec:\n  hostNetwork: false",
-        ),
-        ("an empty list", "spec:", "spec:\n  volumes: []"),
-        (
-            "an empty object",
-            "image: c:1",
-            "image: c:1\n    securityContext: {}",
-        ),
-        (
-            "the grace period",
-            "spec:",
-            "spec:\n  terminationGracePeriodSeconds: 5",
-        ),
-        (
-            "a probe",
-            "image: c:1",
-            "image: c:1\n    livenessProbe: {exec: {command: [x]}}",
-        ),
-        ("status", "spec:", "status: {phase: Failed}\nspec:"),
-        ("the image", "image: c:1", "image: c:2"),
-        ("a limit", "500m", "501m"),
-    ] {
-        let changed = POD.replacen(from, to, 1);
-        assert_ne!(changed, POD, "{sentence}");
-        assert_eq!(one(&changed).uid, uid, "{sentence}");
-    }
-    for (sentence, from, to) in [
-        ("the name", "{name: a}", "{name: b}"),
-        ("the namespace", "{name: a}", "{name: a, namespace: b}"),
-        ("a command", "image: c:1", "image: c:1\n    command: [x]"),
-        ("an argument", "image: c:1", "image: c:1\n    args: ['']"),
-        (
-            "the restart policy",
-            "spec:",
-            "spec:\n  restartPolicy: Never",
-        ),
-        (
-            "escalation forbidden",
-            "image: c:1",
-            "image: c:1\n    securityContext: {allowPrivilegeEscalation: false}",
-        ),
-        (
-            "another class",
-            "limits: {cpu: 500m, memory: 1Gi}",
-            "requests: {cpu: 500m, memory: 1Gi}",
-        ),
-        (
-            "a limit of what cannot be resized",
-            "500m, memory: 1Gi",
-            "500m, memory: 1Gi, ephemeral-storage: 1Gi",
-        ),
-        (
-            "huge pages, which cannot be resized either",
-            "500m, memory: 1Gi",
-            "500m, memory: 1Gi, hugepages-2Mi: 4Mi",
-        ),
-        (
-            "an init container",
-            "  containers:",
-            "  initContainers: [{name: i, image: i:1}]\n  containers:",
-        ),
-        (
-            "a container's restart policy",
-            "image: c:1",
-            "image: c:1\n    restartPolicy: OnFailure",
-        ),
-    ] {
-        let changed = POD.replacen(from, to, 1);
-        assert_ne!(changed, POD, "{sentence}");
-        assert_ne!(one(&changed).uid, uid, "{sentence}");
-    }
-}
-
-#[test]
-fn the_uid_ignores_probes_and_images_of_sidecars_and_nothing_else_of_init_containers() {
-    let with = |init: &str| {
-        let list = format!("  initContainers: [{init}]\n  containers:");
-        one(&POD.replacen("  containers:", &list, 1)).uid
-    };
-    let plain = with("{name: i, image: i:1, restartPolicy: Always}");
-    let probed =
-        "{name: i, image: i:1, restartPolicy: Always, startupProbe: {exec: {command: [x]}}}";
-    assert_eq!(with(probed), plain);
-    assert_ne!(with("{name: i, image: i:1}"), plain);
-    let image = with("{name: i, image: i:2, restartPolicy: Always}");
-    assert_eq!(image, plain, "it is changed in place");
-}
-
-#[test]
-fn the_uid_does_not_depend_on_the_node() {
-    let other = ConvertContext { node_name: "other" };
-    let pods = convert::documents(POD.as_bytes(), "x", &other)
-        .unwrap()
-        .pods;
-    assert_eq!(pods[0].uid, one(POD).uid);
-}
 
 #[test]
 fn files_that_cannot_be_text_are_refused_with_their_place() {
@@ -571,26 +447,6 @@ fn brackets_nest_512_deep_and_the_first_one_too_many_is_named() {
     );
     let place = refused[0].to_string();
     assert!(place.contains("f.yaml:2:516"), "{place}");
-}
-
-#[test]
-fn pods_keep_uids_that_an_earlier_version_worked_out_and_none_that_were_given() {
-    let pod = |uid: &str| PodSpec {
-        uid: uid.into(),
-        ..one(POD)
-    };
-    let now = one(POD).uid;
-    let earlier = pod("0123456789abcdef0123456789abcdef");
-    let kept = coracle::spec::uid::kept([&earlier].into_iter());
-    assert_eq!(kept, [(now.clone(), earlier.uid.clone())].into());
-    for other in [
-        pod("given"),
-        pod("0123456789ABCDEF0123456789abcdef"),
-        one(POD),
-    ] {
-        let kept = coracle::spec::uid::kept([&other].into_iter());
-        assert!(kept.is_empty(), "{}", other.uid.as_str());
-    }
 }
 
 #[test]

@@ -1,0 +1,196 @@
+//! How large may a setting be?
+
+use super::*;
+
+#[test]
+fn bounds_are_told_in_the_kubelets_words() {
+    for (text, expected) in [
+        (
+            "healthzPort: 70000",
+            "healthzPort (--healthz-port) 70000 must be between 1 and 65535, inclusive",
+        ),
+        (
+            "oomScoreAdj: -1001",
+            "oomScoreAdj (--oom-score-adj) -1001 must be between -1000 and 1000, inclusive",
+        ),
+        (
+            "maxOpenFiles: -1",
+            "maxOpenFiles (--max-open-files) -1 must not be a negative number",
+        ),
+        (
+            "podsPerCore: -1",
+            "podsPerCore (--pods-per-core) -1 must not be a negative number",
+        ),
+        (
+            "eventBurst: -1",
+            "eventBurst (--event-burst) -1 must not be a negative number",
+        ),
+        (
+            "nodeStatusMaxImages: -2",
+            "nodeStatusMaxImages (--node-status-max-images) -2 must be -1 or greater",
+        ),
+        (
+            "containerLogMaxWorkers: 0",
+            "containerLogMaxWorkers must be greater than or equal to 1",
+        ),
+        (
+            "containerLogMonitorInterval: 2s",
+            "containerLogMonitorInterval must be a positive time duration greater than or equal to 3s",
+        ),
+        (
+            "cpuCFSQuotaPeriod: 2s",
+            "cpuCFSQuotaPeriod (--cpu-cfs-quota-period) 2s must be between 1ms and 1sec, inclusive",
+        ),
+        (
+            "imageGCHighThresholdPercent: 70",
+            "imageGCLowThresholdPercent (--image-gc-low-threshold) 80 must be less than imageGCHighThresholdPercent \
+             (--image-gc-high-threshold) 70",
+        ),
+        (
+            "imageMinimumGCAge: -1s",
+            "imageMinimumGCAge -1s must not be negative",
+        ),
+        (
+            "imageMaximumGCAge: 1m",
+            "imageMaximumGCAge 1m0s must be greater than imageMinimumGCAge 2m0s",
+        ),
+        (
+            "crashLoopBackOff: {maxContainerRestartPeriod: 301s}",
+            "CrashLoopBackOff.MaxContainerRestartPeriod (got: 301 seconds) must be set between 1s and 300s",
+        ),
+        (
+            "crashLoopBackOff: {maxContainerRestartPeriod: 0s}",
+            "CrashLoopBackOff.MaxContainerRestartPeriod (got: 0 seconds) must be set between 1s and 300s",
+        ),
+        (
+            "shutdownGracePeriod: 500ms",
+            "shutdownGracePeriod 500ms must be either zero or otherwise >= 1 sec",
+        ),
+        (
+            "shutdownGracePeriod: 5s\nshutdownGracePeriodCriticalPods: 10s",
+            "shutdownGracePeriodCriticalPods 10s must be <= shutdownGracePeriod 5s",
+        ),
+        (
+            "shutdownGracePeriod: 5s\nshutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 2}]",
+            "Cannot specify both shutdownGracePeriodByPodPriority and shutdownGracePeriod at the same time",
+        ),
+        (
+            "shutdownGracePeriod: 5s\nfeatureGates: {GracefulNodeShutdown: false}",
+            "specifying shutdownGracePeriod or shutdownGracePeriodCriticalPods requires feature gate GracefulNodeShutdown",
+        ),
+        (
+            "memorySwap: {swapBehavior: Swap}",
+            "memorySwap.swapBehavior \"Swap\" must be one of: \"\", \"LimitedSwap\", \"UnlimitedSwap\" or \"NoSwap\"",
+        ),
+        (
+            "memoryThrottlingFactor: 1.5",
+            "memoryThrottlingFactor 1.5 must be greater than 0 and less than or equal to 1.0",
+        ),
+        (
+            "memoryReservationPolicy: TieredReservation",
+            "memoryReservationPolicy \"TieredReservation\" requires MemoryQoS feature gate to be enabled",
+        ),
+        (
+            "memoryReservationPolicy: Some",
+            "option \"Some\" specified for memoryReservationPolicy. Valid options are \"None\" or \"TieredReservation\"",
+        ),
+        (
+            "evictionHard: {memory.free: 1Mi}",
+            "unsupported eviction signal memory.free",
+        ),
+        (
+            "evictionHard: {memory.available: '0'}",
+            "eviction threshold memory.available must be positive: 0",
+        ),
+        (
+            "evictionHard: {memory.available: '-5%'}",
+            "eviction percentage threshold memory.available must be >= 0%: -5%",
+        ),
+        (
+            "evictionHard: {memory.available: 101%}",
+            "eviction percentage threshold memory.available must be <= 100%: 101%",
+        ),
+        (
+            "evictionSoft: {memory.available: 1Mi}",
+            "grace period must be specified for the soft eviction threshold memory.available",
+        ),
+        (
+            "enforceNodeAllocatable: [pods, pods]",
+            "duplicated enforcements \"pods\" in enforceNodeAllocatable (--enforce-node-allocatable)",
+        ),
+        (
+            "enforceNodeAllocatable: [none, pods]",
+            "enforceNodeAllocatable (--enforce-node-allocatable) may not contain additional enforcements when \"none\" is \
+             specified",
+        ),
+        (
+            "enforceNodeAllocatable: [system-reserved]",
+            "systemReservedCgroup (--system-reserved-cgroup) must be specified when \"system-reserved\" or \
+             \"system-reserved-compressible\" included in enforceNodeAllocatable (--enforce-node-allocatable)",
+        ),
+        (
+            "cgroupsPerQOS: false",
+            "cgroupsPerQOS (--cgroups-per-qos) must be set to true when \"pods\" contained in enforceNodeAllocatable \
+             (--enforce-node-allocatable)",
+        ),
+        (
+            "reservedSystemCPUs: 0-1\nkubeReservedCgroup: /a",
+            "can't use reservedSystemCPUs (--reserved-cpus) with systemReservedCgroup (--system-reserved-cgroup) or \
+             kubeReservedCgroup (--kube-reserved-cgroup)",
+        ),
+        (
+            "reservedSystemCPUs: x",
+            "unable to parse reservedSystemCPUs (--reserved-cpus) x, error: `x` is not a processor's number",
+        ),
+        (
+            "podLogsDir: logs",
+            "pod logs path \"logs\" must be absolute path",
+        ),
+        (
+            "podLogsDir: /a/../b",
+            "pod logs path \"/a/../b\" must be normalized",
+        ),
+        (
+            "runOnce: true",
+            "runOnce (--runOnce) true, Runonce mode has been deprecated and should not be set",
+        ),
+        (
+            "registerWithTaints: [{key: a, effect: Never}]",
+            "invalid taint: a=:Never",
+        ),
+        (
+            "maxParallelImagePulls: 0",
+            "maxParallelImagePulls 0 must be a positive number",
+        ),
+        (
+            "systemReserved: {disk: 1Gi}",
+            "cannot reserve \"disk\" resource",
+        ),
+        (
+            "systemReserved: {cpu: '-1'}",
+            "resource quantity for \"cpu\" cannot be negative: -1",
+        ),
+        ("clusterDNS: [a]", "clusterDNS[0]: `a` is not an IP address"),
+        (
+            "podCIDR: 10.0.0.0",
+            "podCIDR: `10.0.0.0` is not a range like 10.77.0.0/20",
+        ),
+        (
+            "coracle: {bridge: 0}",
+            "coracle.bridge: must be a string, not a number; quote it: \"0\"",
+        ),
+        ("a: 1\n---\nb: 1", "must hold one document, not several"),
+        (
+            "[]",
+            "must be a mapping, not a list; settings begin with `kind: KubeletConfiguration`",
+        ),
+        ("a: [", "not valid YAML: did not find expected node content"),
+    ] {
+        let found = problems(text);
+        let wanted = format!("invalid configuration: {expected}");
+        assert!(
+            found.iter().any(|problem| problem.ends_with(&wanted)),
+            "{text}: {found:#?}"
+        );
+    }
+}
