@@ -2,16 +2,18 @@
 //! §12.3). They are put together when a client asks, and not before.
 
 mod counters;
+mod pods;
 mod probes;
 
 use std::collections::BTreeMap;
 
-use crate::api::{Metric, MetricKind};
+use crate::api::{Metric, MetricKind, Spread};
 use crate::effects::cgroup::Mode;
 use crate::effects::network::{Network, Traffic};
 use crate::spec::{PodKey, PodUid};
 
-pub(super) use counters::{Counters, of_pods};
+pub(super) use counters::Counters;
+pub(super) use pods::of_pods;
 pub(super) use probes::ProbeCounters;
 
 /// Which node this is, and which version it runs.
@@ -132,5 +134,14 @@ pub(super) fn counter(name: &str, help: &str, samples: Samples) -> Metric {
         help: help.to_owned(),
         kind: MetricKind::Counter,
         samples,
+    }
+}
+
+fn histogram(name: &str, help: &str, spreads: Vec<Spread>) -> Metric {
+    Metric {
+        name: name.to_owned(),
+        help: help.to_owned(),
+        kind: MetricKind::Histogram(spreads),
+        samples: Vec::new(),
     }
 }

@@ -265,8 +265,8 @@ impl Node {
             touched.extend(self.state.pods.keys().cloned());
         }
         touched.extend(event.pod().cloned());
-        let counted = self.counters.count(event, &self.state);
         let stamp = now();
+        let counted = self.counters.count(event, &self.state, stamp.time);
         let before = self.health(event);
         for notice in self.state.apply(event, stamp) {
             publish::notice(&mut self.journal, &notice, stamp);
@@ -274,6 +274,10 @@ impl Node {
             let hold = pod.and_then(|pod| pod.hold.as_ref());
             if hold.is_some_and(|hold| hold.reason == notice.reason) {
                 self.counters.rejected(&notice.reason);
+            }
+            let refusal = pod.and_then(|pod| pod.pending.as_ref()?.refusal.as_ref());
+            if let Some(refusal) = refusal.filter(|refusal| notice.reason == refusal.event()) {
+                self.counters.not_resized(refusal);
             }
         }
         self.counters.came_of(&counted, &self.state, stamp.time);

@@ -88,6 +88,23 @@ impl Refusal {
             false => "Deferred",
         }
     }
+
+    /// `reason` of the event about it.
+    pub fn event(&self) -> &'static str {
+        match self.infeasible {
+            true => "ResizeInfeasible",
+            false => "ResizeDeferred",
+        }
+    }
+
+    /// Label `reason_detail` of the kubelet's metric, which counts those that can never be.
+    pub fn detail(&self) -> Option<&'static str> {
+        match self.infeasible {
+            true if self.message == SWAPS => Some("swap_limitation"),
+            true => Some("insufficient_node_allocatable"),
+            false => None,
+        }
+    }
 }
 
 /// How far the cgroups of a pod are.
@@ -153,11 +170,7 @@ impl NodeState {
                     if pending.refusal.as_ref() != Some(&refusal) {
                         let title = format!("Pod resize {}", refusal.reason());
                         let text = summary(&title, &pending.spec, Some(&refusal.message));
-                        let reason = match refusal.infeasible {
-                            true => "ResizeInfeasible",
-                            false => "ResizeDeferred",
-                        };
-                        Notices::new(out, pod).pod(Kind::Warning, reason, text);
+                        Notices::new(out, pod).pod(Kind::Warning, refusal.event(), text);
                     }
                     pending.refusal = Some(refusal);
                     pod.pending = Some(pending);

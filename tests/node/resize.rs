@@ -197,11 +197,20 @@ fn what_the_node_cannot_give_waits_for_room_or_for_another_edit() {
     agent.remove("big.yaml");
     let after = agent.wait_pod("a", |pod| {
         condition(pod, "PodResizePending").is_none()
+            && condition(pod, "PodResizeInProgress").is_none()
             && status(pod, "main")["allocatedResources"]["memory"] == "128Mi"
     });
     assert_eq!(pid_of(&agent, &before), pid_of(&agent, &after));
     let events = agent.ok(&["get", "events"]);
     for reason in ["ResizeInfeasible", "ResizeDeferred", "ResizeStarted"] {
         assert!(events.contains(reason), "{events}");
+    }
+    let (metrics, _) = agent.request("/metrics");
+    for line in [
+        "kubelet_pod_infeasible_resizes_total{reason_detail=\"insufficient_node_allocatable\"} 1",
+        "kubelet_pod_resize_duration_milliseconds_bucket{success=\"true\",le=\"600000\"} 1",
+        "kubelet_pod_resize_duration_milliseconds_count{success=\"true\"} 1",
+    ] {
+        assert!(metrics.lines().any(|l| l == line), "{line} in {metrics}");
     }
 }

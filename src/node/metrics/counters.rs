@@ -2,17 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use super::{counter, gauge, labels, one};
-use crate::api::{Metric, MetricKind, Spread};
+use super::{counter, histogram, labels, one};
+use crate::api::{Metric, Spread};
 use crate::plan::event::Instance;
-use crate::plan::state::{Ended, Role, Run, Sandbox};
-use crate::plan::{Event, NodeState, PodState, Time, restart, status};
+use crate::plan::resize::Refusal;
+use crate::plan::state::{Ended, Role};
+use crate::plan::{Action, Event, NodeState, PodState, Time, restart, status};
 use crate::spec::PodUid;
 
 /// The kubelet's limits for how long a pod takes to start, in seconds.
 const START_LIMITS: [f64; 25] = [
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
     300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
+];
+
+/// Those for how long a resize takes, in milliseconds.
+const RESIZE_LIMITS: [f64; 14] = [
+    10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5,
 ];
 
 /// What only grows, since this agent started.
@@ -38,6 +44,12 @@ pub(in super::super) struct Counters {
     rejections: BTreeMap<String, f64>,
     /// By what they were removed for.
     images: BTreeMap<&'static str, f64>,
+    /// Since when pods are being given other resources.
+    resizing: BTreeMap<PodUid, Time>,
+    /// How long that took, by success.
+    resize_ms: BTreeMap<bool, Spread>,
+    /// Resizes that can never be, by reason.
+    infeasible: BTreeMap<&'static str, f64>,
 }
 
 /// What was so just before a fact was recorded, and may be different then.
@@ -67,13 +79,21 @@ impl Default for Counters {
             evictions: BTreeMap::new(),
             rejections: BTreeMap::new(),
             images: BTreeMap::new(),
+            resizing: BTreeMap::new(),
+            resize_ms: BTreeMap::new(),
+            infeasible: BTreeMap::new(),
         }
     }
 }
 
 impl Counters {
     /// The fact is about to be recorded.
-    pub(in super::super) fn count(&mut self, event: &Event, state: &NodeState) -> Before {
+    pub(in super::super) fn count(
+        &mut self,
+        event: &Event,
+        state: &NodeState,
+        now: Time,
+    ) -> Before {
         let type_of = |instance: &Instance| {
             let pod = state.pods.get(&instance.pod);
             let found = pod.and_then(|pod| pod.container(&instance.container));
@@ -122,6 +142,11 @@ impl Counters {
                 self.hook_fallbacks += f64::from(u8::from(outcome.fell_back.is_some()));
                 return Before::of(about);
             }
+            Event::ActionStarted(Action::Resize { pod, .. }) => {
+                self.resizing.insert(pod.clone(), now);
+            }
+            Event::Resized { pod } => self.resized(pod, true, now),
+            Event::ResizeFailed { pod, .. } => self.resized(pod, false, now),
             Event::DesiredChanged(_)
             | Event::PodRecovered(_)
             | Event::DeleteRequested { .. }
@@ -149,8 +174,6 @@ impl Counters {
             | Event::SandboxRemoveFailed { .. }
             | Event::ImageReady { .. }
             | Event::ImagesChanged
-            | Event::Resized { .. }
-            | Event::ResizeFailed { .. }
             | Event::Warned { .. }
             | Event::NodeAddressesChanged
             | Event::SettingsChanged(_)
@@ -176,9 +199,8 @@ impl Counters {
             return;
         }
         if before.pending && status::phase(pod) == status::Phase::Running {
-            #[expect(clippy::cast_precision_loss, reason = "Prometheus counts in doubles")]
-            let ms = now.since(pod.created.time) as f64;
-            self.start_seconds.add(ms / 1000.0);
+            self.start_seconds
+                .add(ms_between(pod.created.time, now) / 1000.0);
         }
         for (container, before) in pod.containers.iter().zip(&before.ended) {
             let ended = container.run.ended();
@@ -187,6 +209,22 @@ impl Counters {
                 let series = (type_, exit.code, restart::reason(exit));
                 *self.ended_containers.entry(series).or_default() += 1.0;
             }
+        }
+    }
+
+    fn resized(&mut self, pod: &PodUid, success: bool, now: Time) {
+        if let Some(since) = self.resizing.remove(pod) {
+            let of = labels(&[("success", if success { "true" } else { "false" })]);
+            let spread = self.resize_ms.entry(success);
+            let spread = spread.or_insert_with(|| Spread::within(&RESIZE_LIMITS, of));
+            spread.add(ms_between(since, now));
+        }
+    }
+
+    /// A resize was refused, or for another reason than before.
+    pub(in super::super) fn not_resized(&mut self, refusal: &Refusal) {
+        if let Some(detail) = refusal.detail() {
+            *self.infeasible.entry(detail).or_default() += 1.0;
         }
     }
 
@@ -216,6 +254,8 @@ impl Counters {
         });
         let images = self.images.iter();
         let images = images.map(|(reason, n)| (labels(&[("reason", reason)]), *n));
+        let infeasible = self.infeasible.iter();
+        let infeasible = infeasible.map(|(detail, n)| (labels(&[("reason_detail", detail)]), *n));
         let started = self.containers.iter();
         let started = started.map(|(type_, n)| (labels(&[("container_type", type_)]), *n));
         let errors = self.container_errors.iter().map(|((code, type_), n)| {
@@ -269,13 +309,21 @@ impl Counters {
                  the kubelet was watching them (common for static pods, extremely uncommon for API pods)",
                 vec![(labels(&[("static", "true")]), self.restarted_pods)],
             ),
-            Metric {
-                name: "kubelet_pod_start_duration_seconds".to_owned(),
-                help: "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run"
-                    .to_owned(),
-                kind: MetricKind::Histogram(vec![self.start_seconds.clone()]),
-                samples: Vec::new(),
-            },
+            histogram(
+                "kubelet_pod_start_duration_seconds",
+                "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+                vec![self.start_seconds.clone()],
+            ),
+            histogram(
+                "kubelet_pod_resize_duration_milliseconds",
+                "Duration in milliseconds to actuate a pod resize",
+                self.resize_ms.values().cloned().collect(),
+            ),
+            counter(
+                "kubelet_pod_infeasible_resizes_total",
+                "Number of infeasible resizes for pods.",
+                infeasible.collect(),
+            ),
             counter(
                 "coracle_lost_sandboxes_total",
                 "Sandboxes whose shim died.",
@@ -329,103 +377,7 @@ fn container_type(role: Role) -> &'static str {
     }
 }
 
-/// How far the node's pods are.
-pub(in super::super) fn of_pods(state: &NodeState) -> Vec<Metric> {
-    let (mut live, mut running, mut exited, mut ephemeral) = (0.0, 0.0, 0.0, 0.0);
-    let (mut active, mut resizing, mut deferred, mut infeasible) = (0.0, 0.0, 0.0, 0.0);
-    let mut working: BTreeMap<_, f64> = BTreeMap::new();
-    let desired = state.desired.as_ref().map(|desired| &desired.pods);
-    for (uid, pod) in &state.pods {
-        let wanted = desired.is_some_and(|pods| pods.contains_key(uid));
-        if pod.hold.is_none() {
-            *working.entry((lifecycle(pod), wanted)).or_default() += 1.0;
-        }
-        active += f64::from(u8::from(!pod.finished()));
-        resizing += f64::from(u8::from(pod.resizing.since.is_some()));
-        match pod.pending.as_ref().and_then(|p| p.refusal.as_ref()) {
-            Some(refusal) if refusal.infeasible => infeasible += 1.0,
-            Some(_) => deferred += 1.0,
-            None => {}
-        }
-        live += f64::from(u8::from(matches!(pod.sandbox, Sandbox::Ready { .. })));
-        for container in &pod.containers {
-            match container.run {
-                Run::None => {}
-                Run::Running { .. } => running += 1.0,
-                Run::Ended(_) => exited += 1.0,
-            }
-            ephemeral += f64::from(u8::from(container.role == Role::Ephemeral));
-        }
-    }
-    let working = working.into_iter().map(|((lifecycle, wanted), n)| {
-        let config = if wanted { "desired" } else { "orphan" };
-        let of = [
-            ("lifecycle", lifecycle),
-            ("config", config),
-            ("static", "true"),
-        ];
-        (labels(&of), n)
-    });
-    let desired = u32::try_from(desired.map_or(0, BTreeMap::len)).map_or(0.0, f64::from);
-    vec![
-        gauge(
-            "kubelet_desired_pods",
-            "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.",
-            vec![(labels(&[("static", "true")]), desired)],
-        ),
-        gauge(
-            "kubelet_active_pods",
-            "The number of pods the kubelet considers active and which are being considered when admitting new pods. static is \
-             true if the pod is not from the apiserver.",
-            vec![(labels(&[("static", "true")]), active)],
-        ),
-        gauge(
-            "kubelet_working_pods",
-            "Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, \
-             orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from \
-             local configuration or force deleted in the API and consumes resources that are not otherwise visible.",
-            working.collect(),
-        ),
-        gauge(
-            "kubelet_running_pods",
-            "Number of pods that have a running pod sandbox",
-            one(live),
-        ),
-        gauge(
-            "kubelet_running_containers",
-            "Number of containers currently running",
-            vec![
-                (labels(&[("container_state", "running")]), running),
-                (labels(&[("container_state", "exited")]), exited),
-            ],
-        ),
-        gauge(
-            "kubelet_managed_ephemeral_containers",
-            "Current number of ephemeral containers in pods managed by this kubelet.",
-            one(ephemeral),
-        ),
-        gauge(
-            "kubelet_pod_pending_resizes",
-            "Number of pending resizes for pods.",
-            vec![
-                (labels(&[("reason", "deferred")]), deferred),
-                (labels(&[("reason", "infeasible")]), infeasible),
-            ],
-        ),
-        gauge(
-            "kubelet_pod_in_progress_resizes",
-            "Number of in-progress resizes for pods.",
-            one(resizing),
-        ),
-    ]
-}
-
-/// Where its worker would be: at it, ending it, or through with it.
-fn lifecycle(pod: &PodState) -> &'static str {
-    let ends = pod.stopping.is_some() || pod.verdict.is_some() || pod.finished();
-    match ends {
-        false => "sync",
-        true if pod.any_running() => "terminating",
-        true => "terminated",
-    }
+#[expect(clippy::cast_precision_loss, reason = "Prometheus counts in doubles")]
+fn ms_between(since: Time, now: Time) -> f64 {
+    now.since(since) as f64
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{counter, labels};
-use crate::api::{Metric, MetricKind, Spread};
+use super::{counter, histogram, labels};
+use crate::api::{Metric, Spread};
 use crate::effects::probe::Outcome;
 use crate::plan::event::ProbeOrder;
 use crate::spec::{PodKey, PodUid, ProbeKind};
@@ -89,12 +89,11 @@ impl ProbeCounters {
                 "Cumulative number of a liveness, readiness or startup probe for a container by result.",
                 totals,
             ),
-            Metric {
-                name: "prober_probe_duration_seconds".to_owned(),
-                help: "Duration in seconds for a probe response.".to_owned(),
-                kind: MetricKind::Histogram(spreads),
-                samples: Vec::new(),
-            },
+            histogram(
+                "prober_probe_duration_seconds",
+                "Duration in seconds for a probe response.",
+                spreads,
+            ),
         ]
     }
 }
