@@ -65,6 +65,9 @@ pub(crate) fn overhead(
     let amounts = amounts(written, path, report);
     for name in amounts.keys() {
         idle(name, path, report);
+        if huge_pages::is_resource(name) {
+            report.warn(&path.field(name), "accepted, but not counted");
+        }
     }
     let milli = amounts.get("cpu").map(|q| q.ceil_milli());
     let bytes = amounts.get("memory").map(|q| q.ceil());
