@@ -21,6 +21,8 @@ mod pods;
 mod pressure;
 #[path = "simulation/stats.rs"]
 mod stats;
+#[path = "simulation/week.rs"]
+mod week;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,6 +87,8 @@ struct Sim {
     stats: Stats,
     /// More was given away than there is when the newest agent came.
     over: std::cell::Cell<bool>,
+    /// The agent does not die.
+    outlives: bool,
     trace: bool,
 }
 
@@ -128,6 +132,7 @@ impl Sim {
             stimuli: 0,
             stats: Stats::default(),
             over: std::cell::Cell::new(false),
+            outlives: false,
             trace,
         }
     }
@@ -137,15 +142,25 @@ impl Sim {
         self.edit_manifests();
         let steps = 30 + self.world.rng.below(60);
         for _ in 0..steps {
-            let pause = match self.world.rng.below(4) {
-                0 => self.world.rng.below(100),
-                1 | 2 => self.world.rng.below(20_000),
-                _ => self.world.rng.below(400_000),
-            };
-            self.run_until(self.world.now + pause);
-            self.disturb();
-            self.change_usage(false);
+            self.step();
         }
+        self.calm_down();
+    }
+
+    /// Time passes, then something happens to the node.
+    fn step(&mut self) {
+        let pause = match self.world.rng.below(4) {
+            0 => self.world.rng.below(100),
+            1 | 2 => self.world.rng.below(20_000),
+            _ => self.world.rng.below(400_000),
+        };
+        self.run_until(self.world.now + pause);
+        self.disturb();
+        self.change_usage(false);
+    }
+
+    /// From now on nothing goes wrong any more, until everything is as it should be.
+    fn calm_down(&mut self) {
         self.change_usage(true);
         self.cancel_shutdown();
         self.uncordon();
@@ -204,6 +219,9 @@ impl Sim {
     }
 
     fn crash_agent(&mut self) {
+        if self.outlives {
+            return;
+        }
         if self.trace {
             eprintln!("{:>9} agent dies", self.world.now);
         }

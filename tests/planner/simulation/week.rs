@@ -1,0 +1,35 @@
+//! Does a node that runs for long keep anything of what is gone?
+
+use super::*;
+
+const DAY_MS: u64 = 86_400_000;
+
+impl Sim {
+    /// Plays so many days in which everything happens, then removes all manifests; how much the planner knows after that.
+    fn days(&mut self, days: u64) -> usize {
+        self.world.faults = true;
+        let end = self.world.now + days * DAY_MS;
+        while self.world.now < end {
+            self.step();
+        }
+        self.wanted.clear();
+        self.desire();
+        self.calm_down();
+        format!("{:?}", self.state).len()
+    }
+}
+
+/// A new agent would know nothing of what is gone, so the agent lives for all of it.
+#[test]
+fn after_a_week_no_more_is_known_than_after_a_day() {
+    for seed in [1, 8] {
+        let mut sim = Sim::new(seed, false);
+        sim.outlives = true;
+        sim.watch_pressure();
+        let day = sim.days(1);
+        let week = sim.days(6);
+        // Counters have more digits, and may be there for another resource.
+        assert!(week < day + 100, "{day} characters, then {week}");
+        assert!(sim.actions > 10_000, "{}", sim.actions);
+    }
+}
