@@ -149,6 +149,7 @@ fn settled(agent: &Agent) -> Vec<String> {
 #[test]
 fn pods_that_come_run_to_their_end_and_go_leave_nothing() {
     let agent = Agent::start();
+    let mut first = Vec::new();
     for round in 0..12 {
         let name = format!("job-{round}");
         let file = format!("{name}.yaml");
@@ -165,6 +166,24 @@ fn pods_that_come_run_to_their_end_and_go_leave_nothing() {
         );
         agent.remove(&file);
         agent.wait_gone(&name);
+        if round == 1 {
+            first = descriptors(&agent);
+        }
+    }
+    let deadline = std::time::Instant::now() + PATIENCE;
+    // Connections of clients that have gone are closed a little later; nobody is told.
+    while descriptors(&agent).len() > first.len() {
+        let all = descriptors(&agent);
+        let late = std::time::Instant::now() >= deadline;
+        assert!(!late, "first {first:#?}, then {all:#?}");
+        std::thread::sleep(Duration::from_millis(20));
     }
     assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+/// What the agent has open.
+fn descriptors(agent: &Agent) -> Vec<std::path::PathBuf> {
+    let folder = fs::read_dir(format!("/proc/{}/fd", agent.pid())).expect("it lives");
+    let targets = folder.flatten().map(|entry| fs::read_link(entry.path()));
+    targets.flatten().collect()
 }
