@@ -19,6 +19,8 @@ mod disturb;
 mod pods;
 #[path = "simulation/pressure.rs"]
 mod pressure;
+#[path = "simulation/room.rs"]
+mod room;
 #[path = "simulation/stats.rs"]
 mod stats;
 #[path = "simulation/week.rs"]
