@@ -286,7 +286,7 @@ def main():
         if args.only in (None, "network"):
             pods_network(agent, args)
         if args.only in (None, "probes"):
-            probes.costs(agent, row, 100, 30)
+            probes.costs(agent, row, 100, 60)
         if args.only is None:
             planner()
     finally:
