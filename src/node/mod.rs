@@ -474,6 +474,7 @@ impl Node {
         self.probes.forget(uid);
         self.exits.forget(uid);
         self.hooks.forget(uid);
+        self.counters.forget(uid);
         self.checkpoints.remove(uid);
         self.admitted.remove(uid);
         if let Some(key) = self.shown.remove(uid) {

@@ -1,5 +1,6 @@
 //! Manifests that are edited while their pods run.
 
+use super::events::wait_event;
 use super::stages::{STAY, runs, staged, status};
 use super::*;
 
@@ -41,7 +42,10 @@ fn another_image_restarts_its_container_alone_once_it_is_there() {
     // It is not there, so what serves goes on.
     agent.write("a.yaml", &story("busybox:other"));
     let events = |text: &str| agent.ok(&["get", "events"]).contains(text);
-    agent.wait_pod("a", |_| events("Failed to pull image \"busybox:other\""));
+    wait_event(&agent, |event| {
+        let message = event["message"].as_str().unwrap_or_default();
+        message.contains("Failed to pull image \"busybox:other\"")
+    });
     let now = agent.pod("a");
     assert_eq!(pid(&agent, &before, "main"), pid(&agent, &now, "main"));
     assert_eq!(status(&now, "main")["image"], "busybox:test");

@@ -20,7 +20,7 @@ fn events(agent: &Agent) -> Vec<(String, String, i64, String)> {
 }
 
 /// Waits for an event.
-fn wait_event(agent: &Agent, wanted: impl Fn(&Value) -> bool) -> Value {
+pub(super) fn wait_event(agent: &Agent, wanted: impl Fn(&Value) -> bool) -> Value {
     let path = "/api/v1/namespaces/default/events?watch=true";
     let mut all = agent.watch(path).map(|mut change| change["object"].take());
     all.find(wanted).expect("told before the patience ends")

@@ -221,6 +221,11 @@ impl Counters {
         }
     }
 
+    /// The pod is gone; nothing more is heard of what was under way for it.
+    pub(in super::super) fn forget(&mut self, pod: &PodUid) {
+        self.resizing.remove(pod);
+    }
+
     /// A resize was refused, or for another reason than before.
     pub(in super::super) fn not_resized(&mut self, refusal: &Refusal) {
         if let Some(detail) = refusal.detail() {
