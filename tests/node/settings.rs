@@ -32,16 +32,19 @@ fn back_off(pod: &Value) -> Option<u64> {
     Some(minutes.parse::<u64>().ok()? * 60 + seconds)
 }
 
-#[test]
-fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
+fn text(path: &std::path::Path) -> String {
+    path.to_str().expect("utf-8").to_owned()
+}
+
+/// An agent with these settings, and the file they are in.
+fn configured(settings: &str) -> (Agent, std::path::PathBuf) {
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
     let folder = agent.root.join("etc");
     fs::create_dir_all(folder.join("config.d")).expect("temp dir");
     let quiet = folder.join("config.d/00.conf");
     fs::write(quiet, common::NEVER_SHORT).expect("written");
     let file = folder.join("config.yaml");
-    let text = |path: &std::path::Path| path.to_str().expect("utf-8").to_owned();
-    fs::write(&file, "kind: KubeletConfiguration\npodPidsLimit: 77\n").expect("written");
+    fs::write(&file, format!("kind: KubeletConfiguration\n{settings}")).expect("written");
     let agent = agent.with_flags(&[
         "--config",
         &text(&file),
@@ -54,6 +57,24 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
         "import",
         common::archive().to_str().expect("utf-8"),
     ]);
+    (agent, file)
+}
+
+#[test]
+fn the_reduced_waits_begin_with_a_second() {
+    let gate = "featureGates: {ReduceDefaultCrashLoopBackOffDecay: true}\n";
+    let (agent, _) = configured(gate);
+    agent.write("crash.yaml", &shell_pod("crash", "exit 1", "", ""));
+    // With the ordinary ones the third would take a minute.
+    for seconds in [1, 2, 4] {
+        agent.wait_pod("crash", |pod| back_off(pod) == Some(seconds));
+    }
+}
+
+#[test]
+fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
+    let (agent, file) = configured("podPidsLimit: 77\n");
+    let folder = file.parent().expect("a folder");
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let before = agent.wait_running("a");
     agent.write("crash.yaml", &shell_pod("crash", "exit 1", "", ""));

@@ -143,6 +143,36 @@ fn a_sidecar_that_was_killed_comes_back_although_its_agent_was_killed_too() {
 }
 
 #[test]
+fn a_sidecar_is_probed_for_as_long_as_the_containers_it_serves_need_to_end() {
+    let agent = Agent::start();
+    let probed = "    restartPolicy: Always\n    livenessProbe: {periodSeconds: 1, exec: {command: [sh, -c, \"echo alive >> /s/story\"]}}\n    \
+                  readinessProbe: {periodSeconds: 1, failureThreshold: 1, exec: {command: [test, '!', -e, /s/told]}}\n";
+    // It ends by itself only when it has seen the probes go on, and the test has seen what they found.
+    let main = "trap 'echo told | tee /s/told >> /s/story; \
+                until [ -e /s/seen ] && [ $(sed 1,/told/d /s/story | grep -c alive) -ge 2 ]; do usleep 50000; done; \
+                echo main end >> /s/story; exit 0' TERM; echo main up >> /s/story; while :; do sleep 1 & wait $!; done";
+    let init = [("side", STAY, probed)];
+    let text = staged(&agent, "a", "", &init, &[("main", main, "")]);
+    let patient = "terminationGracePeriodSeconds: 60";
+    let text = text.replacen("terminationGracePeriodSeconds: 5", patient, 1);
+    assert!(text.contains(patient), "{text}");
+    agent.write("a.yaml", &text);
+    agent.wait_pod("a", |pod| {
+        runs(pod, "main") && status(pod, "side")["ready"] == true
+    });
+    agent.wait_line_of_story("a", "main up", 1);
+    agent.remove("a.yaml");
+    agent.wait_pod("a", |pod| {
+        !pod["metadata"]["deletionTimestamp"].is_null() && status(pod, "side")["ready"] == false
+    });
+    fs::write(agent.root.join("story-a/seen"), "").expect("written");
+    agent.wait_gone("a");
+    let told = story(&agent, "a");
+    let last: Vec<_> = told.iter().filter(|line| *line != "alive").collect();
+    assert_eq!(last[last.len() - 2..], ["main end", "side end"], "{told:?}");
+}
+
+#[test]
 fn ports_of_a_sidecar_are_ports_of_its_pod() {
     let agent = Agent::start();
     let ports = "    restartPolicy: Always\n    ports: [{name: admin, containerPort: 9000, hostPort: 19000}]\n";
