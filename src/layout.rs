@@ -72,6 +72,11 @@ impl Layout {
         self.root.join("cordon.json")
     }
 
+    /// What pods that are gone leave to those that take their names: their UIDs, how often they were evicted.
+    pub fn incarnations(&self) -> PathBuf {
+        self.root.join("incarnations.json")
+    }
+
     /// Where network namespaces of pods are pinned: `<run-dir>/netns/<uid>`.
     pub fn netns_dir(&self) -> PathBuf {
         self.run_dir.join("netns")

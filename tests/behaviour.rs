@@ -23,6 +23,8 @@ mod garbage;
 mod hooks;
 #[path = "behaviour/images.rs"]
 mod images;
+#[path = "behaviour/incarnations.rs"]
+mod incarnations;
 #[path = "behaviour/init.rs"]
 mod init;
 #[path = "behaviour/late.rs"]

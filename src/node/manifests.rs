@@ -20,7 +20,6 @@ use crate::plan::event::Desired;
 use crate::plan::status;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::uid::KeptUids;
 use crate::spec::{PodKey, PodSpec, PodUid, ServiceDocument, Wall, convert};
 
 pub(super) use preview::InEffect;
@@ -84,8 +83,6 @@ pub(super) struct Manifests {
     /// What was in force before this agent, by the file that asked for it: should that file be broken now, or out of
     /// reach, it stays as it is.
     inherited: BTreeMap<PathBuf, Inherited>,
-    /// What pods that run already are called, where this version would call them otherwise.
-    kept: KeptUids,
     /// The priority classes that files were read with.
     classes: PriorityClasses,
     /// The services of all versions in effect with the ports of the node they have, and their files.
@@ -124,17 +121,11 @@ impl Manifests {
             node_name,
             entries: BTreeMap::new(),
             inherited,
-            kept: KeptUids::new(),
             classes: PriorityClasses::new(),
             services: Vec::new(),
             node_ports,
             unreadable: None,
         }
-    }
-
-    /// Pods that run already keep the UIDs they have.
-    pub(super) fn keep(&mut self, uids: KeptUids) {
-        self.kept = uids;
     }
 
     /// Looks at every file. `closed` are those known to be complete (closed after writing, or renamed to their
@@ -184,7 +175,7 @@ impl Manifests {
             if all_closed || closed.contains(path) || quiet >= SETTLE_MS {
                 let beside = self.classes_beside(path);
                 let entry = self.entries.entry(path.clone()).or_default();
-                entry.read_version(path, fingerprint, (&self.node_name, &self.kept, &beside));
+                entry.read_version(path, fingerprint, (&self.node_name, &beside));
                 scan.changed = true;
             } else {
                 entry.unsettled = Some((fingerprint, since));
@@ -367,10 +358,10 @@ impl Loaded {
         bytes: &[u8],
         name: &str,
         context: &convert::ConvertContext<'_>,
-        (kept, classes): (&KeptUids, &PriorityClasses),
+        classes: &PriorityClasses,
         modified: Wall,
     ) -> Result<Self, Vec<String>> {
-        let found = convert::documents_beside(bytes, name, context, (kept, Some(classes)))
+        let found = convert::documents_beside(bytes, name, context, Some(classes))
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
         let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
@@ -409,7 +400,7 @@ impl Entry {
         &mut self,
         path: &Path,
         fingerprint: Fingerprint,
-        (node_name, kept, classes): (&str, &KeptUids, &PriorityClasses),
+        (node_name, classes): (&str, &PriorityClasses),
     ) {
         self.read = Some(fingerprint);
         self.unsettled = None;
@@ -427,7 +418,7 @@ impl Entry {
             }
         };
         let context = convert::ConvertContext { node_name };
-        match Loaded::read(&bytes, &name, &context, (kept, classes), self.modified) {
+        match Loaded::read(&bytes, &name, &context, classes, self.modified) {
             Ok(loaded) => {
                 self.errors.clear();
                 self.candidate = Some(loaded);

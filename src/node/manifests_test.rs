@@ -201,38 +201,6 @@ fn pods_of_a_former_agent_stay_while_their_file_is_broken() {
 }
 
 #[test]
-fn a_pod_that_a_former_version_called_otherwise_keeps_its_uid_while_edits_leave_it_the_same() {
-    let folder = Folder::new();
-    folder.write("a.yaml", "a", "a:1");
-    let mut first = folder.manifests();
-    scan_all(&mut first);
-    let pod = first.desired().pods.into_values().next().unwrap();
-    // As it was written down under its former UID.
-    let uid = "0123456789abcdef0123456789abcdef";
-    let mut manifest = (*pod.manifest).clone();
-    manifest.metadata.uid = Some(uid.into());
-    let recovered =
-        crate::spec::convert::admitted(&serde_json::to_vec(&manifest).unwrap()).unwrap();
-    let mut second = folder.manifests();
-    second.keep(crate::spec::uid::kept([&recovered].into_iter()));
-    scan_all(&mut second);
-    let uids = |m: &Manifests| m.desired().pods.into_keys().collect::<Vec<_>>();
-    let kept = vec![recovered.uid.clone()];
-    assert_eq!(uids(&second), kept);
-    assert_eq!(second.sources().into_keys().collect::<Vec<_>>(), kept);
-    let text = fs::read_to_string(folder.0.join("a.yaml")).unwrap();
-    let labelled = text.replace("metadata:", "metadata:\n  labels: {x: y}");
-    let labelled = labelled.replace("metadata: {", "metadata: {labels: {x: y}, ");
-    assert_ne!(text, labelled);
-    fs::write(folder.0.join("a.yaml"), labelled).unwrap();
-    scan_all(&mut second);
-    assert_eq!(uids(&second), kept);
-    fs::write(folder.0.join("a.yaml"), text + "  hostPID: true\n").unwrap();
-    scan_all(&mut second);
-    assert_ne!(uids(&second), kept);
-}
-
-#[test]
 fn once_files_were_read_nothing_inherited_comes_back() {
     let folder = Folder::new();
     let path = folder.write("a.yaml", "a", "old:1");

@@ -16,6 +16,7 @@ mod facts;
 mod figures;
 mod garbage;
 mod hooks;
+mod incarnations;
 mod journal;
 mod logging;
 mod manager;
@@ -144,6 +145,8 @@ struct Node {
     samples: figures::Samples,
     /// What was written down for the next boot.
     exits: exits::Exits,
+    /// Writes down what pods that are gone leave to the next ones.
+    incarnations: incarnations::Writer,
     /// How far the node's shutdown is.
     shutdown: shutdown::Keeper,
     /// What the node does about its shortages.
@@ -175,6 +178,7 @@ impl Node {
             self.decide(touched);
             self.manager.turned(now().time);
             if self.leaving && self.state.pods.is_empty() {
+                self.incarnations.flush();
                 let network = self.hands.sandboxes.network.clone();
                 if let Err(error) = unblock_bridge(move || network.dismantle()).await {
                     tracing::warn!("{}, leaving all the same", crate::chain(&error));
@@ -224,10 +228,10 @@ impl Node {
                 self.store.set_priority_classes(&classes);
                 self.services = services;
                 if !self.leaving {
-                    if complete && !self.swept {
-                        self.sweep(&desired);
-                    }
                     self.record(&Event::DesiredChanged(desired), touched);
+                    if complete && !self.swept {
+                        self.sweep();
+                    }
                 }
             }
             Input::Command(command) => self.command(command, touched),
@@ -245,6 +249,7 @@ impl Node {
             Input::Terminate if self.leaving || !self.stops_pods() => {
                 self.manager.stopping();
                 self.keep_all_exits();
+                self.incarnations.flush();
                 return true;
             }
             Input::Terminate => {
@@ -328,6 +333,7 @@ impl Node {
             self.views.set(view, self.services.clone());
         }
         self.tell_of_drain();
+        self.incarnations.keep(&self.state.incarnations);
         // An empty node has a status, too.
         self.manager.status(&self.state, self.leaving);
         if anything {
@@ -523,15 +529,11 @@ impl Node {
     }
 
     /// Once, when all manifests are known: removes what pods of earlier boots left that nobody asks for any more.
-    fn sweep(&mut self, desired: &Desired) {
+    fn sweep(&mut self) {
         self.swept = true;
         let layout = self.hands.config.layout.clone();
-        let wanted: BTreeSet<PodUid> = desired
-            .pods
-            .keys()
-            .chain(self.state.pods.keys())
-            .cloned()
-            .collect();
+        let desired = self.state.desired.iter().flat_map(|d| d.pods.keys());
+        let wanted: BTreeSet<PodUid> = desired.chain(self.state.pods.keys()).cloned().collect();
         spawn(unblock(move || {
             let left = recover::folder_names(&layout.pods_state_dir());
             for uid in left.into_iter().filter(|uid| !wanted.contains(uid)) {

@@ -23,7 +23,9 @@ pub(super) fn inherited(
     let mut inherited: BTreeMap<PathBuf, Inherited> = BTreeMap::new();
     let sources: BTreeMap<PodUid, PathBuf> = read(&layout.sources());
     for spec in recovered {
-        if let Some(path) = sources.get(&spec.uid) {
+        // A file knows its pods by what they are made from, or as an earlier agent left them.
+        let known = sources.get(&spec.template);
+        if let Some(path) = known.or_else(|| sources.get(&spec.uid)) {
             let from = inherited.entry(path.clone()).or_default();
             from.pods.push(spec);
         }

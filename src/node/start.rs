@@ -23,6 +23,7 @@ use super::capacity::{Machine, OverReserved, share_out};
 use super::execute::Hands;
 use super::facts::{self, Facts};
 use super::hooks::Hooks;
+use super::incarnations::{self, Writer};
 use super::journal::Journal;
 use super::manager::Manager;
 use super::manifests::Manifests;
@@ -48,7 +49,6 @@ use crate::effects::network::{Network, NetworkSettings};
 use crate::effects::sandbox::Sandboxes;
 use crate::layout::Layout;
 use crate::plan::{Event, NodeState};
-use crate::spec::uid;
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::{clock, file, mount, own_binary, process};
 
@@ -283,9 +283,12 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         let (lock, holding) = Lock::new(hands.sandboxes.settings.clone(), sender.clone(), kept);
         let shutdown_state = config.layout.shutdown_state();
         let (levels, level) = bounded(4);
+        let incarnations = incarnations::read(&config.layout.incarnations());
+        let writer = Writer::new(config.layout.incarnations(), &incarnations);
         let mut node = Node {
             state: NodeState {
                 node: identity,
+                incarnations,
                 ..NodeState::new(settings)
             },
             hands: hands.clone(),
@@ -304,6 +307,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             object,
             samples: Default::default(),
             exits: Default::default(),
+            incarnations: writer,
             shutdown: Keeper::new(&shutdown_state, lock),
             pressure: pressure::Keeper::new(levels),
             cordon: Default::default(),
@@ -425,15 +429,17 @@ async fn watch_manifests(
             return;
         }
     };
-    let mut running: BTreeSet<PodUid> = recovered.iter().map(|spec| spec.uid.clone()).collect();
-    let kept = uid::kept(recovered.iter().map(|spec| &**spec));
+    // Files do not know which incarnation of a pod runs.
+    let mut running: BTreeSet<PodUid> = recovered
+        .iter()
+        .flat_map(|spec| [spec.uid.clone(), spec.template.clone()])
+        .collect();
     let inherited = sources::inherited(&config.layout, recovered);
     let mut manifests = Manifests::new(
         config.manifests.clone(),
         config.node_name.clone(),
         inherited,
     );
-    manifests.keep(kept);
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scanned;

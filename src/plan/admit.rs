@@ -18,9 +18,15 @@ use crate::spec::{ContainerSpec, Exit, PodUid, Probes, RestartPolicy};
 impl NodeState {
     pub(super) fn desired_changed(&mut self, desired: &Desired, now: Stamp, out: &mut Vec<Notice>) {
         self.network_changes += 1;
-        let exists =
-            |uid: &PodUid, pod: &mut PodState| pod.hold.is_none() || desired.pods.contains_key(uid);
-        self.pods.retain(exists);
+        let desired = &self.incarnate(desired);
+        let incarnations = &mut self.incarnations;
+        self.pods.retain(|uid, pod| {
+            let exists = pod.hold.is_none() || desired.pods.contains_key(uid);
+            if !exists {
+                incarnations.ended(pod);
+            }
+            exists
+        });
         for (uid, pod) in &mut self.pods {
             match desired.pods.get(uid) {
                 None => stop(pod, None, now),
@@ -49,9 +55,13 @@ impl NodeState {
         if let (Some(cordon), Some(key)) = (&mut self.cordon, named) {
             cordon.sent_away(key);
         }
-        // Of one that was not let in there is nothing to stop.
-        let pod = self.pods.get_mut(uid).filter(|pod| pod.hold.is_none());
-        let Some(pod) = pod else {
+        // Of one that was not let in there is nothing to stop: the next one waits in its place.
+        if self.pods.get(uid).is_some_and(|pod| pod.hold.is_some())
+            && let Some(held) = self.pods.remove(uid)
+        {
+            return self.incarnation_ended(&held);
+        }
+        let Some(pod) = self.pods.get_mut(uid) else {
             return;
         };
         match &mut pod.stopping {

@@ -66,7 +66,9 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
         let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
         return match pod.sandbox {
             // It comes again like any new pod.
-            _ if cause == Some(Cause::Preempted) => remove(pod, Keep::Nothing, now),
+            _ if cause == Some(Cause::Preempted) || pod.returns() => {
+                remove(pod, Keep::Nothing, now)
+            }
             Sandbox::None | Sandbox::Removed => Step::Rest,
             Sandbox::Ready { .. } | Sandbox::Lost => {
                 let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);

@@ -66,8 +66,11 @@ impl NodeState {
         let new = desired.pods.iter().filter(|(uid, spec)| {
             !self.pods.contains_key(uid.as_str()) && !taken.contains(&spec.key)
         });
-        new.map(|(_, spec)| PodState::new(Arc::clone(spec), now))
-            .collect()
+        let new = new.map(|(_, spec)| PodState {
+            evictions: self.incarnations.evictions(&spec.key),
+            ..PodState::new(Arc::clone(spec), now)
+        });
+        new.collect()
     }
 
     /// Takes this pod, which is not among the others, in or holds it. `claimed` is room that is being made for pods judged
@@ -176,6 +179,7 @@ impl PodState {
                 let spec = Arc::new(spec.with_ephemeral_of(&self.spec));
                 let mut new = PodState::new(spec, self.created);
                 new.foreign = std::mem::take(&mut self.foreign);
+                new.evictions = self.evictions;
                 condition::edited(&mut new, &self.spec, now.wall);
                 new
             }

@@ -23,6 +23,7 @@ pub mod former;
 pub mod garbage;
 pub mod hold;
 pub mod hook;
+pub mod incarnation;
 pub mod kill;
 pub mod network;
 pub mod notice;

@@ -206,6 +206,13 @@ impl NodeState {
             return;
         }
         let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
+        if let Some(Cause::Evicted | Cause::OverLimit) = cause {
+            return self.on(uid, now, out, |pod, _, _| {
+                if let Some(verdict) = &mut pod.verdict {
+                    verdict.returning = true;
+                }
+            });
+        }
         if cause != Some(Cause::RejectedAtShutdown) {
             let kept_out = self.kept_out(&pod.spec).is_some();
             self.on(uid, now, out, |pod, _, _| {

@@ -16,6 +16,7 @@ use super::event::{Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, 
 use super::fit::NodeIdentity;
 use super::hold::Hold;
 use super::hook::Hooks;
+use super::incarnation::Incarnations;
 use super::kill::Kill;
 use super::pressure::{Evictions, Pressure};
 use super::probe::Tracks;
@@ -69,6 +70,8 @@ pub struct NodeState {
     pub node: Arc<NodeIdentity>,
     /// What the manifests ask for; `None` until that is known for the first time, and nothing is planned before.
     pub desired: Option<Desired>,
+    /// What pods that are gone leave to those that take their names.
+    pub incarnations: Incarnations,
     /// The pods that exist, wanted or not. A wanted pod is not here while an older one holds its name.
     pub pods: BTreeMap<PodUid, PodState>,
     /// That the node shuts down.
@@ -92,6 +95,7 @@ impl NodeState {
             settings,
             node: Arc::default(),
             desired: None,
+            incarnations: Incarnations::default(),
             pods: BTreeMap::new(),
             shutdown: None,
             pressure: Pressure::default(),

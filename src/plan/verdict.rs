@@ -22,6 +22,9 @@ pub struct Verdict {
     /// People were told that this was not enough.
     #[serde(default)]
     pub overdue: bool,
+    /// What is left of it goes, for the pod is made anew.
+    #[serde(default)]
+    pub returning: bool,
 }
 
 /// Why a pod has failed.
@@ -147,6 +150,11 @@ impl Cause {
 }
 
 impl PodState {
+    /// Whether it was evicted and is about to be made anew.
+    pub(super) fn returns(&self) -> bool {
+        self.verdict.as_ref().is_some_and(|v| v.returning)
+    }
+
     /// The pod has failed from now on; what has failed or ended before stays as it is.
     pub(super) fn fail(&mut self, cause: Cause, message: &str, grace_ms: u64, now: Stamp) {
         if self.verdict.is_none() && !self.finished() {
@@ -156,6 +164,7 @@ impl PodState {
                 since: now,
                 grace_ms,
                 overdue: false,
+                returning: false,
             });
         }
     }

@@ -14,7 +14,6 @@ use super::pod::{ContainerResources, ContainerSpec, PodKey, PodSpec, PodUid};
 use super::quantity::Quantity;
 use super::resources::Figures;
 use super::restart::RestartPolicy;
-use super::uid::KeptUids;
 use super::{
     backoff, container, huge_pages, names, network, placement, resources, restart, security,
     support, swap, uid, volume,
@@ -23,21 +22,16 @@ use super::{
 /// Builds the spec of a decoded pod, or reports why not.
 pub(crate) fn pod(
     mut pod: Pod,
-    (node_name, kept): (&str, &KeptUids),
+    node_name: &str,
     path: &Path<'_>,
     report: &Report,
 ) -> Option<PodSpec> {
     default::pod(&mut pod, node_name);
     metadata(&pod.metadata, &path.field("metadata"), report);
-    let uid = match pod.metadata.uid.clone().filter(|uid| !uid.is_empty()) {
-        Some(given) => given,
-        None => {
-            let uid = uid::of(&pod);
-            let kept = kept.get(uid.as_str());
-            kept.map_or(uid, |kept| kept.as_str().to_owned())
-        }
-    };
-    default::identity(&mut pod, &uid);
+    let template = PodUid::from(uid::of(&pod).as_str());
+    let given = pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty());
+    let uid = given.map_or_else(|| template.clone(), PodUid::from);
+    default::identity(&mut pod, &uid, &template);
     let at = path.field("spec");
     let Some(spec) = &pod.spec else {
         report.required(&at);
@@ -72,7 +66,8 @@ pub(crate) fn pod(
         return None;
     }
     Some(PodSpec {
-        uid: PodUid::from(uid.as_str()),
+        uid,
+        template,
         key: PodKey { namespace, name },
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Always),
         restart_backoff,

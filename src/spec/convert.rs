@@ -13,7 +13,6 @@ use super::pod::{PodKey, PodSpec, Protocol};
 use super::position::Positions;
 use super::priority::{self, Known, PriorityClasses};
 use super::service::ServiceDocument;
-use super::uid::KeptUids;
 use super::value::Value;
 use super::{assemble, decode, ephemeral, service_rules, suggest};
 
@@ -44,16 +43,15 @@ pub fn documents(
     file: &str,
     context: &ConvertContext<'_>,
 ) -> Result<Documents, Vec<FieldError>> {
-    documents_beside(bytes, file, context, (&KeptUids::new(), None))
+    documents_beside(bytes, file, context, None)
 }
 
-/// As [`documents`]; pods keep the UIDs that they had, and may name the priority classes of other files, if those are
-/// known.
+/// As [`documents`]; pods may name the priority classes of other files, if those are known.
 pub fn documents_beside(
     bytes: &[u8],
     file: &str,
     context: &ConvertContext<'_>,
-    (kept, classes): (&KeptUids, Option<&PriorityClasses>),
+    classes: Option<&PriorityClasses>,
 ) -> Result<Documents, Vec<FieldError>> {
     let text = text(bytes).map_err(|problem| placed(vec![problem], "", file))?;
     let values = parse(text).map_err(|problem| placed(vec![problem], text, file))?;
@@ -72,7 +70,7 @@ pub fn documents_beside(
     for (number, mut value) in values.into_iter().enumerate() {
         let report = Report::new(number);
         decode::duplicate_keys(&value, &Path::Root, &report);
-        let mut document = Document::new(Some(context.node_name), (kept, known), &report);
+        let mut document = Document::new(Some(context.node_name), known, &report);
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
             let again = !seen.pods.insert(pod.key.clone());
@@ -185,12 +183,12 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     let text = text(json).map_err(|problem| placed(vec![problem], "", FILE))?;
     let mut values = parse(text).map_err(|problem| placed(vec![problem], text, FILE))?;
     let report = Report::new(0);
-    let (kept, own) = (KeptUids::new(), PriorityClasses::new());
+    let own = PriorityClasses::new();
     let known = Known {
         own: &own,
         others: None,
     };
-    let mut document = Document::new(None, (&kept, known), &report);
+    let mut document = Document::new(None, known, &report);
     if let [value] = values.as_mut_slice() {
         document.object(value, &Path::Root, None);
     }
@@ -249,7 +247,6 @@ const LATER: [&str; 6] = [
 struct Document<'r> {
     /// `None`: the manifest's own.
     node_name: Option<&'r str>,
-    kept: &'r KeptUids,
     known: Known<'r>,
     report: &'r Report,
     /// Pods with their index in a list, if they are in one.
@@ -261,14 +258,9 @@ struct Document<'r> {
 }
 
 impl<'r> Document<'r> {
-    fn new(
-        node_name: Option<&'r str>,
-        (kept, known): (&'r KeptUids, Known<'r>),
-        report: &'r Report,
-    ) -> Self {
+    fn new(node_name: Option<&'r str>, known: Known<'r>, report: &'r Report) -> Self {
         Self {
             node_name,
-            kept,
             known,
             report,
             pods: Vec::new(),
@@ -411,7 +403,7 @@ impl<'r> Document<'r> {
         let own = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         let node_name = self.node_name.map(str::to_owned).or(own);
         let node_name = node_name.unwrap_or_default();
-        if let Some(mut pod) = assemble::pod(pod, (&node_name, self.kept), path, self.report) {
+        if let Some(mut pod) = assemble::pod(pod, &node_name, path, self.report) {
             if !added.is_empty() {
                 let at = path.field("spec");
                 pod =

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::pod::ImageName;
+use super::pod::PodUid;
 use super::quantity::Quantity;
 
 /// Annotation with the pod's UID.
@@ -51,10 +52,10 @@ pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
 }
 
 /// Writes the UID where the kubelet writes it.
-pub(crate) fn identity(pod: &mut Pod, uid: &str) {
-    pod.metadata.uid = Some(uid.to_owned());
+pub(crate) fn identity(pod: &mut Pod, uid: &PodUid, template: &PodUid) {
+    pod.metadata.uid = Some(uid.to_string());
     let annotations = pod.metadata.annotations.get_or_insert_default();
-    annotations.insert(HASH.to_owned(), uid.to_owned());
+    annotations.insert(HASH.to_owned(), template.to_string());
     annotations.insert(SOURCE.to_owned(), "file".to_owned());
 }
 

@@ -65,8 +65,11 @@ impl fmt::Display for PodKey {
 /// A valid pod.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodSpec {
-    /// Who it is for everything coracle stores.
+    /// Its identity for everything coracle stores.
     pub uid: PodUid,
+    /// A hash of everything that cannot change without a new pod. Of a pod as the manifest directory asks for it this is
+    /// also the UID, unless the manifest gives one.
+    pub template: PodUid,
     /// Who it is for people.
     pub key: PodKey,
     /// The manifest after defaulting, as it is shown by `get -o json` (status comes from `plan::status`).

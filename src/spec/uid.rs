@@ -1,8 +1,9 @@
-//! Which pod is it? The UID of a pod whose manifest gives none: a hash of what cannot change without a new pod.
+//! The UIDs of pods whose manifests give none. The first pod made from a manifest has a hash of what cannot change without
+//! a new pod; each later one has a hash of that and of the UID before it (kubelet-behaviour A24).
 //!
 //! Formatting, spelled-out defaults and whatever can be edited in a running pod leave it as it is.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
@@ -10,21 +11,16 @@ use serde_json::Value;
 use super::fixed::{Parts, is_absent};
 use super::pod::{PodSpec, PodUid};
 
-/// UIDs that pods had before this version worked them out in another way, by what they would be called now. Such a
-/// pod keeps its UID, or an upgrade would restart all pods of a node.
-pub type KeptUids = BTreeMap<PodUid, PodUid>;
-
-/// The UIDs that these running pods keep.
-pub fn kept<'p>(running: impl Iterator<Item = &'p PodSpec>) -> KeptUids {
-    let derived = running.filter(|pod| is_derived(&pod.uid));
-    let pairs = derived.map(|pod| (PodUid::from(of(&pod.manifest).as_str()), pod.uid.clone()));
-    pairs.filter(|(now, before)| now != before).collect()
-}
-
-/// Whether it looks like one of [`of`]; a user may give one that does.
+/// Whether it looks like one of [`of`] or [`next`]; a user may give one that does.
 pub fn is_derived(uid: &PodUid) -> bool {
     let uid = uid.as_str();
     uid.len() == 32 && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// The UID of a pod made from this template after the pod with the UID `former`, which had the same name.
+pub fn next(template: &PodUid, former: &PodUid) -> PodUid {
+    let text = format!("{template}\0{former}");
+    PodUid::from(format!("{:032x}", fnv1a(text.as_bytes())).as_str())
 }
 
 /// The UID of a defaulted pod: FNV-1a, 128 bits, as 32 hex digits.
@@ -72,6 +68,16 @@ fn fnv1a(bytes: &[u8]) -> u128 {
     bytes.iter().fold(OFFSET, |hash, byte| {
         (hash ^ u128::from(*byte)).wrapping_mul(PRIME)
     })
+}
+
+impl PodSpec {
+    /// This pod with another UID.
+    pub fn with_uid(&self, uid: &PodUid) -> Self {
+        let mut pod = self.clone();
+        pod.uid = uid.clone();
+        Arc::make_mut(&mut pod.manifest).metadata.uid = Some(uid.to_string());
+        pod
+    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use coracle::plan::event::*;
+use coracle::plan::incarnation::Incarnations;
 use coracle::plan::resize::Capacity;
 use coracle::plan::status::{self, NodeFacts};
 use coracle::plan::verdict::Due;
@@ -249,10 +250,17 @@ pub(crate) fn one(policy: RestartPolicy, containers: &[&str]) -> Arc<PodSpec> {
     Arc::new(pod("u1", "p", policy, containers))
 }
 
+/// As it is on disk.
+fn written(incarnations: &Incarnations) -> Incarnations {
+    let json = serde_json::to_vec(incarnations).unwrap();
+    serde_json::from_slice(&json).unwrap()
+}
+
 /// The agent dies and a new one finds what the old one knew.
 pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSandbox) -> Node {
     let mut new = Node::new(300_000);
     new.now = node.now;
+    new.state.incarnations = written(&node.state.incarnations);
     // Of those that are held there is nothing to be found.
     for pod in node.state.pods.values().filter(|pod| pod.hold.is_none()) {
         let found = Box::new(pods::recovered(pod, sandbox.clone()));

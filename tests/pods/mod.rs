@@ -50,6 +50,8 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
     };
     PodSpec {
         uid: PodUid::from(uid),
+        // As if its manifest gave the UID; see `of_template`.
+        template: PodUid::from("template"),
         key: PodKey {
             namespace: "default".into(),
             name: name.into(),
@@ -85,6 +87,12 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         placement: Placement::default(),
         warnings: vec![],
     }
+}
+
+/// The pod as a manifest asks for it that gives no UID: each pod made from it has one of its own.
+pub(crate) fn of_template(mut spec: PodSpec) -> PodSpec {
+    spec.template = spec.uid.clone();
+    spec
 }
 
 /// The pod with these init containers; names that begin with `s` are sidecars.

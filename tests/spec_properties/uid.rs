@@ -129,21 +129,23 @@ fn the_uid_does_not_depend_on_the_node() {
 }
 
 #[test]
-fn pods_keep_uids_that_an_earlier_version_worked_out_and_none_that_were_given() {
-    let pod = |uid: &str| PodSpec {
-        uid: uid.into(),
-        ..one(POD)
-    };
-    let now = one(POD).uid;
-    let earlier = pod("0123456789abcdef0123456789abcdef");
-    let kept = coracle::spec::uid::kept([&earlier].into_iter());
-    assert_eq!(kept, [(now.clone(), earlier.uid.clone())].into());
-    for other in [
-        pod("given"),
-        pod("0123456789ABCDEF0123456789abcdef"),
-        one(POD),
-    ] {
-        let kept = coracle::spec::uid::kept([&other].into_iter());
-        assert!(kept.is_empty(), "{}", other.uid.as_str());
+fn each_pod_made_from_a_template_has_a_uid_of_its_own() {
+    let pod = one(POD);
+    assert_eq!(pod.uid, pod.template);
+    let mut seen = std::collections::BTreeSet::from([pod.uid.clone()]);
+    let mut former = pod.uid.clone();
+    for _ in 0..100 {
+        former = coracle::spec::uid::next(&pod.template, &former);
+        assert!(coracle::spec::uid::is_derived(&former));
+        assert!(seen.insert(former.clone()), "{former} was there before");
     }
+    let other = coracle::spec::uid::next(&"another".into(), &pod.uid);
+    assert!(seen.insert(other));
+    let again = pod.with_uid(&former);
+    assert_eq!(
+        again.manifest.metadata.uid.as_deref(),
+        Some(former.as_str())
+    );
+    let json = serde_json::to_vec(&*again.manifest).unwrap();
+    assert_eq!(convert::admitted(&json).unwrap(), again);
 }

@@ -47,7 +47,7 @@ impl Manifests {
                 };
                 // What was not read, or has changed since, has its turn later.
                 if entry.read == Some(*fingerprint) && entry.unsettled.is_none() {
-                    entry.read_version(path, *fingerprint, (&self.node_name, &self.kept, &beside));
+                    entry.read_version(path, *fingerprint, (&self.node_name, &beside));
                 }
             }
             self.resolve(running);

@@ -10,14 +10,12 @@ use crate::api::PlannedFile;
 use crate::spec::Wall;
 use crate::spec::convert::ConvertContext;
 use crate::spec::priority::PriorityClasses;
-use crate::spec::uid::KeptUids;
 
 /// What all files ask for, each in the version that is in effect.
 #[derive(Debug, Clone, Default)]
 pub(in crate::node) struct InEffect {
     path: PathBuf,
     node_name: String,
-    kept: KeptUids,
     pub(in crate::node) files: BTreeMap<PathBuf, Loaded>,
 }
 
@@ -42,7 +40,6 @@ impl Manifests {
         InEffect {
             path: self.path.clone(),
             node_name: self.node_name.clone(),
-            kept: self.kept.clone(),
             files: applied.collect(),
         }
     }
@@ -120,7 +117,7 @@ impl InEffect {
             file.text.as_bytes(),
             &file.name,
             &context,
-            (&self.kept, &classes),
+            &classes,
             Wall::default(),
         )
     }

@@ -289,7 +289,9 @@ impl NodeState {
                         pod.note_conditions(now);
                     }
                     Keep::Nothing => {
-                        self.pods.remove(uid);
+                        if let Some(pod) = self.pods.remove(uid) {
+                            self.incarnation_ended(&pod);
+                        }
                     }
                 }
                 self.pods.values_mut().for_each(host_ports_freed);

@@ -143,7 +143,10 @@ pub(super) fn restorable(state: &NodeState, now: Time) -> Option<Due> {
 
 /// When this pod may run again; `None` if it was not evicted, or the node is short of something that would keep it out.
 fn may_return(pod: &PodState, state: &NodeState) -> Option<Time> {
-    let verdict = pod.verdict.as_ref().filter(|_| is_gone(pod))?;
+    let verdict = pod
+        .verdict
+        .as_ref()
+        .filter(|v| is_gone(pod) && !v.returning)?;
     let since = verdict.since.time;
     let from = match verdict.cause {
         Cause::OverLimit => since,

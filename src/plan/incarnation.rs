@@ -1,0 +1,178 @@
+//! The UID of each incarnation of a pod. A pod that is made anew (after a deletion, an edit that replaces it, an eviction,
+//! a preemption) has a UID of its own; one that only outlives an agent or a reboot keeps the one it had
+//! (kubelet-behaviour A24). A UID that the manifest gives stays as it is given.
+//!
+//! Manifests know a pod by its template, a hash of what cannot change without a new pod. The first pod of a name has its
+//! template as UID, each later one a hash of its template and the UID of the pod before it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::event::Desired;
+use super::pressure::Evictions;
+use super::{NodeState, PodState};
+use crate::spec::{PodKey, PodSpec, PodUid, uid};
+
+/// Names that are remembered although no pod has them any more.
+const MAX_NAMES: usize = 1_000;
+
+/// What the newest pod of each name that is gone leaves to the next one. To be written down on disk: it outlives the
+/// boot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Vec<Gone>", into = "Vec<Gone>")]
+pub struct Incarnations {
+    gone: BTreeMap<PodKey, Gone>,
+    /// Of wanted pods that are not the first of their name: what the manifests ask for, by UID. Not written down.
+    asked: BTreeMap<PodUid, Arc<PodSpec>>,
+    /// Grows with every change.
+    changes: u64,
+}
+
+/// A pod that is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Gone {
+    #[serde(flatten)]
+    key: PodKey,
+    uid: PodUid,
+    /// How often it was evicted lately, if that is why it is gone.
+    #[serde(default)]
+    evictions: Evictions,
+    /// Which change it was: the oldest are forgotten first.
+    #[serde(skip)]
+    change: u64,
+}
+
+impl From<Vec<Gone>> for Incarnations {
+    fn from(oldest_first: Vec<Gone>) -> Self {
+        let mut all = Self::default();
+        for gone in oldest_first {
+            all.note(gone);
+        }
+        all
+    }
+}
+
+impl From<Incarnations> for Vec<Gone> {
+    fn from(all: Incarnations) -> Self {
+        let mut oldest_first: Vec<Gone> = all.gone.into_values().collect();
+        oldest_first.sort_by_key(|gone| gone.change);
+        oldest_first
+    }
+}
+
+impl Incarnations {
+    /// Grows with every change.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// This pod is gone for good.
+    pub(super) fn ended(&mut self, pod: &PodState) {
+        let returns = pod.returns() && pod.stopping.is_none();
+        self.note(Gone {
+            key: pod.spec.key.clone(),
+            uid: pod.spec.uid.clone(),
+            evictions: match returns {
+                true => pod.evictions,
+                false => Evictions::default(),
+            },
+            change: 0,
+        });
+    }
+
+    fn note(&mut self, gone: Gone) {
+        self.changes += 1;
+        let change = self.changes;
+        self.gone.insert(gone.key.clone(), Gone { change, ..gone });
+        if self.gone.len() > MAX_NAMES {
+            let oldest = self.gone.values().min_by_key(|gone| gone.change);
+            if let Some(key) = oldest.map(|gone| gone.key.clone()) {
+                self.gone.remove(&key);
+            }
+        }
+    }
+
+    /// The UID of the next pod of that name and template.
+    fn next(&self, key: &PodKey, template: &PodUid) -> PodUid {
+        match self.gone.get(key) {
+            Some(former) => uid::next(template, &former.uid),
+            None => template.clone(),
+        }
+    }
+
+    /// How often the pod of that name before the next one was evicted.
+    pub(super) fn evictions(&self, key: &PodKey) -> Evictions {
+        let former = self.gone.get(key);
+        former.map_or_else(Evictions::default, |gone| gone.evictions)
+    }
+}
+
+impl NodeState {
+    /// The pods that manifests ask for, under the UIDs that they have or will have.
+    pub(super) fn incarnate(&mut self, desired: &Desired) -> Desired {
+        let later = self.pods.values().map(|pod| &pod.spec);
+        let later = later.filter(|spec| spec.uid != spec.template);
+        let later: BTreeMap<(&PodKey, &PodUid), &PodUid> = later
+            .map(|spec| ((&spec.key, &spec.template), &spec.uid))
+            .collect();
+        let mut asked = BTreeMap::new();
+        let mut pods = BTreeMap::new();
+        for spec in desired.pods.values() {
+            let here = self.pods.get(&spec.uid);
+            let uid = match later.get(&(&spec.key, &spec.template)) {
+                _ if spec.uid != spec.template => spec.uid.clone(),
+                Some(uid) => (*uid).clone(),
+                None if here.is_some_and(|pod| pod.spec.key == spec.key) => spec.uid.clone(),
+                None => self.incarnations.next(&spec.key, &spec.template),
+            };
+            let own = self.incarnation(spec, &uid);
+            if uid != spec.uid {
+                asked.insert(uid.clone(), Arc::clone(spec));
+            }
+            pods.insert(uid, own);
+        }
+        self.incarnations.asked = asked;
+        Desired {
+            pods,
+            services: desired.services.clone(),
+        }
+    }
+
+    /// The pod with this UID; the same value as before if nothing has changed.
+    fn incarnation(&self, spec: &Arc<PodSpec>, uid: &PodUid) -> Arc<PodSpec> {
+        if *uid == spec.uid {
+            return Arc::clone(spec);
+        }
+        let same = |asked: &Arc<PodSpec>| Arc::ptr_eq(asked, spec);
+        let known = self.desired.iter().filter_map(|d| d.pods.get(uid)).next();
+        match known.filter(|_| self.incarnations.asked.get(uid).is_some_and(same)) {
+            Some(known) => Arc::clone(known),
+            None => Arc::new(spec.with_uid(uid)),
+        }
+    }
+
+    /// This pod is gone for good. If its manifest is still there, the next one made from it is another.
+    pub(super) fn incarnation_ended(&mut self, pod: &PodState) {
+        self.incarnations.ended(pod);
+        let uid = &pod.spec.uid;
+        let wanted = self.desired.as_mut().and_then(|d| d.pods.remove(uid));
+        let Some(wanted) = wanted else {
+            return;
+        };
+        let asked = self.incarnations.asked.remove(uid);
+        let asked = asked.unwrap_or_else(|| Arc::clone(&wanted));
+        let uid = match asked.uid == asked.template {
+            true => self.incarnations.next(&asked.key, &asked.template),
+            false => asked.uid.clone(),
+        };
+        let next = self.incarnation(&asked, &uid);
+        if let Some(desired) = &mut self.desired {
+            desired.pods.insert(uid.clone(), next);
+        }
+        if uid != asked.uid {
+            self.incarnations.asked.insert(uid, asked);
+        }
+    }
+}

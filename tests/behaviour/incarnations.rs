@@ -1,0 +1,226 @@
+//! The UIDs of pods: a new one each time a pod is made anew, the same one over agents and boots (kubelet-behaviour A24).
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use coracle::plan::event::RecoveredSandbox;
+use coracle::plan::resize::Capacity;
+use coracle::plan::{Event, Settings};
+use coracle::spec::{PodSpec, PodUid, RestartPolicy};
+
+use crate::node::{Node, ready, reborn};
+use crate::pods::{desired, of_template, pod};
+
+fn made_from(template: &str) -> PodSpec {
+    of_template(pod(template, "p", RestartPolicy::Always, &["c"]))
+}
+
+fn arc(template: &str) -> Arc<PodSpec> {
+    Arc::new(made_from(template))
+}
+
+/// The UID of the only pod there is.
+fn uid(node: &Node) -> PodUid {
+    let uids: Vec<_> = node.state.pods.keys().cloned().collect();
+    let [uid] = uids.as_slice() else {
+        panic!("one pod, not {uids:?}");
+    };
+    let spec = &node.state.pods[uid].spec;
+    assert_eq!(spec.uid, *uid);
+    uid.clone()
+}
+
+fn want(node: &mut Node, pods: &[&Arc<PodSpec>]) {
+    node.tell(Event::DesiredChanged(desired(pods)));
+    node.work();
+}
+
+/// The only pod ends, and everything is done that follows.
+fn end(node: &mut Node) {
+    node.work();
+    node.end("c", 143);
+    node.work();
+}
+
+fn delete(node: &mut Node) {
+    let pod = uid(node);
+    node.tell(Event::DeleteRequested {
+        pod,
+        grace_ms: None,
+    });
+    end(node);
+}
+
+#[test]
+fn a_deleted_pod_comes_again_under_another_uid_each_time() {
+    let wanted = arc("a");
+    let mut node = Node::with(&wanted);
+    let mut seen = BTreeSet::new();
+    for _ in 0..4 {
+        node.work();
+        assert!(seen.insert(uid(&node)), "{} was there before", uid(&node));
+        // The files are read again: the same pod goes on.
+        let before = node.state.pods.values().next().unwrap().spec.clone();
+        want(&mut node, &[&wanted]);
+        let after = node.state.pods.values().next().unwrap().spec.clone();
+        assert!(Arc::ptr_eq(&before, &after), "nothing has changed");
+        delete(&mut node);
+    }
+    assert!(node.line().starts_with("Running"), "{}", node.line());
+}
+
+#[test]
+fn an_edit_there_and_back_makes_three_pods() {
+    let (one, other) = (arc("a"), arc("b"));
+    let mut node = Node::with(&one);
+    node.work();
+    let mut seen = BTreeSet::from([uid(&node)]);
+    for wanted in [&other, &one, &other, &one] {
+        want(&mut node, &[wanted]);
+        end(&mut node);
+        assert!(seen.insert(uid(&node)), "{} was there before", uid(&node));
+    }
+}
+
+#[test]
+fn a_file_that_goes_and_comes_back_asks_for_another_pod() {
+    let wanted = arc("a");
+    let mut node = Node::with(&wanted);
+    node.work();
+    let first = uid(&node);
+    want(&mut node, &[]);
+    end(&mut node);
+    assert!(node.state.pods.is_empty());
+    want(&mut node, &[&wanted]);
+    assert_ne!(uid(&node), first);
+}
+
+#[test]
+fn an_edit_in_place_keeps_the_uid_of_a_later_pod() {
+    let wanted = arc("a");
+    let mut node = Node::with(&wanted);
+    node.work();
+    delete(&mut node);
+    let second = uid(&node);
+    let mut edited = made_from("a");
+    let mut manifest = (*edited.manifest).clone();
+    manifest
+        .metadata
+        .labels
+        .get_or_insert_default()
+        .insert("x".into(), "y".into());
+    edited.manifest = Arc::new(manifest);
+    want(&mut node, &[&Arc::new(edited)]);
+    assert_eq!(uid(&node), second);
+    let shown = node.shown().metadata;
+    assert_eq!(shown.labels.unwrap()["x"], "y");
+    assert_eq!(shown.uid.as_deref(), Some(second.as_str()));
+}
+
+#[test]
+fn uids_outlive_agents_and_boots() {
+    let wanted = arc("a");
+    let mut node = Node::with(&wanted);
+    node.work();
+    delete(&mut node);
+    let second = uid(&node);
+    let node = reborn(&node, &[&wanted], ready());
+    assert_eq!(uid(&node), second, "an agent restart");
+    // Nothing of the pod is found after a reboot.
+    let mut booted = Node::new(300_000);
+    booted.state.incarnations = node.state.incarnations.clone();
+    want(&mut booted, &[&wanted]);
+    assert_eq!(uid(&booted), second, "a reboot");
+    delete(&mut booted);
+    assert!(![PodUid::from("a"), second].contains(&uid(&booted)));
+}
+
+#[test]
+fn a_running_pod_keeps_its_uid_when_nothing_is_known_of_those_before_it() {
+    let wanted = arc("a");
+    let mut node = Node::with(&wanted);
+    node.work();
+    delete(&mut node);
+    let second = uid(&node);
+    node.state.incarnations = Default::default();
+    let mut node = reborn(&node, &[&wanted], ready());
+    assert_eq!(uid(&node), second);
+    delete(&mut node);
+    assert!(![PodUid::from("a"), second].contains(&uid(&node)));
+}
+
+#[test]
+fn a_pod_that_is_deleted_while_it_waits_is_another_and_goes_on_waiting() {
+    let mut node = Node::set(Settings {
+        capacity: Some(Capacity::default()),
+        ..Settings::default()
+    });
+    let wanted = arc("a");
+    want(&mut node, &[&wanted]);
+    let first = uid(&node);
+    let pod = first.clone();
+    node.tell(Event::DeleteRequested {
+        pod,
+        grace_ms: None,
+    });
+    assert_ne!(uid(&node), first);
+    assert!(node.state.pods[&uid(&node)].hold.is_some());
+    let second = uid(&node);
+    want(&mut node, &[]);
+    want(&mut node, &[&wanted]);
+    assert_ne!(uid(&node), second, "its file went and came back");
+}
+
+#[test]
+fn a_uid_that_the_manifest_gives_stays() {
+    let given = Arc::new(pod("mine", "p", RestartPolicy::Always, &["c"]));
+    let mut node = Node::with(&given);
+    node.work();
+    delete(&mut node);
+    assert_eq!(uid(&node), "mine".into());
+    want(&mut node, &[]);
+    end(&mut node);
+    want(&mut node, &[&given]);
+    assert_eq!(uid(&node), "mine".into());
+}
+
+#[test]
+fn a_pod_that_never_runs_again_stays_the_same_over_agents() {
+    let wanted = Arc::new(of_template(pod("a", "p", RestartPolicy::Never, &["c"])));
+    let mut node = Node::with(&wanted);
+    node.work();
+    node.end("c", 0);
+    node.work();
+    let node = reborn(&node, &[&wanted], RecoveredSandbox::Removed);
+    assert_eq!(uid(&node), "a".into());
+    assert!(node.line().starts_with("Succeeded"), "{}", node.line());
+}
+
+#[test]
+fn of_names_that_are_gone_the_newest_thousand_are_remembered() {
+    let mut node = Node::new(300_000);
+    let named = |n: usize| {
+        let name = format!("p{n}");
+        Arc::new(of_template(pod(
+            &name,
+            &name,
+            RestartPolicy::Always,
+            &["c"],
+        )))
+    };
+    for n in 0..1_100 {
+        want(&mut node, &[&named(n)]);
+        want(&mut node, &[]);
+        end(&mut node);
+    }
+    let remembered = |n: usize| {
+        let mut booted = Node::new(300_000);
+        booted.state.incarnations = node.state.incarnations.clone();
+        want(&mut booted, &[&named(n)]);
+        uid(&booted) != named(n).uid
+    };
+    assert!(remembered(1_099) && remembered(100));
+    assert!(!remembered(99) && !remembered(0));
+    let written = serde_json::to_vec(&node.state.incarnations).unwrap();
+    assert!(written.len() < 200_000, "{}", written.len());
+}
