@@ -55,15 +55,18 @@ impl NodeState {
         if let (Some(cordon), Some(key)) = (&mut self.cordon, named) {
             cordon.sent_away(key);
         }
-        // Of one that was not let in there is nothing to stop: the next one waits in its place.
-        if self.pods.get(uid).is_some_and(|pod| pod.hold.is_some())
-            && let Some(held) = self.pods.remove(uid)
-        {
-            return self.incarnation_ended(&held);
-        }
         let Some(pod) = self.pods.get_mut(uid) else {
             return;
         };
+        if pod.hold.is_some() {
+            // There is nothing to stop: the next one waits in its place, if that is another.
+            if self.has_own_uid(uid)
+                && let Some(held) = self.pods.remove(uid)
+            {
+                self.incarnation_ended(&held);
+            }
+            return;
+        }
         match &mut pod.stopping {
             None => {
                 self.network_changes += 1;

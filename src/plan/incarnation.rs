@@ -153,6 +153,13 @@ impl NodeState {
         }
     }
 
+    /// Whether this wanted pod has a UID that the next one made from its manifest will not have.
+    pub(super) fn has_own_uid(&self, uid: &PodUid) -> bool {
+        let wanted = self.desired.as_ref().and_then(|d| d.pods.get(uid));
+        wanted
+            .is_some_and(|spec| spec.template == *uid || self.incarnations.asked.contains_key(uid))
+    }
+
     /// This pod is gone for good. If its manifest is still there, the next one made from it is another.
     pub(super) fn incarnation_ended(&mut self, pod: &PodState) {
         self.incarnations.ended(pod);

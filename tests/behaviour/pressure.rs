@@ -23,7 +23,7 @@ use coracle::spec::{PodSpec, PodUid, QosClass, RestartPolicy, VolumeSource, Volu
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::node::{Node, reborn};
-use crate::pods::{at, desired, of, pod, set_resources};
+use crate::pods::{at, desired, of, of_template, pod, set_resources};
 
 const MI: u64 = 1 << 20;
 

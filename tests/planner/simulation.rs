@@ -63,7 +63,10 @@ struct LetIn;
 struct Sim {
     world: World,
     state: NodeState,
+    /// What the manifests ask for, by template.
     wanted: BTreeMap<PodUid, Arc<PodSpec>>,
+    /// UIDs of pods that are gone.
+    spent: BTreeSet<PodUid>,
     going: BTreeMap<PodUid, Going>,
     wake_at: Option<Time>,
     in_flight: BTreeSet<PodUid>,
@@ -118,6 +121,7 @@ impl Sim {
             seen: pods::Seen::new(&state),
             state,
             wanted: BTreeMap::new(),
+            spent: BTreeSet::new(),
             going: BTreeMap::new(),
             wake_at: None,
             in_flight: BTreeSet::new(),
@@ -229,7 +233,10 @@ impl Sim {
         }
         self.stats.agent_dies(&self.state, self.world.now);
         let found = self.world.recover();
-        self.state = NodeState::new(self.state.settings.clone());
+        self.state = NodeState {
+            incarnations: self.world.incarnations(),
+            ..NodeState::new(self.state.settings.clone())
+        };
         self.watch_pressure();
         self.seen = pods::Seen::new(&self.state);
         self.in_flight.clear();
@@ -279,6 +286,11 @@ impl Sim {
         self.desire();
     }
 
+    /// What the manifests ask for in place of this pod, if they still do.
+    fn wanted_of(&self, uid: &PodUid) -> Option<&Arc<PodSpec>> {
+        self.wanted.get(&self.state.pods.get(uid)?.spec.template)
+    }
+
     fn apply(&mut self, event: &Event) {
         if self.trace {
             eprintln!("{:>9} {event:?}", self.world.now);
@@ -326,6 +338,7 @@ impl Sim {
             && !self.world.disk.contains_key(pod)
         {
             self.going.remove(pod);
+            self.spent.insert(pod.clone());
             self.opened.remove(pod);
             self.backoff.retain(|(uid, _), _| uid != pod);
             self.restarts.retain(|(uid, _), _| uid != pod);
@@ -537,6 +550,7 @@ impl Sim {
     fn checkpoint(&mut self) {
         self.world.shutdown.clone_from(&self.state.shutdown);
         self.world.cordon.clone_from(&self.state.cordon);
+        self.world.write_incarnations(&self.state.incarnations);
         for (uid, pod) in &self.state.pods {
             let Some(disk) = self.world.disk.get_mut(uid) else {
                 continue;

@@ -81,6 +81,44 @@ fn an_evicted_pod_is_back_after_the_pressure_and_later_each_time() {
 }
 
 #[test]
+fn an_evicted_pod_that_is_back_is_another_and_waits_longer_the_next_time() {
+    let mut node = node(policy(&[]), &[of_template(limited())]);
+    let mut seen = std::collections::BTreeSet::new();
+    for (times, wait) in [(1, 10_000), (2, 20_000), (3, 40_000)] {
+        let uid = node.state.pods.keys().next().unwrap().clone();
+        assert!(seen.insert(uid.clone()), "{uid} was there before");
+        let mut found = filled(51, 0, 0);
+        let used = found.pods.pop_first().unwrap().1;
+        found.pods.insert(uid.clone(), used);
+        look(&mut node, &found);
+        evicted(&mut node);
+        node.work();
+        node.end("c", 137);
+        node.work();
+        assert_eq!(node.state.pods[&uid].evictions.times, times);
+        node.wait(wait - 1);
+        assert_eq!(step(&node), Step::At(Time(node.now + 1)));
+        node.wait(1);
+        node.tell(Event::PodRestored { pod: uid.clone() });
+        assert!(!node.state.pods[&uid].any_running());
+        // The agent dies before the next pod is there.
+        node = match times {
+            2 => {
+                let wanted = Arc::new(of_template(limited()));
+                let mut next = reborn(&node, &[&wanted], RecoveredSandbox::Removed);
+                next.tell(Event::PolicyChanged(Arc::new(policy(&[]))));
+                next
+            }
+            _ => node,
+        };
+        node.work();
+        let line = node.line();
+        assert!(line.starts_with("Running; c: running < -, 0"), "{line}");
+        node.wait(LOOK_MS);
+    }
+}
+
+#[test]
 fn who_broke_a_limit_waits_only_for_himself() {
     let mut node = node(policy(&[]), &[limited()]);
     look(&mut node, &filled(51, 0, 0));

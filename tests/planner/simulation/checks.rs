@@ -62,6 +62,10 @@ impl Sim {
                     disk.is_none_or(|d| !d.removed),
                     "a finished pod does not run again: {action:?}"
                 );
+                assert!(
+                    !self.spent.contains(&uid),
+                    "the UID of another pod: {action:?}"
+                );
                 let name = &self.state.pods[&uid].spec.key;
                 let held = |(other, d): (&PodUid, &Disk)| *other != uid && d.spec.key == *name;
                 assert!(
@@ -204,11 +208,11 @@ impl Sim {
             }
             Action::RemoveSandbox { keep, .. } => {
                 let going = self.going.contains_key(&uid);
-                let cause = self.state.pods[&uid].verdict.as_ref().map(|v| v.cause);
-                let preempted = cause == Some(Cause::Preempted);
+                let verdict = self.state.pods[&uid].verdict.as_ref();
+                let anew = verdict.is_some_and(|v| v.cause == Cause::Preempted || v.returning);
                 assert_eq!(
                     *keep == Keep::Nothing,
-                    going || preempted,
+                    going || anew,
                     "what goes goes entirely: {action:?}"
                 );
             }
@@ -253,7 +257,7 @@ impl Sim {
             "nothing is started in a pod that goes: {action:?}"
         );
         assert!(
-            self.wanted.contains_key(uid),
+            self.wanted_of(uid).is_some(),
             "only wanted pods are started: {action:?}"
         );
     }
@@ -388,10 +392,17 @@ impl Sim {
 
     pub(super) fn converged(&self) {
         let wanted: BTreeSet<PodUid> = self.wanted.keys().cloned().collect();
-        let known: BTreeSet<PodUid> = self.state.pods.keys().cloned().collect();
+        let pods = self.state.pods.values();
+        let known: BTreeSet<PodUid> = pods.map(|pod| pod.spec.template.clone()).collect();
         assert_eq!(known, wanted, "the wanted pods exist, and no others");
         let held = |uid: &PodUid| self.state.pods[uid].hold.is_some();
-        let let_in: BTreeSet<PodUid> = wanted.into_iter().filter(|uid| !held(uid)).collect();
+        let let_in: BTreeSet<PodUid> = self
+            .state
+            .pods
+            .keys()
+            .filter(|uid| !held(uid))
+            .cloned()
+            .collect();
         assert_eq!(self.world.uids(), let_in, "nothing unwanted is left");
         for (uid, pod) in &self.state.pods {
             if pod.hold.is_some() {
@@ -413,7 +424,7 @@ impl Sim {
                 let done = c.run != Run::None || pod.in_flight.is_some();
                 assert!(done, "{uid}/{} never ran: {pod:?}", c.name);
             }
-            let wanted = &self.wanted[uid];
+            let wanted = &self.wanted[&pod.spec.template];
             match &pod.pending {
                 None => assert!(pod.spec.has_resources_of(wanted), "{uid}"),
                 Some(pending) => {

@@ -140,6 +140,7 @@ impl Sim {
             }
             spec.grace_ms =
                 [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
+            let spec = pods::of_template(spec);
             self.wanted.insert(spec.uid.clone(), Arc::new(spec));
         }
         self.desire();
@@ -153,7 +154,8 @@ impl Sim {
         }
         let event = Event::DesiredChanged(desired);
         for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold.is_none()) {
-            let changed = self.wanted.get(uid).is_none_or(|new| {
+            let wanted = self.wanted.get(&pod.spec.template);
+            let changed = wanted.is_none_or(|new| {
                 let mut all = new.all_containers().zip(pod.spec.all_containers());
                 let image = all.any(|(new, old)| new.image != old.image);
                 // Another image for what has done its work: it is to be done again.
@@ -162,12 +164,7 @@ impl Sim {
                     || class(new) != class(&pod.spec)
                     || image && pod.complete()
             });
-            for new in self
-                .wanted
-                .get(uid)
-                .into_iter()
-                .flat_map(|p| p.all_containers())
-            {
+            for new in wanted.into_iter().flat_map(|p| p.all_containers()) {
                 let old = pod.spec.container(&new.name);
                 if old.is_some_and(|old| old.image != new.image) {
                     // What another image came to is no reason to wait.

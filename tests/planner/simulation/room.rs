@@ -38,7 +38,7 @@ impl Sim {
         assert!(ports <= 1, "one port is one pod's");
         self.check_preempted();
         for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold.is_some()) {
-            assert!(self.wanted.contains_key(uid), "{uid} is not wanted");
+            assert!(self.wanted_of(uid).is_some(), "{uid} is not wanted");
             assert!(!self.world.disk.contains_key(uid), "{uid} was let in");
             let nothing = pod.sandbox == Sandbox::None && !pod.any_running();
             assert!(nothing && pod.in_flight.is_none(), "{pod:?}");

