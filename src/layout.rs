@@ -245,6 +245,11 @@ impl PodStateDir {
         self.dir.join("hostname")
     }
 
+    /// All files of `/etc` that its containers share.
+    pub fn etc_files(&self) -> [PathBuf; 3] {
+        [self.etc_hosts(), self.resolv_conf(), self.etc_hostname()]
+    }
+
     /// How its containers ended, for the next boot.
     pub fn exits(&self) -> PathBuf {
         self.dir.join("exits.json")

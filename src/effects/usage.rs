@@ -11,13 +11,14 @@ use crate::layout::{Layout, log_file};
 use crate::spec::usage::{ContainerUsage, DiskUsage, FileSystem, NodeUsage, PodUsage, Space};
 use crate::spec::{PodSpec, VolumeSource};
 use crate::sys::disk_usage;
+use crate::sys::file;
 
 /// Most files of one pod that are counted at one look.
 const MAX_ENTRIES: u64 = 100_000;
 
 /// Blocking. The node's figures; what cannot be read is left out.
 pub fn of_node(layout: &Layout, cgroups: &Cgroups) -> NodeUsage {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let meminfo = file::read_text("/proc/meminfo").unwrap_or_default();
     let of = |name| memory_figure(&meminfo, name);
     let memory = match (of("MemTotal:"), of("MemFree:")) {
         (Some(total), Some(free)) => cgroups.node_memory(total, free),
@@ -63,6 +64,8 @@ pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
     let mut budget = MAX_ENTRIES;
     let mut walk = |path: &Path| taken(disk_usage::of(path, None, &mut budget));
     if wanted.disk {
+        let files = layout.pod_state(&pod.uid).etc_files();
+        usage.shared_files = taken(disk_usage::of_files(&files));
         for volume in &pod.volumes {
             if let VolumeSource::EmptyDir { .. } = volume.source {
                 let path = layout.pod_state(&pod.uid).empty_dir(&volume.name);

@@ -1,8 +1,6 @@
 //! What may pods, the system and the kubelet's programs have, and how is that enforced? By the cgroups above them
 //! (kubelet-behaviour §9.4, §9.5, §9.7).
 
-use std::fs;
-
 use super::capacity::Machine;
 use super::journal::Journal;
 use super::{Node, publish};
@@ -10,6 +8,7 @@ use crate::api::EventType;
 use crate::config::{Amounts, Enforce, Reserved};
 use crate::effects::cgroup::{CgroupError, Cgroups, NodeLimits, QosRequests};
 use crate::plan::classes::{Classes, classes};
+use crate::sys::file;
 
 /// What people are told of it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -113,7 +112,7 @@ fn for_others(amounts: &Amounts, whole: bool) -> NodeLimits {
 /// How many processes there can be, as the kubelet counts them.
 fn most_processes() -> Option<u64> {
     let read = |name: &str| {
-        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        let text = file::read_text(format!("/proc/sys/kernel/{name}")).ok()?;
         text.trim().parse::<u64>().ok()
     };
     let both = [read("pid_max"), read("threads-max")];

@@ -2,7 +2,6 @@
 //! end. If the boot is another now and nobody told it, the node lost power or crashed: what was being written then may be
 //! damaged. The file is brought up to date only when that has been seen to.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -53,14 +52,14 @@ const CLOCK_IS_SET: Wall = Wall(1_735_689_600_000_000);
 
 /// The random number of this boot.
 pub(super) fn id() -> String {
-    let id = fs::read_to_string(BOOT_ID).unwrap_or_default();
+    let id = file::read_text(BOOT_ID).unwrap_or_default();
     id.trim().to_owned()
 }
 
 /// Looks at how the last boot ended, and at the images if that was not in order. No pod may run yet.
 pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
     let id = id();
-    let mark = fs::read(path);
+    let mark = file::read_record(path);
     let first = first(mark.as_deref().unwrap_or_default(), super::now().wall);
     let before = before(mark, &id);
     let mut findings = Vec::new();
@@ -103,7 +102,10 @@ fn first(mark: &[u8], now: Wall) -> Wall {
 
 /// The agent was told to end.
 pub(super) fn end(path: &Path) {
-    let first = first(&fs::read(path).unwrap_or_default(), super::now().wall);
+    let first = first(
+        &file::read_record(path).unwrap_or_default(),
+        super::now().wall,
+    );
     write(
         path,
         &Mark {

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::config::{Amount, Amounts, Reserved, Settings, Signal};
 use crate::spec::{HugePages, PageSize};
+use crate::sys::file;
 
 /// Where the kernel tells of its pools of huge pages.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
@@ -185,7 +186,7 @@ fn huge_pages(folder: &Path) -> HugePages {
         let name = entry.file_name();
         let kib = name.to_str()?.strip_prefix("hugepages-")?;
         let kib: u64 = kib.strip_suffix("kB")?.parse().ok()?;
-        let pages = fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
+        let pages = file::read_text(entry.path().join("nr_hugepages")).ok()?;
         let pages: u64 = pages.trim().parse().ok()?;
         let size = PageSize::from_kib(kib)?;
         Some((size, pages.saturating_mul(size.bytes())))

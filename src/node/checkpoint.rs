@@ -3,7 +3,6 @@
 //! from the boot, so it lies on tmpfs and costs no flash. Losing it costs counters, nothing else.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -62,7 +61,7 @@ pub(super) struct Checkpoint {
 
 /// Reads it; an absent or broken one is as good as empty.
 pub(super) fn read(path: &Path) -> Checkpoint {
-    let Ok(bytes) = fs::read(path) else {
+    let Ok(bytes) = file::read_record(path) else {
         return Checkpoint::default();
     };
     serde_json::from_slice(&bytes).unwrap_or_else(|error| {

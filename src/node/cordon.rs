@@ -40,7 +40,7 @@ impl Node {
     /// What a former agent was told, maybe before the machine was booted. Its pods are known, and nobody was let in yet.
     pub(super) fn resume_cordon(&mut self, touched: &mut BTreeSet<PodUid>) {
         let path = self.hands.config.layout.cordon();
-        let Ok(bytes) = std::fs::read(&path) else {
+        let Ok(bytes) = file::read_record(&path) else {
             return;
         };
         match serde_json::from_slice::<Cordon>(&bytes) {

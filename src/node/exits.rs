@@ -4,7 +4,6 @@
 //! flushed: a power cut may cost the newest end, and leaves the file as it was or of no use, which is as good as none.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -113,7 +112,7 @@ impl Node {
 
 /// Blocking. What is written down of a pod, as a fact.
 pub(super) fn read(layout: &Layout, uid: &PodUid) -> Option<Event> {
-    let bytes = fs::read(layout.pod_state(uid).exits()).ok()?;
+    let bytes = file::read_record(layout.pod_state(uid).exits()).ok()?;
     let mut ends: Ends = serde_json::from_slice(&bytes).ok()?;
     for ended in ends.values_mut() {
         ended.exit.started.time = Time(0);
@@ -126,7 +125,7 @@ pub(super) fn read(layout: &Layout, uid: &PodUid) -> Option<Event> {
 fn write(path: &Path, ends: &Ends) {
     let bytes = serde_json::to_vec(ends).expect("plain data");
     // An agent that has just begun does not know what the one before it has written.
-    if fs::read(path).is_ok_and(|old| old == bytes) {
+    if file::read_record(path).is_ok_and(|old| old == bytes) {
         return;
     }
     match file::replace(path, &bytes, 0o600, Durability::Process) {

@@ -1,11 +1,11 @@
 //! What is this node called, and where is it? Shown with its pods, and given to those that ask.
 
-use std::fs;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use super::capacity::Machine;
 use crate::effects::sandbox::NodeFacts;
+use crate::sys::file;
 
 /// What the node is now; its addresses change while it runs.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl Facts {
 
 /// A figure of the node's memory in bytes: `MemTotal`, `SwapTotal`. 0 if there is none.
 pub(super) fn memory_info(name: &str) -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let text = file::read_text("/proc/meminfo").unwrap_or_default();
     let figure = text.lines().find_map(|line| {
         let figure = line.strip_prefix(name)?.strip_prefix(':')?;
         figure
@@ -78,7 +78,7 @@ fn addresses(own: &[IpAddr]) -> Vec<IpAddr> {
 
 /// The interface of the default route: of IPv4, or else of IPv6.
 fn default_route_interface() -> Option<String> {
-    let v4 = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let v4 = file::read_text("/proc/net/route").unwrap_or_default();
     let v4 = v4.lines().skip(1).find_map(|line| {
         let mut words = line.split_whitespace();
         let (interface, destination) = (words.next()?, words.next()?);
@@ -86,7 +86,7 @@ fn default_route_interface() -> Option<String> {
         (destination == "00000000" && mask == "00000000").then(|| interface.to_owned())
     });
     v4.or_else(|| {
-        let v6 = fs::read_to_string("/proc/net/ipv6_route").unwrap_or_default();
+        let v6 = file::read_text("/proc/net/ipv6_route").unwrap_or_default();
         v6.lines().find_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let everywhere = words.first()?.bytes().all(|b| b == b'0') && *words.get(1)? == "00";

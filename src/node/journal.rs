@@ -1,7 +1,7 @@
 //! Where do events stay when the agent goes? In one file on tmpfs, a line each; it is written anew before it gets long.
 //! What is told while the file cannot be written is shown all the same, and kept as soon as it can.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub(super) struct Journal {
 impl Journal {
     /// Shows what a former agent has told.
     pub(super) fn open(path: PathBuf, store: Arc<Store>) -> Self {
-        match fs::read(&path) {
+        match file::read_record(&path) {
             Ok(lines) => store.restore_events(&lines),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!(

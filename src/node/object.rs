@@ -2,7 +2,6 @@
 //! (kubelet-behaviour §12.5). When it was seen alive last is for whoever is asked to say: it is alive then.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
@@ -21,6 +20,7 @@ use crate::plan::fit::NodeIdentity;
 use crate::plan::pressure;
 use crate::plan::status::time;
 use crate::spec::Wall;
+use crate::sys::file;
 
 /// The runtime, with the version of the crate.
 const RUNTIME: &str = "libcontainer://0.7.0";
@@ -278,7 +278,7 @@ fn listed(mut rows: Vec<ImageRow>) -> Vec<ContainerImage> {
 
 fn system_info() -> NodeSystemInfo {
     let read = |path: &str| {
-        let text = fs::read_to_string(path).unwrap_or_default();
+        let text = file::read_text(path).unwrap_or_default();
         text.trim().trim_end_matches('\0').to_owned()
     };
     let os = read("/etc/os-release");

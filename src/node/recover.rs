@@ -25,7 +25,7 @@ pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
     let mut known = BTreeSet::new();
     for uid in folder_names(&layout.pods_run_dir()) {
         let run = layout.pod_run(&uid);
-        let spec = fs::read(run.manifest())
+        let spec = file::read_record(run.manifest())
             .ok()
             .and_then(|bytes| convert::admitted(&bytes).ok());
         match spec {
@@ -249,7 +249,7 @@ fn read_records(folder: &Path) -> BTreeMap<String, ContainerRecord> {
                 .is_some_and(|ending| ending == "json")
         })
         .filter_map(|entry| {
-            serde_json::from_slice::<ContainerRecord>(&fs::read(entry.path()).ok()?).ok()
+            serde_json::from_slice::<ContainerRecord>(&file::read_record(entry.path()).ok()?).ok()
         })
         .map(|record| (record.container.clone(), record))
         .collect()

@@ -10,6 +10,7 @@ use super::watch::Watch;
 use super::{Input, Node};
 use crate::config::Config;
 use crate::plan::state::Sandbox;
+use crate::sys::file;
 
 /// How often is looked while a folder that should be watched is not there.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -20,7 +21,7 @@ pub(super) async fn watch(config: Arc<Config>, inputs: smol::channel::Sender<Inp
     if path.as_os_str().is_empty() {
         return;
     }
-    let mut known = fs::read(path).ok();
+    let mut known = file::read_record(path).ok();
     loop {
         let folders = folders(path);
         let watches: Result<Vec<Watch>, _> = folders.iter().map(|f| Watch::new(f)).collect();
@@ -36,7 +37,7 @@ pub(super) async fn watch(config: Arc<Config>, inputs: smol::channel::Sender<Inp
         };
         // As long as the same folders count.
         while self::folders(path) == folders {
-            let now = fs::read(path).ok();
+            let now = file::read_record(path).ok();
             if now != known && now.is_some() {
                 known = now;
                 let _ = inputs.send(Input::ResolverChanged).await;

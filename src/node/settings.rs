@@ -5,7 +5,6 @@
 mod watch;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -142,7 +141,7 @@ fn last_good_file(flags: &[Flag]) -> PathBuf {
 
 /// What was in force last, if it came from the same files.
 fn last_good(files: &Files, flags: &[Flag]) -> Option<(Texts, Effective)> {
-    let bytes = fs::read(last_good_file(flags)).ok()?;
+    let bytes = file::read_record(last_good_file(flags)).ok()?;
     let good: LastGood = serde_json::from_slice(&bytes).ok()?;
     if good.file != files.file {
         return None;
@@ -155,7 +154,7 @@ fn remember(path: &Path, good: &LastGood) {
     let bytes = serde_json::to_vec(good).expect("plain data");
     // With another root directory in the settings this one need not be there: then a broken file is one.
     let there = path.parent().is_some_and(Path::is_dir);
-    if !there || fs::read(path).is_ok_and(|old| old == bytes) {
+    if !there || file::read_record(path).is_ok_and(|old| old == bytes) {
         return;
     }
     if let Err(error) = file::replace(path, &bytes, 0o600, Durability::PowerCut) {

@@ -89,7 +89,7 @@ impl Node {
     /// What a former agent was at. Its pods are known.
     pub(super) fn resume_shutdown(&mut self, touched: &mut BTreeSet<PodUid>) {
         let path = self.hands.config.layout.shutdown();
-        let Ok(bytes) = std::fs::read(&path) else {
+        let Ok(bytes) = file::read_record(&path) else {
             return;
         };
         match serde_json::from_slice::<Shutdown>(&bytes) {
@@ -357,7 +357,7 @@ fn rfc3339(wall: Wall) -> String {
 }
 
 fn read_times(path: &Path) -> (Wall, Wall) {
-    let text = std::fs::read(path).unwrap_or_default();
+    let text = file::read_record(path).unwrap_or_default();
     let value: Value = serde_json::from_slice(&text).unwrap_or_default();
     let time = |name: &str| {
         let time: Option<Timestamp> = value[name].as_str().and_then(|text| text.parse().ok());

@@ -67,7 +67,7 @@ pub(super) fn write(layout: &Layout, manifests: &Manifests) {
 
 /// Nothing there, or nothing that can be read, is nothing noted.
 fn read<T: DeserializeOwned + Default>(path: &Path) -> T {
-    let noted = std::fs::read(path).ok();
+    let noted = file::read_record(path).ok();
     noted
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
         .unwrap_or_default()

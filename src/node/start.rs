@@ -517,7 +517,7 @@ fn watch_signals(
 
 /// Whether anything is swapped to; looked at once, as the kubelet does.
 fn swap_is_on() -> bool {
-    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let swaps = file::read_text("/proc/swaps").unwrap_or_default();
     swaps.lines().count() > 1
 }
 

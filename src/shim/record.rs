@@ -6,10 +6,12 @@ use std::path::Path;
 use super::ShimError;
 use super::protocol::ContainerRecord;
 
+use crate::sys::file;
+
 /// Reads what a former shim wrote; nothing there, or nothing that can be read, is nothing known.
 pub(super) fn read(run_dir: &Path, container: &str) -> Option<ContainerRecord> {
     let path = run_dir.join("records").join(format!("{container}.json"));
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    serde_json::from_slice(&file::read_record(path).ok()?).ok()
 }
 
 /// Writes `<run_dir>/records/<container>.json`.

@@ -15,6 +15,7 @@ use super::ShimError;
 use super::protocol::ShimConfig;
 use super::warn;
 use crate::sys::cgroup::{self, Hierarchy};
+use crate::sys::file;
 use crate::sys::{mount, process, signals};
 
 /// The shim's `oom_score_adj`: the last to go, as the kubelet's sandbox.
@@ -24,7 +25,7 @@ const OOM_SCORE_ADJ: &str = "-998";
 const SOCKET: &str = "shim.sock";
 
 pub(super) fn read_config(path: &Path) -> Result<ShimConfig, ShimError> {
-    let text = fs::read(path).map_err(ShimError::path("read", path))?;
+    let text = file::read_record(path).map_err(ShimError::path("read", path))?;
     serde_json::from_slice(&text).map_err(|source| ShimError::Json {
         path: path.to_owned(),
         source,

@@ -77,7 +77,9 @@ pub struct PodUsage {
     pub containers: BTreeMap<String, ContainerUsage>,
     /// Its emptyDir volumes on disk, by name.
     pub volumes: BTreeMap<String, DiskUsage>,
-    /// Whether `containers` and `volumes` tell of its disk use.
+    /// Files all its containers share and may write: `/etc/hosts`, `/etc/hostname`, `/etc/resolv.conf`.
+    pub shared_files: DiskUsage,
+    /// Whether `containers`, `volumes` and `shared_files` tell of its disk use.
     pub disk: bool,
 }
 
@@ -85,7 +87,8 @@ impl PodUsage {
     /// All it has on disk.
     pub fn on_disk(&self) -> DiskUsage {
         let containers = self.containers.values().map(|c| c.layer + c.logs);
-        containers.chain(self.volumes.values().copied()).sum()
+        let volumes = self.volumes.values().copied();
+        containers.chain(volumes).chain([self.shared_files]).sum()
     }
 }
 

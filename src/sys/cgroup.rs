@@ -39,7 +39,7 @@ impl Hierarchy {
 
 /// All hierarchies of the caller's mount namespace, each once.
 pub fn hierarchies() -> io::Result<Vec<Hierarchy>> {
-    Ok(parse(&fs::read_to_string("/proc/self/mountinfo")?))
+    Ok(parse(&super::file::read_text("/proc/self/mountinfo")?))
 }
 
 fn parse(mountinfo: &str) -> Vec<Hierarchy> {
@@ -149,7 +149,7 @@ fn open_file(group: BorrowedFd<'_>, name: &CStr, access: OFlag) -> nix::Result<f
 }
 
 fn alive(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+    super::file::read_text(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat
             .rsplit(") ")
             .next()
@@ -165,7 +165,7 @@ pub fn processes(folder: &Path) -> Vec<i32> {
         let file = open_file(group, c"cgroup.procs", OFlag::O_RDONLY);
         let text = file
             .map_err(io::Error::from)
-            .and_then(io::read_to_string)
+            .and_then(|file| super::file::text_of(file.into()))
             .unwrap_or_default();
         let listed = text.lines().filter_map(|line| line.parse().ok());
         pids.extend(listed.filter(|pid: &i32| *pid > 0));
@@ -274,7 +274,7 @@ pub fn oom_kills(hierarchies: &[Hierarchy], group: &str) -> u64 {
         } else {
             "memory.oom_control"
         };
-        let text = fs::read_to_string(hierarchy.folder(group).join(file)).ok()?;
+        let text = super::file::read_text(hierarchy.folder(group).join(file)).ok()?;
         text.lines()
             .find_map(|line| line.strip_prefix("oom_kill "))?
             .trim()

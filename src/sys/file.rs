@@ -1,7 +1,7 @@
-//! How does a file get to disk whole? Write beside it, flush, rename, flush the folder.
+//! Files of our own and of the node: written whole (beside it, flush, rename, flush the folder), read with a bound.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -44,6 +44,64 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> 
     Ok(())
 }
 
+/// Most bytes of a record of our own, of a document of the node, or of a text of the kernel.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Reads a file of at most `limit` bytes. A longer one, and anything but a regular file, is an error, and costs nothing:
+/// what others may write is read with a bound, and what they put in a file's place makes us wait for nothing.
+pub fn read_bounded(path: impl AsRef<Path>, limit: u64) -> io::Result<Vec<u8>> {
+    let file = open_now(path.as_ref())?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file",
+        ));
+    }
+    read_at_most(file, found.len(), limit)
+}
+
+/// Reads a record of our own, or a document of the node, with a bound that is far away.
+pub fn read_record(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read_bounded(path, MOST_BYTES)
+}
+
+/// Reads a text of the kernel (`/proc`, `/sys`, cgroups) or of the node, with a bound that is far away. Bytes that are
+/// no UTF-8 are replaced: processes choose their names themselves.
+pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    text_of(open_now(path.as_ref())?)
+}
+
+/// The same of an open file.
+pub(super) fn text_of(file: File) -> io::Result<String> {
+    let bytes = read_at_most(file, 0, MOST_BYTES)?;
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|no| String::from_utf8_lossy(no.as_bytes()).into_owned()))
+}
+
+fn open_now(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+fn read_at_most(file: File, expected: u64, limit: u64) -> io::Result<Vec<u8>> {
+    let too_long = || {
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("longer than {limit} bytes"),
+        )
+    };
+    if expected > limit {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_long());
+    }
+    Ok(bytes)
+}
+
 /// `mkdir -p` with a mode for every folder that is made.
 pub fn make_dirs(path: &Path, mode: u32) -> io::Result<()> {
     fs::DirBuilder::new()
@@ -83,5 +141,39 @@ pub fn try_lock(path: &Path) -> io::Result<Option<Flock<File>>> {
         Ok(lock) => Ok(Some(lock)),
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
         Err((_, errno)) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_longer_than_its_bound_or_no_file_is_not_read() {
+        let dir = std::env::temp_dir().join(format!("coracle-bounded-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        let file = dir.join("file");
+        fs::write(&file, "twelve bytes").unwrap();
+        assert_eq!(read_bounded(&file, 12).unwrap(), b"twelve bytes");
+        assert!(read_bounded(&file, 11).is_err());
+        File::create(&file).unwrap().set_len(3 << 30).unwrap();
+        assert!(read_record(&file).is_err() && read_text(&file).is_err());
+        assert!(read_record(Path::new("/dev/zero")).is_err());
+        assert!(read_text("/dev/zero").is_err(), "it has no end");
+        assert!(read_record(&dir).is_err());
+        nix::unistd::mkfifo(&dir.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(read_record(&dir.join("fifo")).is_err(), "and nothing waits");
+        assert_eq!(read_text(dir.join("fifo")).unwrap(), "");
+        fs::write(&file, b"caf\xe9").unwrap();
+        assert_eq!(read_text(&file).unwrap(), "caf\u{fffd}");
+        // Files of the kernel say that they are empty.
+        assert!(read_text("/proc/self/stat").unwrap().len() > 10);
+        assert!(
+            !read_record(Path::new("/proc/self/stat"))
+                .unwrap()
+                .is_empty()
+        );
+        fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -155,7 +155,7 @@ pub fn trim_memory() {
 
 /// The lowest address of the main thread's stack.
 fn stack_start() -> Option<usize> {
-    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let maps = super::file::read_text("/proc/self/maps").ok()?;
     let line = maps.lines().find(|line| line.ends_with("[stack]"))?;
     usize::from_str_radix(line.split_once('-')?.0, 16).ok()
 }

@@ -139,11 +139,24 @@ fn a_pod_that_outgrows_its_volume_is_evicted_gives_it_up_and_starts_again() {
 fn a_container_that_writes_more_than_its_ephemeral_storage_is_evicted() {
     let agent = agent_with(NOTHING, None);
     let limit = "    resources: {limits: {ephemeral-storage: 2Mi}}\n";
-    let script = format!("dd if=/dev/zero of=/file bs=1M count=4 2>/dev/null; {SLEEP}");
-    agent.write("a.yaml", &shell_pod("a", &script, "", limit));
-    let message = wait_evicted(&agent, "a");
+    let files = [
+        ("layer", "/file"),
+        ("hosts", "/etc/hosts"),
+        ("hostname", "/etc/hostname"),
+        ("resolver", "/etc/resolv.conf"),
+        ("message", "/dev/termination-log"),
+    ];
+    for (name, file) in files {
+        let script = format!("dd if=/dev/zero of={file} bs=1M count=4 2>/dev/null; {SLEEP}");
+        agent.write(
+            &format!("{name}.yaml"),
+            &shell_pod(name, &script, "", limit),
+        );
+    }
     let whole = "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. ";
-    assert_eq!(message, whole);
+    for (name, file) in files {
+        assert_eq!(wait_evicted(&agent, name), whole, "{file}");
+    }
 }
 
 /// An archive with an image of one file.

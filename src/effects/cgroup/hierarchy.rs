@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{CgroupError, join};
+use crate::sys::file;
 use crate::sys::{cgroup, mount};
 
 /// Which interface the kernel offers.
@@ -86,7 +87,7 @@ impl Hierarchies {
             ));
         };
         let offered =
-            fs::read_to_string(unified.target.join("cgroup.controllers")).unwrap_or_default();
+            file::read_text(unified.target.join("cgroup.controllers")).unwrap_or_default();
         let controllers: Vec<String> = offered.split_whitespace().map(str::to_owned).collect();
         for needed in &V2_CONTROLLERS[..3] {
             if !controllers.iter().any(|c| c == needed) {
@@ -129,7 +130,7 @@ impl Hierarchies {
 
     /// Moves the caller's process to the cgroup it is in already. A failure costs the time it would have saved.
     pub fn warm_up(&self) {
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let own = file::read_text("/proc/self/cgroup").unwrap_or_default();
         let Some((mount, controllers)) = self.mounts.first() else {
             return;
         };
@@ -149,7 +150,7 @@ impl Hierarchies {
         if self.mode == Mode::V1 || std::env::var_os("INVOCATION_ID").is_none() {
             return None;
         }
-        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let text = file::read_text("/proc/self/cgroup").ok()?;
         let own = text.lines().find_map(|line| line.strip_prefix("0::"))?;
         let own = own.strip_suffix("/agent").unwrap_or(own);
         own.ends_with(".service").then(|| own.to_owned())
@@ -223,7 +224,7 @@ impl Hierarchies {
             let controller = file.split('.').next().unwrap_or(file);
             CgroupError::Unusable(format!("the `{controller}` controller is not mounted"))
         })?;
-        fs::read_to_string(&target).map_err(|source| CgroupError::Access {
+        file::read_text(&target).map_err(|source| CgroupError::Access {
             action: "read".into(),
             path: target,
             source,
@@ -339,9 +340,9 @@ fn inherit_cpuset(mount: &Path, path: &str) -> Result<(), CgroupError> {
         let parent = folder.clone();
         folder.push(part);
         for file in ["cpuset.cpus", "cpuset.mems"] {
-            let own = fs::read_to_string(folder.join(file)).unwrap_or_default();
+            let own = file::read_text(folder.join(file)).unwrap_or_default();
             if own.trim().is_empty() {
-                let value = fs::read_to_string(parent.join(file)).unwrap_or_default();
+                let value = file::read_text(parent.join(file)).unwrap_or_default();
                 write_file(&folder.join(file), value.trim())?;
             }
         }
@@ -358,7 +359,7 @@ fn enable_controllers(mount: &Path, path: &str, controllers: &[String]) -> Resul
     }
     for level in levels {
         let file = level.join("cgroup.subtree_control");
-        let enabled = fs::read_to_string(&file).unwrap_or_default();
+        let enabled = file::read_text(&file).unwrap_or_default();
         let on = |name: &str| enabled.split_whitespace().any(|word| word == name);
         for name in V2_CONTROLLERS
             .iter()

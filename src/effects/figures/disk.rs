@@ -1,7 +1,7 @@
 //! How much of a disk does a folder take? Looked at without following symlinks or crossing mounts, and never for longer
 //! than the one who asks is ready to wait: what others fill may have any number of files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::sys::disk_usage;
 pub use crate::sys::disk_usage::Taken;
@@ -43,6 +43,11 @@ pub fn taken(folder: &Path, budget: &mut u32) -> Option<Taken> {
     let found = disk_usage::of(folder, None, &mut left);
     *budget = u32::try_from(left).unwrap_or(0);
     (found.inodes > 0 && left > 0).then_some(found)
+}
+
+/// Blocking. What single files take.
+pub fn taken_by_files(paths: &[PathBuf]) -> Taken {
+    disk_usage::of_files(paths)
 }
 
 #[cfg(test)]

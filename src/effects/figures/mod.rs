@@ -2,20 +2,21 @@
 
 mod disk;
 
-use std::fs;
 use std::time::Instant;
 
-pub use disk::{FileSystem, Taken, file_system, taken};
+pub use disk::{FileSystem, Taken, file_system, taken, taken_by_files};
 
 use super::cgroup::{CpuTime, Memory, Pressure, Swap, Usage, field};
 use super::network::Traffic;
+
+use crate::sys::file;
 
 /// In which the kernel counts processors' time for everybody, a second.
 const TICKS: u64 = 100;
 
 /// Blocking. What the whole machine uses.
 pub fn machine() -> Usage {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let read = |path: &str| file::read_text(path).unwrap_or_default();
     let pressure = |what: &str| Pressure::parse(&read(&format!("/proc/pressure/{what}")));
     let info = read("/proc/meminfo");
     Usage {
@@ -31,7 +32,7 @@ pub fn machine() -> Usage {
 
 /// Blocking. The processors' time of the whole machine.
 pub fn machine_cpu() -> Option<CpuTime> {
-    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let stat = file::read_text("/proc/stat").ok()?;
     let at = Instant::now();
     Some(CpuTime {
         ns: busy_ticks(&stat)? * (1_000_000_000 / TICKS),
@@ -41,7 +42,7 @@ pub fn machine_cpu() -> Option<CpuTime> {
 
 /// Blocking. What this process uses.
 pub fn own_process() -> Usage {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let stat = file::read_text("/proc/self/stat").unwrap_or_default();
     let at = Instant::now();
     // The name in parentheses may have anything in it. After it, from the third on: user and system time are the 14th and
     // 15th, faults the 10th and 12th, memory in pages the 24th.
@@ -78,13 +79,13 @@ pub fn own_process() -> Usage {
 
 /// Blocking. How many processes the machine has, threads counted one by one.
 pub fn running_threads() -> Option<u64> {
-    threads(&fs::read_to_string("/proc/loadavg").ok()?)
+    threads(&file::read_text("/proc/loadavg").ok()?)
 }
 
 /// Blocking. How many processes the machine may have, threads counted one by one.
 pub fn most_processes() -> Option<u64> {
     let read = |name: &str| {
-        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        let text = file::read_text(format!("/proc/sys/kernel/{name}")).ok()?;
         text.trim().parse::<u64>().ok()
     };
     Some(read("pid_max")?.min(read("threads-max").unwrap_or(u64::MAX)))
@@ -92,7 +93,7 @@ pub fn most_processes() -> Option<u64> {
 
 /// Blocking. The interfaces of the node but `lo`, and what went through them.
 pub fn interfaces() -> Vec<(String, Traffic)> {
-    parse_interfaces(&fs::read_to_string("/proc/net/dev").unwrap_or_default())
+    parse_interfaces(&file::read_text("/proc/net/dev").unwrap_or_default())
 }
 
 /// In user and kernel mode, also for others than this machine's own processes; not idle, nor waiting for disks.

@@ -16,6 +16,8 @@ use super::mark;
 use super::preload;
 use super::store::{ImageStore, LayerRecord, Record, Reference, read_json};
 
+use crate::sys::file;
+
 /// What a check of the store found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Check {
@@ -228,7 +230,7 @@ impl ImageStore {
             .flatten()
         {
             let path = self.blob_path(digest);
-            let why = match fs::read(&path) {
+            let why = match file::read_record(&path) {
                 Ok(bytes) if digest::of(&bytes) == *digest => continue,
                 Ok(_) => format!("the content of blob {digest} is another"),
                 Err(why) => format!("blob {digest} cannot be read: {why}"),

@@ -28,6 +28,8 @@ use super::name;
 use super::oci::{self, ConfigFile, ImageConfig};
 use super::preload;
 
+use crate::sys::file;
+
 /// The store of one agent.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
@@ -180,7 +182,7 @@ impl ImageStore {
             return Ok(None);
         };
         let path = self.blob_path(id);
-        let bytes = fs::read(&path).map_err(io("read", &path))?;
+        let bytes = file::read_record(&path).map_err(io("read", &path))?;
         let file: ConfigFile = oci::parse(&bytes, &format!("config {id}"))?;
         let created = file.created.clone();
         let mut seen = BTreeSet::new();
@@ -296,7 +298,7 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), 
 
 /// Reads a JSON file; `None` if there is none.
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ImageError> {
-    let bytes = match fs::read(path) {
+    let bytes = match file::read_record(path) {
         Err(why)
             if matches!(
                 why.kind(),

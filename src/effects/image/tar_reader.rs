@@ -311,6 +311,7 @@ impl<R: Read> TarReader<R> {
         self.expect_data(size)?;
         let mut data = Vec::new();
         self.by_ref()
+            .take(size)
             .read_to_end(&mut data)
             .map_err(|e| self.broken(&e, "an extension header"))?;
         Ok(data)

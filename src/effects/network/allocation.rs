@@ -186,5 +186,5 @@ fn save(path: &Path, value: &impl Serialize) -> Result<(), NetworkError> {
 }
 
 fn load<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
+    serde_json::from_slice(&file::read_record(path).ok()?).ok()
 }

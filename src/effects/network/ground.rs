@@ -16,6 +16,7 @@ use super::modules;
 use super::ranges::{Ranges, Used};
 use super::snapshot::{self, Address, Link, Route};
 use super::sysctl;
+use crate::sys::file;
 use crate::sys::netlink::Netlink;
 
 /// MTU if there is nothing to go by.
@@ -172,7 +173,7 @@ pub(super) fn used(bridge: &str, netlink: &mut Netlink) -> Result<Vec<Used>, Net
 
 /// Something that differs from node to node.
 pub(super) fn seed(bridge: &str) -> String {
-    let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
+    let machine = file::read_text("/etc/machine-id").unwrap_or_default();
     format!("{} {bridge}", machine.trim())
 }
 

@@ -9,6 +9,7 @@ use procfs::{FromReadSI, current_system_info};
 
 use super::firewall::HostPort;
 use crate::spec::Protocol;
+use crate::sys::file;
 
 /// The sockets of the caller's network namespace.
 const NET: &str = "/proc/thread-self/net";
@@ -82,7 +83,7 @@ fn owner(inode: u64) -> Option<(i32, String)> {
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .find(|pid| has_open(*pid, &wanted))
         .map(|pid| {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let name = file::read_text(format!("/proc/{pid}/comm")).unwrap_or_default();
             (pid, name.trim().to_owned())
         })
 }

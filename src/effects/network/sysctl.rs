@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::NetworkError;
 
+use crate::sys::file;
+
 /// Where all of them are.
 const ROOT: &str = "/proc/sys/net";
 
@@ -28,7 +30,7 @@ pub(super) fn exists(path: &str) -> bool {
 
 /// A switch's value.
 pub(super) fn read(path: &str) -> Option<String> {
-    let text = fs::read_to_string(Path::new(ROOT).join(path)).ok()?;
+    let text = file::read_text(Path::new(ROOT).join(path)).ok()?;
     Some(text.trim().to_owned())
 }
 

@@ -2,9 +2,9 @@
 //! and never more than the agent has.
 
 use std::collections::BTreeSet;
-use std::fs;
 
 use crate::spec::Security;
+use crate::sys::file;
 
 /// What container engines give by default.
 const DEFAULT: [&str; 14] = [
@@ -108,7 +108,7 @@ fn bit(name: &str) -> Option<usize> {
 
 /// The agent's bounding set: what it could give away.
 fn own_mask() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = file::read_text("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
     line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
         .unwrap_or(u64::MAX)

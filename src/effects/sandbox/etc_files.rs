@@ -2,7 +2,7 @@
 //! the kubelet's words (kubelet-behaviour §11.2, §11.3; [`super::resolver`] has §11.4).
 
 use std::fmt::Write as _;
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
@@ -11,6 +11,7 @@ use std::path::Path;
 use super::resolver::{self, Resolver};
 use super::{ConfigError, Sandboxes};
 use crate::spec::{HostAlias, PodSpec};
+use crate::sys::file;
 
 impl Sandboxes {
     /// The pod's domain: `<subdomain>.<namespace>.svc.<clusterDomain>`.
@@ -19,11 +20,12 @@ impl Sandboxes {
         Some(format!("{subdomain}.{}", self.config.cluster_domain))
     }
 
-    /// Blocking. Writes the files every container of the pod shares; repeated at each container start.
-    pub(super) fn write_etc(&self, spec: &PodSpec, ips: &[IpAddr]) -> Result<(), ConfigError> {
+    /// Blocking. Writes the files every container of the pod shares; repeated at each container start. Returns the
+    /// pod's hostname: containers may have written something else to its file.
+    pub(super) fn write_etc(&self, spec: &PodSpec, ips: &[IpAddr]) -> Result<String, ConfigError> {
         let state = self.layout().pod_state(&spec.uid);
         let domain = self.domain(spec);
-        let node_hosts = fs::read_to_string("/etc/hosts").unwrap_or_default();
+        let node_hosts = file::read_text("/etc/hosts").unwrap_or_default();
         let hostname = if spec.host_network {
             nix::unistd::gethostname()
                 .map(|name| name.to_string_lossy().into_owned())
@@ -42,7 +44,8 @@ impl Sandboxes {
                 source,
             })?;
         }
-        self.write_resolv_conf(spec)
+        self.write_resolv_conf(spec)?;
+        Ok(hostname)
     }
 
     /// Blocking. Writes the pod's `resolv.conf` as it should be now. Containers see it at once.
@@ -127,9 +130,11 @@ pub(super) fn hostname(spec: &PodSpec, domain: Option<&str>) -> String {
 }
 
 /// Writes in place: the file is bind-mounted into containers, which would not see a renamed one. Cut to size only
-/// afterwards, so that no reader finds it empty. Flash is spared when nothing changes.
+/// afterwards, so that no reader finds it empty. Flash is spared when nothing changes. Containers may have made
+/// anything of the file's content: no more of it is read than could be right.
 fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
-    if fs::read_to_string(path).is_ok_and(|have| have == text) {
+    let length = text.len() as u64;
+    if file::read_bounded(path, length).is_ok_and(|have| have == text.as_bytes()) {
         return Ok(());
     }
     let mut file = OpenOptions::new()
@@ -137,7 +142,42 @@ fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
         .create(true)
         .truncate(false)
         .mode(0o644)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(path)?;
     io::Write::write_all(&mut file, text.as_bytes())?;
-    file.set_len(text.len() as u64)
+    file.set_len(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, File};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    #[test]
+    fn whatever_a_container_made_of_a_file_it_says_again_what_it_should() {
+        let path = std::env::temp_dir().join(format!("coracle-etc-{}", std::process::id()));
+        let _ = fs::remove_file(&path);
+        write_if_changed(&path, "one\n").unwrap();
+        let inode = fs::metadata(&path).unwrap().ino();
+        for length in [0, 1, 3, 5, 1 << 20, 3 << 30] {
+            File::options()
+                .write(true)
+                .open(&path)
+                .and_then(|file| file.set_len(length))
+                .unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+            write_if_changed(&path, "two\n").unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), "two\n", "{length}");
+        }
+        fs::write(&path, "tw\0\n").unwrap();
+        write_if_changed(&path, "two\n").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two\n");
+        assert_eq!(
+            fs::metadata(&path).unwrap().ino(),
+            inode,
+            "containers see it"
+        );
+        fs::remove_file(&path).unwrap();
+    }
 }

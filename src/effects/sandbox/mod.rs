@@ -121,6 +121,9 @@ pub enum ConfigError {
     },
 }
 
+/// More than a shim ever writes to its standard output, which is nothing.
+const MOST_NOISE: u64 = 4096;
+
 /// What all sandbox effects need; one a node.
 #[derive(Debug, Clone)]
 pub struct Sandboxes {
@@ -224,14 +227,15 @@ impl Sandboxes {
             .map_err(shim("start"))?;
         // The shim closes its standard output once it listens; if it dies first, that closes too.
         let ready = child.stdout.take().expect("standard output is piped");
-        let mut ready = smol::Async::new(ready).map_err(shim("wait for"))?;
+        let ready = smol::Async::new(ready).map_err(shim("wait for"))?;
+        let mut ready = ready.take(MOST_NOISE);
         let _ = ready.read_to_end(&mut Vec::new()).await;
         match ShimClient::connect(&run.shim_socket()) {
             Ok(client) => Ok((child, client)),
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                let said = fs::read_to_string(run.shim_log()).unwrap_or_default();
+                let said = file::read_text(run.shim_log()).unwrap_or_default();
                 match last_error(&said) {
                     Some(text) => Err(SandboxError::Shim {
                         action: "start",

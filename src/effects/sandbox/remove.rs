@@ -100,7 +100,7 @@ impl Sandboxes {
 fn end_records(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
-        let record = fs::read(&path).ok();
+        let record = file::read_record(&path).ok();
         let record =
             record.and_then(|bytes| serde_json::from_slice::<ContainerRecord>(&bytes).ok());
         let Some(mut record) = record.filter(|record| record.exit.is_none()) else {

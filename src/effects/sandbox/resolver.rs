@@ -2,11 +2,11 @@
 //! kubelet's way (kubelet-behaviour §11.4).
 
 use std::fmt::Write as _;
-use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 
 use crate::spec::{DnsPolicy, PodSpec};
+use crate::sys::file;
 
 /// Limits of glibc's resolver as the kubelet applies them.
 const MAX_NAMESERVERS: usize = 3;
@@ -179,7 +179,7 @@ pub(super) fn node_resolv_conf(path: &Path) -> String {
     if path.as_os_str().is_empty() {
         return "nameserver 127.0.0.1\nsearch .\n".to_owned();
     }
-    fs::read_to_string(path).unwrap_or_default()
+    file::read_text(path).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod resource;
 mod summary;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -80,6 +80,8 @@ struct Pod {
     containers: Vec<Container>,
     /// Its volumes on disk, by name.
     volumes: Vec<(String, Taken)>,
+    /// What else its containers may write: the files of `/etc`, and their last messages.
+    files: Taken,
 }
 
 /// What one container uses.
@@ -288,8 +290,15 @@ fn pod(
         let folder = state.empty_dir(&volume.name);
         Some((volume.name.clone(), taken(&folder)?))
     });
+    let messages = target.containers.iter();
+    let messages = messages.map(|(name, attempt, _)| state.termination_message(name, *attempt));
+    let files: Vec<PathBuf> = state.etc_files().into_iter().chain(messages).collect();
     Pod {
         volumes: volumes.collect(),
+        files: match depth {
+            Depth::Brief => Taken::default(),
+            Depth::Whole => figures::taken_by_files(&files),
+        },
         usage: cgroups.usage(&path),
         traffic: traffic.get(&spec.uid).copied(),
         containers,

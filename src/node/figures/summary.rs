@@ -130,13 +130,13 @@ impl Page<'_> {
         ])
     }
 
-    /// Writable layers, logs and volumes together.
+    /// Writable layers, logs, volumes and single files together.
     fn storage(&self, pod: &Pod) -> Option<Value> {
         let disk = self.measured.disks[0]?;
         let own = pod.containers.iter().flat_map(|c| [c.layer, c.logs]);
         let volumes = pod.volumes.iter().map(|(_, taken)| Some(*taken));
         let mut sum = Taken::default();
-        for taken in own.chain(volumes).flatten() {
+        for taken in own.chain(volumes).chain([Some(pod.files)]).flatten() {
             sum.bytes = sum.bytes.saturating_add(taken.bytes);
             sum.inodes = sum.inodes.saturating_add(taken.inodes);
         }
