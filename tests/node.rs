@@ -33,6 +33,8 @@ mod figures;
 mod garbage;
 #[path = "node/hooks.rs"]
 mod hooks;
+#[path = "node/hostile.rs"]
+mod hostile;
 #[path = "node/huge_pages.rs"]
 mod huge_pages;
 #[path = "node/images.rs"]

@@ -134,6 +134,50 @@ fn unsafe_and_unwrap_stay_where_they_belong() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// Rooms that read what others can write: containers, images, clients, or just a disk that went bad.
+const READERS: [&str; 6] = ["api", "config", "effects", "node", "shim", "sys"];
+
+/// Reads without a bound, and what to use instead.
+const UNBOUNDED: [&str; 5] = [
+    "fs::read(",
+    "fs::read_to_string(",
+    "io::read_to_string",
+    "from_reader(",
+    "read_line(",
+];
+
+/// Reads that end where what is before them ends.
+const TO_THE_END: [&str; 2] = [".read_to_end(", ".read_to_string("];
+
+/// How many lines above one of these may say where the end is.
+const NEAR: usize = 6;
+
+#[test]
+fn nothing_is_read_without_a_bound() {
+    let mut broken = Vec::new();
+    for room in READERS {
+        for file in sources(&Path::new("src").join(room)) {
+            let lines = code(&file);
+            for (index, (number, line)) in lines.iter().enumerate() {
+                let place = format!("{}:{number}", file.display());
+                for text in UNBOUNDED.iter().filter(|text| line.contains(**text)) {
+                    broken.push(format!(
+                        "{place}: `{text}`: use `sys::file::read_bounded`, `read_record` or `read_text`"
+                    ));
+                }
+                let before = &lines[index.saturating_sub(NEAR)..=index];
+                let bounded = before.iter().any(|(_, line)| line.contains(".take("));
+                if TO_THE_END.iter().any(|text| line.contains(text)) && !bounded {
+                    broken.push(format!(
+                        "{place}: says not where it ends: add `.take(limit)`"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
 #[test]
 fn every_file_says_which_question_it_answers() {
     for file in sources(Path::new("src")) {
@@ -166,12 +210,12 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Numbered lines of code: without comments, and nothing from the first `#[cfg(test)]` module on.
+/// Numbered lines of code: without comments, and nothing from the `#[cfg(test)]` module at the end on.
 fn code(file: &Path) -> Vec<(usize, String)> {
     let text = fs::read_to_string(file).expect("a source file");
     let mut lines = Vec::new();
     for (index, line) in text.lines().enumerate() {
-        if line.trim() == "#[cfg(test)]" {
+        if line == "#[cfg(test)]" {
             break;
         }
         if !line.trim_start().starts_with("//") {

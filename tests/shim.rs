@@ -6,6 +6,8 @@ mod confinement;
 mod exec;
 #[path = "shim/files.rs"]
 mod files;
+#[path = "shim/hostile.rs"]
+mod hostile;
 #[path = "shim/logs.rs"]
 mod logs;
 mod shim_world;

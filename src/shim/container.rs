@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use libcontainer::container::Container as Engine;
@@ -14,7 +14,9 @@ use libcontainer::syscall::syscall::SyscallType;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use serde::Deserialize;
+use serde_json::Value;
 
+use super::binds::Late;
 use super::error::chain;
 use super::executor::Program;
 use super::log::Log;
@@ -22,10 +24,11 @@ use super::protocol::{ContainerRecord, StartRequest};
 use super::status::{Said, Status};
 use super::streams::Streams;
 use super::tighten::{self, BundleDevice, BundleResources};
-use super::{ShimError, rootfs, setup, warn};
+use super::{ShimError, binds, rootfs, setup, warn};
 use crate::layout;
 use crate::spec::{Stamp, Time, Wall};
 use crate::sys::cgroup::{self, Hierarchy};
+use crate::sys::file;
 use crate::sys::{clock, process, tree};
 
 /// What a shim knows of one container: its newest attempt.
@@ -91,11 +94,13 @@ impl Place<'_> {
 
     /// Creates and starts a container. On an error nothing is left of it.
     pub(super) fn start(&self, request: StartRequest) -> Result<Container, ShimError> {
-        let bundle = read_bundle(&request.bundle)?;
+        let mut config = read_config(&request.bundle)?;
+        let bundle = read_bundle(&request.bundle, &config)?;
         let group = bundle.linux.cgroups_path.clone();
         let before = own_fds();
         let result = rootfs::prepare(&request, &bundle.process.cwd)
-            .and_then(|()| self.launch(&request, &bundle));
+            .and_then(|root| binds::settle(&request, &mut config, root.as_fd()))
+            .and_then(|late| self.launch(&request, &bundle, &config, late));
         process_restored();
         match result {
             Ok(launched) => Ok(Container {
@@ -136,11 +141,22 @@ impl Place<'_> {
         }
     }
 
-    fn launch(&self, request: &StartRequest, bundle: &Bundle) -> Result<Launched, ShimError> {
+    fn launch(
+        &self,
+        request: &StartRequest,
+        bundle: &Bundle,
+        config: &Value,
+        late: Late,
+    ) -> Result<Launched, ShimError> {
         let oom_before = cgroup::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
         let status = Status::open()?;
         let mut streams = Streams::open(request, &bundle.process.user, self.run_dir)?;
-        let mut engine = match self.create(request, &status, &mut streams) {
+        let program = Program {
+            status: status.number(),
+            complete: late.is_empty(),
+            cwd: late.cwd().map(Path::to_owned),
+        };
+        let mut engine = match self.create(request, program, &mut streams) {
             Ok(engine) => engine,
             Err(error) => return Err(explain(status.read(), error)),
         };
@@ -149,6 +165,12 @@ impl Place<'_> {
         let launched =
             tighten::deny_devices(self.hierarchies, &linux.cgroups_path, &linux.resources)
                 .and_then(|()| tighten::close_device_folders(pid, &linux.devices))
+                .and_then(|()| match late.cwd() {
+                    // Programs that are executed in it later enter the folder that is meant.
+                    Some(_) => binds::write(request, config),
+                    None => Ok(()),
+                })
+                .and_then(|()| late.attach(pid))
                 .and_then(|()| self.begin(request, &mut engine, status, streams));
         if launched.is_err() {
             end(pid);
@@ -165,12 +187,9 @@ impl Place<'_> {
     fn create(
         &self,
         request: &StartRequest,
-        status: &Status,
+        program: Program,
         streams: &mut Streams,
     ) -> Result<Engine, String> {
-        let program = Program {
-            status: status.number(),
-        };
         let states = self.states();
         fs::create_dir_all(&states)
             .map_err(|error| format!("could not make `{}`: {error}", states.display()))?;
@@ -242,10 +261,17 @@ struct Launched {
     stdin: Option<OwnedFd>,
 }
 
-fn read_bundle(bundle: &Path) -> Result<Bundle, ShimError> {
+fn read_config(bundle: &Path) -> Result<Value, ShimError> {
     let path = bundle.join("config.json");
-    let text = fs::read(&path).map_err(ShimError::path("read", &path))?;
+    let text = file::read_record(&path).map_err(ShimError::path("read", &path))?;
     serde_json::from_slice(&text).map_err(|source| ShimError::Json { path, source })
+}
+
+fn read_bundle(bundle: &Path, config: &Value) -> Result<Bundle, ShimError> {
+    Bundle::deserialize(config).map_err(|source| ShimError::Json {
+        path: bundle.join("config.json"),
+        source,
+    })
 }
 
 /// The best known reason of a failure, by what the children said.
@@ -274,7 +300,7 @@ fn set_oom_score(pid: i32, score: i32) {
 
 /// Field 22 of `/proc/<pid>/stat`.
 fn start_time(pid: i32) -> io::Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let text = file::read_text(format!("/proc/{pid}/stat"))?;
     // The name in parentheses may hold anything, also parentheses.
     text.rsplit(") ")
         .next()
@@ -326,12 +352,12 @@ fn close_leaked(before: &[i32]) {
 
 /// Kills and reaps the children a failed create left, known by the names libcontainer gives them.
 fn reap_leaked() {
-    let children = fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+    let children = file::read_text("/proc/thread-self/children").unwrap_or_default();
     for pid in children
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok())
     {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = file::read_text(format!("/proc/{pid}/comm")).unwrap_or_default();
         if name.starts_with("youki:") {
             end(pid);
         }

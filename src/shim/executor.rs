@@ -22,10 +22,18 @@ pub(super) const DEFAULT_PATH: &str =
 pub(super) struct Program {
     /// The status pipe's number.
     pub(super) status: i32,
+    /// Whether all mounts are there before the start.
+    pub(super) complete: bool,
+    /// The working folder, if it comes with mounts that are not.
+    pub(super) cwd: Option<PathBuf>,
 }
 
 impl Executor for Program {
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
+        // The program may lie on a volume that comes later; then only the start finds it.
+        if !self.complete {
+            return Ok(());
+        }
         let (args, path) = command(spec);
         find(&args, &path).map(drop).map_err(|message| {
             say(self.status, 'R', &message);
@@ -34,6 +42,17 @@ impl Executor for Program {
     }
 
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
+        if let Some(cwd) = &self.cwd
+            && let Err(errno) = nix::unistd::chdir(cwd)
+        {
+            let (cwd, why) = (cwd.display(), errno.desc().to_lowercase());
+            say(
+                self.status,
+                'R',
+                &format!("chdir to cwd (\"{cwd}\"): {why}"),
+            );
+            process::exit_now(128);
+        }
         let (args, path) = command(spec);
         let env: Vec<CString> = std::env::vars_os()
             .map(|(name, value)| {

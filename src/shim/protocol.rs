@@ -172,6 +172,10 @@ pub struct StartRequest {
     /// Bundle folder; `config.json` in it is the OCI runtime spec with `root.path` = `rootfs`, complete but for
     /// the pod's namespaces (inherited from the shim) and sub-path mounts.
     pub bundle: PathBuf,
+    /// How many of the OCI spec's mounts, the first ones, are the runtime's own (`/proc`, `/dev`, …) and none of what
+    /// the pod asks for; absent if an older agent did not tell.
+    #[serde(default)]
+    pub fixed_mounts: Option<usize>,
     /// Unpacked layers, topmost first.
     pub layers: Vec<PathBuf>,
     /// Folder for this attempt's writable layer; `upper` and `work` are made in it, and it is removed when the

@@ -21,15 +21,24 @@ pub(super) fn mount_point(bundle: &Path) -> PathBuf {
 }
 
 /// Makes all mounts of a start. On an error some may be there: [`unmount_all`] takes them away.
-pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<(), ShimError> {
+/// Returns the root.
+pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<OwnedFd, ShimError> {
     let target = mount_point(&request.bundle);
     fs::create_dir_all(&target).map_err(ShimError::path("make folder", &target))?;
     overlay(&target, &request.layers, &request.writable_layer)?;
     let root = beneath::place(&target).map_err(ShimError::path("open", &target))?;
+    // Where the runtime mounts, and below which it writes: a symlink of the image there would lead it to the node.
+    for name in ["dev", "proc", "sys"] {
+        let path = Path::new(name);
+        beneath::plain_folder(root.as_fd(), name, 0o755)
+            .map_err(ShimError::path("make mount point", path))?;
+    }
     // As other runtimes do: a working folder the image forgot is made.
-    beneath::open_or_make(root.as_fd(), cwd, 0o755)
+    beneath::canonical(root.as_fd(), cwd)
+        .and_then(|cwd| beneath::open_or_make(root.as_fd(), &cwd, 0o755))
         .map_err(ShimError::path("make working folder", cwd))?;
-    request.sub_paths.iter().try_for_each(bind_sub_path)
+    request.sub_paths.iter().try_for_each(bind_sub_path)?;
+    Ok(root)
 }
 
 /// Takes the mounts of [`prepare`] away, as far as they are there. The writable layer is the agent's to remove: that

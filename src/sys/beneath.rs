@@ -1,13 +1,15 @@
 //! How is a place below a folder reached, and made where it is missing, so that nothing in it leads outside?
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::openat;
 use super::process::c_string;
@@ -59,6 +61,98 @@ pub fn open_or_make(root: BorrowedFd<'_>, path: &Path, mode: u32) -> io::Result<
     Ok(at)
 }
 
+/// Most symlinks on the way to a place, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// Where `path` leads with `root` as its `/`: an absolute path without symlinks and `..`. What is not there is taken
+/// as written. The answer holds as long as nothing in `root` is renamed or replaced.
+pub fn canonical(root: BorrowedFd<'_>, path: &Path) -> io::Result<PathBuf> {
+    let mut found = PathBuf::from("/");
+    let mut links = 0;
+    let mut left: Vec<OsString> = reversed(path);
+    while let Some(name) = left.pop() {
+        if name == ".." {
+            found.pop();
+            continue;
+        }
+        found.push(&name);
+        let below = found.strip_prefix("/").expect("it begins there");
+        match link_at(root, below) {
+            Ok(Some(target)) => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                }
+                found.pop();
+                if target.is_absolute() {
+                    found = PathBuf::from("/");
+                }
+                left.extend(reversed(&target));
+            }
+            Ok(None) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {}
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(found)
+}
+
+fn reversed(path: &Path) -> Vec<OsString> {
+    let names = path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    let mut names: Vec<OsString> = names.collect();
+    names.reverse();
+    names
+}
+
+/// What a symlink says; `None` for anything else.
+fn link_at(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<PathBuf>> {
+    let how = openat::How {
+        flags: OFlag::O_PATH | OFlag::O_NOFOLLOW,
+        mode: Mode::empty(),
+    };
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let folder = openat::open_beneath(root, parent, openat::How::dir())?;
+    let name = path.file_name().expect("it ends with a name");
+    match nix::fcntl::readlinkat(&folder, name) {
+        Ok(target) => Ok(Some(target.into())),
+        // No symlink: but is it there?
+        Err(nix::errno::Errno::EINVAL) => {
+            openat::open_beneath(&folder, Path::new(name), how).map(|_| None)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Makes `name` in `folder` a plain folder: whatever else has that name is unlinked.
+pub fn plain_folder(folder: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<()> {
+    let found = nix::sys::stat::fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+    match found {
+        Ok(found) if found.st_mode & libc::S_IFMT == libc::S_IFDIR => return Ok(()),
+        Ok(_) => unlinkat(folder, name, UnlinkatFlags::NoRemoveDir)?,
+        Err(nix::errno::Errno::ENOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    make(folder, name.as_ref(), mode)
+}
+
+/// Opens `path` below `root` as a place for a file to be mounted on: made empty, with its folders, where it is missing.
+pub fn open_or_make_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let parent = open_or_make(root, path.parent().unwrap_or(Path::new("")), 0o755)?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_NOFOLLOW;
+    let mode = Mode::from_bits_truncate(0o644);
+    match nix::fcntl::openat(parent, name, flags | OFlag::O_CLOEXEC, mode) {
+        Ok(_) | Err(nix::errno::Errno::EEXIST) => open(root, path),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 fn make(parent: BorrowedFd<'_>, name: &Path, mode: u32) -> io::Result<()> {
     let name = c_string(name);
     // SAFETY: the name is terminated and valid for both calls.
@@ -80,4 +174,72 @@ fn make(parent: BorrowedFd<'_>, name: &Path, mode: u32) -> io::Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn folder(name: &str) -> (PathBuf, OwnedFd) {
+        let dir =
+            std::env::temp_dir().join(format!("coracle-beneath-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("a/b")).unwrap();
+        let root = place(&dir).unwrap();
+        (dir, root)
+    }
+
+    #[test]
+    fn a_canonical_path_has_no_symlinks_and_stays_inside() {
+        let (dir, root) = folder("canonical");
+        for (link, target) in [
+            ("up", "../../.."),
+            ("abs", "/a/b"),
+            ("twice", "abs/../up"),
+            ("self", "."),
+            ("a/dev", "/dev"),
+            ("loop", "loop"),
+            ("broken", "/none/x"),
+        ] {
+            symlink(target, dir.join(link)).unwrap();
+        }
+        fs::write(dir.join("file"), "").unwrap();
+        for (path, expected) in [
+            ("/", "/"),
+            ("a/b/c", "/a/b/c"),
+            ("/abs/c", "/a/b/c"),
+            ("/up", "/"),
+            ("/up/etc", "/etc"),
+            ("/twice", "/"),
+            ("/self/self/a", "/a"),
+            ("/a/dev/x", "/dev/x"),
+            ("/broken/y", "/none/x/y"),
+            ("/a/../../b", "/b"),
+            ("/none/../a", "/a"),
+            ("/file/x", "/file/x"),
+        ] {
+            let found = canonical(root.as_fd(), Path::new(path)).unwrap();
+            assert_eq!(found, Path::new(expected), "{path}");
+        }
+        assert!(canonical(root.as_fd(), Path::new("/loop/x")).is_err());
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_plain_folder_takes_the_place_of_anything_else() {
+        let (dir, root) = folder("plain");
+        symlink("a", dir.join("link")).unwrap();
+        fs::write(dir.join("file"), "").unwrap();
+        for name in ["link", "file", "a", "fresh"] {
+            plain_folder(root.as_fd(), name, 0o755).unwrap();
+            assert!(
+                fs::symlink_metadata(dir.join(name)).unwrap().is_dir(),
+                "{name}"
+            );
+        }
+        assert!(dir.join("a/b").is_dir(), "what is plain stays as it is");
+        fs::remove_dir_all(dir).unwrap();
+    }
 }

@@ -14,6 +14,7 @@ pub mod journal;
 pub mod link_check;
 pub mod loopback;
 pub mod mount;
+pub mod mount_tree;
 pub mod netlink;
 pub mod netns;
 pub mod nfnetlink;

@@ -158,6 +158,7 @@ impl World {
             attempt,
             image_id: "sha256:test".to_owned(),
             bundle,
+            fixed_mounts: Some(FIXED_MOUNTS),
             layers: vec![self.dir.join("layer")],
             writable_layer: own.join(format!("layer-{attempt}")),
             sub_paths: Vec::new(),
@@ -471,6 +472,9 @@ fn make_layer(layer: &Path) {
     fs::write(layer.join("bin/noexec"), "x").unwrap();
     fs::write(layer.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\n").unwrap();
 }
+
+/// How many mounts of [`bundle_config`] are the runtime's own.
+const FIXED_MOUNTS: usize = 3;
 
 fn bundle_config(args: &[&str], group: &str) -> Value {
     let capabilities = ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID"];

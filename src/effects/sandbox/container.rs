@@ -61,23 +61,14 @@ pub fn start_request(
     } = *order;
     let layout = sandboxes.layout();
     let (run, state) = (layout.pod_run(&pod.uid), layout.pod_state(&pod.uid));
-    sandboxes.write_etc(pod, ips)?;
+    let hostname = sandboxes.write_etc(pod, ips)?;
     let user = user::resolve(
         pod,
         container,
         image.config.user.as_deref().unwrap_or_default(),
         &image.layers,
     )?;
-    let hostname = std::fs::read_to_string(state.etc_hostname()).unwrap_or_default();
-    let process = environment::process(
-        pod,
-        container,
-        &image.config,
-        &user,
-        hostname.trim(),
-        node,
-        ips,
-    )?;
+    let process = environment::process(pod, container, &image.config, &user, &hostname, node, ips)?;
     let termination_message = state.termination_message(&container.name, attempt);
     make_message_file(&state.container(&container.name), &termination_message)?;
     let (mut binds, sub_paths) = volume_binds(sandboxes, order, &process.declared)?;
@@ -140,6 +131,7 @@ pub fn start_request(
         attempt,
         image_id: image.id.clone(),
         bundle: folder,
+        fixed_mounts: Some(bundle.fixed_mounts().len()),
         layers: image.layers.clone(),
         writable_layer: state.writable_layer(&container.name, attempt),
         sub_paths,

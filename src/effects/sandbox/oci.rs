@@ -14,6 +14,7 @@ use super::user::User;
 use crate::effects::cgroup::Mode;
 use crate::effects::seccomp;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
+use crate::sys::file;
 
 /// Hidden from containers, as container engines do.
 const MASKED: [&str; 12] = [
@@ -138,7 +139,29 @@ impl Bundle<'_> {
         }
     }
 
+    /// Those of the runtime, of which there are [`Bundle::fixed_mounts`], then those of the pod.
     fn mounts(&self) -> Value {
+        let mut list = self.fixed_mounts();
+        // Parents before children, whatever the order in the manifest.
+        let mut binds: Vec<&Bind> = self.binds.iter().collect();
+        binds.sort_by_key(|bind| Path::new(&bind.target).components().count());
+        list.extend(binds.into_iter().map(|bind| {
+            let propagation = match bind.propagation {
+                MountPropagation::None => "rprivate",
+                MountPropagation::HostToContainer => "rslave",
+                MountPropagation::Bidirectional => "rshared",
+            };
+            let access = if bind.read_only { "ro" } else { "rw" };
+            json!({
+                "destination": bind.target, "type": "bind", "source": bind.source,
+                "options": ["rbind", propagation, access],
+            })
+        }));
+        json!(list)
+    }
+
+    /// What every container has, whatever its pod asks for.
+    pub(super) fn fixed_mounts(&self) -> Vec<Value> {
         let privileged = self.container.security.privileged;
         let access = if privileged { "rw" } else { "ro" };
         let mount = |target: &str, kind: &str, options: &[&str]| json!({ "destination": target, "type": kind, "source": kind, "options": options });
@@ -168,22 +191,7 @@ impl Bundle<'_> {
             }),
         ];
         list.extend(self.cgroup_mounts(access));
-        // Parents before children, whatever the order in the manifest.
-        let mut binds: Vec<&Bind> = self.binds.iter().collect();
-        binds.sort_by_key(|bind| Path::new(&bind.target).components().count());
-        list.extend(binds.into_iter().map(|bind| {
-            let propagation = match bind.propagation {
-                MountPropagation::None => "rprivate",
-                MountPropagation::HostToContainer => "rslave",
-                MountPropagation::Bidirectional => "rshared",
-            };
-            let access = if bind.read_only { "ro" } else { "rw" };
-            json!({
-                "destination": bind.target, "type": "bind", "source": bind.source,
-                "options": ["rbind", propagation, access],
-            })
-        }));
-        json!(list)
+        list
     }
 
     /// The container's own cgroup, and nothing above it. On v1 bound folder by folder: libcontainer's `cgroup` mount
@@ -228,7 +236,7 @@ impl Bundle<'_> {
             }
             Seccomp::Localhost(name) => {
                 let path = self.seccomp_profiles.join(name);
-                let bytes = fs::read(&path).map_err(|source| ConfigError::Seccomp {
+                let bytes = file::read_record(&path).map_err(|source| ConfigError::Seccomp {
                     path: path.clone(),
                     source,
                 })?;

@@ -1,0 +1,92 @@
+//! A copy of a mounted tree that hangs nowhere yet: made in one mount namespace, attached in another.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use super::process::c_string;
+
+const EMPTY: &CStr = c"";
+
+/// How mounts made later spread between the copy and what it was copied from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spread {
+    /// Not at all.
+    Private,
+    /// From the original to the copy.
+    Slave,
+    /// Both ways.
+    Shared,
+}
+
+/// Copies what is mounted at `source`, and everything below it, as `mount --rbind` does. `read_only` concerns the
+/// topmost mount only.
+pub fn copy(source: &Path, read_only: bool, spread: Spread) -> io::Result<OwnedFd> {
+    let path = c_string(source);
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
+    let flags = libc::c_long::from(flags) | libc::c_long::from(libc::AT_RECURSIVE);
+    // SAFETY: the path is terminated and lives through the call.
+    let number =
+        unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let number = i32::try_from(number).unwrap_or(-1);
+    if number < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just opened it, and it belongs to nothing else.
+    let tree = unsafe { OwnedFd::from_raw_fd(number) };
+    let propagation = match spread {
+        Spread::Private => libc::MS_PRIVATE,
+        Spread::Slave => libc::MS_SLAVE,
+        Spread::Shared => libc::MS_SHARED,
+    };
+    set(tree.as_fd(), 0, propagation, libc::AT_RECURSIVE)?;
+    if read_only {
+        set(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, 0, 0)?;
+    }
+    Ok(tree)
+}
+
+/// Hangs a copy where `target` is, which must be in the caller's mount namespace.
+pub fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    const FROM_EMPTY: libc::c_long = 0x4;
+    const TO_EMPTY: libc::c_long = 0x40;
+    // SAFETY: both paths are empty and terminated, both descriptors are open.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree.as_raw_fd(),
+            EMPTY.as_ptr(),
+            target.as_raw_fd(),
+            EMPTY.as_ptr(),
+            FROM_EMPTY | TO_EMPTY,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+fn set(tree: BorrowedFd<'_>, attributes: u64, propagation: u64, flags: i32) -> io::Result<()> {
+    // SAFETY: a structure of numbers, of which none is one that means nothing.
+    let mut wanted: libc::mount_attr = unsafe { mem::zeroed() };
+    wanted.attr_set = attributes;
+    wanted.propagation = propagation;
+    // SAFETY: the structure is whole and its size is told.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            EMPTY.as_ptr(),
+            libc::AT_EMPTY_PATH | flags,
+            &raw const wanted,
+            mem::size_of::<libc::mount_attr>(),
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
