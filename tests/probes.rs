@@ -28,6 +28,7 @@ use coracle::spec::ProbeHandler;
 fn ask(handler: &ProbeHandler, timeout_ms: u64) -> Outcome {
     let target = Target {
         ip: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        instead: None,
         shim_socket: "/nowhere/shim.sock".into(),
         container: "c".to_owned(),
     };

@@ -34,6 +34,17 @@ const CGROUP_MISMATCH: &str = "CgroupMismatch";
 /// How long a pod waits for an import that runs already before it says that its image is missing.
 const IMPORT_PATIENCE: Duration = Duration::from_secs(30);
 
+/// Where a pod on the node's network is asked: at the address that its status shows.
+fn address_on_node(ips: &[IpAddr]) -> (Option<IpAddr>, Option<&'static str>) {
+    match ips.first() {
+        Some(ip) => (Some(*ip), None),
+        None => (
+            Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            Some("the node has no address, so 127.0.0.1 was asked"),
+        ),
+    }
+}
+
 /// What tasks need; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Hands {
@@ -54,12 +65,13 @@ pub(super) struct Hands {
 impl Hands {
     /// Where a container is asked by probes and hooks.
     pub(super) fn target(&self, instance: &Instance, spec: &PodSpec) -> Target {
-        let ip = match spec.host_network {
-            true => Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
-            false => self.links.ips(&instance.pod).first().copied(),
+        let (ip, instead) = match spec.host_network {
+            true => address_on_node(&self.facts.now().ips),
+            false => (self.links.ips(&instance.pod).first().copied(), None),
         };
         Target {
             ip,
+            instead,
             shim_socket: self.config.layout.pod_run(&instance.pod).shim_socket(),
             container: instance.container.clone(),
         }

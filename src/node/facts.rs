@@ -1,6 +1,6 @@
 //! What is this node called, and where is it? Shown with its pods, and given to those that ask.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use super::capacity::Machine;
@@ -38,6 +38,11 @@ impl Facts {
         }
         changed
     }
+}
+
+/// Whether the node can be reached at this address now: the kernel binds sockets to nothing else.
+pub(super) fn is_here(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
 }
 
 /// A figure of the node's memory in bytes: `MemTotal`, `SwapTotal`. 0 if there is none.

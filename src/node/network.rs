@@ -187,8 +187,8 @@ fn note(retry: &mut Retry, error: &NetworkError) {
 struct Watches {
     links: watch::Watch,
     links_readable: Async<OwnedFd>,
-    rules: firewall::Watch,
-    rules_readable: Async<OwnedFd>,
+    /// `None` on a kernel without packet rules: pods on the node's network need none.
+    rules: Option<(firewall::Watch, Async<OwnedFd>)>,
 }
 
 /// What somebody may have changed.
@@ -202,20 +202,32 @@ struct Changed {
 impl Watches {
     fn open(network: &Network, bridge: &str) -> io::Result<Self> {
         let links = watch::Watch::open()?;
-        let rules = network.firewall().watch(bridge)?;
         let readable = |fd: &dyn AsFd| Async::new(fd.as_fd().try_clone_to_owned()?);
+        let rules = network.firewall().watch(bridge);
+        let rules = rules.and_then(|rules| Ok((readable(&rules)?, rules)));
+        let rules = match rules {
+            Ok((fd, rules)) => Some((rules, fd)),
+            Err(error) => {
+                tracing::warn!(
+                    "could not watch the packet rules: {error}, changes by others will not be noticed"
+                );
+                None
+            }
+        };
         Ok(Self {
             links_readable: readable(&links)?,
             links,
-            rules_readable: readable(&rules)?,
             rules,
         })
     }
 
     /// Waits until there is something to be drained.
     async fn readable(&self) -> bool {
-        let (links, rules) = (&self.links_readable, &self.rules_readable);
-        let _ = smol::future::or(links.readable(), rules.readable()).await;
+        let links = self.links_readable.readable();
+        let _ = match &self.rules {
+            Some((_, rules)) => smol::future::or(links, rules.readable()).await,
+            None => links.await,
+        };
         true
     }
 
@@ -229,7 +241,7 @@ impl Watches {
         Changed {
             links: links.links,
             addresses: links.addresses,
-            rules: self.rules.drain(),
+            rules: self.rules.as_mut().is_some_and(|(rules, _)| rules.drain()),
         }
     }
 }
@@ -246,6 +258,8 @@ pub(super) async fn keep(hands: Hands) {
             return;
         }
     };
+    // The addresses may have changed before anything watched them.
+    look_again(&hands).await;
     // What could not be mended at the start is tried at once.
     let mut changed = Changed {
         links: true,
@@ -279,7 +293,7 @@ pub(super) async fn keep(hands: Hands) {
         changed.links |= more.links;
         changed.addresses |= more.addresses;
         changed.rules |= more.rules;
-        if more.addresses {
+        if more.links || more.addresses {
             look_again(&hands).await;
         }
     }
@@ -302,7 +316,7 @@ async fn mend(network: &Network, what: Changed) -> Result<(), NetworkError> {
     .await
 }
 
-/// The node's addresses may be others now.
+/// The node's addresses may have changed.
 async fn look_again(hands: &Hands) {
     let network = hands.sandboxes.network.clone();
     let own = unblock_bridge(move || network.own_addresses()).await;

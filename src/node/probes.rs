@@ -11,8 +11,9 @@ use smol::Task;
 
 use super::Input;
 use super::execute::Hands;
+use super::facts;
 use super::metrics::ProbeCounters;
-use crate::effects::probe::{self, Outcome};
+use crate::effects::probe::{self, Outcome, Target};
 use crate::plan::Event;
 use crate::plan::event::{ProbeOrder, ProbeOutcome};
 use crate::spec::{PodSpec, PodUid, Probe, ProbeKind};
@@ -113,7 +114,11 @@ impl Probes {
         let outcome = match probe_of(&spec, &order) {
             Some(asked) => {
                 let target = self.hands.target(&order.instance, &spec);
-                probe::run(&asked.handler, asked.timeout_ms, &target).await
+                let outcome = probe::run(&asked.handler, asked.timeout_ms, &target).await;
+                match spec.host_network && probe::asks_pod_ip(&asked.handler) {
+                    true => unless_moved(outcome, &target),
+                    false => outcome,
+                }
             }
             None => Outcome::Error("the container has no such probe".to_owned()),
         };
@@ -145,6 +150,17 @@ impl Probes {
                 shared.running.remove(pod);
             }
         }
+    }
+}
+
+/// A failure to reach an address that the node no longer has says nothing about the container: the next attempt asks the
+/// new one.
+fn unless_moved(outcome: Outcome, asked: &Target) -> Outcome {
+    match (outcome, asked.ip) {
+        (Outcome::Failure(text), Some(ip)) if !facts::is_here(ip) => {
+            Outcome::Error(format!("the node no longer has the address {ip}: {text}"))
+        }
+        (outcome, _) => outcome,
     }
 }
 

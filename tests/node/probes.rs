@@ -66,3 +66,88 @@ fn wait_event(agent: &Agent, text: &str) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn a_pod_on_the_nodes_network_is_asked_at_the_nodes_address_also_when_that_changes() {
+    let agent = Agent::start();
+    let net = agent.netns.clone();
+    let cgi = "#!/bin/sh\necho \"$QUERY_STRING $REMOTE_ADDR\" >> /s/story\nprintf \"Status: 200 OK\\r\\n\\r\\n\"\n";
+    let serve = format!(
+        "mkdir -p /v/cgi-bin; printf '%s' '{cgi}' > /v/cgi-bin/ask; chmod 755 /v/cgi-bin/ask; httpd -p 8080 -h /v; {SLEEP}"
+    );
+    let page = |what: &str, host: &str| {
+        format!("httpGet: {{port: 8080, path: \"/cgi-bin/ask?{what}\"{host}}}")
+    };
+    let often = "periodSeconds: 1, failureThreshold: 1";
+    // The second is asked once a second, too, but where it says.
+    let more = format!(
+        "    readinessProbe: {{{}, {often}}}\n    livenessProbe: {{{}, periodSeconds: 1}}\n    lifecycle: {{preStop: {{{}}}}}\n",
+        page("ready", ""),
+        page("live", ", host: 127.0.0.1"),
+        page("stop", "")
+    );
+    let deaf = format!("    readinessProbe: {{tcpSocket: {{port: 9}}, {often}}}\n");
+    let parts = [
+        ("web", serve.as_str(), more.as_str()),
+        ("deaf", SLEEP, &deaf),
+    ];
+    let pod = stages::staged(&agent, "a", "  hostNetwork: true\n", &[], &parts);
+    agent.write("a.yaml", &pod);
+    let asked = |what: &str, at: &str| {
+        let begin = std::time::Instant::now();
+        let known = stages::story(&agent, "a").len();
+        loop {
+            let lines = stages::story(&agent, "a");
+            let mut new = lines[known..].iter().filter_map(|l| l.split_once(' '));
+            if new.any(|(of, from)| of == what && from.trim_matches(['[', ']']).ends_with(at)) {
+                return;
+            }
+            assert!(begin.elapsed() < PATIENCE, "no {what} at {at}: {lines:?}");
+            std::thread::sleep(Duration::from_millis(20)); // A file of the container's own; nothing says that it grows.
+        }
+    };
+    asked("ready", "127.0.0.1");
+    let nowhere = "dial tcp 127.0.0.1:9: connect: connection refused (the node has no address, so 127.0.0.1 was asked)";
+    wait_event(&agent, nowhere);
+
+    let has = |ip: &str| {
+        agent.wait_pod("a", |pod| pod["status"]["podIP"] == ip);
+    };
+    net.ip("link add up0 type veth peer name up1");
+    net.ip("link set up1 up");
+    net.ip("link set up0 up");
+    net.ip("addr add 10.7.0.2/24 dev up0");
+    has("10.7.0.2");
+    asked("ready", "10.7.0.2");
+    asked("live", "127.0.0.1");
+    wait_event(&agent, "dial tcp 10.7.0.2:9: connect: connection refused\"");
+    agent.wait_pod("a", |pod| stages::status(pod, "web")["ready"] == true);
+    let mut ready = agent.watch("/api/v1/pods?watch=true");
+
+    net.ip("addr add 10.8.0.3/24 dev up0");
+    net.ip("addr del 10.7.0.2/24 dev up0");
+    has("10.8.0.3");
+    asked("ready", "10.8.0.3");
+    agent.kill_and_restart();
+    asked("ready", "10.8.0.3");
+    net.ip("addr flush dev up0");
+    net.ip("addr add fd07::2/64 dev up0 nodad");
+    has("fd07::2");
+    asked("ready", "fd07::2");
+    let unready = ready.find(|change| stages::status(&change["object"], "web")["ready"] == false);
+    assert!(
+        unready.is_none(),
+        "its address changed, not it: {unready:?}"
+    );
+
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    let lines = stages::story(&agent, "a");
+    assert!(
+        lines
+            .iter()
+            .any(|l| l.starts_with("stop") && l.contains("fd07::2")),
+        "{lines:?}"
+    );
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}

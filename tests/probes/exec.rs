@@ -14,6 +14,7 @@ use super::{failure, success};
 fn exec(world: &World, command: &[&str], timeout_ms: u64) -> Outcome {
     let target = Target {
         ip: None,
+        instead: None,
         shim_socket: world.run_dir.join("shim.sock"),
         container: "c".to_owned(),
     };
@@ -100,6 +101,7 @@ fn a_shim_that_hangs_holds_nobody() {
     listen(&listener, Backlog::new(1).unwrap()).unwrap();
     let target = Target {
         ip: None,
+        instead: None,
         shim_socket: path,
         container: "c".to_owned(),
     };

@@ -15,6 +15,7 @@ fn go(hook: &Hook) -> HookResult {
     let pod = convert::admitted(json.as_bytes()).expect("a pod");
     let target = Target {
         ip: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        instead: None,
         shim_socket: "/nowhere/shim.sock".into(),
         container: "c".to_owned(),
     };

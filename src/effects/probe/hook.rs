@@ -51,10 +51,16 @@ pub async fn run_hook(hook: &Hook, target: &Target, pod: &PodSpec) -> HookResult
                 failure: None,
                 fell_back,
             },
-            Err(error) => failed(format!(
-                "HTTP lifecycle hook ({}) {whose} {error}",
-                get.path
-            )),
+            Err(error) => {
+                let error = match get.host {
+                    Some(_) => error,
+                    None => target.explain(error),
+                };
+                failed(format!(
+                    "HTTP lifecycle hook ({}) {whose} {error}",
+                    get.path
+                ))
+            }
         },
         Hook::TcpSocket => failed("Cannot run handler: invalid handler: tcpSocket".to_owned()),
         Hook::Sleep { .. } => HookResult::default(),

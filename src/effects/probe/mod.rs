@@ -45,14 +45,45 @@ pub enum Outcome {
 pub struct Target {
     /// Where the container can be reached when the handler names no host; `None`: it has no network.
     pub ip: Option<IpAddr>,
+    /// Why that is not the pod's own address, if so: said with each failure.
+    pub instead: Option<&'static str>,
     /// The socket of its pod's shim.
     pub shim_socket: PathBuf,
     /// Its name.
     pub container: String,
 }
 
+impl Target {
+    /// A failure to reach this address, with the reason why it is not the pod's own.
+    fn explain(&self, text: String) -> String {
+        match self.instead {
+            Some(why) => format!("{text} ({why})"),
+            None => text,
+        }
+    }
+}
+
 /// Asks once.
 pub async fn run(handler: &ProbeHandler, timeout_ms: u64, target: &Target) -> Outcome {
+    let outcome = ask(handler, timeout_ms, target).await;
+    match outcome {
+        Outcome::Failure(text) if asks_pod_ip(handler) => Outcome::Failure(target.explain(text)),
+        Outcome::Error(text) if asks_pod_ip(handler) => Outcome::Error(target.explain(text)),
+        other => other,
+    }
+}
+
+/// Whether the handler asks the address of the pod, because it names no host.
+pub fn asks_pod_ip(handler: &ProbeHandler) -> bool {
+    match handler {
+        ProbeHandler::Exec(_) => false,
+        ProbeHandler::HttpGet(get) => get.host.is_none(),
+        ProbeHandler::TcpSocket { host, .. } => host.is_none(),
+        ProbeHandler::Grpc { .. } => true,
+    }
+}
+
+async fn ask(handler: &ProbeHandler, timeout_ms: u64, target: &Target) -> Outcome {
     let timeout = Duration::from_millis(timeout_ms);
     let host_of = |named: Option<&String>| named.cloned().or(Some(target.ip?.to_string()));
     let nowhere = || Outcome::Error("the pod has no address".to_owned());
