@@ -6,7 +6,7 @@ use smol::channel::Sender;
 use super::Node;
 use crate::api::CommandError;
 use crate::effects::cgroup::Values;
-use crate::plan::state::Sandbox;
+use crate::plan::state::{Run, Sandbox};
 
 impl Node {
     /// Answers beside the loop.
@@ -25,10 +25,11 @@ impl Node {
         let there = matches!(pod.sandbox, Sandbox::Ready { .. });
         let (spec, given) = (pod.spec.clone(), pod.resizing.actuated);
         let each = spec.all_containers().zip(&pod.containers);
-        let running = each.filter(|(_, state)| state.run.is_running());
-        let containers: Vec<_> = running
-            .map(|(spec, state)| (spec.name.clone(), state.figures(spec)))
-            .collect();
+        let running = each.filter_map(|(spec, state)| match state.run {
+            Run::Running { pid, .. } => Some((spec.name.clone(), pid, state.figures(spec))),
+            Run::None | Run::Ended(_) => None,
+        });
+        let containers: Vec<_> = running.collect();
         let cgroups = self.hands.sandboxes.cgroups.clone();
         super::spawn(async move {
             let read = super::unblock(move || {
@@ -36,8 +37,9 @@ impl Node {
                 if there {
                     all.push(cgroups.pod_values(&spec, given));
                     let values = containers.iter();
-                    let values = values
-                        .filter_map(|(name, given)| cgroups.container_values(&spec, name, *given));
+                    let values = values.filter_map(|(name, pid, given)| {
+                        cgroups.container_values(&spec, (name, *pid), *given)
+                    });
                     all.extend(values);
                 }
                 all

@@ -276,7 +276,9 @@ impl Hands {
         };
         match client.request(&Request::Start(Box::new(request))).await {
             Ok(Reply::Started(record)) => {
-                self.check_values(&instance, &spec).await;
+                if record.exit.is_none() {
+                    self.check_values(&instance, record.pid, &spec).await;
+                }
                 let started = Event::ContainerStarted {
                     instance: instance.clone(),
                     pid: record.pid,
@@ -312,12 +314,12 @@ impl Hands {
     }
 
     /// Reads back what bounds a container that has just been started, and tells what does not.
-    async fn check_values(&self, instance: &Instance, spec: &Arc<PodSpec>) {
+    async fn check_values(&self, instance: &Instance, pid: u32, spec: &Arc<PodSpec>) {
         let (cgroups, owned) = (self.sandboxes.cgroups.clone(), spec.clone());
         let name = instance.container.clone();
         let read = move || {
             let given = owned.container(&name)?.resources;
-            let values = cgroups.container_values(&owned, &name, given)?;
+            let values = cgroups.container_values(&owned, (&name, pid), given)?;
             Some(
                 values
                     .mismatches()

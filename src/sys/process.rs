@@ -206,6 +206,17 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// Whether this process runs: it is there, and has not ended unreaped.
+pub fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may hold anything, also parentheses.
+    let state = stat
+        .rsplit(") ")
+        .next()
+        .and_then(|rest| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
+}
+
 /// A descriptor of a process (pidfd_open(2)): readable once it has ended.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes integers only.
@@ -303,4 +314,26 @@ pub fn c_string(text: impl AsRef<OsStr>) -> CString {
 pub fn lowest_priority() {
     // SAFETY: changes only the caller's own priority.
     unsafe { libc::nice(19) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_runs_until_it_has_ended_reaped_or_not() {
+        assert!(runs(std::process::id()));
+        let mut child = std::process::Command::new("true")
+            .spawn()
+            .expect("true is there");
+        let ended = open(i32::try_from(child.id()).expect("a pid")).expect("a child");
+        let mut poll = [nix::poll::PollFd::new(
+            std::os::fd::AsFd::as_fd(&ended),
+            nix::poll::PollFlags::POLLIN,
+        )];
+        nix::poll::poll(&mut poll, nix::poll::PollTimeout::NONE).expect("it ends");
+        assert!(!runs(child.id()), "a zombie");
+        child.wait().expect("a child");
+        assert!(!runs(child.id()));
+    }
 }

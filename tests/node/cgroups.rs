@@ -103,3 +103,22 @@ fn all_pods_together_have_what_is_not_kept_back_and_classes_share_it_by_their_re
     }
     assert_eq!(burstable(), two);
 }
+
+#[test]
+fn containers_that_end_at_once_do_not_seem_to_lack_what_was_written_to_their_cgroups() {
+    let agent = Agent::start();
+    let names: Vec<String> = (0..60).map(|n| format!("c{n}")).collect();
+    let mut pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: brief}\nspec:\n  restartPolicy: Never\n  containers:\n"
+        .to_owned();
+    let limits = LIMITS.replace("50m", "1m").replace("16Mi", "1Mi");
+    for name in &names {
+        pod += &format!(
+            "  - name: {name}\n    image: busybox:test\n    command: [\"true\"]\n{limits}"
+        );
+    }
+    agent.write("brief.yaml", &pod);
+    agent.wait_phase("brief", "Succeeded");
+    let events = agent.request("/api/v1/namespaces/default/events").0;
+    assert!(events.contains("Started container c59"), "{events}");
+    assert!(!events.contains("CgroupMismatch"), "{events}");
+}

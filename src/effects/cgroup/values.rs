@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::huge_pages::HugePageLimit;
 use super::{Cgroups, Limits, Mode};
 use crate::spec::{ContainerResources, HugePages, PodResources, PodSpec};
+use crate::sys::process;
 
 /// A kernel keeps amounts of memory in whole pages, of this size at most.
 pub(super) const LARGEST_PAGE: u64 = 64 << 10;
@@ -118,18 +119,18 @@ impl Cgroups {
         self.values(None, path, &limits)
     }
 
-    /// Blocking. The values of a container that was given these resources; `None` if it has no cgroup.
+    /// Blocking. The values of a container that was given these resources; `None` if its first process has ended: its cgroup
+    /// goes then, one file and one hierarchy after the other, also while it is read.
     pub fn container_values(
         &self,
         spec: &PodSpec,
-        name: &str,
+        (name, first_process): (&str, u32),
         given: ContainerResources,
     ) -> Option<Values> {
         let path = self.container_path(&self.pod_path(spec.qos, &spec.uid), name);
         let limits = Limits::container(spec, name, given, self.settings);
         let values = self.values(Some(name.to_owned()), path, &limits);
-        // Also if it went away meanwhile.
-        self.hierarchies.exists(&values.path).then_some(values)
+        process::runs(first_process).then_some(values)
     }
 
     fn values(&self, container: Option<String>, path: String, limits: &Limits) -> Values {
