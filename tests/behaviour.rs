@@ -169,8 +169,8 @@ fn a_pod_that_just_runs_looks_like_the_kubelets() {
         node.said(),
         [
             "Normal Pulled Container image \"img:1\" already present on machine",
-            "Normal Created Container created",
-            "Normal Started Container started",
+            "Normal Created Created container: c",
+            "Normal Started Started container c",
         ]
     );
 }

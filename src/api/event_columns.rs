@@ -1,6 +1,6 @@
 //! How is an event shown in one line? kubectl's columns.
 
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use k8s_openapi::jiff::Timestamp;
 
 use super::pod_columns::age_of;
@@ -35,7 +35,7 @@ pub fn row(event: &Event, now: Timestamp) -> [String; 10] {
         age_of(event.last_timestamp.as_ref().map(|t| t.0), now),
         text(&event.type_),
         text(&event.reason),
-        format!("{}/{}", text(&about.kind).to_lowercase(), text(&about.name)),
+        object(about),
         text(&about.field_path),
         from,
         text(&event.message).trim().to_owned(),
@@ -43,6 +43,23 @@ pub fn row(event: &Event, now: Timestamp) -> [String; 10] {
         event.count.unwrap_or(1).to_string(),
         text(&event.metadata.name),
     ]
+}
+
+/// `pod/web`, or of a container `pod/web{main}`: messages like kubectl's `Pulled` do not name it.
+fn object(about: &ObjectReference) -> String {
+    let text = |t: &Option<String>| t.clone().unwrap_or_default();
+    let container = container(about).map_or_else(String::new, |name| format!("{{{name}}}"));
+    format!(
+        "{}/{}{container}",
+        text(&about.kind).to_lowercase(),
+        text(&about.name)
+    )
+}
+
+/// The container that an event is about, of a `fieldPath` like `spec.containers{main}`.
+pub fn container(about: &ObjectReference) -> Option<&str> {
+    let path = about.field_path.as_deref()?;
+    path.split_once('{')?.1.strip_suffix('}')
 }
 
 /// When it was seen: `3m`, or `3m (x5 over 10m)` if more than once.

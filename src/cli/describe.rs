@@ -443,12 +443,14 @@ fn event_table(page: &mut Page, events: &[Value]) {
             let event = Event::deserialize(event).unwrap_or_default();
             let age = event_columns::interval(&event, now);
             let [_, kind, reason, .., message, _, _, _] = event_columns::row(&event, now);
+            let container = event_columns::container(&event.involved_object);
+            let container = container.unwrap_or("-").to_owned();
             let from = event.source.and_then(|s| s.component).unwrap_or_default();
-            vec![format!("  {kind}"), reason, age, from, message]
+            vec![format!("  {kind}"), reason, age, from, container, message]
         })
         .collect();
     page.0.push_str("Events:\n");
-    let header = ["  Type", "Reason", "Age", "From", "Message"];
+    let header = ["  Type", "Reason", "Age", "From", "Container", "Message"];
     page.0.push_str(&Table::default().render(&header, &rows));
 }
 

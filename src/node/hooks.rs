@@ -96,18 +96,6 @@ async fn carry_out(hands: Hands, order: HookOrder, spec: Arc<PodSpec>, tasks: Rc
     if let Some(own) = own {
         own.detach();
     }
-    if let Some(failure) = &outcome.failure {
-        let pod = &spec.key;
-        tracing::warn!(%pod, "{}", quiet(failure));
-    }
     let done = Event::HookDone { order, outcome };
     let _ = hands.inputs.send(Input::Event(done)).await;
-}
-
-/// A failure without what a program wrote: that may be a secret.
-fn quiet(failure: &str) -> &str {
-    let cut = failure
-        .find(" exited with ")
-        .or(failure.find(", message: "));
-    cut.map_or(failure, |at| &failure[..at])
 }

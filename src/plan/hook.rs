@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::event::Instance;
 use super::notice::{Kind, Notices};
 use super::state::ContainerState;
+use super::status::go_duration;
 use super::{Notice, PodState, Time};
 use crate::spec::{ContainerSpec, Hook, HookKind};
 
@@ -42,6 +43,13 @@ pub struct Progress {
     /// This agent is carrying it out.
     #[serde(skip)]
     pub in_flight: bool,
+}
+
+impl Progress {
+    /// Whether it was begun, and is not known to be done.
+    fn is_open(&self) -> bool {
+        self.begun.is_some() && self.done.is_none()
+    }
 }
 
 impl Hooks {
@@ -188,11 +196,17 @@ fn find<'p>(pod: &'p mut PodState, order: &HookOrder) -> Option<&'p mut Hooks> {
     (runs && newest).then_some(&mut container.hooks)
 }
 
-pub(super) fn started(pod: &mut PodState, order: &HookOrder, now: Time) {
-    if let Some(hooks) = find(pod, order) {
-        let progress = hooks.of_mut(order.hook);
-        progress.in_flight |= progress.done.is_none();
-        progress.begun.get_or_insert(now);
+pub(super) fn started(pod: &mut PodState, order: &HookOrder, now: Time, out: &mut Vec<Notice>) {
+    let Some(hooks) = find(pod, order) else {
+        return;
+    };
+    let progress = hooks.of_mut(order.hook);
+    let again = progress.begun.is_some() && progress.done.is_none() && !progress.in_flight;
+    progress.in_flight |= progress.done.is_none();
+    progress.begun.get_or_insert(now);
+    if again {
+        let why = "cut off by an agent restart, so it is carried out again";
+        tell_failure(pod, (&order.instance.container, order.hook), why, out);
     }
 }
 
@@ -211,24 +225,77 @@ pub(super) fn done(
         return;
     }
     progress.done = Some(now);
+    if let (HookKind::PostStart, Some(failure)) = (order.hook, &outcome.failure) {
+        hooks.failure = Some(failure.clone());
+    }
     if let Some(host) = &outcome.fell_back {
         let text = format!(
             "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
         );
         Notices::new(out, pod).pod(Kind::Warning, "LifecycleHTTPFallback", text);
     }
-    let Some(failure) = &outcome.failure else {
-        return;
-    };
-    let (reason, text) = match order.hook {
-        HookKind::PostStart => {
-            if let Some(hooks) = find(pod, order) {
-                hooks.failure = Some(failure.clone());
-            }
-            ("FailedPostStartHook", "PostStartHook failed")
-        }
+    if let Some(failure) = &outcome.failure {
+        tell_failure(pod, (&order.instance.container, order.hook), failure, out);
+    }
+}
+
+/// The kubelet's event, and why.
+fn tell_failure(
+    pod: &PodState,
+    (container, hook): (&str, HookKind),
+    why: &str,
+    out: &mut Vec<Notice>,
+) {
+    let (reason, what) = match hook {
+        HookKind::PostStart => ("FailedPostStartHook", "PostStartHook failed"),
         HookKind::PreStop => ("FailedPreStopHook", "PreStopHook failed"),
     };
-    let name = &order.instance.container;
-    Notices::new(out, pod).container(name, Kind::Warning, reason, text.to_owned());
+    let text = format!("{what}: {why}");
+    Notices::new(out, pod).container(container, Kind::Warning, reason, text);
+}
+
+/// A signal is about to be sent. The first one cuts off the `preStop` hook, if that is not done: its time is over.
+pub(super) fn overtaken(pod: &PodState, instance: &Instance, out: &mut Vec<Notice>) {
+    let Some(c) = pod.container(&instance.container) else {
+        return;
+    };
+    let this = c.run.is_running() && c.run.attempt() == Some(instance.attempt);
+    let first = this && c.stop.asked.is_none();
+    if let Some(kill) = c.kill.filter(|_| first && c.hooks.pre_stop.is_open()) {
+        let why = format!(
+            "preStop hook not completed in grace period of {}",
+            go_duration(kill.grace_ms)
+        );
+        tell_failure(pod, (&c.name, HookKind::PreStop), &why, out);
+    }
+}
+
+impl PodState {
+    /// Hooks of runs that have ended, also while there was no agent, never will be done. Said once for each run.
+    pub(super) fn note_cut_off(&mut self, now: Time, out: &mut Vec<Notice>) {
+        let mut cut_off = Vec::new();
+        for c in &mut self.containers {
+            let over = c.run.ended().is_some() && c.run.attempt() == Some(c.hooks.attempt);
+            for hook in [HookKind::PostStart, HookKind::PreStop] {
+                let overtaken = hook == HookKind::PreStop && c.stop.asked.is_some();
+                let progress = c.hooks.of_mut(hook);
+                if !over || !progress.is_open() {
+                    continue;
+                }
+                (progress.done, progress.in_flight) = (Some(now), false);
+                if !overtaken {
+                    cut_off.push((c.name.clone(), hook));
+                }
+            }
+        }
+        for (name, hook) in cut_off {
+            let spec = self.spec.container(&name);
+            let what = match spec.and_then(|spec| spec.lifecycle.hook(hook)) {
+                Some(Hook::Sleep { .. }) => "sleep hook",
+                Some(Hook::Exec(_) | Hook::HttpGet(_) | Hook::TcpSocket) | None => "the hook",
+            };
+            let why = format!("container terminated before {what} finished");
+            tell_failure(self, (&name, hook), &why, out);
+        }
+    }
 }

@@ -221,10 +221,13 @@ fn text(
     };
     match kill.reason {
         KillReason::Stopping => format!("Stopping container {name}"),
-        KillReason::InPlace => "killing".to_owned(),
+        // The kubelet says `killing` and `FailedPostStartHook`, which names no container.
+        KillReason::InPlace => {
+            format!("{what} {name} is removed because RestartAllContainers in place")
+        }
         KillReason::Liveness => format!("{what} {name} failed liveness probe{again}"),
         KillReason::Startup => format!("{what} {name} failed startup probe{again}"),
-        KillReason::PostStartHook => "FailedPostStartHook".to_owned(),
+        KillReason::PostStartHook => format!("{what} {name} failed postStart hook{again}"),
         KillReason::DefinitionChanged if main => {
             format!("Container {name} definition changed, will be restarted")
         }

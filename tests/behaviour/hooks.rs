@@ -247,10 +247,9 @@ fn a_pre_stop_hook_that_fails_is_told_and_stops_nothing() {
     node.work();
     node.goes();
     node.begin();
-    node.end_hook(HookKind::PreStop, "c", Some("secret output"));
-    let said = node.said();
-    assert!(said.contains(&"Warning FailedPreStopHook PreStopHook failed".to_owned()));
-    assert!(!said.join("\n").contains("secret"), "{said:?}");
+    node.end_hook(HookKind::PreStop, "c", Some("it said no"));
+    let told = "Warning FailedPreStopHook PreStopHook failed: it said no";
+    assert!(node.said().contains(&told.to_owned()), "{:?}", node.said());
     assert_eq!(node.next_signal().1, StopSignal::Stop);
 }
 
@@ -323,8 +322,10 @@ fn a_failed_post_start_hook_kills_with_the_pods_grace_and_is_shown_until_the_nex
     node.wait(1_000);
     node.end_hook(HookKind::PostStart, "c", Some("it said no"));
     let said = node.said();
-    assert!(said.contains(&"Warning FailedPostStartHook PostStartHook failed".to_owned()));
-    assert!(said.contains(&"Normal Killing FailedPostStartHook".to_owned()));
+    let failed = "Warning FailedPostStartHook PostStartHook failed: it said no";
+    assert!(said.contains(&failed.to_owned()), "{said:?}");
+    let killing = "Normal Killing Container c failed postStart hook, will be restarted";
+    assert!(said.contains(&killing.to_owned()), "{said:?}");
     let shown = "c: PostStartHookError: it said no";
     assert_eq!(node.line(), format!("Pending; {UNREADY}; {shown} < -, 0"));
     assert_eq!(node.begin(), pre_stop("c"));
@@ -410,4 +411,75 @@ fn how_the_hook_of_an_earlier_run_went_is_of_no_interest() {
         outcome,
     });
     assert_eq!(node.state.pods, known);
+}
+
+/// What was said of failed hooks.
+fn failures(node: &Node) -> Vec<String> {
+    let said = node.said().into_iter();
+    said.filter(|s| s.contains("Failed") && s.contains("Hook"))
+        .collect()
+}
+
+#[test]
+fn a_hook_that_is_cut_off_says_by_what() {
+    const PRE_STOP: &str = "Warning FailedPreStopHook PreStopHook failed: ";
+    const POST_START: &str = "Warning FailedPostStartHook PostStartHook failed: ";
+    // The grace is over.
+    for hook in [run(), Some(Hook::Sleep { ms: 60_000 })] {
+        let mut node = Node::with(&Arc::new(with(None, hook)));
+        node.work();
+        node.goes();
+        node.begin();
+        assert_eq!(node.next_signal().0, 30_000);
+        let told = format!("{PRE_STOP}preStop hook not completed in grace period of 30s");
+        assert_eq!(failures(&node), [told.clone()]);
+        node.end("c", 137);
+        assert_eq!(failures(&node), [told], "once");
+    }
+    // Its container ends by itself.
+    for (hook, what) in [
+        (run(), "the hook"),
+        (Some(Hook::Sleep { ms: 9_000 }), "sleep hook"),
+    ] {
+        let why = format!("container terminated before {what} finished");
+        let mut node = Node::with(&Arc::new(with(None, hook.clone())));
+        node.work();
+        node.goes();
+        node.begin();
+        node.end("c", 0);
+        assert_eq!(failures(&node), [format!("{PRE_STOP}{why}")]);
+        let mut node = Node::with(&Arc::new(with(hook, None)));
+        node.work();
+        node.begin();
+        node.end("c", 0);
+        assert_eq!(failures(&node), [format!("{POST_START}{why}")]);
+        // One that is done is not.
+        node.wait(60_000);
+        node.work();
+        node.begin();
+        let said = failures(&node).len();
+        node.wait(10_000);
+        if what == "the hook" {
+            node.end_hook(HookKind::PostStart, "c", None);
+        }
+        node.end("c", 0);
+        assert_eq!(failures(&node).len(), said, "{:?}", failures(&node));
+    }
+    // The agent was restarted, and meanwhile the container has ended, or not.
+    let spec = Arc::new(with(None, run()));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.goes();
+    node.begin();
+    let mut new = reborn(&node, &[], ready());
+    assert_eq!(failures(&new), [""; 0]);
+    new.begin();
+    let again = format!("{PRE_STOP}cut off by an agent restart, so it is carried out again");
+    assert_eq!(failures(&new), [again]);
+    let lost = coracle::plan::event::RecoveredSandbox::Lost;
+    let new = reborn(&node, &[], lost.clone());
+    let why = "container terminated before the hook finished";
+    assert_eq!(failures(&new), [format!("{PRE_STOP}{why}")]);
+    let third = reborn(&new, &[], lost);
+    assert_eq!(failures(&third), [""; 0], "once, also over agent restarts");
 }

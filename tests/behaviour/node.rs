@@ -264,7 +264,8 @@ pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSa
     // Of those that are held there is nothing to be found.
     for pod in node.state.pods.values().filter(|pod| pod.hold.is_none()) {
         let found = Box::new(pods::recovered(pod, sandbox.clone()));
-        new.state.apply(&Event::PodRecovered(found), at(new.now));
+        let notices = new.state.apply(&Event::PodRecovered(found), at(new.now));
+        new.notices.extend(notices);
     }
     if let Some(shutdown) = node.state.shutdown.clone() {
         new.tell(Event::ShutdownRecovered(shutdown));

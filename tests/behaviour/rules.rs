@@ -122,7 +122,12 @@ fn restarting_all_containers_kills_the_others_and_begins_with_the_first_init_con
         panic!("the sidecar is killed at once: {:?}", node.open);
     };
     assert_eq!(instance.container, "s2");
-    assert!(node.said().contains(&"Normal Killing killing".to_owned()));
+    assert!(
+        node.said().contains(
+            &"Normal Killing Init container s2 is removed because RestartAllContainers in place"
+                .to_owned()
+        )
+    );
     node.answer_one();
     node.end("s2", 137);
     let text = node.line();

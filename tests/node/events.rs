@@ -106,7 +106,7 @@ fn events_are_shown_as_kubectl_shows_them() {
         "{text}"
     );
     let created = wait_event(&agent, |e| {
-        e["message"] == "Container created" && e["involvedObject"]["name"] == "other"
+        e["message"] == "Created container: main" && e["involvedObject"]["name"] == "other"
     });
     assert_eq!(created["involvedObject"]["kind"], "Pod");
     assert_eq!(created["involvedObject"]["uid"], uid);
@@ -125,6 +125,17 @@ fn events_are_shown_as_kubectl_shows_them() {
         .filter(|t| !t.is_empty())
         .collect();
     assert_eq!(titles, ["LAST SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]);
+    let names = |of: &str, table: &str| {
+        let mut about = table.lines().filter(|line| line.contains(of));
+        about.all(|line| {
+            line.contains("crash{main}")
+                || line.contains("crash{early}")
+                || !line.contains("pod/crash")
+        })
+    };
+    for of in ["Pulled", "Created", "Started", "BackOff"] {
+        assert!(names(of, &narrow), "which container's? {narrow}");
+    }
     let wide = agent.ok(&["get", "events", "-o", "wide"]);
     let line = wide
         .lines()
@@ -136,7 +147,7 @@ fn events_are_shown_as_kubectl_shows_them() {
     assert!(!of_one.contains("pod/other"), "{of_one}");
     let twice = of_one
         .lines()
-        .find(|l| l.contains("Container started") && l.contains("(x2 over "));
+        .find(|l| l.contains("Started container main") && l.contains("(x2 over "));
     assert!(twice.is_some(), "{of_one}");
     let warnings = agent.ok(&["events", "--for", "pod/crash", "--types", "Warning"]);
     assert!(
@@ -146,11 +157,15 @@ fn events_are_shown_as_kubectl_shows_them() {
     let described = agent.ok(&["describe", "pod", "crash"]);
     let started = described
         .lines()
-        .find(|l| l.contains("Container started") && l.contains("(x2 over "));
+        .find(|l| l.contains("Started container main") && l.contains("(x2 over "));
     assert!(
         started.is_some_and(|l| l.contains("coracle")),
         "{described}"
     );
+    let pulled = described
+        .lines()
+        .find(|l| l.contains("Pulled") && l.contains("  early  "));
+    assert!(pulled.is_some(), "{described}");
     for (bad, hint) in [("web", "--for pod/NAME"), ("service/web", "--for pod/NAME")] {
         let refused = agent.cli(&["events", "--for", bad]);
         assert_eq!(refused.status.code(), Some(2));

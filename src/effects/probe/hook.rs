@@ -1,6 +1,7 @@
 //! How is a lifecycle hook carried out? By the same means as a probe, but without a timeout: it ends with its container,
 //! or when its future is dropped (kubelet-behaviour §5.9).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::{Target, exec, http};
@@ -9,6 +10,13 @@ use crate::spec::{Hook, PodSpec};
 
 /// How long a connection may take to come about, as in Go's default transport.
 const DIAL: Duration = Duration::from_secs(30);
+
+/// Most that is shown of a command or path, so that what came of it still fits into an event (1024 bytes in all).
+const COMMAND_BYTES: usize = 128;
+/// Most that is shown of an error, or of what a program wrote as such.
+const ERRORS_BYTES: usize = 512;
+/// Most that is shown of what a program wrote in all.
+const OUTPUT_BYTES: usize = 1024;
 
 /// How a hook went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,17 +41,19 @@ pub async fn run_hook(hook: &Hook, target: &Target, pod: &PodSpec) -> HookResult
     match hook {
         Hook::Exec(command) => match exec::to_the_end(command, target).await {
             Ok(ended) if ended.code == 0 => HookResult::default(),
-            Ok(ended) => failed(format!(
-                "Exec lifecycle hook ([{}]) {whose} command '{}' exited with {}: {}, message: {:?}",
-                command.join(" "),
-                command.join(" "),
-                ended.code,
-                ended.errors,
-                ended.output
-            )),
+            Ok(ended) => {
+                let command = shown(&command.join(" "), COMMAND_BYTES);
+                failed(format!(
+                    "Exec lifecycle hook ([{command}]) {whose} command '{command}' exited with {}: {}, message: {:?}",
+                    ended.code,
+                    shown(&ended.errors, ERRORS_BYTES),
+                    cut(&ended.output, OUTPUT_BYTES)
+                ))
+            }
             Err(error) => failed(format!(
-                "Exec lifecycle hook ([{}]) {whose} {error}, message: \"\"",
-                command.join(" ")
+                "Exec lifecycle hook ([{}]) {whose} {}, message: \"\"",
+                shown(&command.join(" "), COMMAND_BYTES),
+                shown(&error.to_string(), ERRORS_BYTES)
             )),
         },
         Hook::HttpGet(get) => match page(get, target).await {
@@ -52,19 +62,39 @@ pub async fn run_hook(hook: &Hook, target: &Target, pod: &PodSpec) -> HookResult
                 fell_back,
             },
             Err(error) => {
+                let error = shown(&error, ERRORS_BYTES);
                 let error = match get.host {
                     Some(_) => error,
                     None => target.explain(error),
                 };
-                failed(format!(
-                    "HTTP lifecycle hook ({}) {whose} {error}",
-                    get.path
-                ))
+                let path = shown(&get.path, COMMAND_BYTES);
+                failed(format!("HTTP lifecycle hook ({path}) {whose} {error}"))
             }
         },
         Hook::TcpSocket => failed("Cannot run handler: invalid handler: tcpSocket".to_owned()),
         Hook::Sleep { .. } => HookResult::default(),
     }
+}
+
+/// The beginning of a text on one line: what a terminal would act upon is escaped.
+fn shown(text: &str, most: usize) -> String {
+    let mut line = String::new();
+    for char in cut(text.trim(), most).chars() {
+        match char {
+            ' '..='~' => line.push(char),
+            other => line.extend(other.escape_debug()),
+        }
+    }
+    line
+}
+
+/// The beginning of a text.
+fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+    Cow::Owned(format!("{}...", &text[..end.unwrap_or(0)]))
 }
 
 /// Asks for a page; any answer is a success. A host that does not speak TLS is asked without, and returned.
@@ -87,5 +117,26 @@ async fn page(get: &HttpGet, target: &Target) -> Result<Option<String>, String> 
             }
         }
         other => other.map(|()| None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_of_a_program_fits_and_moves_no_cursor() {
+        for (text, expected) in [
+            ("bad\n", "bad"),
+            ("a\nb\tc", "a\\nb\\tc"),
+            ("\u{1b}[2Jgone", "\\u{1b}[2Jgone"),
+            ("\u{202e}evil", "\\u{202e}evil"),
+            ("sh -c 'echo \"x\\\"'", "sh -c 'echo \"x\\\"'"),
+            ("größer", "größer"),
+        ] {
+            assert_eq!(shown(text, 64), expected);
+        }
+        assert_eq!(shown(&"ä".repeat(40), 5), "ää...");
+        assert_eq!(cut("12345", 5), "12345");
     }
 }

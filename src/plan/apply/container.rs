@@ -55,20 +55,20 @@ pub(super) fn forget_start(container: &mut ContainerState, attempt: u32) {
     container.stop.retry = Retry::default();
 }
 
-/// Created and started, as said once for each run.
+/// Created and started, as said once for each run, in words of earlier kubelets: those of v1.36 do not name the container.
 pub(super) fn say_started(pod: &PodState, name: &str, out: &mut Vec<Notice>) {
     let mut notices = Notices::new(out, pod);
     notices.container(
         name,
         Kind::Normal,
         "Created",
-        "Container created".to_owned(),
+        format!("Created container: {name}"),
     );
     notices.container(
         name,
         Kind::Normal,
         "Started",
-        "Container started".to_owned(),
+        format!("Started container {name}"),
     );
 }
 
@@ -157,7 +157,7 @@ pub(super) fn start_failed(
             };
             let exit = Exit::not_started(message.to_owned(), now);
             end_run(container, instance.attempt, image_id, exit);
-            let text = "Container created".to_owned();
+            let text = format!("Created container: {name}");
             Notices::new(out, pod).container(name, Kind::Normal, "Created", text);
         }
     }

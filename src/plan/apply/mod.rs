@@ -111,9 +111,14 @@ impl NodeState {
                 self.room_made(now, out);
             }
             Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
-            Event::ActionStarted(action) => self.on(action.pod(), now, out, |pod, settings, _| {
-                action_started(pod, settings, action, now.time);
-            }),
+            Event::ActionStarted(action) => {
+                self.on(action.pod(), now, out, |pod, settings, out| {
+                    if let Action::Signal { instance, .. } = action {
+                        hook::overtaken(pod, instance, out);
+                    }
+                    action_started(pod, settings, action, now.time);
+                })
+            }
             Event::SandboxCreated {
                 pod,
                 ips,
@@ -223,8 +228,8 @@ impl NodeState {
                     probe::done(pod, order, outcome, now.time, out);
                 })
             }
-            Event::HookStarted(order) => self.on(&order.instance.pod, now, out, |pod, _, _| {
-                hook::started(pod, order, now.time);
+            Event::HookStarted(order) => self.on(&order.instance.pod, now, out, |pod, _, out| {
+                hook::started(pod, order, now.time, out);
             }),
             Event::HookDone { order, outcome } => {
                 self.on(&order.instance.pod, now, out, |pod, _, out| {
@@ -322,6 +327,7 @@ impl PodState {
     /// Notes what follows from the facts.
     pub(super) fn settle(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         self.note_sleeps(now.time);
+        self.note_cut_off(now.time, out);
         self.note_health();
         self.note_round();
         self.note_finishing(now.time);
