@@ -3,7 +3,7 @@
 #[path = "bounds_test.rs"]
 mod bounds;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use proptest::prelude::*;
@@ -35,11 +35,11 @@ fn the_defaults_are_valid_and_those_of_the_specification() {
     let (config, settings) = (effective.config, effective.settings);
     assert_eq!(config.swap, Swap::NoSwap);
     assert!(!config.fail_swap_on && !config.fail_cgroup_v1);
-    assert_eq!(config.pod_pids_limit, None);
+    assert!(config.pod_pids_limit.is_some_and(|limit| limit <= 4096));
     assert_eq!(config.cpu_cfs_quota_period_us, 100_000);
     assert_eq!(config.reserved.enforce, [Enforce::Pods]);
     assert_eq!(config.memory_qos, None);
-    assert_eq!(config.oom_score_adj, -999);
+    assert_eq!(config.own_oom_score_adj, -999);
     assert_eq!(config.max_open_files, 1_000_000);
     assert_eq!(settings.max_pods, 110);
     assert_eq!(settings.max_container_restart_period_ms, 300_000);
@@ -169,6 +169,107 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.maximumDeadContainersPerContainer", "3", ""),
     ("coracle.stopPodsOnExit", "true", ""),
 ];
+
+/// The innermost members of a structure, as `{:#?}` prints it, each with its lines.
+fn members(printed: &str) -> BTreeSet<(String, usize, String)> {
+    let mut around: Vec<(usize, &str)> = Vec::new();
+    let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut found = BTreeSet::new();
+    for line in printed.lines() {
+        let text = line.trim_start();
+        let depth = line.len() - text.len();
+        around.retain(|(outer, _)| *outer < depth);
+        if let Some((name, _)) = text.split_once(": ") {
+            let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            if name.chars().all(word) {
+                around.push((depth, name));
+            }
+        }
+        if text.starts_with([']', '}', ')']) {
+            continue;
+        }
+        let inner = around.last().map_or("", |(_, name)| name);
+        let number = lines.entry(inner).or_default();
+        *number += 1;
+        found.insert((inner.to_owned(), *number, text.to_owned()));
+    }
+    found
+}
+
+/// Everything outside this room that is not a test.
+fn code_of_others() -> String {
+    fn collect(folder: &std::path::Path, all: &mut String) {
+        for entry in std::fs::read_dir(folder).expect("sources").flatten() {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if path.is_dir() {
+                if name != "config" {
+                    collect(&path, all);
+                }
+            } else if name.ends_with(".rs") && !name.ends_with("_test.rs") {
+                let text = std::fs::read_to_string(&path).expect("a source file");
+                let code = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
+                let lines = code.lines().filter(|l| !l.trim_start().starts_with("//"));
+                all.extend(lines.flat_map(|line| [line, "\n"]));
+            }
+        }
+    }
+    let mut all = String::new();
+    collect(
+        &std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        &mut all,
+    );
+    all
+}
+
+#[test]
+fn what_the_warning_calls_without_effect_is_exactly_what_no_code_reads() {
+    let code = code_of_others();
+    let read = |member: &str| {
+        let access = format!(".{member}");
+        code.match_indices(&access).any(|(at, _)| {
+            let next = code[at + access.len()..].chars().next();
+            !next.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '(')
+        })
+    };
+    for (path, value, beside) in OTHERS {
+        let before = good(beside);
+        let after = good(&format!("{beside}\n{}", yaml(path, value)));
+        let printed = |e: &Effective| members(&format!("{:#?}\n{:#?}", e.config, e.settings));
+        let (before, after) = (printed(&before), printed(&after));
+        let changed: BTreeSet<&str> = before
+            .symmetric_difference(&after)
+            .map(|(member, ..)| member.as_str())
+            .collect();
+        assert!(
+            !changed.is_empty() && !changed.contains(""),
+            "{path}: {changed:?}"
+        );
+        let acted_on = changed.iter().any(|member| read(member));
+        assert_eq!(acted_on, !NOT_YET.contains(path), "{path}: {changed:?}");
+    }
+}
+
+#[test]
+fn a_pod_has_half_of_all_processes_and_some_are_left_to_log_in_with() {
+    for (most, all, one) in [
+        (4_194_304, 3_774_874, 4_096),
+        (32_768, 29_492, 4_096),
+        // 256 MB of memory.
+        (1_900, 1_388, 694),
+        (600, 300, 150),
+    ] {
+        assert_eq!(processes_for_pods(most), all);
+        assert_eq!(node::default_pod_pids(Some(most)), one);
+    }
+    assert_eq!(node::default_pod_pids(None), 4_096);
+    let limit = |text: &str| good(text).config.pod_pids_limit;
+    assert_eq!(limit("podPidsLimit: -1"), None);
+    assert_eq!(limit("podPidsLimit: 100000"), Some(100_000));
+    let shown = as_yaml(&as_json(&good("")));
+    let line = format!("podPidsLimit: {} ", limit("").expect("bounded"));
+    assert!(shown.contains(&line), "{shown}");
+}
 
 /// Two fields count only together with others, and of one only one value is possible.
 const ALONE: [&str; 4] = [

@@ -93,7 +93,8 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     f("seccompDefault", Bool, Start, "true"),
     f("allowedUnsafeSysctls", Texts, Start, "[]"),
-    f("podPidsLimit", Long, Start, "-1"),
+    // At most: see `node::default_pod_pids`.
+    f("podPidsLimit", Long, Start, "4096"),
     f("cpuCFSQuota", Bool, Start, "true"),
     f("cpuCFSQuotaPeriod", Duration, Start, "100ms"),
     f("singleProcessOOMKill", Bool, Start, ""),
@@ -253,9 +254,7 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
 /// Read and checked, and shown, but nothing acts on them in this version; a warning says so.
 pub(crate) const NOT_YET: &[&str] = &[
     "allowedUnsafeSysctls",
-    "memoryReservationPolicy",
     "userNamespaces.idsPerPod",
-    "oomScoreAdj",
     "maxOpenFiles",
 ];
 

@@ -216,6 +216,10 @@ fn in_force(given: &Given<'_>, settings: &Settings, path: &str) -> Value {
             let ms = settings.max_container_restart_period_ms;
             Value::String(format!("{}s", ms / 1000))
         }
+        "podPidsLimit" if !given.is_set(path) => {
+            let limit = node::pod_pids(given);
+            limit.map_or(Value::Null, |limit| Value::Int(limit.into()))
+        }
         _ => given.value(path),
     }
 }
@@ -263,7 +267,7 @@ fn config(given: &Given<'_>) -> Config {
         cgroup_parent: some(given.text("coracle.cgroupParent")),
         node_name: given.text("coracle.nodeName"),
         node_labels: node::labels(given),
-        pod_pids_limit: Some(unsigned("podPidsLimit")).filter(|limit| *limit > 0),
+        pod_pids_limit: node::pod_pids(given),
         cluster_domain: given.text("clusterDomain"),
         resolv_conf: path("resolvConf"),
         bridge: bridge(given),
@@ -283,7 +287,7 @@ fn config(given: &Given<'_>) -> Config {
         swap: node::swap(given),
         fail_swap_on: given.bool("failSwapOn"),
         fail_cgroup_v1: given.bool("failCgroupV1"),
-        oom_score_adj: i32::try_from(given.int("oomScoreAdj")).unwrap_or(0),
+        own_oom_score_adj: i32::try_from(given.int("oomScoreAdj")).unwrap_or(0),
         max_open_files: unsigned("maxOpenFiles"),
         taints: node::taints(given),
         provider_id: given.text("providerID"),

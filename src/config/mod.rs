@@ -29,7 +29,7 @@ mod values;
 pub use eviction::{Eviction, ImageGc, Signal, Threshold};
 pub use layers::{Flag, FlagValue, Origin, Problem};
 pub use load::{ConfigError, Effective, Files};
-pub use node::{Amounts, Enforce, MemoryQos, Reserved, Swap, Taint};
+pub use node::{Amounts, Enforce, MemoryQos, Reserved, Swap, Taint, processes_for_pods};
 pub use reload::{Reload, reload};
 pub use show::{as_json, as_yaml};
 pub use shutdown::Period;
@@ -96,7 +96,7 @@ pub struct Config {
     /// cgroup v1 keeps the agent from starting.
     pub fail_cgroup_v1: bool,
     /// The agent's own `oom_score_adj`.
-    pub oom_score_adj: i32,
+    pub own_oom_score_adj: i32,
     /// Most files the agent may have open.
     pub max_open_files: u64,
     /// Taints shown on the node.

@@ -9,6 +9,7 @@ use super::given::Given;
 use super::values::{cpu_count, quantity};
 use crate::spec::names;
 use crate::spec::quantity::Quantity;
+use crate::sys::process;
 
 /// How containers may swap (part A13).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,34 @@ pub struct MemoryQos {
     pub throttling_factor: f64,
     /// Requests are protected by `memory.min` and `memory.low`.
     pub tiered_reservation: bool,
+}
+
+/// What is kept from pods of the processes a machine may have: a tenth, and at least so many, but half at most.
+const KEPT_PROCESSES: u64 = 512;
+
+/// How many processes one pod may have unless the settings say it.
+const POD_PROCESSES: u64 = 4096;
+
+/// How many of the processes that the machine may have are for all pods together.
+pub fn processes_for_pods(most: u64) -> u64 {
+    most - (most / 10).max(KEPT_PROCESSES).min(most / 2)
+}
+
+/// The default of `podPidsLimit`: one pod never has more than half of what all have together.
+pub(super) fn default_pod_pids(most: Option<u64>) -> u64 {
+    let half = most.map(|most| processes_for_pods(most) / 2);
+    half.unwrap_or(u64::MAX).min(POD_PROCESSES)
+}
+
+/// `pids.max` of each pod.
+pub(super) fn pod_pids(given: &Given<'_>) -> Option<u64> {
+    const LIMIT: &str = "podPidsLimit";
+    match given.is_set(LIMIT) {
+        true => u64::try_from(given.int(LIMIT))
+            .ok()
+            .filter(|limit| *limit > 0),
+        false => Some(default_pod_pids(process::most())),
+    }
 }
 
 pub(super) fn swap(given: &Given<'_>) -> Swap {

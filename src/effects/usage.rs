@@ -10,8 +10,7 @@ use super::figures;
 use crate::layout::{Layout, log_file};
 use crate::spec::usage::{ContainerUsage, DiskUsage, FileSystem, NodeUsage, PodUsage, Space};
 use crate::spec::{PodSpec, VolumeSource};
-use crate::sys::disk_usage;
-use crate::sys::file;
+use crate::sys::{disk_usage, file, process};
 
 /// Most files of one pod that are counted at one look.
 const MAX_ENTRIES: u64 = 100_000;
@@ -132,7 +131,7 @@ fn file_system(path: &Path) -> Option<FileSystem> {
 
 /// Numbers of processes are used up by threads, too.
 fn pids() -> Option<Space> {
-    let capacity = figures::most_processes()?;
+    let capacity = process::most()?;
     Some(Space {
         available: capacity.saturating_sub(figures::running_threads()?),
         capacity,

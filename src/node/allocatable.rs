@@ -5,10 +5,10 @@ use super::capacity::Machine;
 use super::journal::Journal;
 use super::{Node, publish};
 use crate::api::EventType;
-use crate::config::{Amounts, Enforce, Reserved};
+use crate::config::{Amounts, Enforce, Reserved, processes_for_pods};
 use crate::effects::cgroup::{CgroupError, Cgroups, NodeLimits, QosRequests};
 use crate::plan::classes::{Classes, classes};
-use crate::sys::file;
+use crate::sys::process;
 
 /// What people are told of it.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,12 +20,13 @@ impl Enforced {
         let mut told = Self::default();
         let all = reserved.enforce.contains(&Enforce::Pods);
         let pods = match all {
-            true => for_pods(machine, reserved, most_processes()),
-            // What a former agent may have written counts no more.
+            true => for_pods(machine, reserved, process::most()),
+            // What an earlier agent may have written counts no more. Processes are bounded all the same: without any
+            // left, nobody can log in to mend the node.
             false => NodeLimits {
                 cpu_milli: None,
                 memory_bytes: Some(None),
-                pids: Some(None),
+                pids: Some(process::most().map(processes_for_pods)),
                 huge_pages: Some(None),
             },
         };
@@ -93,7 +94,7 @@ fn for_pods(machine: &Machine, reserved: &Reserved, most_processes: Option<u64>)
     NodeLimits {
         cpu_milli: Some(left(machine.cpu_milli, "cpu")),
         memory_bytes: Some(Some(left(machine.memory_bytes, "memory"))),
-        pids: Some(most_processes.map(|most| left(most, "pid"))),
+        pids: Some(most_processes.map(|most| left(most, "pid").min(processes_for_pods(most)))),
         huge_pages: Some(Some(machine.huge_pages.clone())),
     }
 }
@@ -107,16 +108,6 @@ fn for_others(amounts: &Amounts, whole: bool) -> NodeLimits {
         pids: rest("pid"),
         huge_pages: None,
     }
-}
-
-/// How many processes there can be, as the kubelet counts them.
-fn most_processes() -> Option<u64> {
-    let read = |name: &str| {
-        let text = file::read_text(format!("/proc/sys/kernel/{name}")).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    let both = [read("pid_max"), read("threads-max")];
-    both.into_iter().flatten().min()
 }
 
 /// How the classes of pods share what there is.
@@ -177,7 +168,7 @@ mod tests {
         };
         let reserved = Reserved {
             system: amounts(&[("cpu", 500), ("memory", 100)]),
-            kube: amounts(&[("cpu", 250), ("pid", 24), ("memory", 1_000)]),
+            kube: amounts(&[("cpu", 250), ("pid", 1_024), ("memory", 1_000)]),
             ..Reserved::default()
         };
         let expected = NodeLimits {
@@ -187,7 +178,10 @@ mod tests {
             // None of them can be kept back, as with a kubelet.
             huge_pages: Some(Some(machine.huge_pages.clone())),
         };
-        assert_eq!(for_pods(&machine, &reserved, Some(1_024)), expected);
+        assert_eq!(for_pods(&machine, &reserved, Some(2_024)), expected);
+        // Some are kept back in any case: a fork bomb must not keep people from logging in.
+        let all = for_pods(&machine, &Reserved::default(), Some(32_768));
+        assert_eq!(all.pids, Some(Some(29_492)));
         let unknown = for_pods(&machine, &Reserved::default(), None);
         assert_eq!(unknown.pids, Some(None));
     }

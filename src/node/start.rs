@@ -153,6 +153,13 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     if let Some(warning) = &sources.effective.warning {
         tracing::warn!("{warning}");
     }
+    if let Err(error) = process::set_oom_score_adj(config.own_oom_score_adj) {
+        tracing::warn!(
+            "could not set the agent's own oom_score_adj to {}: {error}; the kernel may kill it when memory runs out, \
+             going on",
+            config.own_oom_score_adj
+        );
+    }
     if config.fail_swap_on && swap_is_on() {
         return Err(StartError::SwapIsOn);
     }

@@ -197,6 +197,25 @@ pub fn tune_allocator() {
     }
 }
 
+/// How many processes the machine may have, threads counted one by one.
+pub fn most() -> Option<u64> {
+    let read = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    Some(read("pid_max")?.min(read("threads-max").unwrap_or(u64::MAX)))
+}
+
+/// Sets the caller's own `oom_score_adj`. Less than it ever was needs CAP_SYS_RESOURCE.
+pub fn set_oom_score_adj(score: i32) -> io::Result<()> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let wanted = score.to_string();
+    match std::fs::read_to_string(FILE)?.trim() == wanted {
+        true => Ok(()),
+        false => std::fs::write(FILE, wanted),
+    }
+}
+
 /// kill(2): a process, or with a negative number a process group.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: takes integers only.

@@ -316,6 +316,84 @@ fn the_settings_file_bounds_processes_and_says_what_has_no_effect() {
     );
 }
 
+/// Of a process; `None` if it is gone.
+fn oom_score_adj(pid: u64) -> Option<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?;
+    text.trim().parse().ok()
+}
+
+#[test]
+fn an_agent_without_systemd_sets_its_own_oom_score_and_no_container_has_it() {
+    // More than tests are started with needs no capability; on the way down the kernel may say no, and the log says so.
+    let own = oom_score_adj(std::process::id().into()).expect("our own");
+    for wanted in [own + 7, -999] {
+        let path = std::env::temp_dir().join(format!("coracle-oom-{}.yaml", std::process::id()));
+        fs::write(
+            &path,
+            format!("kind: KubeletConfiguration\noomScoreAdj: {wanted}\n"),
+        )
+        .expect("written");
+        let agent = Agent::start_with(&["--config", path.to_str().expect("utf-8")]);
+        fs::remove_file(&path).expect("removed");
+        let found = oom_score_adj(u64::try_from(agent.pid()).expect("a pid"));
+        let refused = agent
+            .log()
+            .contains("could not set the agent's own oom_score_adj");
+        assert_eq!(found != Some(wanted), refused, "{found:?}: {}", agent.log());
+        assert!(!refused || wanted < own, "{}", agent.log());
+        let archive = common::archive().to_str().expect("utf-8");
+        agent.ok(&["image", "import", archive]);
+        agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+        agent.wait_running("a");
+        let script = "cat /proc/1/oom_score_adj /proc/self/oom_score_adj";
+        assert_eq!(
+            agent.ok(&["exec", "a", "--", "sh", "-c", script]),
+            "1000\n1000\n"
+        );
+    }
+}
+
+#[test]
+fn one_pod_has_not_all_processes_and_all_pods_leave_some_to_the_node() {
+    let number = |path: &str| -> u64 {
+        let text = fs::read_to_string(path).expect("procfs");
+        text.trim().parse().expect("a number")
+    };
+    let most = number("/proc/sys/kernel/pid_max").min(number("/proc/sys/kernel/threads-max"));
+    for enforced in ["", "enforceNodeAllocatable: [none]\n"] {
+        let path = std::env::temp_dir().join(format!("coracle-most-{}.yaml", std::process::id()));
+        fs::write(&path, format!("kind: KubeletConfiguration\n{enforced}")).expect("written");
+        let agent = Agent::start_with(&["--config", path.to_str().expect("utf-8")]);
+        fs::remove_file(&path).expect("removed");
+        agent.ok(&[
+            "image",
+            "import",
+            common::archive().to_str().expect("utf-8"),
+        ]);
+        agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+        let pod = agent.wait_running("a");
+        let all: u64 = agent
+            .cgroup_file("pids", "", "pids.max")
+            .parse()
+            .expect("bounded");
+        assert!(
+            all + most / 10 <= most && all >= most / 2,
+            "{all} of {most}"
+        );
+        let group = format!(
+            "besteffort/pod{}",
+            pod["metadata"]["uid"].as_str().expect("uid")
+        );
+        let one: u64 = agent
+            .cgroup_file("pids", &group, "pids.max")
+            .parse()
+            .expect("bounded");
+        assert!(one <= all / 2, "{one} of {all}");
+        let shown = agent.ok(&["config", "print"]);
+        assert!(shown.contains(&format!("podPidsLimit: {one} ")), "{shown}");
+    }
+}
+
 #[test]
 fn a_mount_made_in_a_bidirectional_volume_reaches_the_node() {
     let agent = Agent::start();

@@ -82,15 +82,6 @@ pub fn running_threads() -> Option<u64> {
     threads(&file::read_text("/proc/loadavg").ok()?)
 }
 
-/// Blocking. How many processes the machine may have, threads counted one by one.
-pub fn most_processes() -> Option<u64> {
-    let read = |name: &str| {
-        let text = file::read_text(format!("/proc/sys/kernel/{name}")).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    Some(read("pid_max")?.min(read("threads-max").unwrap_or(u64::MAX)))
-}
-
 /// Blocking. The interfaces of the node but `lo`, and what went through them.
 pub fn interfaces() -> Vec<(String, Traffic)> {
     parse_interfaces(&file::read_text("/proc/net/dev").unwrap_or_default())
@@ -233,6 +224,6 @@ mod tests {
                 .limit_bytes
                 .is_some_and(|all| all > memory.usage_bytes)
         );
-        assert!(most_processes() > whole.processes);
+        assert!(crate::sys::process::most() > whole.processes);
     }
 }

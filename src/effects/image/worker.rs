@@ -11,9 +11,13 @@ use nix::sys::stat::{Mode, umask};
 use super::import::{Request, import};
 use super::progress::Line;
 use crate::sys::capability::{self, keep_only};
+use crate::sys::process;
 
 /// Address space. A zstd window takes up to 128 MiB, documents 4 MiB each.
 const MAX_MEMORY_BYTES: u64 = 512 << 20;
+
+/// The first to go when memory runs out: an import can be done again.
+const OOM_SCORE_ADJ: i32 = 1000;
 
 /// Open files.
 const MAX_FILES: u64 = 1024;
@@ -79,8 +83,9 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
     })
 }
 
-/// No new privileges, only the capabilities unpacking needs, and limits on memory and files.
+/// Not the agent's place among those to be killed, no new privileges, only the capabilities unpacking needs, and limits on memory and files.
 fn harden() -> io::Result<()> {
+    process::set_oom_score_adj(OOM_SCORE_ADJ)?;
     nix::sys::prctl::set_no_new_privs()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     lower(Resource::RLIMIT_AS, MAX_MEMORY_BYTES)?;

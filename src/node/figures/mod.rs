@@ -22,6 +22,7 @@ use crate::layout::Layout;
 use crate::plan::PodState;
 use crate::plan::state::{Run, Sandbox};
 use crate::spec::{PodSpec, PodUid, Wall};
+use crate::sys::process;
 
 /// Readings that are closer to each other say little of processors' time.
 const APART: Duration = Duration::from_secs(1);
@@ -242,7 +243,7 @@ async fn measured(hands: &Hands, targets: Vec<Target>, depth: Depth) -> Measured
             ..Measured::default()
         };
         if depth == Depth::Whole {
-            measured.most_processes = figures::most_processes();
+            measured.most_processes = process::most();
             let store = layout.image_store();
             measured.disks = [&layout.root, &store].map(|path| figures::file_system(path));
             measured.interfaces = figures::interfaces();

@@ -84,6 +84,8 @@ def cgroups_have_the_values_of_the_manifest(vm):
     group = vm.cgroup(bounded)
     if "/system.slice/coracle-pods.service/pods/burstable/" not in group:
         raise Failed(f"the pod's cgroup is {group}")
+    most = min(int(vm.out(f"cat /proc/sys/kernel/{name}")) for name in ["pid_max", "threads-max"])
+    pods = most - min(max(most // 10, 512), most // 2)
     for folder, file, wanted in [
         (group, "cpu.weight", "10"),
         (group, "cpu.max", "50000 100000"),
@@ -95,7 +97,8 @@ def cgroups_have_the_values_of_the_manifest(vm):
         (f"{group}/c-main", "cgroup.type", "domain"),
         (vm.cgroup(free), "cpu.weight", "1"),
         (vm.cgroup(free), "memory.max", "max"),
-        (vm.cgroup(free), "pids.max", "max"),
+        (vm.cgroup(free), "pids.max", str(min(pods // 2, 4096))),
+        ("/sys/fs/cgroup/system.slice/coracle-pods.service/pods", "pids.max", str(pods)),
     ]:
         equal(f"{folder}/{file}", vm.out(f"cat {folder}/{file}"), wanted)
     inner = vm.out("cd /sys/fs/cgroup/system.slice/coracle-pods.service; cat cgroup.procs pods/cgroup.procs pods/*/cgroup.procs")
