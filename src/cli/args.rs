@@ -12,6 +12,9 @@ pub use look::*;
 pub use node::*;
 pub use pods::*;
 
+/// Where the agent listens unless it is told another runtime directory.
+pub const DEFAULT_SOCKET: &str = "/run/coracle/coracle.sock";
+
 const EXIT_CODES: &str = "Exit codes:
   0  done            1  it failed            2  the command line is wrong
   3  no such pod, image or other object
@@ -26,7 +29,7 @@ pub struct Cli {
         long,
         global = true,
         env = "CORACLE_SOCKET",
-        default_value = "/run/coracle/coracle.sock",
+        default_value = DEFAULT_SOCKET,
         hide_env_values = true
     )]
     pub socket: PathBuf,

@@ -102,7 +102,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Uncordon(args) => cordon::uncordon(&client, &args),
         Command::Shutdown(args) => shutdown::run(&client, &args),
         Command::Validate(args) => validate::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Doctor(args) => doctor::run(&client, &args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Install(args) => install::run(&args),
         Command::Uninstall(args) => install::remove(&client, &args),

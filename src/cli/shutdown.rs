@@ -83,11 +83,15 @@ fn plan(shown: &Value) -> Result<ExitCode> {
         _ if total == 0 => {
             "graceful shutdown is off: set shutdownGracePeriod in the settings".to_owned()
         }
-        Some("waits") if waits >= total => {
+        Some("waits") if logind["enough"] == true => {
             format!("{total} s in total; logind waits up to {waits} s: enough")
         }
         Some("waits") => format!(
-            "{total} s in total, but logind waits {waits} s only: raise InhibitDelayMaxSec in /etc/systemd/logind.conf"
+            "{total} s in total, but logind waits {waits} s only, and {} s are needed: {}",
+            total + 1,
+            logind["hint"]
+                .as_str()
+                .unwrap_or("raise its InhibitDelayMaxSec")
         ),
         _ => format!(
             "{total} s in total; shutdowns of the machine are not heard of ({}): run `coracle shutdown` before",

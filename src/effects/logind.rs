@@ -2,6 +2,8 @@
 //! them, but no longer than its `InhibitDelayMaxSec` (kubelet-behaviour §7.2;
 //! <https://systemd.io/INHIBITOR_LOCKS/>).
 
+pub mod settings;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +24,9 @@ pub const OVERRIDE: &str = "/run/systemd/logind.conf.d/99-coracle.conf";
 
 /// The system bus.
 pub const BUS: &str = "/run/dbus/system_bus_socket";
+
+/// What logind has to wait beyond the time that pods have: for what is written down after the last one.
+pub const MARGIN: Duration = Duration::from_secs(1);
 
 const SERVICE: &str = "org.freedesktop.login1";
 const PATH: &str = "/org/freedesktop/login1";
@@ -84,6 +89,35 @@ pub enum Told {
     Preparing(bool),
     /// Another logind has come, or it has gone: locks have to be taken anew.
     Changed,
+}
+
+/// How long logind waits for holders of delay locks, asked now over a connection of its own.
+///
+/// # Errors
+/// There is no bus, or no logind on it.
+pub async fn delay_max(bus: &Path) -> Result<Duration> {
+    let late = async {
+        smol::Timer::after(PATIENCE).await;
+        Err(LogindError::Bus {
+            what: "asking",
+            source: io::ErrorKind::TimedOut.into(),
+        })
+    };
+    let asked = async { Logind::connect(bus).await?.delay_max().await };
+    smol::future::or(asked, late).await
+}
+
+/// The system bus; like others, coracle lets itself be told of another one.
+pub fn bus() -> PathBuf {
+    let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
+    let path = address.strip_prefix("unix:path=");
+    let path = path.and_then(|rest| rest.split([',', ';']).next());
+    path.unwrap_or(BUS).into()
+}
+
+/// Whether pods that have `total` to stop are waited for to the end.
+pub fn enough(waits: Duration, total: Duration) -> bool {
+    waits >= total.saturating_add(MARGIN)
 }
 
 impl Logind {

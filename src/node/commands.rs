@@ -9,7 +9,7 @@ use serde_json::json;
 use smol::channel::Sender;
 
 use super::execute::{Hands, WORKER};
-use super::{Input, Node, metrics};
+use super::{Input, Node, metrics, shutdown};
 use crate::api::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
 use crate::effects::image::{self, Image, ImageError, ImportOptions, Progress};
 use crate::plan::state::{Image as Found, PodState, Run};
@@ -144,7 +144,12 @@ impl Node {
                 let _ = reply.try_send(Ok(self.probes.metrics()));
             }
             Command::ShowShutdown { reply } => {
-                let _ = reply.try_send(Ok(self.show_shutdown()));
+                let mut shown = self.show_shutdown();
+                super::spawn(async move {
+                    let total = shown["totalSeconds"].as_u64().unwrap_or(0);
+                    shown["logind"] = shutdown::ask(total).await;
+                    let _ = reply.send(Ok(shown)).await;
+                });
             }
             Command::BeginShutdown { reply } => {
                 let _ = reply.try_send(self.shutdown_for(touched));

@@ -20,7 +20,7 @@ use crate::plan::{Time, cordon, status};
 use crate::spec::{PodUid, Wall};
 use crate::sys::file::{self, Durability};
 
-pub(super) use lock::{Lock, keep};
+pub(super) use lock::{Lock, ask, keep};
 
 /// Lines that wait for somebody who reads slowly; he misses some in between, not the end.
 const LINES: usize = 64;
@@ -191,7 +191,7 @@ impl Node {
         Ok(())
     }
 
-    /// `GET /coracle/v1/shutdown`.
+    /// `GET /coracle/v1/shutdown`, but for what only logind knows: see [`ask`].
     pub(super) fn show_shutdown(&self) -> Value {
         let shutdown = self.state.shutdown.as_ref();
         let groups = match shutdown {
@@ -210,7 +210,6 @@ impl Node {
         json!({
             "groups": groups.iter().zip(&members).map(of).collect::<Vec<_>>(),
             "totalSeconds": groups.iter().map(|group| group.seconds).sum::<u64>(),
-            "logind": self.shutdown.lock.show(),
             "underWay": shutdown.map(|s| json!({
                 "since": status::time(s.since.wall),
                 "turn": s.turn,

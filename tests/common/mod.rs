@@ -9,6 +9,7 @@
 #![allow(clippy::print_stderr, reason = "a failing test shows the agent's log")]
 
 pub mod archives;
+pub mod bus;
 pub mod netns;
 
 use std::fs;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use coracle::sys::{dbus, fdpass};
 use netns::Netns;
 use serde_json::Value;
 
@@ -60,6 +62,8 @@ pub struct Agent {
     flags: Vec<String>,
     /// A script the agent is started by, in a mount namespace of its own; it ends with `exec "$@"`.
     wrapper: Option<&'static str>,
+    /// The system bus, if there is one.
+    bus: Option<PathBuf>,
     child: Mutex<Option<Child>>,
 }
 
@@ -97,6 +101,7 @@ impl Agent {
             netns,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             wrapper,
+            bus: None,
             child: Mutex::new(None),
         }
     }
@@ -106,6 +111,13 @@ impl Agent {
     pub fn with_flags(mut self, flags: &[&str]) -> Self {
         self.flags
             .extend(flags.iter().map(|flag| (*flag).to_owned()));
+        self
+    }
+
+    /// Gives it a system bus for the next launch.
+    #[must_use]
+    pub fn with_bus(mut self, bus: &bus::Bus) -> Self {
+        self.bus = Some(bus.socket());
         self
     }
 
@@ -179,7 +191,11 @@ impl Agent {
             }
         };
         // The machine's own logind is none of its business.
-        command.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nowhere");
+        let bus = self.bus.as_deref().unwrap_or(Path::new("/nowhere"));
+        command.env(
+            "DBUS_SYSTEM_BUS_ADDRESS",
+            format!("unix:path={}", bus.display()),
+        );
         command.arg("run").args(&self.flags).args([
             "--node-name",
             "test-node",

@@ -26,7 +26,10 @@ const STAMPS: &str = "now() { cut -d' ' -f1 /proc/uptime; }; \
     trap 'echo told $(now); sleep 1; echo gone $(now); exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done";
 
 fn agent_with(settings: &str) -> Agent {
-    let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
+    launched(Agent::prepare(Arc::new(Netns::new()), &[], None), settings)
+}
+
+fn launched(agent: Agent, settings: &str) -> Agent {
     let file = agent.root.join("config.yaml");
     fs::write(&file, settings).expect("written");
     let agent = agent.with_flags(&["--config", file.to_str().expect("utf-8")]);
@@ -271,4 +274,43 @@ fn without_any_period_that_is_said() {
         !output.status.success() && text.contains("shutdownGracePeriod"),
         "{text}"
     );
+}
+
+#[test]
+fn logind_is_asked_when_somebody_asks_how_long_it_waits() {
+    let bus = common::bus::Bus::serve("plan", 700, false);
+    let agent = Agent::prepare(Arc::new(Netns::new()), &[], None).with_bus(&bus);
+    let agent = launched(agent, SETTINGS);
+    for (seconds, verdict) in [
+        (700, "670 s in total; logind waits up to 700 s: enough"),
+        (671, "670 s in total; logind waits up to 671 s: enough"),
+        (
+            670,
+            "670 s in total, but logind waits 670 s only, and 671 s are needed: ",
+        ),
+        (
+            5,
+            "670 s in total, but logind waits 5 s only, and 671 s are needed: ",
+        ),
+    ] {
+        bus.set_delay(seconds);
+        let plan = agent.ok(&["shutdown", "--plan"]);
+        assert!(plan.contains(verdict), "{plan}");
+        let enough = verdict.ends_with("enough");
+        assert!(
+            enough || plan.contains("InhibitDelayMaxSec=671 or more in `/"),
+            "{plan}"
+        );
+        let doctor = agent.cli(&["doctor"]);
+        let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        let line = doctor
+            .lines()
+            .find(|line| line.contains("  shutdown  "))
+            .expect("checked");
+        assert_eq!(line.starts_with("ok "), enough, "{doctor}");
+        assert!(
+            line.contains(&format!("logind waits up to {seconds} s")),
+            "{doctor}"
+        );
+    }
 }

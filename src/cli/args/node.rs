@@ -293,15 +293,15 @@ pub struct FsckArgs {
 /// `coracle doctor`.
 #[derive(Debug, Clone, Args)]
 pub struct DoctorArgs {
-    /// State that outlives a reboot
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/coracle")]
-    pub root: PathBuf,
-    /// State that dies with the boot
-    #[arg(long, value_name = "DIR", default_value = "/run/coracle")]
-    pub run_dir: PathBuf,
-    /// Pod logs
-    #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
-    pub log_dir: PathBuf,
+    /// State that outlives a reboot [default: the running agent's, else what unit and settings say]
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// State that dies with the boot [default: likewise]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Pod logs [default: likewise]
+    #[arg(long, value_name = "DIR")]
+    pub log_dir: Option<PathBuf>,
     /// Print JSON
     #[command(flatten)]
     pub output: OutputArgs,

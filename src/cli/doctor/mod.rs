@@ -1,6 +1,8 @@
 //! Can this machine run pods? `coracle doctor`: each check says what was found and, if that is not enough, how to mend it.
 
+mod directories;
 mod network;
+mod shutdown;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +12,7 @@ use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 
 use super::args::DoctorArgs;
+use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
 use super::table::size;
@@ -58,22 +61,26 @@ fn level(fine: bool, otherwise: Level) -> Level {
     if fine { Level::Ok } else { otherwise }
 }
 
-pub(super) fn run(args: &DoctorArgs) -> Result<ExitCode> {
+pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
+    let found = directories::find(client, args);
+    let layout = &found.layout;
     let mut findings = vec![root(), kernel()];
     findings.extend(cgroups());
     findings.extend([
-        overlay(&args.root),
+        overlay(&layout.root),
         seccomp(),
         namespaces(),
         open_by_handle(),
-        free_space("space for state", &args.root),
-        free_space("space for logs", &args.log_dir),
+        free_space("space for state", &layout.root),
+        free_space("space for logs", &layout.log_dir),
         inotify(),
         swap(),
         clock(),
     ]);
     findings.extend(network::findings());
-    findings.push(leftovers(&args.run_dir));
+    findings.push(shutdown::finding(client, &found));
+    findings.push(directories::finding(&found));
+    findings.push(leftovers(&layout.run_dir));
     let text = match args.output.output {
         Some(_) => {
             let json = serde_json::to_string_pretty(&findings);

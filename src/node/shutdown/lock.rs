@@ -3,8 +3,6 @@
 //! after another logind, or another bus, has come. Without a bus it sleeps.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,7 +10,7 @@ use smol::channel::{Receiver, Sender, bounded};
 
 use super::super::Input;
 use crate::config::{Current, Period};
-use crate::effects::logind::{BUS, Logind, LogindError, Told};
+use crate::effects::logind::{self, Logind, LogindError, MARGIN, Told, bus, enough, settings};
 use crate::sys::notify::Kept;
 
 /// First and longest wait between tries to reach logind.
@@ -26,7 +24,6 @@ const FIRST_LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(in crate::node) struct Lock {
     orders: Sender<Order>,
-    known: Arc<Mutex<Known>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +51,7 @@ pub(in crate::node) struct Work {
     settings: Current,
     inputs: Sender<Input>,
     orders: Receiver<Order>,
-    known: Arc<Mutex<Known>>,
+    known: Known,
     kept: Option<Kept>,
 }
 
@@ -66,16 +63,15 @@ impl Lock {
         kept: Option<Kept>,
     ) -> (Self, Work) {
         let (sender, orders) = bounded(8);
-        let known = Arc::new(Mutex::new(Known::Off));
         let work = Work {
             settings,
             inputs,
             orders,
-            known: known.clone(),
+            known: Known::Off,
             kept,
         };
         let orders = sender;
-        (Self { orders, known }, work)
+        (Self { orders }, work)
     }
 
     /// The settings may be others now.
@@ -87,16 +83,26 @@ impl Lock {
     pub(in crate::node) fn release(&self) {
         let _ = self.orders.try_send(Order::Release);
     }
+}
 
-    /// For people.
-    pub(in crate::node) fn show(&self) -> Value {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*known {
-            Known::Off => json!({ "state": "off" }),
-            Known::Unreachable(why) => json!({ "state": "unreachable", "message": why }),
-            Known::Waits(time) => {
-                json!({ "state": "waits", "inhibitDelayMaxSeconds": time.as_secs() })
-            }
+/// For people: how long logind waits, for pods that have `total` seconds. It is asked now: what it said before may hold no
+/// more, after its settings were read again.
+pub(in crate::node) async fn ask(total: u64) -> Value {
+    if total == 0 {
+        return json!({ "state": "off" });
+    }
+    match logind::delay_max(&bus()).await {
+        Err(error) => json!({ "state": "unreachable", "message": crate::chain(&error) }),
+        Ok(waits) => {
+            let enough = enough(waits, Duration::from_secs(total));
+            let hint = match enough {
+                true => None,
+                false => {
+                    let seconds = total + MARGIN.as_secs();
+                    Some(super::super::unblock(move || settings::hint(seconds)).await)
+                }
+            };
+            json!({ "state": "waits", "inhibitDelayMaxSeconds": waits.as_secs(), "enough": enough, "hint": hint })
         }
     }
 }
@@ -149,10 +155,10 @@ async fn session(
 ) -> Result<(), LogindError> {
     let mut logind = Logind::connect(&bus()).await?;
     let waits = raise(&mut logind, needed).await?;
-    if work.know(Known::Waits(waits)) && waits < Duration::from_secs(needed) {
+    if work.know(Known::Waits(waits)) && !enough(waits, Duration::from_secs(needed)) {
+        let hint = super::super::unblock(move || settings::hint(needed + MARGIN.as_secs())).await;
         tracing::warn!(
-            "node shutdown: logind waits {} s for pods that have {needed} s to stop; raise InhibitDelayMaxSec in \
-             /etc/systemd/logind.conf",
+            "node shutdown: logind waits {} s for pods that have {needed} s to stop, going on; {hint}",
             waits.as_secs()
         );
     }
@@ -190,14 +196,6 @@ enum Heard {
     Order(Option<Order>),
 }
 
-/// The system bus; like others, coracle lets itself be told of another one.
-fn bus() -> PathBuf {
-    let address = std::env::var("DBUS_SYSTEM_BUS_ADDRESS").unwrap_or_default();
-    let path = address.strip_prefix("unix:path=");
-    let path = path.and_then(|rest| rest.split([',', ';']).next());
-    path.unwrap_or(BUS).into()
-}
-
 /// How long all groups have, in seconds: also those nobody is in.
 fn needed(settings: &Current) -> u64 {
     let seconds =
@@ -207,12 +205,12 @@ fn needed(settings: &Current) -> u64 {
 
 /// Makes logind wait long enough, if it lets itself; how long it waits.
 async fn raise(logind: &mut Logind, needed: u64) -> Result<Duration, LogindError> {
-    let needed_time = Duration::from_secs(needed);
+    let total = Duration::from_secs(needed);
     let mut waits = logind.delay_max().await?;
-    if waits >= needed_time {
+    if enough(waits, total) {
         return Ok(waits);
     }
-    if let Err(error) = logind.raise_delay(needed).await {
+    if let Err(error) = logind.raise_delay(needed + MARGIN.as_secs()).await {
         tracing::warn!("{}, going on", crate::chain(&error));
         return Ok(waits);
     }
@@ -220,7 +218,7 @@ async fn raise(logind: &mut Logind, needed: u64) -> Result<Duration, LogindError
     for _ in 0..LOOKS {
         smol::Timer::after(pause).await;
         waits = logind.delay_max().await?;
-        if waits >= needed_time {
+        if enough(waits, total) {
             break;
         }
         pause *= 2;
@@ -258,10 +256,9 @@ fn drop_lock(work: &mut Work, lock: &mut Option<OwnedFd>) {
 
 impl Work {
     /// Whether that is news.
-    fn know(&self, news: Known) -> bool {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let changed = *known != news;
-        *known = news;
+    fn know(&mut self, news: Known) -> bool {
+        let changed = self.known != news;
+        self.known = news;
         changed
     }
 }

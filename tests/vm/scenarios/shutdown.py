@@ -39,7 +39,7 @@ def twelve(vm):
     vm.run("mkdir -p /etc/coracle/config.d")
     vm.write("/etc/coracle/config.d/shutdown.yaml", SETTINGS)
     vm.run("systemctl reload coracle")
-    vm.until("logind to wait longer", DELAY, lambda out: out == f"t {TOTAL * 1000000}")
+    vm.until("logind to wait longer", DELAY, lambda out: out == f"t {(TOTAL + 1) * 1000000}")
     for group, priority in enumerate(PRIORITIES):
         for name in names(group):
             vm.manifest(name, pod(name, spec=f"  priority: {priority}", container=HOOK, command=STAMPS))
@@ -89,12 +89,12 @@ def off_and_on(vm):
 def logind_waits_as_long_as_the_groups_need(vm):
     """The delay lock is held, the delay is raised by a drop-in, and taken anew after logind is another one."""
     vm.until("the lock", LOCKS, lambda out: out == "1")
-    vm.until("logind to wait longer", DELAY, lambda out: out == "t 30000000")
+    vm.until("logind to wait longer", DELAY, lambda out: out == "t 31000000")
     text = vm.out("cat /run/systemd/logind.conf.d/99-coracle.conf")
-    if "InhibitDelayMaxSec=30" not in text:
+    if "InhibitDelayMaxSec=31" not in text:
         raise Failed(f"the drop-in says: {text}")
     plan = vm.out("coracle shutdown --plan")
-    if "30 s in total; logind waits up to 30 s: enough" not in plan:
+    if "30 s in total; logind waits up to 31 s: enough" not in plan:
         raise Failed(f"the plan says: {plan}")
     vm.run("systemctl kill -s KILL systemd-logind && systemctl restart systemd-logind")
     vm.until("the lock again", LOCKS, lambda out: out == "1")
@@ -104,6 +104,29 @@ def logind_waits_as_long_as_the_groups_need(vm):
     equal("locks without an agent", vm.out(LOCKS), "1")
     vm.until("another agent", "systemctl show -p MainPID --value coracle", lambda out: out not in ("0", old))
     vm.until("one lock", LOCKS, lambda out: out == "1")
+
+
+@scenario(seconds=240)
+def a_file_that_wins_over_coracles_own_is_named(vm):
+    """logind is asked whenever somebody asks: another drop-in makes it wait less, and plan and doctor say which."""
+    site = "/etc/systemd/logind.conf.d/zz-site.conf"
+    again = "systemctl kill -s HUP systemd-logind"
+    vm.until("logind to wait longer", DELAY, lambda out: out == "t 31000000")
+    vm.run("mkdir -p /etc/systemd/logind.conf.d")
+    vm.write(site, "[Login]\nInhibitDelayMaxSec=5\n")
+    vm.run(again)
+    vm.until("logind to wait less", DELAY, lambda out: out == "t 5000000")
+    for command in ["coracle shutdown --plan", "coracle doctor || true"]:
+        said = vm.out(command)
+        for words in ["5 s", f"InhibitDelayMaxSec=31 or more in `{site}`"]:
+            if words not in said:
+                raise Failed(f"{command} does not say `{words}`: {said}")
+    vm.run(f"rm {site} && {again}")
+    vm.until("logind to wait longer again", DELAY, lambda out: out == "t 31000000")
+    for command, words in [("coracle shutdown --plan", "up to 31 s: enough"), ("coracle doctor || true", "logind waits up to 31 s")]:
+        said = vm.out(command)
+        if words not in said:
+            raise Failed(f"{command} does not say `{words}`: {said}")
 
 
 @scenario(seconds=900)

@@ -1,0 +1,159 @@
+//! Where does the agent of this machine keep its things? The running one is asked; else its systemd unit and the settings
+//! say it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command as Program;
+
+use clap::Parser;
+use serde_json::Value;
+
+use super::{Finding, Level};
+use crate::cli::args::{Cli, Command, DoctorArgs, RunArgs};
+use crate::cli::client::Client;
+use crate::config::{Effective, Files};
+use crate::layout::Layout;
+
+const UNIT: &str = "coracle.service";
+
+/// The directories, and who says so.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) layout: Layout,
+    /// The settings as the files have them, or the defaults where these are of no use.
+    pub(super) effective: Effective,
+    /// `the running agent`.
+    pub(super) source: &'static str,
+    /// Why that may be wrong.
+    doubt: Option<String>,
+}
+
+pub(super) fn find(client: &Client, args: &DoctorArgs) -> Found {
+    let unit = unit();
+    let (files, of_unit) = match &unit {
+        Some(run) => (Files::new(run.config.clone(), run.config_dir.clone()), true),
+        None => (Files::new(None, None), false),
+    };
+    let read = files
+        .read()
+        .and_then(|texts| Effective::build(&texts, &[]))
+        .map_err(|error| crate::chain(&error));
+    let doubt = read.as_ref().err().cloned();
+    let effective = read.unwrap_or_default();
+    let mut found = Found {
+        layout: effective.config.layout.clone(),
+        effective,
+        source: match of_unit {
+            true => "the unit and the settings",
+            false => "the settings",
+        },
+        doubt,
+    };
+    if let Some(run) = unit {
+        found.take(run.root, run.run_dir, run.log_dir);
+    }
+    match running(client) {
+        Some((root, run_dir, log_dir)) => {
+            (found.source, found.doubt) = ("the running agent", None);
+            found.take(Some(root), Some(run_dir), Some(log_dir));
+        }
+        // A socket that was named says where its agent was.
+        None if client.socket != Path::new(crate::cli::args::DEFAULT_SOCKET) => {
+            found.take(None, client.socket.parent().map(Path::to_owned), None);
+        }
+        None => {}
+    }
+    found.take(
+        args.root.clone(),
+        args.run_dir.clone(),
+        args.log_dir.clone(),
+    );
+    found
+}
+
+impl Found {
+    fn take(&mut self, root: Option<PathBuf>, run: Option<PathBuf>, log: Option<PathBuf>) {
+        let layout = &mut self.layout;
+        for (place, given) in [
+            (&mut layout.root, root),
+            (&mut layout.run_dir, run),
+            (&mut layout.log_dir, log),
+        ] {
+            if let Some(path) = given {
+                *place = path;
+            }
+        }
+    }
+}
+
+pub(super) fn finding(found: &Found) -> Finding {
+    let layout = &found.layout;
+    let places = [&layout.root, &layout.run_dir, &layout.log_dir];
+    let places = places.map(|path| path.display().to_string()).join(" ");
+    match &found.doubt {
+        None => Finding::new(
+            Level::Ok,
+            "directories",
+            format!("{places} (by {})", found.source),
+        ),
+        Some(doubt) => Finding::new(
+            Level::Warn,
+            "directories",
+            format!("{places}, by default: {doubt}"),
+        )
+        .hint("`coracle config check` names everything that is wrong with the settings"),
+    }
+}
+
+/// State, runtime and log directories of the agent behind the socket.
+fn running(client: &Client) -> Option<(PathBuf, PathBuf, PathBuf)> {
+    let shown = client.get("/configz").ok()?;
+    let config = &shown["kubeletconfig"];
+    let path = |value: &Value| value.as_str().map(PathBuf::from);
+    Some((
+        path(&config["coracle"]["rootDir"])?,
+        path(&config["coracle"]["runDir"])?,
+        path(&config["podLogsDir"])?,
+    ))
+}
+
+/// The flags that systemd starts the agent with.
+fn unit() -> Option<RunArgs> {
+    let shown = Program::new("systemctl")
+        .args(["show", "--property=ExecStart", UNIT])
+        .stderr(std::process::Stdio::null())
+        .output()
+        .ok()?;
+    flags(&String::from_utf8_lossy(&shown.stdout))
+}
+
+/// `ExecStart={ path=… ; argv[]=coracle run … ; ignore_errors=no ; … }`
+fn flags(shown: &str) -> Option<RunArgs> {
+    let (_, rest) = shown.split_once("argv[]=")?;
+    let words = rest.split(" ; ").next()?.split_whitespace();
+    match Cli::try_parse_from(words).ok()?.command {
+        Command::Run(args) => Some(args),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flags_of_the_unit_are_read_as_systemd_shows_them() {
+        let shown = "ExecStart={ path=/usr/local/bin/coracle ; argv[]=/usr/local/bin/coracle run --root /data/c --run-dir \
+                     /run/c ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; code=(null) ; status=0/0 }\n";
+        let found = flags(shown).expect("a command of ours");
+        assert_eq!(found.root, Some("/data/c".into()));
+        assert_eq!(found.run_dir, Some("/run/c".into()));
+        assert_eq!(found.log_dir, None);
+        for other in [
+            "",
+            "ExecStart=\n",
+            "ExecStart={ path=/bin/x ; argv[]=/bin/x --y ; }",
+        ] {
+            assert_eq!(flags(other), None, "{other}");
+        }
+    }
+}
