@@ -156,7 +156,11 @@ fn bounds_are_told_in_the_kubelets_words() {
         ),
         (
             "registerWithTaints: [{key: a, effect: Never}]",
-            "invalid taint: a=:Never",
+            "invalid taint: a=:Never: the effect must be one of NoSchedule, PreferNoSchedule, NoExecute",
+        ),
+        (
+            "registerWithTaints: [{key: a, effect: NoSchedule}, {key: b, effect: NoSchedule}, {key: a, value: x, effect: NoSchedule}]",
+            "invalid taint: a=x:NoSchedule: taints must be unique by key and effect",
         ),
         (
             "maxParallelImagePulls: 0",
@@ -193,4 +197,72 @@ fn bounds_are_told_in_the_kubelets_words() {
             "{text}: {found:#?}"
         );
     }
+}
+
+#[test]
+fn what_the_node_is_called_and_tainted_with_has_to_be_a_name() {
+    for (text, problem) in [
+        (
+            "coracle: {nodeName: my_box}",
+            "coracle.nodeName: `my_box` cannot be a node's name: a lowercase RFC 1123",
+        ),
+        (
+            "coracle: {nodeName: a/b}",
+            "coracle.nodeName: `a/b` cannot be a node's name: a lowercase RFC 1123",
+        ),
+        (
+            "coracle: {nodeName: ../x}",
+            "coracle.nodeName: `../x` cannot be a node's name: a lowercase RFC 1123",
+        ),
+        (
+            "coracle: {nodeName: a2345678901234567890123456789012345678901234567890123456789012345}",
+            "cannot be a node's name: must be no more than 63 characters",
+        ),
+        (
+            "registerWithTaints: [{key: a b, effect: NoSchedule}]",
+            "invalid taint: a b=:NoSchedule: name part must",
+        ),
+        (
+            "registerWithTaints: [{key: '', effect: NoSchedule}]",
+            "invalid taint: =:NoSchedule: name part must be non-empty",
+        ),
+        (
+            "registerWithTaints: [{key: X_/a, effect: NoSchedule}]",
+            "invalid taint: X_/a=:NoSchedule: prefix part",
+        ),
+        (
+            "registerWithTaints: [{key: a, value: b c, effect: NoExecute}]",
+            "invalid taint: a=b c:NoExecute: a valid label",
+        ),
+        (
+            "registerWithTaints: [{key: a, effect: noschedule}]",
+            "invalid taint: a=:noschedule: the effect must be one of",
+        ),
+        (
+            "coracle: {nodeLabels: {a b: c}}",
+            "coracle.nodeLabels[a b]: name part must consist",
+        ),
+        (
+            "coracle: {nodeLabels: {a: -c}}",
+            "coracle.nodeLabels[a]: a valid label must",
+        ),
+        (
+            "coracle: {nodeLabels: {beta.kubernetes.io/os: plan9}}",
+            "must be linux",
+        ),
+    ] {
+        let found = problems(text);
+        assert!(
+            found.len() == 1 && found[0].contains(problem),
+            "{text}: {found:?}"
+        );
+    }
+    assert_eq!(
+        good("coracle: {nodeName: ' Box-1.Example '}")
+            .config
+            .node_name,
+        "box-1.example"
+    );
+    let taints = "registerWithTaints: [{key: example.com/a, value: b, effect: NoSchedule}, {key: example.com/a, effect: NoExecute}]";
+    assert_eq!(good(taints).config.taints.len(), 2);
 }

@@ -265,7 +265,7 @@ fn config(given: &Given<'_>) -> Config {
             .map(PathBuf::from)
             .collect(),
         cgroup_parent: some(given.text("coracle.cgroupParent")),
-        node_name: given.text("coracle.nodeName"),
+        node_name: node::name(given),
         node_labels: node::labels(given),
         pod_pids_limit: node::pod_pids(given),
         cluster_domain: given.text("clusterDomain"),

@@ -29,7 +29,9 @@ mod values;
 pub use eviction::{Eviction, ImageGc, Signal, Threshold};
 pub use layers::{Flag, FlagValue, Origin, Problem};
 pub use load::{ConfigError, Effective, Files};
-pub use node::{Amounts, Enforce, MemoryQos, Reserved, Swap, Taint, processes_for_pods};
+pub use node::{
+    Amounts, Enforce, MemoryQos, Reserved, Swap, Taint, node_name_of_host, processes_for_pods,
+};
 pub use reload::{Reload, reload};
 pub use show::{as_json, as_yaml};
 pub use shutdown::Period;

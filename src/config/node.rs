@@ -311,11 +311,31 @@ pub(super) fn labels(given: &Given<'_>) -> BTreeMap<String, String> {
         if let Some(problem) = names::qualified_name(key).or_else(|| names::label_value(value)) {
             wrong(&problem);
         }
-        if key == "kubernetes.io/os" && value != "linux" {
+        if ["kubernetes.io/os", "beta.kubernetes.io/os"].contains(&key.as_str()) && value != "linux"
+        {
             wrong("must be linux");
         }
     }
     labels
+}
+
+const NAME: &str = "coracle.nodeName";
+
+/// The node's name, in lower case as on a kubelet; empty: the host's.
+pub(super) fn name(given: &Given<'_>) -> String {
+    let name = given.text(NAME).trim().to_lowercase();
+    if let Some(problem) = names::node_name(&name).filter(|_| !name.is_empty()) {
+        given.wrong(
+            &[NAME],
+            format!("{NAME}: `{name}` cannot be a node's name: {problem}"),
+        );
+    }
+    name
+}
+
+/// The name of a node that has none in its settings: the host's, as far as that can be one.
+pub fn node_name_of_host(host: &str) -> String {
+    names::node_name_of_host(host)
 }
 
 pub(super) fn taints(given: &Given<'_>) -> Vec<Taint> {
@@ -323,13 +343,22 @@ pub(super) fn taints(given: &Given<'_>) -> Vec<Taint> {
     let taints: Vec<Taint> = given.list(TAINTS);
     for (index, taint) in taints.iter().enumerate() {
         let path = format!("{TAINTS}[{index}]");
+        let (key, effect) = (&taint.key, taint.effect.as_str());
+        let value = taint.value.as_deref().unwrap_or_default();
         let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
-        if taint.key.is_empty() || !effects.contains(&taint.effect.as_str()) {
-            let value = taint.value.as_deref().unwrap_or_default();
-            given.wrong(
-                &[&path, TAINTS],
-                format!("invalid taint: {}={value}:{}", taint.key, taint.effect),
-            );
+        let unknown = || {
+            let known = effects.join(", ");
+            (!effects.contains(&effect)).then(|| format!("the effect must be one of {known}"))
+        };
+        let same = |other: &&Taint| (&other.key, other.effect.as_str()) == (key, effect);
+        let twice = || {
+            let before = taints[..index].iter().find(same);
+            before.map(|_| "taints must be unique by key and effect".to_owned())
+        };
+        let problem = names::qualified_name(key).or_else(|| names::label_value(value));
+        if let Some(problem) = problem.or_else(unknown).or_else(twice) {
+            let message = format!("invalid taint: {key}={value}:{effect}: {problem}");
+            given.wrong(&[&path, TAINTS], message);
         }
         if taint.time_added.is_some() {
             given.wrong(&[&path, TAINTS], "taint.TimeAdded is not nil");

@@ -2,17 +2,22 @@
 //! end. If the boot is another now and nobody told it, the node lost power or crashed: what was being written then may be
 //! damaged. The file is brought up to date only when that has been seen to.
 
+mod age;
+
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+use self::age::{Clocks, First};
 use super::journal::Journal;
 use super::publish;
 use crate::api::EventType;
 use crate::effects::image::ImageStore;
 use crate::spec::Wall;
 use crate::sys::file::{self, Durability};
+use crate::sys::{clock, clock_sync};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -21,9 +26,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 struct Mark {
     boot_id: String,
     ended: bool,
-    /// When an agent ran here for the first time.
-    #[serde(default)]
-    first: Wall,
+    #[serde(flatten)]
+    first: First,
 }
 
 /// How the boot before this one came to its end.
@@ -44,11 +48,8 @@ enum Before {
 pub(super) struct Findings {
     warnings: Vec<(&'static str, String)>,
     /// When an agent ran here for the first time.
-    pub(super) first: Wall,
+    pub(super) created: Wall,
 }
-
-/// Nobody had this program before: a clock that says so had not been set yet.
-const CLOCK_IS_SET: Wall = Wall(1_735_689_600_000_000);
 
 /// The random number of this boot.
 pub(super) fn id() -> String {
@@ -60,7 +61,8 @@ pub(super) fn id() -> String {
 pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
     let id = id();
     let mark = file::read_record(path);
-    let first = first(mark.as_deref().unwrap_or_default(), super::now().wall);
+    let first = first(mark.as_deref().unwrap_or_default(), &id);
+    let created = first.shown(super::now().wall);
     let before = before(mark, &id);
     let mut findings = Vec::new();
     if matches!(before, Before::InOrder | Before::Cut) {
@@ -73,7 +75,7 @@ pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
         if !look_at(images, &mut findings) {
             return Findings {
                 warnings: findings,
-                first,
+                created,
             };
         }
     }
@@ -87,29 +89,42 @@ pub(super) fn begin(path: &Path, node: &str, images: &ImageStore) -> Findings {
     );
     Findings {
         warnings: findings,
-        first,
+        created,
     }
 }
 
-/// What was written down, if that can be: not before there was this program, nor in the future, as far as the clock is set.
-fn first(mark: &[u8], now: Wall) -> Wall {
+/// What was written down, as the clocks have it now.
+fn first(mark: &[u8], boot_id: &str) -> First {
     let mark: Option<Mark> = serde_json::from_slice(mark).ok();
-    let known = mark.map(|mark| mark.first);
-    known
-        .filter(|first| *first >= CLOCK_IS_SET && (*first <= now || now < CLOCK_IS_SET))
-        .unwrap_or(now)
+    let known = mark.map(|mark| mark.first).unwrap_or_default();
+    known.seen(Clocks {
+        wall: super::now().wall,
+        boot_ms: clock::boot_ms(),
+        boot_id,
+        synchronised: clock_sync::is_synchronized(),
+        built: built(),
+    })
+}
+
+/// When this program's file was written; 0 if it does not say.
+fn built() -> Wall {
+    let modified = fs::metadata("/proc/self/exe").and_then(|file| file.modified());
+    let since = modified.map(|at| {
+        at.duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+    });
+    let us = since.map_or(0, |since| since.as_micros());
+    Wall(i64::try_from(us).unwrap_or(0))
 }
 
 /// The agent was told to end.
 pub(super) fn end(path: &Path) {
-    let first = first(
-        &file::read_record(path).unwrap_or_default(),
-        super::now().wall,
-    );
+    let id = id();
+    let first = first(&file::read_record(path).unwrap_or_default(), &id);
     write(
         path,
         &Mark {
-            boot_id: id(),
+            boot_id: id,
             ended: true,
             first,
         },
@@ -178,32 +193,6 @@ impl Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_node_is_as_old_as_what_is_written_down_of_its_first_agent() {
-        let now = Wall(CLOCK_IS_SET.0 + 1_000);
-        let mark = |first: i64| format!(r#"{{"boot_id":"then","ended":true,"first":{first}}}"#);
-        for (sentence, mark, expected) in [
-            ("known", mark(CLOCK_IS_SET.0 + 5), Wall(CLOCK_IS_SET.0 + 5)),
-            ("the first one", String::new(), now),
-            (
-                "an agent that did not write it down",
-                r#"{"boot_id":"then","ended":true}"#.to_owned(),
-                now,
-            ),
-            ("by a clock that was not set", mark(86_400_000_000), now),
-            (
-                "by a clock that was ahead",
-                mark(CLOCK_IS_SET.0 + 2_000),
-                now,
-            ),
-        ] {
-            assert_eq!(first(mark.as_bytes(), now), expected, "{sentence}");
-        }
-        let known = mark(CLOCK_IS_SET.0 + 5);
-        let unset = first(known.as_bytes(), Wall(60_000_000));
-        assert_eq!(unset, Wall(CLOCK_IS_SET.0 + 5), "the clock is not set yet");
-    }
 
     #[test]
     fn only_an_end_that_was_asked_for_is_in_order() {

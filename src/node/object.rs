@@ -231,10 +231,13 @@ fn condition(standing: &Standing) -> NodeCondition {
 /// Its name, and the labels that every node has, but for what the settings say of them.
 fn identity(config: &Config) -> NodeIdentity {
     let name = config.node_name.clone();
+    // Those of `beta` are deprecated, and older manifests select by them.
     let pairs = [
         ("kubernetes.io/hostname", name.as_str()),
         ("kubernetes.io/os", "linux"),
         ("kubernetes.io/arch", architecture()),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", architecture()),
     ];
     let own = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let mut labels = BTreeMap::from(own);
@@ -329,6 +332,24 @@ mod tests {
             .and_then(|package| package.split("version = \"").nth(1)?.split('"').next());
         let linked = format!("libcontainer://{}", version.expect("a dependency"));
         assert_eq!(RUNTIME, linked);
+    }
+
+    #[test]
+    fn a_node_has_the_labels_that_manifests_select_by() {
+        let config = Config {
+            node_name: "box".to_owned(),
+            node_labels: [("kubernetes.io/hostname".to_owned(), "own".to_owned())].into(),
+            ..Config::default()
+        };
+        let labels = identity(&config).labels;
+        let label = |key: &str| labels.get(key).map(String::as_str);
+        assert_eq!(label("kubernetes.io/hostname"), Some("own"));
+        for key in ["kubernetes.io/os", "beta.kubernetes.io/os"] {
+            assert_eq!(label(key), Some("linux"));
+        }
+        for key in ["kubernetes.io/arch", "beta.kubernetes.io/arch"] {
+            assert_eq!(label(key), Some(architecture()));
+        }
     }
 
     #[test]

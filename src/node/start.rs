@@ -39,7 +39,7 @@ use super::{
 };
 use crate::api;
 use crate::cli::args::RunArgs;
-use crate::config::{Config, ConfigError, Current, Files};
+use crate::config::{Config, ConfigError, Current, Files, node_name_of_host};
 use crate::effects::cgroup::{
     CgroupError, Cgroups, LimitSettings, MemoryProtection, Mode, SwapSettings,
 };
@@ -137,14 +137,13 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         return Err(StartError::NotRoot);
     }
     process::tune_allocator();
+    logging::start();
     let files = Files::new(args.config.clone(), args.config_dir.clone());
     let sources = Sources::read(files, flags::given(args)?)?;
     let mut config = sources.effective.config.clone();
     if config.node_name.is_empty() {
-        let host = nix::unistd::gethostname().unwrap_or_default();
-        config.node_name = host.to_string_lossy().to_lowercase();
+        config.node_name = name_of_host();
     }
-    logging::start();
     let mut manager = Manager::of_this_service();
     if sources.stale {
         // What is wrong with them is told when they are read again, which is at once.
@@ -209,7 +208,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     let enforced = Enforced::begin(&cgroups, &machine, &config.reserved);
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
     let boot = boot::begin(&layout.boot(), &config.node_name, &images);
-    let object = NodeObject::new(machine.clone(), &config, boot.first);
+    let object = NodeObject::new(machine.clone(), &config, boot.created);
     let shares = object.share_out(&sources.effective.settings);
     shares.check()?;
     let identity = object.identity();
@@ -377,6 +376,19 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         boot::end(&config.layout.boot());
         code
     })))
+}
+
+/// What the node is called if nobody has said it.
+fn name_of_host() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host = host.to_string_lossy();
+    let name = node_name_of_host(&host);
+    if name != host.to_lowercase() {
+        tracing::warn!(
+            "the host's name `{host}` cannot be a node's, going on as `{name}`; coracle.nodeName sets another"
+        );
+    }
+    name
 }
 
 /// Takes the directories for this agent.

@@ -40,6 +40,27 @@ pub(crate) fn dns_subdomain(text: &str) -> Option<String> {
     })
 }
 
+/// A node's name: a subdomain that can be a label's value, too (`kubernetes.io/hostname`).
+pub(crate) fn node_name(text: &str) -> Option<String> {
+    dns_subdomain(text).or_else(|| (text.len() > 63).then(|| too_long(63)))
+}
+
+/// The nearest thing to a host's name that can be a node's: what no such name may have becomes `-`.
+pub(crate) fn node_name_of_host(host: &str) -> String {
+    let lower = host.trim().to_lowercase();
+    let allowed = |c: char| match c {
+        'a'..='z' | '0'..='9' | '-' | '.' => c,
+        _ => '-',
+    };
+    let name: String = lower.chars().map(allowed).take(63).collect();
+    let labels = name.split('.').map(|label| label.trim_matches('-'));
+    let labels: Vec<&str> = labels.filter(|label| !label.is_empty()).collect();
+    match labels.is_empty() {
+        true => "localhost".to_owned(),
+        false => labels.join("."),
+    }
+}
+
 /// A label or annotation key: an optional DNS prefix, a slash, a name.
 pub(crate) fn qualified_name(text: &str) -> Option<String> {
     let name = match text.split_once('/') {
@@ -161,13 +182,33 @@ mod tests {
     type Rule<'a> = (fn(&str) -> Option<String>, &'a [&'a str], &'a [&'a str]);
 
     #[test]
+    fn every_hosts_name_comes_to_a_nodes_name() {
+        let long = format!("{}.example.org", "a".repeat(62));
+        for (host, expected) in [
+            ("box", "box"),
+            ("Box-1.Example.ORG", "box-1.example.org"),
+            ("my_box", "my-box"),
+            ("my box.", "my-box"),
+            ("_a_._.b", "a.b"),
+            ("Übung", "bung"),
+            ("(none)", "none"),
+            ("", "localhost"),
+            ("___", "localhost"),
+            (long.as_str(), &"a".repeat(62)),
+        ] {
+            assert_eq!(node_name_of_host(host), expected, "{host}");
+            assert_eq!(node_name(&node_name_of_host(host)), None, "{host}");
+        }
+    }
+
+    #[test]
     fn each_rule_accepts_its_names_and_no_others() {
         let l63 = "a".repeat(63);
         let l64 = "a".repeat(64);
         let s253 = [l63.as_str(); 4].join(".")[..253].to_owned();
         let s255 = [l63.as_str(); 4].join(".");
         let prefixed = format!("{s253}/{l63}");
-        let rules: [Rule<'_>; 8] = [
+        let rules: [Rule<'_>; 9] = [
             (
                 dns_label,
                 &["a", "a-b", "0", "123-abc", &l63],
@@ -177,6 +218,11 @@ mod tests {
                 dns_subdomain,
                 &["a", "a.b", "a-b.c", &l64, &s253],
                 &["", ".", "a..b", "a.", ".a", "A.b", "a-.b", &s255],
+            ),
+            (
+                node_name,
+                &["a", "a.b", "0", &l63],
+                &["", "A", "a_b", "a b", "a/b", "..", "a.", &l64],
             ),
             (
                 qualified_name,

@@ -35,10 +35,10 @@ pub struct RunArgs {
         hide_env_values = true
     )]
     pub cgroup_parent: Option<String>,
-    /// The node's name [default: the host's]
+    /// The node's name, a DNS subdomain [default: the host's]
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Labels of the node beside kubernetes.io/hostname, /os and /arch
+    /// Labels of the node beside kubernetes.io/hostname, /os and /arch and those of beta.kubernetes.io
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     pub node_labels: Vec<String>,
     /// Name of the bridge that pods are on [default: coracle0]

@@ -93,6 +93,8 @@ def a_grace_period_is_as_long_as_ever(vm):
 def a_node_that_believes_in_1970_works_and_shuts_down(vm):
     """The clock of the battery says 1970; pods run, and stop in their own time while it is set right during the shutdown."""
     polite = "trap 'sleep 4; echo gone; exit 0' TERM; while :; do sleep 1 & wait $!; done"
+    created = "coracle get node -o json | grep -m 1 creationTimestamp"
+    before = vm.out(created)
     vm.command_and_go("systemctl poweroff")
     vm.wait_off(120)
     vm.start(clock="1970-01-01T00:00:00")
@@ -113,6 +115,7 @@ def a_node_that_believes_in_1970_works_and_shuts_down(vm):
     vm.start()
     vm.wait_booted()
     vm.wait_running("polite")
+    equal("when the node came to be", vm.out(created), before)
     equal("how it ended", vm.out("grep -rho gone /var/log/pods/default_polite_*"), "gone")
     state = json.loads(vm.out("cat /var/lib/coracle/graceful_node_shutdown_state"))
     if not ("1970" < state["startTime"] and "1970" < state["endTime"]):

@@ -1,0 +1,237 @@
+//! Since when is there this node? Since an agent ran here for the first time, by a clock that may have been wrong then, or may
+//! be now: what a better clock said is not given up for what a worse one says.
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Wall;
+
+/// Nobody had this program before: a clock that says so had not been set yet.
+const CLOCK_IS_SET: Wall = Wall(1_735_689_600_000_000);
+
+/// How far a clock is to be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Trust {
+    /// It says a time before this program was built: it has not been set.
+    Unset,
+    /// Nothing speaks against it.
+    Plausible,
+    /// A time server has set it.
+    Synchronised,
+}
+
+/// What the clocks say now.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clocks<'a> {
+    pub(super) wall: Wall,
+    pub(super) boot_ms: u64,
+    pub(super) boot_id: &'a str,
+    /// Whether something keeps the clock synchronised.
+    pub(super) synchronised: bool,
+    /// When this program was built, as far as its file tells.
+    pub(super) built: Wall,
+}
+
+impl Clocks<'_> {
+    fn trust(&self) -> Trust {
+        match self.wall >= CLOCK_IS_SET.max(self.built) {
+            _ if self.synchronised => Trust::Synchronised,
+            true => Trust::Plausible,
+            false => Trust::Unset,
+        }
+    }
+}
+
+/// When an agent ran here for the first time, as it is written down.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct First {
+    #[serde(default, rename = "first")]
+    at: Wall,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trust: Option<Trust>,
+    /// The boot in which that was, and how old it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    in_boot: Option<(String, u64)>,
+    /// The earliest time an agent has seen that was before the first one: one of both clocks was wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sooner: Option<Wall>,
+}
+
+impl First {
+    fn trust(&self) -> Trust {
+        let guess = match self.at >= CLOCK_IS_SET {
+            true => Trust::Plausible,
+            false => Trust::Unset,
+        };
+        self.trust.unwrap_or(guess)
+    }
+
+    /// What is known, seen by the clocks of today.
+    pub(super) fn seen(self, now: Clocks<'_>) -> Self {
+        let (before, today) = (self.trust(), now.trust());
+        let unknown = self.at == Wall::default();
+        if unknown || (today > before && (before == Trust::Unset || self.at > now.wall)) {
+            return self.told_again(now);
+        }
+        let in_future = self.at > now.wall && before < Trust::Synchronised;
+        if !in_future || today == Trust::Unset {
+            return self;
+        }
+        let sooner = self.sooner.map_or(now.wall, |sooner| sooner.min(now.wall));
+        Self {
+            sooner: Some(sooner),
+            ..self
+        }
+    }
+
+    /// By the clock of today. In the same boot it is known how long ago that was.
+    fn told_again(self, now: Clocks<'_>) -> Self {
+        let begun = match &self.in_boot {
+            Some((boot, ms)) if boot == now.boot_id => *ms,
+            Some(_) | None => now.boot_ms,
+        };
+        let ago_us = now.boot_ms.saturating_sub(begun).saturating_mul(1000);
+        let ago_us = i64::try_from(ago_us).unwrap_or(i64::MAX);
+        Self {
+            at: Wall(now.wall.0.saturating_sub(ago_us)),
+            trust: Some(now.trust()),
+            in_boot: Some((now.boot_id.to_owned(), begun)),
+            sooner: None,
+        }
+    }
+
+    /// For people: not in the future, as far as that is known.
+    pub(super) fn shown(&self, now: Wall) -> Wall {
+        match self.sooner {
+            Some(sooner) if self.at > now => sooner,
+            Some(_) | None => self.at,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 86_400_000_000;
+
+    /// Days after the program was built; by a time server's clock or not.
+    fn clocks(days: i64, synchronised: bool) -> Clocks<'static> {
+        Clocks {
+            wall: Wall(CLOCK_IS_SET.0 + (100 + days) * DAY),
+            boot_ms: 60_000,
+            boot_id: "now",
+            synchronised,
+            built: Wall(CLOCK_IS_SET.0 + 100 * DAY),
+        }
+    }
+
+    /// What each start of an agent shows, in days.
+    fn shown(starts: &[(i64, bool)]) -> Vec<i64> {
+        let mut first = First::default();
+        let mut all = Vec::new();
+        for (index, (days, synchronised)) in starts.iter().enumerate() {
+            let boot = index.to_string();
+            let now = Clocks {
+                boot_id: &boot,
+                ..clocks(*days, *synchronised)
+            };
+            // As it is written down in between.
+            let text = serde_json::to_string(&first).expect("plain data");
+            first = serde_json::from_str::<First>(&text)
+                .expect("its own")
+                .seen(now);
+            all.push((first.shown(now.wall).0 - CLOCK_IS_SET.0) / DAY - 100);
+        }
+        all
+    }
+
+    #[test]
+    fn one_boot_with_a_wrong_clock_changes_nothing_for_good() {
+        let (yes, no) = (true, false);
+        for (sentence, starts, expected) in [
+            (
+                "the first one counts",
+                vec![(5, no), (6, no), (90, no)],
+                vec![5, 5, 5],
+            ),
+            (
+                "one slow boot",
+                vec![(50, no), (2, no), (60, no)],
+                vec![50, 2, 50],
+            ),
+            (
+                "two slow boots",
+                vec![(50, no), (2, no), (3, no), (60, no)],
+                vec![50, 2, 2, 50],
+            ),
+            (
+                "a slow boot after one by a time server",
+                vec![(50, yes), (2, no), (60, no)],
+                vec![50, 50, 50],
+            ),
+            (
+                "1970",
+                vec![(50, no), (-9_000, no), (60, no)],
+                vec![50, 50, 50],
+            ),
+            (
+                "the first one was fast",
+                vec![(900, no), (5, no), (6, no)],
+                vec![900, 5, 5],
+            ),
+            (
+                "the first one was fast, and is set right",
+                vec![(900, no), (5, yes), (1000, no)],
+                vec![900, 5, 5],
+            ),
+            (
+                "the first one was in 1970",
+                vec![(-9_000, no), (5, no), (6, no)],
+                vec![-9_000, 5, 5],
+            ),
+            (
+                "the first one was before the program",
+                vec![(-1, no), (5, no), (6, no)],
+                vec![-1, 5, 5],
+            ),
+            (
+                "never any better",
+                vec![(-9_000, no), (-8_999, no)],
+                vec![-9_000, -9_000],
+            ),
+        ] {
+            assert_eq!(shown(&starts), expected, "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_in_the_same_boot_tells_when_it_was() {
+        let unset = clocks(-9_000, false);
+        let first = First::default().seen(unset);
+        let later = Clocks {
+            boot_ms: unset.boot_ms + 30_000,
+            ..clocks(5, true)
+        };
+        let known = first.seen(later);
+        assert_eq!(known.shown(later.wall), Wall(later.wall.0 - 30_000_000));
+        assert_eq!(
+            known.clone().seen(clocks(9, true)),
+            known,
+            "once and for all"
+        );
+    }
+
+    #[test]
+    fn what_an_older_agent_wrote_down_counts() {
+        let old: First = serde_json::from_value(serde_json::json!({
+            "boot_id": "then", "ended": true, "first": CLOCK_IS_SET.0 + 5,
+        }))
+        .expect("its fields");
+        let now = clocks(3, false);
+        assert_eq!(old.seen(now).shown(now.wall), Wall(CLOCK_IS_SET.0 + 5));
+        let never: First =
+            serde_json::from_str(r#"{"boot_id":"then","ended":true}"#).expect("nothing");
+        assert_eq!(never.seen(now).shown(now.wall), now.wall);
+    }
+}
