@@ -1,5 +1,6 @@
 //! How do pods end when the node goes down and no agent has stopped them? `coracle end-pods`, started by systemd when it
-//! stops `coracle-pods.service`: SIGTERM to all at once, then SIGKILL to what is left after a while.
+//! stops `coracle-pods.service`: SIGTERM to all at once, then SIGKILL to what is left after a while. With the last one go
+//! the mounts and cgroups that were made for them, unless an agent runs that goes on with them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -8,17 +9,20 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::args::EndPodsArgs;
+use super::client::Client;
+use super::directories;
 use super::error::{CliError, Result};
 use crate::sys::cgroup::{self, Hierarchy};
-use crate::sys::process;
+use crate::sys::{file, mount, process};
 
 /// How long a killed process may take to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn run(args: &EndPodsArgs) -> Result<ExitCode> {
+pub(super) fn run(client: &Client, args: &EndPodsArgs) -> Result<ExitCode> {
     let hierarchies = cgroup::hierarchies()
         .map_err(|e| CliError::new("could not find the cgroup hierarchies").because(e))?;
-    let group = format!("/{}/pods", args.cgroup_parent.trim_matches('/'));
+    let root = format!("/{}", args.cgroup_parent.trim_matches('/'));
+    let group = format!("{}/pods", root.trim_end_matches('/'));
     let processes = living(&hierarchies, &group);
     for (pid, _) in &processes {
         // One that has just ended is one less.
@@ -27,14 +31,38 @@ pub(super) fn run(args: &EndPodsArgs) -> Result<ExitCode> {
     wait(processes, Duration::from_secs(u64::from(args.grace)));
     // Those that were started meanwhile, too.
     let left = living(&hierarchies, &group);
-    if left.is_empty() {
-        return Ok(ExitCode::SUCCESS);
+    if !left.is_empty() {
+        cgroup::kill(&hierarchies, &group);
+        let some = wait(left, KILL_PATIENCE);
+        if some > 0 {
+            return Err(CliError::new(format!("{some} processes survive SIGKILL")));
+        }
     }
-    cgroup::kill(&hierarchies, &group);
-    match wait(left, KILL_PATIENCE) {
-        0 => Ok(ExitCode::SUCCESS),
-        some => Err(CliError::new(format!("{some} processes survive SIGKILL"))),
+    clear(client, args, &hierarchies, &root)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Nothing lives any more: what was mounted and made for it goes.
+fn clear(client: &Client, args: &EndPodsArgs, all: &[Hierarchy], root: &str) -> Result<()> {
+    let layout = directories::find(client, (None, args.run_dir.clone(), None)).layout;
+    let lock = layout.lock_file();
+    // Without its directory there was no agent.
+    let held = match lock.exists() {
+        true => file::try_lock(&lock),
+        false => Ok(None),
+    };
+    let held =
+        held.map_err(|e| CliError::new(format!("could not lock `{}`", lock.display())).because(e))?;
+    if lock.exists() && held.is_none() {
+        return Ok(());
     }
+    cgroup::dismantle(all, root);
+    for folder in [layout.pods_run_dir(), layout.netns_dir()] {
+        mount::unmount_below(&folder).map_err(|e| {
+            CliError::new(format!("could not unmount `{}`", folder.display())).because(e)
+        })?;
+    }
+    Ok(())
 }
 
 /// The processes of a group and of all below it, held so that nobody else can come to have their numbers.

@@ -15,6 +15,7 @@ mod describe_cgroups;
 mod describe_node;
 mod describe_probe;
 mod describe_service;
+mod directories;
 mod doctor;
 mod end_pods;
 pub mod error;
@@ -106,7 +107,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Fsck(args) => fsck::run(&args),
         Command::Install(args) => install::run(&args),
         Command::Uninstall(args) => install::remove(&client, &args),
-        Command::EndPods(args) => end_pods::run(&args),
+        Command::EndPods(args) => end_pods::run(&client, &args),
         Command::Version(args) => version::run(&client, &args),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "coracle", &mut io::stdout());

@@ -116,7 +116,7 @@ pub(super) struct Shared {
     /// As it was written last.
     written: Option<Classes>,
     /// Writes it; the next one waits for it.
-    writing: Option<smol::Task<()>>,
+    pub(super) writing: Option<smol::Task<()>>,
 }
 
 impl Node {

@@ -55,7 +55,7 @@ use crate::plan::event::Desired;
 use crate::plan::verdict;
 use crate::plan::{self, Action, Event, NodeState, Time, plan_pod};
 use crate::spec::{PodKey, PodSpec, PodUid, Stamp, Wall};
-use crate::sys::clock;
+use crate::sys::{clock, mount};
 
 use unblock::{unblock, unblock_bridge, unblock_cleaning, unblock_for, unblock_of};
 
@@ -183,9 +183,33 @@ impl Node {
                 if let Err(error) = unblock_bridge(move || network.dismantle()).await {
                     tracing::warn!("{}, leaving all the same", crate::chain(&error));
                 }
+                self.dismantle().await;
                 return ExitCode::SUCCESS;
             }
         }
+    }
+
+    /// There is no pod any more, and the agent ends: nothing is left of what it has made for pods but files.
+    async fn dismantle(&mut self) {
+        if let Some(writing) = self.classes.writing.take() {
+            writing.await;
+        }
+        let (cgroups, layout) = (
+            self.hands.sandboxes.cgroups.clone(),
+            self.hands.config.layout.clone(),
+        );
+        unblock(move || {
+            cgroups.dismantle();
+            for folder in [layout.pods_run_dir(), layout.netns_dir()] {
+                if let Err(error) = mount::unmount_below(&folder) {
+                    tracing::warn!(
+                        "could not unmount `{}`: {error}, leaving all the same",
+                        folder.display()
+                    );
+                }
+            }
+        })
+        .await;
     }
 
     /// Whether pods end with the agent: by its settings, or because somebody asked for it since.

@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag};
@@ -250,6 +251,33 @@ fn names_below(group: BorrowedFd<'_>) -> Vec<OsString> {
 pub fn remove(hierarchies: &[Hierarchy], group: &str) {
     for hierarchy in hierarchies {
         let _ = remove_folder(&hierarchy.folder(group));
+    }
+}
+
+/// How long the kernel may take to see that the last process of a group has gone.
+const EMPTY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Blocking. Removes what an agent made for its pods, as far as it is empty: `<root>/pods` and all below, and the root unless
+/// it is a unit of systemd's.
+pub fn dismantle(hierarchies: &[Hierarchy], root: &str) {
+    let pods = format!("{root}/pods");
+    let begin = Instant::now();
+    let left = || hierarchies.iter().any(|h| h.folder(&pods).exists());
+    loop {
+        remove(hierarchies, &pods);
+        if !left() || begin.elapsed() > EMPTY_PATIENCE {
+            break;
+        }
+        // There is no event for "a folder can be removed now".
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let unit = [".service", ".scope", ".slice"];
+    if root.trim_matches('/').is_empty() || unit.iter().any(|kind| root.ends_with(kind)) {
+        return;
+    }
+    for hierarchy in hierarchies {
+        // Only if nothing else is in it.
+        let _ = fs::remove_dir(hierarchy.folder(root));
     }
 }
 

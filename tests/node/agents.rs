@@ -66,19 +66,102 @@ fn a_second_agent_on_the_same_directories_refuses() {
     assert!(text.contains("another coracle agent is running"), "{text}");
 }
 
+/// A pod of each class, with an address of its own, a volume in memory and one that shares the node's network.
+fn one_of_each(agent: &Agent) {
+    let archive = common::archive().to_str().expect("utf-8");
+    agent.ok(&["image", "import", archive]);
+    let memory = "    volumeMounts: [{name: m, mountPath: /m}]\n  volumes: [{name: m, emptyDir: {medium: Memory}}]\n";
+    let burstable = "    resources: {requests: {memory: 8Mi}}\n";
+    let guaranteed = "    resources: {limits: {cpu: 100m, memory: 32Mi}}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", memory));
+    agent.write("b.yaml", &shell_pod("b", SLEEP, "", burstable));
+    agent.write(
+        "c.yaml",
+        &shell_pod("c", SLEEP, "  hostNetwork: true\n", guaranteed),
+    );
+    for pod in ["a", "b", "c"] {
+        agent.wait_running(pod);
+    }
+}
+
+/// Mounts at and below the agent's directories, and its cgroups.
+fn mounts_and_cgroups(agent: &Agent) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc");
+    let root = agent.root.display().to_string();
+    let mounts = mounts.lines().filter(|line| line.contains(&root));
+    let mut left: Vec<String> = mounts.map(str::to_owned).collect();
+    let folders = agent.cgroup_folders().into_iter();
+    left.extend(folders.map(|folder| folder.display().to_string()));
+    left
+}
+
 #[test]
-fn an_agent_that_is_told_to_stops_its_pods_when_it_ends() {
+fn an_agent_that_is_told_to_stops_its_pods_when_it_ends_and_leaves_neither_mount_nor_cgroup() {
     let agent = Agent::start_with(&["--stop-pods-on-exit"]);
-    agent.ok(&[
-        "image",
-        "import",
-        common::archive().to_str().expect("utf-8"),
-    ]);
-    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
-    agent.wait_running("a");
+    one_of_each(&agent);
+    assert!(
+        mounts_and_cgroups(&agent).len() > 10,
+        "{:?}",
+        mounts_and_cgroups(&agent)
+    );
     agent.signal(Signal::SIGINT);
     assert!(agent.wait().success());
     assert_eq!(agent.leftovers(), Vec::<String>::new());
+    assert_eq!(mounts_and_cgroups(&agent), Vec::<String>::new());
+    // Without a pod there is no less to clear away; and all of it can be made again.
+    agent.launch();
+    for pod in ["a", "b", "c"] {
+        agent.wait_running(pod);
+        agent.remove(&format!("{pod}.yaml"));
+        agent.wait_gone(pod);
+    }
+    agent.signal(Signal::SIGTERM);
+    assert!(agent.wait().success());
+    assert_eq!(mounts_and_cgroups(&agent), Vec::<String>::new());
+}
+
+#[test]
+fn end_pods_leaves_neither_mount_nor_cgroup_and_the_next_agent_goes_on() {
+    let agent = Agent::start_with(&[]);
+    one_of_each(&agent);
+    let run_dir = agent.root.join("run");
+    let run_dir = run_dir.to_str().expect("utf-8");
+    let words = [
+        "end-pods",
+        "--grace",
+        "1",
+        "--cgroup-parent",
+        &agent.cgroup,
+        "--run-dir",
+        run_dir,
+    ];
+    // While there is an agent, the cgroups and mounts are its own.
+    let before = agent.pod("b")["status"]["containerStatuses"][0]["restartCount"].clone();
+    agent.ok(&words);
+    agent.wait_pod("b", |pod| {
+        let status = &pod["status"]["containerStatuses"][0];
+        status["restartCount"] != before && status["state"]["running"].is_object()
+    });
+    agent.signal(Signal::SIGKILL);
+    agent.wait();
+    agent.ok(&words);
+    assert_eq!(mounts_and_cgroups(&agent), Vec::<String>::new());
+    agent.ok(&words);
+    agent.launch();
+    for pod in ["a", "b", "c"] {
+        agent.wait_running(pod);
+    }
+    assert_eq!(
+        agent.ok(&[
+            "exec",
+            "a",
+            "--",
+            "sh",
+            "-c",
+            "grep -c ' /m tmpfs' /proc/mounts"
+        ]),
+        "1\n"
+    );
 }
 
 #[test]

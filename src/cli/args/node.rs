@@ -271,6 +271,9 @@ pub struct EndPodsArgs {
     /// Seconds between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub grace: u32,
+    /// State that dies with the boot [default: what unit and settings say]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
 }
 
 /// `coracle fsck`.

@@ -1,6 +1,5 @@
 //! Can this machine run pods? `coracle doctor`: each check says what was found and, if that is not enough, how to mend it.
 
-mod directories;
 mod network;
 mod shutdown;
 
@@ -13,6 +12,7 @@ use serde::Serialize;
 
 use super::args::DoctorArgs;
 use super::client::Client;
+use super::directories::{self, Found};
 use super::error::{CliError, Result};
 use super::put;
 use super::table::size;
@@ -62,7 +62,12 @@ fn level(fine: bool, otherwise: Level) -> Level {
 }
 
 pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
-    let found = directories::find(client, args);
+    let given = (
+        args.root.clone(),
+        args.run_dir.clone(),
+        args.log_dir.clone(),
+    );
+    let found = directories::find(client, given);
     let layout = &found.layout;
     let mut findings = vec![root(), kernel()];
     findings.extend(cgroups());
@@ -79,7 +84,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
     ]);
     findings.extend(network::findings());
     findings.push(shutdown::finding(client, &found));
-    findings.push(directories::finding(&found));
+    findings.push(directories(&found));
     findings.push(leftovers(&layout.run_dir));
     let text = match args.output.output {
         Some(_) => {
@@ -295,6 +300,25 @@ fn clock() -> Finding {
     };
     Finding::new(level(synced, Level::Warn), "time", detail)
         .hint("times in logs and status may be wrong: enable systemd-timesyncd or chrony (pods do not depend on it)")
+}
+
+fn directories(found: &Found) -> Finding {
+    let layout = &found.layout;
+    let places = [&layout.root, &layout.run_dir, &layout.log_dir];
+    let places = places.map(|path| path.display().to_string()).join(" ");
+    match &found.doubt {
+        None => Finding::new(
+            Level::Ok,
+            "directories",
+            format!("{places} (by {})", found.source),
+        ),
+        Some(doubt) => Finding::new(
+            Level::Warn,
+            "directories",
+            format!("{places}, by default: {doubt}"),
+        )
+        .hint("`coracle config check` names everything that is wrong with the settings"),
+    }
 }
 
 fn leftovers(run_dir: &Path) -> Finding {

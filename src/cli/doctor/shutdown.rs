@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::directories::Found;
 use super::{Finding, Level, level};
 use crate::cli::client::Client;
+use crate::cli::directories::Found;
 use crate::effects::logind::{self, MARGIN, OVERRIDE, settings};
 
 const NAME: &str = "shutdown";

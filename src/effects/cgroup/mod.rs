@@ -102,6 +102,8 @@ impl Default for LimitSettings {
 pub struct Cgroups {
     hierarchies: Hierarchies,
     root: String,
+    /// The agent has moved to `<root>/agent`, and nothing but coracle made that root.
+    leaves_own: bool,
     settings: LimitSettings,
     devices: Devices,
     huge_pages: HugePageFiles,
@@ -113,16 +115,17 @@ impl Cgroups {
     /// own cgroup may have become one with others below it; beside a root that was named it stays where it is.
     pub fn open(parent: Option<&str>, settings: LimitSettings) -> Result<Self, CgroupError> {
         let hierarchies = Hierarchies::detect()?;
+        let delegated = hierarchies.delegated_root();
+        let leaves_own = parent.is_none() && delegated.is_none() && hierarchies.mode() == Mode::V2;
         let root = match parent {
             Some(parent) => format!("/{}", parent.trim_matches('/')),
-            None => hierarchies
-                .delegated_root()
-                .unwrap_or_else(|| "/coracle".to_owned()),
+            None => delegated.unwrap_or_else(|| "/coracle".to_owned()),
         };
         let devices = Devices::of(hierarchies.mode());
         let mut cgroups = Self {
             hierarchies,
             root,
+            leaves_own,
             settings,
             devices,
             huge_pages: HugePageFiles::default(),
@@ -225,6 +228,18 @@ impl Cgroups {
         self.hierarchies.remove(path)
     }
 
+    /// Blocking. Removes the cgroups above pods, once there are none; what is not empty stays, as does a unit of systemd's.
+    pub fn dismantle(&self) {
+        if self.leaves_own {
+            // Out of the cgroup that was made for it.
+            let _ = self.hierarchies.join("/", std::process::id());
+            for mount in self.hierarchies.mounts() {
+                let _ = cgroup::remove_folder(&join(mount, &format!("{}/agent", self.root)));
+            }
+        }
+        cgroup::dismantle(&cgroup::hierarchies().unwrap_or_default(), &self.root);
+    }
+
     /// The paths of all pods found in the tree, with their UIDs.
     pub fn pods(&self) -> BTreeSet<(PodUid, String)> {
         let mut found = BTreeSet::new();
@@ -279,6 +294,7 @@ impl Cgroups {
         let mut cgroups = Self {
             hierarchies: Hierarchies::in_folder(folder, mode),
             root: "/coracle".to_owned(),
+            leaves_own: false,
             settings,
             devices: Devices::of(Mode::V1),
             huge_pages: HugePageFiles::default(),

@@ -7,9 +7,8 @@ use std::process::Command as Program;
 use clap::Parser;
 use serde_json::Value;
 
-use super::{Finding, Level};
-use crate::cli::args::{Cli, Command, DoctorArgs, RunArgs};
-use crate::cli::client::Client;
+use super::args::{Cli, Command, DEFAULT_SOCKET, RunArgs};
+use super::client::Client;
 use crate::config::{Effective, Files};
 use crate::layout::Layout;
 
@@ -24,10 +23,14 @@ pub(super) struct Found {
     /// `the running agent`.
     pub(super) source: &'static str,
     /// Why that may be wrong.
-    doubt: Option<String>,
+    pub(super) doubt: Option<String>,
 }
 
-pub(super) fn find(client: &Client, args: &DoctorArgs) -> Found {
+/// State, runtime and log directory.
+type Given = (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>);
+
+/// Those that were given, and for the others the agent's.
+pub(super) fn find(client: &Client, given: Given) -> Found {
     let unit = unit();
     let (files, of_unit) = match &unit {
         Some(run) => (Files::new(run.config.clone(), run.config_dir.clone()), true),
@@ -49,29 +52,25 @@ pub(super) fn find(client: &Client, args: &DoctorArgs) -> Found {
         doubt,
     };
     if let Some(run) = unit {
-        found.take(run.root, run.run_dir, run.log_dir);
+        found.take((run.root, run.run_dir, run.log_dir));
     }
     match running(client) {
         Some((root, run_dir, log_dir)) => {
             (found.source, found.doubt) = ("the running agent", None);
-            found.take(Some(root), Some(run_dir), Some(log_dir));
+            found.take((Some(root), Some(run_dir), Some(log_dir)));
         }
         // A socket that was named says where its agent was.
-        None if client.socket != Path::new(crate::cli::args::DEFAULT_SOCKET) => {
-            found.take(None, client.socket.parent().map(Path::to_owned), None);
+        None if client.socket != Path::new(DEFAULT_SOCKET) => {
+            found.take((None, client.socket.parent().map(Path::to_owned), None));
         }
         None => {}
     }
-    found.take(
-        args.root.clone(),
-        args.run_dir.clone(),
-        args.log_dir.clone(),
-    );
+    found.take(given);
     found
 }
 
 impl Found {
-    fn take(&mut self, root: Option<PathBuf>, run: Option<PathBuf>, log: Option<PathBuf>) {
+    fn take(&mut self, (root, run, log): Given) {
         let layout = &mut self.layout;
         for (place, given) in [
             (&mut layout.root, root),
@@ -82,25 +81,6 @@ impl Found {
                 *place = path;
             }
         }
-    }
-}
-
-pub(super) fn finding(found: &Found) -> Finding {
-    let layout = &found.layout;
-    let places = [&layout.root, &layout.run_dir, &layout.log_dir];
-    let places = places.map(|path| path.display().to_string()).join(" ");
-    match &found.doubt {
-        None => Finding::new(
-            Level::Ok,
-            "directories",
-            format!("{places} (by {})", found.source),
-        ),
-        Some(doubt) => Finding::new(
-            Level::Warn,
-            "directories",
-            format!("{places}, by default: {doubt}"),
-        )
-        .hint("`coracle config check` names everything that is wrong with the settings"),
     }
 }
 
