@@ -378,7 +378,7 @@ fn a_removed_pod_is_stopped_killed_after_its_grace_and_forgotten() {
 }
 
 #[test]
-fn a_shorter_grace_shortens_and_none_kills_at_once() {
+fn a_shorter_grace_shortens_and_none_is_the_shortest() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -395,6 +395,8 @@ fn a_shorter_grace_shortens_and_none_kills_at_once() {
     node.tell(delete(Some(1_000)));
     assert_eq!(node.wake_at(), Some(node.now + 2_000));
     node.tell(delete(Some(0)));
+    assert_eq!(node.wake_at(), Some(node.now + 2_000));
+    node.wait(2_000);
     assert!(matches!(
         &node.open[..],
         [Action::Signal {

@@ -22,7 +22,7 @@ pub enum Command {
         name: String,
         /// Instead of the pod's own grace period.
         grace_ms: Option<u64>,
-        /// Kill at once.
+        /// Without a grace period: the shortest there is.
         force: bool,
         /// Whether stopping has begun.
         reply: Sender<Result<(), CommandError>>,
@@ -180,7 +180,7 @@ pub enum Command {
 pub struct DrainOptions {
     /// Only these; `None`: all.
     pub pods: Option<BTreeSet<PodKey>>,
-    /// Instead of each pod's own grace period (0 = kill at once).
+    /// Instead of each pod's own grace period (a second at least).
     pub grace_ms: Option<u64>,
     /// Also pods that lose what they have in `emptyDir` volumes on disk.
     pub delete_empty_dir_data: bool,

@@ -19,11 +19,7 @@ pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
     if names.is_empty() {
         eprintln!("No resources found in {ns} namespace.");
     }
-    let grace = match (args.now, args.force) {
-        (true, _) => Some(1),
-        (_, true) => Some(args.grace_period.unwrap_or(0)),
-        _ => args.grace_period,
-    };
+    let grace = grace(args.grace_period, args.force, args.now);
     let (mut first_error, mut waiting) = (None, Vec::new());
     for name in &names {
         let path = pod_path(ns, name);
@@ -50,6 +46,16 @@ pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
         }
     }
     Ok(first_error.map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+/// The grace period to ask for. Without `--force`, 0 means 1, as in kubectl.
+fn grace(given: Option<u32>, force: bool, now: bool) -> Option<u32> {
+    match (given, force) {
+        _ if now => Some(1),
+        (given, true) => Some(given.unwrap_or(0)),
+        (Some(given), false) => Some(given.max(1)),
+        (None, false) => None,
+    }
 }
 
 fn all_names(client: &Client, ns: &str) -> Result<Vec<String>> {
@@ -93,4 +99,28 @@ fn is_new_run(before: &Value, now: &Value) -> bool {
         || ["Succeeded", "Failed"]
             .iter()
             .any(|p| now["status"]["phase"] == *p)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_grace_has_to_be_forced() {
+        for (given, force, now, expected) in [
+            (None, false, false, None),
+            (Some(0), false, false, Some(1)),
+            (Some(5), false, false, Some(5)),
+            (None, true, false, Some(0)),
+            (Some(0), true, false, Some(0)),
+            (Some(5), true, false, Some(5)),
+            (None, false, true, Some(1)),
+        ] {
+            assert_eq!(
+                grace(given, force, now),
+                expected,
+                "{given:?} {force} {now}"
+            );
+        }
+    }
 }

@@ -75,7 +75,6 @@ impl NodeState {
             Some(stopping) => {
                 let asked = grace_ms.unwrap_or(pod.spec.grace_ms);
                 stopping.asked_ms = stopping.asked_ms.min(asked);
-                stopping.at_once |= grace_ms == Some(0);
             }
         }
     }
@@ -142,7 +141,6 @@ pub(super) fn stop(pod: &mut PodState, grace_ms: Option<u64>, now: Stamp) {
         pod.stopping = Some(Stopping {
             since: now,
             asked_ms: grace_ms.unwrap_or(pod.spec.grace_ms),
-            at_once: grace_ms == Some(0),
         });
     }
 }

@@ -36,7 +36,7 @@ pub struct Cordon {
 /// That pods are sent away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// Instead of each pod's own grace period if given (0 = kill at once).
+    /// Instead of each pod's own grace period if given (a second at least).
     pub grace_ms: Option<u64>,
 }
 
@@ -168,7 +168,6 @@ fn send_away(pod: &mut PodState, grace_ms: Option<u64>, now: Stamp) {
         (Some(stopping), _) => {
             let most = from(stopping.since).unwrap_or(u64::MAX);
             stopping.asked_ms = stopping.asked_ms.min(most);
-            stopping.at_once |= grace_ms == Some(0);
         }
         (None, Some(verdict)) => {
             let most = from(verdict.since).unwrap_or(u64::MAX);

@@ -60,7 +60,7 @@ pub enum Event {
     DeleteRequested {
         /// Which pod.
         pod: PodUid,
-        /// Replaces the pod's own grace period if given (0 = kill at once). A shorter one shortens a running one.
+        /// Replaces the pod's own grace period if given (a second at least). A shorter one shortens a running one.
         grace_ms: Option<u64>,
     },
     /// The pod was active for longer than it may be; see `plan::verdict::due`.
@@ -113,7 +113,7 @@ pub enum Event {
     DrainBegun {
         /// Which; `None`: all.
         pods: Option<BTreeSet<PodKey>>,
-        /// Replaces each pod's own grace period if given (0 = kill at once).
+        /// Replaces each pod's own grace period if given (a second at least).
         grace_ms: Option<u64>,
     },
     /// A cordon that a former agent left. After all pods were recovered, before the manifests are known.

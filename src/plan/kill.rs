@@ -148,7 +148,7 @@ impl PodState {
         };
         if let Some(stopping) = &self.stopping {
             let (since, grace_ms) = (stopping.since.time, stopping.grace_ms());
-            return kill(KillReason::Stopping, since, grace_ms, stopping.at_once);
+            return kill(KillReason::Stopping, since, grace_ms, false);
         }
         if let Some(verdict) = &self.verdict {
             let (since, grace_ms) = (verdict.since.time, verdict.grace_ms.max(1_000));

@@ -178,17 +178,13 @@ pub struct Stopping {
     pub since: Stamp,
     /// The grace period as asked for; see [`Stopping::grace_ms`].
     pub asked_ms: u64,
-    /// Somebody asked for no grace at all: kill at once.
-    pub at_once: bool,
 }
 
 impl Stopping {
-    /// How long its containers have to end: a second at least, or nothing (kubelet-behaviour §6.1, §6.5).
+    /// How long its containers have to end: a second at least, also for who asks for nothing (kubelet-behaviour §6.1,
+    /// §6.5).
     pub fn grace_ms(&self) -> u64 {
-        match self.at_once {
-            true => 0,
-            false => self.asked_ms.max(1_000),
-        }
+        self.asked_ms.max(1_000)
     }
 }
 

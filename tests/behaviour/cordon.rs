@@ -187,16 +187,16 @@ fn a_drain_stops_those_of_each_priority_when_the_ones_below_are_gone() {
 fn a_grace_period_given_replaces_each_pods_own_and_shortens_what_goes_on() {
     // The pod's own, the one given, what comes of it.
     let table = [
-        (30_000, None, 30_000, false),
-        (30_000, Some(5_000), 5_000, false),
-        (5_000, Some(60_000), 60_000, false),
-        (30_000, Some(0), 0, true),
+        (30_000, None, 30_000),
+        (30_000, Some(5_000), 5_000),
+        (5_000, Some(60_000), 60_000),
+        (30_000, Some(0), 1_000),
     ];
-    for (own, given, asked_ms, at_once) in table {
+    for (own, given, grace_ms) in table {
         let mut node = running(&[&important("p", 0, own)]);
         drain(&mut node, given);
         let stopping = state(&node, "p").stopping.unwrap();
-        assert_eq!((stopping.asked_ms, stopping.at_once), (asked_ms, at_once));
+        assert_eq!(stopping.grace_ms(), grace_ms);
     }
     let (low, top) = (important("low", 0, 600_000), important("top", 9, 600_000));
     let mut node = running(&[&low, &top]);

@@ -276,10 +276,7 @@ impl Sim {
         for (uid, disk) in &self.world.disk {
             if let Some(stopping) = disk.stopping {
                 let since = stopping.since.time.0;
-                let grace_ms = match stopping.at_once {
-                    true => 0,
-                    false => stopping.asked_ms.max(2_000),
-                };
+                let grace_ms = stopping.asked_ms.max(2_000);
                 self.going.insert(uid.clone(), Going { since, grace_ms });
             }
         }
@@ -410,7 +407,7 @@ impl Sim {
     fn note_shorter_graces(&mut self) {
         for (uid, going) in &mut self.going {
             let pod = self.state.pods.get(uid).and_then(|pod| pod.stopping);
-            if let Some(stopping) = pod.filter(|s| self.state.shutdown.is_some() && !s.at_once) {
+            if let Some(stopping) = pod.filter(|_| self.state.shutdown.is_some()) {
                 going.grace_ms = going.grace_ms.min(stopping.grace_ms().max(2_000));
             }
         }

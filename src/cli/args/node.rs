@@ -179,7 +179,7 @@ pub struct DrainArgs {
     /// Only pods that have these labels, e.g. app=web,tier!=db
     #[arg(short = 'l', long, visible_alias = "selector", value_name = "SELECTOR")]
     pub pod_selector: Option<String>,
-    /// Seconds for each pod to end; 0 kills at once, less than 0 leaves each pod its own
+    /// Seconds for each pod to end; 1 at least, less than 0 leaves each pod its own
     #[arg(
         long,
         value_name = "SECONDS",

@@ -128,10 +128,10 @@ pub struct DeleteArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// Seconds between SIGTERM and SIGKILL, instead of the pod's own
+    /// Seconds for the pod to end, instead of its own; 1 at least
     #[arg(long, value_name = "SECONDS")]
     pub grace_period: Option<u32>,
-    /// Kill at once
+    /// The shortest grace period: 1 second, preStop hook included
     #[arg(long)]
     pub force: bool,
     /// Same as --grace-period 1

@@ -134,10 +134,7 @@ impl Sim {
             // Nothing runs in one that a shutdown had stopped before.
             let turn = Some(pod.spec.priority) == lowest || !pod.any_running();
             assert!(turn, "not its turn: {event:?}, {pod:?}");
-            let grace_ms = match stopping.at_once {
-                true => 0,
-                false => stopping.asked_ms.max(2_000),
-            };
+            let grace_ms = stopping.asked_ms.max(2_000);
             let since = stopping.since.time.0;
             let going = Going { since, grace_ms };
             let known = self.going.entry(uid.clone()).or_insert(going);

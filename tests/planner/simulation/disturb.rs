@@ -207,7 +207,6 @@ impl Sim {
         let grace_ms = [None, Some(0), Some(1_000), Some(60_000)]
             [usize::try_from(self.world.rng.below(4)).unwrap()];
         let floor = match grace_ms {
-            Some(0) => 0,
             Some(ms) => ms.max(2_000),
             None => self.state.pods[&uids[i]].spec.grace_ms.max(2_000),
         };
