@@ -529,6 +529,20 @@ pub struct Health {
     /// What speaks against that lately, but has not come often enough.
     #[serde(default)]
     pub streaks: Streaks,
+    /// When each probe was first carried out.
+    #[serde(default)]
+    pub firsts: Firsts,
+}
+
+/// When the probes of one run were first carried out; failures that follow soon do not count.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Firsts {
+    /// The startup probe.
+    pub startup: Option<Time>,
+    /// The liveness probe.
+    pub liveness: Option<Time>,
+    /// The readiness probe.
+    pub readiness: Option<Time>,
 }
 
 /// Outcomes that would change what a probe has come to, if more of them followed.

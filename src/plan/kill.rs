@@ -49,6 +49,18 @@ pub enum KillReason {
     Resize,
 }
 
+impl KillReason {
+    /// Whether another run follows a kill for this reason, whatever the exit code: the kubelet decides that with the
+    /// kill (kubelet-behaviour §2.4). After a failed `postStart` hook it decides by the exit code, like after any exit.
+    fn replaces(self, policy: RestartPolicy) -> bool {
+        match self {
+            Self::DefinitionChanged | Self::Resize => true,
+            Self::Liveness | Self::Startup => policy != RestartPolicy::Never,
+            Self::Stopping | Self::InPlace | Self::PostStartHook => false,
+        }
+    }
+}
+
 impl Kill {
     /// The shortest time between the stop signal and SIGKILL for anybody who is not killed at once.
     pub const FLOOR_MS: u64 = 2_000;
@@ -123,14 +135,12 @@ impl PodState {
                 continue;
             };
             c.kill = Some(wanted);
-            if matches!(
-                wanted.reason,
-                KillReason::DefinitionChanged | KillReason::Resize
-            ) {
+            let policy = spec.restart_policy.unwrap_or(pod.restart_policy);
+            if wanted.reason.replaces(policy) {
                 let asked = c.asked.get_or_insert_with(|| spec.asked(attempt));
                 asked.again = true;
             }
-            let text = text(self.policy(&self.containers[at]), spec, at, &wanted, &pod);
+            let text = text(policy, spec, at, &wanted, &pod);
             Notices::new(out, self).container(&spec.name, Kind::Normal, "Killing", text);
         }
     }

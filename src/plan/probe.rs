@@ -6,8 +6,12 @@
 //!                   │ failure                    │ liveness failure
 //!                   └────────► stop signal ◄─────┘   (no more of these until the next run)
 //! ```
+//!
+//! The first probe comes as soon as it may, so that a container is ready early. A kubelet's comes up to one period later:
+//! failures of probes that begin within a period of the first one do not count, so that what lives on a kubelet lives
+//! here (part A21).
 
-use super::event::{Health, Instance, Streak, Streaks};
+use super::event::{Firsts, Health, Instance, Streak, Streaks};
 use super::kill::KillReason;
 use super::notice::{Kind, Notices};
 use super::state::{ContainerState, Role, Run};
@@ -53,8 +57,12 @@ pub struct Due {
 pub struct Track {
     /// Not before this moment.
     pub next: Time,
+    /// When the first one began.
+    pub first: Option<Time>,
     /// One is under way.
     pub in_flight: bool,
+    /// The one under way came too early for its failure to count.
+    pub early: bool,
     /// The one under way is of a probe that was edited meanwhile, so its outcome says nothing.
     pub outdated: bool,
     /// The newest outcome and how often it came in a row, up to the threshold.
@@ -75,7 +83,8 @@ impl Track {
     }
 
     /// Goes on where a former agent was.
-    fn resume(&mut self, streak: Option<Streak>) {
+    fn resume(&mut self, first: Option<Time>, streak: Option<Streak>) {
+        self.first = first;
         if let Some(streak) = streak {
             self.row = Some((streak.well, streak.times));
             self.next = streak.next;
@@ -111,13 +120,22 @@ impl Tracks {
     /// Of a run that a former agent knew, if it did.
     pub(super) fn recovered(probes: &Probes, started: Time, known: Option<&Health>) -> Self {
         let mut tracks = Self::new(probes, started);
-        if let Some(known) = known {
-            tracks.startup.result = (probes.startup.is_some() && known.started).then_some(true);
-            tracks.readiness.result = (probes.readiness.is_some() && known.ready).then_some(true);
-            tracks.startup.resume(known.streaks.startup);
-            tracks.liveness.resume(known.streaks.liveness);
-            tracks.readiness.resume(known.streaks.readiness);
-        }
+        let Some(known) = known else {
+            for track in [
+                &mut tracks.startup,
+                &mut tracks.liveness,
+                &mut tracks.readiness,
+            ] {
+                track.first = Some(track.next);
+            }
+            return tracks;
+        };
+        let (firsts, streaks) = (&known.firsts, &known.streaks);
+        tracks.startup.result = (probes.startup.is_some() && known.started).then_some(true);
+        tracks.readiness.result = (probes.readiness.is_some() && known.ready).then_some(true);
+        tracks.startup.resume(firsts.startup, streaks.startup);
+        tracks.liveness.resume(firsts.liveness, streaks.liveness);
+        tracks.readiness.resume(firsts.readiness, streaks.readiness);
         tracks
     }
 
@@ -127,6 +145,15 @@ impl Tracks {
             startup: self.startup.streak(true),
             liveness: self.liveness.streak(true),
             readiness: self.readiness.streak(false),
+        }
+    }
+
+    /// When each probe was first carried out.
+    pub(super) fn firsts(&self) -> Firsts {
+        Firsts {
+            startup: self.startup.first,
+            liveness: self.liveness.first,
+            readiness: self.readiness.first,
         }
     }
 
@@ -231,7 +258,8 @@ fn applies(pod: &PodState, spec: &ContainerSpec, c: &ContainerState, kind: Probe
     }
 }
 
-/// The container's probes are others from now on. Those that changed are counted anew, in their new rhythm; what they had
+/// The container's probes are others from now on. Those that changed are counted anew, in their new rhythm
+/// and from a first one that is early; what they had
 /// added up to stays until the new ones say otherwise, so that no edit by itself takes a pod out of service or kills it.
 pub(super) fn edited(c: &mut ContainerState, specs: (&ContainerSpec, &ContainerSpec), now: Time) {
     let Run::Running { started, .. } = c.run else {
@@ -268,7 +296,9 @@ pub(super) fn started(pod: &mut PodState, order: &ProbeOrder, now: Time) {
     if let Some((Some(probe), track)) = find(pod, order)
         && !track.in_flight
     {
+        let first = *track.first.get_or_insert(now);
         track.in_flight = true;
+        track.early = now < first.plus(probe.period_ms);
         track.next = now.plus(probe.period_ms);
     }
 }
@@ -305,6 +335,10 @@ pub(super) fn done(
         ProbeOutcome::Warning(text) => {
             let text = format!("{kind} probe warning: {text}");
             (Some(("ProbeWarning", text)), true)
+        }
+        ProbeOutcome::Failure(_) if track.early => {
+            track.errors = 0;
+            return;
         }
         ProbeOutcome::Failure(text) => {
             let text = format!("{kind} probe failed: {text}");

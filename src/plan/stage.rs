@@ -28,6 +28,7 @@ impl ContainerState {
             started,
             ready,
             streaks: self.tracks.streaks(),
+            firsts: self.tracks.firsts(),
         })
     }
 

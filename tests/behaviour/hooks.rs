@@ -163,40 +163,17 @@ fn sidecars_run_their_hooks_at_the_start_and_wait_for_their_turn_after_it() {
 }
 
 #[test]
-fn no_hook_is_run_without_grace() {
-    let spec = Arc::new(with(None, run()));
-    let mut node = Node::with(&spec);
-    node.work();
-    let pod = spec.uid.clone();
-    let delete = |grace_ms| Event::DeleteRequested {
-        pod: pod.clone(),
-        grace_ms,
-    };
-    node.tell(delete(Some(0)));
-    assert_eq!(node.hooks(), []);
-    assert_eq!(node.next_signal().1, StopSignal::Kill);
-    // A kill for a probe, of a pod without grace: TERM, and 2 s.
+fn no_hook_is_run_when_a_pod_without_grace_fails_a_probe() {
     let mut spec = with(None, run());
     spec.grace_ms = 0;
     of(&mut spec, "c").probes.liveness = Some(probing(1_000, 1));
     let mut node = Node::with(&Arc::new(spec));
     node.work();
-    fail_liveness(&mut node);
+    node.fail();
     assert_eq!(node.hooks(), []);
     assert_eq!(node.next_signal().1, StopSignal::Stop);
     let (ms, signal, _) = node.next_signal();
     assert_eq!((ms, signal), (2_000, StopSignal::Kill));
-}
-
-fn fail_liveness(node: &mut Node) {
-    use coracle::plan::event::{ProbeOrder, ProbeOutcome};
-    let pod = node.state.pods.values().next().unwrap();
-    let orders: Vec<ProbeOrder> = coracle::plan::probe::due(pod, Time(node.now)).orders;
-    for order in orders {
-        node.tell(Event::ProbeStarted(order.clone()));
-        let outcome = ProbeOutcome::Failure("no".into());
-        node.tell(Event::ProbeDone { order, outcome });
-    }
 }
 
 #[test]
@@ -207,7 +184,7 @@ fn a_kill_for_a_probe_runs_the_hook_within_the_probes_grace() {
     of(&mut spec, "c").probes.liveness = Some(probe);
     let mut node = Node::with(&Arc::new(spec));
     node.work();
-    fail_liveness(&mut node);
+    node.fail();
     assert_eq!(node.begin(), pre_stop("c"));
     node.wait(2_500);
     node.end_hook(HookKind::PreStop, "c", None);
@@ -238,7 +215,25 @@ fn a_second_shorter_grace_shortens_the_hook_too() {
         grace_ms: Some(0),
     });
     let (ms, signal, _) = node.next_signal();
-    assert_eq!((ms, signal), (0, StopSignal::Kill), "at once");
+    assert_eq!((ms, signal), (2_000, StopSignal::Kill), "not at once");
+}
+
+#[test]
+fn no_grace_is_the_shortest_grace_with_hook_and_stop_signal() {
+    for asked in [0, 1_000] {
+        let spec = Arc::new(with(None, run()));
+        let mut node = Node::with(&spec);
+        node.work();
+        node.tell(Event::DeleteRequested {
+            pod: spec.uid.clone(),
+            grace_ms: Some(asked),
+        });
+        assert_eq!(node.begin(), pre_stop("c"), "{asked}");
+        let (ms, signal, _) = node.next_signal();
+        assert_eq!((ms, signal), (1_000, StopSignal::Stop), "{asked}: it hangs");
+        let (ms, signal, _) = node.next_signal();
+        assert_eq!((ms, signal), (2_000, StopSignal::Kill), "{asked}");
+    }
 }
 
 #[test]

@@ -183,7 +183,7 @@ fn at_the_end_of_the_grace_period_all_go_together() {
 }
 
 #[test]
-fn without_grace_sidecars_are_killed_with_the_others() {
+fn without_grace_sidecars_wait_for_a_second() {
     let spec = spec(RestartPolicy::Always, &["s1"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -191,9 +191,13 @@ fn without_grace_sidecars_are_killed_with_the_others() {
         pod: spec.uid.clone(),
         grace_ms: Some(0),
     });
-    let mut sent = signals(&mut node);
-    sent.sort();
-    assert_eq!(sent, ["KILL main", "KILL s1"]);
+    assert_eq!(signals(&mut node), ["TERM main"]);
+    node.wait(1_000);
+    assert_eq!(signals(&mut node), ["TERM s1"]);
+    node.wait(1_000);
+    assert_eq!(signals(&mut node), ["KILL main"]);
+    node.wait(1_000);
+    assert_eq!(signals(&mut node), ["KILL s1"]);
 }
 
 #[test]
@@ -232,6 +236,8 @@ fn that_a_sidecar_is_ended_late_for_a_probe_does_not_shorten_its_grace() {
     let mut node = Node::with(&Arc::new(spec));
     node.work();
     // Nothing else is done for the pod while an image is looked for.
+    node.probe(&ProbeOutcome::Failure("early".into()));
+    node.wait(1_000);
     node.end("c", 1);
     assert!(matches!(&node.open[..], [Action::EnsureImage { .. }]));
     let image = node.take();
