@@ -108,7 +108,7 @@ fn first(mark: &[u8], boot_id: &str) -> First {
 
 /// When this program's file was written; 0 if it does not say.
 fn built() -> Wall {
-    let modified = fs::metadata("/proc/self/exe").and_then(|file| file.modified());
+    let modified = std::fs::metadata("/proc/self/exe").and_then(|file| file.modified());
     let since = modified.map(|at| {
         at.duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default()

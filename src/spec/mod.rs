@@ -62,6 +62,7 @@ pub use effective::{Effective, LinuxUser};
 pub use exit::{Exit, StopSignal};
 pub use huge_pages::{HugePages, PageSize};
 pub use lifecycle::{Hook, HookKind, Lifecycle, StopSignalName};
+pub use names::{node_name, node_name_of_host};
 pub use placement::Placement;
 pub use pod::*;
 pub use probe::{HttpGet, Probe, ProbeHandler, ProbeKind, Probes};

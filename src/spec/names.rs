@@ -41,12 +41,12 @@ pub(crate) fn dns_subdomain(text: &str) -> Option<String> {
 }
 
 /// A node's name: a subdomain that can be a label's value, too (`kubernetes.io/hostname`).
-pub(crate) fn node_name(text: &str) -> Option<String> {
+pub fn node_name(text: &str) -> Option<String> {
     dns_subdomain(text).or_else(|| (text.len() > 63).then(|| too_long(63)))
 }
 
 /// The nearest thing to a host's name that can be a node's: what no such name may have becomes `-`.
-pub(crate) fn node_name_of_host(host: &str) -> String {
+pub fn node_name_of_host(host: &str) -> String {
     let lower = host.trim().to_lowercase();
     let allowed = |c: char| match c {
         'a'..='z' | '0'..='9' | '-' | '.' => c,
