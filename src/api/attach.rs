@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hyper::body::Incoming;
+use hyper::body::Bytes;
 use hyper::{Request, Response};
 use k8s_openapi::api::core::v1::Pod;
 
@@ -27,7 +27,7 @@ use crate::sys::pty;
 const MOST_EARLIER: u64 = 1 << 20;
 
 pub(crate) async fn answer(
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     context: Arc<Context>,
     spawner: Spawner,
     query: &Query,

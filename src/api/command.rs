@@ -35,6 +35,8 @@ pub enum Command {
         name: String,
         /// All of them.
         containers: Vec<EphemeralContainer>,
+        /// Only say whether they may be there.
+        dry_run: bool,
         /// Whether they are there; shown by then.
         reply: Sender<Result<(), CommandError>>,
     },

@@ -3,77 +3,67 @@
 
 use std::collections::BTreeSet;
 
-use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
+use hyper::body::Bytes;
 use hyper::{Request, Response};
 use serde_json::Value;
 
 use super::command::{Command, DrainOptions};
 use super::error::ApiError;
+use super::patch::{self, Changeable, PatchKind};
 use super::query::Query;
 use super::routes::ask;
 use super::selector::Selector;
-use super::server::{Body, Context, json, json_lines, read_body};
-use super::status_patch::PatchKind;
+use super::server::{Body, Context, json, json_lines};
 use super::store::Kind;
 use crate::spec::PodKey;
 
 /// Patches the node.
 pub(crate) async fn patch_node(
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     context: &Context,
     name: &str,
+    dry_run: bool,
 ) -> Result<Response<Body>, ApiError> {
-    let kind = request.headers().get(CONTENT_TYPE);
-    let kind = PatchKind::of(kind.and_then(|v| v.to_str().ok()).unwrap_or_default())?;
-    let body = read_body(request.into_body()).await?;
+    let kind = PatchKind::of(&request)?;
+    let key = (String::new(), name.to_owned());
     let shown = || {
-        let found = context
-            .store
-            .get(Kind::Nodes, &(String::new(), name.to_owned()));
+        let found = context.store.get(Kind::Nodes, &key);
         found.ok_or_else(|| ApiError::not_found("nodes", name))
     };
-    shown()?;
-    if let Some(on) = wanted(kind, &body)? {
+    let mut node: Value = serde_json::from_slice(&shown()?.json).unwrap_or_default();
+    let wanted = wanted(kind, &node, request.body())?;
+    if let Some(on) = wanted {
+        if dry_run {
+            node["spec"]["unschedulable"] = on.into();
+            return Ok(json(node.to_string()));
+        }
         let (reply, answer) = smol::channel::bounded(1);
         ask(context, Command::SetCordon { on, reply }, answer).await?;
     }
     Ok(json(shown()?.json.clone()))
 }
 
+/// What of a node can be patched.
+const UNSCHEDULABLE: Changeable = Changeable(&["spec", "unschedulable"]);
+
 /// Whether the node is to be unschedulable; `None` if the patch does not say.
-fn wanted(kind: PatchKind, body: &[u8]) -> Result<Option<bool>, ApiError> {
-    let patch: Value = serde_json::from_slice(body)
-        .map_err(|error| ApiError::bad_request(format!("the patch is not JSON: {error}")))?;
+fn wanted(kind: PatchKind, node: &Value, body: &[u8]) -> Result<Option<bool>, ApiError> {
+    let patch = patch::parse(body)?;
     match kind {
         PatchKind::Merge | PatchKind::Strategic => {
-            let fields = patch.as_object();
-            let fields =
-                fields.ok_or_else(|| ApiError::bad_request("the patch must be a JSON object"))?;
-            let known = ["apiVersion", "kind", "metadata", "spec"];
-            if let Some(other) = fields.keys().find(|key| !known.contains(&key.as_str())) {
-                return Err(only(other));
-            }
-            let Some(spec) = fields.get("spec").and_then(Value::as_object) else {
-                return Ok(None);
-            };
-            if let Some(other) = spec.keys().find(|key| *key != "unschedulable") {
-                return Err(only(&format!("spec.{other}")));
-            }
-            spec.get("unschedulable").map(truth).transpose()
+            let given = UNSCHEDULABLE.given(node, &patch)?;
+            given.map(truth).transpose()
         }
         PatchKind::Json => {
-            let mut wanted = None;
-            for step in patch.as_array().into_iter().flatten() {
-                wanted = match (step["op"].as_str(), step["path"].as_str()) {
-                    (Some("add" | "replace"), Some("/spec/unschedulable")) => {
-                        Some(truth(&step["value"])?)
-                    }
-                    (Some("remove"), Some("/spec/unschedulable")) => Some(false),
-                    (_, path) => return Err(only(path.unwrap_or_default())),
-                };
+            // It is shown only while it is true, but may be replaced and removed at any time.
+            let mut node = node.clone();
+            if node["spec"]["unschedulable"].is_null() {
+                node["spec"]["unschedulable"] = false.into();
             }
-            Ok(wanted)
+            let changed = UNSCHEDULABLE.operated(&node, &patch)?;
+            let (is, wanted) = (&node["spec"], &changed["spec"]);
+            let wanted = truth(&wanted["unschedulable"])?;
+            Ok((is["unschedulable"] != wanted).then_some(wanted))
         }
     }
 }
@@ -86,18 +76,16 @@ fn truth(value: &Value) -> Result<bool, ApiError> {
     }
 }
 
-fn only(path: &str) -> ApiError {
-    ApiError::invalid(format!(
-        "{path}: Forbidden: only spec.unschedulable can be patched"
-    ))
-}
-
 /// Sends pods away.
-pub(crate) async fn drain(context: &Context, query: &Query) -> Result<Response<Body>, ApiError> {
+pub(crate) async fn drain(
+    context: &Context,
+    query: &Query,
+    dry_run: bool,
+) -> Result<Response<Body>, ApiError> {
     let pods = match query.get("labelSelector") {
         None | Some("") => None,
         Some(_) => {
-            let selector = Selector::from_query(query, None)?;
+            let selector = Selector::from_query(query, Kind::Pods, None)?;
             let (_, shown) = context.store.list(Kind::Pods);
             let chosen = shown.iter().filter(|pod| selector.matches(pod));
             let key = |(namespace, name): &(String, String)| PodKey {
@@ -112,7 +100,7 @@ pub(crate) async fn drain(context: &Context, query: &Query) -> Result<Response<B
         pods,
         grace_ms: grace.map(|seconds| seconds.saturating_mul(1000)),
         delete_empty_dir_data: query.flag("deleteEmptyDirData")?,
-        dry_run: query.flag("dryRun")?,
+        dry_run,
     };
     let (reply, answer) = smol::channel::bounded(1);
     let lines = ask(context, Command::Drain { options, reply }, answer).await?;
@@ -122,6 +110,10 @@ pub(crate) async fn drain(context: &Context, query: &Query) -> Result<Response<B
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn node() -> Value {
+        serde_json::json!({ "metadata": { "name": "n" }, "spec": {} })
+    }
 
     #[test]
     fn a_patch_says_whether_the_node_takes_new_pods() {
@@ -139,15 +131,18 @@ mod tests {
             (
                 Json,
                 r#"[{"op":"remove","path":"/spec/unschedulable"}]"#,
-                Some(false),
+                None,
             ),
+            (Json, "[]", None),
         ] {
-            assert_eq!(wanted(kind, patch.as_bytes()).unwrap(), expected, "{patch}");
+            let wanted = wanted(kind, &node(), patch.as_bytes()).unwrap();
+            assert_eq!(wanted, expected, "{patch}");
         }
         for (kind, patch) in [
             (Strategic, r#"{"spec":{"unschedulable":"yes"}}"#),
             (Merge, r#"{"spec":{"taints":[]}}"#),
-            (Merge, r#"{"status":{}}"#),
+            (Merge, r#"{"metadata":{"labels":{"a":"b"}}}"#),
+            (Strategic, r#"{"status":{"phase":"x"}}"#),
             (
                 Json,
                 r#"[{"op":"add","path":"/metadata/labels/a","value":"b"}]"#,
@@ -155,7 +150,8 @@ mod tests {
             (Merge, "[]"),
             (Merge, "no"),
         ] {
-            assert!(wanted(kind, patch.as_bytes()).is_err(), "{patch}");
+            let refused = wanted(kind, &node(), patch.as_bytes());
+            assert!(refused.is_err(), "{patch}");
         }
     }
 }

@@ -1,15 +1,16 @@
 //! How does a client add a container to a pod that runs? Kubernetes' subresource `pods/NAME/ephemeralcontainers`: the
 //! whole list by PUT or a merge patch, single ones by a strategic merge patch. Nothing else of the pod is changed by it.
 
-use hyper::body::Incoming;
+use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Request, Response};
 use serde_json::Value;
 
 use super::command::Command;
 use super::error::ApiError;
+use super::patch::Changeable;
 use super::routes::ask;
-use super::server::{Body, Context, json as json_reply, read_body};
+use super::server::{Body, Context, json as json_reply};
 use super::store::Kind;
 use crate::spec::ephemeral;
 
@@ -23,18 +24,18 @@ enum Manner {
 }
 
 pub(crate) async fn answer(
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     context: &Context,
     (namespace, name): (&str, &str),
+    dry_run: bool,
 ) -> Result<Response<Body>, ApiError> {
     let manner = manner(&request)?;
-    let body = read_body(request.into_body()).await?;
-    let body: Value = serde_json::from_slice(&body)
+    let body: Value = serde_json::from_slice(request.body())
         .map_err(|error| ApiError::bad_request(format!("the request body is not JSON: {error}")))?;
     let key = (namespace.to_owned(), name.to_owned());
     let missing = || ApiError::not_found("pods", name);
     let object = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
-    let current: Value = serde_json::from_slice(&object.json)
+    let mut current: Value = serde_json::from_slice(&object.json)
         .map_err(|error| ApiError::internal(format!("the stored pod is not JSON: {error}")))?;
     let metadata = &body["metadata"];
     for (field, at) in [
@@ -49,6 +50,7 @@ pub(crate) async fn answer(
             )));
         }
     }
+    only_containers(&request, &current, &body)?;
     let wanted = merged(manner, &current["spec"], &body["spec"])?;
     let containers = ephemeral::parse(&wanted.to_string()).map_err(|problems| {
         ApiError::bad_request(format!(
@@ -61,14 +63,79 @@ pub(crate) async fn answer(
         namespace: key.0.clone(),
         name: key.1.clone(),
         containers,
+        dry_run,
         reply,
     };
     ask(context, command, answer).await?;
+    if dry_run {
+        current["spec"]["ephemeralContainers"] = wanted;
+        return Ok(json_reply(current.to_string()));
+    }
     let shown = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
     Ok(json_reply(shown.json.clone()))
 }
 
-fn manner(request: &Request<Incoming>) -> Result<Manner, ApiError> {
+/// Whether the body asks for nothing but ephemeral containers. A whole pod (PUT) has been through a client's types, which
+/// leave out what is empty and put in what is; its status is not looked at, as in Kubernetes.
+fn only_containers(request: &Request<Bytes>, pod: &Value, body: &Value) -> Result<(), ApiError> {
+    if request.method() == Method::PATCH {
+        return CONTAINERS.given(pod, body).map(drop);
+    }
+    let mut body = body.clone();
+    if let Some(fields) = body.as_object_mut() {
+        fields.remove("status");
+    }
+    if let Some(metadata) = body["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+    }
+    if let Some(spec) = body["spec"].as_object_mut() {
+        spec.remove("ephemeralContainers");
+    }
+    match differs(pod, &body) {
+        None => Ok(()),
+        Some(path) => Err(ApiError::invalid(format!(
+            "{path}: Forbidden: only spec.ephemeralContainers can be changed"
+        ))),
+    }
+}
+
+/// What of a pod can be changed here.
+const CONTAINERS: Changeable = Changeable(&["spec", "ephemeralContainers"]);
+
+/// Where something is said that is not so.
+fn differs(is: &Value, said: &Value) -> Option<String> {
+    let empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::Bool(yes) => !yes,
+        Value::Number(number) => number.as_i64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+    };
+    let inside = |name: &str, found: Option<String>| {
+        let rest = found?;
+        let dot = if rest.is_empty() || rest.starts_with('[') {
+            ""
+        } else {
+            "."
+        };
+        Some(format!("{name}{dot}{rest}"))
+    };
+    match (is, said) {
+        _ if is == said || empty(is) && empty(said) => None,
+        (_, Value::Object(fields)) => fields
+            .iter()
+            .find_map(|(name, said)| inside(name, differs(&is[name.as_str()], said))),
+        (Value::Array(all), Value::Array(items)) if all.len() == items.len() => all
+            .iter()
+            .zip(items)
+            .enumerate()
+            .find_map(|(at, (is, said))| inside(&format!("[{at}]"), differs(is, said))),
+        _ => Some(String::new()),
+    }
+}
+
+fn manner(request: &Request<Bytes>) -> Result<Manner, ApiError> {
     if request.method() == Method::PUT {
         return Ok(Manner::Whole);
     }
@@ -157,5 +224,33 @@ mod tests {
             merged(Manner::ByName, &json!({}), &json!({})).expect("fine"),
             json!([])
         );
+    }
+
+    #[test]
+    fn a_pod_that_went_through_a_clients_types_is_the_same_and_an_edited_one_is_not() {
+        let pod = json!({ "metadata": { "name": "p", "labels": { "a": "b" } },
+            "spec": { "containers": [{ "name": "c", "image": "i", "resources": {} }], "priority": 0 } });
+        for (said, path) in [
+            (pod.clone(), None),
+            (json!({ "metadata": { "creationTimestamp": null } }), None),
+            (
+                json!({ "spec": { "containers": [{ "name": "c", "env": [], "tty": false }] } }),
+                None,
+            ),
+            (
+                json!({ "metadata": { "labels": { "a": "c" } } }),
+                Some("metadata.labels.a"),
+            ),
+            (
+                json!({ "spec": { "containers": [{ "name": "c", "image": "j" }] } }),
+                Some("spec.containers[0].image"),
+            ),
+            (
+                json!({ "spec": { "containers": [] } }),
+                Some("spec.containers"),
+            ),
+        ] {
+            assert_eq!(differs(&pod, &said).as_deref(), path, "{said}");
+        }
     }
 }

@@ -55,6 +55,9 @@ pub(crate) const COMMAND_NOT_FOUND: &str = "CommandNotFound";
 /// `reason` of a `Status`: the program cannot be executed.
 pub(crate) const COMMAND_NOT_EXECUTABLE: &str = "CommandNotExecutable";
 
+/// When a request that found no place is to be made again, in seconds.
+pub(crate) const RETRY_AFTER_S: u32 = 5;
+
 impl ApiError {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
@@ -120,6 +123,16 @@ impl ApiError {
         Self::new(StatusCode::GONE, "Expired", message)
     }
 
+    /// No place for it now.
+    pub(crate) fn too_many(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
+    }
+
+    /// The client did not say all of it in time.
+    pub(crate) fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message)
+    }
+
     /// `exec`: the container has no such program.
     pub(crate) fn command_not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, COMMAND_NOT_FOUND, message)
@@ -150,6 +163,9 @@ impl ApiError {
         });
         if let Some((kind, name)) = &self.about {
             status["details"] = json!({ "kind": kind, "name": name });
+        }
+        if self.code == StatusCode::TOO_MANY_REQUESTS {
+            status["details"]["retryAfterSeconds"] = RETRY_AFTER_S.into();
         }
         status
     }

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hyper::body::Incoming;
+use hyper::body::Bytes;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
@@ -18,6 +18,7 @@ use smol::channel::{self, Receiver};
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 use smol_hyper::rt::FuturesIo;
 
+use super::door::{Patient, Ticket};
 use super::error::ApiError;
 use super::exec_frame::{self as frame, ExecStatus, Resize};
 use super::logs::{choose_container, status_of};
@@ -29,7 +30,7 @@ use crate::spec::PodUid;
 use crate::sys::pty;
 
 pub(crate) async fn answer(
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     context: Arc<Context>,
     spawner: Spawner,
     query: &Query,
@@ -67,7 +68,7 @@ pub(crate) async fn answer(
 
 /// The container of the query, which has to run; the connection has to be one that can be switched.
 pub(super) fn running_container(
-    request: &Request<Incoming>,
+    request: &Request<Bytes>,
     context: &Context,
     query: &Query,
     (namespace, name): (&str, &str),
@@ -101,18 +102,21 @@ pub(super) fn shim_socket(context: &Context, pod: &Pod) -> PathBuf {
 
 /// Switches the connection to frames, which a task carries from then on, `earlier` ones first.
 pub(super) fn switch(
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     spawner: &Spawner,
     session: Program,
     earlier: Vec<u8>,
 ) -> Response<Body> {
+    // Kept until the session has ended.
+    let ticket = request.extensions().get::<Arc<Ticket>>().cloned();
     let upgraded = hyper::upgrade::on(request);
     spawner
         .spawn(async move {
+            let _ticket = ticket;
             if let Ok(upgraded) = upgraded.await
-                && let Ok(parts) = upgraded.downcast::<FuturesIo<Async<UnixStream>>>()
+                && let Ok(parts) = upgraded.downcast::<FuturesIo<Patient>>()
             {
-                let client = parts.io.into_inner();
+                let client = parts.io.into_inner().into_inner();
                 run(session, client, &parts.read_buf, &earlier).await;
             }
         })

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use hyper::body::Incoming;
+use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
 use serde::Deserialize;
 
@@ -10,7 +10,7 @@ use super::command::Command;
 use super::error::ApiError;
 use super::query::Query;
 use super::routes::ask;
-use super::server::{Body, Context, Items, json_lines, json_of, read_body};
+use super::server::{Body, Context, Items, json_lines, json_of};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,7 +29,7 @@ struct PruneRequest {
 pub(crate) async fn answer(
     method: Method,
     rest: &[&str],
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     context: &Context,
     query: &Query,
 ) -> Result<Response<Body>, ApiError> {
@@ -52,7 +52,7 @@ pub(crate) async fn answer(
             json_of(&removed)
         }
         (Method::POST, ["prune"]) => {
-            let body = read_body(request.into_body()).await?;
+            let body = request.into_body();
             let all = match body.is_empty() {
                 true => false,
                 false => parse::<PruneRequest>(&body)?.all,
@@ -62,7 +62,7 @@ pub(crate) async fn answer(
             json_of(&removed)
         }
         (Method::POST, ["import"]) => {
-            let body = read_body(request.into_body()).await?;
+            let body = request.into_body();
             import(context, parse(&body)?).await
         }
         (_, [] | ["prune" | "import"]) => Err(ApiError::method_not_allowed()),

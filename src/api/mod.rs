@@ -7,6 +7,8 @@
 mod attach;
 mod command;
 mod cordon;
+mod delete;
+mod door;
 mod ephemeral;
 mod error;
 pub mod event_columns;
@@ -15,6 +17,7 @@ mod exec;
 pub mod exec_frame;
 mod files;
 mod images;
+mod list_options;
 mod listen;
 mod log_files;
 mod log_line;
@@ -24,7 +27,9 @@ mod metrics;
 mod node;
 pub mod node_columns;
 mod object;
+mod patch;
 pub mod pod_columns;
+mod protobuf;
 mod query;
 mod routes;
 mod selector;
@@ -37,11 +42,17 @@ mod table;
 mod watch;
 
 #[cfg(test)]
+mod door_test;
+#[cfg(test)]
+mod dry_run_test;
+#[cfg(test)]
 mod log_reader_test;
 #[cfg(test)]
 mod pod_columns_test;
 #[cfg(test)]
 mod server_test;
+#[cfg(test)]
+mod watch_test;
 
 pub use command::{
     Command, CommandError, CommandErrorKind, DrainOptions, ImageRow, PlannedFile, RemovedImages,

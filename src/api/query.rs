@@ -1,5 +1,7 @@
 //! What does the query string say? Decoded pairs, with typed look-ups that name the parameter in their errors.
 
+use hyper::Method;
+
 use super::error::ApiError;
 
 /// Decoded `key=value` pairs in order.
@@ -38,6 +40,19 @@ impl Query {
         }
     }
 
+    /// `dryRun=All`.
+    pub(crate) fn dry_run(&self, method: &Method) -> Result<bool, ApiError> {
+        let options = match *method {
+            Method::DELETE => DELETE_OPTIONS,
+            Method::PATCH => "PatchOptions.meta.k8s.io",
+            Method::PUT => "UpdateOptions.meta.k8s.io",
+            _ => "CreateOptions.meta.k8s.io",
+        };
+        let values = self.all("dryRun");
+        check_dry_run(options, &values)?;
+        Ok(!values.is_empty())
+    }
+
     pub(crate) fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, ApiError> {
         match self.get(key) {
             None | Some("") => Ok(None),
@@ -46,6 +61,19 @@ impl Query {
                 Err(_) => Err(bad(key, text, "a non-negative number")),
             },
         }
+    }
+}
+
+/// What `dryRun` of a DELETE belongs to.
+pub(crate) const DELETE_OPTIONS: &str = "DeleteOptions.meta.k8s.io";
+
+/// Whether all of these values of `dryRun` are known. An unknown one must not become a deed.
+pub(crate) fn check_dry_run(options: &str, values: &[String]) -> Result<(), ApiError> {
+    match values.iter().find(|value| *value != "All") {
+        None => Ok(()),
+        Some(other) => Err(ApiError::invalid(format!(
+            "{options} \"\" is invalid: dryRun: Unsupported value: \"{other}\": supported values: \"All\""
+        ))),
     }
 }
 

@@ -2,25 +2,26 @@
 
 use std::sync::Arc;
 
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, CONTENT_TYPE};
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::body::Bytes;
+use hyper::header::ACCEPT;
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::command::{Command, PlannedFile};
+use super::door::Cost;
 use super::error::ApiError;
+use super::list_options::ListOptions;
 use super::metrics::render;
 use super::object::Object;
+use super::patch::PatchKind;
 use super::query::{Query, decode};
 use super::selector::Selector;
-use super::server::{
-    Body, Context, Items, Spawner, json as json_reply, json_of, read_body, read_body_up_to, reply,
-    streamed,
-};
-use super::status_patch::{self, PatchKind};
+use super::server::{Body, Context, Items, Spawner, json as json_reply, json_of, reply, streamed};
 use super::store::Kind;
+use super::table::{self, Include};
 use super::watch::Watch;
-use super::{attach, cordon, ephemeral, exec, images, logs, node, shutdown, table};
+use super::{attach, cordon, delete, ephemeral, exec, images, logs, node, shutdown, status_patch};
 
 /// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4";
@@ -28,19 +29,78 @@ const EXPOSITION: &str = "text/plain; version=0.0.4";
 /// Of manifests to be planned with: somewhat more than the largest one.
 const MAX_PLAN: usize = 16 << 20;
 
+/// What it costs to answer a request, and how long its body may be, if that is more than usual.
+pub(crate) fn cost(request: &Parts) -> (Cost, Option<usize>) {
+    let segments = segments(&request.uri);
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let query = Query::parse(request.uri.query());
+    match (&request.method, &segments[..]) {
+        (_, ["api", "v1", "namespaces", _, "pods", _, "exec" | "attach"]) => (Cost::Session, None),
+        (&Method::GET, ["api", "v1", "namespaces", _, "pods", _, "log"]) => (Cost::Log, None),
+        (&Method::POST, ["coracle", "v1", "plan"]) => (Cost::Plan, Some(MAX_PLAN)),
+        (
+            &Method::POST,
+            ["coracle", "v1", "drain" | "shutdown"] | ["coracle", "v1", "images", "import"],
+        ) => (Cost::Progress, None),
+        (&Method::GET, _) if query.flag("watch").unwrap_or(false) => (Cost::Watch, None),
+        _ => (Cost::Short, None),
+    }
+}
+
+fn segments(uri: &Uri) -> Vec<String> {
+    let path = uri.path().trim_matches('/');
+    path.split('/').map(decode).collect()
+}
+
+/// Whether a request only asks what would come of it. One that cannot be answered without doing it is refused.
+fn rehearsal(method: &Method, segments: &[&str], query: &Query) -> Result<bool, ApiError> {
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
+    match (method, segments) {
+        // It had the option before it was Kubernetes'.
+        (&Method::POST, ["coracle", "v1", "drain"]) if query.all("dryRun") != ["All"] => {
+            return query.flag("dryRun");
+        }
+        (_, ["api", "v1", "namespaces", _, "pods", _, "exec" | "attach"]) => {}
+        _ if reads => return Ok(false),
+        _ => {}
+    }
+    let dry_run = query.dry_run(method)?;
+    let can = match (method, segments) {
+        (&Method::DELETE, ["api", "v1", "namespaces", _, "pods", _])
+        | (
+            &Method::PATCH | &Method::PUT,
+            ["api", "v1", "namespaces", _, "pods", _, "ephemeralcontainers"],
+        )
+        | (&Method::PATCH, ["api", "v1", "namespaces", _, "pods", _, "status"])
+        | (&Method::PATCH, ["api", "v1", "nodes", _])
+        // Which is a rehearsal by itself.
+        | (&Method::POST, ["coracle", "v1", "plan" | "drain"]) => true,
+        // All else below these is refused for its method or path, or only reads.
+        (_, ["api" | "apis", ..]) => !matches!(segments, [.., "exec" | "attach"]),
+        _ => false,
+    };
+    match dry_run && !can {
+        true => Err(ApiError::bad_request(format!(
+            "the dryRun option is not supported here: what {method} /{} does cannot be rehearsed",
+            segments.join("/")
+        ))),
+        false => Ok(dry_run),
+    }
+}
+
 /// Answers one request.
 pub(crate) async fn answer(
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     context: Arc<Context>,
     spawner: Spawner,
 ) -> Result<Response<Body>, ApiError> {
-    let path = request.uri().path().trim_matches('/').to_owned();
-    let segments: Vec<String> = path.split('/').map(decode).collect();
+    let segments = segments(request.uri());
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
     let query = Query::parse(request.uri().query());
+    let dry_run = rehearsal(request.method(), &segments, &query)?;
     match (request.method().clone(), &segments[..]) {
         (Method::DELETE, ["api", "v1", "namespaces", ns, "pods", name]) => {
-            delete_pod(request, &context, &query, ns, name).await
+            delete::pod(request, &context, &query, (ns, name)).await
         }
         (
             Method::PATCH | Method::PUT,
@@ -53,12 +113,12 @@ pub(crate) async fn answer(
                 name,
                 "ephemeralcontainers",
             ],
-        ) => ephemeral::answer(request, &context, (ns, name)).await,
+        ) => ephemeral::answer(request, &context, (ns, name), dry_run).await,
         (_, ["api", "v1", "namespaces", ns, "pods", name, "attach"]) => {
             attach::answer(request, context.clone(), spawner, &query, (ns, name)).await
         }
         (Method::PATCH, ["api", "v1", "namespaces", ns, "pods", name, "status"]) => {
-            patch_status(request, &context, ns, name).await
+            patch_status(request, &context, (ns, name), dry_run).await
         }
         (Method::POST, ["coracle", "v1", "namespaces", ns, "pods", name, "retry"]) => {
             retry(&context, &query, ns, name).await
@@ -107,7 +167,7 @@ pub(crate) async fn answer(
             Ok(json_reply(settings.to_string()))
         }
         (Method::POST, ["coracle", "v1", "plan"]) => {
-            let body = read_body_up_to(request.into_body(), MAX_PLAN).await?;
+            let body = request.into_body();
             let files = serde_json::from_slice::<Items<PlannedFile>>(&body)
                 .map_err(|error| ApiError::bad_request(format!("invalid request body: {error}")))?;
             let (reply, answer) = smol::channel::bounded(1);
@@ -118,9 +178,11 @@ pub(crate) async fn answer(
         }
         (_, ["coracle", "v1", "plan"]) => Err(ApiError::method_not_allowed()),
         (Method::PATCH, ["api", "v1", "nodes", name]) => {
-            cordon::patch_node(request, &context, name).await
+            cordon::patch_node(request, &context, name, dry_run).await
         }
-        (Method::POST, ["coracle", "v1", "drain"]) => cordon::drain(&context, &query).await,
+        (Method::POST, ["coracle", "v1", "drain"]) => {
+            cordon::drain(&context, &query, dry_run).await
+        }
         (_, ["coracle", "v1", "drain"]) => Err(ApiError::method_not_allowed()),
         (method, ["coracle", "v1", "shutdown"]) => shutdown::answer(method, &context).await,
         (method, ["coracle", "v1", "images", rest @ ..]) => {
@@ -135,9 +197,13 @@ pub(crate) async fn answer(
                 .get(ACCEPT)
                 .and_then(|v| v.to_str().ok())
                 .is_some_and(|v| v.contains("as=Table") && v.contains("g=meta.k8s.io"));
-            get(&context, &query, segments, wants_table)
+            let table = match wants_table {
+                true => Some(Include::of(&query)?),
+                false => None,
+            };
+            get(&context, &query, segments, table)
         }
-        (_, segments) => match get(&context, &query, segments, false) {
+        (_, segments) => match get(&context, &query, segments, None) {
             Ok(_) => Err(ApiError::method_not_allowed()),
             Err(error) => Err(error),
         },
@@ -148,7 +214,7 @@ fn get(
     context: &Context,
     query: &Query,
     segments: &[&str],
-    as_table: bool,
+    table: Option<Include>,
 ) -> Result<Response<Body>, ApiError> {
     match segments {
         ["healthz" | "livez" | "readyz"] => Ok(reply(StatusCode::OK, "text/plain", "ok")),
@@ -182,27 +248,25 @@ fn get(
             Ok(json_reply(list.to_string()))
         }
         ["apis", "scheduling.k8s.io", "v1", "priorityclasses"] => {
-            list(context, query, Kind::PriorityClasses, None, as_table)
+            list(context, query, Kind::PriorityClasses, None, table)
         }
         ["apis", "scheduling.k8s.io", "v1", "priorityclasses", name] => {
-            one(context, Kind::PriorityClasses, "", name, as_table)
+            one(context, Kind::PriorityClasses, "", name, table)
         }
         ["api", "v1"] => Ok(json_reply(resources().to_string())),
         ["api", "v1", "namespaces"] => Ok(json_reply(namespaces(context).to_string())),
         ["api", "v1", "namespaces", name] => namespace(context, name),
-        ["api", "v1", "pods"] => list(context, query, Kind::Pods, None, as_table),
-        ["api", "v1", "nodes"] => list(context, query, Kind::Nodes, None, as_table),
-        ["api", "v1", "events"] => list(context, query, Kind::Events, None, as_table),
-        ["api", "v1", "nodes", name] => one(context, Kind::Nodes, "", name, as_table),
+        ["api", "v1", "pods"] => list(context, query, Kind::Pods, None, table),
+        ["api", "v1", "nodes"] => list(context, query, Kind::Nodes, None, table),
+        ["api", "v1", "events"] => list(context, query, Kind::Events, None, table),
+        ["api", "v1", "nodes", name] => one(context, Kind::Nodes, "", name, table),
         ["api", "v1", "namespaces", ns, "pods"] => {
-            list(context, query, Kind::Pods, Some(ns), as_table)
+            list(context, query, Kind::Pods, Some(ns), table)
         }
         ["api", "v1", "namespaces", ns, "events"] => {
-            list(context, query, Kind::Events, Some(ns), as_table)
+            list(context, query, Kind::Events, Some(ns), table)
         }
-        ["api", "v1", "namespaces", ns, "pods", name] => {
-            one(context, Kind::Pods, ns, name, as_table)
-        }
+        ["api", "v1", "namespaces", ns, "pods", name] => one(context, Kind::Pods, ns, name, table),
         [
             "api",
             "v1",
@@ -211,23 +275,23 @@ fn get(
             "pods",
             name,
             "status" | "ephemeralcontainers",
-        ] => one(context, Kind::Pods, ns, name, as_table),
+        ] => one(context, Kind::Pods, ns, name, table),
         ["api", "v1", "namespaces", ns, "events", name] => {
-            one(context, Kind::Events, ns, name, as_table)
+            one(context, Kind::Events, ns, name, table)
         }
-        ["api", "v1", "services"] => list(context, query, Kind::Services, None, as_table),
-        ["api", "v1", "endpoints"] => list(context, query, Kind::Endpoints, None, as_table),
+        ["api", "v1", "services"] => list(context, query, Kind::Services, None, table),
+        ["api", "v1", "endpoints"] => list(context, query, Kind::Endpoints, None, table),
         ["api", "v1", "namespaces", ns, "services"] => {
-            list(context, query, Kind::Services, Some(ns), as_table)
+            list(context, query, Kind::Services, Some(ns), table)
         }
         ["api", "v1", "namespaces", ns, "endpoints"] => {
-            list(context, query, Kind::Endpoints, Some(ns), as_table)
+            list(context, query, Kind::Endpoints, Some(ns), table)
         }
         ["api", "v1", "namespaces", ns, "services", name] => {
-            one(context, Kind::Services, ns, name, as_table)
+            one(context, Kind::Services, ns, name, table)
         }
         ["api", "v1", "namespaces", ns, "endpoints", name] => {
-            one(context, Kind::Endpoints, ns, name, as_table)
+            one(context, Kind::Endpoints, ns, name, table)
         }
         ["coracle", "v1", "files"] => json_of(&Items {
             items: context.store.files(),
@@ -236,14 +300,27 @@ fn get(
     }
 }
 
-fn names(kind: Kind) -> (&'static str, &'static str) {
+/// The resource in paths and messages.
+fn plural(kind: Kind) -> &'static str {
     match kind {
-        Kind::Pods => ("pods", "PodList"),
-        Kind::Nodes => ("nodes", "NodeList"),
-        Kind::Events => ("events", "EventList"),
-        Kind::Services => ("services", "ServiceList"),
-        Kind::Endpoints => ("endpoints", "EndpointsList"),
-        Kind::PriorityClasses => ("priorityclasses", "PriorityClassList"),
+        Kind::Pods => "pods",
+        Kind::Nodes => "nodes",
+        Kind::Events => "events",
+        Kind::Services => "services",
+        Kind::Endpoints => "endpoints",
+        Kind::PriorityClasses => "priorityclasses",
+    }
+}
+
+/// `kind` and `apiVersion` of an object.
+pub(crate) fn kind_and_group(kind: Kind) -> (&'static str, &'static str) {
+    match kind {
+        Kind::Pods => ("Pod", "v1"),
+        Kind::Nodes => ("Node", "v1"),
+        Kind::Events => ("Event", "v1"),
+        Kind::Services => ("Service", "v1"),
+        Kind::Endpoints => ("Endpoints", "v1"),
+        Kind::PriorityClasses => ("PriorityClass", "scheduling.k8s.io/v1"),
     }
 }
 
@@ -252,11 +329,12 @@ fn list(
     query: &Query,
     kind: Kind,
     namespace: Option<&str>,
-    as_table: bool,
+    table: Option<Include>,
 ) -> Result<Response<Body>, ApiError> {
-    let selector = Selector::from_query(query, namespace)?;
-    if query.flag("watch")? {
-        let watch = Watch::new(context.store.clone(), kind, query, selector, as_table)?;
+    let selector = Selector::from_query(query, kind, namespace)?;
+    let options = ListOptions::of(query)?;
+    if options.watch {
+        let watch = Watch::new(context.store.clone(), kind, &options, selector, table);
         let lines = smol::stream::unfold(watch, |mut watch| async move {
             let chunk = watch.next().await?;
             Some((Ok(chunk), watch))
@@ -264,6 +342,7 @@ fn list(
         return Ok(streamed("application/json", lines));
     }
     let (version, objects) = context.store.list(kind);
+    options.check_version(version)?;
     let mut chosen: Vec<_> = objects
         .into_iter()
         .filter(|object| selector.matches(object))
@@ -271,17 +350,13 @@ fn list(
     if kind == Kind::Events {
         chosen.sort_by_key(|event| event.version);
     }
-    if as_table {
+    if let Some(include) = table {
         let chosen = chosen.iter().map(|object| &**object);
-        return Ok(json_reply(table::of(kind, version, chosen)));
+        return Ok(json_reply(table::of(kind, version, include, chosen)));
     }
-    let group = match kind {
-        Kind::PriorityClasses => "scheduling.k8s.io/v1",
-        Kind::Pods | Kind::Nodes | Kind::Events | Kind::Services | Kind::Endpoints => "v1",
-    };
+    let (one, group) = kind_and_group(kind);
     let mut body = format!(
-        "{{\"kind\":\"{}\",\"apiVersion\":\"{group}\",\"metadata\":{{\"resourceVersion\":\"{version}\"}},\"items\":[",
-        names(kind).1
+        "{{\"kind\":\"{one}List\",\"apiVersion\":\"{group}\",\"metadata\":{{\"resourceVersion\":\"{version}\"}},\"items\":["
     )
     .into_bytes();
     for (index, object) in chosen.iter().enumerate() {
@@ -299,16 +374,16 @@ fn one(
     kind: Kind,
     namespace: &str,
     name: &str,
-    as_table: bool,
+    table: Option<Include>,
 ) -> Result<Response<Body>, ApiError> {
     let key = (namespace.to_owned(), name.to_owned());
     let object = context
         .store
         .get(kind, &key)
-        .ok_or_else(|| ApiError::not_found(names(kind).0, name))?;
-    Ok(json_reply(match as_table {
-        true => Bytes::from(table::of(kind, object.version, [&*object])),
-        false => shown(kind, &object),
+        .ok_or_else(|| ApiError::not_found(plural(kind), name))?;
+    Ok(json_reply(match table {
+        Some(include) => Bytes::from(table::of(kind, object.version, include, [&*object])),
+        None => shown(kind, &object),
     }))
 }
 
@@ -322,77 +397,29 @@ pub(crate) fn shown(kind: Kind, object: &Object) -> Bytes {
     }
 }
 
-async fn delete_pod(
-    request: Request<Incoming>,
-    context: &Context,
-    query: &Query,
-    namespace: &str,
-    name: &str,
-) -> Result<Response<Body>, ApiError> {
-    let body = read_body(request.into_body()).await?;
-    let options: Value = match body.is_empty() {
-        true => Value::Null,
-        false => serde_json::from_slice(&body).map_err(|error| {
-            ApiError::bad_request(format!("the request body is not JSON: {error}"))
-        })?,
-    };
-    let key = (namespace.to_owned(), name.to_owned());
-    let object = context
-        .store
-        .get(Kind::Pods, &key)
-        .ok_or_else(|| ApiError::not_found("pods", name))?;
-    if let Some(uid) = options["preconditions"]["uid"].as_str()
-        && uid != object.uid
-    {
-        return Err(ApiError::conflict(format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            object.uid
-        )));
-    }
-    let asked = options["gracePeriodSeconds"].as_i64();
-    let asked = asked.or(query.number("gracePeriodSeconds")?);
-    let grace = match asked {
-        None => None,
-        Some(seconds) => Some(u64::try_from(seconds).map_err(|_| {
-            ApiError::invalid("gracePeriodSeconds: must be greater than or equal to 0")
-        })?),
-    };
-    let force = query.flag("force")?;
-    let (reply, answer) = smol::channel::bounded(1);
-    let command = Command::DeletePod {
-        namespace: key.0,
-        name: key.1,
-        grace_ms: grace.map(|s| s.saturating_mul(1000)),
-        force: force || grace == Some(0),
-        reply,
-    };
-    ask(context, command, answer).await?;
-    let shown = context
-        .store
-        .get(Kind::Pods, &(namespace.to_owned(), name.to_owned()));
-    Ok(json_reply(shown.unwrap_or(object).json.clone()))
-}
-
 async fn patch_status(
-    request: Request<Incoming>,
+    request: Request<Bytes>,
     context: &Context,
-    namespace: &str,
-    name: &str,
+    (namespace, name): (&str, &str),
+    dry_run: bool,
 ) -> Result<Response<Body>, ApiError> {
-    let kind = request.headers().get(CONTENT_TYPE);
-    let kind = PatchKind::of(kind.and_then(|v| v.to_str().ok()).unwrap_or_default())?;
-    let body = read_body(request.into_body()).await?;
+    let kind = PatchKind::of(&request)?;
     let key = (namespace.to_owned(), name.to_owned());
     let shown = || {
         let found = context.store.get(Kind::Pods, &key);
         found.ok_or_else(|| ApiError::not_found("pods", name))
     };
-    let pod = serde_json::from_slice(&shown()?.json).unwrap_or_default();
+    let mut pod = serde_json::from_slice(&shown()?.json).unwrap_or_default();
+    let changes = status_patch::changes(&pod, kind, request.body())?;
+    if dry_run {
+        status_patch::rehearsed(&mut pod, &changes);
+        return Ok(json_reply(pod.to_string()));
+    }
     let (reply, answer) = smol::channel::bounded(1);
     let command = Command::SetConditions {
         namespace: key.0.clone(),
         name: key.1.clone(),
-        changes: status_patch::changes(&pod, kind, &body)?,
+        changes,
         reply,
     };
     ask(context, command, answer).await?;

@@ -1,9 +1,14 @@
 //! Which objects does a client mean? Kubernetes label selectors (`app=web,tier!=db,env in (a,b),x,!y`) and field
 //! selectors (`metadata.name=web,status.phase!=Running`).
 
+use std::borrow::Cow;
+
+use serde_json::Value;
+
 use super::error::ApiError;
 use super::object::Object;
 use super::query::Query;
+use super::store::Kind;
 
 /// A label and a field selector together.
 #[derive(Debug, Clone, Default)]
@@ -23,11 +28,15 @@ enum Requirement {
 }
 
 impl Selector {
-    pub(crate) fn from_query(query: &Query, namespace: Option<&str>) -> Result<Self, ApiError> {
+    pub(crate) fn from_query(
+        query: &Query,
+        kind: Kind,
+        namespace: Option<&str>,
+    ) -> Result<Self, ApiError> {
         Ok(Self {
             labels: parse_labels(query.get("labelSelector").unwrap_or_default())
                 .map_err(ApiError::bad_request)?,
-            fields: parse_fields(query.get("fieldSelector").unwrap_or_default())
+            fields: parse_fields(query.get("fieldSelector").unwrap_or_default(), kind)
                 .map_err(ApiError::bad_request)?,
             namespace: namespace.map(str::to_owned),
         })
@@ -39,7 +48,7 @@ impl Selector {
             && self
                 .fields
                 .iter()
-                .all(|(path, equal, value)| (field(object, path) == value) == *equal)
+                .all(|(path, equal, value)| (field(object, path) == *value) == *equal)
     }
 }
 
@@ -54,31 +63,63 @@ impl Requirement {
     }
 }
 
-fn field<'a>(object: &'a Object, path: &str) -> &'a str {
+fn field<'a>(object: &'a Object, path: &str) -> Cow<'a, str> {
     match path {
-        "metadata.name" => &object.key.1,
-        "metadata.namespace" => &object.key.0,
-        _ => {
-            let found = object.fields.iter().find(|(name, _)| *name == path);
-            found.map_or("", |(_, value)| value)
-        }
+        "metadata.name" => return Cow::Borrowed(&object.key.1),
+        "metadata.namespace" => return Cow::Borrowed(&object.key.0),
+        _ => {}
+    }
+    if let Some((_, value)) = object.fields.iter().find(|(name, _)| *name == path) {
+        return Cow::Borrowed(value);
+    }
+    // The others are seldom asked for.
+    let whole: Value = serde_json::from_slice(&object.json).unwrap_or_default();
+    let found = whole.pointer(&format!("/{}", path.replace('.', "/")));
+    Cow::Owned(match found {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(true)) => "true".to_owned(),
+        _ if TRUTHS.contains(&path) => "false".to_owned(),
+        _ => String::new(),
+    })
+}
+
+/// Fields that are false where they are absent.
+const TRUTHS: [&str; 2] = ["spec.hostNetwork", "spec.unschedulable"];
+
+/// What Kubernetes can select objects of a kind by, beside name and namespace.
+fn known_fields(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Pods => &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        ],
+        Kind::Nodes => &["spec.unschedulable"],
+        Kind::Events => &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        Kind::Services => &["spec.clusterIP", "spec.type"],
+        Kind::Endpoints | Kind::PriorityClasses => &[],
     }
 }
 
-const KNOWN_FIELDS: [&str; 10] = [
-    "metadata.name",
-    "metadata.namespace",
-    "status.phase",
-    "spec.nodeName",
-    "involvedObject.kind",
-    "involvedObject.name",
-    "involvedObject.namespace",
-    "involvedObject.uid",
-    "reason",
-    "type",
-];
-
-fn parse_fields(text: &str) -> Result<Vec<(String, bool, String)>, String> {
+fn parse_fields(text: &str, kind: Kind) -> Result<Vec<(String, bool, String)>, String> {
+    let known = known_fields(kind);
     let mut fields = Vec::new();
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let (path, equal, value) = if let Some((path, value)) = part.split_once("!=") {
@@ -90,7 +131,7 @@ fn parse_fields(text: &str) -> Result<Vec<(String, bool, String)>, String> {
                 "invalid selector: '{part}'; can't understand '{part}'"
             ));
         };
-        if !KNOWN_FIELDS.contains(&path) {
+        if !known.contains(&path) && !["metadata.name", "metadata.namespace"].contains(&path) {
             return Err(format!("field label not supported: {path}"));
         }
         fields.push((path.to_owned(), equal, value.to_owned()));
@@ -175,7 +216,9 @@ mod tests {
             labels: Some(labels.map(|(k, v)| (k.into(), v.into())).into()),
             ..ObjectMeta::default()
         };
-        Object::new(&meta, vec![("status.phase", "Running".into())])
+        let mut object = Object::new(&meta, vec![("status.phase", "Running".into())]);
+        object.json = br#"{"spec":{"restartPolicy":"Never"}}"#.as_slice().into();
+        object
     }
 
     #[test]
@@ -189,10 +232,13 @@ mod tests {
             ("labelSelector=missing!=x", true),
             ("fieldSelector=status.phase%3DRunning", true),
             ("fieldSelector=metadata.name!=web", false),
+            ("fieldSelector=spec.restartPolicy=Never", true),
+            ("fieldSelector=spec.hostNetwork=false,status.podIP=", true),
         ];
         for (query, expected) in table {
-            let selector = Selector::from_query(&Query::parse(Some(query)), None).unwrap();
-            assert_eq!(selector.matches(&web()), expected, "{query}");
+            let query = Query::parse(Some(query));
+            let selector = Selector::from_query(&query, Kind::Pods, None).unwrap();
+            assert_eq!(selector.matches(&web()), expected, "{query:?}");
         }
     }
 
@@ -204,9 +250,10 @@ mod tests {
             "labelSelector=%23",
             "fieldSelector=spec.x=1",
             "fieldSelector=bare",
+            "fieldSelector=reason=BackOff",
         ] {
             assert!(
-                Selector::from_query(&Query::parse(Some(query)), None).is_err(),
+                Selector::from_query(&Query::parse(Some(query)), Kind::Pods, None).is_err(),
                 "{query}"
             );
         }

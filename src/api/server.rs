@@ -1,5 +1,5 @@
-//! Who is let in, and how much may they cost? Connections of root only, a bounded number of them, bounded headers and
-//! bodies, and a deadline for headers. Runs on an executor of its own, polled by whoever awaits [`serve`].
+//! What comes over a connection, and what goes back? Connections of root only, bounded headers and bodies with a deadline
+//! each; `door.rs` bounds how many there are. Runs on an executor of its own, polled by what awaits [`serve`].
 
 use std::convert::Infallible;
 use std::io;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::body::{Body as _, Bytes, Frame, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -21,19 +21,16 @@ use smol::channel::Sender;
 use smol_hyper::rt::{FuturesIo, SmolTimer};
 
 use super::command::Command;
-use super::error::{ApiError, ServeError};
+use super::door::{Door, Guest, Held, Patience, Patient, Ticket};
+use super::error::{ApiError, RETRY_AFTER_S, ServeError};
 use super::routes;
 use super::store::Store;
 use crate::layout::Layout;
 
-/// So many connections at once; further ones wait in the backlog.
-const MAX_CONNECTIONS: usize = 64;
 /// Request line and headers.
 const MAX_HEAD: usize = 32 * 1024;
 /// Request bodies that have no limit of their own; the largest real one is a `DeleteOptions`.
 const MAX_BODY: usize = 256 * 1024;
-/// For a request's headers to arrive, also on an idle connection.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What handlers need.
 #[derive(Debug, Clone)]
@@ -59,16 +56,28 @@ pub async fn serve(
     listener: Async<UnixListener>,
     context: Context,
 ) -> Result<Infallible, ServeError> {
+    serve_with(listener, context, Patience::default()).await
+}
+
+/// The same, with other deadlines.
+pub(crate) async fn serve_with(
+    listener: Async<UnixListener>,
+    context: Context,
+    patience: Patience,
+) -> Result<Infallible, ServeError> {
     let executor: Spawner = Arc::new(smol::Executor::new());
-    let permits = Arc::new(smol::lock::Semaphore::new(MAX_CONNECTIONS));
+    let door = Door::new(patience);
     let context = Arc::new(context);
     let accept = async {
         loop {
-            let permit = permits.acquire_arc().await;
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
-                // Out of descriptors or memory: some will be free again soon.
+                // Out of descriptors or memory: some will be free again soon, those of one that waits at once.
                 Err(error) if transient(&error) => {
+                    if door.shed() {
+                        smol::future::yield_now().await;
+                        continue;
+                    }
                     tracing::warn!("could not accept an API connection: {error}, retrying in 1s");
                     smol::Timer::after(Duration::from_secs(1)).await;
                     continue;
@@ -79,12 +88,15 @@ pub async fn serve(
                 continue;
             }
             let (context, spawner) = (context.clone(), executor.clone());
-            executor
-                .spawn(async move {
-                    connection(stream, context, spawner).await;
-                    drop(permit);
-                })
-                .detach();
+            let (guest, leave) = door.enter();
+            let told = async move {
+                let _ = leave.recv().await;
+                tracing::debug!("an API connection gives way to others");
+            };
+            let served = connection(stream, guest, context, spawner, patience);
+            executor.spawn(smol::future::or(told, served)).detach();
+            // A request that is there already is read before the next connection may push this one out.
+            smol::future::yield_now().await;
         }
     };
     executor.run(accept).await
@@ -106,21 +118,24 @@ fn may_enter(stream: &Async<std::os::unix::net::UnixStream>) -> bool {
 
 async fn connection(
     stream: Async<std::os::unix::net::UnixStream>,
+    guest: Arc<Guest>,
     context: Arc<Context>,
     spawner: Spawner,
+    patience: Patience,
 ) {
+    let patient = Patient::new(stream, guest.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (context, spawner) = (context.clone(), spawner.clone());
+        let (guest, context, spawner) = (guest.clone(), context.clone(), spawner.clone());
         async move {
-            let response = routes::answer(request, context, spawner).await;
-            Ok::<_, Infallible>(response.unwrap_or_else(|error| refuse(&error)))
+            let answered = answer(request, &guest, patience, context, spawner).await;
+            Ok::<_, Infallible>(answered.unwrap_or_else(|error| refuse(&error)))
         }
     });
     let served = http1::Builder::new()
         .timer(SmolTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .header_read_timeout(patience.head)
         .max_buf_size(MAX_HEAD)
-        .serve_connection(FuturesIo::new(stream), service)
+        .serve_connection(FuturesIo::new(patient), service)
         .with_upgrades()
         .await;
     if let Err(error) = served {
@@ -128,20 +143,53 @@ async fn connection(
     }
 }
 
-/// Reads a request's body up to the limit.
-pub(crate) async fn read_body(body: Incoming) -> Result<Bytes, ApiError> {
-    read_body_up_to(body, MAX_BODY).await
+/// Reads what is left of a request, gets a place for it, and answers it. The place is free again when the answer's body,
+/// or the session that the connection was switched to, has ended.
+async fn answer(
+    request: Request<Incoming>,
+    guest: &Arc<Guest>,
+    patience: Patience,
+    context: Arc<Context>,
+    spawner: Spawner,
+) -> Result<Response<Body>, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let (cost, limit) = routes::cost(&parts);
+    let limit = limit.unwrap_or(MAX_BODY);
+    // A large body costs as much as the answer; a small one is read while its connection may give way to others.
+    let large = match limit > MAX_BODY {
+        true => Some(guest.admit(cost).await?),
+        false => None,
+    };
+    let body = read_body(body, limit, patience.body).await?;
+    let ticket: Arc<Ticket> = match large {
+        Some(ticket) => ticket,
+        None => guest.admit(cost).await?,
+    };
+    parts.extensions.insert(ticket.clone());
+    let request = Request::from_parts(parts, body);
+    let response = routes::answer(request, context, spawner).await?;
+    Ok(response.map(|body| Held::new(body, ticket).boxed_unsync()))
 }
 
-/// Reads a request's body up to this many bytes.
-pub(crate) async fn read_body_up_to(body: Incoming, limit: usize) -> Result<Bytes, ApiError> {
-    match Limited::new(body, limit).collect().await {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::too_large(
-            format!("the request body is limited to {limit} bytes"),
-        )),
-        Err(error) => Err(ApiError::bad_request(format!(
+async fn read_body(body: Incoming, limit: usize, patience: Duration) -> Result<Bytes, ApiError> {
+    let too_large = || ApiError::too_large(format!("the request body is limited to {limit} bytes"));
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
+    let read = async { Some(Limited::new(body, limit).collect().await) };
+    let over = async {
+        smol::Timer::after(patience).await;
+        None
+    };
+    match smol::future::or(read, over).await {
+        Some(Ok(body)) => Ok(body.to_bytes()),
+        Some(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Some(Err(error)) => Err(ApiError::bad_request(format!(
             "could not read the request body: {error}"
+        ))),
+        None => Err(ApiError::timeout(format!(
+            "the request body did not arrive within {}s",
+            patience.as_secs()
         ))),
     }
 }
@@ -202,5 +250,10 @@ pub(crate) fn json_lines(lines: smol::channel::Receiver<String>) -> Response<Bod
 }
 
 fn refuse(error: &ApiError) -> Response<Body> {
-    reply(error.code, "application/json", error.status().to_string())
+    let mut response = reply(error.code, "application/json", error.status().to_string());
+    if error.code == StatusCode::TOO_MANY_REQUESTS {
+        let headers = response.headers_mut();
+        headers.insert(RETRY_AFTER, HeaderValue::from(RETRY_AFTER_S));
+    }
+    response
 }

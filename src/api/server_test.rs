@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use serde_json::{Value, json};
 use smol::channel::{Receiver, Sender};
 
+use super::door::Patience;
 use super::exec_frame as frame;
 use super::*;
 use crate::cli::client::Client;
@@ -22,17 +23,21 @@ use crate::spec::Stamp;
 use crate::sys::fdpass;
 
 /// A server with its folder; both end with the test.
-struct Server {
-    dir: PathBuf,
-    client: Client,
-    store: Arc<Store>,
-    commands: Receiver<Command>,
+pub(super) struct Server {
+    pub(super) dir: PathBuf,
+    pub(super) client: Client,
+    pub(super) store: Arc<Store>,
+    pub(super) commands: Receiver<Command>,
     stop: Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    fn start(name: &str) -> Self {
+    pub(super) fn start(name: &str) -> Self {
+        Self::start_with(name, Patience::default())
+    }
+
+    pub(super) fn start_with(name: &str, patience: Patience) -> Self {
         let dir = std::env::temp_dir().join(format!("coracle-api-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let layout = Layout {
@@ -53,7 +58,7 @@ impl Server {
         let (stop, stopped) = smol::channel::bounded::<()>(1);
         let thread = std::thread::spawn(move || {
             smol::block_on(smol::future::or(
-                async { drop(serve(listener, context).await) },
+                async { drop(server::serve_with(listener, context, patience).await) },
                 async { stopped.recv().await.unwrap_or_default() },
             ));
         });
@@ -67,11 +72,11 @@ impl Server {
         }
     }
 
-    fn get(&self, path: &str) -> Value {
+    pub(super) fn get(&self, path: &str) -> Value {
         self.client.get(path).unwrap()
     }
 
-    fn refusal(&self, method: &str, path: &str) -> String {
+    pub(super) fn refusal(&self, method: &str, path: &str) -> String {
         self.client
             .json(method, path, None)
             .unwrap_err()
@@ -87,7 +92,7 @@ impl Drop for Server {
     }
 }
 
-fn pod(name: &str, phase: &str) -> Pod {
+pub(super) fn pod(name: &str, phase: &str) -> Pod {
     let state = json!({ "running": { "startedAt": "2026-01-01T00:00:00Z" } });
     serde_json::from_value(json!({
         "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}"), "labels": { "app": name } },
@@ -98,7 +103,7 @@ fn pod(name: &str, phase: &str) -> Pod {
     .unwrap()
 }
 
-fn next(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> (String, String) {
+pub(super) fn next(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> (String, String) {
     let change: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
     (
@@ -107,7 +112,7 @@ fn next(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> (String, S
     )
 }
 
-fn pair(what: &str, name: &str) -> (String, String) {
+pub(super) fn pair(what: &str, name: &str) -> (String, String) {
     (what.to_owned(), name.to_owned())
 }
 

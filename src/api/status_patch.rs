@@ -2,39 +2,17 @@
 //! takes them away. Understands the three kinds of patches clients send.
 
 use k8s_openapi::api::core::v1::PodCondition;
-use serde_json::{Map, Value};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
+use super::patch::{self, Changeable, PatchKind};
 use crate::plan::event::ConditionChange;
 use crate::spec::Condition;
 use crate::spec::condition::{MAX_CONDITIONS, is_own};
 
-/// How a patch is to be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PatchKind {
-    /// RFC 7386: the list of conditions is replaced.
-    Merge,
-    /// Kubernetes' own: conditions are merged by their type.
-    Strategic,
-    /// RFC 6902: a list of operations.
-    Json,
-}
-
-impl PatchKind {
-    /// By the request's content type.
-    pub(crate) fn of(content_type: &str) -> Result<Self, ApiError> {
-        match content_type.split(';').next().unwrap_or_default().trim() {
-            "application/merge-patch+json" => Ok(Self::Merge),
-            "application/strategic-merge-patch+json" => Ok(Self::Strategic),
-            "application/json-patch+json" => Ok(Self::Json),
-            _ => Err(ApiError::unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: \
-                 application/json-patch+json, application/merge-patch+json, \
-                 application/strategic-merge-patch+json",
-            )),
-        }
-    }
-}
+/// What of a pod can be patched.
+const CONDITIONS: Changeable = Changeable(&["status", "conditions"]);
 
 /// What the patch changes of the pod as it is shown.
 pub(crate) fn changes(
@@ -42,69 +20,56 @@ pub(crate) fn changes(
     kind: PatchKind,
     body: &[u8],
 ) -> Result<Vec<ConditionChange>, ApiError> {
-    let patch: Value = serde_json::from_slice(body)
-        .map_err(|error| ApiError::bad_request(format!("the patch is not JSON: {error}")))?;
+    let patch = patch::parse(body)?;
     let before = pod["status"]["conditions"].as_array();
     let before = before.cloned().unwrap_or_default();
     let after = match kind {
-        PatchKind::Json => by_operations(pod, &patch)?,
-        PatchKind::Merge | PatchKind::Strategic => {
-            let given = conditions_of(pod, &patch)?;
-            match (kind, given) {
-                (_, None) => before.clone(),
-                (PatchKind::Strategic, Some(Value::Array(given))) => merged(&before, given)?,
-                (_, Some(given)) => list(given)?,
-            }
-        }
+        PatchKind::Json => list(&CONDITIONS.operated(pod, &patch)?["status"]["conditions"])?,
+        PatchKind::Merge | PatchKind::Strategic => match (kind, CONDITIONS.given(pod, &patch)?) {
+            (_, None) => before.clone(),
+            (PatchKind::Strategic, Some(Value::Array(given))) => merged(&before, given)?,
+            (_, Some(given)) => list(given)?,
+        },
     };
     difference(&before, &after)
 }
 
+/// The pod as it would be shown after these changes.
+pub(crate) fn rehearsed(pod: &mut Value, changes: &[ConditionChange]) {
+    if !pod["status"]["conditions"].is_array() {
+        pod["status"]["conditions"] = Value::Array(Vec::new());
+    }
+    let Some(conditions) = pod["status"]["conditions"].as_array_mut() else {
+        return;
+    };
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    for change in changes {
+        let type_ = match change {
+            ConditionChange::Set(wanted) => &wanted.type_,
+            ConditionChange::Unset(type_) => type_,
+        };
+        let at = conditions.iter().position(|c| c["type"] == **type_);
+        let old = at.map(|at| conditions.remove(at));
+        if let ConditionChange::Set(wanted) = change {
+            let status = wanted.status.as_str();
+            let same = old.as_ref().filter(|old| old["status"] == status);
+            let since = same.map_or_else(
+                || now.clone().into(),
+                |old| old["lastTransitionTime"].clone(),
+            );
+            let mut shown = json!({ "type": type_, "status": status, "lastTransitionTime": since });
+            for (name, text) in [("reason", &wanted.reason), ("message", &wanted.message)] {
+                if !text.is_empty() {
+                    shown[name] = text.as_str().into();
+                }
+            }
+            conditions.insert(at.unwrap_or(conditions.len()), shown);
+        }
+    }
+}
+
 fn wrong(path: &str, what: impl std::fmt::Display) -> ApiError {
     ApiError::invalid(format!("{path}: {what}"))
-}
-
-/// The conditions a merge patch gives, once it is sure that it changes nothing else.
-fn conditions_of<'p>(pod: &Value, patch: &'p Value) -> Result<Option<&'p Value>, ApiError> {
-    let fields = patch
-        .as_object()
-        .ok_or_else(|| ApiError::bad_request("the patch must be a JSON object"))?;
-    let mut found = None;
-    for (name, value) in fields {
-        match name.as_str() {
-            "apiVersion" | "kind" => {}
-            "metadata" => meant(pod, value)?,
-            "status" => {
-                let status = value.as_object();
-                let status = status.ok_or_else(|| wrong("status", "must be an object"))?;
-                // Says in which order kubectl would like to see them.
-                let known = ["conditions", "$setElementOrder/conditions"];
-                if let Some(other) = status.keys().find(|k| !known.contains(&k.as_str())) {
-                    return Err(only_conditions(&format!("status.{other}")));
-                }
-                found = status.get("conditions");
-            }
-            other => return Err(only_conditions(other)),
-        }
-    }
-    Ok(found)
-}
-
-fn only_conditions(path: &str) -> ApiError {
-    wrong(path, "Forbidden: only status.conditions can be patched")
-}
-
-/// Whether the patch is about this very pod, and as it is now, if it says of which.
-fn meant(pod: &Value, metadata: &Value) -> Result<(), ApiError> {
-    for field in ["uid", "resourceVersion", "name", "namespace"] {
-        let (wanted, is) = (&metadata[field], &pod["metadata"][field]);
-        if !wanted.is_null() && wanted != is {
-            return Err(ApiError::conflict(format!(
-                "Precondition failed: {field} in the patch: {wanted}, of the pod: {is}"
-            )));
-        }
-    }
-    Ok(())
 }
 
 fn list(value: &Value) -> Result<Vec<Value>, ApiError> {
@@ -154,71 +119,22 @@ fn merged(before: &[Value], given: &[Value]) -> Result<Vec<Value>, ApiError> {
     Ok(after)
 }
 
-/// The conditions after a JSON patch's operations, which must leave all else as it is.
-fn by_operations(pod: &Value, patch: &Value) -> Result<Vec<Value>, ApiError> {
-    let operations = patch
-        .as_array()
-        .ok_or_else(|| ApiError::bad_request("a JSON patch is a list of operations"))?;
-    let mut changed = pod.clone();
-    for (index, operation) in operations.iter().enumerate() {
-        let failed = |what: &str| {
-            let shown = operation["path"].as_str().unwrap_or_default();
-            ApiError::invalid(format!("operation {index} on \"{shown}\": {what}"))
-        };
-        let path = operation["path"]
-            .as_str()
-            .ok_or_else(|| failed("it has no path"))?;
-        let value = operation.get("value").cloned();
-        let given = || value.clone().ok_or_else(|| failed("it has no value"));
-        match operation["op"].as_str() {
-            Some("test") => {
-                if changed.pointer(path) != Some(&given()?) {
-                    return Err(failed("the test failed"));
-                }
-            }
-            Some("replace") => {
-                let target = changed.pointer_mut(path);
-                *target.ok_or_else(|| failed("there is nothing there"))? = given()?;
-            }
-            Some(op @ ("add" | "remove")) => {
-                let (parent, key) = path
-                    .rsplit_once('/')
-                    .ok_or_else(|| failed("no such path"))?;
-                let key = key.replace("~1", "/").replace("~0", "~");
-                let done = match (changed.pointer_mut(parent), op) {
-                    (Some(Value::Array(list)), "add") => insert(list, &key, given()?),
-                    (Some(Value::Object(fields)), "add") => {
-                        fields.insert(key, given()?);
-                        Some(())
-                    }
-                    (Some(Value::Array(list)), _) => {
-                        let at = key.parse().ok().filter(|at| *at < list.len());
-                        at.map(|at: usize| drop(list.remove(at)))
-                    }
-                    (Some(Value::Object(fields)), _) => fields.remove(&key).map(drop),
-                    _ => None,
-                };
-                done.ok_or_else(|| failed("no such path"))?;
-            }
-            _ => return Err(failed("op must be one of add, remove, replace, test")),
-        }
-    }
-    let after = list(&changed["status"]["conditions"])?;
-    let mut rest = changed;
-    rest["status"]["conditions"] = pod["status"]["conditions"].clone();
-    match rest == *pod {
-        true => Ok(after),
-        false => Err(only_conditions("patch")),
-    }
-}
-
-fn insert(list: &mut Vec<Value>, key: &str, value: Value) -> Option<()> {
-    let at = match key {
-        "-" => list.len(),
-        index => index.parse().ok().filter(|at| *at <= list.len())?,
-    };
-    list.insert(at, value);
-    Some(())
+/// A field of a condition that would be passed over. Times are coracle's own, but all clients send some.
+fn not_kept<'c>(wanted: &'c Value, known: Option<&Value>) -> Option<&'c String> {
+    let kept = [
+        "type",
+        "status",
+        "reason",
+        "message",
+        "lastTransitionTime",
+        "lastProbeTime",
+    ];
+    let mut fields = wanted.as_object()?.iter();
+    let passed_over = fields.find(|(name, value)| {
+        let is = known.map_or(&Value::Null, |known| &known[name.as_str()]);
+        !kept.contains(&name.as_str()) && !value.is_null() && *value != is
+    });
+    passed_over.map(|(name, _)| name)
 }
 
 /// What has to be said to the node. Coracle's own conditions may be there as they are, or be left out.
@@ -242,6 +158,10 @@ fn difference(before: &[Value], after: &[Value]) -> Result<Vec<ConditionChange>,
                 return Err(wrong(&format!("{path}.type"), what));
             }
             continue;
+        }
+        if let Some(other) = not_kept(one, known.as_ref()) {
+            let what = format_args!("Forbidden: it is not kept");
+            return Err(wrong(&format!("{path}.{other}"), what));
         }
         let wanted = Condition::of(&read).ok_or_else(|| {
             let what = format_args!(

@@ -104,8 +104,8 @@ fn what_is_not_a_foreign_condition_is_refused() {
             "status.conditions[1].type: Forbidden: Ready is set by coracle itself".to_owned(),
         ),
         (Merge, json!({ "status": { "phase": "Failed" } }), format!("status.phase: {only}")),
-        (Merge, json!({ "spec": {} }), format!("spec: {only}")),
-        (Json, json!([{ "op": "remove", "path": "/status/phase" }]), format!("patch: {only}")),
+        (Merge, json!({ "spec": { "nodeName": "x" } }), format!("spec.nodeName: {only}")),
+        (Json, json!([{ "op": "remove", "path": "/status/phase" }]), format!("status.phase: {only}")),
         (
             Json,
             json!([{ "op": "test", "path": "/status/phase", "value": "Failed" }]),
@@ -128,10 +128,10 @@ fn what_is_not_a_foreign_condition_is_refused() {
         (
             Merge,
             json!({ "metadata": { "resourceVersion": "6" } }),
-            "Precondition failed: resourceVersion in the patch: \"6\", of the pod: \"7\"".to_owned(),
+            "Precondition failed: resourceVersion in the patch: \"6\", of the object: \"7\"".to_owned(),
         ),
     ] {
         assert_eq!(patched(kind, &patch), Err(message), "{kind:?} {patch}");
     }
-    assert!(PatchKind::of("application/apply-patch+yaml").is_err());
+    assert!(PatchKind::named("application/apply-patch+yaml").is_err());
 }

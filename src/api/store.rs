@@ -234,6 +234,11 @@ impl Store {
         (inner.version, objects)
     }
 
+    /// The version of what is shown now.
+    pub(crate) fn version(&self) -> u64 {
+        self.lock().version
+    }
+
     /// Changes since a version and the version they lead to; `None` if that version is not known (any more).
     pub(crate) fn since(&self, kind: Kind, version: u64) -> Option<(u64, Vec<Change>)> {
         let mut inner = self.lock();

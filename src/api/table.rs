@@ -6,15 +6,79 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::error::ApiError;
 use super::object::Object;
+use super::query::Query;
 use super::store::Kind;
 use super::{event_columns, node_columns, pod_columns, service_columns};
+
+/// What a row brings along of its object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Include {
+    Nothing,
+    Metadata,
+    Whole,
+}
+
+impl Include {
+    /// By the parameter `includeObject`.
+    pub(crate) fn of(query: &Query) -> Result<Self, ApiError> {
+        match query.get("includeObject") {
+            None | Some("" | "Metadata") => Ok(Self::Metadata),
+            Some("None") => Ok(Self::Nothing),
+            Some("Object") => Ok(Self::Whole),
+            Some(other) => Err(ApiError::bad_request(format!(
+                "includeObject: Unsupported value: \"{other}\": supported values: \"Metadata\", \"None\", \"Object\""
+            ))),
+        }
+    }
+
+    fn shown(self, whole: Value) -> Value {
+        match self {
+            Self::Nothing => Value::Null,
+            Self::Metadata => {
+                json!({ "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
+                                      "metadata": whole["metadata"] })
+            }
+            Self::Whole => whole,
+        }
+    }
+}
 
 /// The objects as a `Table` in JSON.
 pub(crate) fn of<'a>(
     kind: Kind,
     version: u64,
+    include: Include,
     objects: impl IntoIterator<Item = &'a Object>,
+) -> Vec<u8> {
+    let whole = |object: &Object| {
+        serde_json::from_slice(&super::routes::shown(kind, object)).unwrap_or_default()
+    };
+    table(
+        kind,
+        &version.to_string(),
+        include,
+        objects.into_iter().map(whole),
+    )
+}
+
+/// A bookmark as a `Table`: one row, with next to nothing in it.
+pub(crate) fn bookmark(kind: Kind, include: Include, object: Value) -> Vec<u8> {
+    let version = object["metadata"]["resourceVersion"].clone();
+    table(
+        kind,
+        version.as_str().unwrap_or_default(),
+        include,
+        [object],
+    )
+}
+
+fn table(
+    kind: Kind,
+    version: &str,
+    include: Include,
+    objects: impl IntoIterator<Item = Value>,
 ) -> Vec<u8> {
     let now = Timestamp::now();
     let columns: &[(&str, u8)] = match kind {
@@ -79,17 +143,10 @@ pub(crate) fn of<'a>(
         .collect();
     let rows: Vec<Value> = objects
         .into_iter()
-        .map(|object| {
-            let whole: Value = serde_json::from_slice(&object.json).unwrap_or_default();
-            json!({
-                "cells": cells(kind, &whole, now),
-                "object": { "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
-                            "metadata": whole["metadata"] },
-            })
-        })
+        .map(|whole| json!({ "cells": cells(kind, &whole, now), "object": include.shown(whole) }))
         .collect();
     json!({ "kind": "Table", "apiVersion": "meta.k8s.io/v1",
-            "metadata": { "resourceVersion": version.to_string() },
+            "metadata": { "resourceVersion": version },
             "columnDefinitions": definitions, "rows": rows })
     .to_string()
     .into_bytes()

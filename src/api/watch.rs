@@ -10,18 +10,31 @@ use smol::channel::Receiver;
 use smol::future;
 
 use super::error::ApiError;
+use super::list_options::ListOptions;
 use super::object::{Change, Key, Object};
-use super::query::Query;
 use super::routes::shown;
 use super::selector::Selector;
 use super::store::{Kind, Store};
-use super::table;
-
-/// Without `timeoutSeconds` a watch ends after this, as clients of Kubernetes expect.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
+use super::table::{self, Include};
 
 /// How often bookmarks are sent.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// The annotation of the bookmark that follows what there was when a watch began.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// Where a watch is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum From {
+    /// Before everything there is.
+    Everything,
+    /// Before whatever comes now.
+    Now,
+    /// At a version that the client knows from elsewhere.
+    Version(u64),
+    /// At a version that it was led to.
+    Here(u64),
+}
 
 /// One client's watch.
 #[derive(Debug)]
@@ -29,9 +42,11 @@ pub(crate) struct Watch {
     store: Arc<Store>,
     kind: Kind,
     selector: Selector,
-    as_table: bool,
-    /// `None`: begin with everything there is.
-    version: Option<u64>,
+    /// How a Table's rows show their objects; `None`: no Tables.
+    table: Option<Include>,
+    from: From,
+    /// A bookmark follows what there is.
+    tell_initial_end: bool,
     /// What the client was told of and has not seen go.
     known: BTreeSet<Key>,
     changed: Receiver<()>,
@@ -44,25 +59,33 @@ impl Watch {
     pub(crate) fn new(
         store: Arc<Store>,
         kind: Kind,
-        query: &Query,
+        options: &ListOptions,
         selector: Selector,
-        as_table: bool,
-    ) -> Result<Self, ApiError> {
-        let version = query.number::<u64>("resourceVersion")?.filter(|v| *v != 0);
-        let timeout = query.number::<u64>("timeoutSeconds")?.filter(|s| *s != 0);
-        let timeout = timeout.map_or(DEFAULT_TIMEOUT, |s| Duration::from_secs(s.min(86_400)));
-        Ok(Self {
+        table: Option<Include>,
+    ) -> Self {
+        let from = match (options.initial, options.version) {
+            (Some(true), Some(version)) => match store.since(kind, version) {
+                // Not older than a version that is to come, or was in another life: told as too old.
+                None if version > store.version() => From::Version(version),
+                _ => From::Everything,
+            },
+            (Some(true) | None, None) => From::Everything,
+            (Some(false), None) => From::Now,
+            (Some(false) | None, Some(version)) => From::Version(version),
+        };
+        Self {
             changed: store.subscribe(),
             store,
             kind,
             selector,
-            as_table,
-            version,
+            table,
+            from,
+            tell_initial_end: options.initial == Some(true),
             known: BTreeSet::new(),
-            bookmarks: query.flag("allowWatchBookmarks")?,
-            end: Instant::now() + timeout,
+            bookmarks: options.bookmarks,
+            end: Instant::now() + options.timeout,
             done: false,
-        })
+        }
     }
 
     /// The next lines; `None` at the end.
@@ -74,7 +97,9 @@ impl Watch {
             }
             let now = Instant::now();
             if now >= self.end {
-                break;
+                self.done = true;
+                // So that the next watch can go on from here.
+                return self.bookmarks.then(|| self.bookmark(false).into());
             }
             let nap = (self.end - now).min(BOOKMARK_EVERY);
             let woken = async { self.changed.recv().await.is_ok() };
@@ -84,7 +109,7 @@ impl Watch {
             };
             let woken = future::or(woken, timer).await;
             if !woken && self.bookmarks && Instant::now() < self.end {
-                return Some(self.bookmark());
+                return Some(self.bookmark(false).into());
             }
         }
         None
@@ -92,14 +117,30 @@ impl Watch {
 
     fn pending(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
-        let Some(version) = self.version else {
-            let (now, objects) = self.store.list(self.kind);
-            for object in objects.into_iter().filter(|o| self.selector.matches(o)) {
-                self.known.insert(object.key.clone());
-                self.line(&mut out, "ADDED", &object);
+        let version = match self.from {
+            From::Everything | From::Now => {
+                let (now, objects) = self.store.list(self.kind);
+                for object in objects.iter().filter(|o| self.selector.matches(o)) {
+                    self.known.insert(object.key.clone());
+                    if self.from == From::Everything {
+                        self.line(&mut out, "ADDED", object);
+                    }
+                }
+                self.from = From::Here(now);
+                if self.tell_initial_end {
+                    out.extend_from_slice(&self.bookmark(true));
+                }
+                return out;
             }
-            self.version = Some(now);
-            return out;
+            From::Version(version) => {
+                // What has not changed since then was known to match, or not to.
+                let (_, objects) = self.store.list(self.kind);
+                let unchanged = objects.iter().filter(|o| o.version <= version);
+                let known = unchanged.filter(|o| self.selector.matches(o));
+                self.known.extend(known.map(|o| o.key.clone()));
+                version
+            }
+            From::Here(version) => version,
         };
         let Some((now, changes)) = self.store.since(self.kind, version) else {
             let gone = ApiError::gone(format!("too old resource version: {version}"));
@@ -110,7 +151,7 @@ impl Watch {
         for change in changes {
             self.tell(&mut out, &change);
         }
-        self.version = Some(now);
+        self.from = From::Here(now);
         out
     }
 
@@ -131,9 +172,15 @@ impl Watch {
                 self.known.insert(object.key.clone());
                 self.line(out, "MODIFIED", object);
             }
-            // It no longer matches: for this client it is gone.
-            Change::Added(_) | Change::Modified(_) => {
+            // It no longer matches: for this client it is gone, if it may have heard of it.
+            Change::Added(_) => {
                 if self.known.remove(&object.key) {
+                    self.line(out, "DELETED", object);
+                }
+            }
+            Change::Modified(_) => {
+                let unsure = matches!(self.from, From::Version(_));
+                if self.known.remove(&object.key) || unsure {
                     self.line(out, "DELETED", object);
                 }
             }
@@ -142,25 +189,35 @@ impl Watch {
 
     fn line(&self, out: &mut Vec<u8>, what: &str, object: &Object) {
         out.extend_from_slice(format!("{{\"type\":\"{what}\",\"object\":").as_bytes());
-        match self.as_table {
-            true => out.extend_from_slice(&table::of(self.kind, object.version, [object])),
-            false => out.extend_from_slice(&shown(self.kind, object)),
+        match self.table {
+            Some(include) => {
+                out.extend_from_slice(&table::of(self.kind, object.version, include, [object]));
+            }
+            None => out.extend_from_slice(&shown(self.kind, object)),
         }
         out.extend_from_slice(b"}\n");
     }
 
-    fn bookmark(&self) -> Bytes {
-        let (kind, group) = match self.kind {
-            Kind::Pods => ("Pod", "v1"),
-            Kind::Nodes => ("Node", "v1"),
-            Kind::Events => ("Event", "v1"),
-            Kind::Services => ("Service", "v1"),
-            Kind::Endpoints => ("Endpoints", "v1"),
-            Kind::PriorityClasses => ("PriorityClass", "scheduling.k8s.io/v1"),
+    /// Says which version the client has got to, by an object of which nothing else is said. In a Table it is a row, as from
+    /// the API server, and whole, so that clients find its annotation.
+    fn bookmark(&self, initial_end: bool) -> Vec<u8> {
+        let version = match self.from {
+            From::Everything | From::Now => 0,
+            From::Version(version) | From::Here(version) => version,
         };
-        let version = self.version.unwrap_or_default().to_string();
-        let mark = serde_json::json!({ "type": "BOOKMARK", "object": {
-            "kind": kind, "apiVersion": group, "metadata": { "resourceVersion": version } } });
-        format!("{mark}\n").into()
+        let (kind, group) = super::routes::kind_and_group(self.kind);
+        let mut metadata = serde_json::json!({ "resourceVersion": version.to_string() });
+        metadata["creationTimestamp"] = serde_json::Value::Null;
+        if initial_end {
+            metadata["annotations"] = serde_json::json!({ INITIAL_EVENTS_END: "true" });
+        }
+        let object = serde_json::json!({ "kind": kind, "apiVersion": group, "metadata": metadata });
+        let mut out = b"{\"type\":\"BOOKMARK\",\"object\":".to_vec();
+        match self.table {
+            Some(include) => out.extend_from_slice(&table::bookmark(self.kind, include, object)),
+            None => out.extend_from_slice(object.to_string().as_bytes()),
+        }
+        out.extend_from_slice(b"}\n");
+        out
     }
 }

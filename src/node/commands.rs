@@ -33,9 +33,11 @@ impl Node {
                 namespace,
                 name,
                 containers,
+                dry_run,
                 reply,
             } => {
-                let answer = self.set_ephemeral(&namespace, &name, &containers, touched);
+                let pod = (namespace.as_str(), name.as_str());
+                let answer = self.set_ephemeral(pod, &containers, dry_run, touched);
                 let _ = reply.try_send(answer);
             }
             Command::SetConditions {
@@ -197,9 +199,9 @@ impl Node {
 
     fn set_ephemeral(
         &mut self,
-        namespace: &str,
-        name: &str,
+        (namespace, name): (&str, &str),
         containers: &[EphemeralContainer],
+        dry_run: bool,
         touched: &mut BTreeSet<PodUid>,
     ) -> Result<(), CommandError> {
         let pod = self.find(namespace, name)?;
@@ -225,7 +227,7 @@ impl Node {
                 message: format!("pod \"{name}\" {why}: no container can be added to it"),
             });
         }
-        if added {
+        if added && !dry_run {
             let uid = spec.uid.clone();
             let spec = Arc::new(spec);
             let event = Event::EphemeralAdded {

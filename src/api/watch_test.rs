@@ -1,0 +1,224 @@
+//! Watches as informers use them: what there is, the bookmark that says so, and what comes after.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use k8s_openapi::api::core::v1::{Endpoints, Service};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use serde_json::{Value, json};
+
+use super::server_test::{Server, next, pair, pod};
+use super::*;
+use crate::spec::Stamp;
+
+const INITIAL: &str =
+    "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+
+fn lines(server: &Server, path: &str) -> impl Iterator<Item = Value> + use<> {
+    let body = server.client.send("GET", path, None).unwrap().body;
+    body.lines()
+        .map(|line| serde_json::from_str(&line.unwrap()).unwrap())
+}
+
+/// One object of each kind.
+fn furnish(store: &Store) {
+    fn of<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+    let meta = json!({ "name": "web", "namespace": "default" });
+    store.set_node(of(json!({ "metadata": { "name": "box" } })));
+    store.upsert_pod(pod("web", "Running"));
+    store.set_services(&[of::<Service>(json!({ "metadata": meta }))]);
+    store.set_endpoints(&[of::<Endpoints>(json!({ "metadata": meta }))]);
+    store.set_priority_classes(&[of::<PriorityClass>(
+        json!({ "metadata": { "name": "p" }, "value": 1 }),
+    )]);
+    store.push_event(&event("Started"));
+}
+
+fn event(reason: &str) -> EventRecord {
+    EventRecord {
+        namespace: "default".into(),
+        name: "web".into(),
+        uid: "u".into(),
+        kind: ObjectKind::Pod,
+        field_path: String::new(),
+        type_: EventType::Normal,
+        reason: reason.into(),
+        message: "it did".into(),
+        annotations: BTreeMap::new(),
+        at: Stamp::default(),
+    }
+}
+
+#[test]
+fn what_there_is_comes_first_and_then_a_bookmark_of_the_right_kind() {
+    let server = Server::start("initial");
+    furnish(&server.store);
+    for (path, kind, group) in [
+        ("/api/v1/pods", "Pod", "v1"),
+        ("/api/v1/namespaces/default/pods", "Pod", "v1"),
+        ("/api/v1/nodes", "Node", "v1"),
+        ("/api/v1/events", "Event", "v1"),
+        ("/api/v1/services", "Service", "v1"),
+        ("/api/v1/endpoints", "Endpoints", "v1"),
+        (
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            "PriorityClass",
+            "scheduling.k8s.io/v1",
+        ),
+    ] {
+        for version in [
+            "",
+            "&resourceVersion=",
+            "&resourceVersion=0",
+            "&resourceVersion=7",
+        ] {
+            let mut lines = lines(&server, &format!("{path}?watch=1&{INITIAL}{version}"));
+            let first = lines.next().unwrap();
+            assert_eq!(first["type"], "ADDED", "{path}{version}: {first}");
+            let mark = lines.next().unwrap();
+            assert_eq!(mark["type"], "BOOKMARK", "{path}{version}");
+            let object = &mark["object"];
+            assert_eq!(
+                (&object["kind"], &object["apiVersion"]),
+                (&json!(kind), &json!(group))
+            );
+            let metadata = &object["metadata"];
+            assert_eq!(
+                metadata["annotations"],
+                json!({ "k8s.io/initial-events-end": "true" })
+            );
+            let version: u64 = metadata["resourceVersion"]
+                .as_str()
+                .unwrap()
+                .parse()
+                .unwrap();
+            let of_first = first["object"]["metadata"]["resourceVersion"]
+                .as_str()
+                .unwrap();
+            assert!(version >= of_first.parse().unwrap());
+        }
+    }
+    // Nothing that matches is a beginning, too, and what comes then is told.
+    let path = format!("/api/v1/pods?watch=1&{INITIAL}&labelSelector=app%3Ddb");
+    let mut lines = lines(&server, &path);
+    assert_eq!(lines.next().unwrap()["type"], "BOOKMARK");
+    server.store.upsert_pod(pod("other", "Running"));
+    server.store.upsert_pod(pod("db", "Running"));
+    let added = lines.next().unwrap();
+    assert_eq!(
+        (&added["type"], &added["object"]["metadata"]["name"]),
+        (&json!("ADDED"), &json!("db"))
+    );
+}
+
+#[test]
+fn a_watch_in_tables_marks_its_beginning_in_a_table() {
+    let server = Server::start("initial-table");
+    furnish(&server.store);
+    for (include, kind) in [
+        ("", json!("PartialObjectMetadata")),
+        ("&includeObject=Object", json!("Pod")),
+        ("&includeObject=None", Value::Null),
+    ] {
+        let mut stream = UnixStream::connect(&server.client.socket).unwrap();
+        let head = format!(
+            "GET /api/v1/pods?watch=1&{INITIAL}{include} HTTP/1.1\r\nHost: x\r\n\
+             Accept: application/json;as=Table;v=v1;g=meta.k8s.io\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let lines = BufReader::new(stream).lines().map(Result::unwrap);
+        // The others are the answer's head and the sizes of chunks.
+        let mut lines = lines.filter(|line| line.starts_with('{'));
+        let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap()).unwrap() };
+        let (added, mark) = (next(), next());
+        assert_eq!(
+            (&added["type"], &mark["type"]),
+            (&json!("ADDED"), &json!("BOOKMARK"))
+        );
+        for event in [&added, &mark] {
+            assert_eq!(event["object"]["kind"], "Table");
+            assert_eq!(
+                event["object"]["rows"][0]["object"]["kind"], kind,
+                "{include}"
+            );
+        }
+        assert!(mark["object"]["metadata"]["resourceVersion"].is_string());
+        if kind != Value::Null {
+            let annotations = &mark["object"]["rows"][0]["object"]["metadata"]["annotations"];
+            assert_eq!(annotations["k8s.io/initial-events-end"], "true");
+        }
+    }
+}
+
+#[test]
+fn without_initial_events_only_what_comes_is_told() {
+    let server = Server::start("no-initial");
+    server.store.upsert_pod(pod("old", "Running"));
+    let path = "/api/v1/pods?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
+    let mut lines = server.client.send("GET", path, None).unwrap().body.lines();
+    server.store.upsert_pod(pod("new", "Running"));
+    server.store.upsert_pod(pod("old", "Failed"));
+    let told = [next(&mut lines), next(&mut lines)];
+    // Unless the watch began between the two.
+    assert_eq!(told[1], pair("MODIFIED", "old"));
+    assert_eq!(told[0], pair("ADDED", "new"));
+}
+
+#[test]
+fn a_version_that_is_yet_to_come_is_of_another_life() {
+    let server = Server::start("future");
+    let future = server.store.version() + 1_000_000_000;
+    for options in [INITIAL, ""] {
+        let path = format!("/api/v1/pods?watch=1&{options}&resourceVersion={future}");
+        let error = lines(&server, &path).next().unwrap();
+        assert_eq!(
+            (&error["type"], &error["object"]["code"]),
+            (&json!("ERROR"), &json!(410))
+        );
+    }
+    let refused = server.refusal("GET", &format!("/api/v1/pods?resourceVersion={future}"));
+    assert!(refused.contains("Too large resource version"), "{refused}");
+    let refused = server.refusal("GET", "/api/v1/pods?watch=1&sendInitialEvents=true");
+    assert!(
+        refused.contains("ListOptions.meta.k8s.io \"\" is invalid"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn what_stopped_matching_since_the_list_is_gone_for_a_watch_that_goes_on() {
+    let server = Server::start("since-list");
+    server.store.upsert_pod(pod("web", "Running"));
+    server.store.upsert_pod(pod("db", "Running"));
+    let filter = "fieldSelector=status.phase%3DRunning";
+    let list = server.get(&format!("/api/v1/pods?{filter}"));
+    let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+    server.store.upsert_pod(pod("web", "Failed"));
+    let path = format!("/api/v1/pods?watch=1&{filter}&resourceVersion={version}");
+    let mut lines = server.client.send("GET", &path, None).unwrap().body.lines();
+    assert_eq!(next(&mut lines), pair("DELETED", "web"));
+    server.store.upsert_pod(pod("db", "Failed"));
+    assert_eq!(next(&mut lines), pair("DELETED", "db"));
+    server.store.upsert_pod(pod("web", "Pending"));
+    server.store.upsert_pod(pod("web", "Running"));
+    assert_eq!(next(&mut lines), pair("MODIFIED", "web"));
+}
+
+#[test]
+fn a_watch_ends_in_time_with_the_version_it_got_to() {
+    let server = Server::start("end");
+    server.store.upsert_pod(pod("web", "Running"));
+    let path = "/api/v1/pods?watch=1&timeoutSeconds=1";
+    assert_eq!(lines(&server, path).count(), 1);
+    let all: Vec<Value> = lines(&server, &format!("{path}&allowWatchBookmarks=true")).collect();
+    assert_eq!(all.len(), 2);
+    assert_eq!(all[1]["type"], "BOOKMARK");
+    assert_eq!(all[1]["object"]["metadata"]["annotations"], Value::Null);
+    let version = all[1]["object"]["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap();
+    assert_eq!(version, server.store.version().to_string());
+}
