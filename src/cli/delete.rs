@@ -66,8 +66,8 @@ fn all_names(client: &Client, ns: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-/// The pod keeps its name and, if its file is unchanged, its UID; that it stopped is seen by its start time, by new
-/// containers, or by its absence.
+/// Waits until the pod is gone, or another one has its name. A UID that the manifest gives stays the same: then the start
+/// time tells the two apart.
 fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
     let field = format!("metadata.name={name}");
     let path = format!(

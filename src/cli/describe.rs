@@ -38,8 +38,8 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
     let ns = &args.namespace.namespace;
     for (index, name) in args.names.iter().enumerate() {
         let pod = client.get(&pod_path(ns, name))?;
-        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-        let field = format!("involvedObject.uid={uid},involvedObject.name={name}");
+        // Also of pods that had the name before: why one was evicted is asked when the next one runs.
+        let field = format!("involvedObject.kind=Pod,involvedObject.name={name}");
         let path = format!(
             "/api/v1/namespaces/{}/events?fieldSelector={}",
             encode(ns),
