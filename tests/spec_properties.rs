@@ -2,6 +2,8 @@
 
 #[path = "spec_properties/edges.rs"]
 mod edges;
+#[path = "spec_properties/fields.rs"]
+mod fields;
 #[path = "spec_properties/uid.rs"]
 mod uid;
 
@@ -55,7 +57,26 @@ fn files_that_cannot_be_text_are_refused_with_their_place() {
             too_large.as_slice(),
             "f:1:1: file has 10485761 bytes, more than the limit of 10 MiB",
         ),
-        (b"a: b\nc: \xff".as_slice(), "f:2:4: file is not UTF-8"),
+        (
+            b"a: b\nc: \xff".as_slice(),
+            "f:2:4: file is not UTF-8; save it as UTF-8",
+        ),
+        (
+            b"\xff\xfea\0:\0 \0b\0",
+            "f:1:1: file is UTF-16, not UTF-8; save it as UTF-8",
+        ),
+        (
+            b"\0a\0:\0 \0b",
+            "f:1:1: file is UTF-16, not UTF-8; save it as UTF-8",
+        ),
+        (
+            b"a\0\0\0:\0\0\0",
+            "f:1:1: file is UTF-32, not UTF-8; save it as UTF-8",
+        ),
+        (
+            b"a: b\nc: \x07",
+            "f:2:4: not valid YAML: the control character U+0007 may not stand in a file",
+        ),
     ] {
         let errors = convert::documents(bytes, "f", &CONTEXT).unwrap_err();
         assert_eq!(errors.len(), 1);

@@ -253,7 +253,6 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
 
 /// Read and checked, and shown, but nothing acts on them in this version; a warning says so.
 pub(crate) const NOT_YET: &[&str] = &[
-    "allowedUnsafeSysctls",
     "userNamespaces.idsPerPod",
     "maxOpenFiles",
 ];

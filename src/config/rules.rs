@@ -119,6 +119,11 @@ pub(super) fn check(given: &Given<'_>) {
             ),
         );
     }
+    for pattern in given.texts("allowedUnsafeSysctls") {
+        if let Some(problem) = crate::spec::sysctl::pattern_problem(&pattern) {
+            given.wrong(&["allowedUnsafeSysctls"], problem);
+        }
+    }
     images(given);
     durations(given);
     paths(given);

@@ -242,7 +242,11 @@ fn identity(config: &Config) -> NodeIdentity {
     let own = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let mut labels = BTreeMap::from(own);
     labels.extend(config.node_labels.clone());
-    NodeIdentity { name, labels }
+    NodeIdentity {
+        name,
+        labels,
+        unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+    }
 }
 
 fn addresses(facts: &NodeFacts) -> Vec<NodeAddress> {

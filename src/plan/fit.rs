@@ -1,12 +1,12 @@
-//! Is this node the place for a pod? Operating system, labels and name of the node, ports of the node
-//! (kubelet-behaviour §9.8).
+//! Is this node the place for a pod? Sysctls, operating system, labels and name of the node, ports of the
+//! node (kubelet-behaviour §9.8).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::hold::Rejection;
 use super::{NodeState, PodState};
-use crate::spec::{PodSpec, Protocol};
+use crate::spec::{PodSpec, Protocol, sysctl};
 
 /// The label that says which operating system a node, or the pod, is of.
 const OS: &str = "kubernetes.io/os";
@@ -18,9 +18,22 @@ pub struct NodeIdentity {
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
+    /// Sysctls that its pods may set although others could notice: names, or beginnings of names with `*`.
+    pub unsafe_sysctls: Vec<String>,
 }
 
 impl NodeState {
+    /// A pod that would change what is not its own affair.
+    pub(super) fn forbidden_sysctl(&self, pod: &PodSpec) -> Option<Rejection> {
+        let allowed = &self.node.unsafe_sysctls;
+        let mut names = pod.sysctls.iter().map(|(name, _)| name);
+        let forbidden = names.find(|name| !sysctl::is_allowed(name, allowed))?;
+        Some(Rejection {
+            reason: "SysctlForbidden".into(),
+            message: format!("forbidden sysctl: {forbidden:?} not allowlisted"),
+        })
+    }
+
     /// A pod for another system.
     pub(super) fn other_system(&self, pod: &PodSpec) -> Option<Rejection> {
         let label = pod.labels().and_then(|labels| labels.get(OS));

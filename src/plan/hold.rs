@@ -135,6 +135,7 @@ impl NodeState {
     fn unwelcome(&self, pod: &PodSpec) -> Option<Rejection> {
         self.kept_out(pod)
             .or_else(|| self.under_pressure(pod))
+            .or_else(|| self.forbidden_sysctl(pod))
             .or_else(|| self.other_system(pod))
     }
 

@@ -15,8 +15,8 @@ use super::quantity::Quantity;
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::{
-    backoff, container, huge_pages, names, network, placement, resources, restart, security,
-    support, swap, uid, volume,
+    annotations, backoff, confinement, container, huge_pages, names, network, placement, resources,
+    restart, security, support, swap, uid, volume,
 };
 
 /// Builds the spec of a decoded pod, or reports why not.
@@ -42,11 +42,13 @@ pub(crate) fn pod(
     support::pod(spec, &at, report);
     let placement = placement::of(spec, &at, report);
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
-    let annotations = path.field("metadata");
-    let annotations = annotations.field("annotations");
+    let meta = path.field("metadata");
+    let at_annotations = meta.field("annotations");
     let written = pod.metadata.annotations.as_ref();
-    let restart_backoff = backoff::of(written, &annotations, report);
-    let swap_max_bytes = swap::max_bytes(written, &annotations, report);
+    confinement::annotations(written, &at_annotations, report);
+    annotations::check(&pod.metadata, &annotations::OF_PODS, &meta, report);
+    let restart_backoff = backoff::of(written, &at_annotations, report);
+    let swap_max_bytes = swap::max_bytes(written, &at_annotations, report);
     let readiness_gates = readiness_gates(spec, &at, report);
     given_conditions(&pod, path, report);
     let grace_ms = grace_ms(spec, &at, report);

@@ -191,7 +191,7 @@ fn message_from_logs(container: &Container, path: &Path<'_>, report: &Report) ->
 fn absolute(given: Option<&str>, path: &Path<'_>, report: &Report) {
     let Some(text) = given else { return };
     if !text.starts_with('/') {
-        report.invalid(path, text, "must be an absolute path");
+        report.invalid_path(path, text, "must be an absolute path");
     } else if text.contains('\0') {
         report.invalid(path, text, "must not contain a zero byte");
     }

@@ -14,7 +14,7 @@ use super::position::Positions;
 use super::priority::{self, Known, PriorityClasses};
 use super::service::ServiceDocument;
 use super::value::Value;
-use super::{assemble, decode, ephemeral, service_rules, suggest};
+use super::{assemble, decode, ephemeral, kinds, service_rules, syntax};
 
 pub use super::parse::MAX_BYTES;
 
@@ -182,7 +182,7 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     const FILE: &str = "pod.json";
     let text = text(json).map_err(|problem| placed(vec![problem], "", FILE))?;
     let mut values = parse(text).map_err(|problem| placed(vec![problem], text, FILE))?;
-    let report = Report::new(0);
+    let report = Report::admitted();
     let own = PriorityClasses::new();
     let known = Known {
         own: &own,
@@ -218,7 +218,10 @@ fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
             });
             // The tree has lost how a scalar was spelt: `1.10` is to be quoted as "1.10".
             let spelt = positions.scalar(problem.document, &problem.path);
-            let hint = problem.hint.map(|hint| hint.sentence(spelt));
+            let hint = problem.hint.map(|hint| hint.sentence(spelt)).or_else(|| {
+                let advice = spelt.and_then(syntax::placeholder)?;
+                Some(advice.to_owned())
+            });
             FieldError {
                 file: file.to_owned(),
                 line,
@@ -232,16 +235,6 @@ fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
     errors.sort_by_key(|error| (error.line, error.column));
     errors
 }
-
-/// Kinds that a later version reads from the manifest directory.
-const LATER: [&str; 6] = [
-    "ConfigMap",
-    "Secret",
-    "PersistentVolumeClaim",
-    "Deployment",
-    "DaemonSet",
-    "StatefulSet",
-];
 
 /// One document being read.
 struct Document<'r> {
@@ -300,15 +293,18 @@ impl<'r> Document<'r> {
                     self.class(value, path);
                 }
             }
-            "" => self.report.required(&path.field("kind")),
-            other => self.refuse_kind(other, path),
+            "" => kinds::nameless(value, path, self.report),
+            other => kinds::refuse(other, path, self.report),
         }
     }
 
     fn is_version(&self, given: Option<&str>, wanted: &str, path: &Path<'_>) -> bool {
         let at = path.field("apiVersion");
         match given {
-            None => self.report.required(&at),
+            None => {
+                let hint = format!("write `apiVersion: {wanted}`");
+                self.report.error_hint(&at, "Required value", hint);
+            }
             Some(given) if given == wanted => return true,
             Some(other) => self.report.unsupported(&at, other, &[wanted]),
         }
@@ -401,6 +397,15 @@ impl<'r> Document<'r> {
             added = spec.ephemeral_containers.take().unwrap_or_default();
         }
         let own = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        if let (Some(here), Some(other)) = (self.node_name, &own)
+            && !here.is_empty()
+            && !other.is_empty()
+            && here != other
+        {
+            let what = format_args!("accepted, but what this node reads it runs itself, as {here}");
+            self.report
+                .warn(&path.field("spec").field("nodeName"), what);
+        }
         let node_name = self.node_name.map(str::to_owned).or(own);
         let node_name = node_name.unwrap_or_default();
         if let Some(mut pod) = assemble::pod(pod, &node_name, path, self.report) {
@@ -412,52 +417,6 @@ impl<'r> Document<'r> {
             self.pods.push((None, pod));
         }
     }
-
-    fn refuse_kind(&self, kind: &str, path: &Path<'_>) {
-        const ONLY: &str = "only Pod, Service and PriorityClass are";
-        let at = path.field("kind");
-        if LATER.contains(&kind) {
-            let message = format!("{kind} is not supported yet by this version; {ONLY}");
-            self.report.error(&at, message);
-        } else if let Some((message, hint)) = refused(kind) {
-            self.report.error_hint(&at, message, hint.to_owned());
-        } else if let Some(near) =
-            suggest::nearest(kind, &["Pod", "Service", "PriorityClass", "List"])
-        {
-            let message = format!("{kind} is not supported; {ONLY}");
-            let hint = format!("did you mean `{near}`?");
-            self.report.error_hint(&at, message, hint);
-        } else {
-            let message = format!("{kind} is not supported; {ONLY}");
-            self.report.error(&at, message);
-        }
-    }
-}
-
-/// Kinds that people will look for, with what to do instead. To ignore a policy would be worse than to refuse it.
-fn refused(kind: &str) -> Option<(String, &'static str)> {
-    let (why, hint) = match kind {
-        "NetworkPolicy"
-        | "AdminNetworkPolicy"
-        | "BaselineAdminNetworkPolicy"
-        | "ClusterNetworkPolicy"
-        | "CiliumNetworkPolicy"
-        | "GlobalNetworkPolicy" => (
-            "coracle does not enforce network policies",
-            "remove it; `hostIP` binds a `hostPort` to one address of the node, and the node's firewall limits the rest",
-        ),
-        "Ingress" | "IngressClass" | "Gateway" | "GatewayClass" | "HTTPRoute" | "GRPCRoute"
-        | "TCPRoute" | "TLSRoute" | "UDPRoute" => (
-            "there is no proxy for it here",
-            "run a proxy as a pod with a `hostPort`, or use a Service with `type: NodePort`",
-        ),
-        "Endpoints" | "EndpointSlice" | "EndpointSliceList" | "EndpointsList" => (
-            "endpoints are found by a Service's selector",
-            "give the Service a `selector`, or use `type: ExternalName` for what is elsewhere",
-        ),
-        _ => return None,
-    };
-    Some((format!("{kind} is not supported: {why}"), hint))
 }
 
 /// Drops what API servers write and what has no meaning here, not even read.

@@ -9,8 +9,8 @@ use std::fmt;
 use serde::de::{self, Deserialize, DeserializeSeed, IntoDeserializer, Visitor};
 
 use super::error::{Path, Report};
-use super::suggest;
 use super::value::Value;
+use super::{belongs, suggest, volume};
 
 /// Decodes `value`. `None` only if something was reported that no empty value could stand in for.
 pub(crate) fn decode<'de, T: Deserialize<'de>>(
@@ -274,6 +274,7 @@ impl<'de> de::Deserializer<'de> for Node<'_> {
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
         visitor.visit_map(Entries {
             node: self,
+            object: "",
             fields: None,
             entries: self.entries().iter(),
             current: None,
@@ -282,12 +283,13 @@ impl<'de> de::Deserializer<'de> for Node<'_> {
 
     fn deserialize_struct<V: Visitor<'de>>(
         self,
-        _: &'static str,
+        object: &'static str,
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Failure> {
         visitor.visit_map(Entries {
             node: self,
+            object,
             fields: Some(fields),
             entries: self.entries().iter(),
             current: None,
@@ -327,6 +329,8 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
 /// The entries of a mapping; with `fields`, those of an object.
 struct Entries<'a> {
     node: Node<'a>,
+    /// What kind of object it is.
+    object: &'static str,
     fields: Option<&'static [&'static str]>,
     entries: std::slice::Iter<'a, (String, Value)>,
     current: Option<&'a (String, Value)>,
@@ -334,17 +338,24 @@ struct Entries<'a> {
 
 impl Entries<'_> {
     fn unknown(&self, key: &str, fields: &[&'static str]) {
-        let path = self.node.path.field(key);
-        match suggest::nearest(key, fields) {
-            Some(near) => {
-                let hint = format!("did you mean `{near}`?");
-                self.node.report.error_hint(&path, "unknown field", hint);
-                // If the field that was meant is not there: one error for one mistake.
-                if self.node.value.get(near).is_none() {
-                    self.node.report.settle(&self.node.path.field(near));
-                }
+        let (report, parent) = (self.node.report, self.node.path);
+        let path = parent.field(key);
+        // If the field that was meant is not there: one error for one mistake.
+        let meant = |field: &str| {
+            if self.node.value.get(field).is_none() {
+                report.settle(&parent.field(field));
             }
-            None => self.node.report.error(&path, "unknown field"),
+        };
+        if let Some((field, hint)) = belongs::elsewhere(self.object, key) {
+            report.error_hint(&path, "unknown field", hint);
+            meant(field);
+        } else if let Some(near) = suggest::nearest(key, fields) {
+            report.error_hint(&path, "unknown field", format!("did you mean `{near}`?"));
+            meant(near);
+        } else if self.object == "Volume" {
+            report.error_hint(&path, "unknown field", volume::KINDS.to_owned());
+        } else {
+            report.error(&path, "unknown field");
         }
     }
 }

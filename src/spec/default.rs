@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use super::pod::ImageName;
 use super::pod::PodUid;
 use super::quantity::Quantity;
+use super::resources::is_sound;
 
 /// Annotation with the pod's UID.
 const HASH: &str = "kubernetes.io/config.hash";
@@ -137,12 +138,12 @@ pub(crate) fn container(container: &mut Container, host_network: bool) {
     }
 }
 
-/// Requests not given are the limits.
+/// Requests not given are the limits. A wrong limit is not copied: it is told where it was written.
 fn requests(resources: &mut ResourceRequirements) {
     if let Some(limits) = &resources.limits {
         let requests = resources.requests.get_or_insert_default();
         for (name, limit) in limits {
-            if !requests.contains_key(name) {
+            if !requests.contains_key(name) && is_sound(name, limit) {
                 requests.insert(name.clone(), limit.clone());
             }
         }

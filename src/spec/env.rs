@@ -37,9 +37,10 @@ pub(crate) fn convert(
     report: &Report,
 ) -> Vec<EnvVar> {
     if container.env_from.as_ref().is_some_and(|e| !e.is_empty()) {
-        report.forbidden(
+        report.refuse(
             &path.field("envFrom"),
             "ConfigMaps and Secrets are not supported yet by this version",
+            "write the variables into `env`",
         );
     }
     let list = path.field("env");
@@ -101,7 +102,7 @@ fn source(
     ] {
         if given {
             let detail = format_args!("{what} are not supported yet by this version");
-            report.forbidden(&path.field(name), detail);
+            report.refuse(&path.field(name), detail, "write the text into `value`");
             return None;
         }
     }

@@ -139,6 +139,8 @@ pub(crate) struct Report {
     base: RefCell<String>,
     /// Paths about which nothing more is said, because the cause was reported already.
     settled: RefCell<BTreeSet<String>>,
+    /// The document was valid once: what this version does not support is no problem of it.
+    admitted: bool,
 }
 
 impl Report {
@@ -146,6 +148,14 @@ impl Report {
     pub(crate) fn new(document: usize) -> Self {
         Self {
             document,
+            ..Self::default()
+        }
+    }
+
+    /// An empty report about a pod that runs. A version that supports less than the one that admitted it leaves it be.
+    pub(crate) fn admitted() -> Self {
+        Self {
+            admitted: true,
             ..Self::default()
         }
     }
@@ -238,6 +248,17 @@ impl Report {
         self.error(path, format_args!("Invalid value: {value:?}: {detail}"));
     }
 
+    /// [`Self::invalid`] of a path, with advice where it is one of another system.
+    pub(crate) fn invalid_path(&self, path: &Path<'_>, value: &str, detail: impl fmt::Display) {
+        let message = format!("Invalid value: {value:?}: {detail}");
+        if super::names::is_foreign_path(value) {
+            let hint = "this node runs Linux, where a path looks like `/var/data`";
+            self.error_hint(path, message, hint.to_owned());
+        } else {
+            self.error(path, message);
+        }
+    }
+
     /// `Unsupported value: "x": supported values: "A", "B"`, with a suggestion if one is near.
     pub(crate) fn unsupported(&self, path: &Path<'_>, value: &str, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
@@ -258,6 +279,17 @@ impl Report {
     /// `Forbidden: detail`
     pub(crate) fn forbidden(&self, path: &Path<'_>, detail: impl fmt::Display) {
         self.error(path, format_args!("Forbidden: {detail}"));
+    }
+
+    /// `Forbidden: detail`, about what Kubernetes has and this version does not; `instead` says what to do.
+    pub(crate) fn refuse(&self, path: &Path<'_>, detail: impl fmt::Display, instead: &str) {
+        if !self.admitted {
+            self.error_hint(
+                path,
+                format_args!("Forbidden: {detail}"),
+                instead.to_owned(),
+            );
+        }
     }
 
     /// `Not found: "x"`

@@ -73,12 +73,15 @@ pub(super) fn check(
 ) {
     let (below_limits, below_requests) = (path.field("limits"), path.field("requests"));
     let of = |name: &&str| is_resource(name);
+    // What is wrong is as if it were not there: then nothing is said of what is missing.
+    let complete = !report.is_wrong_below(path);
     for (name, limit) in limits.iter().filter(|(name, _)| of(name)) {
         whole_pages(name, *limit, &below_limits.field(name), report);
     }
     for (name, request) in requests.iter().filter(|(name, _)| of(name)) {
         let at = below_requests.field(name);
         match limits.get(name) {
+            None if !complete => {}
             None => {
                 let detail = "Required value: Limit must be set for non overcommitable resources";
                 report.error(&below_limits, detail);
@@ -94,7 +97,7 @@ pub(super) fn check(
         }
     }
     let all = || limits.keys().chain(requests.keys());
-    if all().any(of) && !all().any(|name| matches!(*name, "cpu" | "memory")) {
+    if complete && all().any(of) && !all().any(|name| matches!(*name, "cpu" | "memory")) {
         report.forbidden(path, "HugePages require cpu or memory");
     }
 }

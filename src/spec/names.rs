@@ -137,6 +137,15 @@ pub(crate) fn uid(text: &str) -> Option<String> {
     })
 }
 
+/// Whether this is how paths look on another system: `C:\data`, `D:/work`, `..\x`.
+pub(crate) fn is_foreign_path(text: &str) -> bool {
+    let mut start = text.chars();
+    let drive = start.next().is_some_and(|c| c.is_ascii_alphabetic())
+        && start.next() == Some(':')
+        && matches!(start.next(), None | Some('\\' | '/'));
+    drive || (text.contains('\\') && !text.contains('/'))
+}
+
 /// A sysctl's name with dots.
 pub(crate) fn sysctl(text: &str) -> Option<String> {
     let part = |part: &str| {

@@ -6,7 +6,9 @@ use std::cell::Cell;
 
 use serde::de::DeserializeSeed;
 
-use super::error::Problem;
+use super::error::{Hint, Problem};
+use super::escape;
+use super::syntax::explain;
 use super::value::{MAX_VALUES, Reader, Value};
 
 /// Largest manifest file, the kubelet's limit.
@@ -21,14 +23,37 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Problem> {
         );
         return Err(syntax(message, (1, 1)));
     }
+    if let Some(encoding) = other_encoding(bytes) {
+        let message = format!("file is {encoding}, not UTF-8");
+        return Err(Problem {
+            hint: Some(Hint::Text(UTF_8.to_owned())),
+            ..syntax(message, (1, 1))
+        });
+    }
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.strip_prefix('\u{feff}').unwrap_or(text)),
         Err(error) => {
             let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
             let line = valid.matches('\n').count() + 1;
             let column = valid.chars().rev().take_while(|c| *c != '\n').count() + 1;
-            Err(syntax("file is not UTF-8".to_owned(), (line, column)))
+            Err(Problem {
+                hint: Some(Hint::Text(UTF_8.to_owned())),
+                ..syntax("file is not UTF-8".to_owned(), (line, column))
+            })
         }
+    }
+}
+
+const UTF_8: &str = "save it as UTF-8";
+
+/// What some editors and shells write: known by its mark, or by the zero bytes beside the first letters.
+fn other_encoding(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] | [_, 0, 0, 0, ..] | [0, 0, 0, _, ..] => {
+            Some("UTF-32")
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [_, 0, _, 0, ..] | [0, _, 0, _, ..] => Some("UTF-16"),
+        _ => None,
     }
 }
 
@@ -45,11 +70,11 @@ fn syntax(message: String, at: (usize, usize)) -> Problem {
 
 /// All documents, empty ones as [`Value::Null`].
 pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
-    let left = Cell::new(MAX_VALUES);
     if let Some(at) = too_deep(text) {
         let message = format!("nested more than {MAX_BRACKETS} brackets deep");
         return Err(syntax(message, at));
     }
+    let left = Cell::new(MAX_VALUES);
     if text.trim_start().starts_with('{') {
         // What is no JSON may still be YAML in braces, whose error then counts.
         if let Ok(values) = parse_json(text, Reader { left: &left }) {
@@ -57,8 +82,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
         }
         left.set(MAX_VALUES);
     }
+    let mended = escape::mend(text);
     let mut values = Vec::new();
-    for document in serde_yaml::Deserializer::from_str(text) {
+    for document in serde_yaml::Deserializer::from_str(&mended.text) {
         match (Reader { left: &left }).deserialize(document) {
             Ok(value) => values.push(value),
             Err(error) => {
@@ -68,15 +94,11 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
                 if message.starts_with("EOF while parsing") {
                     break;
                 }
-                // The place is shown before the message; it need not be in it too.
-                let bare = match message.split(" at line ").next().unwrap_or_default() {
-                    "repetition limit exceeded" => "too many aliases of aliases",
-                    bare => bare,
-                };
-                return Err(syntax(
-                    format!("not valid YAML: {bare}"),
-                    place.unwrap_or((1, 1)),
-                ));
+                let told = explain(&mended.text, place, &message);
+                return Err(Problem {
+                    hint: told.hint.map(|hint| Hint::Text(hint.to_owned())),
+                    ..syntax(told.message, mended.written(told.at))
+                });
             }
         }
     }

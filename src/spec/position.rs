@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use saphyr_parser::{Event, Parser, Span};
+use saphyr_parser::{Event, Parser};
 
 use super::error::join;
+use super::escape;
 
 /// Line and column, from 1.
 pub(crate) type Place = (usize, usize);
@@ -33,9 +34,11 @@ impl Positions {
             open: Vec::new(),
             started: 0,
         };
-        for event in Parser::new_from_str(text) {
+        let mended = escape::mend(text);
+        for event in Parser::new_from_str(&mended.text) {
             let Ok((event, span)) = event else { break };
-            walk.event(&event, span);
+            let place = (span.start.line(), span.start.col() + 1);
+            walk.event(&event, mended.written(place));
         }
         walk.found
     }
@@ -88,8 +91,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn event(&mut self, event: &Event<'_>, span: Span) {
-        let place = (span.start.line(), span.start.col() + 1);
+    fn event(&mut self, event: &Event<'_>, place: Place) {
         match event {
             Event::DocumentStart(_) => {
                 self.started += 1;

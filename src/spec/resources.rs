@@ -9,6 +9,7 @@ use super::error::{Path, Report};
 use super::huge_pages;
 use super::pod::{ContainerResources, ContainerSpec, PodResources, QosClass, StorageBounds};
 use super::quantity::Quantity;
+use super::suggest;
 
 /// Checks and converts `resources`, requests already copied from limits.
 pub(crate) fn convert(
@@ -17,9 +18,10 @@ pub(crate) fn convert(
     report: &Report,
 ) -> ContainerResources {
     if resources.claims.as_ref().is_some_and(|c| !c.is_empty()) {
-        report.forbidden(
+        report.refuse(
             &path.field("claims"),
-            "device claims are not supported by this version",
+            "device claims are not supported yet by this version",
+            "mount the device by a `hostPath` volume into a privileged container",
         );
     }
     let limits = amounts(&resources.limits, &path.field("limits"), report);
@@ -116,6 +118,18 @@ pub(crate) fn amount(written: &Written, path: &Path<'_>, report: &Report) -> Opt
     }
 }
 
+/// Whether a resource has a name that it may have and an amount that it may have.
+pub(super) fn is_sound(name: &str, written: &Written) -> bool {
+    let silent = Report::new(0);
+    is_known(name) && amount(written, &Path::Root, &silent).is_some()
+}
+
+fn is_known(name: &str) -> bool {
+    ["cpu", "memory", "ephemeral-storage"].contains(&name)
+        || huge_pages::is_resource(name)
+        || name.contains('/')
+}
+
 fn amounts<'m>(
     map: &'m Option<BTreeMap<String, Written>>,
     path: &Path<'_>,
@@ -124,10 +138,16 @@ fn amounts<'m>(
     let mut result = BTreeMap::new();
     for (name, written) in map.iter().flatten() {
         let path = path.field(name);
-        let known = ["cpu", "memory", "ephemeral-storage"].contains(&name.as_str());
-        if !known && !huge_pages::is_resource(name) && !name.contains('/') {
+        if !is_known(name) {
             let detail = "must be a standard resource type or fully qualified";
-            report.invalid(&path, name, detail);
+            let message = format!("Invalid value: {name:?}: {detail}");
+            let known = ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi"];
+            // A `gpu` is no `cpu`.
+            let near = suggest::nearest(name, &known).filter(|_| name != "gpu");
+            match near {
+                Some(near) => report.error_hint(&path, message, format!("did you mean `{near}`?")),
+                None => report.error(&path, message),
+            }
             continue;
         }
         if let Some(quantity) = amount(written, &path, report) {

@@ -5,9 +5,8 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::error::{Path, Report};
-use super::names;
 use super::pod::{Seccomp, Security};
-use super::suggest;
+use super::{names, suggest, sysctl};
 
 /// Pod-level figures of a security context.
 #[derive(Debug, Default)]
@@ -38,11 +37,8 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) -> PodSecuri
         .filter_map(|(index, group)| id(Some(*group), &groups.index(index), report))
         .collect();
     match context.supplemental_groups_policy.as_deref() {
-        None | Some("" | "Merge") => {}
-        Some("Strict") => report.warn(
-            &path.field("supplementalGroupsPolicy"),
-            "accepted, but groups of the image are merged",
-        ),
+        // What is not there is refused with the others of its kind.
+        None | Some("" | "Merge" | "Strict") => {}
         Some(other) => {
             let at = path.field("supplementalGroupsPolicy");
             report.unsupported(&at, other, &["Merge", "Strict"]);
@@ -269,36 +265,29 @@ fn sysctls(
     report: &Report,
 ) -> Vec<(String, String)> {
     let mut result: Vec<(String, String)> = Vec::new();
-    for (index, sysctl) in sysctls.iter().enumerate() {
+    for (index, written) in sysctls.iter().enumerate() {
         let item = path.index(index);
         let at = item.field("name");
-        // `net/ipv4/conf/eth0.1/x` is the other spelling: slash and dot change places.
-        let name = match sysctl.name.find(['.', '/']) {
-            Some(i) if sysctl.name.as_bytes()[i] == b'/' => sysctl
-                .name
-                .chars()
-                .map(|c| match c {
-                    '/' => '.',
-                    '.' => '/',
-                    c => c,
-                })
-                .collect(),
-            _ => sysctl.name.clone(),
-        };
+        let name = sysctl::dotted(&written.name);
         if name.is_empty() {
             report.required(&at);
         } else if let Some(problem) = names::sysctl(&name) {
-            report.invalid(&at, &sysctl.name, problem);
+            report.invalid(&at, &written.name, problem);
         } else if result.iter().any(|(other, _)| *other == name) {
-            report.duplicate(&at, &sysctl.name);
+            report.duplicate(&at, &written.name);
         } else {
             check_namespace(&name, spec, &at, report);
+            if !sysctl::is_safe(&name) {
+                let what =
+                    "it is unsafe: let in only where the node's `allowedUnsafeSysctls` names it";
+                report.warn(&at, what);
+            }
         }
-        if sysctl.value.contains(['\0', '\n']) {
+        if written.value.contains(['\0', '\n']) {
             let detail = "must not contain a line break or zero byte";
-            report.invalid(&item.field("value"), &sysctl.value, detail);
+            report.invalid(&item.field("value"), &written.value, detail);
         }
-        result.push((name, sysctl.value.clone()));
+        result.push((name, written.value.clone()));
     }
     result
 }

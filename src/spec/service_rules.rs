@@ -11,7 +11,7 @@ use super::error::{Path, Report};
 use super::pod::PodKey;
 use super::service::{ServiceAddress, ServiceDocument, ServiceSpec};
 use super::service_ports::ports;
-use super::{assemble, names};
+use super::{annotations, assemble, names};
 
 /// `spec.type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +119,7 @@ fn metadata(service: &core::Service, path: &Path<'_>, report: &Report) {
         }
     }
     assemble::shared_metadata(&service.metadata, path, report);
+    annotations::check(&service.metadata, &annotations::OF_SERVICES, path, report);
 }
 
 fn kind(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) -> Type {
@@ -317,7 +318,12 @@ fn affinity(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) -> bool 
 fn policies(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) {
     let families = ["PreferDualStack", "RequireDualStack", "SingleStack"];
     let traffic = ["Cluster", "Local"];
-    let fields: [(&str, &Option<String>, &[&str]); 3] = [
+    let fields: [(&str, &Option<String>, &[&str]); 4] = [
+        (
+            "trafficDistribution",
+            &spec.traffic_distribution,
+            &["PreferClose", "PreferSameNode", "PreferSameZone"],
+        ),
         ("ipFamilyPolicy", &spec.ip_family_policy, &families),
         (
             "externalTrafficPolicy",
@@ -372,6 +378,11 @@ fn idle(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) 
         (
             "loadBalancerClass",
             spec.load_balancer_class.is_some(),
+            NO_BALANCER,
+        ),
+        (
+            "allocateLoadBalancerNodePorts",
+            kind == Type::LoadBalancer && spec.allocate_load_balancer_node_ports == Some(true),
             NO_BALANCER,
         ),
         (

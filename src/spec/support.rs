@@ -1,14 +1,18 @@
-//! What do we not do yet? Fields that are valid Kubernetes but without effect here get a warning that names them;
-//! fields that would be wrong to ignore are refused.
+//! Which fields do nothing here? Fields that are valid Kubernetes but without effect get a warning that says why that is
+//! harmless; fields that would be wrong to ignore are refused, with what to use instead.
 //!
-//! What means nothing on a single node (scheduler, tolerations, service links) is accepted in silence.
+//! `tests/spec_properties/fields.rs` lists every field there is, and what becomes of it.
 
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec};
 
+use super::confinement;
 use super::error::{Path, Report};
 
 /// A field, whether it is given, and what happens instead of what it asks for.
 type Idle<'a> = (&'a str, bool, &'a str);
+
+/// A field, whether it is given, what it asks for, and what to do instead.
+pub(super) type Refused<'a> = (&'a str, bool, &'a str, &'a str);
 
 fn warn(fields: &[Idle<'_>], path: &Path<'_>, report: &Report) {
     for (field, _, what) in fields.iter().filter(|(_, given, _)| *given) {
@@ -20,21 +24,79 @@ fn warn(fields: &[Idle<'_>], path: &Path<'_>, report: &Report) {
     }
 }
 
-/// Goes through the pod's own fields.
-pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
-    refuse(spec, path, report);
-    warn(&without_cluster(spec), path, report);
-    warn(&later(spec), path, report);
-    if let Some(context) = &spec.security_context {
-        pod_security(context, &path.field("securityContext"), report);
+/// Refuses the fields that are given.
+pub(super) fn refuse(fields: &[Refused<'_>], path: &Path<'_>, report: &Report) {
+    for (field, _, what, instead) in fields.iter().filter(|(_, given, ..)| *given) {
+        let detail = format_args!("{what} not supported yet by this version");
+        report.refuse(&path.field(field), detail, instead);
     }
 }
 
+/// Goes through the pod's own fields.
+pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
+    refuse(&not_ignored(spec), path, report);
+    runtime_class(spec, path, report);
+    warn(&without_cluster(spec), path, report);
+    if some(&spec.ephemeral_containers) {
+        let at = path.field("ephemeralContainers");
+        let detail = "cannot be set on create; `coracle debug` adds one to a running pod";
+        report.forbidden(&at, detail);
+    }
+    match spec.os.as_ref().map(|os| os.name.as_str()) {
+        // Of the wrong one it is not let in.
+        None | Some("linux" | "windows") => {}
+        Some(other) => report.unsupported(
+            &path.field("os").field("name"),
+            other,
+            &["linux", "windows"],
+        ),
+    }
+    if let Some(context) = &spec.security_context {
+        let path = path.field("securityContext");
+        confinement::pod(context, &path, report);
+        pod_security(context, &path, report);
+    }
+}
+
+/// Without these a pod would not be what it is meant to be.
+fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 4] {
+    [
+        (
+            "shareProcessNamespace",
+            spec.share_process_namespace == Some(true),
+            "a process namespace for all containers is",
+            "remove it; `coracle debug --target` looks into the processes of one container",
+        ),
+        (
+            "hostUsers",
+            spec.host_users == Some(false),
+            "user namespaces are",
+            "remove it, and give the pod a user of its own by `securityContext.runAsUser`",
+        ),
+        (
+            "resourceClaims",
+            some(&spec.resource_claims),
+            "device claims are",
+            "mount the device by a `hostPath` volume into a privileged container",
+        ),
+        (
+            "schedulingGroup",
+            spec.scheduling_group.is_some(),
+            "scheduling groups are",
+            "remove it: there is only this node",
+        ),
+    ]
+}
+
 /// What needs more than one node, or an API server.
-fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 6] {
+fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 9] {
     const ALONE: &str = "there is only this node";
-    let account = spec.service_account_name.as_ref();
-    let account = account.or(spec.service_account.as_ref());
+    const NO_SERVER: &str = "there is no API server to log in to";
+    let other = |account: &Option<String>| {
+        let account = account.as_deref().unwrap_or_default();
+        !["", "default"].contains(&account)
+    };
+    let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
     let affinity = spec.affinity.as_ref();
     [
         (
@@ -55,33 +117,23 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 6] {
         (
             "schedulingGates",
             some(&spec.scheduling_gates),
-            "there is no scheduler here",
+            "there is no scheduler here that would wait for them",
         ),
         (
-            "runtimeClassName",
-            spec.runtime_class_name.is_some(),
-            "there is only one runtime",
+            "schedulerName",
+            !["", "default-scheduler"].contains(&scheduler),
+            "there is no scheduler here: the pod runs on this node",
         ),
         (
             "serviceAccountName",
-            account.is_some_and(|name| !name.is_empty() && name != "default"),
-            "there is no API server to log in to",
+            other(&spec.service_account_name),
+            NO_SERVER,
         ),
-    ]
-}
-
-/// What this version does not do yet.
-fn later(spec: &PodSpec) -> [Idle<'_>; 3] {
-    [
+        ("serviceAccount", other(&spec.service_account), NO_SERVER),
         (
-            "shareProcessNamespace",
-            spec.share_process_namespace == Some(true),
-            "every container still has process ids of its own",
-        ),
-        (
-            "hostUsers",
-            spec.host_users == Some(false),
-            "user namespaces are not made yet",
+            "automountServiceAccountToken",
+            spec.automount_service_account_token == Some(true),
+            NO_SERVER,
         ),
         (
             "imagePullSecrets",
@@ -91,93 +143,67 @@ fn later(spec: &PodSpec) -> [Idle<'_>; 3] {
     ]
 }
 
-const NOT_APPLIED: &str = "it is not applied yet";
+/// Names that people give to the runtimes which do what ours does.
+const PLAIN_RUNTIMES: [&str; 4] = ["crun", "libcontainer", "runc", "youki"];
 
-fn pod_security(context: &PodSecurityContext, path: &Path<'_>, report: &Report) {
-    let policy = context.fs_group_change_policy.as_deref();
-    let fields = [
-        (
-            "appArmorProfile",
-            context.app_armor_profile.is_some(),
-            NOT_APPLIED,
-        ),
-        (
-            "seLinuxOptions",
-            context.se_linux_options.is_some(),
-            NOT_APPLIED,
-        ),
-        (
-            "seLinuxChangePolicy",
-            context.se_linux_change_policy.is_some(),
-            NOT_APPLIED,
-        ),
-        (
-            "fsGroupChangePolicy",
-            policy == Some("OnRootMismatch"),
-            "ownership is always set anew",
-        ),
-    ];
-    warn(&fields, path, report);
-    if let Some(other) = policy.filter(|p| !["Always", "OnRootMismatch"].contains(p)) {
-        let words = ["Always", "OnRootMismatch"];
-        report.unsupported(&path.field("fsGroupChangePolicy"), other, &words);
+/// Others stand for virtual machines, sandboxes or devices, without which a pod would not be what it is meant to be.
+fn runtime_class(spec: &PodSpec, path: &Path<'_>, report: &Report) {
+    let Some(name) = spec.runtime_class_name.as_deref() else {
+        return;
+    };
+    if PLAIN_RUNTIMES.contains(&name) {
+        let plain = (
+            "runtimeClassName",
+            true,
+            "there is only one runtime, which does the same",
+        );
+        warn(&[plain], path, report);
+    } else {
+        let detail = format_args!("runtime class {name:?} is not there: there is only one runtime");
+        let instead = "remove it if ordinary containers will do";
+        report.refuse(&path.field("runtimeClassName"), detail, instead);
     }
 }
 
-fn refuse(spec: &PodSpec, path: &Path<'_>, report: &Report) {
-    for (field, given, what) in [
+fn pod_security(context: &PodSecurityContext, path: &Path<'_>, report: &Report) {
+    const POLICIES: [&str; 2] = ["Always", "OnRootMismatch"];
+    const CHANGES: [&str; 2] = ["MountOption", "Recursive"];
+    let policy = context.fs_group_change_policy.as_deref();
+    let change = context.se_linux_change_policy.as_deref();
+    let fields = [
         (
-            "resourceClaims",
-            some(&spec.resource_claims),
-            "device claims",
+            "fsGroupChangePolicy",
+            policy == Some("OnRootMismatch"),
+            "ownership is always set again, as it is for volumes of these kinds",
         ),
         (
-            "schedulingGroup",
-            spec.scheduling_group.is_some(),
-            "scheduling groups",
+            "seLinuxChangePolicy",
+            change.is_some_and(|change| CHANGES.contains(&change)),
+            "no SELinux labels are set",
         ),
+    ];
+    warn(&fields, path, report);
+    for (field, given, words) in [
+        ("fsGroupChangePolicy", policy, POLICIES),
+        ("seLinuxChangePolicy", change, CHANGES),
     ] {
-        if given {
-            let detail = format_args!("{what} are not supported yet by this version");
-            report.forbidden(&path.field(field), detail);
+        if let Some(other) = given.filter(|given| !words.contains(given)) {
+            report.unsupported(&path.field(field), other, &words);
         }
-    }
-    if some(&spec.ephemeral_containers) {
-        let at = path.field("ephemeralContainers");
-        let detail = "cannot be set on create; `coracle debug` adds one to a running pod";
-        report.forbidden(&at, detail);
-    }
-    match spec.os.as_ref().map(|os| os.name.as_str()) {
-        // Of the wrong one it is not let in.
-        None | Some("linux" | "windows") => {}
-        Some(other) => report.unsupported(
-            &path.field("os").field("name"),
-            other,
-            &["linux", "windows"],
-        ),
     }
 }
 
 /// Goes through one container's fields.
 pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report) {
-    if some(&container.volume_devices) {
-        let detail = "block devices are not supported by this version";
-        report.forbidden(&path.field("volumeDevices"), detail);
-    }
+    let devices = (
+        "volumeDevices",
+        some(&container.volume_devices),
+        "block devices are",
+        "mount the device by a `hostPath` volume of type `BlockDevice` into a privileged container",
+    );
+    refuse(&[devices], path, report);
     if let Some(context) = &container.security_context {
-        let fields = [
-            (
-                "appArmorProfile",
-                context.app_armor_profile.is_some(),
-                NOT_APPLIED,
-            ),
-            (
-                "seLinuxOptions",
-                context.se_linux_options.is_some(),
-                NOT_APPLIED,
-            ),
-        ];
-        warn(&fields, &path.field("securityContext"), report);
+        confinement::container(context, &path.field("securityContext"), report);
     }
 }
 

@@ -6,7 +6,7 @@ use super::error::{Path, Report};
 use super::quantity::Quantity;
 
 /// The annotation: `coracle.dev/memory-swap-max: 64Mi`.
-const ANNOTATION: &str = "coracle.dev/memory-swap-max";
+pub(super) const ANNOTATION: &str = "coracle.dev/memory-swap-max";
 
 /// A pod's annotation in bytes, if it has one.
 pub(super) fn max_bytes(

@@ -42,15 +42,10 @@ fn source(
 ) -> Option<VolumeSource> {
     let unsupported = unsupported(volume);
     for kind in &unsupported {
-        let yet = if LATER.contains(&kind.as_str()) {
-            " yet"
-        } else {
-            ""
-        };
-        report.forbidden(
-            &path.field(kind),
-            format_args!("{kind} volumes are not supported{yet} by this version"),
-        );
+        let later = LATER.iter().find(|(name, _)| name == kind);
+        let (yet, instead) = later.map_or(("", ELSEWHERE), |(_, instead)| (" yet", *instead));
+        let detail = format_args!("{kind} volumes are not supported{yet} by this version");
+        report.refuse(&path.field(kind), detail, instead);
     }
     let count = unsupported.len()
         + usize::from(volume.empty_dir.is_some())
@@ -68,7 +63,7 @@ fn source(
     if host_path.path.is_empty() {
         report.required(&at);
     } else if !host_path.path.starts_with('/') {
-        report.invalid(&at, &host_path.path, "must be an absolute path");
+        report.invalid_path(&at, &host_path.path, "must be an absolute path");
     } else if has_parent(&host_path.path) {
         report.invalid(&at, &host_path.path, "must not contain '..'");
     } else if host_path.path.contains('\0') {
@@ -122,15 +117,34 @@ fn empty_dir(
     }
 }
 
-/// Sources that a later version brings.
-const LATER: [&str; 6] = [
-    "configMap",
-    "downwardAPI",
-    "image",
-    "persistentVolumeClaim",
-    "projected",
-    "secret",
+const FILES: &str = "keep the files on the node, and mount their directory by a `hostPath` volume";
+
+/// Sources that a later version brings, and what to do until then.
+const LATER: [(&str, &str); 6] = [
+    ("configMap", FILES),
+    (
+        "downwardAPI",
+        "use environment variables: `env` with `valueFrom.fieldRef`",
+    ),
+    (
+        "image",
+        "copy the files to an `emptyDir` volume in an init container with that image",
+    ),
+    (
+        "persistentVolumeClaim",
+        "use a `hostPath` volume of type `DirectoryOrCreate`, which outlives the pod",
+    ),
+    ("projected", FILES),
+    ("secret", FILES),
 ];
+
+/// What to do without drivers of disks and of file systems in the network.
+const ELSEWHERE: &str =
+    "mount it on the node, and give the pod its directory by a `hostPath` volume";
+
+/// The kinds of volume there are.
+pub(super) const KINDS: &str =
+    "volumes may be of kind `emptyDir` (a tmpfs with `medium: Memory`) or `hostPath`";
 
 const HOST_PATH_TYPES: [(&str, HostPathType); 8] = [
     ("", HostPathType::Any),
@@ -199,9 +213,10 @@ pub(crate) fn mounts(
                 &path.field("recursiveReadOnly"),
                 "accepted, but only the mount itself is made read-only",
             ),
-            Some("Enabled") => report.forbidden(
+            Some("Enabled") => report.refuse(
                 &path.field("recursiveReadOnly"),
-                "recursive read-only mounts are not supported by this version",
+                "recursive read-only mounts are not supported yet by this version",
+                "use `IfPossible`: the mount itself is read-only, mounts below it are not",
             ),
             Some(other) => report.unsupported(
                 &path.field("recursiveReadOnly"),
@@ -230,7 +245,7 @@ pub(super) fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> Str
         return String::new();
     }
     if written.contains(':') {
-        report.invalid(path, written, "must not contain ':'");
+        report.invalid_path(path, written, "must not contain ':'");
     } else if written.contains('\0') {
         report.invalid(path, written, "must not contain a zero byte");
     } else if has_parent(written) {

@@ -169,6 +169,34 @@ fn with_label(mut spec: PodSpec, key: &str, value: &str) -> PodSpec {
 }
 
 #[test]
+fn an_unsafe_sysctl_waits_until_the_node_allows_it() {
+    let with = |name: &str| {
+        let mut pod = sized("p", 100, 10);
+        pod.sysctls = vec![(name.to_owned(), "1".to_owned())];
+        pod
+    };
+    let node = |allowed: &[&str]| {
+        let mut node = Node::set(small());
+        node.state.node = Arc::new(NodeIdentity {
+            unsafe_sysctls: allowed.iter().map(|name| name.to_string()).collect(),
+            ..NodeIdentity::default()
+        });
+        node
+    };
+    let told = refused(&mut node(&[]), &with("net.core.somaxconn")).unwrap();
+    let text = "forbidden sysctl: \"net.core.somaxconn\" not allowlisted";
+    assert_eq!(told, ("SysctlForbidden".into(), text.into()));
+    for (name, allowed, fine) in [
+        ("net.ipv4.tcp_syncookies", &[] as &[&str], true),
+        ("net.core.somaxconn", &["net.core.*"], true),
+        ("kernel.msgmax", &["net.core.*"], false),
+    ] {
+        let told = refused(&mut node(allowed), &with(name));
+        assert_eq!(told.is_none(), fine, "{name}");
+    }
+}
+
+#[test]
 fn a_pod_for_another_system_or_node_waits_with_the_kubelets_reason() {
     let node = || {
         let mut node = Node::set(small());
@@ -177,6 +205,7 @@ fn a_pod_for_another_system_or_node_waits_with_the_kubelets_reason() {
             labels: [("disk", "ssd"), ("slots", "4"), ("empty", "")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned()))
                 .into(),
+            ..NodeIdentity::default()
         });
         node
     };

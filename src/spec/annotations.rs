@@ -1,0 +1,59 @@
+//! Which annotations are ours? `coracle.dev/…`: a misspelt one would do nothing in silence, so that each which is not
+//! known gets a warning. Annotations of other domains are everybody's own.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::error::{Path, Report};
+use super::{backoff, suggest, swap};
+
+/// The domain of our own annotations.
+const DOMAIN: &str = "coracle.dev";
+
+/// Those of pods.
+pub(crate) const OF_PODS: [&str; 2] = [backoff::ANNOTATION, swap::ANNOTATION];
+
+/// Those of services: none so far.
+pub(crate) const OF_SERVICES: [&str; 0] = [];
+
+/// Warns of what stands in our domain and means nothing; `known` are the annotations of this kind of object.
+pub(crate) fn check(metadata: &ObjectMeta, known: &[&str], path: &Path<'_>, report: &Report) {
+    let at = path.field("annotations");
+    for key in metadata.annotations.iter().flatten().map(|(key, _)| key) {
+        if !known.contains(&key.as_str()) {
+            stranger(key, known, &at, report);
+        }
+    }
+    let at = path.field("labels");
+    for key in metadata.labels.iter().flatten().map(|(key, _)| key) {
+        if known.contains(&key.as_str()) {
+            report.warn(
+                &at.field(key),
+                "has no effect as a label: it is an annotation",
+            );
+        } else {
+            stranger(key, known, &at, report);
+        }
+    }
+}
+
+fn stranger(key: &str, known: &[&str], path: &Path<'_>, report: &Report) {
+    let Some((domain, name)) = key.split_once('/') else {
+        return;
+    };
+    if !domain.eq_ignore_ascii_case(DOMAIN) {
+        return;
+    }
+    let names: Vec<&str> = known
+        .iter()
+        .filter_map(|key| key.split_once('/').map(|(_, name)| name))
+        .collect();
+    let advice = match suggest::nearest(name, &names) {
+        Some(near) => format!("; did you mean `{DOMAIN}/{near}`?"),
+        None if OF_PODS.contains(&key) => "; it is one of pods".to_owned(),
+        None => String::new(),
+    };
+    report.warn(
+        &path.field(key),
+        format_args!("unknown to coracle, without effect{advice}"),
+    );
+}

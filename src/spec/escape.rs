@@ -1,0 +1,178 @@
+//! `\'` in double quotes: YAML has no such escape, but Kubernetes' own reader takes it, and manifests have it. It is
+//! rewritten as `'` before the text is parsed, and only there: elsewhere `\'` is what it looks like.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::position::Place;
+
+/// So many bytes are read in all to find such escapes, which costs a reading for each scalar that has some.
+const MAX_WORK: usize = 16 << 20;
+
+const ESCAPE: &str = "\\'";
+
+/// A text that the parsers can read.
+#[derive(Debug)]
+pub(super) struct Mended<'t> {
+    /// The text.
+    pub(super) text: Cow<'t, str>,
+    /// What a backslash is missing before, in order.
+    places: Vec<Place>,
+}
+
+/// Rewrites the text if need be.
+pub(super) fn mend(text: &str) -> Mended<'_> {
+    let mut mended = Cow::Borrowed(text);
+    let (mut work, mut dropped) = (0, Vec::new());
+    while mended.contains(ESCAPE) && work < MAX_WORK {
+        work += mended.len();
+        // Whether it is in double quotes only a parser can tell.
+        let Some(at) = unknown_escape(&mended) else {
+            break;
+        };
+        if !mended[at..].starts_with(ESCAPE) {
+            break;
+        }
+        mended = Cow::Owned(scalar(&mended, at, &mut dropped));
+    }
+    Mended {
+        places: places(&mended, &dropped),
+        text: mended,
+    }
+}
+
+/// Where the parser stops because of an escape that it does not know: an offset in bytes.
+fn unknown_escape(text: &str) -> Option<usize> {
+    let error = serde_yaml::Deserializer::from_str(text)
+        .find_map(|document| IgnoredAny::deserialize(document).err())?;
+    if !error
+        .to_string()
+        .starts_with("found unknown escape character")
+    {
+        return None;
+    }
+    let offset = error.location()?.index();
+    text.is_char_boundary(offset).then_some(offset)
+}
+
+/// Rewrites one scalar, from its first such escape. `dropped` are offsets of what had a backslash.
+fn scalar(text: &str, from: usize, dropped: &mut Vec<usize>) -> String {
+    let mut result = text[..from].to_owned();
+    let mut rest = text[from..].chars();
+    while let Some(c) = rest.next() {
+        if c != '\\' {
+            result.push(c);
+            if c == '"' {
+                break;
+            }
+            continue;
+        }
+        match rest.next() {
+            Some('\'') => {
+                dropped.push(result.len());
+                result.push('\'');
+            }
+            other => {
+                result.push('\\');
+                result.extend(other);
+            }
+        }
+    }
+    result + rest.as_str()
+}
+
+impl Mended<'_> {
+    /// Where something is in the text as it was written that is at this place of the rewritten one.
+    pub(super) fn written(&self, (line, column): Place) -> Place {
+        let begin = self.places.partition_point(|place| *place < (line, 0));
+        let end = self
+            .places
+            .partition_point(|place| *place <= (line, column));
+        (line, column + end.saturating_sub(begin))
+    }
+}
+
+/// Lines and columns of offsets, which are in order.
+fn places(text: &str, offsets: &[usize]) -> Vec<Place> {
+    let mut offsets = offsets.iter().peekable();
+    let (mut line, mut column) = (1, 0);
+    let mut places = Vec::new();
+    if offsets.peek().is_none() {
+        return places;
+    }
+    for (offset, c) in text.char_indices() {
+        column += 1;
+        if offsets.next_if(|wanted| **wanted == offset).is_some() {
+            places.push((line, column));
+        }
+        if c == '\n' {
+            (line, column) = (line + 1, 0);
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_escape_is_known_in_double_quotes_and_nowhere_else() {
+        for (text, mended) in [
+            (r#"a: "it\'s""#, Some(r#"a: "it's""#)),
+            (r#"a: "\'x\' \\' \"\'""#, Some(r#"a: "'x' \\' \"'""#)),
+            (
+                r#"{a: "\'", b: ["\'", '\'], c: \'}"#,
+                Some(r#"{a: "'", b: ["'", '\'], c: \'}"#),
+            ),
+            (
+                "a: \"x\n  \\'y\"\nb: \"\\'\"",
+                Some("a: \"x\n  'y\"\nb: \"'\""),
+            ),
+            (
+                "# \"\\'\na: \"\\'\"\r\n---\nb: \"ü\\'\"",
+                Some("# \"\\'\na: \"'\"\r\n---\nb: \"ü'\""),
+            ),
+            (r"a: 'it\'", None),
+            (r"a: it\'s", None),
+            ("a: |\n  \"it\\'s\"", None),
+            ("a: b # \"it\\'s\"", None),
+            (r#"a: "it\\'s""#, None),
+            (r#"a: say "it\'s""#, None),
+            // Another mistake comes first.
+            (r#"a: "\d \'""#, None),
+        ] {
+            let found = mend(text);
+            assert_eq!(found.text, mended.unwrap_or(text), "{text}");
+            assert_eq!(found.places.is_empty(), mended.is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn places_are_those_of_the_text_as_it_was_written() {
+        let text = "a: 1\nb: {x: \"\\'ü\\'\", y: 2}\nc: \"\\'\"\n";
+        let found = mend(text);
+        assert_eq!(found.text, "a: 1\nb: {x: \"'ü'\", y: 2}\nc: \"'\"\n");
+        for (place, written) in [
+            ((1, 4), (1, 4)),
+            ((2, 5), (2, 5)),
+            ((2, 8), (2, 8)),
+            ((2, 9), (2, 10)),
+            ((2, 10), (2, 11)),
+            ((2, 11), (2, 13)),
+            ((2, 15), (2, 17)),
+            ((3, 4), (3, 4)),
+            ((9, 1), (9, 1)),
+        ] {
+            assert_eq!(found.written(place), written, "{place:?}");
+        }
+    }
+
+    #[test]
+    fn the_work_is_bounded() {
+        let text = "- \"\\'\"\n".repeat(200_000);
+        assert!(!mend(&text).places.is_empty());
+    }
+}

@@ -1,0 +1,239 @@
+//! Which kinds of document are read, and what to do instead of the others? A kind is refused by name: to ignore a policy
+//! would be worse, and to ignore a Deployment would leave people waiting.
+
+use super::error::{Path, Report};
+use super::suggest;
+use super::value::Value;
+
+/// What is read.
+const READ: [&str; 5] = ["Pod", "Service", "PriorityClass", "List", "PodList"];
+
+const ONLY: &str = "only Pod, Service and PriorityClass are";
+
+/// A group of kinds, why they are not read, and what to do instead.
+type Group = (&'static [&'static str], &'static str, &'static str);
+
+/// Read by a later version.
+const YET: &str = "";
+
+const GROUPS: &[Group] = &[
+    (
+        &["Deployment", "DaemonSet", "StatefulSet"],
+        YET,
+        "write its `spec.template` as a document of `kind: Pod`, with a `metadata.name`; it is restarted for ever",
+    ),
+    (
+        &["ConfigMap", "Secret"],
+        YET,
+        "write variables into a container's `env`, and mount files of the node by a `hostPath` volume",
+    ),
+    (
+        &["PersistentVolumeClaim"],
+        YET,
+        "use a `hostPath` volume of type `DirectoryOrCreate`, which outlives the pod",
+    ),
+    (
+        &[
+            "PersistentVolume",
+            "StorageClass",
+            "CSIDriver",
+            "VolumeSnapshot",
+        ],
+        "there is no storage to be claimed",
+        "use a `hostPath` volume of type `DirectoryOrCreate`, which outlives the pod",
+    ),
+    (
+        &["ReplicaSet", "ReplicationController", "PodTemplate"],
+        "there is nothing that makes pods of templates",
+        "write its template as a document of `kind: Pod`, with a `metadata.name`",
+    ),
+    (
+        &["Job"],
+        "there is nothing that makes pods of templates",
+        "write its `spec.template` as a document of `kind: Pod`, with `restartPolicy: OnFailure` or `Never`",
+    ),
+    (
+        &["CronJob"],
+        "there is nothing that makes pods at set times",
+        "let a pod that always runs do the waiting, or the node's own timers",
+    ),
+    (
+        &[
+            "NetworkPolicy",
+            "AdminNetworkPolicy",
+            "BaselineAdminNetworkPolicy",
+            "ClusterNetworkPolicy",
+            "CiliumNetworkPolicy",
+            "CiliumClusterwideNetworkPolicy",
+            "GlobalNetworkPolicy",
+        ],
+        "coracle does not enforce network policies",
+        "remove it; `hostIP` binds a `hostPort` to one address of the node, and the node's firewall limits the rest",
+    ),
+    (
+        &[
+            "Ingress",
+            "IngressClass",
+            "Gateway",
+            "GatewayClass",
+            "HTTPRoute",
+            "GRPCRoute",
+            "TCPRoute",
+            "TLSRoute",
+            "UDPRoute",
+            "IngressRoute",
+            "VirtualService",
+        ],
+        "there is no proxy for it here",
+        "run a proxy as a pod with a `hostPort`, or use a Service with `type: NodePort`",
+    ),
+    (
+        &["Endpoints", "EndpointSlice"],
+        "endpoints are found by a Service's selector",
+        "give the Service a `selector`, or use `type: ExternalName` for what is elsewhere",
+    ),
+    (
+        &["Namespace"],
+        "a namespace is there as soon as it is named",
+        "remove it; `metadata.namespace` of a pod is enough",
+    ),
+    (
+        &[
+            "ServiceAccount",
+            "Role",
+            "ClusterRole",
+            "RoleBinding",
+            "ClusterRoleBinding",
+        ],
+        "there is no API server to log in to",
+        "remove it",
+    ),
+    (
+        &[
+            "HorizontalPodAutoscaler",
+            "VerticalPodAutoscaler",
+            "PodDisruptionBudget",
+        ],
+        "a pod is there once, on this node",
+        "remove it",
+    ),
+    (
+        &["ResourceQuota", "LimitRange"],
+        "namespaces have no limits of their own",
+        "write `resources` into each container",
+    ),
+    (
+        &[
+            "PodSecurityPolicy",
+            "ValidatingAdmissionPolicy",
+            "ValidatingWebhookConfiguration",
+            "MutatingWebhookConfiguration",
+        ],
+        "nothing judges or changes manifests here",
+        "remove it, and write `securityContext` into each pod",
+    ),
+    (
+        &["RuntimeClass"],
+        "there is only one runtime",
+        "remove it, and `runtimeClassName` from pods",
+    ),
+    (
+        &["CustomResourceDefinition", "APIService"],
+        "there is no API server that would serve it",
+        "remove it",
+    ),
+    (
+        &["Kustomization"],
+        "it is not a manifest but says how to make some",
+        "build it first: `kubectl kustomize DIRECTORY`",
+    ),
+    (
+        &["KubeletConfiguration"],
+        "it holds settings of the node",
+        "put it where settings are read: /etc/coracle/config.yaml, or `--config`",
+    ),
+    (
+        &["Node"],
+        "a node describes itself",
+        "set labels by `coracle.nodeLabels` in the settings",
+    ),
+];
+
+/// Reports a document of a kind that is not read.
+pub(super) fn refuse(kind: &str, path: &Path<'_>, report: &Report) {
+    let at = path.field("kind");
+    let single = kind.strip_suffix("List").unwrap_or(kind);
+    let is = |name: &&str| name.eq_ignore_ascii_case(kind) || name.eq_ignore_ascii_case(single);
+    let known = |group: &&Group| group.0.iter().any(is);
+    if let Some((_, why, instead)) = GROUPS.iter().find(known) {
+        let message = match *why {
+            YET => format!("{kind} is not supported yet by this version; {ONLY}"),
+            why => format!("{kind} is not supported: {why}"),
+        };
+        report.error_hint(&at, message, (*instead).to_owned());
+        return;
+    }
+    let message = format!("{kind} is not supported; {ONLY}");
+    let others = GROUPS.iter().flat_map(|group| group.0);
+    let all: Vec<&str> = READ.iter().chain(others).copied().collect();
+    match suggest::nearest(kind, &all) {
+        Some(near) => report.error_hint(&at, message, format!("did you mean `{near}`?")),
+        None => report.error(&at, message),
+    }
+}
+
+/// Reports a document that does not say what it is, where that can be guessed.
+pub(super) fn nameless(value: &Value, path: &Path<'_>, report: &Report) {
+    let has = |key: &str| value.get(key).is_some();
+    let lists = ["resources", "bases", "helmCharts", "patches", "components"];
+    let kustomization = || {
+        let mut lists = lists.iter().map(|key| value.get(key));
+        lists.any(|list| matches!(list, Some(Value::List(_))))
+    };
+    let (at, message, hint) = if let Some(services) = compose(value) {
+        return report.error_hint(
+            &services.map_or(*path, |key| path.field(key)),
+            "this is a compose file, not a Kubernetes manifest",
+            "write a document with `apiVersion: v1`, `kind: Pod` and a `metadata.name`, and each of these services as \
+             one of its `spec.containers`"
+                .to_owned(),
+        );
+    } else if kustomization() {
+        (
+            "kind",
+            "Required value: this looks like a kustomization, which is not a manifest",
+            "build it first: `kubectl kustomize DIRECTORY`",
+        )
+    } else if has("name") && has("version") && !has("metadata") {
+        (
+            "kind",
+            "Required value: this looks like the description of a Helm chart, which is not a manifest",
+            "render the chart first: `helm template CHART`",
+        )
+    } else {
+        (
+            "kind",
+            "Required value",
+            "a manifest begins with `apiVersion: v1` and `kind: Pod`",
+        )
+    };
+    report.error_hint(&path.field(at), message, hint.to_owned());
+}
+
+/// Whether these are a compose file's services, and the key that they stand below, if there is one.
+fn compose(value: &Value) -> Option<Option<&'static str>> {
+    let is_service = |value: &Value| value.get("image").or(value.get("build")).is_some();
+    let holds_services = |value: &Value| match value {
+        Value::Map(entries) => entries.iter().any(|(_, value)| is_service(value)),
+        _ => false,
+    };
+    let below = value.get("services").is_some_and(holds_services);
+    let kubernetes = ["metadata", "spec", "apiVersion"]
+        .iter()
+        .any(|key| value.get(key).is_some());
+    match kubernetes {
+        _ if below => Some(Some("services")),
+        false if holds_services(value) => Some(None),
+        _ => None,
+    }
+}
