@@ -8,7 +8,7 @@ use smol::channel::{Receiver, Sender, bounded};
 
 use super::facts::Facts;
 use super::garbage::Cleaning;
-use super::network::NameServer;
+use super::network::{NameServer, Progress};
 use super::pods::Links;
 use super::turns::Turns;
 use super::{Input, exits};
@@ -59,6 +59,8 @@ pub(super) struct Hands {
     pub(super) turns: [Turns; 2],
     pub(super) facts: Facts,
     pub(super) name_server: NameServer,
+    /// How far services are served that containers are told of.
+    pub(super) progress: Progress,
     pub(super) inputs: Sender<Input>,
 }
 
@@ -264,6 +266,9 @@ impl Hands {
                 message,
             })
         };
+        if spec.service_links() {
+            self.progress.settled(&spec.key.namespace).await;
+        }
         let hands = self.clone();
         let wanted = instance.clone();
         let owned = spec.clone();

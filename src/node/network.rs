@@ -19,6 +19,7 @@ use crate::effects::network::names::{Names, Sockets, Zone};
 use crate::effects::network::{Network, NetworkError, firewall, watch};
 use crate::plan::Event;
 use crate::plan::state::Retry;
+use crate::spec::ServiceSpec;
 use crate::spec::cluster::ClusterView;
 
 /// Changes come in bursts: what else changes within this time is looked at together.
@@ -29,6 +30,9 @@ const BREATHER: Duration = Duration::from_secs(1);
 
 /// What could not be mended is tried again: first after this, in the end after that.
 const RETRY_MS: (u64, u64) = (1_000, 60_000);
+
+/// A container waits no longer than this for services that it is to be told of.
+const SERVICES_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The name server, once there is a bridge to listen on.
 #[derive(Debug, Clone)]
@@ -73,18 +77,87 @@ impl NameServer {
     }
 }
 
+/// How far the task that acts on what the loop sees has come.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Progress(Arc<Mutex<Reached>>);
+
+#[derive(Debug, Default)]
+struct Reached {
+    /// Views that were seen, and the services of the last one.
+    seen: u64,
+    wanted: Vec<Arc<ServiceSpec>>,
+    /// Those of the view that was acted on last.
+    served: Vec<Arc<ServiceSpec>>,
+    /// Who waits until which view was acted on: the channel closes.
+    waiting: Vec<(u64, Sender<()>)>,
+}
+
+impl Progress {
+    /// Waits until something was done about the services of a namespace as the loop sees them now, well or badly.
+    pub(super) async fn settled(&self, namespace: &str) {
+        let closed = {
+            let mut reached = self.lock();
+            let own = |list: &[Arc<ServiceSpec>]| -> Vec<Arc<ServiceSpec>> {
+                let own = list.iter().filter(|spec| spec.key.namespace == namespace);
+                own.cloned().collect()
+            };
+            if own(&reached.wanted) == own(&reached.served) {
+                return;
+            }
+            let (sender, closed) = bounded(1);
+            let newest = reached.seen;
+            reached.waiting.push((newest, sender));
+            closed
+        };
+        let patience = async {
+            smol::Timer::after(SERVICES_PATIENCE).await;
+        };
+        let closed = async {
+            let _ = closed.recv().await;
+        };
+        smol::future::or(closed, patience).await;
+    }
+
+    /// The number of a view that is seen now.
+    fn see(&self, services: Vec<Arc<ServiceSpec>>) -> u64 {
+        let mut reached = self.lock();
+        reached.seen += 1;
+        reached.wanted = services;
+        reached.seen
+    }
+
+    fn act(&self, scene: &Scene) {
+        let mut reached = self.lock();
+        reached.served = scene.specs();
+        reached.waiting.retain(|(number, _)| *number > scene.number);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Reached> {
+        self.0.lock().expect("no panic holds this lock")
+    }
+}
+
 /// What the loop sees of pods and services.
 #[derive(Debug, Clone)]
 struct Scene {
+    number: u64,
     view: ClusterView,
     /// As they are shown.
     services: Vec<Service>,
+}
+
+impl Scene {
+    fn specs(&self) -> Vec<Arc<ServiceSpec>> {
+        let services = self.view.services.iter();
+        services.map(|entry| Arc::clone(&entry.spec)).collect()
+    }
 }
 
 /// Where the loop leaves what it sees; only the newest counts.
 #[derive(Debug, Clone)]
 pub(super) struct Views {
     newest: Arc<Mutex<Option<Scene>>>,
+    progress: Progress,
     news: Sender<()>,
 }
 
@@ -99,13 +172,24 @@ impl Views {
             cluster_domain: hands.config.cluster_domain.clone(),
             store,
             newest: Arc::clone(&newest),
+            progress: hands.progress.clone(),
         };
         spawn(stage.run(received));
-        Self { newest, news }
+        let progress = hands.progress.clone();
+        Self {
+            newest,
+            progress,
+            news,
+        }
     }
 
     pub(super) fn set(&self, view: ClusterView, services: Vec<Service>) {
-        let scene = Scene { view, services };
+        let mut scene = Scene {
+            number: 0,
+            view,
+            services,
+        };
+        scene.number = self.progress.see(scene.specs());
         *self.newest.lock().expect("no panic holds this lock") = Some(scene);
         // A full channel means that the task has not looked yet.
         let _ = self.news.try_send(());
@@ -119,6 +203,7 @@ struct Stage {
     cluster_domain: String,
     store: Arc<Store>,
     newest: Arc<Mutex<Option<Scene>>>,
+    progress: Progress,
 }
 
 impl Stage {
@@ -137,7 +222,9 @@ impl Stage {
             let Some(scene) = newer.or(failed.take()) else {
                 continue;
             };
-            match self.act(&scene).await {
+            let acted = self.act(&scene).await;
+            self.progress.act(&scene);
+            match acted {
                 Ok(()) => {
                     retry = Retry::default();
                     failed = None;

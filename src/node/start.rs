@@ -27,7 +27,7 @@ use super::incarnations::{self, Writer};
 use super::journal::Journal;
 use super::manager::Manager;
 use super::manifests::Manifests;
-use super::network::{self, NameServer, Views};
+use super::network::{self, NameServer, Progress, Views};
 use super::object::NodeObject;
 use super::pods::Links;
 use super::probes::Probes;
@@ -239,6 +239,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         cleaning: Default::default(),
         turns: Default::default(),
         facts: Facts::gather(&config.node_name, &machine),
+        progress: Progress::default(),
         name_server: NameServer::new(Names::new(
             &config.cluster_domain,
             config.resolv_conf.clone(),

@@ -18,8 +18,8 @@ fn wait_endpoint(agent: &Agent, address: Option<&str>) {
     assert!(found, "{address:?} is never behind it: {}", agent.log());
 }
 
-#[test]
-fn a_service_is_shown_with_its_ready_pods_over_broken_edits_and_killed_agents() {
+/// An agent in a network of its own, with an image.
+fn agent() -> Agent {
     let netns = Netns::new();
     for words in [
         "link add uplink type bridge",
@@ -31,6 +31,93 @@ fn a_service_is_shown_with_its_ready_pods_over_broken_edits_and_killed_agents() 
     let agent = Agent::prepare(Arc::new(netns), &[], None);
     agent.launch();
     agent.ok(&["image", "import", archive().to_str().expect("utf-8")]);
+    agent
+}
+
+/// Variables of the container's first process, as a program beside it gets them, whose names begin like this.
+fn variables(agent: &Agent, pod: &str, beginning: &str) -> Vec<String> {
+    let all = agent.ok(&["exec", pod, "--", "env"]);
+    let mut own: Vec<String> = all
+        .lines()
+        .filter(|line| line.starts_with(beginning))
+        .map(str::to_owned)
+        .collect();
+    own.sort();
+    own
+}
+
+#[test]
+fn containers_are_told_of_the_services_there_are_when_they_start() {
+    const WAIT: &str =
+        "echo args $WEB_SERVICE_HOST $(WEB_SERVICE_PORT); while [ ! -e /go ]; do sleep 0.1; done";
+    const HAS: &str = "{exec: {command: [sh, -c, 'test -n \"$WEB_SERVICE_HOST\"']}}";
+    let agent = agent();
+    let env = "    env:\n    - {name: URL, value: \"$(WEB_PORT)/x\"}\n    - {name: WEB_SERVICE_PORT_HTTP, value: mine}\n";
+    let hooks = format!("    readinessProbe: {HAS}\n    lifecycle: {{postStart: {HAS}}}\n");
+    let told = shell_pod("told", WAIT, "", &format!("{env}{hooks}"));
+    let silent = shell_pod("silent", SLEEP, "  enableServiceLinks: false\n", "");
+    let apart = shell_pod("apart", SLEEP, "", "");
+    let apart = apart.replacen("metadata:", "metadata:\n  namespace: other", 1);
+    let headless = SERVICE
+        .replace("name: web", "name: none")
+        .replace("type: NodePort", "clusterIP: None");
+    // All at once: a container starts no sooner than the services beside it have their addresses.
+    let all = [SERVICE, &headless, &told, &silent, &apart].join("---\n");
+    agent.write("all.yaml", &all);
+    let pod = agent.wait_pod("told", |pod| {
+        pod["status"]["containerStatuses"][0]["ready"] == true
+    });
+    let address = agent.ok(&["get", "svc", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    let address = address.trim();
+    assert!(address.parse::<std::net::IpAddr>().is_ok(), "{address}");
+    let expected = [
+        format!("WEB_PORT=tcp://{address}:80"),
+        format!("WEB_PORT_80_TCP=tcp://{address}:80"),
+        format!("WEB_PORT_80_TCP_ADDR={address}"),
+        "WEB_PORT_80_TCP_PORT=80".to_owned(),
+        "WEB_PORT_80_TCP_PROTO=tcp".to_owned(),
+        format!("WEB_SERVICE_HOST={address}"),
+        "WEB_SERVICE_PORT=80".to_owned(),
+        "WEB_SERVICE_PORT_HTTP=mine".to_owned(),
+    ];
+    assert_eq!(variables(&agent, "told", "WEB_"), expected);
+    let url = format!("URL=tcp://{address}:80/x");
+    assert_eq!(variables(&agent, "told", "URL="), [url]);
+    assert_eq!(
+        variables(&agent, "told", "NONE_"),
+        [""; 0],
+        "it has no address"
+    );
+    assert_eq!(
+        agent.ok(&["logs", "told"]).trim(),
+        format!("args {address} 80")
+    );
+    agent.wait_running("silent");
+    assert_eq!(variables(&agent, "silent", "WEB_"), [""; 0]);
+    let elsewhere = agent.ok(&["exec", "-n", "other", "apart", "--", "env"]);
+    assert!(!elsewhere.contains("WEB_"), "{elsewhere}");
+
+    // What comes later is told to those who start later.
+    let later = SERVICE
+        .replace("name: web", "name: later")
+        .replace("  type: NodePort\n", "");
+    agent.write("later.yaml", &later);
+    agent.write("after.yaml", &shell_pod("after", SLEEP, "", ""));
+    agent.wait_running("after");
+    assert_eq!(variables(&agent, "after", "LATER_SERVICE_HOST").len(), 1);
+    assert_eq!(variables(&agent, "told", "LATER_"), [""; 0]);
+    agent.ok(&["exec", "told", "--", "touch", "/go"]);
+    let again = agent.wait_pod("told", |pod| {
+        let status = &pod["status"]["containerStatuses"][0];
+        status["restartCount"] == 1 && status["ready"] == true
+    });
+    assert_eq!(again["metadata"]["uid"], pod["metadata"]["uid"]);
+    assert_eq!(variables(&agent, "told", "LATER_SERVICE_HOST").len(), 1);
+}
+
+#[test]
+fn a_service_is_shown_with_its_ready_pods_over_broken_edits_and_killed_agents() {
+    let agent = agent();
     agent.write("service.yaml", SERVICE);
     wait_endpoint(&agent, None);
     let pod = shell_pod("web", SLEEP, "", "");

@@ -50,7 +50,7 @@ const POD_SPEC: Table = &[
     ),
     (
         "enableServiceLinks",
-        Works("spec/default.rs", "enable_service_links"),
+        Works("effects/sandbox/container.rs", "service_links"),
     ),
     (
         "ephemeralContainers",

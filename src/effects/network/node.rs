@@ -20,7 +20,7 @@ use super::ports::{self, Claims};
 use super::ranges::{self, Ranges, Wanted};
 use super::{Attached, NetworkSettings, Traffic, interface, services, snapshot, sysctl};
 use crate::spec::cluster::{ClusterView, ServiceEntry};
-use crate::spec::{PodKey, PodSpec, PodUid};
+use crate::spec::{PodKey, PodSpec, PodUid, ServiceSpec};
 use crate::sys::netlink::Netlink;
 
 /// The node's network.
@@ -37,6 +37,8 @@ pub(super) struct Inner {
     pub(super) gate: RwLock<()>,
     pub(super) ground: Mutex<Option<Ground>>,
     pub(super) services: Mutex<Services>,
+    /// Services and the first address of each; never held while the kernel is asked for something.
+    links: Mutex<Vec<(Arc<ServiceSpec>, IpAddr)>>,
     pub(super) pods: Mutex<Pods>,
     pub(super) firewall: Firewall,
 }
@@ -73,6 +75,7 @@ impl Network {
             gate: RwLock::default(),
             ground: Mutex::default(),
             services: Mutex::default(),
+            links: Mutex::default(),
             pods: Mutex::default(),
             firewall: Firewall::default(),
         };
@@ -182,6 +185,15 @@ impl Network {
     /// The addresses services have, those with one.
     pub fn service_addresses(&self) -> BTreeMap<PodKey, Vec<IpAddr>> {
         lock(&self.inner.services).addresses.clone()
+    }
+
+    /// The services of a namespace that have an address, with their first one.
+    pub fn service_links(&self, namespace: &str) -> Vec<(Arc<ServiceSpec>, IpAddr)> {
+        let links = lock(&self.inner.links);
+        let own = links
+            .iter()
+            .filter(|(spec, _)| spec.key.namespace == namespace);
+        own.cloned().collect()
     }
 
     /// Where pods find the name server, IPv4 first; makes the bridge if it is not there.
@@ -378,6 +390,13 @@ impl Inner {
         let mut routes = services::routes(view, &assigned.addresses);
         let ports = lock(&self.pods).claims.take_node_ports(&mut routes);
         services.addresses = assigned.addresses;
+        *lock(&self.links) = view
+            .iter()
+            .filter_map(|entry| {
+                let addresses = services.addresses.get(&entry.spec.key)?;
+                Some((Arc::clone(&entry.spec), *addresses.first()?))
+            })
+            .collect();
         if routes != services.routes {
             services.routes.clone_from(&routes);
             allocation::save_routes(layout, &routes)?;

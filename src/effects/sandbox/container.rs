@@ -13,6 +13,7 @@ use crate::effects::volume;
 use crate::shim::protocol::{StartRequest, SubPath, TARGET_LINK};
 use crate::spec::expand::{expand, missing};
 use crate::spec::priority::NODE_CRITICAL;
+use crate::spec::service_links;
 use crate::spec::{
     ContainerSpec, Effective, LinuxUser, MountPropagation, PodSpec, QosClass, StopSignalName,
 };
@@ -68,7 +69,13 @@ pub fn start_request(
         image.config.user.as_deref().unwrap_or_default(),
         &image.layers,
     )?;
-    let process = environment::process(pod, container, &image.config, &user, &hostname, node, ips)?;
+    let links = match pod.service_links() {
+        true => sandboxes.network.service_links(&pod.key.namespace),
+        false => Vec::new(),
+    };
+    let links = links.iter().map(|(spec, address)| (&**spec, *address));
+    let links = service_links::variables(links);
+    let process = environment::process(order, &user, &hostname, links)?;
     let termination_message = state.termination_message(&container.name, attempt);
     make_message_file(&state.container(&container.name), &termination_message)?;
     let (mut binds, sub_paths) = volume_binds(sandboxes, order, &process.declared)?;

@@ -5,11 +5,10 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::ConfigError;
 use super::user::User;
-use crate::effects::image::ImageConfig;
+use super::{ConfigError, ContainerOrder};
+use crate::spec::EnvValue;
 use crate::spec::expand::expand;
-use crate::spec::{ContainerSpec, EnvValue, PodSpec};
 
 /// What the node knows that a pod may ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,23 +29,21 @@ pub(super) struct Process {
     pub(super) args: Vec<String>,
     pub(super) env: Vec<String>,
     pub(super) cwd: String,
-    /// The manifest's variables, for `subPathExpr`.
+    /// The manifest's variables and those about services, for `subPathExpr`.
     pub(super) declared: BTreeMap<String, String>,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Puts it together.
+/// Puts it together. `links` are variables about services.
 pub(super) fn process(
-    pod: &PodSpec,
-    container: &ContainerSpec,
-    image: &ImageConfig,
+    order: &ContainerOrder<'_>,
     user: &User,
     hostname: &str,
-    node: &NodeFacts,
-    ips: &[IpAddr],
+    links: BTreeMap<String, String>,
 ) -> Result<Process, ConfigError> {
-    let declared = declared(pod, container, node, ips);
+    let (container, image) = (order.container, &order.image.config);
+    let declared = declared(order, links);
     let expanded = |list: &[String]| -> Vec<String> {
         list.iter()
             .map(|text| expand(text, |name| declared.get(name).map(Cow::from)))
@@ -103,15 +100,18 @@ pub(super) fn process(
     })
 }
 
-/// The manifest's variables; each may refer to those before it.
+/// The manifest's variables over those about services; each may refer to these and to those before it.
 fn declared(
-    pod: &PodSpec,
-    container: &ContainerSpec,
-    node: &NodeFacts,
-    ips: &[IpAddr],
+    order: &ContainerOrder<'_>,
+    links: BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
-    let mut known: BTreeMap<String, String> = BTreeMap::new();
-    let own = if pod.host_network { &node.ips } else { ips };
+    let (pod, container, node) = (order.pod, order.container, order.node);
+    let mut known = links;
+    let own = if pod.host_network {
+        &node.ips
+    } else {
+        order.ips
+    };
     let first = |list: &[IpAddr]| list.first().map(ToString::to_string).unwrap_or_default();
     let all = |list: &[IpAddr]| {
         list.iter()
