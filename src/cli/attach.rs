@@ -12,10 +12,7 @@ use super::session::{self, Manner};
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &AttachArgs) -> Result<ExitCode> {
-    let pod = args
-        .pod
-        .trim_start_matches("pod/")
-        .trim_start_matches("pods/");
+    let pod = args.pod.as_str();
     let path = pod_path(&args.namespace.namespace, pod);
     let shown = client.get(&path)?;
     let container = args.container.as_deref();

@@ -14,10 +14,7 @@ use super::{attach, pod_path, put};
 use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &DebugArgs) -> Result<ExitCode> {
-    let pod = args
-        .pod
-        .trim_start_matches("pod/")
-        .trim_start_matches("pods/");
+    let pod = args.pod.as_str();
     if args.tty && !args.stdin {
         return Err(CliError::usage(
             "-i/--stdin is required for containers with -t/--tty=true",

@@ -13,9 +13,15 @@ use crate::api::encode;
 pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
     let ns = &args.namespace.namespace;
     let names = match args.all {
+        true if !args.names()?.is_empty() => {
+            return Err(CliError::usage("either names or --all"));
+        }
         true => all_names(client, ns)?,
-        false => args.names.clone(),
+        false => args.names()?,
     };
+    if names.is_empty() && !args.all {
+        return Err(CliError::usage("say which pods, or --all"));
+    }
     if names.is_empty() {
         eprintln!("No resources found in {ns} namespace.");
     }

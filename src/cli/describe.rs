@@ -15,28 +15,36 @@ use super::args::{DescribeArgs, DescribeResource};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::table::{Table, one_line};
+use super::target::targets;
 use super::{describe_cgroups, pod_path, put};
 use crate::api::{FileStatus, encode, event_columns};
 use crate::spec::ephemeral;
 
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
-    let named = match args.names.is_empty() {
-        true => Err(CliError::usage("say the name of what is to be described")),
-        false => Ok(()),
-    };
-    match args.resource {
-        DescribeResource::Node | DescribeResource::Service if args.output.is_some() => {
-            return Err(CliError::usage("-o is for pods only")
-                .hint("`coracle get` shows nodes and services with -o json"));
+    for (index, (kind, names)) in targets(&args.what)?.iter().enumerate() {
+        if index > 0 {
+            put(b"\n\n")?;
         }
-        DescribeResource::Node => return super::describe_node::run(client, args),
-        DescribeResource::Service => {
-            return named.and_then(|()| super::describe_service::run(client, args));
+        let ns = &args.namespace.namespace;
+        match kind {
+            DescribeResource::Node | DescribeResource::Service if args.output.is_some() => {
+                return Err(CliError::usage("-o is for pods only")
+                    .hint("`coracle get` shows nodes and services with -o json"));
+            }
+            DescribeResource::Node => super::describe_node::run(client, names)?,
+            DescribeResource::Pod | DescribeResource::Service if names.is_empty() => {
+                return Err(CliError::usage("say the name of what is to be described"));
+            }
+            DescribeResource::Service => super::describe_service::run(client, ns, names)?,
+            DescribeResource::Pod => pods(client, args, names)?,
         }
-        DescribeResource::Pod => named?,
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pods(client: &Client, args: &DescribeArgs, names: &[String]) -> Result<()> {
     let ns = &args.namespace.namespace;
-    for (index, name) in args.names.iter().enumerate() {
+    for (index, name) in names.iter().enumerate() {
         let pod = client.get(&pod_path(ns, name))?;
         // Also of pods that had the name before: why one was evicted is asked when the next one runs.
         let field = format!("involvedObject.kind=Pod,involvedObject.name={name}");
@@ -61,7 +69,7 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
         let gap = if index > 0 { "\n\n" } else { "" };
         put(format!("{gap}{}", page(&pod, &events, &files, &cgroups)).as_bytes())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Lines `Key:  value`, aligned within a block, as kubectl's tab writer does.

@@ -1,8 +1,5 @@
 //! What is there to know about the node? `coracle describe node`, laid out as kubectl's.
 
-use std::collections::BTreeMap;
-use std::process::ExitCode;
-
 use k8s_openapi::api::core::v1::{
     Container, Event, Node, NodeStatus, NodeSystemInfo, Pod, PodSpec, ResourceRequirements,
 };
@@ -11,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::Value;
+use std::collections::BTreeMap;
 
-use super::args::DescribeArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
@@ -21,15 +18,15 @@ use crate::api::pod_columns::age_of;
 use crate::api::{encode, event_columns, node_columns};
 use crate::spec::quantity::Quantity;
 
-pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
+pub(super) fn run(client: &Client, names: &[String]) -> Result<()> {
     let bad = |e: serde_json::Error| CliError::new("the agent's answer is not a node").because(e);
-    let nodes = match args.names.is_empty() {
+    let nodes = match names.is_empty() {
         true => match client.get("/api/v1/nodes")?["items"].take() {
             Value::Array(nodes) => nodes,
             _ => Vec::new(),
         },
         false => {
-            let names = args.names.iter();
+            let names = names.iter();
             let get = |name: &String| client.get(&format!("/api/v1/nodes/{}", encode(name)));
             names.map(get).collect::<Result<_>>()?
         }
@@ -44,7 +41,7 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
         let page = page(&node, &typed(&pods), &typed(&events), Timestamp::now());
         put(format!("{gap}{page}").as_bytes())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn typed<T: serde::de::DeserializeOwned>(list: &Value) -> Vec<T> {

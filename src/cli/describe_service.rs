@@ -1,13 +1,10 @@
 //! What is there to know about a service? `coracle describe service`, laid out as kubectl's.
 
-use std::process::ExitCode;
-
 use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::args::DescribeArgs;
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
@@ -15,9 +12,9 @@ use super::table::one_line;
 use crate::api::encode;
 use crate::api::service_columns::{addresses, selector};
 
-pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
-    let ns = encode(&args.namespace.namespace);
-    for (index, name) in args.names.iter().enumerate() {
+pub(super) fn run(client: &Client, namespace: &str, names: &[String]) -> Result<()> {
+    let ns = encode(namespace);
+    for (index, name) in names.iter().enumerate() {
         let path = |kind: &str| format!("/api/v1/namespaces/{ns}/{kind}/{}", encode(name));
         let service = client.get(&path("services"))?;
         let service = Service::deserialize(&service)
@@ -28,7 +25,7 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
         let gap = if index > 0 { "\n\n" } else { "" };
         put(format!("{gap}{}", page(&service, &endpoints)).as_bytes())?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The whole page.

@@ -18,6 +18,8 @@ const UNIT: &str = "coracle.service";
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) layout: Layout,
+    /// Where the manifests are.
+    pub(super) manifests: PathBuf,
     /// The settings as the files have them, or the defaults where these are of no use.
     pub(super) effective: Effective,
     /// `the running agent`.
@@ -44,6 +46,7 @@ pub(super) fn find(client: &Client, given: Given) -> Found {
     let effective = read.unwrap_or_default();
     let mut found = Found {
         layout: effective.config.layout.clone(),
+        manifests: effective.config.manifests.clone(),
         effective,
         source: match of_unit {
             true => "the unit and the settings",
@@ -53,11 +56,13 @@ pub(super) fn find(client: &Client, given: Given) -> Found {
     };
     if let Some(run) = unit {
         found.take((run.root, run.run_dir, run.log_dir));
+        found.manifests = run.manifests.unwrap_or(found.manifests);
     }
     match running(client) {
-        Some((root, run_dir, log_dir)) => {
+        Some((manifests, given)) => {
             (found.source, found.doubt) = ("the running agent", None);
-            found.take((Some(root), Some(run_dir), Some(log_dir)));
+            found.manifests = manifests;
+            found.take(given);
         }
         // A socket that was named says where its agent was.
         None if client.socket != Path::new(DEFAULT_SOCKET) => {
@@ -84,16 +89,15 @@ impl Found {
     }
 }
 
-/// State, runtime and log directories of the agent behind the socket.
-fn running(client: &Client) -> Option<(PathBuf, PathBuf, PathBuf)> {
+/// Manifests and directories of the agent behind the socket.
+fn running(client: &Client) -> Option<(PathBuf, Given)> {
     let shown = client.get("/configz").ok()?;
     let config = &shown["kubeletconfig"];
     let path = |value: &Value| value.as_str().map(PathBuf::from);
-    Some((
-        path(&config["coracle"]["rootDir"])?,
-        path(&config["coracle"]["runDir"])?,
-        path(&config["podLogsDir"])?,
-    ))
+    let root = path(&config["coracle"]["rootDir"])?;
+    let run_dir = path(&config["coracle"]["runDir"])?;
+    let given = (Some(root), Some(run_dir), path(&config["podLogsDir"]));
+    Some((path(&config["staticPodPath"])?, given))
 }
 
 /// The flags that systemd starts the agent with.

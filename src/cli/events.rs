@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::args::{EventsArgs, GetArgs, Resource};
+use super::args::{EventsArgs, GetArgs};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::get;
@@ -41,8 +41,7 @@ pub(super) fn run(client: &Client, args: EventsArgs) -> Result<ExitCode> {
         (true, true) | (false, false) => {}
     }
     let args = GetArgs {
-        resource: Resource::Events,
-        names: Vec::new(),
+        what: vec!["events".to_owned()],
         list: args.list,
         show_labels: false,
         label_columns: Vec::new(),

@@ -19,10 +19,7 @@ pub(super) fn run(client: &Client, args: &ExecArgs) -> Result<ExitCode> {
 }
 
 fn path(args: &ExecArgs) -> String {
-    let pod = args
-        .pod
-        .trim_start_matches("pod/")
-        .trim_start_matches("pods/");
+    let pod = args.pod.as_str();
     let mut path = format!(
         "{}/exec?stdin={}&tty={}",
         pod_path(&args.namespace.namespace, pod),

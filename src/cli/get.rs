@@ -11,35 +11,66 @@ use super::args::{GetArgs, Resource};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::table::{Table, size};
+use super::target::targets;
 use super::{jsonpath, put};
 use crate::api::pod_columns::{self, human_age};
 use crate::api::{FileStatus, ImageRow, encode};
 use crate::api::{event_columns, node_columns, service_columns};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
+    let asked = targets::<Resource>(&args.what)?;
     let mut printer = Printer::new(args)?;
     if args.list.watch {
-        if !is_kubernetes(args.resource) {
+        let [(resource, names)] = &asked[..] else {
+            return Err(CliError::usage("only one kind can be watched at a time"));
+        };
+        if !is_kubernetes(*resource) {
             return Err(CliError::usage(
                 "only pods, services, endpoints, priorityclasses, nodes and events can be watched",
             ));
         }
-        return watch(client, args, &mut printer);
+        return watch(client, args, (*resource, names), &mut printer);
     }
-    let (items, single) = fetch(client, args)?;
-    if items.is_empty() && printer.is_table() {
-        let place = match (args.list.all_namespaces, args.resource) {
-            (false, resource) if is_namespaced(resource) => {
-                format!(" in {} namespace", args.list.namespace.namespace)
-            }
-            _ => String::new(),
+    let mut found = Found::default();
+    for (resource, names) in &asked {
+        fetch(client, args, (*resource, names), &mut found)?;
+    }
+    let named = asked.iter().map(|(_, names)| names.len()).sum::<usize>();
+    if named == 1 && asked.len() == 1 && found.items.is_empty() {
+        // Alone it is the whole answer.
+        if let Some(error) = found.errors.pop() {
+            return Err(error);
+        }
+    }
+    if found.items.is_empty() && found.errors.is_empty() && printer.is_table() {
+        let namespaced = asked.iter().any(|(resource, _)| is_namespaced(*resource));
+        let place = match namespaced && !args.list.all_namespaces {
+            true => format!(" in {} namespace", args.list.namespace.namespace),
+            false => String::new(),
         };
         eprintln!("No resources found{place}.");
         return Ok(ExitCode::SUCCESS);
     }
-    put(printer.print(items, single)?.as_bytes())?;
-    Ok(ExitCode::SUCCESS)
+    let single = named == 1 && asked.len() == 1 && is_kubernetes(asked[0].0);
+    if !found.items.is_empty() || !printer.is_table() {
+        put(printer.print(found.items, single)?.as_bytes())?;
+    }
+    let code = found.errors.first().map(CliError::exit_code);
+    for error in &found.errors {
+        eprintln!("{error}");
+    }
+    Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from))
 }
+
+/// What was found of what was asked for, and why the rest was not.
+#[derive(Debug, Default)]
+struct Found {
+    items: Vec<(Resource, Value)>,
+    errors: Vec<CliError>,
+}
+
+/// A kind, and which of it; no names: all.
+type Asked<'a> = (Resource, &'a [String]);
 
 /// Whether it is an object of Kubernetes' API, with metadata.
 fn is_kubernetes(resource: Resource) -> bool {
@@ -59,9 +90,9 @@ fn is_namespaced(resource: Resource) -> bool {
 }
 
 /// Path of the list.
-fn collection(args: &GetArgs) -> String {
+fn collection(args: &GetArgs, resource: Resource) -> String {
     let ns = encode(&args.list.namespace.namespace);
-    match (args.resource, args.list.all_namespaces) {
+    match (resource, args.list.all_namespaces) {
         (Resource::Pods, true) => "/api/v1/pods".to_owned(),
         (Resource::Pods, false) => format!("/api/v1/namespaces/{ns}/pods"),
         (Resource::Services, true) => "/api/v1/services".to_owned(),
@@ -87,36 +118,42 @@ fn selectors(args: &GetArgs) -> String {
     )
 }
 
-/// The objects, and whether exactly one was asked for by name.
-fn fetch(client: &Client, args: &GetArgs) -> Result<(Vec<Value>, bool)> {
-    let path = collection(args);
-    if is_kubernetes(args.resource) && !args.names.is_empty() {
+/// Adds the objects; one that is not there is an error beside the others.
+fn fetch(client: &Client, args: &GetArgs, asked: Asked<'_>, found: &mut Found) -> Result<()> {
+    let (resource, names) = asked;
+    let path = collection(args, resource);
+    if is_kubernetes(resource) && !names.is_empty() {
         if args.list.all_namespaces {
             return Err(CliError::usage(
                 "a resource cannot be retrieved by name across all namespaces",
             ));
         }
-        let items: Result<Vec<Value>> = args
-            .names
-            .iter()
-            .map(|name| client.get(&format!("{path}/{}", encode(name))))
-            .collect();
-        return Ok((items?, args.names.len() == 1));
+        for name in names {
+            match client.get(&format!("{path}/{}", encode(name))) {
+                Ok(item) => found.items.push((resource, item)),
+                Err(error) => found.errors.push(error),
+            }
+        }
+        return Ok(());
     }
     let mut list = client.get(&format!("{path}?{}", selectors(args)))?;
     let mut items = match list["items"].take() {
         Value::Array(items) => items,
         _ => Vec::new(),
     };
-    for wanted in &args.names {
+    for wanted in names {
         if !items.iter().any(|item| is_named(item, wanted)) {
-            return Err(CliError::new(format!("`{wanted}` not found")).code(3));
+            let error = CliError::new(format!("`{wanted}` not found")).code(3);
+            found.errors.push(error);
         }
     }
-    if !args.names.is_empty() {
-        items.retain(|item| args.names.iter().any(|wanted| is_named(item, wanted)));
+    if !names.is_empty() {
+        items.retain(|item| names.iter().any(|wanted| is_named(item, wanted)));
     }
-    Ok((items, false))
+    found
+        .items
+        .extend(items.into_iter().map(|item| (resource, item)));
+    Ok(())
 }
 
 /// Images go by name or digest, files by path.
@@ -132,16 +169,18 @@ fn is_named(item: &Value, wanted: &str) -> bool {
     })
 }
 
-fn watch(client: &Client, args: &GetArgs, printer: &mut Printer<'_>) -> Result<ExitCode> {
+fn watch(
+    client: &Client,
+    args: &GetArgs,
+    (resource, names): Asked<'_>,
+    printer: &mut Printer<'_>,
+) -> Result<ExitCode> {
+    let list = collection(args, resource);
     loop {
-        let mut path = format!("{}?watch=true&{}", collection(args), selectors(args));
-        if let [name] = &args.names[..] {
+        let mut path = format!("{list}?watch=true&{}", selectors(args));
+        if let [name] = names {
             let field = format!("metadata.name={name}");
-            path = format!(
-                "{}?watch=true&fieldSelector={}",
-                collection(args),
-                encode(&field)
-            );
+            path = format!("{list}?watch=true&fieldSelector={}", encode(&field));
         }
         let response = client.send("GET", &path, None)?;
         for line in response.body.lines() {
@@ -155,7 +194,7 @@ fn watch(client: &Client, args: &GetArgs, printer: &mut Printer<'_>) -> Result<E
                 _ => {}
             }
             let object = change["object"].take();
-            put(printer.print(vec![object], true)?.as_bytes())?;
+            put(printer.print(vec![(resource, object)], true)?.as_bytes())?;
         }
     }
 }
@@ -164,111 +203,186 @@ fn watch(client: &Client, args: &GetArgs, printer: &mut Printer<'_>) -> Result<E
 #[derive(Debug)]
 struct Printer<'a> {
     args: &'a GetArgs,
-    format: Format<'a>,
+    format: Format,
     table: Table,
     header_done: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format<'a> {
+#[derive(Debug, PartialEq)]
+enum Format {
     Table,
     Wide,
     Json,
     Yaml,
     Name,
-    JsonPath(&'a str),
+    JsonPath(jsonpath::Template),
+    Columns(Vec<(String, jsonpath::Column)>),
+}
+
+impl Format {
+    fn parse(given: Option<&str>) -> Result<Self> {
+        let (word, rest) = match given.unwrap_or_default().split_once('=') {
+            Some((word, rest)) => (word, Some(rest)),
+            None => (given.unwrap_or_default(), None),
+        };
+        Ok(match (word, rest) {
+            ("", None) => Self::Table,
+            ("wide", None) => Self::Wide,
+            ("json", None) => Self::Json,
+            ("yaml", None) => Self::Yaml,
+            ("name", None) => Self::Name,
+            ("jsonpath", Some(template)) => {
+                Self::JsonPath(jsonpath::Template::parse(template).map_err(CliError::usage)?)
+            }
+            ("custom-columns", Some(columns)) => Self::Columns(custom_columns(columns)?),
+            ("jsonpath" | "custom-columns", None) => {
+                return Err(
+                    CliError::usage(format!("`-o {word}` needs what to print")).hint(
+                        "-o jsonpath='{.metadata.name}', -o custom-columns=NAME:.metadata.name",
+                    ),
+                );
+            }
+            (
+                "go-template"
+                | "template"
+                | "go-template-file"
+                | "templatefile"
+                | "jsonpath-file"
+                | "jsonpath-as-json"
+                | "custom-columns-file"
+                | "kyaml",
+                _,
+            ) => {
+                return Err(CliError::usage(format!(
+                    "output format `{word}` of kubectl is not supported"
+                ))
+                .hint(FORMATS));
+            }
+            _ => {
+                let word = given.unwrap_or_default();
+                return Err(
+                    CliError::usage(format!("unknown output format `{word}`")).hint(FORMATS)
+                );
+            }
+        })
+    }
+}
+
+const FORMATS: &str =
+    "one of wide, json, yaml, name, jsonpath=TEMPLATE, custom-columns=TITLE:PATH,…";
+
+/// `NAME:.metadata.name,IMAGES:.spec.containers[*].image`
+fn custom_columns(text: &str) -> Result<Vec<(String, jsonpath::Column)>> {
+    let column = |column: &str| {
+        let bad = |why: String| {
+            CliError::usage(format!("`{column}` is no column: {why}"))
+                .hint("write each as TITLE:PATH")
+        };
+        let pair = column
+            .split_once(':')
+            .filter(|(title, _)| !title.is_empty());
+        let (title, path) = pair.ok_or_else(|| bad("it has no title and path".to_owned()))?;
+        let path = jsonpath::Column::parse(path).map_err(bad)?;
+        Ok((title.to_owned(), path))
+    };
+    jsonpath::split_columns(text)
+        .into_iter()
+        .map(column)
+        .collect()
 }
 
 impl<'a> Printer<'a> {
     fn new(args: &'a GetArgs) -> Result<Self> {
-        let format = match args.list.output.as_deref() {
-            None => Format::Table,
-            Some("wide") => Format::Wide,
-            Some("json") => Format::Json,
-            Some("yaml") => Format::Yaml,
-            Some("name") => Format::Name,
-            Some(other) => match other.strip_prefix("jsonpath=") {
-                Some(template) => Format::JsonPath(template),
-                None => {
-                    return Err(CliError::usage(format!("unknown output format `{other}`"))
-                        .hint("one of wide, json, yaml, name, jsonpath=TEMPLATE"));
-                }
-            },
-        };
         Ok(Self {
             args,
-            format,
+            format: Format::parse(args.list.output.as_deref())?,
             table: Table::default(),
             header_done: args.list.no_headers,
         })
     }
 
     fn is_table(&self) -> bool {
-        matches!(self.format, Format::Table | Format::Wide | Format::Name)
+        matches!(
+            self.format,
+            Format::Table | Format::Wide | Format::Name | Format::Columns(_)
+        )
     }
 
-    fn print(&mut self, mut items: Vec<Value>, single: bool) -> Result<String> {
-        let whole = |items: &mut Vec<Value>| match (single, items.pop()) {
-            (true, Some(one)) => one,
-            (_, last) => {
-                items.extend(last);
-                json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items })
+    fn print(&mut self, items: Vec<(Resource, Value)>, single: bool) -> Result<String> {
+        let whole = |items: Vec<(Resource, Value)>| {
+            let mut items: Vec<Value> = items.into_iter().map(|(_, item)| item).collect();
+            match (single, items.pop()) {
+                (true, Some(one)) => one,
+                (_, last) => {
+                    items.extend(last);
+                    json!({ "apiVersion": "v1", "kind": "List", "metadata": {}, "items": items })
+                }
             }
         };
         let bad = |e: &dyn std::fmt::Display| CliError::new("could not print").because(e);
-        match self.format {
+        match &self.format {
             Format::Json => {
-                let text = serde_json::to_string_pretty(&whole(&mut items)).map_err(|e| bad(&e))?;
+                let text = serde_json::to_string_pretty(&whole(items)).map_err(|e| bad(&e))?;
                 Ok(format!("{text}\n"))
             }
-            Format::Yaml => serde_yaml::to_string(&whole(&mut items)).map_err(|e| bad(&e)),
-            Format::JsonPath(template) => {
-                jsonpath::evaluate(template, &whole(&mut items)).map_err(CliError::usage)
-            }
+            Format::Yaml => serde_yaml::to_string(&whole(items)).map_err(|e| bad(&e)),
+            Format::JsonPath(template) => Ok(template.print(&whole(items))),
             Format::Name => Ok(items
                 .iter()
-                .map(|item| format!("{}\n", self.name(item)))
+                .map(|(resource, item)| format!("{}\n", name(*resource, item)))
                 .collect()),
-            Format::Table | Format::Wide => Ok(self.rows(&items)),
+            Format::Columns(columns) => {
+                let cells = |(_, item): &(Resource, Value)| {
+                    columns.iter().map(|(_, path)| path.cell(item)).collect()
+                };
+                let rows: Vec<Vec<String>> = items.iter().map(cells).collect();
+                let header: Vec<&str> = match std::mem::replace(&mut self.header_done, true) {
+                    true => Vec::new(),
+                    false => columns.iter().map(|(title, _)| title.as_str()).collect(),
+                };
+                Ok(self.table.render(&header, &rows))
+            }
+            Format::Table | Format::Wide => Ok(self.tables(items)),
         }
     }
 
-    fn name(&self, item: &Value) -> String {
-        let named = |kind: &str| {
-            format!(
-                "{kind}/{}",
-                item["metadata"]["name"].as_str().unwrap_or_default()
-            )
-        };
-        match self.args.resource {
-            Resource::Pods => named("pod"),
-            Resource::Services => named("service"),
-            Resource::Endpoints => named("endpoints"),
-            Resource::PriorityClasses => named("priorityclass.scheduling.k8s.io"),
-            Resource::Nodes => named("node"),
-            Resource::Events => named("event"),
-            Resource::Images => item["id"].as_str().unwrap_or_default().to_owned(),
-            Resource::Files => item["path"].as_str().unwrap_or_default().to_owned(),
+    /// One table for each kind; of several kinds the names have theirs before them.
+    fn tables(&mut self, items: Vec<(Resource, Value)>) -> String {
+        let mut groups: Vec<(Resource, Vec<Value>)> = Vec::new();
+        for (resource, item) in items {
+            match groups.last_mut() {
+                Some((last, group)) if *last == resource => group.push(item),
+                Some(_) | None => groups.push((resource, vec![item])),
+            }
         }
+        let several = groups.iter().any(|(resource, _)| *resource != groups[0].0);
+        let mut pages = Vec::new();
+        for (resource, items) in groups {
+            pages.push(self.rows(resource, &items, several));
+            if several {
+                self.table = Table::default();
+                self.header_done = self.args.list.no_headers;
+            }
+        }
+        pages.join("\n")
     }
 
-    fn rows(&mut self, items: &[Value]) -> String {
+    fn rows(&mut self, resource: Resource, items: &[Value], with_kind: bool) -> String {
         let wide = self.format == Format::Wide;
-        let (header, mut rows) = table(
-            self.args.resource,
-            items,
-            wide,
-            self.args.list.all_namespaces,
-        );
-        if self.args.interval {
-            let now = Timestamp::now();
-            let at = usize::from(self.args.list.all_namespaces);
-            for (row, item) in rows.iter_mut().zip(items) {
-                row[at] = event_columns::interval(&typed(item).unwrap_or_default(), now);
+        let all = self.args.list.all_namespaces;
+        let (header, mut rows) = table(resource, items, wide, all);
+        // The first column, or behind the namespace.
+        let first = usize::from(all && is_namespaced(resource));
+        for (row, item) in rows.iter_mut().zip(items) {
+            if self.args.interval {
+                let now = Timestamp::now();
+                row[first] = event_columns::interval(&typed(item).unwrap_or_default(), now);
+            } else if with_kind && header.get(first) == Some(&"NAME") {
+                row[first] = name(resource, item);
             }
         }
         let mut header: Vec<String> = header.iter().map(|title| (*title).to_owned()).collect();
-        if is_kubernetes(self.args.resource) {
+        if is_kubernetes(resource) {
             self.add_labels(&mut header, &mut rows, items);
         }
         if std::mem::replace(&mut self.header_done, true) {
@@ -296,6 +410,22 @@ impl<'a> Printer<'a> {
             }
         }
     }
+}
+
+/// `pod/web`.
+fn name(resource: Resource, item: &Value) -> String {
+    let kind = match resource {
+        Resource::Pods => "pod",
+        Resource::Services => "service",
+        Resource::Endpoints => "endpoints",
+        Resource::PriorityClasses => "priorityclass.scheduling.k8s.io",
+        Resource::Nodes => "node",
+        Resource::Events => "event",
+        Resource::Images => return item["id"].as_str().unwrap_or_default().to_owned(),
+        Resource::Files => return item["path"].as_str().unwrap_or_default().to_owned(),
+    };
+    let name = item["metadata"]["name"].as_str().unwrap_or_default();
+    format!("{kind}/{name}")
 }
 
 /// `app=web,tier=front`, or `<none>`.
@@ -529,7 +659,10 @@ mod tests {
             item("a", json!({ "example.com/app": "web", "tier": "front" })),
             item("b", Value::Null),
         ];
-        let text = printer.print(items, false).unwrap();
+        let items = items
+            .into_iter()
+            .map(|item| (Resource::PriorityClasses, item));
+        let text = printer.print(items.collect(), false).unwrap();
         let ends: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split_whitespace().skip(4).collect())
@@ -540,5 +673,78 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(" <none>\n"), "{text}");
+    }
+
+    #[test]
+    fn several_kinds_are_several_tables_and_columns_may_be_chosen() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            get: GetArgs,
+        }
+        let of = |resource: Resource, name: &str| {
+            (
+                resource,
+                json!({ "metadata": { "name": name }, "n": [1, 2] }),
+            )
+        };
+        let items = || {
+            vec![
+                of(Resource::Pods, "a"),
+                of(Resource::Pods, "b"),
+                of(Resource::PriorityClasses, "c"),
+            ]
+        };
+        let print = |line: &str| {
+            let line = <Line as clap::Parser>::parse_from(line.split(' '));
+            Printer::new(&line.get).and_then(|mut printer| printer.print(items(), false))
+        };
+        let text = print("get po,pc").unwrap();
+        let lines: Vec<&str> = text
+            .lines()
+            .map(|line| line.split(' ').next().unwrap_or_default())
+            .collect();
+        let expected = [
+            "NAME",
+            "pod/a",
+            "pod/b",
+            "",
+            "NAME",
+            "priorityclass.scheduling.k8s.io/c",
+        ];
+        assert_eq!(lines, expected, "{text}");
+        let text = print("get po -o custom-columns=NAME:.metadata.name,N:.n[0,1],NO:.no").unwrap();
+        assert_eq!(
+            text.lines()
+                .next()
+                .unwrap()
+                .split_whitespace()
+                .collect::<Vec<_>>(),
+            ["NAME", "N", "NO"]
+        );
+        assert_eq!(
+            text.lines()
+                .nth(2)
+                .unwrap()
+                .split_whitespace()
+                .collect::<Vec<_>>(),
+            ["b", "1,2", "<none>"]
+        );
+        let names = print("get po -o jsonpath={.items[*].metadata.name}").unwrap();
+        assert_eq!(names, "a b c");
+        for (line, words) in [
+            (
+                "get po -o go-template={{.x}}",
+                "`go-template` of kubectl is not supported",
+            ),
+            ("get po -o jsonpath", "`-o jsonpath` needs what to print"),
+            ("get po -o jsonpath={.a", "lacks `}`"),
+            ("get po -o custom-columns=NAME", "`NAME` is no column"),
+            ("get po -o xml", "unknown output format `xml`"),
+        ] {
+            let error = print(line).unwrap_err();
+            assert!(error.to_string().contains(words), "{line}: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
     }
 }

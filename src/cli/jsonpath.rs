@@ -1,30 +1,164 @@
-//! What does `-o jsonpath={.status.phase}` print? The useful part of kubectl's templates: text, `{.a.b[0].c}`, `[*]`,
-//! and quoted strings; several results are joined by spaces.
+//! What does `-o jsonpath=…` print? kubectl's templates (<https://kubernetes.io/docs/reference/kubectl/jsonpath/>): text,
+//! `{.a.b}`, `{range …}{end}` and quoted strings; paths with `[0]`, `[-1]`, `[1:3]`, `['a','b']`, `[*]`, `..` and
+//! `[?(@.x=="y")]`. What is not there prints nothing; several results are joined by spaces.
 
 use serde_json::Value;
 
-/// Evaluates a template.
-pub(super) fn evaluate(template: &str, root: &Value) -> Result<String, String> {
-    let mut out = String::new();
-    let mut rest = template;
+mod path;
+
+use path::{Path, unquote};
+
+/// A template that was understood.
+#[derive(Debug, PartialEq)]
+pub(super) struct Template(Vec<Part>);
+
+#[derive(Debug, PartialEq)]
+enum Part {
+    Text(String),
+    Paths(Vec<Path>),
+    Range(Path, Vec<Part>),
+}
+
+impl Template {
+    /// Reads a template; says what is not understood.
+    pub(super) fn parse(template: &str) -> Result<Self, String> {
+        let mut rest = template;
+        let parts = parts(&mut rest, 0)?;
+        Ok(Self(parts))
+    }
+
+    /// What it prints of a value.
+    pub(super) fn print(&self, root: &Value) -> String {
+        let mut out = String::new();
+        print(&self.0, root, &mut out);
+        out
+    }
+}
+
+/// One column of `custom-columns`.
+#[derive(Debug, PartialEq)]
+pub(super) struct Column(Path);
+
+impl Column {
+    /// Reads a path, with or without its braces and its first dot.
+    pub(super) fn parse(path: &str) -> Result<Self, String> {
+        let bare = path.trim();
+        let bare = bare
+            .strip_prefix('{')
+            .and_then(|inner| inner.strip_suffix('}'))
+            .unwrap_or(bare);
+        let dotted = match bare.starts_with(['.', '[', '$', '@']) {
+            true => bare.to_owned(),
+            false => format!(".{bare}"),
+        };
+        Path::parse(&dotted).map(Self)
+    }
+
+    /// The values, joined by commas; `<none>` if there are none.
+    pub(super) fn cell(&self, root: &Value) -> String {
+        let texts: Vec<String> = self.0.select(root).into_iter().map(show).collect();
+        match texts.is_empty() {
+            true => "<none>".to_owned(),
+            false => texts.join(","),
+        }
+    }
+}
+
+/// `custom-columns` cut at the commas between columns.
+pub(super) fn split_columns(text: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), text);
+    loop {
+        let end = path::end(rest, |c| c == ',');
+        found.push(rest[..end].trim());
+        match rest.get(end + 1..) {
+            Some(after) => rest = after,
+            None => return found,
+        }
+    }
+}
+
+/// How deep ranges may be in each other.
+const DEEPEST: usize = 16;
+
+/// The parts up to the end, or inside of so many ranges up to `{end}`.
+fn parts(rest: &mut &str, depth: usize) -> Result<Vec<Part>, String> {
+    let (inside, mut found) = (depth > 0, Vec::new());
+    if depth > DEEPEST {
+        return Err(format!(
+            "more than {DEEPEST} times `{{range}}` in each other"
+        ));
+    }
     while let Some(start) = rest.find('{') {
-        out.push_str(&rest[..start]);
-        let end = rest[start..]
-            .find('}')
-            .ok_or_else(|| format!("`{rest}` lacks `}}`"))?;
-        let inner = rest[start + 1..start + end].trim();
-        rest = &rest[start + end + 1..];
-        match inner.strip_prefix('"').and_then(|i| i.strip_suffix('"')) {
-            Some(text) => out.push_str(&text.replace("\\n", "\n").replace("\\t", "\t")),
-            None => {
-                let found = select(inner, root)?;
-                let texts: Vec<String> = found.iter().map(|v| show(v)).collect();
+        if start > 0 {
+            found.push(Part::Text(rest[..start].to_owned()));
+        }
+        let from = &rest[start + 1..];
+        let end = closing(from).ok_or_else(|| format!("`{}` lacks `}}`", &rest[start..]))?;
+        let inner = from[..end].trim();
+        *rest = &from[end + 1..];
+        let range = inner
+            .strip_prefix("range")
+            .filter(|path| path.starts_with([' ', '.', '[', '$', '@']));
+        if inner == "end" {
+            return match inside {
+                true => Ok(found),
+                false => Err("`{end}` without `{range}`".to_owned()),
+            };
+        }
+        found.push(match range {
+            Some(path) => Part::Range(Path::parse(path.trim())?, parts(rest, depth + 1)?),
+            None => actions(inner)?,
+        });
+    }
+    if inside {
+        return Err("`{range}` without `{end}`".to_owned());
+    }
+    if !rest.is_empty() {
+        found.push(Part::Text((*rest).to_owned()));
+    }
+    Ok(found)
+}
+
+/// A quoted string, or paths with spaces between them.
+fn actions(inner: &str) -> Result<Part, String> {
+    if inner.starts_with(['"', '\'']) {
+        let text = unquote(inner);
+        return text
+            .map(Part::Text)
+            .ok_or_else(|| format!("cannot understand `{inner}`: its quotes do not match"));
+    }
+    let mut paths = Vec::new();
+    let mut rest = inner;
+    while !rest.is_empty() {
+        let end = path::end(rest, |c| c == ' ');
+        paths.push(Path::parse(&rest[..end])?);
+        rest = rest[end..].trim_start();
+    }
+    Ok(Part::Paths(paths))
+}
+
+/// Where the `}` is that belongs to a `{` before: not one in quotes.
+fn closing(text: &str) -> Option<usize> {
+    let end = path::end_of_quotes(text, |c| c == '}');
+    (end < text.len()).then_some(end)
+}
+
+fn print(parts: &[Part], root: &Value, out: &mut String) {
+    for part in parts {
+        match part {
+            Part::Text(text) => out.push_str(text),
+            Part::Paths(paths) => {
+                let found = paths.iter().flat_map(|path| path.select(root));
+                let texts: Vec<String> = found.map(show).collect();
                 out.push_str(&texts.join(" "));
+            }
+            Part::Range(path, body) => {
+                for value in path.select(root) {
+                    print(body, value, out);
+                }
             }
         }
     }
-    out.push_str(rest);
-    Ok(out)
 }
 
 fn show(value: &Value) -> String {
@@ -34,69 +168,118 @@ fn show(value: &Value) -> String {
     }
 }
 
-fn select<'a>(path: &str, root: &'a Value) -> Result<Vec<&'a Value>, String> {
-    let bad =
-        || format!("cannot understand `{path}`: only `.field`, `[n]` and `[*]` are supported");
-    let mut found = vec![root];
-    let mut rest = path.trim_start_matches(['$', '@']);
-    while !rest.is_empty() {
-        if let Some(inner) = rest.strip_prefix('[') {
-            let (index, after) = inner.split_once(']').ok_or_else(bad)?;
-            rest = after;
-            found = match index {
-                "*" => found.into_iter().flat_map(children).collect(),
-                _ => {
-                    let index: usize = index.parse().map_err(|_| bad())?;
-                    found.into_iter().filter_map(|v| v.get(index)).collect()
-                }
-            };
-        } else if let Some(inner) = rest.strip_prefix('.') {
-            // A dot in a key is written `\.`.
-            let end = (0..inner.len())
-                .find(|&i| {
-                    let at = inner.as_bytes()[i];
-                    (at == b'.' || at == b'[') && (i == 0 || inner.as_bytes()[i - 1] != b'\\')
-                })
-                .unwrap_or(inner.len());
-            let key = inner[..end].replace("\\.", ".");
-            rest = &inner[end..];
-            found = match key.as_str() {
-                "" => found,
-                "*" => found.into_iter().flat_map(children).collect(),
-                key => found.into_iter().filter_map(|v| v.get(key)).collect(),
-            };
-        } else {
-            return Err(bad());
-        }
-    }
-    Ok(found)
-}
-
-fn children(value: &Value) -> Vec<&Value> {
-    match value {
-        Value::Array(items) => items.iter().collect(),
-        Value::Object(fields) => fields.values().collect(),
-        _ => Vec::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn evaluate(template: &str, root: &Value) -> Result<String, String> {
+        Ok(Template::parse(template)?.print(root))
+    }
+
+    fn root() -> Value {
+        serde_json::json!({
+            "kind": "List",
+            "items": [
+                { "metadata": { "name": "a", "labels": { "example.com/app": "web" } }, "n": 1, "ready": true,
+                  "c": [{ "image": "x:1", "name": "one" }, { "image": "y:2", "name": "two" }] },
+                { "metadata": { "name": "b" }, "n": 2, "ready": false, "c": [{ "image": "z", "name": "}" }] },
+            ],
+            "m": { "x.y": 3 },
+        })
+    }
+
     #[test]
-    fn templates_mix_text_and_fields() {
-        let root = serde_json::json!({ "items": [{ "n": "a" }, { "n": "b" }], "m": { "x.y": 3 } });
-        let table = [
-            ("{.items[*].n}", "a b"),
-            ("<{.items[1].n}>{\"\\n\"}", "<b>\n"),
+    fn templates_print_what_kubectl_prints() {
+        for (template, expected) in [
+            ("{.items[*].metadata.name}", "a b"),
+            ("<{.items[1].metadata.name}>{\"\\n\"}", "<b>\n"),
             ("{.m.x\\.y}", "3"),
+            ("{.m['x.y']}", "3"),
+            ("{.items[0].metadata.labels.example\\.com/app}", "web"),
+            ("{.items[0].metadata.labels['example\\.com/app']}", "web"),
             ("{.none}", ""),
-        ];
-        for (template, expected) in table {
-            assert_eq!(evaluate(template, &root).unwrap(), expected);
+            ("{.items[7].n}", ""),
+            ("{.items[-1].metadata.name}", "b"),
+            ("{.items[-2:].n}", "1 2"),
+            ("{.items[0:1].n}", "1"),
+            ("{.items[0,1].n}", "1 2"),
+            ("{.items[0]['n','ready']}", "1 true"),
+            ("{.kind} {.items[0].n}", "List 1"),
+            ("{.kind .items[0].n}", "List 1"),
+            ("{$.kind}", "List"),
+            (
+                "{.items[0].metadata.labels}",
+                r#"{"example.com/app":"web"}"#,
+            ),
+            ("{..image}", "x:1 y:2 z"),
+            ("{.items..name}", "one two a } b"),
+            ("{.items[?(@.metadata.name==\"b\")].n}", "2"),
+            ("{.items[?(@.metadata.name!='b')].n}", "1"),
+            ("{.items[?(@.n>1)].metadata.name}", "b"),
+            ("{.items[?(@.n <= 1)].metadata.name}", "a"),
+            ("{.items[?(@.ready==true)].metadata.name}", "a"),
+            ("{.items[?(@.metadata.labels)].metadata.name}", "a"),
+            ("{.items[?(@.c[0].name==\"}\")].n}", "2"),
+            (
+                "{range .items[*]}{.metadata.name}{\"\\t\"}{.n}{\"\\n\"}{end}",
+                "a\t1\nb\t2\n",
+            ),
+            (
+                "{range .items[*]}[{range .c[*]}{.image},{end}]{end}.",
+                "[x:1,y:2,][z,].",
+            ),
+            ("{range .items[?(@.n==2)]}{@.metadata.name}{'!'}{end}", "b!"),
+            ("{range.items[*]}{.n}{end}", "12"),
+            ("plain", "plain"),
+            ("{\"a\\\"}b\"}", "a\"}b"),
+        ] {
+            assert_eq!(
+                evaluate(template, &root()).as_deref(),
+                Ok(expected),
+                "{template}"
+            );
         }
-        assert!(evaluate("{.a", &root).is_err());
-        assert!(evaluate("{range .items}", &root).is_err());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (template, words) in [
+            ("{.a", "lacks `}`"),
+            ("{range .items[*]}{.n}", "`{range}` without `{end}`"),
+            ("{.n}{end}", "`{end}` without `{range}`"),
+            ("{.items[x]}", "`[x]`"),
+            ("{.items[?(@.n~1)]}", "`@.n~1`"),
+            ("{.items[?@.n]}", "`[?@.n]`"),
+            ("{.items[0}", "`[0`"),
+            ("{\"a}", "lacks `}`"),
+            ("{items}", "`items`"),
+        ] {
+            let error = evaluate(template, &root()).unwrap_err();
+            assert!(error.contains(words), "{template}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_column_is_a_path_with_or_without_its_braces() {
+        let item = &root()["items"][0];
+        for (path, expected) in [
+            (".metadata.name", "a"),
+            ("metadata.name", "a"),
+            ("{.metadata.name}", "a"),
+            (".c[*].image", "x:1,y:2"),
+            (".none", "<none>"),
+        ] {
+            assert_eq!(
+                Column::parse(path).expect(path).cell(item),
+                expected,
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn deep_and_long_ones_end() {
+        let deep = "{range .a}".repeat(20_000);
+        assert!(evaluate(&deep, &root()).is_err());
     }
 }

@@ -11,10 +11,7 @@ use crate::api::encode;
 
 pub(super) fn run(client: &Client, args: &LogsArgs) -> Result<ExitCode> {
     let options = options(args)?;
-    let pod = args
-        .pod
-        .trim_start_matches("pod/")
-        .trim_start_matches("pods/");
+    let pod = args.pod.as_str();
     let path = pod_path(&args.namespace.namespace, pod);
     let containers = match (args.all_containers, &args.container) {
         (true, _) => container_names(client, &path)?,

@@ -27,6 +27,7 @@ mod image;
 mod install;
 mod jsonpath;
 mod logs;
+mod meant;
 mod node_run;
 mod plan;
 mod retry;
@@ -34,6 +35,7 @@ mod session;
 mod sheet;
 mod shutdown;
 mod table;
+mod target;
 mod top;
 pub mod validate;
 mod version;
@@ -51,9 +53,14 @@ use error::{CliError, Result};
 
 /// Runs the command line; prints the error, if any.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
+            if let Some(error) = meant::instead(&error, &args) {
+                eprintln!("{error}");
+                return ExitCode::from(error.exit_code());
+            }
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }

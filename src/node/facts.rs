@@ -4,6 +4,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use super::capacity::Machine;
+use crate::effects::network::inward_interfaces;
 use crate::effects::sandbox::NodeFacts;
 use crate::sys::file;
 
@@ -61,10 +62,12 @@ pub(super) fn memory_info(name: &str) -> u64 {
 }
 
 /// Global addresses of the node's interfaces that are up, IPv4 first, and those of the default route's interface before
-/// others. `own` ones, which only pods see, do not count.
+/// others. `own` ones, which only pods see, do not count, nor do those of other interfaces that lead nowhere but inwards, as
+/// long as there is any other.
 fn addresses(own: &[IpAddr]) -> Vec<IpAddr> {
     let uplink = default_route_interface();
-    let mut found: Vec<(bool, bool, IpAddr)> = nix::ifaddrs::getifaddrs()
+    let inward = inward_interfaces().unwrap_or_default();
+    let found: Vec<(bool, bool, bool, IpAddr)> = nix::ifaddrs::getifaddrs()
         .into_iter()
         .flatten()
         .filter(|entry| entry.flags.contains(nix::net::if_::InterfaceFlags::IFF_UP))
@@ -73,12 +76,18 @@ fn addresses(own: &[IpAddr]) -> Vec<IpAddr> {
             let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
             let ip = v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))?;
             let elsewhere = uplink.as_ref() != Some(&entry.interface_name);
-            Some((ip.is_ipv6(), elsewhere, ip))
+            let inside = elsewhere && inward.contains(&entry.interface_name);
+            Some((inside, ip.is_ipv6(), elsewhere, ip))
         })
-        .filter(|(_, _, ip)| !ip.is_loopback() && !is_link_local(ip) && !own.contains(ip))
+        .filter(|(.., ip)| !ip.is_loopback() && !is_link_local(ip) && !own.contains(ip))
         .collect();
-    found.sort_by_key(|(v6, elsewhere, _)| (*v6, *elsewhere));
-    found.into_iter().map(|(_, _, ip)| ip).collect()
+    let any_outside = found.iter().any(|(inside, ..)| !inside);
+    let counts = found
+        .into_iter()
+        .filter(|(inside, ..)| !(*inside && any_outside));
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_by_key(|(_, v6, elsewhere, _)| (*v6, *elsewhere));
+    counts.into_iter().map(|(.., ip)| ip).collect()
 }
 
 /// The interface of the default route: of IPv4, or else of IPv6.

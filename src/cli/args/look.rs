@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::super::target::{node_name, pod_name};
 use super::{JsonOnly, NamespaceArgs};
 
 /// Of which namespaces, and how a list is printed.
@@ -13,7 +14,7 @@ pub struct ListArgs {
     /// In all namespaces
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// wide, json, yaml, name, or jsonpath=TEMPLATE
+    /// wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=TITLE:PATH,…
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<String>,
     /// Go on and print what changes
@@ -27,10 +28,9 @@ pub struct ListArgs {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, services, endpoints, priorityclasses, nodes, events, images or files
-    pub resource: Resource,
-    /// Only these
-    pub names: Vec<String>,
+    /// pods, services, endpoints, priorityclasses, nodes, events, images or files, and names; or KIND/NAME
+    #[arg(required = true, value_name = "KIND[,KIND] [NAME]... | KIND/NAME")]
+    pub what: Vec<String>,
     /// Of which namespaces, and how it is printed.
     #[command(flatten)]
     pub list: ListArgs,
@@ -97,10 +97,9 @@ pub enum Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`, `service` or `node`
-    pub resource: DescribeResource,
-    /// Its name; the node's may be left out
-    pub names: Vec<String>,
+    /// `pod`, `service` or `node`, and names, of which the node's may be left out; or KIND/NAME
+    #[arg(required = true, value_name = "KIND NAME... | KIND/NAME")]
+    pub what: Vec<String>,
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
@@ -146,6 +145,7 @@ pub enum TopCommand {
 #[derive(Debug, Clone, Args)]
 pub struct TopPodArgs {
     /// Only this one
+    #[arg(value_parser = pod_name)]
     pub name: Option<String>,
     /// Namespace
     #[command(flatten)]
@@ -171,6 +171,7 @@ pub struct TopPodArgs {
 #[derive(Debug, Clone, Args)]
 pub struct TopNodeArgs {
     /// The node's name
+    #[arg(value_parser = node_name)]
     pub name: Option<String>,
     /// Parts of all that there is, not of what pods may have
     #[arg(long)]
@@ -193,6 +194,7 @@ pub enum SortBy {
 #[derive(Debug, Clone, Args)]
 pub struct LogsArgs {
     /// The pod
+    #[arg(value_parser = pod_name)]
     pub pod: String,
     /// The container; needed if the pod has several
     #[arg(short, long)]

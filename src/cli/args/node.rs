@@ -165,6 +165,7 @@ pub struct DryRunArgs {
 #[derive(Debug, Clone, Args)]
 pub struct NodeArgs {
     /// This node
+    #[arg(value_parser = super::super::target::node_name)]
     pub node: Option<String>,
     /// Whether anything is done.
     #[command(flatten)]

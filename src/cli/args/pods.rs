@@ -2,7 +2,9 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use super::super::target::{self, pod_name};
 use super::NamespaceArgs;
+use crate::cli::error::Result;
 
 /// What `delete` knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -28,6 +30,7 @@ pub struct ExecArgs {
     #[command(flatten)]
     pub namespace: NamespaceArgs,
     /// The pod
+    #[arg(value_parser = pod_name)]
     pub pod: String,
     /// Program and arguments
     #[arg(last = true, required = true)]
@@ -53,6 +56,7 @@ pub struct AttachArgs {
     #[command(flatten)]
     pub namespace: NamespaceArgs,
     /// The pod
+    #[arg(value_parser = pod_name)]
     pub pod: String,
 }
 
@@ -60,6 +64,7 @@ pub struct AttachArgs {
 #[derive(Debug, Clone, Args)]
 pub struct DebugArgs {
     /// The pod
+    #[arg(value_parser = pod_name)]
     pub pod: String,
     /// Image of the container
     #[arg(long)]
@@ -120,11 +125,9 @@ pub enum DebugProfile {
 /// `coracle delete`.
 #[derive(Debug, Clone, Args)]
 pub struct DeleteArgs {
-    /// `pod`
-    pub resource: DeleteResource,
-    /// Its name
-    #[arg(required_unless_present = "all")]
-    pub names: Vec<String>,
+    /// `pod` and names, or pod/NAME
+    #[arg(required = true, value_name = "pod NAME... | pod/NAME")]
+    pub what: Vec<String>,
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
@@ -141,14 +144,23 @@ pub struct DeleteArgs {
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub wait: bool,
     /// All pods of the namespace
-    #[arg(long, conflicts_with = "names")]
+    #[arg(long)]
     pub all: bool,
+}
+
+impl DeleteArgs {
+    /// The pods that were named.
+    pub(in crate::cli) fn names(&self) -> Result<Vec<String>> {
+        let found = target::targets::<DeleteResource>(&self.what)?;
+        Ok(found.into_iter().flat_map(|(_, names)| names).collect())
+    }
 }
 
 /// `coracle retry`.
 #[derive(Debug, Clone, Args)]
 pub struct RetryArgs {
     /// The pod
+    #[arg(value_parser = pod_name)]
     pub pod: String,
     /// Only what this container waits for
     #[arg(short, long)]
@@ -167,6 +179,7 @@ pub enum ConditionCommand {
     )]
     Set {
         /// The pod
+        #[arg(value_parser = pod_name)]
         pod: String,
         /// Conditions, each True, False or Unknown
         #[arg(required = true, value_name = "TYPE=STATUS")]
@@ -184,6 +197,7 @@ pub enum ConditionCommand {
     /// Take conditions away
     Unset {
         /// The pod
+        #[arg(value_parser = pod_name)]
         pod: String,
         /// Their types
         #[arg(required = true, value_name = "TYPE")]
@@ -196,6 +210,7 @@ pub enum ConditionCommand {
     #[command(visible_alias = "ls")]
     List {
         /// The pod
+        #[arg(value_parser = pod_name)]
         pod: String,
         /// Namespace
         #[command(flatten)]

@@ -15,6 +15,7 @@ mod allocation;
 mod error;
 mod ground;
 mod interface;
+mod inward;
 mod links;
 mod modules;
 mod node;
@@ -34,6 +35,7 @@ use crate::layout::Layout;
 
 pub use error::NetworkError;
 pub use firewall::FirewallError;
+pub use inward::inward_interfaces;
 pub use node::Network;
 pub use ranges::RangeError;
 

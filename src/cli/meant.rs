@@ -1,0 +1,283 @@
+//! What did a person mean who typed a command of kubectl, docker or systemctl that there is not? What to do instead.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use super::args::DEFAULT_SOCKET;
+use super::client::Client;
+use super::directories;
+use super::error::CliError;
+
+/// Words and what to do instead; `{manifests}` is the directory of manifests in force.
+const COMMANDS: &[(&[&str], &str)] = &[
+    (
+        &[
+            "apply", "create", "replace", "patch", "set", "label", "annotate", "play", "kube",
+            "up", "deploy",
+        ],
+        "write the pod's manifest to a file in `{manifests}`: it takes effect when it is saved (`coracle plan FILE` says how)",
+    ),
+    (
+        &["edit"],
+        "edit the pod's file in `{manifests}` (`coracle describe pod NAME` names it): it takes effect when it is saved",
+    ),
+    (
+        &["expose"],
+        "write a `Service` to a file in `{manifests}`, or give the container a `hostPort`",
+    ),
+    (
+        &["restart", "reboot"],
+        "`coracle delete pod NAME` stops a pod; it starts again while its file is in `{manifests}`",
+    ),
+    (
+        &["ps", "ls", "list", "pods", "container", "containers", "pod"],
+        "`coracle get pods`",
+    ),
+    (
+        &["stop", "kill", "rm", "remove", "down"],
+        "take the pod's file out of `{manifests}` to stop it for good; `coracle delete pod NAME` stops it once, and it starts \
+         again while its file is there",
+    ),
+    (
+        &["start"],
+        "a pod starts when its file is in `{manifests}`; the agent starts with `systemctl start coracle`, or `coracle run`",
+    ),
+    (
+        &["status", "info", "cluster-info"],
+        "`coracle get pods`, `coracle describe node`; of the agent itself: `systemctl status coracle`",
+    ),
+    (
+        &["images", "rmi", "history"],
+        "`coracle image ls`, `coracle image rm NAME`",
+    ),
+    (
+        &["pull", "push", "login", "logout", "search"],
+        "there is no registry client: `coracle image import ARCHIVE`, made by `docker save`, `podman save` or `skopeo copy`",
+    ),
+    (
+        &["load", "import", "build", "commit", "tag", "save"],
+        "`coracle image import ARCHIVE`",
+    ),
+    (
+        &["inspect", "show"],
+        "`coracle describe pod NAME`, or all of it: `coracle get pod NAME -o yaml`",
+    ),
+    (
+        &["scale", "autoscale"],
+        "there are no replicas: one pod for each `Pod` document in `{manifests}`; a second one needs another name",
+    ),
+    (
+        &["rollout"],
+        "there are no Deployments: a pod changes when its file in `{manifests}` does; `coracle delete pod NAME` restarts it",
+    ),
+    (
+        &["port-forward", "proxy", "tunnel"],
+        "the node reaches a pod by its address (`coracle get pods -o wide`), others by a `hostPort` or a `Service`",
+    ),
+    (
+        &["cp", "copy"],
+        "`coracle exec POD -- tar c DIR | tar x`, or `tar c DIR | coracle exec -i POD -- tar x`",
+    ),
+    (&["log"], "`coracle logs POD`"),
+    (
+        &["sh", "bash", "shell", "enter"],
+        "`coracle exec -it POD -- sh`",
+    ),
+    (&["stats"], "`coracle top pods`"),
+    (
+        &["diff"],
+        "`coracle plan FILE` says what saving it would change",
+    ),
+    (
+        &["lint", "check", "test"],
+        "`coracle validate FILE`, for settings `coracle config check FILE`",
+    ),
+    (
+        &["reload", "daemon-reload", "enable"],
+        "changed files are read by themselves; `coracle install --now` sets the agent up as a service",
+    ),
+    (&["prune", "system"], "`coracle image prune`"),
+    (
+        &["taint"],
+        "`registerWithTaints` in the settings; to keep pods out: `coracle cordon`",
+    ),
+    (
+        &["wait"],
+        "`coracle get pod NAME -w`, or `kubectl wait` over the agent's socket",
+    ),
+    (
+        &["network", "volume", "secret", "configmap"],
+        "it belongs to the pod's manifest, a file in `{manifests}`",
+    ),
+    (
+        &["api-resources", "api-versions", "explain"],
+        "`coracle get --help` lists the kinds",
+    ),
+    (
+        &["services", "svc", "nodes", "node"],
+        "`coracle get services`, `coracle get node`",
+    ),
+    (
+        &["poweroff", "halt"],
+        "`coracle shutdown` stops the pods before the machine goes down",
+    ),
+    (&["help"], "`coracle --help`, `coracle COMMAND --help`"),
+];
+
+/// The same below `coracle image`.
+const IMAGES: &[(&[&str], &str)] = &[
+    (
+        &["pull", "push"],
+        "there is no registry client: `coracle image import ARCHIVE`",
+    ),
+    (
+        &["load", "add", "build", "tag"],
+        "`coracle image import ARCHIVE`",
+    ),
+    (&["list", "inspect", "history"], "`coracle image ls`"),
+    (&["delete", "remove"], "`coracle image rm NAME`"),
+];
+
+/// What to say instead of clap's own words, if it is known what was meant.
+pub(super) fn instead(error: &clap::Error, args: &[OsString]) -> Option<CliError> {
+    let word = match error.kind() {
+        ErrorKind::InvalidSubcommand => context(error, ContextKind::InvalidSubcommand)?,
+        ErrorKind::UnknownArgument => context(error, ContextKind::InvalidArg)?,
+        _ => return None,
+    };
+    let words: Vec<&str> = args.iter().skip(1).filter_map(|arg| arg.to_str()).collect();
+    let at = words.iter().position(|found| *found == word)?;
+    let before = words[..at].iter().rev().find(|word| !word.starts_with('-'));
+    let hint = match (error.kind(), before.copied()) {
+        (ErrorKind::UnknownArgument, Some("run")) if !word.starts_with('-') => {
+            let hint = "to run an image, write a Pod to a file in `{manifests}`";
+            let error = CliError::usage("`coracle run` is the agent, and takes no image");
+            return Some(error.hint(fill(hint, &words)));
+        }
+        (ErrorKind::UnknownArgument, _) => return None,
+        (_, Some("image")) => find(IMAGES, &word)?,
+        // A word behind `--socket` is its value.
+        (_, Some(other)) if is_command(other) => return None,
+        _ => find(COMMANDS, &word)?,
+    };
+    let error = CliError::usage(format!("there is no command `{word}`"));
+    Some(error.hint(fill(hint, &words)))
+}
+
+fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+fn is_command(word: &str) -> bool {
+    use clap::CommandFactory;
+    let all = super::args::Cli::command();
+    all.get_subcommands()
+        .any(|command| command.get_name() == word)
+}
+
+fn find(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
+    let word = word.to_lowercase();
+    let mut rows = table.iter();
+    rows.find(|(words, _)| words.contains(&word.as_str()))
+        .map(|(_, hint)| *hint)
+}
+
+/// Names the directory of manifests, asking the agent only if the hint does.
+fn fill(hint: &str, words: &[&str]) -> String {
+    if !hint.contains("{manifests}") {
+        return hint.to_owned();
+    }
+    let named = words
+        .windows(2)
+        .find(|pair| pair[0] == "--socket")
+        .map(|pair| pair[1]);
+    let joined = words.iter().find_map(|word| word.strip_prefix("--socket="));
+    let given = named.or(joined).map(PathBuf::from);
+    let socket = given.or_else(|| std::env::var_os("CORACLE_SOCKET").map(PathBuf::from));
+    let client = Client {
+        socket: socket.unwrap_or_else(|| DEFAULT_SOCKET.into()),
+    };
+    let manifests = directories::find(&client, (None, None, None)).manifests;
+    hint.replace("{manifests}", &manifests.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::super::args::Cli;
+    use super::*;
+
+    fn said(line: &str) -> Option<String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let error = Cli::try_parse_from(&words).err()?;
+        instead(&error, &words).map(|error| error.to_string())
+    }
+
+    #[test]
+    fn commands_of_others_are_answered_with_what_to_do_here() {
+        for (line, words) in [
+            ("coracle apply -f web.yaml", "a file in `/"),
+            ("coracle create -f web.yaml", "a file in `/"),
+            ("coracle run nginx", "`coracle run` is the agent"),
+            ("coracle edit pod web", "edit the pod's file in `/"),
+            ("coracle restart web", "`coracle delete pod NAME`"),
+            (
+                "coracle rollout restart deployment/web",
+                "`coracle delete pod NAME`",
+            ),
+            ("coracle ps -a", "`coracle get pods`"),
+            ("coracle stop web", "out of `/"),
+            ("coracle kill web", "out of `/"),
+            ("coracle images", "`coracle image ls`"),
+            ("coracle pull nginx", "there is no registry client"),
+            ("coracle load -i x.tar", "`coracle image import ARCHIVE`"),
+            ("coracle inspect web", "`coracle describe pod NAME`"),
+            ("coracle scale --replicas 3 web", "there are no replicas"),
+            ("coracle port-forward web 80", "`hostPort`"),
+            ("coracle cp web:/a b", "tar c"),
+            ("coracle start web", "a pod starts when"),
+            ("coracle status", "`systemctl status coracle`"),
+            ("coracle --socket /nowhere/x.sock apply", "a file in `/"),
+            ("coracle image pull nginx", "there is no registry client"),
+            ("coracle image list", "`coracle image ls`"),
+        ] {
+            let said = said(line).unwrap_or_else(|| panic!("{line}: nothing is said"));
+            assert!(said.contains(words), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn slips_and_wrong_flags_are_left_to_clap() {
+        for line in [
+            "coracle gett",
+            "coracle config pull",
+            "coracle run --image x",
+            "coracle get",
+            "coracle",
+        ] {
+            assert_eq!(said(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_command_of_ours_is_among_those_of_others() {
+        use clap::CommandFactory;
+        let known = COMMANDS.iter().flat_map(|(words, _)| words.iter());
+        let ours = Cli::command();
+        let ours: Vec<&str> = ours
+            .get_subcommands()
+            .map(clap::Command::get_name)
+            .collect();
+        let mut seen = std::collections::BTreeSet::new();
+        for word in known {
+            assert!(!ours.contains(word), "{word}");
+            assert!(seen.insert(word), "{word} twice");
+        }
+    }
+}

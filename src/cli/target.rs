@@ -1,0 +1,167 @@
+//! What is a command about? `pods`, `po,svc`, `pod web db`, `pod/web svc/front`, as kubectl takes it.
+
+use clap::ValueEnum;
+
+use super::error::{CliError, Result};
+use crate::spec::suggest;
+
+/// Kinds of things with the names that were given; no names: all of them.
+pub(super) type Targets<K> = Vec<(K, Vec<String>)>;
+
+/// Reads the words of a command line. Neighbours of one kind come together.
+pub(super) fn targets<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targets<K>> {
+    let Some((first, names)) = words.split_first() else {
+        return Err(CliError::usage("say what: a kind, or KIND/NAME")
+            .hint(format!("kinds are {}", kinds::<K>().join(", "))));
+    };
+    if first.contains('/') {
+        return pairs(words);
+    }
+    let kinds: Result<Vec<K>> = first.split(',').map(kind).collect();
+    let mut found: Targets<K> = Vec::new();
+    for kind in kinds? {
+        if !found.iter().any(|(known, _)| *known == kind) {
+            let same = |name: &String| match name.split_once('/') {
+                // Names of images and files have slashes of their own.
+                Some((prefix, name)) if K::from_str(prefix, true).is_ok_and(|k| k == kind) => {
+                    name.to_owned()
+                }
+                Some(_) | None => name.clone(),
+            };
+            let names = names.iter().map(same).collect();
+            found.push((kind, names));
+        }
+    }
+    Ok(found)
+}
+
+/// `pod/web svc/front`.
+fn pairs<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targets<K>> {
+    let mut found: Targets<K> = Vec::new();
+    for word in words {
+        let pair = word.split_once('/').filter(|(_, name)| !name.is_empty());
+        let Some((prefix, name)) = pair else {
+            return Err(CliError::usage(format!("`{word}` is no KIND/NAME"))
+                .hint("write all of them so, or the kind once before the names"));
+        };
+        let kind = kind(prefix)?;
+        match found.last_mut() {
+            Some((last, names)) if *last == kind => names.push(name.to_owned()),
+            Some(_) | None => found.push((kind, vec![name.to_owned()])),
+        }
+    }
+    Ok(found)
+}
+
+fn kind<K: ValueEnum>(word: &str) -> Result<K> {
+    K::from_str(word, true).map_err(|_| {
+        let known = kinds::<K>();
+        let short = known.join(", ");
+        let names: Vec<&str> = known.iter().map(String::as_str).collect();
+        let hint = match suggest::nearest(word, &names) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("one of {short}"),
+        };
+        CliError::usage(format!("there is nothing of kind `{word}` here")).hint(hint)
+    })
+}
+
+fn kinds<K: ValueEnum>() -> Vec<String> {
+    let values = K::value_variants().iter().filter_map(K::to_possible_value);
+    values.map(|value| value.get_name().to_owned()).collect()
+}
+
+/// The name of a pod that may be written as `pod/NAME`; for clap.
+pub(super) fn pod_name(text: &str) -> std::result::Result<String, String> {
+    named(text, &["pod", "pods", "po"], "a pod")
+}
+
+/// The same of a node.
+pub(super) fn node_name(text: &str) -> std::result::Result<String, String> {
+    named(text, &["node", "nodes", "no"], "the node")
+}
+
+fn named(text: &str, kinds: &[&str], what: &str) -> std::result::Result<String, String> {
+    match text.split_once('/') {
+        None => Ok(text.to_owned()),
+        Some((kind, name))
+            if kinds.contains(&kind.to_ascii_lowercase().as_str()) && !name.is_empty() =>
+        {
+            Ok(name.to_owned())
+        }
+        Some(_) => Err(format!("this is about {what}: NAME or {}/NAME", kinds[0])),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::Resource;
+    use super::*;
+
+    #[test]
+    fn kinds_and_names_are_read_as_kubectl_reads_them() {
+        use Resource::{Files, Images, Nodes, Pods, Services};
+        for (line, expected) in [
+            ("pods", vec![(Pods, vec![])]),
+            ("po,svc", vec![(Pods, vec![]), (Services, vec![])]),
+            ("pod,pods,po", vec![(Pods, vec![])]),
+            ("pod a b", vec![(Pods, vec!["a", "b"])]),
+            ("pod pod/a", vec![(Pods, vec!["a"])]),
+            ("po,svc a", vec![(Pods, vec!["a"]), (Services, vec!["a"])]),
+            ("pod/a", vec![(Pods, vec!["a"])]),
+            (
+                "pod/a pods/b svc/c Node/d",
+                vec![
+                    (Pods, vec!["a", "b"]),
+                    (Services, vec!["c"]),
+                    (Nodes, vec!["d"]),
+                ],
+            ),
+            (
+                "images docker.io/library/busybox",
+                vec![(Images, vec!["docker.io/library/busybox"])],
+            ),
+            (
+                "files /etc/coracle/manifests/a.yaml",
+                vec![(Files, vec!["/etc/coracle/manifests/a.yaml"])],
+            ),
+        ] {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let found = targets::<Resource>(&words).expect(line);
+            let expected: Targets<Resource> = expected
+                .into_iter()
+                .map(|(kind, names)| (kind, names.into_iter().map(str::to_owned).collect()))
+                .collect();
+            assert_eq!(found, expected, "{line}");
+        }
+        for (line, words) in [
+            ("pod/a b", "`b` is no KIND/NAME"),
+            ("pod/", "`pod/` is no KIND/NAME"),
+            ("deployments", "there is nothing of kind `deployments` here"),
+            ("podz", "did you mean `pods`?"),
+            ("pods,deployments", "`deployments`"),
+        ] {
+            let words_of: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let error = targets::<Resource>(&words_of).expect_err(line);
+            assert!(error.to_string().contains(words), "{line}: {error}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn a_pods_name_may_have_its_kind_before_it() {
+        for (text, expected) in [
+            ("web", Ok("web")),
+            ("pod/web", Ok("web")),
+            ("po/web", Ok("web")),
+            ("svc/web", Err(())),
+            ("pod/", Err(())),
+        ] {
+            assert_eq!(
+                pod_name(text).as_deref().map_err(|_| ()),
+                expected,
+                "{text}"
+            );
+        }
+    }
+}
