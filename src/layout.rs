@@ -57,6 +57,11 @@ impl Layout {
         self.run_dir.join("events.log")
     }
 
+    /// Since when which condition of the node holds.
+    pub fn conditions(&self) -> PathBuf {
+        self.run_dir.join("conditions.json")
+    }
+
     /// How far the node's shutdown is: the next agent goes on with it.
     pub fn shutdown(&self) -> PathBuf {
         self.run_dir.join("shutdown.json")

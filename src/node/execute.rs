@@ -163,7 +163,7 @@ impl Hands {
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         let prepared = super::unblock_of(spec, move || {
             sandboxes.prepare(&owned)?;
-            let former = exits::read(&sandboxes.config.layout, &owned.uid);
+            let former = exits::read(&sandboxes.config.layout, &owned.uid, false);
             let values = sandboxes.cgroups.pod_values(&owned, owned.resources);
             let unkept = values.mismatches();
             let unkept: Vec<_> = unkept

@@ -1,16 +1,20 @@
 //! What outlives the boot of how containers ended? A small file beside a pod's volumes, `exits.json`. It is written when
 //! something new is to be said, but at most once a minute a pod, so that a container that crashes all the time does not
-//! wear out the flash; what is then left to write is written when the node shuts down, or the agent ends. It is not
+//! wear out the flash; what is then left to write is written when the node shuts down, or the agent ends. Runs that go on
+//! are written, too, after a minute or with the rest: when the machine goes down under them, the file is all that tells. It is not
 //! flushed: a power cut may cost the newest end, and leaves the file as it was or of no use, which is as good as none.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::Node;
 use crate::layout::Layout;
+use crate::plan::former::Began;
 use crate::plan::state::Ended;
-use crate::plan::{Event, Time, former};
+use crate::plan::{Event, PodState, Time, former};
 use crate::spec::{PodUid, Wall};
 use crate::sys::file::{self, Durability};
 
@@ -20,14 +24,40 @@ const APART_MS: u64 = 60_000;
 /// By container.
 type Ends = BTreeMap<String, Ended>;
 
+/// The content of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    /// How containers ended last.
+    ended: Ends,
+    /// Those that ran when this was written.
+    running: BTreeMap<String, Began>,
+}
+
+impl Kept {
+    fn of(pod: &PodState) -> Self {
+        let ended = former::ends(pod).map(|(name, ended)| (name.to_owned(), ended.clone()));
+        let running = former::running(pod).map(|(name, began)| (name.to_owned(), began));
+        Self {
+            ended: ended.collect(),
+            running: running.collect(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.running.is_empty()
+    }
+}
+
 /// What was written last.
 #[derive(Debug, Default)]
 pub(super) struct Exits(HashMap<PodUid, Written>);
 
 #[derive(Debug)]
 struct Written {
-    /// Numbers of the runs, and when they ended.
+    /// Numbers of the runs that have ended, and when.
     runs: Vec<(String, u32, Wall)>,
+    /// Numbers of those that go on.
+    running: Vec<(String, u32)>,
     at: Time,
 }
 
@@ -37,6 +67,7 @@ impl Exits {
         &self,
         pod: &PodUid,
         mut ends: impl Iterator<Item = (&'a str, &'a Ended)>,
+        running: impl Iterator<Item = (&'a str, Began)>,
         now: Time,
         at_once: bool,
     ) -> Option<Time> {
@@ -47,18 +78,31 @@ impl Exits {
             let of_known = |(name, n, at): &(String, u32, Wall)| run(end) == (&**name, *n, *at);
             known.next().is_some_and(of_known)
         });
+        let mut soonest = last.map_or(now, |written| written.at.plus(APART_MS));
         if same && known.next().is_none() {
-            return None;
+            let known = last.map_or(&[][..], |written| &written.running);
+            let new = |(name, began): &(&str, Began)| {
+                !known
+                    .iter()
+                    .any(|(of, n)| of == name && *n == began.attempt)
+            };
+            let newest = running.filter(new).map(|(_, began)| began.started.time);
+            soonest = soonest.max(newest.max()?.plus(APART_MS));
         }
-        let soonest = last.map_or(now, |written| written.at.plus(APART_MS));
         Some(if at_once { now } else { soonest.max(now) })
     }
 
-    fn wrote(&mut self, pod: &PodUid, ends: &Ends, at: Time) {
-        let runs = ends.iter().map(|(name, ended)| run((name, ended)));
+    fn wrote(&mut self, pod: &PodUid, kept: &Kept, at: Time) {
+        let runs = kept.ended.iter().map(|(name, ended)| run((name, ended)));
         let runs = runs.map(|(name, n, at)| (name.to_owned(), n, at));
-        let runs = runs.collect();
-        self.0.insert(pod.clone(), Written { runs, at });
+        let running = kept.running.iter();
+        let running = running.map(|(name, began)| (name.clone(), began.attempt));
+        let written = Written {
+            runs: runs.collect(),
+            running: running.collect(),
+            at,
+        };
+        self.0.insert(pod.clone(), written);
     }
 
     /// The pod is gone, and its file with it.
@@ -75,45 +119,53 @@ fn run<'a>((name, ended): (&'a str, &'a Ended)) -> (&'a str, u32, Wall) {
 impl Node {
     /// Writes down how a pod's containers ended, or sees to it that this is done later.
     pub(super) fn keep_exits(&mut self, uid: &PodUid) {
-        let Some((path, ends)) = self.exits_to_write(uid, self.state.shutdown.is_some()) else {
+        let Some((path, kept)) = self.exits_to_write(uid, self.state.shutdown.is_some()) else {
             return;
         };
-        super::spawn(super::unblock(move || write(&path, &ends)));
+        super::spawn(super::unblock(move || write(&path, &kept)));
     }
 
     /// Blocking. Writes down what is left to be.
     pub(super) fn keep_all_exits(&mut self) {
         let pods: Vec<PodUid> = self.state.pods.keys().cloned().collect();
         for uid in pods {
-            if let Some((path, ends)) = self.exits_to_write(&uid, true) {
-                write(&path, &ends);
+            if let Some((path, kept)) = self.exits_to_write(&uid, true) {
+                write(&path, &kept);
             }
         }
     }
 
-    fn exits_to_write(&mut self, uid: &PodUid, at_once: bool) -> Option<(PathBuf, Ends)> {
+    fn exits_to_write(&mut self, uid: &PodUid, at_once: bool) -> Option<(PathBuf, Kept)> {
         let pod = self.state.pods.get(uid)?;
         let now = super::now().time;
-        let due = self.exits.due(uid, former::ends(pod), now, at_once)?;
-        let ends: Ends = former::ends(pod)
-            .map(|(name, ended)| (name.to_owned(), ended.clone()))
-            .collect();
-        if ends.is_empty() {
-            return None;
-        }
+        let (ends, running) = (former::ends(pod), former::running(pod));
+        let due = self.exits.due(uid, ends, running, now, at_once)?;
         if due > now {
-            self.wake(uid, due);
+            // A pod that goes has nothing to be written.
+            if pod.stopping.is_none() {
+                self.wake(uid, due);
+            }
             return None;
         }
-        self.exits.wrote(uid, &ends, now);
-        Some((self.hands.config.layout.pod_state(uid).exits(), ends))
+        let kept = Kept::of(pod);
+        if kept.is_empty() {
+            return None;
+        }
+        self.exits.wrote(uid, &kept, now);
+        Some((self.hands.config.layout.pod_state(uid).exits(), kept))
     }
 }
 
-/// Blocking. What is written down of a pod, as a fact.
-pub(super) fn read(layout: &Layout, uid: &PodUid) -> Option<Event> {
+/// Blocking. What is written down of a pod, as a fact. What ran then has ended with its boot, unless something is left of
+/// the pod in this one, which then says how.
+pub(super) fn read(layout: &Layout, uid: &PodUid, of_this_boot: bool) -> Option<Event> {
     let bytes = file::read_record(layout.pod_state(uid).exits()).ok()?;
-    let mut ends: Ends = serde_json::from_slice(&bytes).ok()?;
+    let kept: Kept = serde_json::from_slice(&bytes).ok()?;
+    let mut ends = kept.ended;
+    if !of_this_boot {
+        let cut = kept.running.into_iter();
+        ends.extend(cut.map(|(name, began)| (name, began.cut_short(super::now()))));
+    }
     for ended in ends.values_mut() {
         ended.exit.started.time = Time(0);
         ended.exit.finished.time = Time(0);
@@ -122,8 +174,8 @@ pub(super) fn read(layout: &Layout, uid: &PodUid) -> Option<Event> {
     Some(Event::FormerEnds { pod, ends })
 }
 
-fn write(path: &Path, ends: &Ends) {
-    let bytes = serde_json::to_vec(ends).expect("plain data");
+fn write(path: &Path, kept: &Kept) {
+    let bytes = serde_json::to_vec(kept).expect("plain data");
     // An agent that has just begun does not know what the one before it has written.
     if file::read_record(path).is_ok_and(|old| old == bytes) {
         return;
@@ -142,22 +194,30 @@ mod tests {
     use crate::spec::{Exit, Stamp};
 
     #[test]
-    fn a_pods_ends_are_written_once_a_minute_at_most() {
+    fn a_pods_ends_are_written_once_a_minute_at_most_and_its_runs_after_one() {
         let ends_of = |attempt| {
             let ended = Ended {
                 attempt,
                 image_id: String::new(),
                 exit: Exit::lost(Stamp::default(), Stamp::default()),
             };
-            Ends::from([("c".to_owned(), ended)])
+            let ended = Ends::from([("c".to_owned(), ended)]);
+            Kept {
+                ended,
+                ..Kept::default()
+            }
+        };
+        let runs = |kept: &Kept| {
+            let running = kept.running.clone().into_iter();
+            running.collect::<Vec<_>>()
         };
         let pod = PodUid::from("u");
         let mut exits = Exits::default();
         let begin = Time(5_000);
         let due = |exits: &Exits, attempt, at, at_once| {
-            let ends = ends_of(attempt);
-            let each = ends.iter().map(|(name, ended)| (&**name, ended));
-            exits.due(&pod, each, at, at_once)
+            let kept = ends_of(attempt);
+            let each = kept.ended.iter().map(|(name, ended)| (&**name, ended));
+            exits.due(&pod, each, std::iter::empty(), at, at_once)
         };
         assert_eq!(due(&exits, 0, begin, false), Some(begin));
         exits.wrote(&pod, &ends_of(0), begin);
@@ -175,5 +235,31 @@ mod tests {
         exits.forget(&pod);
         let soon = begin.plus(1);
         assert_eq!(due(&exits, 0, soon, false), Some(soon));
+
+        let mut kept = Kept::default();
+        let due = |exits: &Exits, kept: &Kept, at, at_once| {
+            let runs = runs(kept);
+            let runs = runs.iter().map(|(name, began)| (&**name, began.clone()));
+            exits.due(&pod, std::iter::empty(), runs, at, at_once)
+        };
+        let began = |attempt, time| Began {
+            attempt,
+            image_id: String::new(),
+            started: Stamp {
+                time,
+                ..Stamp::default()
+            },
+        };
+        assert_eq!(due(&exits, &kept, begin, true), None, "nothing");
+        kept.running.insert("c".to_owned(), began(0, begin));
+        let minute = begin.plus(APART_MS);
+        assert_eq!(due(&exits, &kept, begin, false), Some(minute));
+        assert_eq!(due(&exits, &kept, begin, true), Some(begin));
+        exits.wrote(&pod, &kept, minute);
+        assert_eq!(due(&exits, &kept, minute.plus(1), false), None, "known");
+        kept.running
+            .insert("c".to_owned(), began(1, minute.plus(70_000)));
+        let later = minute.plus(70_000 + APART_MS);
+        assert_eq!(due(&exits, &kept, minute.plus(70_000), false), Some(later));
     }
 }

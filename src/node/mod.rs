@@ -35,6 +35,7 @@ mod resolver;
 mod settings;
 mod shutdown;
 mod sources;
+mod standings;
 mod start;
 mod turns;
 mod unblock;

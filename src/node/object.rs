@@ -2,6 +2,7 @@
 //! (kubelet-behaviour §12.5). When it was seen alive last is for whoever is asked to say: it is alive then.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
@@ -12,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::capacity::{Machine, Shares, quantity, share_out};
+use super::standings::{Standing, Standings};
 use super::{Node, facts, publish};
 use crate::api::{EventType, ImageRow, architecture, version};
 use crate::config::{Amounts, Config, Reserved, Settings};
@@ -38,14 +40,14 @@ pub(super) enum Condition {
 }
 
 impl Condition {
-    const ALL: [Self; 4] = [
+    pub(super) const ALL: [Self; 4] = [
         Self::Short(pressure::Condition::Memory),
         Self::Short(pressure::Condition::Disk),
         Self::Short(pressure::Condition::Pid),
         Self::Ready,
     ];
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Short(of) => of.as_str(),
             Self::Ready => "Ready",
@@ -71,14 +73,6 @@ impl Condition {
     }
 }
 
-/// Whether a condition holds, and since when it does or does not.
-#[derive(Debug, Clone, Copy)]
-struct Standing {
-    of: Condition,
-    yes: bool,
-    since: Wall,
-}
-
 /// What the object is made of, beside what changes elsewhere.
 #[derive(Debug)]
 pub(super) struct NodeObject {
@@ -90,7 +84,7 @@ pub(super) struct NodeObject {
     info: NodeSystemInfo,
     /// When an agent ran here for the first time.
     created: Wall,
-    standings: [Standing; 4],
+    standings: Standings,
     images: Vec<ContainerImage>,
     /// Since when no new pods are let in.
     cordoned: Option<Wall>,
@@ -99,7 +93,6 @@ pub(super) struct NodeObject {
 impl NodeObject {
     /// Blocking. A node that is ready, and short of nothing.
     pub(super) fn new(machine: Machine, config: &Config, created: Wall) -> Self {
-        let since = super::now().wall;
         Self {
             machine,
             reserved: config.reserved.clone(),
@@ -108,11 +101,7 @@ impl NodeObject {
             provider_id: config.provider_id.clone(),
             info: system_info(),
             created,
-            standings: Condition::ALL.map(|of| Standing {
-                of,
-                yes: of == Condition::Ready,
-                since,
-            }),
+            standings: Standings::new(super::now().wall),
             images: Vec::new(),
             cordoned: None,
         }
@@ -128,15 +117,14 @@ impl NodeObject {
         share_out(&self.machine, &self.reserved, settings)
     }
 
+    /// Blocking. Its conditions are as the agent before left them in this file, and kept there.
+    pub(super) fn keep_conditions(&mut self, path: PathBuf) {
+        self.standings.keep(path);
+    }
+
     /// From now on a condition holds, or does not; whether that is new.
     pub(super) fn set(&mut self, condition: Condition, yes: bool, now: Wall) -> bool {
-        let mut all = self.standings.iter_mut();
-        let standing = all.find(|standing| standing.of == condition && standing.yes != yes);
-        let changed = standing.is_some();
-        if let Some(standing) = standing {
-            (standing.yes, standing.since) = (yes, now);
-        }
-        changed
+        self.standings.set(condition, yes, now)
     }
 
     /// The taints of the settings, and as in Kubernetes the one of a node that is cordoned.
@@ -216,10 +204,10 @@ impl Node {
     }
 }
 
-fn condition(standing: &Standing) -> NodeCondition {
-    let (reason, message) = standing.of.words(standing.yes);
+fn condition((of, standing): &(Condition, Standing)) -> NodeCondition {
+    let (reason, message) = of.words(standing.yes);
     NodeCondition {
-        type_: standing.of.name().to_owned(),
+        type_: of.name().to_owned(),
         status: if standing.yes { "True" } else { "False" }.to_owned(),
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),

@@ -31,6 +31,8 @@ use images::{Known, Removed};
 pub(super) struct Keeper {
     /// When something is to be done next.
     pub(super) next: Option<Time>,
+    /// Whether this agent knows how short the node is; until then its conditions stay as they were.
+    judged: bool,
     /// What is known of images.
     images: Known,
     /// Hears at which use of memory the kernel is to call.
@@ -41,6 +43,7 @@ impl Keeper {
     pub(super) fn new(levels: Sender<Option<u64>>) -> Self {
         Self {
             next: None,
+            judged: false,
             images: Known::default(),
             levels,
         }
@@ -304,6 +307,14 @@ impl Node {
             if let Some(level) = level {
                 let _ = self.pressure.levels.try_send(level);
             }
+        }
+        self.pressure.judged |= match event {
+            Event::Observed(_) => true,
+            Event::PolicyChanged(policy) => policy.thresholds.is_empty(),
+            _ => false,
+        };
+        if !self.pressure.judged {
+            return;
         }
         let mut changed = false;
         for condition in Condition::ALL {

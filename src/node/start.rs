@@ -208,7 +208,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     let enforced = Enforced::begin(&cgroups, &machine, &config.reserved);
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
     let boot = boot::begin(&layout.boot(), &config.node_name, &images);
-    let object = NodeObject::new(machine.clone(), &config, boot.created);
+    let mut object = NodeObject::new(machine.clone(), &config, boot.created);
+    object.keep_conditions(layout.conditions());
     let shares = object.share_out(&sources.effective.settings);
     shares.check()?;
     let identity = object.identity();
@@ -330,7 +331,6 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         };
         let (mut running, mut touched) = (Vec::new(), BTreeSet::new());
         node.watch_thresholds(&mut touched);
-        node.show_node();
         for recovered in recover::recover(&hands).await {
             // What was added to it is the pod's, not its file's.
             let own = match recovered.spec.ephemeral_containers.is_empty() {
@@ -340,7 +340,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             running.push(own);
             node.admitted
                 .insert(recovered.spec.uid.clone(), recovered.spec.clone());
-            let former = exits::read(&config.layout, &recovered.spec.uid);
+            let former = exits::read(&config.layout, &recovered.spec.uid, true);
             node.record(&Event::PodRecovered(Box::new(recovered)), &mut touched);
             if let Some(event) = former {
                 node.record(&event, &mut touched);
@@ -348,6 +348,8 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
         }
         node.resume_shutdown(&mut touched);
         node.resume_cordon(&mut touched);
+        // Not before: a node that shuts down is not ready meanwhile.
+        node.show_node();
         // Nobody may be told that there are no pods only because they are not known yet.
         node.decide(touched);
         serve(listener, &store, &config, sender);

@@ -3,15 +3,64 @@
 
 use std::collections::BTreeMap;
 
-use super::PodState;
-use super::state::{Ended, Role};
+use serde::{Deserialize, Serialize};
+
+use super::state::{ContainerState, Ended, Role, Run};
+use super::{PodState, Stamp};
+use crate::spec::Exit;
+
+/// A run that has not ended, to be remembered in case nothing but the next boot tells of its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Began {
+    /// Its number.
+    pub attempt: u32,
+    /// The image's config digest.
+    pub image_id: String,
+    /// When it started.
+    pub started: Stamp,
+}
+
+impl Began {
+    /// How it is taken to have ended when the machine went down under it.
+    pub fn cut_short(self, now: Stamp) -> Ended {
+        Ended {
+            attempt: self.attempt,
+            image_id: self.image_id,
+            exit: Exit::cut_short(self.started, now),
+        }
+    }
+}
+
+/// The containers whose runs are worth remembering: none of a pod that is to go.
+fn remembered(pod: &PodState) -> impl Iterator<Item = &ContainerState> {
+    let stays = pod.stopping.is_none();
+    let all = pod.containers.iter();
+    all.filter(move |container| stays && container.role != Role::Ephemeral)
+}
+
+/// The runs of a pod that have not ended.
+pub fn running(pod: &PodState) -> impl Iterator<Item = (&str, Began)> {
+    remembered(pod).filter_map(|container| match &container.run {
+        Run::Running {
+            attempt,
+            image_id,
+            started,
+            ..
+        } => Some((
+            &*container.name,
+            Began {
+                attempt: *attempt,
+                image_id: image_id.clone(),
+                started: *started,
+            },
+        )),
+        Run::None | Run::Ended(_) => None,
+    })
+}
 
 /// How each container ended last, to be remembered for the next boot; nothing of a pod that is to go.
 pub fn ends(pod: &PodState) -> impl Iterator<Item = (&str, &Ended)> {
-    let stays = pod.stopping.is_none();
-    let all = pod.containers.iter();
-    let own = all.filter(move |container| stays && container.role != Role::Ephemeral);
-    own.filter_map(|container| {
+    remembered(pod).filter_map(|container| {
         let newest = container.run.ended().or(container.previous.as_ref());
         let ended = newest.or(container.former.as_ref())?;
         Some((&*container.name, ended))

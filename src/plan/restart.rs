@@ -130,6 +130,8 @@ pub fn reason(exit: &Exit) -> &'static str {
         "StartError"
     } else if exit.is_lost() {
         "ContainerStatusUnknown"
+    } else if exit.is_cut_short() {
+        "Unknown"
     } else if exit.oom_killed {
         "OOMKilled"
     } else if exit.code == 0 {

@@ -24,7 +24,25 @@ pub struct Exit {
 /// The message of a run whose end nobody saw; the kubelet's sentence.
 pub const LOST_MESSAGE: &str = "The container could not be located when the pod was terminated";
 
+/// The message of a run that the machine went down under.
+pub const CUT_SHORT_MESSAGE: &str = "The node went down while the container was running";
+
 impl Exit {
+    /// How a run is taken to have ended that nobody stopped before the machine went down (`Unknown`), as containerd says it
+    /// after a reboot.
+    pub fn cut_short(started: Stamp, now: Stamp) -> Self {
+        Self {
+            code: 255,
+            message: CUT_SHORT_MESSAGE.to_owned(),
+            ..Self::lost(started, now)
+        }
+    }
+
+    /// Whether this is the end of a run that the machine went down under.
+    pub fn is_cut_short(&self) -> bool {
+        self.code == 255 && self.signal.is_none() && self.message == CUT_SHORT_MESSAGE
+    }
+
     /// How a run is taken to have ended that went with its shim (`ContainerStatusUnknown`).
     pub fn lost(started: Stamp, now: Stamp) -> Self {
         Self {

@@ -244,6 +244,11 @@ impl Agent {
     pub fn power_cut(&self) {
         self.signal(nix::sys::signal::Signal::SIGKILL);
         self.wait();
+        self.machine_goes_down();
+    }
+
+    /// The rest of a power cut, after the agent has ended.
+    pub fn machine_goes_down(&self) {
         self.kill_pods();
         self.unmount();
         fs::remove_dir_all(self.root.join("run")).expect("removed");

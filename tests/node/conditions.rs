@@ -168,3 +168,38 @@ fn programs_patch_conditions_as_they_would_at_an_api_server() {
     assert_eq!(patch(&agent, "a", "apply-patch+yaml", &own).0, 415);
     assert_eq!(patch(&agent, "b", strategic, &own).0, 404);
 }
+
+#[test]
+fn an_agent_restart_is_no_transition_of_pod_or_node() {
+    let agent = Agent::start();
+    let probe = "    readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1}\n";
+    agent.write("p.yaml", &shell_pod("p", SLEEP, "", probe));
+    let since = || {
+        let pod = agent.wait_pod("p", |pod| main_status(pod)["ready"] == true);
+        let (nodes, _) = agent.request("/api/v1/nodes");
+        let nodes: Value = serde_json::from_str(&nodes).expect("JSON");
+        let of = |object: &Value| -> Vec<(Value, Value, Value)> {
+            let all = object["status"]["conditions"].as_array().expect("a list");
+            let each = all.iter();
+            each.map(|c| {
+                (
+                    c["type"].clone(),
+                    c["status"].clone(),
+                    c["lastTransitionTime"].clone(),
+                )
+            })
+            .collect()
+        };
+        let node = of(&nodes["items"][0]);
+        assert_eq!(node.len(), 4, "{nodes}");
+        (of(&pod), node)
+    };
+    let before = since();
+    std::thread::sleep(Duration::from_millis(1100)); // Times are shown in whole seconds.
+    agent.kill_and_restart();
+    assert_eq!(since(), before);
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    agent.launch();
+    assert_eq!(since(), before);
+}

@@ -7,7 +7,7 @@ fn written(agent: &Agent, pod: &Value) -> Option<(u64, i64)> {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let file = agent.root.join(format!("root/pods/{uid}/exits.json"));
     let ends: Value = serde_json::from_slice(&fs::read(file).ok()?).expect("JSON, whole");
-    let end = &ends["main"];
+    let end = &ends["ended"]["main"];
     Some((end["attempt"].as_u64()?, end["exit"]["code"].as_i64()?))
 }
 
@@ -72,6 +72,51 @@ fn how_a_container_ended_is_shown_after_a_power_cut_and_goes_with_the_pod() {
 }
 
 #[test]
+fn a_container_that_ran_when_the_machine_went_down_ended_with_it() {
+    let agent = Agent::start();
+    let script = format!("[ -e /v/ran ] && {{ {SLEEP}; }}; touch /v/ran; exit 3");
+    let more = "  volumes: [{name: v, emptyDir: {}}]\n";
+    let mount = "    volumeMounts: [{name: v, mountPath: /v}]\n";
+    agent.write("p.yaml", &shell_pod("p", &script, more, mount));
+    let runs = |count: i64| {
+        agent.wait_pod("p", |pod| {
+            let status = main_status(pod);
+            status["restartCount"] == count && status["state"]["running"].is_object()
+        })
+    };
+    let before = runs(1);
+    let shows = |pod: &Value, code: i64, reason: &str| {
+        let last = &main_status(pod)["lastState"]["terminated"];
+        let found = (last["exitCode"].as_i64(), last["reason"].as_str());
+        assert_eq!(found, (Some(code), Some(reason)), "{last}");
+        last.clone()
+    };
+    shows(&before, 3, "Error");
+    // `poweroff --force`: systemd tells every process to end, and waits for none.
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    agent.machine_goes_down();
+    agent.launch();
+    let last = shows(&runs(2), 255, "Unknown");
+    assert_eq!(
+        last["startedAt"],
+        main_status(&before)["state"]["running"]["startedAt"]
+    );
+    assert_eq!(
+        last["message"],
+        "The node went down while the container was running"
+    );
+    // An agent restart is no end of anything.
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    agent.launch();
+    shows(&runs(2), 255, "Unknown");
+    agent.remove("p.yaml");
+    agent.wait_gone("p");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
 fn a_file_that_is_torn_is_as_good_as_none() {
     let agent = Agent::start();
     agent.write("p.yaml", &shell_pod("p", SLEEP, "", ""));
@@ -79,7 +124,7 @@ fn a_file_that_is_torn_is_as_good_as_none() {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     agent.power_cut();
     let file = agent.root.join(format!("root/pods/{uid}/exits.json"));
-    fs::write(file, "{\"main\":{\"attempt\":7,").expect("the folder is there");
+    fs::write(file, "{\"ended\":{\"main\":{\"attempt\":7,").expect("the folder is there");
     agent.launch();
     let pod = agent.wait_running("p");
     let status = main_status(&pod);

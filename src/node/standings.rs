@@ -1,0 +1,136 @@
+//! Since when does which condition of the node hold? Kept in `<run-dir>/conditions.json`, which is written when one changes,
+//! so that an agent restart is no transition. After a reboot they begin again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::object::Condition;
+use crate::spec::Wall;
+use crate::sys::file::{self, Durability};
+
+/// Far more than the file has.
+const MOST_BYTES: u64 = 64 << 10;
+
+/// Whether a condition holds, and since when it does or does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Standing {
+    /// It holds.
+    pub(super) yes: bool,
+    /// `lastTransitionTime`.
+    pub(super) since: Wall,
+}
+
+/// All conditions, in the order in which they are shown.
+#[derive(Debug)]
+pub(super) struct Standings {
+    /// Where they are kept; `None`: nowhere.
+    path: Option<PathBuf>,
+    all: [(Condition, Standing); 4],
+}
+
+impl Standings {
+    /// A node that is ready, and short of nothing.
+    pub(super) fn new(since: Wall) -> Self {
+        let standing = |of| {
+            let yes = of == Condition::Ready;
+            (of, Standing { yes, since })
+        };
+        Self {
+            path: None,
+            all: Condition::ALL.map(standing),
+        }
+    }
+
+    /// Blocking. From now on they are kept there; they are as the agent before left them, as far as it did.
+    pub(super) fn keep(&mut self, path: PathBuf) {
+        let known = read(&path);
+        for (of, standing) in &mut self.all {
+            *standing = known.get(of.name()).copied().unwrap_or(*standing);
+        }
+        self.path = Some(path);
+        self.write();
+    }
+
+    /// From now on a condition holds, or does not; whether that is new.
+    pub(super) fn set(&mut self, condition: Condition, yes: bool, now: Wall) -> bool {
+        let mut all = self.all.iter_mut();
+        let changed = all.find(|(of, standing)| *of == condition && standing.yes != yes);
+        let Some((_, standing)) = changed else {
+            return false;
+        };
+        *standing = Standing { yes, since: now };
+        self.write();
+        true
+    }
+
+    /// Each with how it stands.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Condition, Standing)> {
+        self.all.iter()
+    }
+
+    fn write(&self) {
+        let Some(path) = &self.path else {
+            return;
+        };
+        let all: BTreeMap<&str, Standing> = (self.all.iter())
+            .map(|(of, standing)| (of.name(), *standing))
+            .collect();
+        let bytes = serde_json::to_vec(&all).expect("plain data");
+        if let Err(error) = file::replace(path, &bytes, 0o600, Durability::Process) {
+            tracing::warn!("could not write `{}`: {error}, going on", path.display());
+        }
+    }
+}
+
+/// What is not there, or broken, is as good as nothing.
+fn read(path: &Path) -> BTreeMap<String, Standing> {
+    let bytes = file::read_bounded(path, MOST_BYTES).unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::pressure::Condition as Short;
+
+    #[test]
+    fn an_agent_restart_is_no_transition() {
+        let folder = tempfile();
+        let path = folder.join("conditions.json");
+        let memory = Condition::Short(Short::Memory);
+        let open = |path: &Path, now| {
+            let mut standings = Standings::new(now);
+            standings.keep(path.to_owned());
+            standings
+        };
+        let mut first = open(&path, Wall(1));
+        assert!(!first.set(Condition::Ready, true, Wall(2)));
+        assert!(first.set(memory, true, Wall(3)));
+        let mut second = open(&path, Wall(9));
+        let shown = |s: &Standings| {
+            let all = s.iter().map(|(of, at)| (of.name(), at.yes, at.since.0));
+            all.collect::<Vec<_>>()
+        };
+        let expected = [
+            ("MemoryPressure", true, 3),
+            ("DiskPressure", false, 1),
+            ("PIDPressure", false, 1),
+            ("Ready", true, 1),
+        ];
+        assert_eq!(shown(&second), expected);
+        assert!(second.set(memory, false, Wall(10)));
+        std::fs::write(&path, "{\"Ready\":").expect("a folder");
+        let torn = open(&path, Wall(11));
+        assert!(shown(&torn).iter().all(|(_, _, since)| *since == 11));
+        std::fs::remove_dir_all(folder).expect("a folder");
+    }
+
+    fn tempfile() -> PathBuf {
+        let name = format!("coracle-standings-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a temporary folder");
+        folder
+    }
+}
