@@ -33,6 +33,7 @@ pub use check::{Check, Damage, DamageKind};
 pub use client::{ImportOptions, import};
 pub use error::ImageError;
 pub use gc::{Pruned, Removed};
+pub use import::import_here;
 pub use oci::ImageConfig;
 pub use progress::{Imported, Progress};
 pub use store::{Image, ImageStore};

@@ -1,0 +1,87 @@
+//! What do bytes from outside do? Mutated manifests, images, requests, frames and questions for names, at the entrances
+//! where they come in. No input may panic, take memory or time beyond a bound, or leave anything outside its folder.
+//!
+//! Each input follows from the seed and its number, so a failure can be repeated: `CORACLE_FUZZ_SEED=7
+//! CORACLE_FUZZ_ONLY=1234 cargo test --test fuzz manifests`. The big run: `CORACLE_FUZZ_INPUTS=1000000 cargo test --test
+//! fuzz`, which the entrances share out as their inputs cost.
+
+#[path = "fuzz/api.rs"]
+mod api;
+#[path = "images/fixture.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "a part is used")]
+mod fixture;
+#[path = "fuzz/frames.rs"]
+mod frames;
+#[path = "fuzz/images.rs"]
+mod images;
+#[path = "fuzz/manifests.rs"]
+mod manifests;
+#[path = "fuzz/memory.rs"]
+mod memory;
+#[path = "fuzz/mutate.rs"]
+mod mutate;
+#[path = "fuzz/names.rs"]
+mod names;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use mutate::Random;
+use nix::time::{ClockId, clock_gettime};
+
+/// Inputs of a run that says nothing else, of all entrances.
+const FEW: u64 = 4_000;
+
+/// One entrance: its share of all inputs, and what one may cost.
+#[derive(Debug, Clone, Copy)]
+struct Entrance {
+    name: &'static str,
+    /// Of 1000 inputs.
+    share: u64,
+    most_bytes: usize,
+    most_time: Duration,
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+/// Tries an entrance with its share of inputs.
+#[allow(clippy::print_stderr, reason = "how to repeat it")]
+fn fuzz(entrance: Entrance, make: impl Fn(&mut Random) -> Vec<u8>, mut take: impl FnMut(&[u8])) {
+    let seed = number("CORACLE_FUZZ_SEED").unwrap_or(1);
+    let inputs = number("CORACLE_FUZZ_INPUTS").unwrap_or(FEW);
+    let inputs = (inputs * entrance.share / 1000).max(1);
+    let only = number("CORACLE_FUZZ_ONLY");
+    let all = only.map_or(0..inputs, |only| only..only + 1);
+    eprintln!("{}: seed {seed}, inputs {all:?}", entrance.name);
+    for at in all {
+        let input = make(&mut Random::new(seed, at));
+        let began = cpu_time();
+        memory::begin();
+        let ended = catch_unwind(AssertUnwindSafe(|| take(&input)));
+        let (bytes, time) = (memory::most(), cpu_time() - began);
+        let why = match ended {
+            Err(_) => "it panics".to_owned(),
+            Ok(()) if bytes > entrance.most_bytes => format!("it takes {bytes} bytes"),
+            Ok(()) if time > entrance.most_time => format!("it takes {time:?}"),
+            Ok(()) => continue,
+        };
+        let name = format!("coracle-fuzz-{}-{seed}-{at}", entrance.name);
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, &input).expect("a temporary file");
+        panic!(
+            "{why}: CORACLE_FUZZ_SEED={seed} CORACLE_FUZZ_ONLY={at} cargo test --test fuzz {}; the input is {}",
+            entrance.name,
+            path.display()
+        );
+    }
+}
+
+/// Of this thread: the machine may be busy with other things.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a thread has a clock");
+    Duration::from(time)
+}

@@ -1,0 +1,90 @@
+//! Manifests: any bytes of a file are pods and services, or errors with their places.
+
+use std::fs;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use coracle::spec::convert::{self, ConvertContext};
+use serde_json::Value;
+
+use super::mutate::{self, Random};
+use super::{Entrance, fuzz};
+
+const WORDS: [&str; 14] = [
+    "---\n", "\t", ": ", "- ", "|\n", ">-\n", "\"", "'", "{", "[", "&x ", "*x", "? ", "#",
+];
+
+/// Documents as text and, where they can be read so, as trees.
+static SEEDS: LazyLock<Vec<(Vec<u8>, Vec<Value>)>> = LazyLock::new(|| {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for folder in ["tests/fixtures/spec", "examples/quickstart"] {
+        let entries = fs::read_dir(root.join(folder)).expect("a folder of the tree");
+        files.extend(entries.map(|entry| entry.expect("an entry").path()));
+    }
+    files.sort();
+    let kinds = ["yaml", "yml", "json"];
+    let is_one = |path: &&std::path::PathBuf| {
+        let kind = path.extension().and_then(|kind| kind.to_str());
+        kind.is_some_and(|kind| kinds.contains(&kind))
+    };
+    let seeds = files.iter().filter(is_one).map(|path| {
+        let text = fs::read_to_string(path).expect("a document");
+        let trees = serde_yaml::Deserializer::from_str(&text);
+        let trees = trees.map_while(|tree| serde::Deserialize::deserialize(tree).ok());
+        let trees = trees.filter(Value::is_object).collect();
+        (text.into_bytes(), trees)
+    });
+    seeds.collect()
+});
+
+fn make(random: &mut Random) -> Vec<u8> {
+    let (text, trees) = &SEEDS[random.below(SEEDS.len())];
+    if trees.is_empty() || random.once_in(3) {
+        return mutate::bytes(random, text, &WORDS);
+    }
+    let at = random.below(trees.len());
+    let tree = mutate::tree(random, &trees[at]);
+    let text = match random.once_in(2) {
+        true => serde_json::to_vec(&tree).expect("JSON"),
+        false => serde_yaml::to_string(&tree).map_or_else(|_| Vec::new(), String::into_bytes),
+    };
+    match random.once_in(4) {
+        true => mutate::bytes(random, &text, &WORDS),
+        false => text,
+    }
+}
+
+#[test]
+fn manifests() {
+    let entrance = Entrance {
+        name: "manifests",
+        share: 300,
+        most_bytes: 64 << 20,
+        most_time: Duration::from_secs(4),
+    };
+    let context = ConvertContext { node_name: "n" };
+    let mut good = 0;
+    fuzz(entrance, make, |input| {
+        match convert::documents(input, "f.yaml", &context) {
+            Ok(found) => {
+                good += found.pods.len();
+                for pod in &found.pods {
+                    // What is admitted is read again by the next agent.
+                    let bytes = serde_json::to_vec(&*pod.manifest).expect("plain data");
+                    let again = convert::admitted(&bytes).expect("it was admitted");
+                    assert_eq!(again.key, pod.key);
+                }
+            }
+            Err(errors) => {
+                assert!(!errors.is_empty(), "refused without a word");
+                for error in errors {
+                    assert!(error.to_string().starts_with("f.yaml:"), "{error}");
+                }
+            }
+        }
+    });
+    let many = super::number("CORACLE_FUZZ_ONLY").is_none();
+    assert!(good > 0 || !many, "some are pods");
+}

@@ -1,0 +1,78 @@
+//! How much memory did an input take? An allocator that counts what its thread has, and gives none beyond a bound, so that
+//! an input without measure ends the test and not the machine.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// More than this no thread gets: its process aborts.
+const END: isize = 2 << 30;
+
+thread_local! {
+    static HAS: Cell<isize> = const { Cell::new(0) };
+    static MOST: Cell<isize> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count(more: isize) -> bool {
+    // A thread that ends has no counters any more.
+    let has = HAS.try_with(|has| {
+        has.set(has.get() + more);
+        has.get()
+    });
+    let has = has.unwrap_or(0);
+    let _ = MOST.try_with(|most| most.set(most.get().max(has)));
+    has < END
+}
+
+fn length(layout: Layout) -> isize {
+    isize::try_from(layout.size()).expect("an allocation's size")
+}
+
+// SAFETY: everything is left to the system's allocator, but for what is refused, which is null.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !count(length(layout)) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as our caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        count(-length(layout));
+        // SAFETY: as our caller promises.
+        unsafe { System.dealloc(place, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if !count(length(layout)) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: as our caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+}
+
+/// From now on this thread has taken nothing.
+pub(crate) fn begin() {
+    HAS.with(|has| has.set(0));
+    MOST.with(|most| most.set(0));
+}
+
+/// The most that this thread has had at a time since.
+pub(crate) fn most() -> usize {
+    usize::try_from(MOST.with(Cell::get)).unwrap_or(0)
+}
+
+#[test]
+fn what_a_thread_has_had_is_counted() {
+    begin();
+    drop(vec![0u8; 1 << 20]);
+    let small = vec![0u8; 1 << 10];
+    assert!((1 << 20..2 << 20).contains(&most()), "{}", most());
+    drop(small);
+}

@@ -1,0 +1,167 @@
+//! Questions for names, and what other servers say to those that are passed on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use coracle::effects::network::names::{Zone, say};
+use coracle::spec::cluster::{ClusterView, Endpoint, PodEntry, ServiceEntry};
+use coracle::spec::{PodKey, ServiceAddress, ServiceSpec};
+use domain::base::Message;
+
+use super::mutate::{self, Random};
+use super::{Entrance, fuzz};
+
+fn key(name: &str) -> PodKey {
+    PodKey {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn zone() -> Zone {
+    let service = |name: &str, address| ServiceEntry {
+        spec: Arc::new(ServiceSpec {
+            key: key(name),
+            selector: BTreeMap::new(),
+            address,
+            ports: Vec::new(),
+            with_unready: false,
+            client_affinity: false,
+            warnings: Vec::new(),
+        }),
+        endpoints: (0..60)
+            .map(|n| Endpoint {
+                pod: key("web"),
+                hostname: Some(format!("h{n}")),
+                ips: vec![[10, 88, 0, n].into()],
+                ports: Vec::new(),
+            })
+            .collect(),
+    };
+    let external =
+        |name: &str, target: &str| service(name, ServiceAddress::External(target.to_owned()));
+    let view = ClusterView {
+        pods: vec![PodEntry {
+            key: key("web"),
+            ips: vec![[10, 88, 0, 2].into()],
+            hostname: "web".to_owned(),
+            subdomain: None,
+            ready: true,
+        }],
+        services: vec![
+            service("db", ServiceAddress::Headless),
+            service("web", ServiceAddress::Any),
+            external("out", "example.org"),
+            external("loop", "loop.default.svc.cluster.local"),
+            external("on", "out.default.svc.cluster.local"),
+        ],
+    };
+    let addresses = BTreeMap::from([(key("web"), vec![[10, 96, 0, 9].into()])]);
+    Zone::new("cluster.local", &view, &addresses)
+}
+
+const NAMES: [&str; 9] = [
+    "db.default.svc.cluster.local",
+    "h7.db.default.svc.cluster.local",
+    "out.default.svc.cluster.local",
+    "on.default.svc.cluster.local",
+    "loop.default.svc.cluster.local",
+    "web.default.svc.cluster.local",
+    "2.0.88.10.in-addr.arpa",
+    "example.org",
+    "",
+];
+
+/// A sound message: a question, and in an answer some records of any type.
+fn message(random: &mut Random, answers: usize) -> Vec<u8> {
+    let mut bytes = vec![
+        0x12,
+        0x34,
+        if answers > 0 { 0x81 } else { 0x01 },
+        0,
+        0,
+        1,
+        0,
+    ];
+    bytes.push(u8::try_from(answers).expect("few"));
+    bytes.extend([0, 0, 0, u8::from(answers == 0)]);
+    let kinds: [u8; 9] = [1, 28, 5, 33, 12, 16, 6, 2, 255];
+    let mut name = Vec::new();
+    for label in random.choose(&NAMES).split('.').filter(|l| !l.is_empty()) {
+        name.push(u8::try_from(label.len()).expect("short"));
+        name.extend(label.bytes());
+    }
+    name.push(0);
+    bytes.extend(&name);
+    bytes.extend([0, kinds[random.below(kinds.len())], 0, 1]);
+    for _ in 0..answers {
+        // Names point at the question, or anywhere.
+        let to = if random.once_in(4) {
+            random.below(256)
+        } else {
+            12
+        };
+        bytes.extend([0xc0, u8::try_from(to).expect("a byte")]);
+        bytes.extend([0, kinds[random.below(8)], 0, 1, 0, 0, 0, 9]);
+        let data = match random.below(3) {
+            0 => vec![0xc0, 12],
+            1 => vec![1, 2, 3, 4],
+            _ => name.clone(),
+        };
+        bytes.extend([0, u8::try_from(data.len()).expect("short")]);
+        bytes.extend(data);
+    }
+    if answers == 0 {
+        // EDNS.
+        bytes.extend([0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0]);
+    }
+    bytes
+}
+
+/// Two messages behind a length.
+fn make(random: &mut Random) -> Vec<u8> {
+    let mut question = message(random, 0);
+    if random.once_in(2) {
+        question = mutate::bytes(random, &question, &["\u{c}", "\u{3f}"]);
+    }
+    let answers = random.below(80);
+    let mut said = message(random, answers);
+    if random.once_in(2) {
+        said = mutate::bytes(random, &said, &[]);
+    }
+    let length = u16::try_from(question.len()).unwrap_or(u16::MAX);
+    question.truncate(usize::from(length));
+    let mut all = length.to_be_bytes().to_vec();
+    all.extend(question);
+    all.extend(said);
+    all
+}
+
+#[test]
+fn names() {
+    let entrance = Entrance {
+        name: "names",
+        share: 350,
+        most_bytes: 2 << 20,
+        most_time: Duration::from_secs(1),
+    };
+    let zone = zone();
+    fuzz(entrance, make, |input| {
+        let length = usize::from(u16::from_be_bytes([input[0], input[1]]));
+        let (question, said) = input[2..].split_at(length);
+        for by_tcp in [false, true] {
+            let Some(reply) = say(&zone, question, said, by_tcp) else {
+                continue;
+            };
+            if reply == said {
+                continue;
+            }
+            let most = if by_tcp { 65_535 } else { 4_096 };
+            assert!(reply.len() <= most, "{} bytes", reply.len());
+            let reply = Message::from_octets(reply).expect("a message");
+            assert!(reply.header().qr(), "an answer");
+            assert_eq!(&question[..2], &reply.as_slice()[..2], "to this question");
+        }
+    });
+}
