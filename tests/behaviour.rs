@@ -427,8 +427,9 @@ fn a_start_that_has_to_be_retried_does_not_lengthen_the_wait_twice() {
     let mut node = Node::with(&spec);
     node.work();
     node.end("c", 1);
+    node.now += 1;
     // The first restart is permitted at once, but its image or its creation fails some times.
-    for _ in 0..3 {
+    for wait in [10_000, 20_000, 40_000, 60_000, 60_000] {
         while let Some(Action::EnsureImage { .. }) = node.open.first() {
             let Action::EnsureImage { pod, container } = node.take() else {
                 unreachable!("looked at above");
@@ -447,7 +448,11 @@ fn a_start_that_has_to_be_retried_does_not_lengthen_the_wait_twice() {
             failure: StartFailure::Create,
             message: "no room".into(),
         });
-        node.wait(10_000);
+        // No agent tries sooner than the one before.
+        node = reborn(&node, &[&spec], ready());
+        assert!(node.line().contains("c: CreateContainerError: no room <"));
+        assert_eq!(node.wake_at(), Some(node.now + wait));
+        node.wait(wait);
     }
     node.work();
     node.end("c", 1);

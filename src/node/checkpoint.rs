@@ -9,8 +9,10 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::condition::{Flags, Foreign};
-use crate::plan::event::{Asked, CrashBackoff, Evictions, Health, Hooks, Kill, Round, Verdict};
-use crate::plan::state::Stopping;
+use crate::plan::event::{
+    Asked, CrashBackoff, Evictions, Health, Hooks, Kill, Round, SandboxWaits, Verdict,
+};
+use crate::plan::state::{StartError, Stopping};
 use crate::spec::{PodResources, Stamp, Time};
 use crate::sys::file::{self, Durability};
 
@@ -21,6 +23,12 @@ pub(super) struct Checkpoint {
     pub(super) created: Option<Stamp>,
     /// Crash back-off by container.
     pub(super) backoff: BTreeMap<String, CrashBackoff>,
+    /// Why containers could not be created.
+    #[serde(default)]
+    pub(super) start_errors: BTreeMap<String, StartError>,
+    /// The pod's waits for its sandbox.
+    #[serde(default)]
+    pub(super) waits: SandboxWaits,
     /// Which runs count, of containers of which not all do.
     #[serde(default)]
     pub(super) rounds: BTreeMap<String, Round>,

@@ -142,6 +142,8 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
         .iter()
         .filter_map(|c| Some((c.name.clone(), c.backoff?)))
         .collect();
+    let errors = state.containers.iter();
+    let errors = errors.filter_map(|c| Some((c.name.clone(), c.start_error.clone()?)));
     let rounds = state.containers.iter();
     let rounds = rounds.filter(|c| c.round != Round::default());
     let health = state.containers.iter();
@@ -153,6 +155,8 @@ pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
     Checkpoint {
         created: Some(state.created),
         backoff,
+        start_errors: errors.collect(),
+        waits: state.sandbox_waits(),
         rounds: rounds.map(|c| (c.name.clone(), c.round)).collect(),
         health: health.collect(),
         hooks: hooks.collect(),

@@ -169,6 +169,7 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
         finishing: checkpoint.finishing,
         foreign: checkpoint.foreign,
         flags: checkpoint.flags,
+        waits: checkpoint.waits,
         actuated: checkpoint.actuated,
     }
 }
@@ -210,10 +211,12 @@ fn recovered_container(
     name: &str,
 ) -> RecoveredContainer {
     let backoff = checkpoint.backoff.get(name).copied();
+    let start_error = checkpoint.start_errors.get(name).cloned();
     let round = checkpoint.rounds.get(name).copied().unwrap_or_default();
     let Some(record) = record else {
         return RecoveredContainer {
             backoff,
+            start_error,
             round,
             ..RecoveredContainer::default()
         };
@@ -231,6 +234,7 @@ fn recovered_container(
         newest: Some(newest),
         previous: record.previous,
         backoff,
+        start_error,
         round,
         health: checkpoint.health.get(name).copied(),
         hooks: checkpoint.hooks.get(name).cloned(),

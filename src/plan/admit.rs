@@ -4,13 +4,14 @@
 
 use std::sync::Arc;
 
-use super::apply::end_run;
+use super::apply::{count_loss, end_run};
 use super::condition;
 use super::edit::{self, Edit};
 use super::event::{Desired, Recovered, RecoveredContainer, RecoveredSandbox};
 use super::hook::Hooks;
 use super::notice::{Kind, Notices};
 use super::probe::Tracks;
+use super::round::Begun;
 use super::state::{ContainerState, Ended, Run, Sandbox, Stop, Stopping};
 use super::{NodeState, Notice, PodState, Stamp};
 use crate::spec::{ContainerSpec, Exit, PodUid, Probes, RestartPolicy};
@@ -98,10 +99,13 @@ impl NodeState {
         }
         pod.verdict.clone_from(&recovered.verdict);
         pod.evictions = recovered.evictions;
+        let waits = recovered.waits;
+        (pod.create_retry, pod.lost_retry) = (waits.create, waits.lost);
         match &recovered.sandbox {
             RecoveredSandbox::Ready { ips } => {
                 pod.ips.clone_from(ips);
-                pod.sandbox = Sandbox::Ready { since: now.time };
+                let since = waits.ready_since.unwrap_or(now.time);
+                pod.sandbox = Sandbox::Ready { since };
             }
             RecoveredSandbox::Removed => {
                 pod.sandbox = Sandbox::Removed;
@@ -109,11 +113,15 @@ impl NodeState {
             }
             RecoveredSandbox::Lost => {
                 pod.sandbox = Sandbox::Lost;
+                if let Some(since) = waits.ready_since {
+                    count_loss(&mut pod, since, now.time);
+                }
                 end_lost_runs(&mut pod, now);
             }
         }
         pod.stopping = recovered.stopping;
         pod.finishing = recovered.finishing;
+        pod.repeat_lost_hooks(now.time);
         pod.resizing.actuated = recovered.actuated.unwrap_or(recovered.spec.resources);
         if recovered.sandbox == RecoveredSandbox::Lost && pod.stopping.is_none() && !pod.finished()
         {
@@ -152,11 +160,13 @@ fn recover_container(
 ) {
     container.backoff = known.backoff;
     container.round = known.round;
-    container.next_attempt = known.round.first;
+    let spent = known.newest.as_ref();
+    let spent = spent.map_or(0, |newest| newest.attempt.saturating_add(1));
+    container.next_attempt = spent.max(known.round.first);
+    container.start_error.clone_from(&known.start_error);
     let Some(newest) = &known.newest else {
         return;
     };
-    container.next_attempt = newest.attempt.saturating_add(1).max(known.round.first);
     container.previous = known.previous.as_ref().map(|exit| Ended {
         attempt: newest.attempt.saturating_sub(1),
         image_id: newest.image_id.clone(),
@@ -237,13 +247,18 @@ pub(super) fn end_lost_runs(pod: &mut PodState, now: Stamp) {
     if over && pod.spec.restart_policy == RestartPolicy::Never && pod.verdict.is_none() {
         // A pod that is never restarted does not get a second sandbox: containers not yet started never will be
         // (kubelet-behaviour §2.4).
-        for container in pod.containers.iter_mut().filter(|c| c.run == Run::None) {
+        let never = |c: &&mut ContainerState| c.run == Run::None || c.restored();
+        for container in pod.containers.iter_mut().filter(never) {
             let attempt = container.next_attempt;
             end_run(container, attempt, String::new(), Exit::lost(now, now));
         }
     }
     if pod.sandbox == Sandbox::Lost && !pod.complete() {
-        pod.begin_round(pod.restarts_all());
+        let begun = match pod.restarts_all() {
+            true => Begun::InPlace,
+            false => Begun::Lost,
+        };
+        pod.begin_round(begun, now.time);
     }
 }
 

@@ -149,8 +149,11 @@ fn when(at: Time, now: Time, action: impl FnOnce() -> Action) -> Step {
 /// Image first, then the container; both wait for whatever failed before.
 fn start(pod: &PodState, container: &ContainerState, settings: &Settings, now: Time) -> Step {
     let mut at = restart::earliest(container, pod.waits(settings));
-    if let Some(error) = &container.start_error {
-        at = at.max(error.retry_at);
+    if container.role != Role::Ephemeral && container.current().is_none() {
+        at = at.max(pod.round_starts(settings));
+    }
+    if let Some(error) = container.start_error() {
+        at = at.max(error.retry.at);
     }
     if let Image::Failed { retry, .. } = &container.image {
         at = at.max(retry.at);

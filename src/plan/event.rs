@@ -14,7 +14,7 @@ pub use super::kill::{Kill, KillReason};
 pub use super::pressure::{Eviction, Evictions, Observation, Order, Policy, Reason};
 pub use super::probe::{ProbeOrder, ProbeOutcome};
 pub use super::shutdown::{AskedBy, Group, Shutdown};
-use super::state::{Ended, Settings, Stopping};
+use super::state::{Ended, Retry, Settings, StartError, Stopping};
 pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
 use crate::spec::{
@@ -405,7 +405,7 @@ pub enum ImageFailure {
 }
 
 /// At which step a container could not be started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartFailure {
     /// `CreateContainerConfigError`: the manifest and the image do not go together (e.g. `runAsNonRoot`).
     Config,
@@ -440,8 +440,21 @@ pub struct Recovered {
     pub foreign: Option<Vec<Foreign>>,
     /// Its own conditions as they were shown; `None` if that is not known.
     pub flags: Option<Flags>,
+    /// How long it waited for its sandbox, and had it.
+    pub waits: SandboxWaits,
     /// What the pod's cgroup was given last; `None`: what it was admitted with.
     pub actuated: Option<PodResources>,
+}
+
+/// The waits of a pod for its sandbox. To be written down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxWaits {
+    /// Between attempts to make it.
+    pub create: Retry,
+    /// Between sandboxes that get lost soon after they were made.
+    pub lost: Retry,
+    /// Since when it was there; `None` if the agent knew that it was not.
+    pub ready_since: Option<Time>,
 }
 
 /// What is left of a recovered pod's sandbox.
@@ -467,6 +480,8 @@ pub struct RecoveredContainer {
     pub previous: Option<Exit>,
     /// Crash back-off as it stood.
     pub backoff: Option<CrashBackoff>,
+    /// Why it could not be created last time.
+    pub start_error: Option<StartError>,
     /// Which of its runs count.
     pub round: Round,
     /// What its probes had shown.
@@ -567,14 +582,20 @@ pub struct Streak {
     pub next: Time,
 }
 
-/// A pod whose sandbox was lost, or that restarts in place, begins again with its first init container: what ran before
-/// does not count any more. To be written down before the next start.
+/// A pod whose sandbox was lost, that restarts in place, or that was kept down begins again with its first init container:
+/// what ran before does not count any more. To be written down before the next start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
     /// Runs with a smaller number are of an earlier round.
     pub first: u32,
-    /// That round was ended by `RestartAllContainers`, so this container starts whatever its policy, without back-off.
+    /// That round was ended by `RestartAllContainers`, so this container starts whatever its policy.
     pub in_place: bool,
+    /// It was this container's rule that ended it, so the pod waits as long as this container would.
+    #[serde(default)]
+    pub fired: bool,
+    /// The pod was evicted, or down for a shutdown: this container starts whatever its policy.
+    #[serde(default)]
+    pub restored: bool,
 }
 
 /// Crash back-off of one container (kubelet-behaviour §4.4).

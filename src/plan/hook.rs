@@ -6,7 +6,8 @@
 //!                 └─failed──► kill
 //! ```
 //!
-//! A hook that was begun and is not known to be done is begun again by the next agent; one that is done is not. A sleep
+//! A hook that was begun and is not known to be done is begun again by the next agent, `preStop` with the whole grace
+//! (`kill.rs`); one that is done is not. A sleep
 //! needs nobody to carry it out: it goes on over agent restarts.
 
 use std::sync::Arc;

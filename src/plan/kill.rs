@@ -4,6 +4,9 @@
 //! ```text
 //! kill ──► preStop hook ──► its turn (sidecars) ──► stop signal ──what is left of the grace, 2 s at least──► SIGKILL
 //! ```
+//!
+//! A hook that is lost with the agent is repeated, and has the whole grace again: a few times, so that agents that die
+//! again and again put off no end for ever (part A22).
 
 use std::sync::Arc;
 
@@ -13,7 +16,7 @@ use super::hook::{Hooks, Progress};
 use super::notice::{Kind, Notices};
 use super::state::{ContainerState, Image, Role, Run};
 use super::{Notice, PodState, Time, probe};
-use crate::spec::{ContainerSpec, PodSpec, ProbeKind, RestartPolicy};
+use crate::spec::{ContainerSpec, Hook, PodSpec, ProbeKind, RestartPolicy};
 
 /// That a run is being ended. To be written down before the first signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +31,9 @@ pub struct Kill {
     pub grace_ms: u64,
     /// SIGKILL at once, and nothing before it.
     pub at_once: bool,
+    /// How often it began again because an agent died before the hook was done.
+    #[serde(default)]
+    pub again: u8,
 }
 
 /// Why a run is ended.
@@ -65,6 +71,9 @@ impl Kill {
     /// The shortest time between the stop signal and SIGKILL for anybody who is not killed at once.
     pub const FLOOR_MS: u64 = 2_000;
 
+    /// So often a kill begins again at most.
+    pub const MOST_AGAIN: u8 = 3;
+
     /// Until when the `preStop` hook is waited for.
     pub(super) fn hook_ends(&self) -> Time {
         self.since.plus(self.grace_ms)
@@ -76,6 +85,7 @@ impl Kill {
             Progress { begun: None, .. } => (self.since, self.grace_ms),
             Progress { done, .. } => {
                 let over = done.unwrap_or(self.hook_ends()).min(self.hook_ends());
+                let over = over.max(self.since);
                 (over, self.less(self.grace_ms, over.since(self.since)))
             }
         }
@@ -145,6 +155,36 @@ impl PodState {
         }
     }
 
+    /// Begins the kills again whose hooks were lost with the agent. Sidecars go on waiting for those they serve.
+    pub(super) fn repeat_lost_hooks(&mut self, now: Time) {
+        let pod = Arc::clone(&self.spec);
+        let lost: Vec<bool> = pod
+            .all_containers()
+            .zip(&self.containers)
+            .map(|(spec, c)| loses_hook(spec, c))
+            .collect();
+        let stopping =
+            |c: &ContainerState| c.kill.is_some_and(|k| k.reason == KillReason::Stopping);
+        let mut all = self.containers.iter().zip(&lost);
+        let of_pod = all.any(|(c, lost)| *lost && stopping(c));
+        for (c, lost) in self.containers.iter_mut().zip(lost) {
+            let waits = of_pod && c.role == Role::Sidecar && c.stop.asked.is_none() && stopping(c);
+            if let Some(kill) = c.kill.as_mut().filter(|_| lost || waits)
+                && kill.again < Kill::MOST_AGAIN
+            {
+                (kill.since, kill.again) = (now, kill.again + 1);
+            }
+        }
+    }
+
+    /// Kills that began again last until then at most: there is no more time for this pod.
+    pub(super) fn bound_repeated_kills(&mut self, until: Time) {
+        let kills = self.containers.iter_mut().filter_map(|c| c.kill.as_mut());
+        for kill in kills.filter(|kill| kill.again > 0) {
+            kill.grace_ms = kill.grace_ms.min(until.since(kill.since));
+        }
+    }
+
     /// Why every container of the pod is to end, if so.
     fn kill_of_all(&self, now: Time) -> Option<Kill> {
         let kill = |reason, since, grace_ms, at_once| {
@@ -154,6 +194,7 @@ impl PodState {
                 since,
                 grace_ms,
                 at_once,
+                again: 0,
             })
         };
         if let Some(stopping) = &self.stopping {
@@ -179,12 +220,30 @@ impl Kill {
     /// A second reason may leave a run less time, never more. The first one stays the reason, unless there is still
     /// time for a sidecar to wait for those it serves.
     fn shorten(&mut self, other: &Kill, signalled: bool) {
-        self.grace_ms = self.grace_ms.min(other.grace_ms);
+        if other.grace_ms < self.grace_ms {
+            // What is said of the grace counts from when the other one began.
+            let late_ms = match self.again {
+                0 => 0,
+                _ => self.since.since(other.since),
+            };
+            self.grace_ms = other.grace_ms.saturating_sub(late_ms);
+        }
         self.at_once |= other.at_once;
         if !signalled && other.reason == KillReason::Stopping {
             self.reason = other.reason;
         }
     }
+}
+
+/// Whether an agent that dies takes the `preStop` hook of this container along, or the time it had for it. A sleep goes on
+/// without an agent.
+fn loses_hook(spec: &ContainerSpec, c: &ContainerState) -> bool {
+    let carried_out = match spec.lifecycle.pre_stop {
+        Some(Hook::Exec(_) | Hook::HttpGet(_) | Hook::TcpSocket) => true,
+        Some(Hook::Sleep { .. }) | None => false,
+    };
+    let open = c.run.is_running() && c.stop.asked.is_none() && c.hooks.pre_stop.done.is_none();
+    carried_out && open && c.kill.is_some_and(|kill| !kill.at_once)
 }
 
 /// Why this container in particular is to end, if so.
@@ -195,6 +254,7 @@ fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Tim
         since: now,
         grace_ms,
         at_once: false,
+        again: 0,
     };
     if c.is_outdated(spec) && matches!(c.image, Image::Ready { .. }) {
         return Some(kill(KillReason::DefinitionChanged, pod.grace_ms));

@@ -36,6 +36,7 @@ pub mod resize;
 pub mod restart;
 pub mod retry;
 mod room;
+mod round;
 pub mod shutdown;
 mod stage;
 pub mod state;

@@ -8,7 +8,7 @@
 //! container has two restarts for nothing, and one that ran for longer than its wait starts at once.
 
 use super::event::CrashBackoff;
-use super::state::{ContainerState, Ended, Role};
+use super::state::{ContainerState, Ended};
 use super::{PodState, Settings, Time};
 use crate::spec::{Exit, PodSpec, RestartPolicy};
 
@@ -53,11 +53,6 @@ fn expired(backoff: &CrashBackoff, finished: Time) -> bool {
     finished.since(backoff.permitted) > RESET_MS
 }
 
-/// Whether the newest run, of an earlier round, is as good as removed: the next start is like a first one.
-fn forgotten(container: &ContainerState) -> bool {
-    container.stale() && (container.round.in_place || container.role != Role::Main)
-}
-
 /// The exit before the newest, and whether there is one, if the newest run was killed to be started again.
 fn killed_after(container: &ContainerState) -> Option<Option<&Ended>> {
     // Whose hook failed has been killed before anything is decided anew.
@@ -69,7 +64,7 @@ fn killed_after(container: &ContainerState) -> Option<Option<&Ended>> {
 /// The wait that applies to the newest exit; `None` if the container may start at once.
 pub fn delay_ms(container: &ContainerState, waits: Waits) -> Option<u64> {
     let ended = container.run.ended()?;
-    if forgotten(container) || container.permitted == Some(container.next_attempt) {
+    if container.follows() || container.permitted == Some(container.next_attempt) {
         return None;
     }
     let backoff = container.backoff.as_ref()?;
@@ -79,9 +74,8 @@ pub fn delay_ms(container: &ContainerState, waits: Waits) -> Option<u64> {
     }
     let delay = backoff.delay_ms.min(waits.max_ms);
     match killed_after(container) {
-        Some(None) => None,
         Some(Some(before)) if finished.since(before.exit.finished.time) >= delay => None,
-        Some(Some(_)) | None => Some(delay),
+        Some(Some(_) | None) | None => Some(delay),
     }
 }
 
@@ -96,6 +90,10 @@ pub fn earliest(container: &ContainerState, waits: Waits) -> Time {
 /// Records that a start was permitted: the next exit waits longer. Once for each attempt.
 pub(super) fn permit(container: &mut ContainerState, attempt: u32, waits: Waits, now: Time) {
     if container.permitted == Some(attempt) {
+        // A wish not to wait is for one start.
+        if let Some(backoff) = &mut container.backoff {
+            backoff.waived = false;
+        }
         return;
     }
     container.permitted = Some(attempt);
@@ -103,7 +101,14 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, waits: Waits,
         return;
     };
     let first = killed_after(container).is_some_and(|before| before.is_none());
-    if forgotten(container) || first {
+    if first && container.backoff.is_none() {
+        return;
+    }
+    if container.restored() && container.backoff.is_none_or(|backoff| backoff.waived) {
+        // It was the node's doing that it ended: the series is where it was.
+        if let Some(backoff) = &mut container.backoff {
+            (backoff.permitted, backoff.waived) = (now, false);
+        }
         return;
     }
     let delay_ms = match container.backoff {

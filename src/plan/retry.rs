@@ -78,7 +78,7 @@ pub fn waits(pod: &PodState, container: Option<&str>, settings: &Settings, now: 
         if restart::earliest(c, pod.waits(settings)) > now {
             found.push(Wait::Crash(name()));
         }
-        if c.start_error.as_ref().is_some_and(|e| e.retry_at > now) {
+        if c.start_error().is_some_and(|e| e.retry.at > now) {
             found.push(Wait::Create(name()));
         }
         if matches!(&c.image, Image::Failed { retry, .. } if retry.at > now) {
@@ -108,7 +108,7 @@ pub(super) fn retry(pod: &mut PodState, container: Option<&str>, settings: &Sett
                     .container_mut(&name)
                     .and_then(|c| c.start_error.as_mut());
                 if let Some(error) = error {
-                    error.retry_at = now;
+                    error.retry.at = now;
                 }
             }
             Wait::Image(name) => {

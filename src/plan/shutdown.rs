@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::admit;
 use super::notice::{Kind, Notices};
 use super::room::Capacity;
+use super::round::Begun;
 use super::state::{Retry, Sandbox};
 use super::verdict::{Cause, Due};
 use super::{Event, NodeState, Notice, PodState, Stamp, Time, pressure};
@@ -164,6 +165,12 @@ impl NodeState {
     ) {
         if self.shutdown.is_none() {
             self.shutdown = Some(shutdown.clone());
+            for pod in self.pods.values_mut() {
+                // The time of its group is over.
+                if group_of(&shutdown.groups, pod) < shutdown.turn {
+                    pod.bound_repeated_kills(now.time);
+                }
+            }
             self.take_turns(now, out);
         }
     }
@@ -176,9 +183,11 @@ impl NodeState {
         self.network_changes += 1;
         while let Some(group) = shutdown.groups.get(shutdown.turn) {
             let grace_ms = group.seconds.saturating_mul(1000);
+            let until = shutdown.turn_since.plus(grace_ms);
             for pod in self.pods.values_mut() {
                 // Those of earlier groups were stopped before.
                 if group_of(&shutdown.groups, pod) == shutdown.turn {
+                    pod.bound_repeated_kills(until);
                     stop(pod, grace_ms, now, out);
                 }
             }
@@ -260,13 +269,14 @@ impl PodState {
         Notices::new(out, self).pod(Kind::Warning, reason, REJECTED.to_owned());
     }
 
-    /// It begins again, as if its containers had never run: also those that are never restarted.
+    /// It begins again, as if its containers had never run: also those that are never restarted. What they came to is
+    /// remembered, and how long they wait when they fail.
     fn restore(&mut self, now: Stamp) {
         self.created = now;
         self.verdict = None;
         self.sandbox = Sandbox::None;
         (self.create_retry, self.lost_retry) = Default::default();
         self.remove_retry = Retry::default();
-        self.begin_round(true);
+        self.begin_round(Begun::Restored, now.time);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::event::Health;
 use super::state::{ContainerState, Role, Run, Sandbox};
 use super::{PodState, hook, probe, restart};
-use crate::spec::{ContainerSpec, RestartAction, RestartPolicy};
+use crate::spec::{ContainerSpec, RestartPolicy};
 
 impl ContainerState {
     /// Whether it runs and has come up: field `started` of its status.
@@ -120,7 +120,8 @@ impl PodState {
         if c.run.ended().is_none() {
             return c.run == Run::None;
         }
-        if c.removed_in_place() || c.is_replaced(self.spec.container(&c.name)) {
+        let replaced = || c.is_replaced(self.spec.container(&c.name));
+        if c.removed_in_place() || c.restored() || replaced() {
             return true;
         }
         match c.role {
@@ -161,7 +162,7 @@ impl PodState {
 
     /// A pod that has failed, or that is never restarted and lost its sandbox, starts nothing any more, whatever its
     /// containers' own policies.
-    fn over(&self) -> bool {
+    pub(super) fn over(&self) -> bool {
         match self.sandbox {
             _ if self.verdict.is_some() => true,
             Sandbox::Removed => true,
@@ -180,19 +181,6 @@ impl PodState {
             c.role == Role::Init && ended && !c.done_well() && !self.retries(c)
         };
         self.inits().iter().any(failed)
-    }
-
-    /// Whether a container has ended in a way that restarts the whole pod in place, and that is not yet done.
-    pub fn restarts_all(&self) -> bool {
-        let triggers = |(spec, c): (&ContainerSpec, &ContainerState)| {
-            let Some(ended) = c.current().and_then(Run::ended) else {
-                return false;
-            };
-            let mut rules = spec.restart_rules.iter();
-            let first = rules.find(|rule| rule.matches(ended.exit.code));
-            first.is_some_and(|rule| rule.action == RestartAction::RestartAllContainers)
-        };
-        self.each().any(triggers) && !self.over()
     }
 
     /// Whether nothing but sidecars and ephemeral containers is left to run: they are stopped, and the pod finishes.

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Flags, Foreign};
 use super::cordon::Cordon;
-use super::event::{Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, StartFailure};
+use super::event::{
+    Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, SandboxWaits, StartFailure,
+};
 use super::fit::NodeIdentity;
 use super::hold::Hold;
 use super::hook::Hooks;
@@ -189,7 +191,7 @@ impl Stopping {
 }
 
 /// A wait that doubles.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Retry {
     /// Failures in a row.
     pub failures: u32,
@@ -256,7 +258,8 @@ pub struct ContainerState {
     pub former: Option<Ended>,
     /// Its image, for the next start.
     pub image: Image,
-    /// Why it could not be created last time, until it starts.
+    /// Why it could not be created the last time that happened: the next time it waits longer, unless it has run for
+    /// long since. See [`ContainerState::start_error`].
     pub start_error: Option<StartError>,
     /// Crash back-off; `None` before the first restart.
     pub backoff: Option<CrashBackoff>,
@@ -334,15 +337,17 @@ pub enum Image {
     },
 }
 
-/// A container that could not be created.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A container that could not be created. To be written down, so that no agent tries sooner than the one before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartError {
+    /// The number of the run that did not come about.
+    pub attempt: u32,
     /// At which step.
     pub failure: StartFailure,
     /// The sentence for people.
     pub message: String,
     /// When to try again.
-    pub retry_at: Time,
+    pub retry: Retry,
 }
 
 /// How far stopping a run has come.
@@ -409,30 +414,17 @@ impl ContainerState {
         }
     }
 
+    /// Why it could not be created last time, until it starts.
+    pub fn start_error(&self) -> Option<&StartError> {
+        let error = self.start_error.as_ref();
+        error.filter(|error| error.attempt >= self.next_attempt)
+    }
+
     /// `restartCount`: the newest run's number, or the one the first will get.
     pub fn restart_count(&self) -> u32 {
         match self.run.attempt() {
-            Some(attempt) if !self.removed_in_place() => attempt,
+            Some(attempt) if !self.removed_in_place() && !self.restored() => attempt,
             Some(_) | None => self.next_attempt,
-        }
-    }
-
-    /// Whether the newest run is of an earlier round: it ended, and says nothing about how far the pod is now.
-    pub fn stale(&self) -> bool {
-        self.run.attempt().is_some_and(|a| a < self.round.first)
-    }
-
-    /// Whether the newest run was taken away by `RestartAllContainers`.
-    pub fn removed_in_place(&self) -> bool {
-        self.round.in_place && self.stale()
-    }
-
-    /// The newest run, if that counts.
-    pub fn current(&self) -> Option<&Run> {
-        match self.run {
-            Run::None => None,
-            Run::Running { .. } | Run::Ended(_) if self.stale() => None,
-            Run::Running { .. } | Run::Ended(_) => Some(&self.run),
         }
     }
 }
@@ -493,6 +485,18 @@ impl PodState {
             pod: self.spec.uid.clone(),
             container: container.to_owned(),
             attempt,
+        }
+    }
+
+    /// What the next agent has to know of its waits for a sandbox.
+    pub fn sandbox_waits(&self) -> SandboxWaits {
+        SandboxWaits {
+            create: self.create_retry,
+            lost: self.lost_retry,
+            ready_since: match self.sandbox {
+                Sandbox::Ready { since } => Some(since),
+                Sandbox::None | Sandbox::Lost | Sandbox::Removed => None,
+            },
         }
     }
 

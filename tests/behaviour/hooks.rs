@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use coracle::plan::event::{HookOrder, HookOutcome};
+use coracle::plan::event::{AskedBy, Group, HookOrder, HookOutcome};
 use coracle::plan::{Action, Event, Time, hook};
 use coracle::spec::{Hook, HookKind, PodSpec, RestartPolicy, StopSignal};
 
@@ -249,7 +249,7 @@ fn a_pre_stop_hook_that_fails_is_told_and_stops_nothing() {
 }
 
 #[test]
-fn a_new_agent_repeats_the_hook_that_was_not_done_within_what_is_left_of_the_grace() {
+fn a_new_agent_repeats_the_hook_that_was_not_done_with_the_whole_grace() {
     let spec = Arc::new(with(None, run()));
     let mut node = Node::with(&spec);
     node.work();
@@ -258,16 +258,153 @@ fn a_new_agent_repeats_the_hook_that_was_not_done_within_what_is_left_of_the_gra
     node.wait(10_000);
     let mut new = reborn(&node, &[], ready());
     assert_eq!(new.begin(), pre_stop("c"), "once more");
-    assert_eq!(new.wake_at(), Some(new.now + 20_000), "the clock goes on");
+    assert_eq!(new.wake_at(), Some(new.now + 30_000), "from now on");
     new.wait(1_000);
     new.end_hook(HookKind::PreStop, "c", None);
     // One that is done is done, also if nobody was told to stop yet.
     let mut third = reborn(&new, &[], ready());
     assert_eq!(third.hooks(), []);
     assert_eq!(third.next_signal().1, StopSignal::Stop);
-    assert_eq!(third.next_signal().0, 19_000);
+    assert_eq!(third.next_signal().0, 29_000);
     let killing = |n: &Node| n.said().iter().filter(|s| s.contains("Killing")).count();
     assert_eq!((killing(&new), killing(&third)), (0, 0), "said once");
+}
+
+#[test]
+fn agents_that_die_again_and_again_put_off_an_end_three_times() {
+    for reason in ["pod", "liveness"] {
+        let mut spec = with(None, run());
+        spec.grace_ms = 8_000;
+        if reason == "liveness" {
+            of(&mut spec, "c").probes.liveness = Some(probing(1_000, 1));
+        }
+        let spec = Arc::new(spec);
+        for deaths in 0..6 {
+            let wanted: &[_] = if reason == "pod" { &[] } else { &[&spec] };
+            let mut node = Node::with(&spec);
+            node.work();
+            match reason {
+                "pod" => node.goes(),
+                _ => node.fail(),
+            }
+            let begin = node.now;
+            for _ in 0..deaths {
+                node.begin();
+                node.wait(5_000);
+                node = reborn(&node, wanted, ready());
+                assert_eq!(reborn(&node, wanted, ready()).open, node.open);
+            }
+            node.begin();
+            let (_, signal, _) = node.next_signal();
+            assert_eq!(signal, StopSignal::Stop);
+            let most = (5_000 * deaths.min(3) + 8_000).max(5_000 * deaths);
+            assert_eq!(node.now - begin, most, "{reason}: {deaths}");
+            let (ms, signal, _) = node.next_signal();
+            assert_eq!(
+                (ms, signal),
+                (2_000, StopSignal::Kill),
+                "{reason}: {deaths}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_hook_has_the_whole_grace_also_if_no_agent_was_there_for_longer_or_before_it_began() {
+    for begun in [false, true] {
+        let spec = Arc::new(with(None, run()));
+        let mut node = Node::with(&spec);
+        node.work();
+        node.goes();
+        if begun {
+            node.begin();
+        }
+        node.now += 100_000;
+        let mut node = reborn(&node, &[], ready());
+        assert_eq!(node.begin(), pre_stop("c"), "{begun}");
+        node.wait(10_900);
+        node.end_hook(HookKind::PreStop, "c", None);
+        assert_eq!(node.next_signal().1, StopSignal::Stop, "{begun}");
+        assert_eq!(node.next_signal().0, 20_000, "{begun}");
+    }
+}
+
+#[test]
+fn sidecars_wait_for_who_repeats_his_hook_and_a_sleep_is_not_repeated() {
+    let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c", "d"]), &["s1"]);
+    of(&mut spec, "c").lifecycle.pre_stop = run();
+    of(&mut spec, "d").lifecycle.pre_stop = Some(Hook::Sleep { ms: 15_000 });
+    let spec = Arc::new(spec);
+    let mut node = Node::with(&spec);
+    node.work();
+    node.goes();
+    node.begin();
+    node.wait(10_000);
+    let mut node = reborn(&node, &[], ready());
+    assert_eq!(node.begin(), pre_stop("c"));
+    let (ms, signal, name) = node.next_signal();
+    assert_eq!((ms, signal, &*name), (5_000, StopSignal::Stop, "d"));
+    node.end("d", 0);
+    node.wait(20_000);
+    node.end_hook(HookKind::PreStop, "c", None);
+    let (ms, signal, name) = node.next_signal();
+    assert_eq!((ms, signal, &*name), (0, StopSignal::Stop, "c"));
+    assert!(node.open.is_empty(), "s1 waits for it");
+    node.end("c", 0);
+    assert_eq!(node.next_signal().2, "s1");
+}
+
+#[test]
+fn less_grace_and_the_end_of_a_shutdowns_turn_bound_what_is_repeated() {
+    let repeated = |grace_ms| {
+        let mut spec = with(None, run());
+        spec.grace_ms = grace_ms;
+        let spec = Arc::new(spec);
+        let mut node = Node::with(&spec);
+        node.work();
+        (spec, node)
+    };
+    let (spec, mut node) = repeated(30_000);
+    node.goes();
+    node.begin();
+    node.wait(5_000);
+    let mut node = reborn(&node, &[], ready());
+    node.begin();
+    node.tell(Event::DeleteRequested {
+        pod: spec.uid.clone(),
+        grace_ms: Some(12_000),
+    });
+    assert_eq!(node.next_signal().0, 7_000, "12 s from the beginning");
+
+    // The agent dies at a moment of the turn; for how long its hook goes on then.
+    for (grace_ms, seconds, dies, left) in [
+        (8_000, 20, 5_000, 8_000),
+        (8_000, 20, 7_900, 8_000),
+        (15_000, 20, 10_000, 10_000),
+        (30_000, 20, 19_000, 1_000),
+        (30_000, 20, 25_000, 0),
+        (30_000, 0, 500, 0),
+    ] {
+        let (spec, mut node) = repeated(grace_ms);
+        let groups = vec![
+            Group {
+                priority: 0,
+                seconds,
+            },
+            Group {
+                priority: 9,
+                seconds: 60,
+            },
+        ];
+        let asked_by = AskedBy::Command;
+        node.tell(Event::ShutdownBegun { groups, asked_by });
+        node.begin();
+        node.now += dies;
+        let mut node = reborn(&node, &[&spec], ready());
+        assert_eq!(node.begin().len(), usize::from(left > 0), "{dies}");
+        let (ms, signal, _) = node.next_signal();
+        assert_eq!((ms, signal), (left, StopSignal::Stop), "{grace_ms} {dies}");
+    }
 }
 
 #[test]

@@ -248,7 +248,7 @@ fn a_lost_sandbox_in_which_all_was_done_unseen_is_not_replaced_after_all() {
 }
 
 #[test]
-fn an_init_container_that_waits_runs_at_once_in_a_new_sandbox() {
+fn an_init_container_that_waits_does_so_in_a_new_sandbox_too() {
     let mut node = two_inits(RestartPolicy::Always);
     node.work();
     for _ in 0..3 {
@@ -262,6 +262,35 @@ fn an_init_container_that_waits_runs_at_once_in_a_new_sandbox() {
     let pod = node.state.pods.keys().next().unwrap().clone();
     node.tell(Event::SandboxLost { pod });
     node.work();
+    assert!(node.line().contains("back-off 40s"), "{}", node.line());
+    assert_eq!(node.wake_at(), Some(node.now + 40_000));
+    node.wait(40_000);
+    node.work();
     let line = node.line();
     assert!(line.contains("i1: running < Error 1, 4"), "{line}");
+}
+
+#[test]
+fn an_init_container_that_has_done_its_work_waits_in_a_new_sandbox_only_if_the_last_was_short() {
+    for (life_ms, wait) in [(0, Some(10_000)), (9_999, Some(1)), (10_000, None)] {
+        let mut node = two_inits(RestartPolicy::Always);
+        let pod = node.state.pods.keys().next().unwrap().clone();
+        for _ in 0..2 {
+            node.work();
+            node.end("i1", 0);
+            node.work();
+            node.end("i2", 0);
+            node.work();
+            node.wait(life_ms);
+            node.tell(Event::SandboxLost { pod: pod.clone() });
+            node.wait(1_000);
+            node.now -= 1_000;
+        }
+        while !node.open.is_empty() {
+            node.answer_one();
+        }
+        let (now, waits) = (node.now, node.line().contains("i1: CrashLoopBackOff"));
+        assert_eq!(waits, wait.is_some(), "{life_ms}: {}", node.line());
+        assert_eq!(node.wake_at().map(|at| at - now), wait, "{life_ms}");
+    }
 }

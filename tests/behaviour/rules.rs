@@ -154,23 +154,134 @@ fn restarting_all_containers_kills_the_others_and_begins_with_the_first_init_con
         text.contains("a: running < Error 88, 1; b: running < Completed 0, 1"),
         "{text}"
     );
-    // There is no back-off for these starts, however often.
-    for attempt in 2..5 {
-        node.end("a", 88);
+}
+
+/// Ends everything that is to be killed in place.
+fn swept(node: &mut Node) {
+    while let Some(Action::Signal { instance, .. }) = node.open.first().cloned() {
+        node.answer_one();
+        node.end(&instance.container, 137);
+    }
+}
+
+#[test]
+fn a_restart_in_place_waits_as_long_as_the_container_whose_rule_fired_would() {
+    let spec = in_place();
+    // How long each run lasts, and how long the next round waits after it.
+    let table: [(u64, &[u64]); 4] = [
+        (0, &[0, 10, 20, 40, 80, 160, 300, 300]),
+        (5_000, &[0, 10, 20, 40]),
+        (600_000, &[0, 10]),
+        (601_000, &[0, 0, 0]),
+    ];
+    for (run_ms, waits) in table {
+        for deaths in [false, true] {
+            let mut node = up(&spec);
+            for (attempt, wait) in waits.iter().enumerate() {
+                let row = format!("{run_ms} {attempt} {deaths}");
+                node.wait(run_ms);
+                node.end("a", 88);
+                swept(&mut node);
+                if deaths {
+                    node = reborn(&node, &[&spec], ready());
+                }
+                let begin = node.now;
+                if *wait > 0 {
+                    assert!(node.open.is_empty(), "{row}: {:?}", node.open);
+                    let text = node.line();
+                    assert!(text.starts_with("Running; "), "{row}: {text}");
+                    assert!(
+                        text.contains("; a: CrashLoopBackOff: back-off "),
+                        "{row}: {text}"
+                    );
+                    for other in ["i1", "s2", "b"] {
+                        let shown = format!("; {other}: RestartingAllContainers: ");
+                        assert!(text.contains(&shown), "{row}: {text}");
+                    }
+                    let wake = node.wake_at().expect("it waits");
+                    node.wait(wake - node.now);
+                }
+                assert_eq!((node.now - begin) / 1_000, *wait, "{row}");
+                node.work();
+                assert!(
+                    node.line().contains("i1: running"),
+                    "{row}: {}",
+                    node.line()
+                );
+                node.end("i1", 0);
+                node.work();
+                assert!(
+                    node.line().contains("; a: running"),
+                    "{row}: {}",
+                    node.line()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn rounds_of_several_rules_wait_together_and_no_round_forgets_a_back_off() {
+    let mut spec = pod("u1", "p", Always, &["a", "b", "c"]);
+    for name in ["a", "b"] {
+        let container = of(&mut spec, name);
+        container.restart_policy = Some(Never);
+        let codes = ExitCodes::NotIn(vec![0]);
+        container.restart_rules = vec![rule(codes, RestartAction::RestartAllContainers)];
+    }
+    let mut node = Node::with(&Arc::new(spec));
+    node.work();
+    let mut waits = vec![];
+    for fires in ["a", "b", "a", "b"] {
+        node.end(fires, 1);
+        swept(&mut node);
+        let begin = node.now;
+        if node.open.is_empty() {
+            let wake = node.wake_at().expect("it waits");
+            node.wait(wake - node.now);
+        }
         node.work();
-        for name in ["s2", "b"] {
-            node.end(name, 137);
+        waits.push((node.now - begin) / 1_000);
+        assert!(
+            node.line().contains("c: running"),
+            "it has to wait for nothing else"
+        );
+    }
+    assert_eq!(waits, [0, 10, 20, 40]);
+    node.end("c", 1);
+    assert_eq!(
+        node.wake_at(),
+        Some(node.now + 80_000),
+        "c has failed as often"
+    );
+}
+
+#[test]
+fn a_retry_ends_the_wait_of_a_round() {
+    let spec = in_place();
+    let mut node = up(&spec);
+    for again in [false, true] {
+        node.end("a", 88);
+        swept(&mut node);
+        if again {
+            assert!(node.open.is_empty());
+            node.tell(Event::RetryRequested {
+                pod: spec.uid.clone(),
+                container: None,
+            });
         }
         node.work();
         node.end("i1", 0);
         node.work();
-        assert!(
-            node.line()
-                .contains(&format!("a: running < Error 88, {attempt}")),
-            "{}",
-            node.line()
-        );
+        assert!(node.line().contains("; a: running"), "{}", node.line());
     }
+    node.end("a", 88);
+    swept(&mut node);
+    assert_eq!(
+        node.wake_at(),
+        Some(node.now + 20_000),
+        "the series goes on"
+    );
 }
 
 #[test]

@@ -11,7 +11,7 @@ use coracle::plan::{Action, Event, PodState, Time};
 use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
 
 use crate::node::{Node, ready, reborn};
-use crate::pods::{at, desired, pod};
+use crate::pods::{self, at, desired, pod};
 
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
@@ -276,7 +276,13 @@ fn nobody_is_let_in_meanwhile_and_everybody_afterwards() {
     assert_eq!(status.reason.as_deref(), Some("NodeShutdown"));
     let message = "Pod was rejected: Pod was rejected as the node is shutting down.";
     assert_eq!(status.message.as_deref(), Some(message));
-    assert_ne!(status.conditions.unwrap()[0].type_, "DisruptionTarget");
+    let fields = serde_json::to_value(status).unwrap();
+    let fields: Vec<_> = fields.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(
+        fields,
+        ["message", "phase", "qosClass", "reason"],
+        "no more"
+    );
     let event = "Warning NodeShutdown Pod was rejected as the node is shutting down.";
     assert_eq!(node.said().iter().filter(|s| *s == event).count(), 1);
     assert_eq!(
@@ -342,6 +348,90 @@ fn a_cancelled_shutdown_restarts_what_it_has_stopped_whatever_the_policy() {
             );
         }
     }
+}
+
+/// A pod of which everything has come to something else, and then was stopped with the node.
+fn stopped() -> (Arc<PodSpec>, Node) {
+    let spec = pod("u1", "p", RestartPolicy::OnFailure, &["a", "b"]);
+    let spec = Arc::new(pods::with_inits(spec, &["i1", "s2"]));
+    let mut node = Node::with(&spec);
+    node.work();
+    node.end("i1", 0);
+    node.work();
+    node.end("a", 0);
+    begin(&mut node, &[(0, 20)]);
+    node.work();
+    node.end("b", 143);
+    node.work();
+    node.end("s2", 143);
+    node.work();
+    (spec, node)
+}
+
+#[test]
+fn what_starts_after_a_cancelled_shutdown_looks_like_new_and_shows_how_it_really_ended() {
+    for agent_dies in [false, true] {
+        let (spec, mut node) = stopped();
+        node.tell(Event::ShutdownCancelled);
+        if agent_dies {
+            node.open.clear();
+            node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
+        }
+        let unready = "containers with unready status: [s2 a b]";
+        let waiting = format!(
+            "Initialized=False ContainersNotInitialized: containers with incomplete status: [i1 s2]; \
+             Ready=False ContainersNotReady: {unready}; ContainersReady=False ContainersNotReady: {unready}"
+        );
+        let rest = "s2: PodInitializing < Error 143, 1; a: PodInitializing < Completed 0, 1; \
+                    b: PodInitializing < Error 143, 1";
+        let line = format!(
+            "Pending; PodReadyToStartContainers=False ; {waiting}; i1: PodInitializing < Completed 0, 1; {rest}"
+        );
+        assert_eq!(node.line(), line);
+        while !node.line().contains("i1: running") {
+            node.answer_one();
+        }
+        let running = "i1: running < Completed 0, 1, ready=false started=true";
+        assert!(node.line().starts_with("Pending; "), "{}", node.line());
+        assert!(node.line().contains(running), "{}", node.line());
+        node.end("i1", 0);
+        node.work();
+        assert_eq!(
+            node.line(),
+            "Running; i1: Completed 0 < Completed 0, 1, ready=true started=false; \
+             s2: running < Error 143, 1; a: running < Completed 0, 1; b: running < Error 143, 1"
+        );
+    }
+}
+
+#[test]
+fn a_container_that_was_stopped_with_the_node_starts_at_once_and_its_series_of_waits_goes_on() {
+    let spec = Arc::new(pod("p", "p", RestartPolicy::Always, &["c"]));
+    let mut node = running(&[&spec]);
+    for _ in 0..3 {
+        node.end("c", 1);
+        node.wait(20_000);
+        node.work();
+    }
+    for agent_dies in [false, true] {
+        begin(&mut node, &[(0, 20)]);
+        node.work();
+        node.end("c", 143);
+        node.work();
+        node.tell(Event::ShutdownCancelled);
+        if agent_dies {
+            node.open.clear();
+            node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
+        }
+        node.work();
+        assert!(
+            node.line().starts_with("Running; c: running"),
+            "{}",
+            node.line()
+        );
+    }
+    node.end("c", 1);
+    assert_eq!(node.wake_at(), Some(node.now + 40_000));
 }
 
 #[test]

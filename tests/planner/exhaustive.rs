@@ -6,8 +6,13 @@ extern crate coracle_rooms as coracle;
 
 #[path = "exhaustive/answers.rs"]
 mod answers;
+#[path = "exhaustive/failing.rs"]
+mod failing;
 #[path = "exhaustive/kills.rs"]
 mod kills;
+#[allow(dead_code, reason = "each test binary uses its part")]
+#[path = "../behaviour/node.rs"]
+mod node;
 #[path = "../pods/mod.rs"]
 mod pods;
 #[path = "exhaustive/stories.rs"]

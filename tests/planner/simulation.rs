@@ -76,6 +76,10 @@ struct Sim {
     /// Independent crash back-off: (delay, permitted, attempt).
     backoff: BTreeMap<(PodUid, String), (u64, u64, u32)>,
     restarts: BTreeMap<(PodUid, String), i32>,
+    /// When each container was started in the last ten minutes.
+    starts: BTreeMap<(PodUid, String), Vec<u64>>,
+    /// What was known of each kill.
+    kills: BTreeMap<(PodUid, String, u32), Kill>,
     seen: Arc<pods::Seen>,
     /// Pods somebody wanted to try again at once.
     retried: BTreeSet<PodUid>,
@@ -129,6 +133,8 @@ impl Sim {
             failed: BTreeMap::new(),
             backoff: BTreeMap::new(),
             restarts: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            kills: BTreeMap::new(),
             retried: BTreeSet::new(),
             figures: None,
             watches: seed.is_multiple_of(8),
@@ -214,7 +220,7 @@ impl Sim {
                 || all.any(|c| c.run.is_running() && c.kill.is_some_and(replaced))
         };
         let one_in = match self.state.pods.values().any(rare) {
-            true => 6,
+            true => 4,
             false => 200,
         };
         let dies = self.world.faults && self.world.rng.below(one_in) == 0;
@@ -246,6 +252,8 @@ impl Sim {
         self.restarts.clear();
         let disk = &self.world.disk;
         self.backoff.retain(|(uid, _), _| disk.contains_key(uid));
+        self.starts.retain(|(uid, _), _| disk.contains_key(uid));
+        self.kills.retain(|(uid, _, _), _| disk.contains_key(uid));
         self.failed.retain(|(uid, _, _), _| disk.contains_key(uid));
         // What was said about a pod of which nothing lies on disk yet is lost.
         self.opened.retain(|uid, _| disk.contains_key(uid));
@@ -329,6 +337,7 @@ impl Sim {
         self.note_shorter_graces();
         self.seen = self.seen.check(&self.state);
         self.checkpoint();
+        self.check_kills();
         self.note_failures(event);
         self.note_kills(event);
         if let Event::SandboxRemoved { pod } = event
@@ -338,6 +347,8 @@ impl Sim {
             self.spent.insert(pod.clone());
             self.opened.remove(pod);
             self.backoff.retain(|(uid, _), _| uid != pod);
+            self.starts.retain(|(uid, _), _| uid != pod);
+            self.kills.retain(|(uid, _, _), _| uid != pod);
             self.restarts.retain(|(uid, _), _| uid != pod);
             self.first_stop.retain(|(uid, _, _), _| uid != pod);
             self.failed.retain(|(uid, _, _), _| uid != pod);
@@ -476,8 +487,10 @@ impl Sim {
             self.actions += 1;
             self.stats.count("action", &action);
             self.check_action(&action);
+            let swept = self.swept(&action);
             self.state
                 .apply(&Event::ActionStarted(action.clone()), self.world.stamp());
+            self.note_sweep(swept);
             self.write_down(&action);
             self.world.begin(action);
         }
@@ -510,6 +523,37 @@ impl Sim {
         self.check_room();
     }
 
+    /// The container that starts for what happened to its pod: it waits for nothing, and its series goes on.
+    fn swept(&self, action: &Action) -> Option<Instance> {
+        let Action::StartContainer { instance, .. } = action else {
+            return None;
+        };
+        let container = self.state.pods[&instance.pod].container(&instance.container);
+        container
+            .filter(|c| checks::is_swept(c))
+            .map(|_| instance.clone())
+    }
+
+    fn note_sweep(&mut self, swept: Option<Instance>) {
+        let Some(Instance {
+            pod,
+            container,
+            attempt,
+        }) = swept
+        else {
+            return;
+        };
+        let known = self.state.pods[&pod].container(&container).unwrap().backoff;
+        let key = (pod, container);
+        match known {
+            Some(known) => {
+                let known = (known.delay_ms, known.permitted.0, attempt);
+                self.backoff.insert(key, known);
+            }
+            None => drop(self.backoff.remove(&key)),
+        }
+    }
+
     /// The node's files: the pod as admitted and its back-off, written before anything is done.
     fn write_down(&mut self, action: &Action) {
         let Some(pod) = self.state.pods.get(action.pod()) else {
@@ -533,6 +577,7 @@ impl Sim {
                     finishing: None,
                     foreign: vec![],
                     flags: pod.flags,
+                    waits: pod.sandbox_waits(),
                     actuated: PodResources::default(),
                     figures: PodResources::default(),
                     coming: PodResources::default(),
@@ -557,9 +602,11 @@ impl Sim {
             disk.verdict.clone_from(&pod.verdict);
             disk.evictions = pod.evictions;
             (disk.foreign, disk.flags) = (pod.foreign.clone(), pod.flags);
+            disk.waits = pod.sandbox_waits();
             for container in &pod.containers {
                 let record = disk.records.entry(container.name.clone()).or_default();
                 record.backoff = container.backoff;
+                record.start_error = container.start_error.clone();
                 record.round = container.round;
                 record.health = container.health();
                 record.kill = container.kill;

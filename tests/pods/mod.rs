@@ -411,6 +411,7 @@ pub(crate) fn recovered(pod: &PodState, sandbox: RecoveredSandbox) -> Recovered 
             newest,
             previous: c.previous.as_ref().map(|e| e.exit.clone()),
             backoff: c.backoff,
+            start_error: c.start_error.clone(),
             round: c.round,
             health: c.health(),
             hooks: Some(c.hooks.clone()),
@@ -430,6 +431,7 @@ pub(crate) fn recovered(pod: &PodState, sandbox: RecoveredSandbox) -> Recovered 
         finishing: pod.finishing,
         foreign: Some(pod.foreign.clone()),
         flags: Some(pod.flags),
+        waits: pod.sandbox_waits(),
         actuated: Some(pod.resizing.actuated),
     }
 }

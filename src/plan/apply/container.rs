@@ -25,6 +25,10 @@ pub(in crate::plan) fn end_run(
         Image::Ready { .. } | Image::Unknown | Image::Failed { .. } => None,
     };
     forget_start(container, attempt);
+    let lasted_ms = exit.finished.time.since(exit.started.time);
+    if lasted_ms > restart::RESET_MS && !exit.is_start_error() {
+        container.start_error = None;
+    }
     container.image = found.unwrap_or(Image::Unknown);
     container.tracks = Tracks::default();
     container.kill = None;
@@ -51,7 +55,6 @@ pub(super) fn forget_start(container: &mut ContainerState, attempt: u32) {
         container.asked = Some(asked);
     }
     container.image = Image::Unknown;
-    container.start_error = None;
     container.stop.retry = Retry::default();
 }
 
@@ -120,7 +123,7 @@ fn wake_targeting(pod: &mut PodState, target: &str) {
         if spec.target.as_deref() == Some(target)
             && let Some(error) = &mut container.start_error
         {
-            error.retry_at = Time(0);
+            error.retry.at = Time(0);
         }
     }
 }
@@ -144,10 +147,14 @@ pub(super) fn start_failed(
     match failure {
         StartFailure::Config | StartFailure::Create => {
             container.image = Image::Unknown;
+            let former = container.start_error.take();
+            let mut retry = former.map_or_else(Retry::default, |error| error.retry);
+            retry.fail(now.time, START_RETRY_MS.0, START_RETRY_MS.1);
             container.start_error = Some(StartError {
+                attempt: instance.attempt,
                 failure,
                 message: message.to_owned(),
-                retry_at: now.time.plus(START_RETRY_MS),
+                retry,
             });
         }
         StartFailure::Run => {

@@ -10,7 +10,7 @@ mod sandbox;
 use std::sync::Arc;
 
 use super::action::Keep;
-use super::event::{Instance, Round};
+use super::event::Instance;
 use super::notice::{Kind, Notices};
 use super::state::{ContainerState, Retry, Role, Sandbox};
 use super::{
@@ -21,12 +21,13 @@ use crate::spec::{PodSpec, PodUid};
 pub(super) use container::end_run;
 use container::{container_exited, container_started, signal_failed, signal_sent, start_failed};
 use image::{image_failed, image_ready, images_changed};
+pub(super) use sandbox::count_loss;
 use sandbox::{
     host_ports_freed, sandbox_created, sandbox_failed, sandbox_lost, sandbox_remove_failed, warned,
 };
 
-/// A container that could not be created is tried again after this long.
-pub const START_RETRY_MS: u64 = 10_000;
+/// Containers that could not be created: 10 s, doubling up to 60 s.
+pub const START_RETRY_MS: (u64, u64) = (10_000, 60_000);
 /// Image back-off: 10 s, doubling up to 300 s.
 pub const IMAGE_RETRY_MS: (u64, u64) = (10_000, 300_000);
 /// Volume failures: 500 ms, doubling up to 122 s.
@@ -329,38 +330,12 @@ impl PodState {
         self.note_sleeps(now.time);
         self.note_cut_off(now.time, out);
         self.note_health();
-        self.note_round();
+        self.note_round(now.time);
         self.note_finishing(now.time);
         self.note_kills(now.time, out);
         self.note_sleeps(now.time);
         self.note_resize(now.wall, out);
         self.note_conditions(now);
-    }
-
-    /// What ran until now does not count any more: the pod begins again with its first init container.
-    pub(super) fn begin_round(&mut self, in_place: bool) {
-        let own = self.of_manifest().len();
-        for container in &mut self.containers[..own] {
-            container.round = Round {
-                first: container.next_attempt,
-                in_place: in_place || container.removed_in_place(),
-            };
-            if in_place {
-                container.backoff = None;
-                container.permitted = None;
-                container.start_error = None;
-            }
-        }
-    }
-
-    /// The last container that `RestartAllContainers` was to kill is gone: a new round begins, as if nothing had ever run.
-    pub(super) fn note_round(&mut self) {
-        let runs = self.of_manifest().iter().any(|c| c.run.is_running());
-        let waits = self.stopping.is_some() || self.in_flight.is_some() || runs;
-        if waits || !self.restarts_all() {
-            return;
-        }
-        self.begin_round(true);
     }
 
     /// Only sidecars and ephemeral containers are left: their grace period begins.

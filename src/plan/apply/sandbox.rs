@@ -101,7 +101,15 @@ pub(super) fn sandbox_lost(pod: &mut PodState, now: Stamp, out: &mut Vec<Notice>
         ) => pod.in_flight = Some(other),
     }
     end_lost_runs(pod, now);
-    if now.time.since(since) >= SANDBOX_STABLE_MS {
+    count_loss(pod, since, now.time);
+    if pod.stopping.is_none() && !pod.finished() {
+        sandbox_changed(pod, out);
+    }
+}
+
+/// A sandbox that was there since then is lost: one that gets lost soon again is made later.
+pub(in crate::plan) fn count_loss(pod: &mut PodState, since: Time, now: Time) {
+    if now.since(since) >= SANDBOX_STABLE_MS {
         pod.lost_retry = Retry::default();
     }
     if pod.lost_retry.failures == 0 {
@@ -109,10 +117,7 @@ pub(super) fn sandbox_lost(pod: &mut PodState, now: Stamp, out: &mut Vec<Notice>
     } else {
         // The first loss costs nothing, so the series begins with the second.
         let (first, max) = SANDBOX_RETRY_MS;
-        pod.lost_retry.fail(now.time, first / 2, max);
-    }
-    if pod.stopping.is_none() && !pod.finished() {
-        sandbox_changed(pod, out);
+        pod.lost_retry.fail(now, first / 2, max);
     }
 }
 

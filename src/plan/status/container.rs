@@ -158,6 +158,11 @@ fn never_runs(state: &PodState, c: &ContainerState) -> bool {
     c.role == Role::Main && c.run == Run::None && over && state.is_initialized()
 }
 
+/// Whether a container of an earlier round is shown like one that never ran.
+fn begins(c: &ContainerState) -> bool {
+    c.role != Role::Main || c.restored()
+}
+
 fn starting(state: &PodState) -> &'static str {
     if state.spec.init_containers.is_empty() {
         "ContainerCreating"
@@ -205,8 +210,8 @@ pub(super) fn waiting(
     match (&c.run, reason) {
         (_, Some((reason, message))) => Some((reason, Some(message))),
         (Run::None, None) => Some((starting(state), None)),
-        // The former sandbox's runs are history once somebody starts anew.
-        (Run::Ended(_), None) if c.stale() && c.role != Role::Main && state.wants_start(c) => {
+        // The former sandbox's runs are history once somebody starts anew; all of them, if the pod was kept down.
+        (Run::Ended(_), None) if c.stale() && state.wants_start(c) && begins(c) => {
             Some((starting(state), None))
         }
         // Its program could not be executed, and is tried again at once.
@@ -225,7 +230,7 @@ pub(super) fn trouble(
 ) -> Option<(&'static str, String)> {
     if let Some(StartError {
         failure, message, ..
-    }) = &c.start_error
+    }) = c.start_error()
     {
         return Some((start_failure(*failure), message.clone()));
     }
@@ -239,7 +244,7 @@ pub(super) fn trouble(
         return Some(image_failure(image, *failure, message, retry.failures > 1));
     }
     let Some(delay) = restart::delay_ms(c, state.waits(settings)) else {
-        return Some((POST_START, c.hooks.failure.clone()?));
+        return Some((POST_START, c.hooks.failure.clone().filter(|_| !c.stale())?));
     };
     // Also after a failed hook: what keeps it from starting now is the wait.
     let text = format!(

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1 as core;
 
 use super::state::{ContainerState, Role, Run};
+use super::verdict::{Cause, Verdict};
 use super::{PodState, Settings, Wall};
 use container::container;
 pub use container::{image_failure, start_failure};
@@ -82,6 +83,9 @@ pub fn pod(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::Pod
 fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodStatus {
     let phase = phase(state);
     let verdict = state.verdict.as_ref().filter(|_| phase.is_terminal());
+    if let Some(verdict) = verdict.filter(|v| v.cause == Cause::RejectedAtShutdown) {
+        return refused(state, verdict);
+    }
     let host = addresses(&node.ips);
     let ips = if state.spec.host_network {
         host.clone()
@@ -120,6 +124,17 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
     }
 }
 
+/// Of a pod that came when the node was shutting down there is nothing else to say (kubelet-behaviour §3.6, §7.6).
+fn refused(state: &PodState, verdict: &Verdict) -> core::PodStatus {
+    core::PodStatus {
+        phase: Some(Phase::Failed.as_str().to_owned()),
+        reason: Some(verdict.cause.as_str().to_owned()),
+        message: Some(verdict.message.clone()),
+        qos_class: Some(state.spec.qos.as_str().to_owned()),
+        ..core::PodStatus::default()
+    }
+}
+
 /// The phase that is shown (kubelet-behaviour §3.1). That a pod is over is said once nothing of it runs any more: who sees
 /// it over may take what it used.
 pub fn phase(state: &PodState) -> Phase {
@@ -150,6 +165,8 @@ fn counted(state: &PodState) -> Phase {
         match (&container.run, container.role) {
             (_, Role::Ephemeral) => {}
             (Run::None, _) => waiting = true,
+            // Like one of a new pod.
+            (Run::Ended(_), _) if container.restored() => waiting = true,
             (Run::Running { .. }, Role::Init) => waiting = true,
             (Run::Running { .. }, Role::Sidecar) => {
                 running = true;

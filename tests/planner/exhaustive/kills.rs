@@ -73,9 +73,14 @@ fn check_memory(old: &PodState, new: &PodState) {
         if same {
             assert_eq!((old.backoff, old.round), (new.backoff, new.round));
             assert_eq!(old.health(), new.health());
+            assert_eq!(old.start_error, new.start_error);
             // Why may be seen in another way as long as no signal was sent.
-            let terms = |kill: &Kill| (kill.attempt, kill.since, kill.grace_ms, kill.at_once);
+            let terms = |kill: &Kill| (kill.attempt, kill.grace_ms, kill.at_once);
             assert_eq!(old.kill.as_ref().map(terms), new.kill.as_ref().map(terms));
+            if let (Some(old), Some(new)) = (old.kill, new.kill) {
+                let again = new.again - old.again;
+                assert!(again == 1 || again == 0 && old.since == new.since);
+            }
         }
         match old.run.ended() {
             Some(ended) if old.run.attempt() == new.run.attempt() => {

@@ -81,7 +81,9 @@ impl Sim {
                 let container = pod.container(&instance.container).unwrap();
                 let once = container.role != Role::Ephemeral || container.run == Run::None;
                 assert!(once, "an ephemeral container runs once: {action:?}");
-                self.check_restart(&instance.container.clone(), &uid, instance.attempt);
+                let name = instance.container.clone();
+                self.check_restart(&name, &uid, instance.attempt);
+                self.check_pace(&name, &uid);
             }
             Action::Signal {
                 instance, signal, ..
@@ -263,7 +265,7 @@ impl Sim {
     }
 
     /// Policy and crash back-off, computed a second time.
-    fn check_restart(&mut self, name: &str, uid: &PodUid, attempt: u32) {
+    pub(super) fn check_restart(&mut self, name: &str, uid: &PodUid, attempt: u32) {
         let pod = &self.state.pods[uid];
         let container = pod.container(name).unwrap();
         let Some(ended) = container.run.ended() else {
@@ -276,11 +278,7 @@ impl Sim {
         let asked = container.asked.clone().unwrap();
         assert!(asked.attempt < attempt);
         let replaced = asked.again || container.is_outdated(spec);
-        if container.removed_in_place() {
-            self.backoff.remove(&key);
-            return;
-        }
-        if container.stale() && container.role != Role::Main {
+        if is_swept(container) {
             return;
         }
         match pod.spec.restart_policy {
@@ -331,6 +329,39 @@ impl Sim {
         self.backoff.insert(key, (next, self.world.now, attempt));
     }
 
+    /// Nothing starts more than 20 times in ten minutes of failing.
+    fn check_pace(&mut self, name: &str, uid: &PodUid) {
+        let container = self.state.pods[uid].container(name).unwrap();
+        let key = (uid.clone(), name.to_owned());
+        let ended = container.run.ended();
+        let lasted = ended.map_or(0, |e| e.exit.finished.time.since(e.exit.started.time));
+        let starts = self.starts.entry(key).or_default();
+        if lasted > 600_000 || self.retried.contains(uid) {
+            starts.clear();
+        }
+        let now = self.world.now;
+        starts.push(now);
+        starts.retain(|at| at + 600_000 > now);
+        let usual = self.state.settings.max_restart_period_ms >= 300_000;
+        let most = starts.len();
+        assert!(!usual || most <= 20, "{uid}/{name}: {most} starts");
+    }
+
+    /// A kill gets longer only for a hook that was lost with its agent, and that three times at most.
+    pub(super) fn check_kills(&mut self) {
+        for (uid, pod) in &self.state.pods {
+            for (c, kill) in pod.containers.iter().filter_map(|c| Some((c, c.kill?))) {
+                let run = (uid.clone(), c.name.clone(), kill.attempt);
+                let old = self.kills.insert(run, kill).unwrap_or(kill);
+                assert!(kill.grace_ms <= old.grace_ms, "{old:?}, {kill:?}");
+                assert!(old.since <= kill.since, "{old:?}, {kill:?}");
+                let again = kill.again - old.again;
+                assert!(again > 0 || old.since == kill.since, "{old:?}, {kill:?}");
+                assert!(kill.again <= 3, "{kill:?}");
+            }
+        }
+    }
+
     /// What is shown of the pods this may have changed.
     pub(super) fn check_status(&mut self, event: &Event) {
         if let Event::Observed(_) | Event::ReliefBegun(_) | Event::Reclaimed | Event::Alarmed =
@@ -344,6 +375,12 @@ impl Sim {
             let shown = status::pod(pod, &node, &self.state.settings);
             let status = shown.status.unwrap();
             let phase = status.phase.unwrap();
+            let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
+            if cause == Some(Cause::RejectedAtShutdown) {
+                assert_eq!(status.conditions, None, "{uid}: nothing but the refusal");
+                assert_eq!(status.container_statuses, None, "{uid}");
+                continue;
+            }
             let finished = pod.finished();
             if finished {
                 assert!(phase == "Succeeded" || phase == "Failed", "{uid}: {phase}");
@@ -530,4 +567,10 @@ fn check_turn(pod: &PodState, sidecar: &ContainerState) {
         let gone = !c.run.is_running();
         assert!(!serves || gone, "{} stops before {}", sidecar.name, c.name);
     }
+}
+
+/// Whether its newest run is over for what happened to the pod, so that it need not wait for what it did itself.
+pub(super) fn is_swept(c: &ContainerState) -> bool {
+    let follows = c.removed_in_place() && !c.round.fired;
+    follows || c.restored() || c.stale() && c.role != Role::Main && !c.round.fired
 }

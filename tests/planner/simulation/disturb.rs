@@ -169,6 +169,7 @@ impl Sim {
                 if old.is_some_and(|old| old.image != new.image) {
                     // What another image came to is no reason to wait.
                     self.backoff.remove(&(uid.clone(), new.name.clone()));
+                    self.starts.remove(&(uid.clone(), new.name.clone()));
                 }
             }
             if changed {
@@ -194,6 +195,7 @@ impl Sim {
                 .is_some_and(|old| old.resources != new.resources)
             {
                 self.backoff.remove(&(old.uid.clone(), new.name.clone()));
+                self.starts.remove(&(old.uid.clone(), new.name.clone()));
             }
         }
     }
@@ -277,6 +279,7 @@ impl Sim {
             },
         };
         self.apply(&Event::SettingsChanged(settings));
+        self.starts.clear();
         self.decide();
     }
 }

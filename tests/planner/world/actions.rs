@@ -114,7 +114,7 @@ impl World {
             Habit::Stays | Habit::StaysAndHangs => None,
             Habit::CrashesAtOnce => Some((self.now, 1)),
             Habit::CrashesLate => Some((self.now + self.rng.below(900_000), 1)),
-            Habit::AsksForRestart => Some((self.now + 60_000 + self.rng.below(900_000), 42)),
+            Habit::AsksForRestart => Some((self.now + 20_000 + self.rng.below(400_000), 42)),
             Habit::Fails => {
                 let code = i32::from(instance.attempt.is_multiple_of(2));
                 Some((self.now + self.rng.below(5_000), code))

@@ -11,7 +11,7 @@ use coracle::plan::condition::{Flags, Foreign};
 use coracle::plan::event::*;
 use coracle::plan::incarnation::Incarnations;
 use coracle::plan::pressure::Walk;
-use coracle::plan::state::{Ended, Stopping};
+use coracle::plan::state::{Ended, StartError, Stopping};
 use coracle::plan::{Action, Event, Stamp, Time};
 use coracle::spec::usage::{DiskUsage, FileSystem, PodUsage, Space};
 use coracle::spec::{
@@ -82,6 +82,7 @@ pub(crate) struct Disk {
     pub(crate) finishing: Option<Time>,
     pub(crate) foreign: Vec<Foreign>,
     pub(crate) flags: Flags,
+    pub(crate) waits: SandboxWaits,
     pub(crate) actuated: PodResources,
     /// What its cgroup holds, and what a sandbox under way gives it.
     pub(crate) figures: PodResources,
@@ -97,6 +98,7 @@ pub(crate) struct Record {
     pub(crate) newest: Option<RecoveredRun>,
     pub(crate) previous: Option<Exit>,
     pub(crate) backoff: Option<CrashBackoff>,
+    pub(crate) start_error: Option<StartError>,
     pub(crate) round: Round,
     pub(crate) health: Option<Health>,
     pub(crate) hooks: Option<Hooks>,
@@ -483,6 +485,7 @@ impl World {
                     newest: record.newest.clone(),
                     previous: record.previous.clone(),
                     backoff: record.backoff,
+                    start_error: record.start_error.clone(),
                     round: record.round,
                     health: record.health,
                     hooks: record.hooks.clone(),
@@ -502,6 +505,7 @@ impl World {
                 finishing: disk.finishing,
                 foreign: Some(disk.foreign.clone()),
                 flags: Some(disk.flags),
+                waits: disk.waits,
                 actuated: Some(disk.actuated),
             })));
             found.push(Event::FormerEnds {
