@@ -17,3 +17,5 @@ mod hostile;
 mod layers;
 #[path = "images/rules.rs"]
 mod rules;
+#[path = "images/sent.rs"]
+mod sent;

@@ -11,6 +11,15 @@ use super::metrics::Metric;
 use crate::plan::event::ConditionChange;
 use crate::spec::PodKey;
 
+/// Where an image archive is.
+#[derive(Debug)]
+pub enum ImageArchive {
+    /// On the node.
+    Path(PathBuf),
+    /// A client sends it, piece by piece; an error breaks it off.
+    Sent(Receiver<std::io::Result<hyper::body::Bytes>>),
+}
+
 /// A wish of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
 #[derive(Debug)]
 pub enum Command {
@@ -64,8 +73,8 @@ pub enum Command {
     },
     /// Import an image archive or OCI layout directory.
     ImportImage {
-        /// Where it lies on the node.
-        path: PathBuf,
+        /// Where it is.
+        archive: ImageArchive,
         /// Name for an image that brings none.
         name: Option<String>,
         /// JSON lines: `{"type":"progress",…}`, `{"type":"image",…}`, `{"type":"error",…}`. Closed at the end.

@@ -1,16 +1,22 @@
 //! How do images get in and out? `GET /coracle/v1/images`, `POST …/import`, `POST …/prune`, `DELETE …?name=`.
 
+use std::future::Future;
+use std::io;
 use std::path::PathBuf;
 
-use hyper::body::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use serde::Deserialize;
+use smol::channel::{Receiver, Sender};
 
-use super::command::Command;
+use super::command::{Command, ImageArchive};
 use super::error::ApiError;
 use super::query::Query;
 use super::routes::ask;
-use super::server::{Body, Context, Items, json_lines, json_of};
+use super::server::{Body, Context, Items, json_lines, json_of, streamed};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,8 +68,15 @@ pub(crate) async fn answer(
             json_of(&removed)
         }
         (Method::POST, ["import"]) => {
-            let body = request.into_body();
-            import(context, parse(&body)?).await
+            let asked: ImportRequest = parse(&request.into_body())?;
+            if !asked.path.is_absolute() {
+                let path = asked.path.display();
+                return Err(ApiError::bad_request(format!(
+                    "path `{path}` is not absolute"
+                )));
+            }
+            let lines = import(context, ImageArchive::Path(asked.path), asked.name).await?;
+            Ok(json_lines(lines))
         }
         (_, [] | ["prune" | "import"]) => Err(ApiError::method_not_allowed()),
         _ => Err(ApiError::no_such_path()),
@@ -75,17 +88,92 @@ fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
         .map_err(|error| ApiError::bad_request(format!("invalid request body: {error}")))
 }
 
-async fn import(context: &Context, asked: ImportRequest) -> Result<Response<Body>, ApiError> {
-    if !asked.path.is_absolute() {
-        return Err(ApiError::bad_request(format!(
-            "path `{}` is not absolute",
-            asked.path.display()
-        )));
+/// Whether an archive comes as the body, which is not to be read as a whole then. Whatever does not say so is JSON, as
+/// curl sends it without being told.
+pub(crate) fn is_sent(request: &Parts) -> bool {
+    const KINDS: [&str; 5] = ["x-tar", "octet-stream", "gzip", "x-gzip", "zstd"];
+    let kind = request.headers.get(CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    let kind = kind.strip_prefix("application/").unwrap_or_default();
+    let path = request.uri.path().trim_matches('/');
+    request.method == Method::POST && path == "coracle/v1/images/import" && KINDS.contains(&kind)
+}
+
+/// Imports an archive that comes as the body.
+pub(crate) async fn import_sent(
+    request: Request<Incoming>,
+    context: &Context,
+) -> Result<Response<Body>, ApiError> {
+    let query = Query::parse(request.uri().query());
+    if query.dry_run(request.method())? {
+        return Err(ApiError::bad_request(
+            "the dryRun option is not supported here: an import cannot be rehearsed",
+        ));
     }
+    let name = query.get("name").filter(|name| !name.is_empty());
+    let name = name.map(ToOwned::to_owned);
+    let (pieces, archive) = smol::channel::bounded(4);
+    let lines = import(context, ImageArchive::Sent(archive), name).await?;
+    Ok(answer_while(lines, receive(request.into_body(), pieces)))
+}
+
+/// Passes on what a client sends. One that goes away breaks the import off.
+async fn receive(mut body: Incoming, pieces: Sender<io::Result<Bytes>>) {
+    while let Some(frame) = body.frame().await {
+        let piece = match frame {
+            Ok(frame) => match frame.into_data() {
+                Ok(data) => Ok(data),
+                // Trailers.
+                Err(_) => continue,
+            },
+            Err(error) => Err(io::Error::other(error)),
+        };
+        let failed = piece.is_err();
+        // The worker may have seen enough.
+        if pieces.send(piece).await.is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// Lines of an answer as they come, while something else goes on. Without a reader both end.
+fn answer_while(
+    lines: Receiver<String>,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> Response<Body> {
+    let work = Some(Box::pin(work));
+    let state = (lines, work);
+    let stream = smol::stream::unfold(state, |(lines, mut work)| async move {
+        let line = loop {
+            let Some(running) = &mut work else {
+                break lines.recv().await.ok();
+            };
+            let next = async { Some(lines.recv().await.ok()) };
+            let worked = async {
+                running.await;
+                None
+            };
+            match smol::future::or(next, worked).await {
+                Some(line) => break line,
+                None => work = None,
+            }
+        };
+        let line = Bytes::from(format!("{}\n", line?.trim_end()));
+        Some((Ok(line), (lines, work)))
+    });
+    streamed("application/x-ndjson", stream)
+}
+
+async fn import(
+    context: &Context,
+    archive: ImageArchive,
+    name: Option<String>,
+) -> Result<Receiver<String>, ApiError> {
     let (progress, lines) = smol::channel::bounded(16);
     let command = Command::ImportImage {
-        path: asked.path,
-        name: asked.name,
+        archive,
+        name,
         progress,
     };
     context
@@ -93,5 +181,5 @@ async fn import(context: &Context, asked: ImportRequest) -> Result<Response<Body
         .send(command)
         .await
         .map_err(|_| ApiError::unavailable())?;
-    Ok(json_lines(lines))
+    Ok(lines)
 }

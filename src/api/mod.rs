@@ -55,7 +55,8 @@ mod server_test;
 mod watch_test;
 
 pub use command::{
-    Command, CommandError, CommandErrorKind, DrainOptions, ImageRow, PlannedFile, RemovedImages,
+    Command, CommandError, CommandErrorKind, DrainOptions, ImageArchive, ImageRow, PlannedFile,
+    RemovedImages,
 };
 pub use error::ServeError;
 pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};

@@ -23,6 +23,7 @@ use smol_hyper::rt::{FuturesIo, SmolTimer};
 use super::command::Command;
 use super::door::{Door, Guest, Held, Patience, Patient, Ticket};
 use super::error::{ApiError, RETRY_AFTER_S, ServeError};
+use super::images;
 use super::routes;
 use super::store::Store;
 use crate::layout::Layout;
@@ -154,6 +155,12 @@ async fn answer(
 ) -> Result<Response<Body>, ApiError> {
     let (mut parts, body) = request.into_parts();
     let (cost, limit) = routes::cost(&parts);
+    if images::is_sent(&parts) {
+        let ticket = guest.admit(cost).await?;
+        let request = Request::from_parts(parts, body);
+        let response = images::import_sent(request, &context).await?;
+        return Ok(response.map(|body| Held::new(body, ticket).boxed_unsync()));
+    }
     let limit = limit.unwrap_or(MAX_BODY);
     // A large body costs as much as the answer; a small one is read while its connection may give way to others.
     let large = match limit > MAX_BODY {

@@ -93,6 +93,34 @@ impl Client {
         }
     }
 
+    /// A request whose body is read to its end and sent as it comes, while its answer is read. The sending thread
+    /// ends with the connection.
+    pub fn send_stream(
+        &self,
+        path: &str,
+        kind: &str,
+        mut body: impl Read + Send + 'static,
+    ) -> Result<Response> {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: coracle\r\nConnection: close\r\nContent-Type: {kind}\r\n\
+             Transfer-Encoding: chunked\r\n\r\n"
+        );
+        let mut stream = self.connect()?;
+        stream
+            .write_all(head.as_bytes())
+            .map_err(|e| self.broken(&e))?;
+        let mut output = stream.try_clone().map_err(|e| self.broken(&e))?;
+        std::thread::spawn(move || {
+            // Why the agent wants no more is in its answer. A body that cannot be read is cut off, which it notices.
+            let _ = send_chunks(&mut body, &mut output);
+        });
+        let response = read_head(stream).map_err(|e| self.broken(&e))?;
+        match response.status {
+            200..300 => Ok(response),
+            _ => Err(refusal(response)),
+        }
+    }
+
     /// Switches the connection to another protocol; what is read from the result comes after the head.
     pub fn upgrade(
         &self,
@@ -135,6 +163,26 @@ impl Client {
         CliError::new(format!("lost the agent at `{socket}`"))
             .because(error)
             .hint("the agent may have stopped; pods keep running without it")
+    }
+}
+
+fn send_chunks(body: &mut impl Read, output: &mut UnixStream) -> io::Result<()> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let length = match body.read(&mut buffer) {
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                let _ = output.shutdown(std::net::Shutdown::Write);
+                return Err(error);
+            }
+        };
+        output.write_all(format!("{length:x}\r\n").as_bytes())?;
+        output.write_all(&buffer[..length])?;
+        output.write_all(b"\r\n")?;
+        if length == 0 {
+            return Ok(());
+        }
     }
 }
 

@@ -8,11 +8,17 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::args::{ImageCommand, Resource};
-use super::client::Client;
+use super::client::{Client, Response};
 use super::error::{CliError, Result};
 use super::put;
 use super::table::{Table, size};
 use crate::api::{RemovedImages, encode};
+use crate::spec::ImageName;
+
+const IMPORT: &str = "/coracle/v1/images/import";
+
+/// How files of archives end.
+const ARCHIVES: [&str; 6] = [".tar", ".gz", ".tgz", ".zst", ".tzst", ".oci"];
 
 pub(super) fn run(client: &Client, command: ImageCommand) -> Result<ExitCode> {
     match command {
@@ -36,12 +42,15 @@ fn import(client: &Client, paths: &[PathBuf], name: Option<&str>) -> Result<Exit
 
 fn import_one(client: &Client, path: &Path, name: Option<&str>) -> Result<()> {
     let failed = || format!("could not import `{}`", path.display());
-    // The agent has another working directory.
-    let whole = path
-        .canonicalize()
-        .map_err(|e| CliError::new(failed()).because(e))?;
-    let asked = json!({ "path": whole, "name": name });
-    let response = client.send("POST", "/coracle/v1/images/import", Some(&asked))?;
+    let response = match path == Path::new("-") {
+        true => send_input(client, name)?,
+        false => {
+            // The agent has another working directory.
+            let whole = path.canonicalize().map_err(|e| no_file(path, e))?;
+            let asked = json!({ "path": whole, "name": name });
+            client.send("POST", IMPORT, Some(&asked))?
+        }
+    };
     let bar = std::io::stderr().is_terminal().then(bar);
     let mut imported = false;
     for line in response.body.lines() {
@@ -59,6 +68,9 @@ fn import_one(client: &Client, path: &Path, name: Option<&str>) -> Result<()> {
                 let names = step["names"].as_array().into_iter().flatten();
                 let names: Vec<&str> = names.filter_map(Value::as_str).collect();
                 put(format!("imported {} ({id})\n", names.join(", ")).as_bytes())?;
+                for warning in step["warnings"].as_array().into_iter().flatten() {
+                    eprintln!("warning: {}", warning.as_str().unwrap_or_default());
+                }
             }
             Some("error") => {
                 if let Some(bar) = &bar {
@@ -85,6 +97,38 @@ fn import_one(client: &Client, path: &Path, name: Option<&str>) -> Result<()> {
     }
 }
 
+/// Sends what comes on standard input.
+fn send_input(client: &Client, name: Option<&str>) -> Result<Response> {
+    let input = std::io::stdin();
+    if input.is_terminal() {
+        return Err(
+            CliError::new("standard input is a terminal, not an image archive")
+                .hint("pipe one in: `docker save nginx:1.25 | coracle image import -`"),
+        );
+    }
+    let path = match name {
+        Some(name) => format!("{IMPORT}?name={}", encode(name)),
+        None => IMPORT.to_owned(),
+    };
+    client.send_stream(&path, "application/x-tar", input)
+}
+
+/// There is no such file. People used to registries name an image: says what is needed instead.
+fn no_file(path: &Path, error: std::io::Error) -> CliError {
+    let failed = CliError::new(format!("could not import `{}`", path.display()));
+    let text = path.to_str().unwrap_or_default();
+    let file_like = text.starts_with(['/', '.']) || ARCHIVES.iter().any(|end| text.ends_with(end));
+    match ImageName::parse(text) {
+        Ok(name) if error.kind() == std::io::ErrorKind::NotFound && !file_like => failed
+            .because("there is no such file; it looks like an image's name, and coracle pulls nothing from registries")
+            .hint(format!(
+                "make an archive where it can be pulled, `skopeo copy docker://{name} docker-archive:image.tar:{name}` or \
+                 `docker save -o image.tar {name}`, and import that: `coracle image import image.tar`"
+            )),
+        _ => failed.because(error),
+    }
+}
+
 fn bar() -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes}");
     let bar = ProgressBar::no_length();
@@ -94,11 +138,12 @@ fn bar() -> ProgressBar {
 fn show(bar: &ProgressBar, step: &Value) {
     let stage = step["stage"].as_str().unwrap_or("working");
     bar.set_message(match (step["layer"].as_u64(), step["layers"].as_u64()) {
-        (Some(layer), Some(layers)) => format!("{stage} layer {layer}/{layers}"),
+        (Some(layer), Some(layers)) if layers > 0 => format!("{stage} layer {layer}/{layers}"),
         _ => stage.to_owned(),
     });
-    if let Some(total) = step["total_bytes"].as_u64() {
-        bar.set_length(total);
+    match step["total_bytes"].as_u64() {
+        Some(0) | None => bar.unset_length(),
+        Some(total) => bar.set_length(total),
     }
     bar.set_position(step["done_bytes"].as_u64().unwrap_or(0));
 }

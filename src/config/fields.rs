@@ -252,10 +252,7 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
 ];
 
 /// Read and checked, and shown, but nothing acts on them in this version; a warning says so.
-pub(crate) const NOT_YET: &[&str] = &[
-    "userNamespaces.idsPerPod",
-    "maxOpenFiles",
-];
+pub(crate) const NOT_YET: &[&str] = &["userNamespaces.idsPerPod", "maxOpenFiles"];
 
 /// The field of that path.
 pub(crate) fn find(path: &str) -> Option<&'static Field> {

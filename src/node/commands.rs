@@ -1,7 +1,6 @@
 //! What do clients want done? Each command is answered exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::EphemeralContainer;
@@ -10,8 +9,8 @@ use smol::channel::Sender;
 
 use super::execute::{Hands, WORKER};
 use super::{Input, Node, metrics, shutdown};
-use crate::api::{Command, CommandError, CommandErrorKind, ImageRow, RemovedImages};
-use crate::effects::image::{self, Image, ImageError, ImportOptions, Progress};
+use crate::api::{Command, CommandError, CommandErrorKind, ImageArchive, ImageRow, RemovedImages};
+use crate::effects::image::{self, Image, ImageError, ImportOptions, Origin, Progress};
 use crate::plan::state::{Image as Found, PodState, Run};
 use crate::plan::{Event, retry};
 use crate::spec::{ImageName, PodKey, PodUid, ephemeral};
@@ -68,11 +67,11 @@ impl Node {
                 let _ = reply.try_send(answer);
             }
             Command::ImportImage {
-                path,
+                archive,
                 name,
                 progress,
             } => {
-                super::spawn(import(self.hands.clone(), path, name, progress));
+                super::spawn(import(self.hands.clone(), archive, name, progress));
             }
             Command::RemoveImage { name, force, reply } => {
                 let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
@@ -316,12 +315,24 @@ impl Node {
     }
 }
 
-/// Imports an archive; the client reads along.
-async fn import(hands: Hands, path: PathBuf, name: Option<String>, progress: Sender<String>) {
+/// Imports an archive; the client reads along. Once it is gone, the import ends, and nothing of it is left.
+async fn import(
+    hands: Hands,
+    archive: ImageArchive,
+    name: Option<String>,
+    progress: Sender<String>,
+) {
     let options = ImportOptions {
         name,
         preloaded: false,
+        keep: hands.keep_free(),
     };
+    let origin = match archive {
+        ImageArchive::Path(path) => Origin::Path(path),
+        ImageArchive::Sent(pieces) => Origin::Stream(pieces),
+    };
+    let store = hands.images.dir();
+    let gone = progress.closed();
     let lines = progress.clone();
     let tell = move |step: Progress| {
         let mut line = serde_json::to_value(&step).expect("plain data");
@@ -329,17 +340,19 @@ async fn import(hands: Hands, path: PathBuf, name: Option<String>, progress: Sen
         // A client that reads slowly misses steps, not the end.
         let _ = lines.try_send(line.to_string());
     };
-    let line = match image::import(WORKER.as_ref(), hands.images.dir(), &path, &options, tell).await
-    {
+    let import = image::import_unless(gone, WORKER.as_ref(), store, &origin, &options, tell).await;
+    let line = match import {
         Ok(imported) => {
             let _ = hands.inputs.send(Input::Event(Event::ImagesChanged)).await;
             for image in imported {
-                let line = json!({ "type": "image", "id": image.id, "names": image.names });
+                let line = json!({ "type": "image", "id": image.id, "names": image.names,
+                                   "warnings": image.warnings });
                 let _ = progress.send(line.to_string()).await;
             }
             return;
         }
         Err(error) => {
+            hands.clear_up_after_import().await;
             json!({ "type": "error", "message": crate::chain(&error), "hint": error.hint() })
         }
     };

@@ -1,6 +1,7 @@
 //! How are actions carried out? One match; each arm runs as a task and ends in exactly one outcome event.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::pods::Links;
 use super::turns::Turns;
 use super::{Input, exits};
 use crate::config::Config;
-use crate::effects::image::{Image, ImageError, ImageStore};
+use crate::effects::image::{Image, ImageError, ImageStore, KeepFree};
 use crate::effects::network::NetworkError;
 use crate::effects::probe::Target;
 use crate::effects::sandbox::{
@@ -228,7 +229,8 @@ impl Hands {
                 image_id: image.id,
             },
             Ok(None) => {
-                let (failure, message) = absent(wanted.pull_policy, &wanted.image);
+                let (failure, message) =
+                    absent(wanted.pull_policy, &wanted.image, &self.config.preload);
                 Event::ImageFailed {
                     pod,
                     container,
@@ -243,6 +245,28 @@ impl Hands {
                 message: crate::chain(&error),
             },
         })
+    }
+
+    /// What imports leave free of the disk.
+    pub(super) fn keep_free(&self) -> KeepFree {
+        let settings = self.sandboxes.settings.now();
+        KeepFree::of(
+            &settings.eviction,
+            self.images.dir(),
+            &self.config.layout.root,
+        )
+    }
+
+    /// Removes what an import left that was broken off.
+    pub(super) async fn clear_up_after_import(&self) {
+        let images = self.images.clone();
+        let cleared = super::unblock(move || images.remove_leftovers()).await;
+        if let Err(error) = cleared {
+            tracing::warn!(
+                "could not clear up after an import: {}, trying again at the next one",
+                crate::chain(&error)
+            );
+        }
     }
 
     async fn look_up(&self, name: &str) -> Result<Option<Image>, ImageError> {
@@ -481,7 +505,15 @@ impl Hands {
 }
 
 /// The image is not in the store: what that means under the policy, in words that help.
-fn absent(policy: PullPolicy, image: &str) -> (ImageFailure, String) {
+fn absent(policy: PullPolicy, image: &str, preload: &[PathBuf]) -> (ImageFailure, String) {
+    let folders: Vec<String> = preload
+        .iter()
+        .map(|folder| format!("`{}`", folder.display()))
+        .collect();
+    let or_put = match folders.is_empty() {
+        true => String::new(),
+        false => format!(", or put it into {}", folders.join(" or ")),
+    };
     match policy {
         PullPolicy::Never => (
             ImageFailure::NeverPull,
@@ -491,7 +523,7 @@ fn absent(policy: PullPolicy, image: &str) -> (ImageFailure, String) {
             ImageFailure::Pull,
             format!(
                 "image \"{image}\" is not in the store, and this version of coracle has no registry client yet; \
-                 import an archive with `coracle image import FILE`, or put it into /etc/coracle/images"
+                 import an archive with `coracle image import FILE`{or_put}"
             ),
         ),
     }

@@ -68,6 +68,7 @@ async fn import_new(hands: &Hands) {
         let options = ImportOptions {
             name: None,
             preloaded: true,
+            keep: hands.keep_free(),
         };
         match image::import(
             WORKER.as_ref(),
@@ -79,6 +80,9 @@ async fn import_new(hands: &Hands) {
         .await
         {
             Ok(imported) => {
+                for warning in imported.iter().flat_map(|image| &image.warnings) {
+                    tracing::warn!("the image of `{path}`: {warning}");
+                }
                 let names: Vec<String> =
                     imported.into_iter().flat_map(|image| image.names).collect();
                 tracing::info!("imported {} from `{path}`", names.join(", "));

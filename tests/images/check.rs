@@ -19,6 +19,7 @@ fn two_images(room: &Room) -> ImageStore {
         let options = coracle::effects::image::ImportOptions {
             name: Some(name.to_owned()),
             preloaded: true,
+            ..Default::default()
         };
         room.import_with(&archive, &options).unwrap();
     }

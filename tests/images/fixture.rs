@@ -203,7 +203,11 @@ pub fn config_json(arch: &str, layers: &[Vec<u8>]) -> String {
 
 /// A docker-archive of one image, named `docker.io/library/test:1`.
 pub fn docker_archive(layers: &[Vec<u8>]) -> Vec<u8> {
-    let config = config_json(arch(), layers);
+    docker_archive_with(&config_json(arch(), layers), &["test:1"], layers)
+}
+
+/// A docker-archive of one image with this config and these names.
+pub fn docker_archive_with(config: &str, tags: &[&str], layers: &[Vec<u8>]) -> Vec<u8> {
     let mut archive = Layer::default();
     let names: Vec<_> = (0..layers.len())
         .map(|i| format!("{i}/layer.tar"))
@@ -212,7 +216,7 @@ pub fn docker_archive(layers: &[Vec<u8>]) -> Vec<u8> {
         archive = archive.file(name, layer);
     }
     let manifest =
-        serde_json::json!([{"Config": "config.json", "RepoTags": ["test:1"], "Layers": names}]);
+        serde_json::json!([{"Config": "config.json", "RepoTags": tags, "Layers": names}]);
     archive
         .file("config.json", config.as_bytes())
         .file("manifest.json", manifest.to_string().as_bytes())

@@ -51,6 +51,9 @@ fn owners_modes_times_links_devices_and_attributes_are_kept() {
         .pax(&[
             ("path", long.as_bytes()),
             ("SCHILY.xattr.trusted.overlay.redirect", b"/etc"),
+            ("SCHILY.xattr.trusted.other", b"x"),
+            ("SCHILY.xattr.user.overlay.redirect", b"/etc"),
+            ("SCHILY.xattr.security.selinux", b"x"),
         ])
         .file("short", b"long")
         .file("twice", b"first")
@@ -94,7 +97,17 @@ fn owners_modes_times_links_devices_and_attributes_are_kept() {
         capability
     );
     assert_eq!(std::fs::read(root.join(&long)).unwrap(), b"long");
-    assert_eq!(xattr(&root.join(&long), "trusted.overlay.redirect"), None);
+    for key in [
+        "trusted.overlay.redirect",
+        "trusted.other",
+        "user.overlay.redirect",
+    ] {
+        assert_eq!(xattr(&root.join(&long), key), None, "{key}");
+    }
+    assert_ne!(
+        xattr(&root.join(&long), "security.selinux"),
+        Some(b"x".to_vec())
+    );
     assert_eq!(std::fs::read(root.join("twice")).unwrap(), b"second");
     assert_eq!(std::fs::read(root.join("swap")).unwrap(), b"a file now");
     assert_eq!(std::fs::read(root.join("swap2/inside")).unwrap(), b"y");

@@ -22,6 +22,114 @@ fn two_images(room: &Room) -> (String, String) {
     (one[0].id.clone(), two[0].id.clone())
 }
 
+/// An archive of an image with this in its config.
+fn archive_with(config: &serde_json::Value) -> Vec<u8> {
+    let layers = [Layer::default().file("f", b"x").tar()];
+    let mut whole: serde_json::Value = serde_json::from_str(&config_json(arch(), &layers)).unwrap();
+    whole["config"] = config.clone();
+    docker_archive_with(&whole.to_string(), &["test:1"], &layers)
+}
+
+#[test]
+fn what_a_config_lists_has_bounds_and_what_is_over_them_is_named() {
+    use serde_json::json;
+    let many = |count: usize| -> Vec<String> { (0..count).map(|n| format!("A{n}=b")).collect() };
+    let map = |count: usize| -> serde_json::Value {
+        many(count)
+            .into_iter()
+            .map(|key| (key, json!({})))
+            .collect()
+    };
+    let labels: serde_json::Value = many(1001)
+        .into_iter()
+        .map(|key| (key, json!("x")))
+        .collect();
+    let long = "x".repeat(128 << 10);
+    let room = Room::new("bounds");
+    for (config, expected) in [
+        (
+            json!({"Env": many(1001)}),
+            "the number of entries in the config's `Env` is over the limit of 1000",
+        ),
+        (json!({"Cmd": many(1001)}), "`Cmd`"),
+        (json!({"Entrypoint": many(1001)}), "`Entrypoint`"),
+        (json!({"Labels": labels}), "`Labels`"),
+        (json!({"Volumes": map(1001)}), "`Volumes`"),
+        (json!({"ExposedPorts": map(1001)}), "`ExposedPorts`"),
+        (
+            json!({"Env": ["A=b", long]}),
+            "entry 2 in the config's `Env` is over the limit of 131071 bytes",
+        ),
+        (
+            json!({"Labels": {"a": long}}),
+            "entry 1 in the config's `Labels`",
+        ),
+        (
+            json!({"Volumes": {long.as_str(): {}}}),
+            "entry 1 in the config's `Volumes`",
+        ),
+        (
+            json!({"Other": "x".repeat(1 << 20)}),
+            "config `config.json` is over the limit of 1048576 bytes",
+        ),
+    ] {
+        let archive = room.write("a.tar", &archive_with(&config));
+        let error = room.import(&archive).unwrap_err().chain();
+        assert!(error.contains(expected), "{error}");
+        room.assert_empty();
+    }
+    let names: Vec<String> = (0..1001).map(|n| format!("n{n}:1")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let layers = [Layer::default().file("f", b"x").tar()];
+    let config = config_json(arch(), &layers);
+    let archive = room.write("a.tar", &docker_archive_with(&config, &names, &layers));
+    let error = room.import(&archive).unwrap_err().chain();
+    assert!(
+        error.contains("the number of names in the archive"),
+        "{error}"
+    );
+    let fits = json!({"Env": many(1000), "Cmd": many(1000), "Volumes": {"/data": {}}});
+    let archive = room.write("a.tar", &archive_with(&fits));
+    assert_eq!(room.image(&archive).config.env.len(), 1000);
+}
+
+#[test]
+fn what_of_a_config_means_nothing_is_told_at_the_import() {
+    use serde_json::json;
+    let room = Room::new("warnings");
+    for (config, expected) in [
+        (
+            json!({"StopSignal": "SIGQUIT", "Volumes": {"/data": {}}}),
+            vec![],
+        ),
+        (json!({"StopSignal": "SIGRTMAX-3"}), vec![]),
+        (
+            json!({"StopSignal": "SIGFOO"}),
+            vec!["its stop signal `SIGFOO` does not exist"],
+        ),
+        (
+            json!({"StopSignal": "99"}),
+            vec!["`99` does not exist: its containers are stopped with SIGTERM"],
+        ),
+        (
+            json!({"Volumes": {"/": {}, "/a/../b": {}, "/dev/x": {}, "/proc": {}, "/ok": {}}}),
+            vec![
+                "volume `/` is",
+                "volume `/a/../b` is",
+                "volume `/dev/x` is",
+                "volume `/proc` is",
+            ],
+        ),
+    ] {
+        let archive = room.write("a.tar", &archive_with(&config));
+        let warnings = room.import(&archive).unwrap().remove(0).warnings;
+        assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
+        for (warning, part) in warnings.iter().zip(expected) {
+            assert!(warning.contains(part), "{warning}");
+        }
+    }
+}
+
 #[test]
 fn importing_again_changes_nothing_and_names_move() {
     let room = Room::new("again");
@@ -111,6 +219,7 @@ fn preload_directories_are_imported_once_and_never_pruned() {
     let options = ImportOptions {
         preloaded: true,
         name: None,
+        ..Default::default()
     };
     room.import_with(&pending[0].path, &options).unwrap();
     assert_eq!(preload::pending(&store, &preload::scan(&dirs)).unwrap(), []);

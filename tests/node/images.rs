@@ -1,5 +1,9 @@
 //! Images that are there, come later, or never come.
 
+use std::io::Write;
+use std::process::{Child, Stdio};
+use std::time::Instant;
+
 use super::*;
 
 #[test]
@@ -13,6 +17,9 @@ fn an_image_that_is_not_there_is_named_with_the_way_out_and_found_once_imported(
     });
     let message = main_status(&pod)["state"]["waiting"]["message"].to_string();
     assert!(message.contains("coracle image import"), "{message}");
+    let preload = agent.root.join("preload");
+    let preload = preload.to_str().expect("utf-8");
+    assert!(message.contains(preload), "the folder in force: {message}");
     agent.wait_pod("never", |pod| {
         main_status(pod)["state"]["waiting"]["reason"] == "ErrImageNeverPull"
     });
@@ -143,4 +150,157 @@ fn after_a_power_cut_damaged_images_go_and_are_imported_again() {
     fs::remove_file(agent.root.join("run/events.log")).expect("there");
     agent.launch();
     assert_eq!(of_node(&agent), ["Starting", "Rebooted"]);
+}
+
+/// A client with something to send.
+fn sender(agent: &Agent) -> Child {
+    coracle()
+        .args(["image", "import", "-"])
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("coracle runs")
+}
+
+#[test]
+fn an_archive_comes_from_standard_input_and_a_name_is_told_from_a_file() {
+    let agent = Agent::start_with(&[]);
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let mut client = sender(&agent);
+    let archive = fs::read(common::archive()).expect("it was made");
+    let mut input = client.stdin.take().expect("piped");
+    input.write_all(&archive).expect("the agent takes it");
+    drop(input);
+    let done = client.wait_with_output().expect("own child");
+    assert!(done.status.success(), "{done:?}");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(
+        said.contains("imported docker.io/library/busybox:test"),
+        "{said}"
+    );
+    agent.wait_running("a");
+
+    let mut client = sender(&agent);
+    let mut input = client.stdin.take().expect("piped");
+    // It may have ended before all of it was taken.
+    let _ = input.write_all(&[b'x'; 1 << 20]);
+    drop(input);
+    let done = client.wait_with_output().expect("own child");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        !done.status.success() && said.contains("is not an image archive"),
+        "{said}"
+    );
+
+    let refused = agent.cli(&["image", "import", "nginx:1.25"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("there is no such file"), "{said}");
+    assert!(
+        said.contains("docker://docker.io/library/nginx:1.25"),
+        "{said}"
+    );
+    let refused = agent.cli(&["image", "import", "./nginx.tar"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        said.contains("No such file") && !said.contains("registries"),
+        "{said}"
+    );
+}
+
+/// What lies in the store's folder of unfinished imports.
+fn unfinished(agent: &Agent) -> usize {
+    let folder = agent.root.join("root/images/tmp");
+    fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+fn wait_unfinished(agent: &Agent, wanted: bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while (unfinished(agent) > 0) != wanted {
+        assert!(
+            Instant::now() < deadline,
+            "unfinished: {}",
+            unfinished(agent)
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn an_import_ends_with_its_client() {
+    let agent = Agent::start_with(&[]);
+    let tar = |entries: &[(&str, &[u8])]| {
+        let mut tar = tar::Builder::new(Vec::new());
+        for (name, data) in entries {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(data.len() as u64);
+            header.set_mode(0o644);
+            (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+            tar.append_data(&mut header, name, *data)
+                .expect("into memory");
+        }
+        tar
+    };
+    // 4 GB that take their time.
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(4 << 30);
+    header.set_mode(0o644);
+    (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+    header.set_path("zeros").expect("short");
+    header.set_cksum();
+    packed.write_all(header.as_bytes()).expect("into memory");
+    for _ in 0..512 {
+        packed.write_all(&vec![0; 8 << 20]).expect("into memory");
+    }
+    let layer = packed.finish().expect("into memory");
+    let config = serde_json::json!({
+        "architecture": match std::env::consts::ARCH { "aarch64" => "arm64", _ => "amd64" },
+        "os": "linux", "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", "0".repeat(64))]},
+    });
+    let manifest = br#"[{"Config":"config.json","RepoTags":["big:1"],"Layers":["layer.tar"]}]"#;
+    let archive = tar(&[
+        ("config.json", config.to_string().as_bytes()),
+        ("layer.tar", &layer),
+        ("manifest.json", manifest),
+    ]);
+    let archive = archive.into_inner().expect("into memory");
+    let path = agent.root.join("big.tar");
+    fs::write(&path, &archive).expect("temp dir");
+    let mut client = coracle()
+        .args(["image", "import", path.to_str().expect("utf-8")])
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("coracle runs");
+    wait_unfinished(&agent, true);
+    client.kill().expect("own child");
+    client.wait().expect("own child");
+    wait_unfinished(&agent, false);
+    assert!(!agent.ok(&["image", "ls"]).contains("big"));
+
+    let mut client = sender(&agent);
+    let mut input = client.stdin.take().expect("piped");
+    input
+        .write_all(&archive[..archive.len() / 2])
+        .expect("the agent takes it");
+    wait_unfinished(&agent, true);
+    client.kill().expect("own child");
+    client.wait().expect("own child");
+    wait_unfinished(&agent, false);
+
+    // Its agent is its client's.
+    let mut client = coracle()
+        .args(["image", "import", path.to_str().expect("utf-8")])
+        .env("CORACLE_SOCKET", agent.socket())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("coracle runs");
+    wait_unfinished(&agent, true);
+    agent.signal(Signal::SIGKILL);
+    agent.wait();
+    client.wait().expect("own child");
+    wait_unfinished(&agent, false);
 }

@@ -69,7 +69,7 @@ pub struct RunArgs {
 pub enum ImageCommand {
     /// Import image archives (OCI layout or docker-archive)
     Import {
-        /// Archives, or OCI layout directories
+        /// Archives, or OCI layout directories; `-` is an archive on standard input
         #[arg(required = true)]
         paths: Vec<PathBuf>,
         /// Name for an image that brings none

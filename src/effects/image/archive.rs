@@ -22,6 +22,9 @@ const MAX_MEMBERS: usize = 20_000;
 /// Most links from one member to another until the data is found.
 const MAX_LINKS: usize = 8;
 
+/// Told of bytes that were unpacked; fails if nobody wants more.
+pub(crate) type Tick<'a> = dyn FnMut(u64) -> Result<(), ImageError> + 'a;
+
 /// An archive ready to be read.
 #[derive(Debug)]
 pub(crate) enum Archive {
@@ -44,7 +47,12 @@ pub(crate) enum Slot {
 impl Archive {
     /// Opens a directory, or a tar file that may be compressed as a whole; then it is unpacked to an unnamed file
     /// in `staging` first.
-    pub(crate) fn open(path: &Path, staging: &Path, space: &mut Space) -> Result<Self, ImageError> {
+    pub(crate) fn open(
+        path: &Path,
+        staging: &Path,
+        space: &mut Space,
+        tick: &mut Tick<'_>,
+    ) -> Result<Self, ImageError> {
         // Opening a pipe would wait for its writer.
         let file = File::options()
             .read(true)
@@ -68,8 +76,24 @@ impl Archive {
         let got = file.read_at(&mut start, 0).map_err(io("read", path))?;
         let file = match Packing::detect(&start[..got]) {
             Packing::Plain => file,
-            Packing::Gzip | Packing::Zstd => unpack_whole(file, path, staging, space)?,
+            Packing::Gzip | Packing::Zstd => unpack_whole(&file, path, staging, space, tick)?,
         };
+        Self::of_tar(file, path)
+    }
+
+    /// Takes a tar, packed or not, from a stream that cannot be read twice: to an unnamed file in `staging` first.
+    pub(crate) fn receive(
+        stream: impl Read,
+        staging: &Path,
+        space: &mut Space,
+        tick: &mut Tick<'_>,
+    ) -> Result<Self, ImageError> {
+        let path = Path::new("standard input");
+        let file = unpack_whole(stream, path, staging, space, tick)?;
+        Self::of_tar(file, path)
+    }
+
+    fn of_tar(file: File, path: &Path) -> Result<Self, ImageError> {
         let mut start = [0; 512];
         let got = file.read_at(&mut start, 0).map_err(io("read", path))?;
         if got < 512 || !is_header(&start) {
@@ -255,10 +279,11 @@ fn clean(name: &str) -> String {
 }
 
 fn unpack_whole(
-    file: File,
+    packed: impl Read,
     path: &Path,
     staging: &Path,
     space: &mut Space,
+    tick: &mut Tick<'_>,
 ) -> Result<File, ImageError> {
     let what = format!("`{}`", path.display());
     let target = staging.join("archive.tar");
@@ -270,8 +295,9 @@ fn unpack_whole(
         .map_err(io("create", &target))?;
     // Without a name nothing is left of it, however the worker ends.
     std::fs::remove_file(&target).map_err(io("remove", &target))?;
-    let mut data = compress::decoder(&file).map_err(|e| broken(&what, &e, "its start"))?;
+    let mut data = compress::decoder(packed).map_err(|e| broken(&what, &e, "its start"))?;
     let mut buffer = vec![0; 128 << 10];
+    let mut done = 0;
     loop {
         let n = match data.read(&mut buffer) {
             Ok(0) => break,
@@ -280,6 +306,8 @@ fn unpack_whole(
             Err(e) => return Err(broken(&what, &e, "its compressed data")),
         };
         space.take(n as u64)?;
+        done += n as u64;
+        tick(done)?;
         out.write_all(&buffer[..n])
             .map_err(|e| space.write_error(e, |e| io("write", &target)(e)))?;
     }

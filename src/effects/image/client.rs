@@ -1,13 +1,19 @@
 //! How does the agent have an archive imported? By a worker process of its own binary, killed when nobody waits.
 
+use std::future::Future;
+use std::io;
 use std::path::Path;
 
-use smol::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
-use smol::process::{Command, Stdio};
+use hyper::body::Bytes;
+use smol::channel::Receiver;
+use smol::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use smol::process::{Child, Command, Stdio};
 use smol::stream::StreamExt;
 
-use super::error::{ImageError, io};
+use super::error::{ImageError, io as io_error};
+use super::import::STREAM;
 use super::progress::{Imported, Line, Progress};
+use super::space::KeepFree;
 
 /// A worker never says more than this.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
@@ -22,6 +28,20 @@ pub struct ImportOptions {
     pub preloaded: bool,
     /// Name for the archive's only image, instead of the names in it.
     pub name: Option<String>,
+    /// What is left free of the disk, beside a small reserve.
+    pub keep: KeepFree,
+}
+
+/// An archive that comes piece by piece: its end is the channel's, and an error breaks it off.
+pub type Pieces = Receiver<io::Result<Bytes>>;
+
+/// Where an archive comes from.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A file, or an OCI layout directory.
+    Path(std::path::PathBuf),
+    /// A client that sends it.
+    Stream(Pieces),
 }
 
 /// Has `exe` (coracle's own binary) import an archive into the store. Dropping the future kills the worker, which
@@ -31,8 +51,45 @@ pub async fn import(
     store: &Path,
     archive: &Path,
     options: &ImportOptions,
-    mut on_progress: impl FnMut(Progress),
+    on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
+    let origin = Origin::Path(archive.to_owned());
+    let never = std::future::pending();
+    import_unless(never, exe, store, &origin, options, on_progress).await
+}
+
+/// As [`import`], until `abandoned` is ready: then the worker is killed and has ended when this returns.
+pub async fn import_unless(
+    abandoned: impl Future<Output = ()>,
+    exe: &Path,
+    store: &Path,
+    origin: &Origin,
+    options: &ImportOptions,
+    on_progress: impl FnMut(Progress),
+) -> Result<Vec<Imported>, ImageError> {
+    let mut child = start(exe, store, origin, options)?;
+    let end = async { Some(attend(&mut child, exe, origin, on_progress).await) };
+    let given_up = async {
+        abandoned.await;
+        None
+    };
+    match smol::future::or(end, given_up).await {
+        Some(Ok(images)) => Ok(images),
+        failed => {
+            // One that has ended by itself is fine, too.
+            let _ = child.kill();
+            child.status().await.map_err(io_error("wait for", exe))?;
+            failed.unwrap_or(Err(ImageError::Abandoned))
+        }
+    }
+}
+
+fn start(
+    exe: &Path,
+    store: &Path,
+    origin: &Origin,
+    options: &ImportOptions,
+) -> Result<Child, ImageError> {
     let mut command = Command::new(exe);
     command
         .arg("image-worker")
@@ -45,17 +102,63 @@ pub async fn import(
     if let Some(name) = &options.name {
         command.arg("--name").arg(name);
     }
-    command.arg("--").arg(archive);
+    let KeepFree { bytes, inodes } = options.keep;
+    command.args(["--keep-bytes", &bytes.to_string()]);
+    command.args(["--keep-inodes", &inodes.to_string(), "--"]);
+    match origin {
+        Origin::Path(path) => command.arg(path).stdin(Stdio::null()),
+        Origin::Stream(_) => command.arg(STREAM).stdin(Stdio::piped()),
+    };
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command
         .kill_on_drop(true)
         .spawn()
-        .map_err(io("start", exe))?;
+        .map_err(io_error("start", exe))
+}
+
+/// Hands a worker what it needs, and hears what it says, until it ends.
+async fn attend(
+    child: &mut Child,
+    exe: &Path,
+    origin: &Origin,
+    on_progress: impl FnMut(Progress),
+) -> Result<Vec<Imported>, ImageError> {
+    let input = child.stdin.take();
+    let heard = listen(child, exe, origin, on_progress);
+    let fed = async {
+        if let (Some(input), Origin::Stream(pieces)) = (input, origin)
+            && let Err(source) = feed(input, pieces).await
+        {
+            return Err(ImageError::Received { source });
+        }
+        // What comes of it, the worker says.
+        std::future::pending().await
+    };
+    smol::future::or(heard, fed).await
+}
+
+/// Writes what comes to the worker. One that wants no more says why by itself.
+async fn feed(mut input: smol::process::ChildStdin, pieces: &Pieces) -> io::Result<()> {
+    while let Ok(piece) = pieces.recv().await {
+        if input.write_all(&piece?).await.is_err() {
+            return Ok(());
+        }
+    }
+    let _ = input.close().await;
+    Ok(())
+}
+
+async fn listen(
+    child: &mut Child,
+    exe: &Path,
+    origin: &Origin,
+    mut on_progress: impl FnMut(Progress),
+) -> Result<Vec<Imported>, ImageError> {
     let failed = |message: String, hint| ImageError::Worker {
-        archive: archive.to_owned(),
+        archive: match origin {
+            Origin::Path(path) => path.clone(),
+            Origin::Stream(_) => STREAM.into(),
+        },
         message,
         hint,
     };
@@ -64,7 +167,7 @@ pub async fn import(
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout.take(MAX_OUTPUT_BYTES)).lines();
         while let Some(line) = lines.next().await {
-            let line = line.map_err(io("read from", exe))?;
+            let line = line.map_err(io_error("read from", exe))?;
             match serde_json::from_str(&line) {
                 Ok(Line::Progress(progress)) => on_progress(progress),
                 Ok(Line::Image(image)) => images.push(image),
@@ -81,7 +184,7 @@ pub async fn import(
             .read_to_string(&mut noise)
             .await;
     }
-    let status = child.status().await.map_err(io("wait for", exe))?;
+    let status = child.status().await.map_err(io_error("wait for", exe))?;
     if let Some(error) = error {
         return Err(error);
     }

@@ -10,11 +10,15 @@ use super::contents::{Found, FoundLayer};
 use super::digest;
 use super::error::{ImageError, io};
 use super::gc;
+use super::oci::{self, ConfigFile};
 use super::progress::Imported;
 use super::staging::Staging;
 use super::store::{
     ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
 };
+
+/// Most manifests and indexes by which an image is known.
+const MAX_DIGESTS: usize = 64;
 
 /// The layers of some images, each once.
 pub(super) fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
@@ -46,9 +50,11 @@ pub(super) fn commit(
     let mut imported = Vec::new();
     for image in images {
         let id = write_image(store, image)?;
+        let file: ConfigFile = oci::parse(&image.config, &format!("config {id}"))?;
         imported.push(Imported {
             id,
             names: image.names.clone(),
+            warnings: file.into_config().warnings(),
         });
     }
     for image in &imported {
@@ -83,7 +89,7 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
         // The same image by another way: what it was known by stays true.
         let new = std::mem::replace(&mut digests, known.digests);
         for digest in new {
-            if !digests.contains(&digest) {
+            if !digests.contains(&digest) && digests.len() < MAX_DIGESTS {
                 digests.push(digest);
             }
         }

@@ -6,7 +6,7 @@ use super::archive::Archive;
 use super::digest;
 use super::error::ImageError;
 use super::name;
-use super::oci::{self, ConfigFile, Descriptor, Document, Platform};
+use super::oci::{self, ConfigFile, Descriptor, Document, MAX_CONFIG_BYTES, Platform};
 
 /// overlayfs takes 500 lower directories.
 const MAX_LAYERS: usize = 480;
@@ -16,6 +16,9 @@ const MAX_DEPTH: usize = 4;
 
 /// Most manifests looked at in one archive.
 const MAX_MANIFESTS: usize = 1000;
+
+/// Most names of all images in one archive.
+const MAX_NAMES: usize = 1000;
 
 /// An image as the archive tells it; manifest and config are verified.
 #[derive(Debug)]
@@ -89,6 +92,7 @@ pub(crate) fn images(archive: &Archive) -> Result<Vec<Found>, ImageError> {
             why: "it lists no images".to_owned(),
         });
     }
+    check_names(&found)?;
     Ok(found)
 }
 
@@ -124,8 +128,10 @@ fn docker_names(image: &DockerImage) -> Vec<String> {
 
 fn docker_image(config: Vec<u8>, image: &DockerImage) -> Result<Found, ImageError> {
     let what = format!("config `{}`", image.config);
+    check_length(&config, &what)?;
     let file: ConfigFile = oci::parse(&config, &what)?;
-    check_platform(&file.platform)?;
+    check_platform(&file.platform())?;
+    file.check()?;
     let parts = image.layers.clone().unwrap_or_default();
     let diff_ids = diff_ids(&file, parts.len(), &what)?;
     let layers = parts.into_iter().zip(diff_ids);
@@ -279,13 +285,16 @@ impl Search<'_> {
         layers: Vec<Descriptor>,
         fitness: u32,
     ) -> Result<Option<(u32, Found)>, ImageError> {
-        let bytes = blob(self.archive, config, "config")?;
         let what = format!("config {}", config.digest);
+        let bytes = blob(self.archive, config, "config")?;
+        check_length(&bytes, &what)?;
         let file: ConfigFile = oci::parse(&bytes, &what)?;
-        if file.platform.fitness(&self.own) == 0 {
-            self.available.push(file.platform.shown());
+        let platform = file.platform();
+        if platform.fitness(&self.own) == 0 {
+            self.available.push(platform.shown());
             return Ok(None);
         }
+        file.check()?;
         let diff_ids = diff_ids(&file, layers.len(), &what)?;
         let mut found = Vec::new();
         for (layer, diff_id) in layers.into_iter().zip(diff_ids) {
@@ -343,6 +352,30 @@ fn diff_ids(file: &ConfigFile, layers: usize, what: &str) -> Result<Vec<String>,
         )));
     }
     Ok(ids)
+}
+
+fn check_length(config: &[u8], what: &str) -> Result<(), ImageError> {
+    if config.len() as u64 > MAX_CONFIG_BYTES {
+        return Err(ImageError::Limit {
+            what: what.to_owned(),
+            limit: MAX_CONFIG_BYTES,
+            unit: "bytes",
+        });
+    }
+    Ok(())
+}
+
+/// An image with very many names would have very many files written.
+fn check_names(images: &[Found]) -> Result<(), ImageError> {
+    let names: usize = images.iter().map(|image| image.names.len()).sum();
+    if names > MAX_NAMES {
+        return Err(ImageError::Limit {
+            what: "the number of names in the archive".to_owned(),
+            limit: MAX_NAMES as u64,
+            unit: "names",
+        });
+    }
+    Ok(())
 }
 
 /// Reads and verifies a small blob.

@@ -156,13 +156,16 @@ pub(super) fn metadata(parent: &OwnedFd, name: &OsStr, member: &Member) -> Resul
     Ok(())
 }
 
-/// overlayfs's own attributes would let a layer redirect lookups, and labels belong to another machine's policy.
+/// File capabilities, access lists and users' own. overlayfs's would let a layer redirect lookups, others in `trusted.`
+/// are for programs of the node, and labels belong to another machine's policy.
 pub(super) fn wanted(key: &[u8]) -> bool {
-    let own = [b"trusted.overlay.".as_slice(), b"user.overlay."];
-    let kept = [b"user.".as_slice(), b"trusted.", b"system.posix_acl_"];
-    !own.iter().any(|prefix| key.starts_with(prefix))
-        && !key.contains(&0)
-        && (key == b"security.capability" || kept.iter().any(|prefix| key.starts_with(prefix)))
+    const KEPT: [&[u8]; 3] = [
+        b"security.capability",
+        b"system.posix_acl_access",
+        b"system.posix_acl_default",
+    ];
+    let of_users = key.starts_with(b"user.") && !key.starts_with(b"user.overlay.");
+    !key.contains(&0) && (of_users || KEPT.contains(&key))
 }
 
 #[allow(

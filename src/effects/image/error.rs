@@ -167,6 +167,16 @@ pub enum ImageError {
         /// The archive.
         path: PathBuf,
     },
+    /// The worker's reader is gone: nobody wants the image any more.
+    #[error("the import was broken off: nothing waits for it any more")]
+    Abandoned,
+    /// What was sent ended before its end.
+    #[error("the archive could not be received")]
+    Received {
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// The worker said so.
     #[error("could not import `{}`: {message}", archive.display())]
     Worker {
@@ -192,7 +202,8 @@ impl ImageError {
             | Self::Size { .. } => "copy or make the archive again",
             Self::Platform { .. } => "make the archive on or for this architecture",
             Self::NoSpace { .. } => {
-                "free space, or remove unused images with `coracle image prune --all`"
+                "free space, or remove unused images with `coracle image prune --all`; what is kept free follows from \
+                 `imagefs.available` and `nodefs.available` of `evictionHard` and `evictionSoft`"
             }
             Self::InUse { .. } => "remove the pod first",
             Self::SeveralNames { .. } => "remove it by each of its names",
@@ -208,6 +219,8 @@ impl ImageError {
                 "Linux 5.6 or newer is needed (`openat2`)"
             }
             Self::Io { .. }
+            | Self::Abandoned
+            | Self::Received { .. }
             | Self::Malformed { .. }
             | Self::Json { .. }
             | Self::Limit { .. }

@@ -17,9 +17,9 @@ use super::digest::Hashing;
 use super::error::{ImageError, io};
 use super::mark;
 use super::name;
-use super::preload;
+use super::preload::{self, Fingerprint};
 use super::progress::{Imported, Progress};
-use super::space::{MAX_UNPACKED_BYTES, Space};
+use super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::staging::Staging;
 use super::store::{ImageStore, LayerRecord};
 use super::tar_reader::{TarReader, broken};
@@ -28,27 +28,50 @@ use super::unpack::Unpacker;
 /// Progress is told no more often than this.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
+/// Stands for standard input in place of a path.
+pub(crate) const STREAM: &str = "-";
+
 /// What to import, and how.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) store: PathBuf,
+    /// `-` is standard input.
     pub(crate) archive: PathBuf,
     /// From a preload directory: remembered, and never pruned.
     pub(crate) preloaded: bool,
     /// Instead of the names in the archive.
     pub(crate) name: Option<String>,
+    /// What is left free of the disk.
+    pub(crate) keep: KeepFree,
 }
+
+impl Request {
+    fn is_stream(&self) -> bool {
+        self.archive == Path::new(STREAM)
+    }
+
+    /// What the archive is like now; a stream is only there once.
+    fn fingerprint(&self) -> Result<Option<Fingerprint>, ImageError> {
+        match self.is_stream() {
+            true => Ok(None),
+            false => preload::fingerprint(&self.archive).map(Some),
+        }
+    }
+}
+
+/// Who reads along fails once it is gone. Then the import ends, too.
+pub(crate) type Report<'a> = dyn FnMut(Progress) -> io::Result<()> + 'a;
 
 /// Imports all images of an archive that are for this machine.
 pub(crate) fn import(
     request: &Request,
-    report: &mut dyn FnMut(Progress),
+    report: &mut Report<'_>,
 ) -> Result<Vec<Imported>, ImageError> {
     let store = ImageStore::open(&request.store)?;
-    let fingerprint = preload::fingerprint(&request.archive)?;
+    let fingerprint = request.fingerprint()?;
     let staging = Staging::new(&store)?;
-    let mut space = Space::new(&staging.path)?;
-    let archive = Archive::open(&request.archive, &staging.path, &mut space)?;
+    let mut space = Space::new(&staging.path, request.keep)?;
+    let archive = open(request, &staging, &mut space, report)?;
     let mut images = contents::images(&archive)?;
     complete_names(&mut images, request)?;
     let layers: Vec<FoundLayer> = distinct_layers(&images);
@@ -79,17 +102,44 @@ pub(crate) fn import(
             break lock;
         }
     };
-    if preload::fingerprint(&request.archive)? != fingerprint {
+    if request.fingerprint()? != fingerprint {
         return Err(ImageError::Changed {
             path: request.archive.clone(),
         });
     }
     let imported = commit(&store, &staging, &images).map_err(|why| full_disk(why, &space))?;
-    if request.preloaded {
+    if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
         let ids = imported.iter().map(|image| image.id.clone()).collect();
         preload::record(&store, &request.archive, fingerprint, ids)?;
     }
     Ok(imported)
+}
+
+fn open(
+    request: &Request,
+    staging: &Staging,
+    space: &mut Space,
+    report: &mut Report<'_>,
+) -> Result<Archive, ImageError> {
+    let mut next_report = Instant::now();
+    let mut tick = |done_bytes| {
+        if Instant::now() < next_report {
+            return Ok(());
+        }
+        next_report = Instant::now() + REPORT_EVERY;
+        let progress = Progress {
+            stage: "receive".to_owned(),
+            layer: 0,
+            layers: 0,
+            done_bytes,
+            total_bytes: 0,
+        };
+        report(progress).map_err(|_| ImageError::Abandoned)
+    };
+    match request.is_stream() {
+        true => Archive::receive(io::stdin().lock(), &staging.path, space, &mut tick),
+        false => Archive::open(&request.archive, &staging.path, space, &mut tick),
+    }
 }
 
 /// A name given by the person replaces those in the archive; an only image without a name is called by its file.
@@ -110,6 +160,7 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
     }
     if let [image] = images
         && image.names.is_empty()
+        && !request.is_stream()
     {
         let stem = request.archive.file_name().and_then(|name| name.to_str());
         let name = stem.and_then(name::from_file_stem);
@@ -127,7 +178,7 @@ fn unpack_layer(
     staging: &Staging,
     space: &mut Space,
     progress: &mut Progress,
-    report: &mut dyn FnMut(Progress),
+    report: &mut Report<'_>,
 ) -> Result<(), ImageError> {
     let what = match &layer.blob {
         Some((digest, _)) => format!("layer {digest}"),
@@ -154,11 +205,12 @@ fn unpack_layer(
     });
     let mut next_report = Instant::now();
     let mut tick = || {
-        if Instant::now() >= next_report {
-            next_report = Instant::now() + REPORT_EVERY;
-            progress.done_bytes = seen.get();
-            report(progress.clone());
+        if Instant::now() < next_report {
+            return Ok(());
         }
+        next_report = Instant::now() + REPORT_EVERY;
+        progress.done_bytes = seen.get();
+        report(progress.clone()).map_err(|_| ImageError::Abandoned)
     };
     let unpacked = unpack_stream(&mut raw, &what, root, space, &mut tick);
     let verified = verify_blob(raw, layer, &what);
@@ -178,7 +230,7 @@ fn unpack_layer(
         });
     }
     progress.done_bytes = progress.total_bytes;
-    report(progress.clone());
+    report(progress.clone()).map_err(|_| ImageError::Abandoned)?;
     let record = unfinished.join("layer.json");
     let root = unfinished.join("diff");
     let written = LayerRecord {
@@ -197,7 +249,7 @@ fn unpack_stream(
     what: &str,
     root: File,
     space: &mut Space,
-    tick: &mut dyn FnMut(),
+    tick: &mut dyn FnMut() -> Result<(), ImageError>,
 ) -> Result<(String, u64), ImageError> {
     let plain = compress::decoder(raw).map_err(|e| broken(what, &e, "its start"))?;
     let capped = Capped {

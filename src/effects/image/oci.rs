@@ -2,10 +2,12 @@
 //! same but for media types.
 
 use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::error::ImageError;
+use super::stop_signal::stop_signal;
 
 /// What an image says about how to run it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +34,59 @@ pub struct ImageConfig {
     pub architecture: String,
     /// `linux`.
     pub os: String,
+}
+
+/// Where an image can have no volume: what lies there is the runtime's.
+const NO_VOLUMES: [&str; 3] = ["/dev", "/proc", "/sys"];
+
+impl ImageConfig {
+    /// The volumes that become writable directories: absolute paths without `.` and `..`, each once.
+    pub fn usable_volumes(&self) -> Vec<PathBuf> {
+        let mut usable: Vec<PathBuf> = self
+            .volumes
+            .iter()
+            .filter_map(|path| usable(path))
+            .collect();
+        usable.sort();
+        usable.dedup();
+        usable
+    }
+
+    /// What means nothing, and what is done instead.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let Some(signal) = &self.stop_signal
+            && stop_signal(signal).is_none()
+        {
+            let signal = signal.escape_debug();
+            warnings.push(format!(
+                "its stop signal `{signal}` does not exist: its containers are stopped with SIGTERM, unless their pod says \
+                 `lifecycle.stopSignal`"
+            ));
+        }
+        let unusable = self.volumes.iter().filter(|path| usable(path).is_none());
+        warnings.extend(unusable.take(MAX_WARNINGS).map(|path| {
+            let path = path.escape_debug();
+            format!("its volume `{path}` is ignored: no directory can be mounted there")
+        }));
+        warnings
+    }
+}
+
+/// Most warnings of a kind.
+const MAX_WARNINGS: usize = 10;
+
+fn usable(path: &str) -> Option<PathBuf> {
+    let mut whole = PathBuf::from("/");
+    for component in Path::new(path).components() {
+        match component {
+            Component::Normal(name) => whole.push(name),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    let taken = NO_VOLUMES.iter().any(|taken| whole.starts_with(taken));
+    (whole != Path::new("/") && !taken && !path.contains('\0')).then_some(whole)
 }
 
 /// A descriptor: what to find where.
@@ -72,18 +127,34 @@ pub(crate) struct Document {
 pub(crate) struct ConfigFile {
     #[serde(default)]
     pub(crate) created: Option<String>,
-    #[serde(flatten)]
-    pub(crate) platform: Platform,
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    os: String,
+    #[serde(default)]
+    variant: Option<String>,
     #[serde(default)]
     config: Option<ConfigSection>,
     pub(crate) rootfs: RootFs,
 }
+
+/// Longest config that is read. Those of real images have some thousand bytes.
+pub(crate) const MAX_CONFIG_BYTES: u64 = 1 << 20;
+
+/// Most entries of a list in a config: arguments, environment, labels, …
+const MAX_ENTRIES: usize = 1000;
+
+/// Longest entry: the kernel hands no longer argument or variable to a program (`MAX_ARG_STRLEN`).
+const MAX_ENTRY_BYTES: usize = (128 << 10) - 1;
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct RootFs {
     #[serde(default)]
     pub(crate) diff_ids: Option<Vec<String>>,
 }
+
+/// Whatever is written there: nothing of it is kept.
+type Ignored = serde::de::IgnoredAny;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -94,12 +165,63 @@ struct ConfigSection {
     working_dir: Option<String>,
     user: Option<String>,
     stop_signal: Option<String>,
-    exposed_ports: Option<BTreeMap<String, serde_json::Value>>,
-    volumes: Option<BTreeMap<String, serde_json::Value>>,
+    exposed_ports: Option<BTreeMap<String, Ignored>>,
+    volumes: Option<BTreeMap<String, Ignored>>,
     labels: Option<BTreeMap<String, String>>,
 }
 
 impl ConfigFile {
+    /// For which machine the image is.
+    pub(crate) fn platform(&self) -> Platform {
+        Platform {
+            architecture: self.architecture.clone(),
+            os: self.os.clone(),
+            variant: self.variant.clone(),
+        }
+    }
+
+    /// Refuses what no program could be started with, and what would only cost memory wherever it is read.
+    pub(crate) fn check(&self) -> Result<(), ImageError> {
+        let Some(section) = &self.config else {
+            return Ok(());
+        };
+        let keys = |map: &Option<BTreeMap<String, _>>| -> Vec<usize> {
+            map.iter()
+                .flatten()
+                .map(|(key, _): (&String, &Ignored)| key.len())
+                .collect()
+        };
+        let list = |list: &Option<Vec<String>>| list.iter().flatten().map(String::len).collect();
+        let labels = section.labels.iter().flatten();
+        let lists: [(&str, Vec<usize>); 6] = [
+            ("Entrypoint", list(&section.entrypoint)),
+            ("Cmd", list(&section.cmd)),
+            ("Env", list(&section.env)),
+            (
+                "Labels",
+                labels.map(|(key, value)| key.len() + value.len()).collect(),
+            ),
+            ("Volumes", keys(&section.volumes)),
+            ("ExposedPorts", keys(&section.exposed_ports)),
+        ];
+        for (name, lengths) in lists {
+            let limit = |what, limit: usize, unit| ImageError::Limit {
+                what,
+                limit: limit as u64,
+                unit,
+            };
+            if lengths.len() > MAX_ENTRIES {
+                let what = format!("the number of entries in the config's `{name}`");
+                return Err(limit(what, MAX_ENTRIES, "entries"));
+            }
+            if let Some(number) = lengths.iter().position(|length| *length > MAX_ENTRY_BYTES) {
+                let what = format!("entry {} in the config's `{name}`", number + 1);
+                return Err(limit(what, MAX_ENTRY_BYTES, "bytes"));
+            }
+        }
+        Ok(())
+    }
+
     /// What containers need to know.
     pub(crate) fn into_config(self) -> ImageConfig {
         let section = self.config.unwrap_or_default();
@@ -115,8 +237,8 @@ impl ConfigFile {
             exposed_ports: keys(section.exposed_ports),
             volumes: keys(section.volumes),
             labels: section.labels.unwrap_or_default(),
-            architecture: self.platform.architecture,
-            os: self.platform.os,
+            architecture: self.architecture,
+            os: self.os,
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// How far an import is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// `unpack`.
+    /// `receive`, `unpack`.
     pub stage: String,
     /// Which layer, from 1; layers already in the store are not counted.
     pub layer: usize,
@@ -24,6 +24,9 @@ pub struct Imported {
     pub id: String,
     /// Full names the archive gave it.
     pub names: Vec<String>,
+    /// What of its config means nothing, and what is done instead.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// A line of the worker.

@@ -22,6 +22,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::archive::MAX_JSON_BYTES;
 use super::digest;
 use super::error::{ImageError, io};
 use super::name;
@@ -100,6 +101,11 @@ impl ImageStore {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(io("chmod", dir))?;
         super::gc::remove_leftovers(&store)?;
         Ok(store)
+    }
+
+    /// Removes what interrupted imports left.
+    pub fn remove_leftovers(&self) -> Result<(), ImageError> {
+        super::gc::remove_leftovers(self)
     }
 
     /// The store's directory.
@@ -182,7 +188,7 @@ impl ImageStore {
             return Ok(None);
         };
         let path = self.blob_path(id);
-        let bytes = file::read_record(&path).map_err(io("read", &path))?;
+        let bytes = file::read_bounded(&path, MAX_JSON_BYTES).map_err(io("read", &path))?;
         let file: ConfigFile = oci::parse(&bytes, &format!("config {id}"))?;
         let created = file.created.clone();
         let mut seen = BTreeSet::new();

@@ -56,7 +56,7 @@ impl<'a> Unpacker<'a> {
     pub(crate) fn run<R: Read>(
         mut self,
         tar: &mut TarReader<R>,
-        progress: &mut dyn FnMut(),
+        progress: &mut dyn FnMut() -> Result<(), ImageError>,
     ) -> Result<(), ImageError> {
         let mut entries = 0;
         while let Some(member) = tar.next()? {
@@ -89,7 +89,7 @@ impl<'a> Unpacker<'a> {
                     }));
                 }
             }
-            progress();
+            progress()?;
         }
         self.set_times()
     }
@@ -98,7 +98,7 @@ impl<'a> Unpacker<'a> {
         &mut self,
         member: &Member,
         tar: &mut TarReader<R>,
-        progress: &mut dyn FnMut(),
+        progress: &mut dyn FnMut() -> Result<(), ImageError>,
     ) -> Result<(), Fault> {
         let path = relative(&member.name)?;
         let Some(name) = path.file_name().map(OsStr::to_owned) else {
@@ -241,7 +241,7 @@ impl<'a> Unpacker<'a> {
         name: &OsStr,
         member: &Member,
         tar: &mut TarReader<R>,
-        progress: &mut dyn FnMut(),
+        progress: &mut dyn FnMut() -> Result<(), ImageError>,
     ) -> Result<(), Fault> {
         let flags =
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -280,7 +280,7 @@ impl<'a> Unpacker<'a> {
                 }
                 offset += n as u64;
                 left -= n as u64;
-                progress();
+                progress().map_err(Fault::Other)?;
             }
         }
         Ok(())

@@ -10,6 +10,7 @@ use nix::sys::stat::{Mode, umask};
 
 use super::import::{Request, import};
 use super::progress::Line;
+use super::space::KeepFree;
 use crate::sys::capability::{self, keep_only};
 use crate::sys::process;
 
@@ -22,20 +23,20 @@ const OOM_SCORE_ADJ: i32 = 1000;
 /// Open files.
 const MAX_FILES: u64 = 1024;
 
-const USAGE: &str =
-    "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] PATH";
+const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
+                     [--keep-inodes N] PATH|-";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let Some(request) = parse(args) else {
-        say(&Line::Error {
+        let _ = say(&Line::Error {
             message: USAGE.to_owned(),
             hint: None,
         });
         return ExitCode::from(2);
     };
     if let Err(why) = harden() {
-        say(&Line::Error {
+        let _ = say(&Line::Error {
             message: format!("could not drop privileges: {why}"),
             hint: None,
         });
@@ -44,12 +45,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match import(&request, &mut |progress| say(&Line::Progress(progress))) {
         Ok(images) => {
             for image in images {
-                say(&Line::Image(image));
+                // The images are there, whoever may hear of it.
+                let _ = say(&Line::Image(image));
             }
             ExitCode::SUCCESS
         }
         Err(why) => {
-            say(&Line::Error {
+            let _ = say(&Line::Error {
                 message: why.chain(),
                 hint: why.hint(),
             });
@@ -64,11 +66,14 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
+    let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--store") => store = Some(args.next()?.into()),
             Some("--name") => name = Some(args.next()?.into_string().ok()?),
             Some("--preloaded") => preloaded = true,
+            Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
+            Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
             Some("--") => archive = Some(args.next()?.into()),
             Some(option) if option.starts_with("--") => return None,
             _ if archive.is_none() => archive = Some(arg.into()),
@@ -80,6 +85,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         archive: archive?,
         preloaded,
         name,
+        keep,
     })
 }
 
@@ -98,7 +104,7 @@ fn harden() -> io::Result<()> {
         capability::FSETID,
         capability::MKNOD,
         capability::SETFCAP,
-        // `trusted.*` attributes.
+        // overlayfs's mark of a folder that hides lower ones is a `trusted.*` attribute.
         capability::SYS_ADMIN,
     ])
 }
@@ -114,10 +120,11 @@ fn lower(resource: Resource, limit: u64) -> io::Result<()> {
     Ok(setrlimit(resource, limit, limit)?)
 }
 
-/// The agent may be gone: then nobody listens, and the import is finished all the same.
-fn say(line: &Line) {
-    if let Ok(mut text) = serde_json::to_vec(line) {
-        text.push(b'\n');
-        let _ = io::stdout().lock().write_all(&text);
-    }
+/// Fails once the agent is gone.
+fn say(line: &Line) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line).expect("plain data");
+    text.push(b'\n');
+    let mut out = io::stdout().lock();
+    out.write_all(&text)?;
+    out.flush()
 }

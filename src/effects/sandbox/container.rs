@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::oci::{Bind, Bundle};
 use super::{ConfigError, NodeFacts, Sandboxes, capabilities, environment, user};
 use crate::effects::cgroup::CgroupError;
-use crate::effects::image::Image;
+use crate::effects::image::{self, Image};
 use crate::effects::volume;
 use crate::shim::protocol::{StartRequest, SubPath, TARGET_LINK};
 use crate::spec::expand::{expand, missing};
@@ -169,8 +169,7 @@ pub fn start_request(
 /// The manifest's, else the image's; without either it is SIGTERM.
 fn stop_signal(container: &ContainerSpec, image: &Image) -> Option<StopSignalName> {
     let written = container.lifecycle.stop_signal.clone();
-    let own = || signal_number(image.config.stop_signal.as_deref()?);
-    written.or_else(|| StopSignalName::of(own()?))
+    written.or_else(|| image::stop_signal(image.config.stop_signal.as_deref()?))
 }
 
 fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {
@@ -304,46 +303,9 @@ fn oom_score_adj(pod: &PodSpec, container: &ContainerSpec, node_memory: u64) -> 
     }
 }
 
-/// `SIGTERM`, `TERM` or `15`.
-fn signal_number(text: &str) -> Option<i32> {
-    if let Ok(number) = text.parse::<i32>() {
-        return (1..=64).contains(&number).then_some(number);
-    }
-    let name = text.to_ascii_uppercase();
-    let name = name.strip_prefix("SIG").unwrap_or(&name).to_owned();
-    if let Some(rest) = name.strip_prefix("RTMIN") {
-        return rest
-            .trim_start_matches('+')
-            .parse()
-            .ok()
-            .or(rest.is_empty().then_some(0))
-            .map(|n: i32| 34 + n);
-    }
-    format!("SIG{name}")
-        .parse::<nix::sys::signal::Signal>()
-        .ok()
-        .map(|signal| signal as i32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn stop_signals_are_understood_in_every_spelling() {
-        for (text, number) in [
-            ("SIGTERM", Some(15)),
-            ("TERM", Some(15)),
-            ("sigquit", Some(3)),
-            ("9", Some(9)),
-            ("SIGRTMIN+3", Some(37)),
-            ("SIGRTMIN", Some(34)),
-            ("99", None),
-            ("nonsense", None),
-        ] {
-            assert_eq!(signal_number(text), number, "{text}");
-        }
-    }
 
     #[test]
     fn a_sidecar_is_killed_no_sooner_than_the_smallest_container_it_serves() {
