@@ -171,6 +171,10 @@ impl Place<'_> {
                     None => Ok(()),
                 })
                 .and_then(|()| late.attach(pid))
+                .and_then(|()| {
+                    let state = self.states().join(&request.container);
+                    seal(&state).map_err(ShimError::path("restrict", &state))
+                })
                 .and_then(|()| self.begin(request, &mut engine, status, streams));
         if launched.is_err() {
             end(pid);
@@ -191,7 +195,7 @@ impl Place<'_> {
         streams: &mut Streams,
     ) -> Result<Engine, String> {
         let states = self.states();
-        fs::create_dir_all(&states)
+        file::make_dirs(&states, 0o700)
             .map_err(|error| format!("could not make `{}`: {error}", states.display()))?;
         let mut builder = ContainerBuilder::new(request.container.clone(), SyscallType::default())
             .with_root_path(states)
@@ -272,6 +276,16 @@ fn read_bundle(bundle: &Path, config: &Value) -> Result<Bundle, ShimError> {
         path: bundle.join("config.json"),
         source,
     })
+}
+
+/// libcontainer's files become root's alone: they tell of the container's environment, and their modes follow the umask,
+/// which containers' mount points need as it is. Files that are written again keep their mode.
+fn seal(state: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    for entry in fs::read_dir(state)?.flatten() {
+        fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o600))?;
+    }
+    fs::set_permissions(state, fs::Permissions::from_mode(0o700))
 }
 
 /// The best known reason of a failure, by what the children said.

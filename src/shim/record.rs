@@ -1,12 +1,11 @@
 //! What survives of a container when the shim does not? One JSON file each, replaced by rename.
 
-use std::fs;
 use std::path::Path;
 
 use super::ShimError;
 use super::protocol::ContainerRecord;
 
-use crate::sys::file;
+use crate::sys::file::{self, Durability};
 
 /// Reads what a former shim wrote; nothing there, or nothing that can be read, is nothing known.
 pub(super) fn read(run_dir: &Path, container: &str) -> Option<ContainerRecord> {
@@ -18,15 +17,11 @@ pub(super) fn read(run_dir: &Path, container: &str) -> Option<ContainerRecord> {
 pub(super) fn write(run_dir: &Path, record: &ContainerRecord) -> Result<(), ShimError> {
     let folder = run_dir.join("records");
     let path = folder.join(format!("{}.json", record.container));
-    let temporary = folder.join(format!(".{}.tmp", record.container));
     let text = serde_json::to_vec(record).map_err(|source| ShimError::Json {
         path: path.clone(),
         source,
     })?;
-    let write = || {
-        fs::create_dir_all(&folder)?;
-        fs::write(&temporary, &text)?;
-        fs::rename(&temporary, &path)
-    };
-    write().map_err(ShimError::path("write", &path))
+    file::make_dirs(&folder, 0o700)
+        .and_then(|()| file::replace(&path, &text, 0o600, Durability::Process))
+        .map_err(ShimError::path("write", &path))
 }

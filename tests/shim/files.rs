@@ -19,6 +19,32 @@ fn what_an_ended_container_saw_is_unmounted_and_left_to_the_agent_to_remove() {
 }
 
 #[test]
+fn what_is_known_of_a_container_is_roots_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut world = World::new();
+    let request = world.request("c", 0, &["sleep", "1000"], |_| {});
+    world.begin(request);
+    let mode = |path: &str| {
+        let path = world.run_dir.join(path);
+        fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777
+    };
+    for folder in ["records", "libcontainer", "libcontainer/c"] {
+        assert_eq!(mode(folder), 0o700, "{folder}");
+    }
+    assert_eq!(mode("records/c.json"), 0o600);
+    assert_eq!(mode("bundles/c/config.json"), 0o600);
+    let state = fs::read_dir(world.run_dir.join("libcontainer/c")).unwrap();
+    let names: Vec<_> = state.flatten().map(|entry| entry.file_name()).collect();
+    assert!(names.iter().any(|name| name == "state.json"), "{names:?}");
+    for name in names {
+        let name = name.to_str().unwrap();
+        assert_eq!(mode(&format!("libcontainer/c/{name}")), 0o600, "{name}");
+    }
+    let (_, output) = world.exec(&["sh", "-c", "umask; ls -ld /made | cut -c1-10"]);
+    assert_eq!(output, "0022\ndrwxr-xr-x\n");
+}
+
+#[test]
 fn what_is_mounted_into_a_host_path_later_is_seen_if_propagated() {
     let mut world = World::new();
     let volume = world.dir.join("shared");
