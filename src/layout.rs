@@ -268,6 +268,14 @@ impl PodStateDir {
             .join(volume)
     }
 
+    /// What a container's images have it keep in their volumes: a folder for each image.
+    pub fn image_volumes(&self, container: &str) -> PathBuf {
+        self.dir
+            .join("volumes")
+            .join("coracle~image")
+            .join(container)
+    }
+
     /// A container's folder: termination messages and the writable layer.
     pub fn container(&self, container: &str) -> PathBuf {
         self.dir.join("containers").join(container)

@@ -8,6 +8,8 @@ mod exec;
 mod files;
 #[path = "shim/hostile.rs"]
 mod hostile;
+#[path = "shim/image_volumes.rs"]
+mod image_volumes;
 #[path = "shim/logs.rs"]
 mod logs;
 mod shim_world;

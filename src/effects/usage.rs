@@ -78,7 +78,8 @@ pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
             container.memory_bytes = cgroups.container_memory(pod, name);
         }
         if wanted.disk {
-            container.layer = walk(&layout.pod_state(&pod.uid).container(name));
+            let state = layout.pod_state(&pod.uid);
+            container.layer = walk(&state.container(name)) + walk(&state.image_volumes(name));
             container.logs = logs(layout, pod, name, *run);
         }
         usage.containers.insert(name.clone(), container);

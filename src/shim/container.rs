@@ -24,7 +24,7 @@ use super::protocol::{ContainerRecord, StartRequest};
 use super::status::{Said, Status};
 use super::streams::Streams;
 use super::tighten::{self, BundleDevice, BundleResources};
-use super::{ShimError, binds, rootfs, setup, warn};
+use super::{ShimError, binds, image_volumes, rootfs, setup, warn};
 use crate::layout;
 use crate::spec::{Stamp, Time, Wall};
 use crate::sys::cgroup::{self, Hierarchy};
@@ -99,7 +99,10 @@ impl Place<'_> {
         let group = bundle.linux.cgroups_path.clone();
         let before = own_fds();
         let result = rootfs::prepare(&request, &bundle.process.cwd)
-            .and_then(|root| binds::settle(&request, &mut config, root.as_fd()))
+            .and_then(|root| {
+                image_volumes::prepare(&request, &mut config, root.as_fd())?;
+                binds::settle(&request, &mut config, root.as_fd())
+            })
             .and_then(|late| self.launch(&request, &bundle, &config, late));
         process_restored();
         match result {

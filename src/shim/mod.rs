@@ -2,7 +2,7 @@
 //! containers, the reader of their output, and the only code that calls libcontainer.
 //!
 //! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
-//! and reaps; [`container`] starts a container ([`rootfs`], [`binds`], [`streams`], [`executor`], [`status`], [`tighten`]), [`exec`] a program in one;
+//! and reaps; [`container`] starts a container ([`rootfs`], [`image_volumes`], [`binds`], [`streams`], [`executor`], [`status`], [`tighten`]), [`exec`] a program in one;
 //! [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
 //! the agent.
 //!
@@ -20,6 +20,7 @@ mod error;
 mod exec;
 mod executor;
 mod exit;
+mod image_volumes;
 mod log;
 mod log_file;
 mod pod;

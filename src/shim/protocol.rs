@@ -183,6 +183,9 @@ pub struct StartRequest {
     pub writable_layer: PathBuf,
     /// Sub-paths of volumes to bind before the start; the OCI spec names `target` as the mount's source.
     pub sub_paths: Vec<SubPath>,
+    /// The directories the image asks for.
+    #[serde(default)]
+    pub image_volumes: Option<ImageVolumes>,
     /// Folder of log files.
     pub log_dir: PathBuf,
     /// Rotate at this size; 0 = never.
@@ -211,6 +214,15 @@ pub struct StartRequest {
     /// bundle a link to it, which the OCI spec names.
     #[serde(default)]
     pub target: Option<String>,
+}
+
+/// Directories of an image that are writable and outlive the container (`VOLUME`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageVolumes {
+    /// Where what is written to them is kept; `upper` and `work` are made in it.
+    pub folder: PathBuf,
+    /// Absolute paths in the image.
+    pub paths: Vec<PathBuf>,
 }
 
 /// One sub-path of a volume, bound so that no symlink in it can lead outside.

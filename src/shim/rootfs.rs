@@ -12,6 +12,7 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::ShimError;
+use super::image_volumes;
 use super::protocol::{StartRequest, SubPath};
 use crate::sys::{beneath, tree};
 
@@ -24,8 +25,12 @@ pub(super) fn mount_point(bundle: &Path) -> PathBuf {
 /// Returns the root.
 pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<OwnedFd, ShimError> {
     let target = mount_point(&request.bundle);
-    fs::create_dir_all(&target).map_err(ShimError::path("make folder", &target))?;
-    overlay(&target, &request.layers, &request.writable_layer)?;
+    overlay(
+        &target,
+        &request.layers,
+        &request.writable_layer,
+        Lasting::Attempt,
+    )?;
     let root = beneath::place(&target).map_err(ShimError::path("open", &target))?;
     // Where the runtime mounts, and below which it writes: a symlink of the image there would lead it to the node.
     for name in ["dev", "proc", "sys"] {
@@ -47,6 +52,7 @@ pub(super) fn unmount_all(request: &StartRequest) -> Result<(), ShimError> {
     for sub_path in &request.sub_paths {
         unmount(&sub_path.target)?;
     }
+    image_volumes::unmount(request)?;
     unmount(&mount_point(&request.bundle))
 }
 
@@ -55,7 +61,7 @@ fn remove_folder(path: &Path) -> Result<(), ShimError> {
 }
 
 /// Unmounts all that is mounted at `path`.
-fn unmount(path: &Path) -> Result<(), ShimError> {
+pub(super) fn unmount(path: &Path) -> Result<(), ShimError> {
     loop {
         match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
             Ok(()) | Err(Errno::EINTR) => {}
@@ -65,10 +71,27 @@ fn unmount(path: &Path) -> Result<(), ShimError> {
     }
 }
 
-/// Mounts `layers` (topmost first) under a fresh `upper`. Every folder is named by a descriptor number relative to
+/// How long what is written to an overlay lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lasting {
+    /// As long as the mount.
+    Attempt,
+    /// As long as the pod, also across a power cut.
+    Pod,
+}
+
+/// Mounts `layers` (topmost first) under the `upper` of a folder. Every folder is named by a descriptor number relative to
 /// `/proc/self/fd`: mount options must fit a page, and a path may contain the colon or comma that separates them.
-fn overlay(target: &Path, layers: &[PathBuf], writable: &Path) -> Result<(), ShimError> {
-    remove_folder(writable)?;
+pub(super) fn overlay(
+    target: &Path,
+    layers: &[PathBuf],
+    writable: &Path,
+    lasting: Lasting,
+) -> Result<(), ShimError> {
+    if lasting == Lasting::Attempt {
+        remove_folder(writable)?;
+    }
+    fs::create_dir_all(target).map_err(ShimError::path("make folder", target))?;
     let (upper, work) = (writable.join("upper"), writable.join("work"));
     for folder in [&upper, &work] {
         fs::create_dir_all(folder).map_err(ShimError::path("make folder", folder))?;
@@ -90,15 +113,15 @@ fn overlay(target: &Path, layers: &[PathBuf], writable: &Path) -> Result<(), Shi
     );
     let fds = Path::new("/proc/self/fd");
     std::env::set_current_dir(fds).map_err(ShimError::path("enter", fds))?;
-    let mounted = mount_overlay(target, &options);
+    let mounted = mount_overlay(target, &options, lasting);
     let root = Path::new("/");
     std::env::set_current_dir(root).map_err(ShimError::path("enter", root))?;
     mounted.map_err(|errno| ShimError::path("mount overlay on", target)(errno.into()))
 }
 
 /// `volatile` spares the disk: the writable layer never outlives its attempt, so nothing in it needs syncing.
-/// Kernels before 5.10 do not know it.
-fn mount_overlay(target: &Path, options: &str) -> nix::Result<()> {
+/// Kernels before 5.10 do not know it. What lasts may meet the same layers unpacked again, which `index` would refuse.
+fn mount_overlay(target: &Path, options: &str, lasting: Lasting) -> nix::Result<()> {
     let attempt = |options: &str| {
         mount(
             Some("overlay"),
@@ -108,13 +131,16 @@ fn mount_overlay(target: &Path, options: &str) -> nix::Result<()> {
             Some(options),
         )
     };
+    if lasting == Lasting::Pod {
+        return attempt(&format!("{options},index=off"));
+    }
     match attempt(&format!("{options},volatile")) {
         Err(Errno::EINVAL) => attempt(options),
         other => other,
     }
 }
 
-fn bind_sub_path(sub_path: &SubPath) -> Result<(), ShimError> {
+pub(super) fn bind_sub_path(sub_path: &SubPath) -> Result<(), ShimError> {
     let SubPath {
         volume,
         path,

@@ -129,6 +129,21 @@ fn link_at(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
+/// Whether a canonical path is a folder; `None` if nothing is there.
+pub fn is_folder(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<bool>> {
+    match open(root, path) {
+        Ok(place) => {
+            let found = nix::sys::stat::fstat(&place)?;
+            Ok(Some(found.st_mode & libc::S_IFMT == libc::S_IFDIR))
+        }
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => Ok(None),
+            io::ErrorKind::NotADirectory => Ok(Some(false)),
+            _ => Err(error),
+        },
+    }
+}
+
 /// Makes `name` in `folder` a plain folder: whatever else has that name is unlinked.
 pub fn plain_folder(folder: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<()> {
     let found = nix::sys::stat::fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);

@@ -25,6 +25,14 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// Both together.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+        }
+    }
+
     fn add(&mut self, found: &FileStat) {
         let blocks = u64::try_from(found.st_blocks).unwrap_or(0);
         self.bytes = self.bytes.saturating_add(blocks.saturating_mul(512));

@@ -172,3 +172,44 @@ fn an_image_with_symlinks_for_folders_runs_and_the_node_is_as_it_was() {
         );
     }
 }
+
+#[test]
+fn a_volume_of_an_image_is_a_writable_folder_that_goes_with_the_pod() {
+    let agent = Agent::start();
+    let config = serde_json::json!({"Volumes": {"/data": {}, "/covered/": {}}});
+    let image = archive(
+        &agent,
+        "vol",
+        config,
+        &[("data/given", None), ("covered/given", None)],
+    );
+    agent.ok(&["image", "import", &image]);
+    let read_only = "    securityContext: {readOnlyRootFilesystem: true}\n    volumeMounts:\n    - {name: v, mountPath: /covered}\n";
+    let volumes = "  volumes:\n  - {name: v, emptyDir: {}}\n";
+    let script = format!(
+        "cat /data/given; echo; ls /covered; echo run >> /data/runs; grep -c run /data/runs; \
+         [ $(grep -c run /data/runs) = 1 ] && exit 1; {SLEEP}"
+    );
+    let pod = |name: &str, script: &str, more: &str, container: &str| {
+        shell_pod(name, script, more, container).replace("busybox:test", "vol:1")
+    };
+    agent.write("a.yaml", &pod("a", &script, volumes, read_only));
+    agent.wait_pod("a", |pod| {
+        main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
+    });
+    agent.wait_line("a", "2");
+    let said = agent.ok(&["logs", "a"]);
+    assert_eq!(
+        said, "data/given\n2\n",
+        "with what the image has there, and what was written"
+    );
+    assert_eq!(agent.ok(&["logs", "a", "--previous"]), "data/given\n1\n");
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+
+    let limit = "    resources: {limits: {ephemeral-storage: 2Mi}}\n";
+    let fill = format!("dd if=/dev/zero of=/data/x bs=1M count=4; {SLEEP}");
+    agent.write("full.yaml", &pod("full", &fill, "", limit));
+    agent.wait_pod("full", |pod| pod["status"]["reason"] == "Evicted");
+}

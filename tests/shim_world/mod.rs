@@ -162,6 +162,7 @@ impl World {
             layers: vec![self.dir.join("layer")],
             writable_layer: own.join(format!("layer-{attempt}")),
             sub_paths: Vec::new(),
+            image_volumes: None,
             log_dir: own.join("logs"),
             log_max_bytes: 0,
             log_max_files: 5,

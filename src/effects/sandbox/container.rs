@@ -10,7 +10,8 @@ use super::{ConfigError, NodeFacts, Sandboxes, capabilities, environment, user};
 use crate::effects::cgroup::CgroupError;
 use crate::effects::image::{self, Image};
 use crate::effects::volume;
-use crate::shim::protocol::{StartRequest, SubPath, TARGET_LINK};
+use crate::layout::PodStateDir;
+use crate::shim::protocol::{ImageVolumes, StartRequest, SubPath, TARGET_LINK};
 use crate::spec::expand::{expand, missing};
 use crate::spec::priority::NODE_CRITICAL;
 use crate::spec::service_links;
@@ -18,6 +19,7 @@ use crate::spec::{
     ContainerSpec, Effective, LinuxUser, MountPropagation, PodSpec, QosClass, StopSignalName,
 };
 use crate::sys::file::{self, Durability};
+use crate::sys::tree;
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -142,6 +144,7 @@ pub fn start_request(
         layers: image.layers.clone(),
         writable_layer: state.writable_layer(&container.name, attempt),
         sub_paths,
+        image_volumes: image_volumes(&state, container, image)?,
         log_dir: layout.container_logs(
             &pod.key.namespace,
             &pod.key.name,
@@ -164,6 +167,48 @@ pub fn start_request(
         // All processes of the node are seen then anyway.
         target: container.target.clone().filter(|_| !pod.host_pid),
     })
+}
+
+/// The volumes of the image that the manifest mounts nothing on. What the container had in those of another image goes.
+fn image_volumes(
+    state: &PodStateDir,
+    container: &ContainerSpec,
+    image: &Image,
+) -> Result<Option<ImageVolumes>, ConfigError> {
+    let access = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| ConfigError::Access {
+            action,
+            path,
+            source,
+        }
+    };
+    let mut paths = image.config.usable_volumes();
+    paths.retain(|path| {
+        !container
+            .mounts
+            .iter()
+            .any(|mount| Path::new(&mount.path) == path)
+    });
+    let all = state.image_volumes(&container.name);
+    let own = image
+        .id
+        .trim_start_matches("sha256:")
+        .chars()
+        .take(12)
+        .collect::<String>();
+    for entry in std::fs::read_dir(&all).into_iter().flatten().flatten() {
+        if paths.is_empty() || entry.file_name() != *own {
+            let path = entry.path();
+            tree::remove(&path).map_err(access("remove", &path))?;
+        }
+    }
+    if paths.is_empty() {
+        return Ok(None);
+    }
+    let folder = all.join(own);
+    file::make_dirs(&folder, 0o700).map_err(access("make", &folder))?;
+    Ok(Some(ImageVolumes { folder, paths }))
 }
 
 /// The manifest's, else the image's; without either it is SIGTERM.

@@ -81,7 +81,7 @@ struct Pod {
     containers: Vec<Container>,
     /// Its volumes on disk, by name.
     volumes: Vec<(String, Taken)>,
-    /// What else its containers may write: the files of `/etc`, and their last messages.
+    /// What else its containers may write: the files of `/etc`, their last messages, their images' volumes.
     files: Taken,
 }
 
@@ -291,14 +291,22 @@ fn pod(
         let folder = state.empty_dir(&volume.name);
         Some((volume.name.clone(), taken(&folder)?))
     });
+    let volumes: Vec<(String, Taken)> = volumes.collect();
+    let own = target
+        .containers
+        .iter()
+        .map(|(name, ..)| state.image_volumes(name));
+    let own: Vec<Taken> = own.filter_map(|folder| taken(&folder)).collect();
     let messages = target.containers.iter();
     let messages = messages.map(|(name, attempt, _)| state.termination_message(name, *attempt));
     let files: Vec<PathBuf> = state.etc_files().into_iter().chain(messages).collect();
     Pod {
-        volumes: volumes.collect(),
+        volumes,
         files: match depth {
             Depth::Brief => Taken::default(),
-            Depth::Whole => figures::taken_by_files(&files),
+            Depth::Whole => own
+                .into_iter()
+                .fold(figures::taken_by_files(&files), Taken::plus),
         },
         usage: cgroups.usage(&path),
         traffic: traffic.get(&spec.uid).copied(),
