@@ -200,7 +200,7 @@ pub fn tune_allocator() {
 /// How many processes the machine may have, threads counted one by one.
 pub fn most() -> Option<u64> {
     let read = |name: &str| {
-        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        let text = super::file::read_text(format!("/proc/sys/kernel/{name}")).ok()?;
         text.trim().parse::<u64>().ok()
     };
     Some(read("pid_max")?.min(read("threads-max").unwrap_or(u64::MAX)))
@@ -210,7 +210,7 @@ pub fn most() -> Option<u64> {
 pub fn set_oom_score_adj(score: i32) -> io::Result<()> {
     const FILE: &str = "/proc/self/oom_score_adj";
     let wanted = score.to_string();
-    match std::fs::read_to_string(FILE)?.trim() == wanted {
+    match super::file::read_text(FILE)?.trim() == wanted {
         true => Ok(()),
         false => std::fs::write(FILE, wanted),
     }
@@ -227,7 +227,7 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
 
 /// Whether this process runs: it is there, and has not ended unreaped.
 pub fn runs(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let stat = super::file::read_text(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name before it may hold anything, also parentheses.
     let state = stat
         .rsplit(") ")

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::sys::file;
+
 /// Folders with systemd's files, the highest rank first.
 const FOLDERS: [&str; 4] = [
     "etc/systemd",
@@ -61,7 +63,7 @@ fn below(root: &Path) -> Option<PathBuf> {
         }
     }
     let files: Vec<PathBuf> = main.into_iter().chain(drop_ins.into_values()).collect();
-    let sets = |path: &&PathBuf| fs::read_to_string(path).is_ok_and(|text| sets(&text));
+    let sets = |path: &&PathBuf| file::read_text(path).is_ok_and(|text| sets(&text));
     files.iter().rev().find(sets).cloned()
 }
 
