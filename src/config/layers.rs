@@ -154,7 +154,10 @@ impl Layers {
                 self.problems.push(Problem {
                     order: (self.layers.len(), line, column),
                     source: path.display().to_string(),
-                    message: problem.message,
+                    message: match &problem.hint {
+                        Some(hint) => format!("{}; {}", problem.message, hint.sentence(None)),
+                        None => problem.message,
+                    },
                 });
             }
             Ok(documents) => {

@@ -284,12 +284,12 @@ impl<'r> Document<'r> {
         let version = version.or(implied.map(|_| "v1".to_owned()));
         match kind.as_str() {
             "Pod" | "Service" | "List" | "PodList" | "ServiceList" => {
-                if self.is_version(version.as_deref(), "v1", path) {
+                if self.is_version(value, version.as_deref(), "v1", path) {
                     self.v1(&kind, value, path);
                 }
             }
             "PriorityClass" => {
-                if self.is_version(version.as_deref(), "scheduling.k8s.io/v1", path) {
+                if self.is_version(value, version.as_deref(), "scheduling.k8s.io/v1", path) {
                     self.class(value, path);
                 }
             }
@@ -298,15 +298,23 @@ impl<'r> Document<'r> {
         }
     }
 
-    fn is_version(&self, given: Option<&str>, wanted: &str, path: &Path<'_>) -> bool {
-        let at = path.field("apiVersion");
+    fn is_version(
+        &self,
+        value: &Value,
+        given: Option<&str>,
+        wanted: &str,
+        path: &Path<'_>,
+    ) -> bool {
         match given {
-            None => {
-                let hint = format!("write `apiVersion: {wanted}`");
-                self.report.error_hint(&at, "Required value", hint);
-            }
             Some(given) if given == wanted => return true,
-            Some(other) => self.report.unsupported(&at, other, &[wanted]),
+            Some(other) => {
+                let at = path.field("apiVersion");
+                self.report.unsupported(&at, other, &[wanted]);
+            }
+            None => {
+                let advice = format!("write `apiVersion: {wanted}`");
+                kinds::missing(value, "apiVersion", &advice, path, self.report);
+            }
         }
         false
     }

@@ -106,7 +106,9 @@ pub(crate) fn container(container: &mut Container, host_network: bool) {
     text(&mut container.termination_message_policy, "File");
     for port in container.ports.iter_mut().flatten() {
         text(&mut port.protocol, "TCP");
-        if host_network && port.host_port.unwrap_or(0) == 0 {
+        // A wrong number is told where it was written.
+        let sound = u16::try_from(port.container_port).is_ok();
+        if host_network && sound && port.host_port.unwrap_or(0) == 0 {
             port.host_port = Some(port.container_port);
         }
     }

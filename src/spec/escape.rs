@@ -170,6 +170,25 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn what_can_be_read_stays_and_every_place_is_in_the_file(text in "[a'\"\\\\ü:\\-#| {},\n\r]{0,60}") {
+            let found = mend(&text);
+            let fine = serde_yaml::Deserializer::from_str(&text)
+                .all(|document| IgnoredAny::deserialize(document).is_ok());
+            if fine {
+                proptest::prop_assert_eq!(&found.text, &text);
+            }
+            proptest::prop_assert_eq!(found.text.len() + found.places.len(), text.len());
+            for (number, line) in found.text.split('\n').enumerate() {
+                let end = line.chars().count();
+                let (same, column) = found.written((number + 1, end));
+                let written = text.split('\n').nth(number).unwrap_or_default();
+                proptest::prop_assert_eq!((same, column), (number + 1, written.chars().count()));
+            }
+        }
+    }
+
     #[test]
     fn the_work_is_bounded() {
         let text = "- \"\\'\"\n".repeat(200_000);

@@ -190,50 +190,57 @@ pub(super) fn nameless(value: &Value, path: &Path<'_>, report: &Report) {
         let mut lists = lists.iter().map(|key| value.get(key));
         lists.any(|list| matches!(list, Some(Value::List(_))))
     };
-    let (at, message, hint) = if let Some(services) = compose(value) {
-        return report.error_hint(
-            &services.map_or(*path, |key| path.field(key)),
-            "this is a compose file, not a Kubernetes manifest",
-            "write a document with `apiVersion: v1`, `kind: Pod` and a `metadata.name`, and each of these services as \
-             one of its `spec.containers`"
-                .to_owned(),
-        );
+    if let Some(services) = compose(value) {
+        let hint = "write a document with `apiVersion: v1`, `kind: Pod` and a `metadata.name`, and each of these services \
+                    as one of its `spec.containers`";
+        let at = services.map_or(*path, |key| path.field(key));
+        let message = "this is a compose file, not a Kubernetes manifest";
+        report.error_hint(&at, message, hint.to_owned());
     } else if kustomization() {
-        (
-            "kind",
-            "Required value: this looks like a kustomization, which is not a manifest",
-            "build it first: `kubectl kustomize DIRECTORY`",
-        )
+        let message = "Required value: this looks like a kustomization, which is not a manifest";
+        let hint = "build it first: `kubectl kustomize DIRECTORY`";
+        report.error_hint(&path.field("kind"), message, hint.to_owned());
     } else if has("name") && has("version") && !has("metadata") {
-        (
-            "kind",
-            "Required value: this looks like the description of a Helm chart, which is not a manifest",
-            "render the chart first: `helm template CHART`",
-        )
+        let message = "Required value: this looks like the description of a Helm chart, which is not a manifest";
+        let hint = "render the chart first: `helm template CHART`";
+        report.error_hint(&path.field("kind"), message, hint.to_owned());
     } else {
-        (
-            "kind",
-            "Required value",
-            "a manifest begins with `apiVersion: v1` and `kind: Pod`",
-        )
-    };
-    report.error_hint(&path.field(at), message, hint.to_owned());
+        let advice = "a manifest begins with `apiVersion: v1` and `kind: Pod`";
+        missing(value, "kind", advice, path, report);
+    }
 }
 
 /// Whether these are a compose file's services, and the key that they stand below, if there is one.
 fn compose(value: &Value) -> Option<Option<&'static str>> {
-    let is_service = |value: &Value| value.get("image").or(value.get("build")).is_some();
-    let holds_services = |value: &Value| match value {
-        Value::Map(entries) => entries.iter().any(|(_, value)| is_service(value)),
-        _ => false,
-    };
-    let below = value.get("services").is_some_and(holds_services);
+    if value.get("services").is_some() {
+        return Some(Some("services"));
+    }
     let kubernetes = ["metadata", "spec", "apiVersion"]
         .iter()
         .any(|key| value.get(key).is_some());
-    match kubernetes {
-        _ if below => Some(Some("services")),
-        false if holds_services(value) => Some(None),
+    let is_service = |value: &Value| value.get("image").or(value.get("build")).is_some();
+    match value {
+        Value::Map(entries) if !kubernetes => {
+            let any = entries.iter().any(|(_, value)| is_service(value));
+            any.then_some(None)
+        }
         _ => None,
+    }
+}
+
+/// Reports that a document has no `wanted`, at a key that is meant to be it if there is one.
+pub(super) fn missing(value: &Value, wanted: &str, advice: &str, path: &Path<'_>, report: &Report) {
+    let meant = match value {
+        Value::Map(entries) => entries
+            .iter()
+            .find(|(key, _)| suggest::nearest(key, &[wanted]).is_some()),
+        _ => None,
+    };
+    match meant {
+        Some((key, _)) => {
+            let hint = format!("did you mean `{wanted}`?");
+            report.error_hint(&path.field(key), "unknown field", hint);
+        }
+        None => report.error_hint(&path.field(wanted), "Required value", advice.to_owned()),
     }
 }

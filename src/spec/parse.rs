@@ -8,7 +8,7 @@ use serde::de::DeserializeSeed;
 
 use super::error::{Hint, Problem};
 use super::escape;
-use super::syntax::explain;
+use super::syntax::{explain, place};
 use super::value::{MAX_VALUES, Reader, Value};
 
 /// Largest manifest file, the kubelet's limit.
@@ -23,6 +23,17 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Problem> {
         );
         return Err(syntax(message, (1, 1)));
     }
+    if [GZIP, ELF, ZIP, ZSTD]
+        .iter()
+        .any(|magic| bytes.starts_with(magic))
+        || is_tar(bytes)
+    {
+        let hint = "manifests are YAML or JSON; image archives are imported by `coracle image import FILE`";
+        return Err(Problem {
+            hint: Some(Hint::Text(hint.to_owned())),
+            ..syntax("file is not text".to_owned(), (1, 1))
+        });
+    }
     if let Some(encoding) = other_encoding(bytes) {
         let message = format!("file is {encoding}, not UTF-8");
         return Err(Problem {
@@ -34,14 +45,21 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Problem> {
         Ok(text) => Ok(text.strip_prefix('\u{feff}').unwrap_or(text)),
         Err(error) => {
             let valid = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
-            let line = valid.matches('\n').count() + 1;
-            let column = valid.chars().rev().take_while(|c| *c != '\n').count() + 1;
             Err(Problem {
                 hint: Some(Hint::Text(UTF_8.to_owned())),
-                ..syntax("file is not UTF-8".to_owned(), (line, column))
+                ..syntax("file is not UTF-8".to_owned(), place(&valid, valid.len()))
             })
         }
     }
+}
+
+const GZIP: &[u8] = b"\x1f\x8b";
+const ELF: &[u8] = b"\x7fELF";
+const ZIP: &[u8] = b"PK\x03\x04";
+const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
+
+fn is_tar(bytes: &[u8]) -> bool {
+    bytes.get(257..262) == Some(b"ustar") && bytes.contains(&0)
 }
 
 const UTF_8: &str = "save it as UTF-8";

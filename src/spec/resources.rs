@@ -112,10 +112,27 @@ pub(crate) fn amount(written: &Written, path: &Path<'_>, report: &Report) -> Opt
         }
         Ok(quantity) => Some(quantity),
         Err(error) => {
-            report.invalid(path, &written.0, error);
+            let message = format!("Invalid value: {:?}: {error}", written.0);
+            match meant(&written.0).filter(|_| !matches!(path, Path::Field(_, "cpu"))) {
+                Some(meant) => report.error_hint(path, message, format!("did you mean `{meant}`?")),
+                None => report.error(path, message),
+            }
             None
         }
     }
+}
+
+/// `1 gb` is meant to be `1G`.
+fn meant(written: &str) -> Option<String> {
+    const UNITS: [&str; 12] = [
+        "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E",
+    ];
+    let figure = written.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = &written[figure.len()..];
+    let unit = unit.strip_suffix(['b', 'B']).unwrap_or(unit);
+    let unit = UNITS.iter().find(|known| known.eq_ignore_ascii_case(unit));
+    let meant = format!("{}{}", figure.trim(), unit?);
+    Quantity::parse(&meant).is_ok().then_some(meant)
 }
 
 /// Whether a resource has a name that it may have and an amount that it may have.
@@ -327,6 +344,22 @@ mod tests {
 
     fn lasting(containers: &[ContainerResources]) -> Figures {
         Figures::lasting(containers.to_vec())
+    }
+
+    #[test]
+    fn units_that_people_write_are_understood() {
+        for (written, expected) in [
+            ("1GB", Some("1G")),
+            ("64 mi", Some("64Mi")),
+            ("1.5 KiB", Some("1.5Ki")),
+            ("10kb", Some("10k")),
+            ("lots", None),
+            ("64Xi", None),
+            ("GB", None),
+            ("", None),
+        ] {
+            assert_eq!(meant(written).as_deref(), expected, "{written}");
+        }
     }
 
     #[test]

@@ -20,6 +20,14 @@ pub(super) fn explain(text: &str, at: Option<Place>, message: &str) -> Explained
     if let Some(offset) = message.split_once("control characters are not allowed at position ") {
         return control_character(text, offset.1.parse().unwrap_or(0));
     }
+    if let Some(at) = text.find('\u{feff}') {
+        // Files that were put together: each began with one.
+        return Explained {
+            at: place(text, at),
+            message: "not valid YAML: a byte order mark inside the file".to_owned(),
+            hint: Some("remove it; it is invisible in most editors"),
+        };
+    }
     let at = at.unwrap_or((1, 1));
     let line = text.lines().nth(at.0.saturating_sub(1)).unwrap_or_default();
     let own = |message: &str, hint| Explained {
@@ -62,6 +70,15 @@ pub(super) fn explain(text: &str, at: Option<Place>, message: &str) -> Explained
             bare,
             Some("indent the keys of a mapping alike, and quote a value that holds `: `"),
         ),
+        "block sequence entries are not allowed in this context" => {
+            own(bare, Some("begin each item in a line of its own"))
+        }
+        "did not find expected ',' or '}'" | "did not find expected ',' or ']'" => own(
+            bare,
+            Some(
+                "quote a value that holds quotes, brackets or commas, and write `\\\"` for a quote in double quotes",
+            ),
+        ),
         "did not find expected key" => own(bare, Some("indent the keys of a mapping alike")),
         "could not find expected ':'" => own(bare, Some("a key is followed by `: ` and its value")),
         _ => own(&format!("{bare}{}", begun(message, at.0)), None),
@@ -94,14 +111,19 @@ fn begun(message: &str, line: usize) -> String {
     }
 }
 
-fn control_character(text: &str, offset: usize) -> Explained {
+/// The place of an offset.
+pub(super) fn place(text: &str, offset: usize) -> Place {
     let before = text.get(..offset).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    (line, column)
+}
+
+fn control_character(text: &str, offset: usize) -> Explained {
     let sign = text.get(offset..).and_then(|rest| rest.chars().next());
     let code = u32::from(sign.unwrap_or_default());
     Explained {
-        at: (line, column),
+        at: place(text, offset),
         message: format!(
             "not valid YAML: the control character U+{code:04X} may not stand in a file"
         ),
@@ -183,6 +205,17 @@ mod tests {
             (
                 "a: b\u{1}c",
                 "1:5: not valid YAML: the control character U+0001 may not stand in a file".to_owned(),
+            ),
+            (
+                "a: b\n---\n\u{feff}c: d\ne: f\n",
+                "3:1: not valid YAML: a byte order mark inside the file; remove it; it is invisible in most editors"
+                    .to_owned(),
+            ),
+            (
+                "a: - b",
+                "1:4: not valid YAML: block sequence entries are not allowed in this context; begin each item in a \
+                 line of its own"
+                    .to_owned(),
             ),
             (
                 "a: b: c",
