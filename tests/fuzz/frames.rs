@@ -53,7 +53,7 @@ fn drain<T: serde::de::DeserializeOwned>(input: &[u8]) {
 fn frames() {
     let entrance = Entrance {
         name: "frames",
-        share: 150,
+        share: 50,
         most_bytes: 16 << 20,
         most_time: Duration::from_secs(2),
     };

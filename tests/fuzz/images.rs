@@ -93,7 +93,7 @@ fn layer(random: &mut Random) -> Vec<u8> {
 
 fn make(random: &mut Random) -> Vec<u8> {
     let layers: Vec<Vec<u8>> = (0..random.below(4)).map(|_| layer(random)).collect();
-    let archive = match random.below(3) {
+    match random.below(3) {
         0 => {
             // Documents that lie, about layers that are there.
             let config = config_json(arch(), &layers);
@@ -120,8 +120,7 @@ fn make(random: &mut Random) -> Vec<u8> {
             )
         }
         _ => docker_archive(&layers),
-    };
-    archive
+    }
 }
 
 #[test]

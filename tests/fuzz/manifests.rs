@@ -60,7 +60,7 @@ fn make(random: &mut Random) -> Vec<u8> {
 fn manifests() {
     let entrance = Entrance {
         name: "manifests",
-        share: 300,
+        share: 200,
         most_bytes: 64 << 20,
         most_time: Duration::from_secs(4),
     };

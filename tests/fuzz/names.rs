@@ -142,7 +142,7 @@ fn make(random: &mut Random) -> Vec<u8> {
 fn names() {
     let entrance = Entrance {
         name: "names",
-        share: 350,
+        share: 550,
         most_bytes: 2 << 20,
         most_time: Duration::from_secs(1),
     };
