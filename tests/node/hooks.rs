@@ -180,6 +180,41 @@ fn a_pre_stop_program_that_hangs_has_the_grace_also_over_agent_restarts_unless_s
 }
 
 #[test]
+fn a_pre_stop_program_that_died_with_the_agent_is_done_again_with_the_whole_grace() {
+    let agent = Agent::start();
+    let hook = exec(&format!("{}; sleep 5; {}", tell("hook"), tell("hooked")));
+    let main = [("main", &*stays_until("TERM"), &*pre_stop(&hook))];
+    let pod = staged(&agent, "a", "", &[], &main);
+    let grace = "terminationGracePeriodSeconds: 8";
+    agent.write(
+        "a.yaml",
+        &pod.replace("terminationGracePeriodSeconds: 5", grace),
+    );
+    wait_told(&agent, "a", "main up", 1);
+    agent.remove("a.yaml");
+    wait_told(&agent, "a", "hook", 1);
+    std::thread::sleep(Duration::from_secs(4)); // The moment of the kill is the test's input.
+    agent.kill_and_restart();
+    agent.wait_gone("a");
+    let lines = story(&agent, "a");
+    let said: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line.split(' ').nth(1))
+        .collect();
+    assert_eq!(
+        said,
+        ["main", "hook", "hook", "hooked", "main"],
+        "{lines:?}"
+    );
+    let waited = told(&agent, "a", "main TERM") - told(&agent, "a", "hook");
+    assert!(
+        waited > 8.5,
+        "its first grace alone was not enough: {waited}"
+    );
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
 fn a_container_is_up_when_its_post_start_program_is_done_which_a_new_agent_repeats() {
     let agent = Agent::start();
     let wait = format!(

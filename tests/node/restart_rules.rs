@@ -189,3 +189,30 @@ fn a_restart_in_place_survives_kills_of_the_agent_and_is_done_once() {
         assert_eq!(story(&agent, &name), ["early", "main", "early", "main"]);
     }
 }
+
+#[test]
+fn a_container_whose_rule_fires_again_and_again_does_not_make_its_pod_spin() {
+    let agent = Agent::start();
+    let all = rule("Never", "RestartAllContainers", "In", "88");
+    let main = "cut -d' ' -f1 /proc/uptime >> /s/story; exit 88";
+    let parts = [("main", main, &*all), ("other", "exec sleep 1000", "")];
+    agent.write("a.yaml", &staged(&agent, "a", "", &[], &parts));
+    let waits = |pod: &Value| {
+        let waiting = &status(pod, "main")["state"]["waiting"];
+        waiting["reason"] == "CrashLoopBackOff" && !runs(pod, "other")
+    };
+    agent.wait_pod("a", waits);
+    agent.kill_and_restart();
+    let pod = agent.wait_pod("a", waits);
+    let other = &status(&pod, "other")["state"]["waiting"]["reason"];
+    assert_eq!(other, "RestartingAllContainers");
+    agent.wait_pod("a", |pod| {
+        status(pod, "main")["restartCount"] == 3 && waits(pod)
+    });
+    let told: Vec<f64> = story(&agent, "a")
+        .iter()
+        .map(|line| line.parse().expect("seconds"))
+        .collect();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told[2] - told[1] >= 10.0, "{told:?}");
+}
