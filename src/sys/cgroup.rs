@@ -166,7 +166,7 @@ pub fn processes(folder: &Path) -> Vec<i32> {
         let file = open_file(group, c"cgroup.procs", OFlag::O_RDONLY);
         let text = file
             .map_err(io::Error::from)
-            .and_then(|file| super::file::text_of(file.into()))
+            .and_then(super::file::text_of)
             .unwrap_or_default();
         let listed = text.lines().filter_map(|line| line.parse().ok());
         pids.extend(listed.filter(|pid: &i32| *pid > 0));

@@ -163,7 +163,7 @@ mod tests {
         assert!(read_text("/dev/zero").is_err(), "it has no end");
         assert!(read_record(&dir).is_err());
         nix::unistd::mkfifo(&dir.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(read_record(&dir.join("fifo")).is_err(), "and nothing waits");
+        assert!(read_record(dir.join("fifo")).is_err(), "and nothing waits");
         assert_eq!(read_text(dir.join("fifo")).unwrap(), "");
         fs::write(&file, b"caf\xe9").unwrap();
         assert_eq!(read_text(&file).unwrap(), "caf\u{fffd}");

@@ -17,6 +17,9 @@ const MAX_DEPTH: usize = 4;
 /// Most manifests looked at in one archive.
 const MAX_MANIFESTS: usize = 1000;
 
+/// Longest configs of all images in one archive together.
+const MAX_CONFIGS_BYTES: u64 = 4 << 20;
+
 /// Most names of all images in one archive.
 const MAX_NAMES: usize = 1000;
 
@@ -92,7 +95,7 @@ pub(crate) fn images(archive: &Archive) -> Result<Vec<Found>, ImageError> {
             why: "it lists no images".to_owned(),
         });
     }
-    check_names(&found)?;
+    check_whole(&found)?;
     Ok(found)
 }
 
@@ -105,6 +108,7 @@ fn docker_images(archive: &Archive) -> Result<Vec<(Vec<u8>, DockerImage)>, Image
     let mut images = Vec::new();
     for image in list {
         let config = archive.json(&image.config)?;
+        check_length(&config, &format!("config `{}`", image.config))?;
         let stem = image.config.rsplit('/').next().unwrap_or_default();
         let stem = stem.strip_suffix(".json").unwrap_or(stem);
         let named = format!("sha256:{stem}");
@@ -365,8 +369,17 @@ fn check_length(config: &[u8], what: &str) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// An image with very many names would have very many files written.
-fn check_names(images: &[Found]) -> Result<(), ImageError> {
+/// An archive with very many names would have very many files written; one with many large configs would cost the agent
+/// memory whenever it lists images.
+fn check_whole(images: &[Found]) -> Result<(), ImageError> {
+    let configs: usize = images.iter().map(|image| image.config.len()).sum();
+    if configs as u64 > MAX_CONFIGS_BYTES {
+        return Err(ImageError::Limit {
+            what: "the configs of all images in the archive together".to_owned(),
+            limit: MAX_CONFIGS_BYTES,
+            unit: "bytes",
+        });
+    }
     let names: usize = images.iter().map(|image| image.names.len()).sum();
     if names > MAX_NAMES {
         return Err(ImageError::Limit {

@@ -24,12 +24,8 @@ pub struct ImageConfig {
     pub user: Option<String>,
     /// `StopSignal`: name or number.
     pub stop_signal: Option<String>,
-    /// `ExposedPorts`: `80/tcp`.
-    pub exposed_ports: Vec<String>,
     /// `Volumes`: absolute paths.
     pub volumes: Vec<String>,
-    /// `Labels`.
-    pub labels: BTreeMap<String, String>,
     /// `amd64`, `arm64`, …
     pub architecture: String,
     /// `linux`.
@@ -234,9 +230,7 @@ impl ConfigFile {
             working_dir: filled(section.working_dir),
             user: filled(section.user),
             stop_signal: filled(section.stop_signal),
-            exposed_ports: keys(section.exposed_ports),
             volumes: keys(section.volumes),
-            labels: section.labels.unwrap_or_default(),
             architecture: self.architecture,
             os: self.os,
         }

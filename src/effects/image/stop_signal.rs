@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn stop_signals_are_understood_in_every_spelling() {
-        for (text, number) in [
+        for (text, expected) in [
             ("SIGTERM", Some(15)),
             ("TERM", Some(15)),
             ("sigquit", Some(3)),
@@ -47,7 +47,9 @@ mod tests {
             ("99", None),
             ("nonsense", None),
         ] {
-            assert_eq!(number(text), number, "{text}");
+            assert_eq!(number(text), expected, "{text}");
+            let named = stop_signal(text).is_some();
+            assert_eq!(named, expected.is_some(), "{text}");
         }
     }
 }
