@@ -1,7 +1,7 @@
 //! What may a container ask of the kernel under `RuntimeDefault`? The allow list other runtimes ship, as facts.
 //!
 //! Compared call by call with `seccomp/default_linux.go` of github.com/moby/profiles at commit 02e898b137ae (autumn 2026,
-//! Linux 6.13's calls) on 2026-11-22; containerd's `contrib/seccomp` of that time differs in nothing that matters here.
+//! Linux 6.13's calls) on 2026-11-22.
 //! A test fails when the table changes, until it was compared again. Deliberate differences:
 //! - `socketcall` of 32-bit machines is refused: it hides the address family behind a pointer, so that it would reach
 //!   every family refused here. C libraries ask for `socket` itself first since Linux 4.3 has it everywhere.
