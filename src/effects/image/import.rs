@@ -341,6 +341,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         archive: archive.to_owned(),
         preloaded: false,
         name: None,
+        keep: KeepFree::default(),
     };
-    import(&request, &mut |_| {})
+    import(&request, &mut |_| Ok(()))
 }
