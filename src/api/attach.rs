@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::error::ApiError;
 use super::exec::{running_container, shim_socket, switch};
 use super::exec_frame as frame;
+use super::log_files;
 use super::log_line::Record;
 use super::logs::status_of;
 use super::query::Query;
@@ -38,7 +39,7 @@ pub(crate) async fn answer(
     let size: Option<(u16, u16)> = query.number("cols")?.zip(query.number("rows")?);
     // Opened before: what it holds up to the moment of attaching is what was said before.
     let log = match query.flag("logs")? {
-        true => File::open(log_path(&context, &pod, &container)).ok(),
+        true => log_files::open(&log_path(&context, &pod, &container)).ok(),
         false => None,
     };
     let asked = AttachRequest { container, stdin };

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use smol::future::yield_now;
 
 use super::log_line::Record;
 use crate::sys::openat::{self, Found};
@@ -16,6 +17,12 @@ pub(crate) const BLOCK: usize = 32 * 1024;
 
 /// A record longer than this (the shim cuts at 16 KiB) is split.
 pub(crate) const MAX_RECORD: u64 = 64 * 1024;
+
+/// The last lines of a log are looked for in so many bytes at its end: a container may write lines without end.
+pub(crate) const MAX_TAIL: u64 = 16 << 20;
+
+/// So many names of a folder are looked at, which a container may have been given.
+const MAX_NAMES: usize = 10_000;
 
 /// Length of `YYYYMMDD-HHMMSS`, after which a number may come.
 const STAMP: usize = 15;
@@ -87,12 +94,13 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
         Err(error) => return Err(error),
     };
     entries
+        .take(MAX_NAMES)
         .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
         .collect()
 }
 
 /// Opens a log file. A container may be given the folder, so anything but a regular file counts as absent.
-fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     match openat::read_regular(path)? {
         Found::Regular(file) => Ok(file),
         Found::Whiteout | Found::Other => Err(io::ErrorKind::NotFound.into()),
@@ -105,6 +113,8 @@ pub(crate) struct Source {
     read: BufReader<Box<dyn Read + Send + Sync>>,
     /// The beginning of a record whose end is not written yet.
     begun: Vec<u8>,
+    /// So much is to be passed over first.
+    skip: u64,
 }
 
 impl std::fmt::Debug for Source {
@@ -121,20 +131,29 @@ impl Source {
         use std::io::Seek as _;
         let mut raw = open(&file.path)?;
         let inode = raw.metadata()?.ino();
-        let mut read: Box<dyn Read + Send + Sync> = if file.gzip {
+        let read: Box<dyn Read + Send + Sync> = if file.gzip {
             Box::new(MultiGzDecoder::new(raw))
         } else {
             raw.seek(io::SeekFrom::Start(offset))?;
             Box::new(raw)
         };
-        if file.gzip {
-            io::copy(&mut (&mut read).take(offset), &mut io::sink())?;
-        }
         Ok(Self {
             inode,
             read: BufReader::with_capacity(BLOCK, read),
             begun: Vec::new(),
+            skip: if file.gzip { offset } else { 0 },
         })
+    }
+
+    /// Passes over a block of what is not wanted; `false` if there is nothing of that left.
+    pub(crate) fn skip(&mut self) -> io::Result<bool> {
+        let most = self.skip.min(BLOCK as u64);
+        let passed = io::copy(&mut (&mut self.read).take(most), &mut io::sink())?;
+        self.skip = match passed {
+            0 => 0,
+            passed => self.skip - passed,
+        };
+        Ok(passed > 0)
     }
 
     /// The next complete record without its newline, in `record`; `false` at the (present) end.
@@ -156,31 +175,47 @@ impl Source {
     }
 }
 
-/// Where the last `lines` lines of `files` begin: index of the file and offset in it.
-pub(crate) fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u64)> {
-    let mut missing = lines;
+/// Where the last `lines` lines of `files` begin: index of the file and offset in it. So much is looked through as a tail
+/// may have, and no more. Others get their turn after every block.
+pub(crate) async fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u64)> {
+    let mut missing = Missing {
+        lines,
+        bytes: MAX_TAIL,
+    };
     for (index, file) in files.iter().enumerate().rev() {
-        let (found, offset) = if file.gzip {
-            tail_gzip(file, missing)?
+        let begin = if file.gzip {
+            tail_gzip(file, &mut missing).await?
         } else {
-            tail_plain(&open(&file.path)?, missing)?
+            tail_plain(&open(&file.path)?, &mut missing).await?
         };
-        if let Some(offset) = offset {
+        if let Some(offset) = begin {
             return Ok((index, offset));
         }
-        missing -= found;
     }
     Ok((0, 0))
 }
 
-/// Lines found, and where the last `wanted` begin if there are more than that.
-fn tail_plain(file: &File, wanted: u64) -> io::Result<(u64, Option<u64>)> {
-    let mut at = file.metadata()?.len();
+/// What a tail still takes.
+struct Missing {
+    lines: u64,
+    bytes: u64,
+}
+
+/// Where the missing lines begin, if they do in this file.
+async fn tail_plain(file: &File, missing: &mut Missing) -> io::Result<Option<u64>> {
+    let end_of_file = file.metadata()?.len();
+    let least = end_of_file.saturating_sub(missing.bytes);
+    let mut at = end_of_file;
     let mut found = 0;
     // The records from `at` on have been counted; `head` is the unparsed start of what was read.
     let mut head: Vec<u8> = Vec::new();
     let mut newest = true;
+    // Where the oldest record that was looked at begins.
+    let mut begin = end_of_file;
     while at > 0 {
+        if at <= least {
+            return Ok(Some(begin));
+        }
         let size = usize::try_from(at.min(BLOCK as u64)).unwrap_or(BLOCK);
         at -= size as u64;
         let mut block = vec![0; size];
@@ -190,9 +225,10 @@ fn tail_plain(file: &File, wanted: u64) -> io::Result<(u64, Option<u64>)> {
         let mut end = block.len();
         while let Some(newline) = block[..end].iter().rposition(|&b| b == b'\n') {
             let record = &block[newline + 1..end];
-            if count_from_end(record, &mut newest, &mut found, wanted) {
-                return Ok((found, Some(at + end as u64 + 1)));
+            if count_from_end(record, &mut newest, &mut found, missing.lines) {
+                return Ok(Some(at + end as u64 + 1));
             }
+            begin = at + newline as u64 + 1;
             end = newline;
         }
         block.truncate(end);
@@ -200,11 +236,14 @@ fn tail_plain(file: &File, wanted: u64) -> io::Result<(u64, Option<u64>)> {
         if head.len() as u64 > MAX_RECORD {
             head.clear();
         }
-        if at == 0 && count_from_end(&head, &mut newest, &mut found, wanted) {
-            return Ok((found, Some(end as u64 + 1)));
+        if at == 0 && count_from_end(&head, &mut newest, &mut found, missing.lines) {
+            return Ok(Some(end as u64 + 1));
         }
+        yield_now().await;
     }
-    Ok((found, None))
+    missing.lines -= found;
+    missing.bytes -= end_of_file.min(missing.bytes);
+    Ok(None)
 }
 
 /// Counts a record; `true` if it ends a line more than is wanted.
@@ -222,22 +261,40 @@ fn count_from_end(record: &[u8], newest: &mut bool, found: &mut u64, wanted: u64
     false
 }
 
-fn tail_gzip(file: &LogFile, wanted: u64) -> io::Result<(u64, Option<u64>)> {
+async fn tail_gzip(file: &LogFile, missing: &mut Missing) -> io::Result<Option<u64>> {
     let mut record = Vec::new();
     let ends = |record: &[u8]| u64::from(Record::parse(record).is_some_and(|r| !r.partial));
-    let mut total = 0;
+    let mut read = 0;
+    // Lines and bytes that were read; what is said of them is needed only once all are.
     let mut source = Source::open(file, 0)?;
+    let (mut lines, mut bytes) = (0, 0);
     while source.next(&mut record)? {
-        total += ends(&record);
+        lines += ends(&record);
+        bytes += record.len() as u64 + 1;
+        pause(&mut read, &record).await;
     }
-    if total <= wanted {
-        return Ok((total, None));
+    if lines <= missing.lines && bytes <= missing.bytes {
+        missing.lines -= lines;
+        missing.bytes -= bytes;
+        return Ok(None);
     }
     let mut source = Source::open(file, 0)?;
-    let (mut skip, mut offset) = (total - wanted, 0);
-    while skip > 0 && source.next(&mut record)? {
+    let mut skip = lines.saturating_sub(missing.lines);
+    let least = bytes.saturating_sub(missing.bytes);
+    let mut offset = 0;
+    while (skip > 0 || offset < least) && source.next(&mut record)? {
         offset += record.len() as u64 + 1;
-        skip -= ends(&record);
+        skip = skip.saturating_sub(ends(&record));
+        pause(&mut read, &record).await;
     }
-    Ok((wanted, Some(offset)))
+    Ok(Some(offset))
+}
+
+/// Lets others have their turn after every block.
+async fn pause(read: &mut usize, record: &[u8]) {
+    *read += record.len() + 1;
+    if *read >= BLOCK {
+        *read = 0;
+        yield_now().await;
+    }
 }

@@ -15,11 +15,14 @@ use k8s_openapi::jiff::Timestamp;
 use smol::Async;
 use smol::channel::Receiver;
 
-use super::log_files::{LogFile, Source, files_of, next_attempt, tail};
+use super::log_files::{BLOCK, LogFile, Source, files_of, next_attempt, tail};
 use super::log_line::Record;
 
 /// Chunks are about this long.
 const CHUNK: usize = 16 * 1024;
+
+/// Others get their turn when so much was looked at, wanted or not.
+const WORK: usize = 2 * BLOCK;
 
 /// A line longer than this is handed on in pieces.
 const MAX_LINE: usize = 256 * 1024;
@@ -79,8 +82,25 @@ pub struct LogReader {
     seen: Option<Seen>,
     watch: Option<Watch>,
     liveness: Option<Liveness>,
+    /// Where to go on after one more look at the open file.
+    leaving: Option<Next>,
+    /// Bytes that were looked at since others had their turn.
+    worked: usize,
     record: Vec<u8>,
     done: bool,
+}
+
+/// What comes after the open file.
+#[derive(Debug)]
+enum Next {
+    /// These.
+    Files(Vec<LogFile>),
+    /// These, in which what was handed on is somewhere.
+    Found(Vec<LogFile>),
+    /// The next attempt.
+    Attempt,
+    /// Nothing.
+    End,
 }
 
 #[derive(Debug)]
@@ -91,7 +111,7 @@ struct Watch {
 
 impl LogReader {
     /// Finds the start. `liveness` is needed to follow.
-    pub fn open(options: LogOptions, liveness: Option<Liveness>) -> io::Result<Self> {
+    pub async fn open(options: LogOptions, liveness: Option<Liveness>) -> io::Result<Self> {
         // Watch before the first look: whatever comes after that look then wakes us.
         let watch = match options.follow {
             true => Some(Watch::new(&options.dir)?),
@@ -100,7 +120,7 @@ impl LogReader {
         let mut files = files_of(&options.dir, options.attempt)?;
         let mut offset = 0;
         if let Some(lines) = options.tail_lines {
-            let (first, at) = tail(&files, lines)?;
+            let (first, at) = tail(&files, lines).await?;
             files.drain(..first);
             offset = at;
         }
@@ -119,6 +139,8 @@ impl LogReader {
             seen: None,
             watch,
             liveness,
+            leaving: None,
+            worked: 0,
             record: Vec::new(),
             done: false,
         })
@@ -135,14 +157,18 @@ impl LogReader {
             if self.done {
                 return Ok(None);
             }
-            self.wait().await?;
+            match self.worked >= WORK {
+                true => smol::future::yield_now().await,
+                false => self.wait().await?,
+            }
         }
     }
 
-    /// What can be had without waiting. Sets `done` if nothing can follow.
+    /// What can be had without waiting, or with so much work as may be done at once. Sets `done` if nothing can follow.
     fn available(&mut self, alive: bool) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
-        while !self.done && out.len() < CHUNK {
+        self.worked = 0;
+        while !self.done && out.len() < CHUNK && self.worked < WORK {
             if self.source.is_none() && !self.open_next()? {
                 if alive && !self.next_attempt()? {
                     break;
@@ -154,9 +180,17 @@ impl LogReader {
             }
             let mut record = std::mem::take(&mut self.record);
             let got = match &mut self.source {
-                Some(source) => source.next(&mut record)?,
+                Some(source) => {
+                    if source.skip()? {
+                        self.worked += BLOCK;
+                        self.record = record;
+                        continue;
+                    }
+                    source.next(&mut record)?
+                }
                 None => false,
             };
+            self.worked += record.len();
             if got {
                 self.take(&record, &mut out);
             }
@@ -178,50 +212,46 @@ impl LogReader {
             self.finish(out);
             return Ok(true);
         }
+        if let Some(next) = self.leaving.take() {
+            return self.go_on(next, out);
+        }
         self.seen = None;
         let inode = self.source.as_ref().map(|s| s.inode);
         let files = files_of(&self.options.dir, self.options.attempt)?;
         let place = files
             .iter()
             .position(|file| std::fs::metadata(&file.path).ok().map(|meta| meta.ino()) == inode);
-        match place {
+        // Something may have been written between our last read and what is seen now: one more look.
+        self.leaving = match place {
             Some(place) if place + 1 < files.len() => {
-                // Rotated away: the writer has moved on, but may have written between our last read and the rename.
-                self.drain(out)?;
-                self.ahead = files.into_iter().skip(place + 1).map(|f| (f, 0)).collect();
-                return Ok(true);
+                Some(Next::Files(files.into_iter().skip(place + 1).collect()))
             }
-            None if !files.is_empty() => {
-                self.drain(out)?;
-                self.seen = self.seen();
-                self.ahead = files.into_iter().map(|f| (f, 0)).collect();
-                return Ok(true);
+            None if !files.is_empty() => Some(Next::Found(files)),
+            _ if next_attempt(&self.options.dir, self.options.attempt)?.is_some() => {
+                Some(Next::Attempt)
             }
-            _ => {}
-        }
-        if next_attempt(&self.options.dir, self.options.attempt)?.is_some() {
-            self.drain(out)?;
-            self.flush(out);
-            return self.next_attempt();
-        }
-        if !alive {
-            self.drain(out)?;
-            self.finish(out);
-        }
-        Ok(!alive)
+            _ if !alive => Some(Next::End),
+            _ => None,
+        };
+        Ok(self.leaving.is_some())
     }
 
-    /// Reads the open file to its end and closes it.
-    fn drain(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
-        let Some(mut source) = self.source.take() else {
-            return Ok(());
-        };
-        let mut record = std::mem::take(&mut self.record);
-        while !self.done && source.next(&mut record)? {
-            self.take(&record, out);
+    /// Closes the open file; `true` if there is somewhere to go on, or the end is final.
+    fn go_on(&mut self, next: Next, out: &mut Vec<u8>) -> io::Result<bool> {
+        self.source = None;
+        match next {
+            Next::Files(files) => self.ahead = files.into_iter().map(|f| (f, 0)).collect(),
+            Next::Found(files) => {
+                self.seen = self.seen();
+                self.ahead = files.into_iter().map(|f| (f, 0)).collect();
+            }
+            Next::Attempt => {
+                self.flush(out);
+                return self.next_attempt();
+            }
+            Next::End => self.finish(out),
         }
-        self.record = record;
-        Ok(())
+        Ok(true)
     }
 
     fn open_next(&mut self) -> io::Result<bool> {

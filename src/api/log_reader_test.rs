@@ -60,7 +60,7 @@ fn options(dir: &Path) -> LogOptions {
 
 fn read(options: LogOptions) -> String {
     smol::block_on(async {
-        let mut reader = LogReader::open(options, None).unwrap();
+        let mut reader = smol::block_on(LogReader::open(options, None)).unwrap();
         let mut all = Vec::new();
         while let Some(chunk) = reader.next().await.unwrap() {
             all.extend(chunk);
@@ -186,7 +186,7 @@ fn followed(dir: &Dir, mut happens: impl FnMut(usize) -> bool) -> String {
         ..options(&dir.0)
     };
     smol::block_on(async {
-        let mut reader = LogReader::open(follow, Some(liveness)).unwrap();
+        let mut reader = smol::block_on(LogReader::open(follow, Some(liveness))).unwrap();
         let mut all = String::new();
         while let Some(chunk) = reader.next().await.unwrap() {
             all.push_str(std::str::from_utf8(&chunk).unwrap());
@@ -248,4 +248,67 @@ fn who_follows_misses_nothing_when_the_clock_is_set_back() {
         so_far == 5
     });
     assert_eq!(all, "one\ntwo\nthree\nfour\nfive\n");
+}
+
+#[test]
+fn a_tail_of_endless_lines_is_bounded_in_bytes() {
+    let dir = Dir::new("tail-bytes");
+    let piece = format!("2026-01-01T00:00:00Z stdout P {}\n", "x".repeat(16_000));
+    let size = usize::try_from(super::log_files::MAX_TAIL).unwrap();
+    let pieces = piece.repeat(size / piece.len() + 1);
+    let end = "2026-01-01T00:00:01Z stdout F end\n";
+    for compressed in [false, true] {
+        // Older ones are not even looked at.
+        dir.write(
+            "0.log.20260101-000000",
+            "2026-01-01T00:00:00Z stdout F first\n",
+        );
+        match compressed {
+            true => {
+                dir.gzip("0.log.20260102-000000.gz", &pieces);
+                dir.write("0.log", end);
+            }
+            false => dir.write("0.log", &format!("{pieces}{pieces}{end}")),
+        }
+        let tail = LogOptions {
+            tail_lines: Some(5),
+            ..options(&dir.0)
+        };
+        let mut reader = smol::block_on(LogReader::open(tail, None)).unwrap();
+        let (mut all, mut last) = (0, Vec::new());
+        while let Some(chunk) = smol::block_on(reader.next()).unwrap() {
+            assert!(chunk.len() <= 512 << 10, "{}", chunk.len());
+            all += chunk.len();
+            last = chunk;
+        }
+        assert!(all <= size && all > size / 2, "{all}");
+        assert!(last.ends_with(b"end\n"));
+    }
+}
+
+#[test]
+fn reading_what_is_not_wanted_gives_others_their_turn() {
+    let dir = Dir::new("turns");
+    let old = "2026-01-01T00:00:00Z stdout F old\n".repeat(100_000);
+    dir.write(
+        "0.log",
+        &format!("{old}2026-01-03T00:00:00Z stdout F new\n"),
+    );
+    let since = LogOptions {
+        since: Some("2026-01-02T00:00:00Z".parse().unwrap()),
+        ..options(&dir.0)
+    };
+    smol::block_on(async {
+        let mut reader = LogReader::open(since, None).await.unwrap();
+        let turns = std::cell::Cell::new(0);
+        let others = async {
+            loop {
+                turns.set(turns.get() + 1);
+                smol::future::yield_now().await;
+            }
+        };
+        let chunk = smol::future::or(reader.next(), others).await.unwrap();
+        assert_eq!(chunk.as_deref(), Some(&b"new\n"[..]));
+        assert!(turns.get() >= 10, "{}", turns.get());
+    });
 }

@@ -15,7 +15,7 @@ use super::server::{Body, Context, streamed};
 use super::store::Store;
 use crate::spec::PodUid;
 
-pub(crate) fn answer(
+pub(crate) async fn answer(
     context: &Context,
     query: &Query,
     namespace: &str,
@@ -59,7 +59,7 @@ pub(crate) fn answer(
             alive: Box::new(move || may_write(&store, (&ns, &name), &uid, &container)),
         }
     });
-    let reader = LogReader::open(options, liveness).map_err(|error| {
+    let reader = LogReader::open(options, liveness).await.map_err(|error| {
         ApiError::internal(format!(
             "could not read logs in `{}`: {error}",
             dir.display()

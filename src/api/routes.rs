@@ -127,7 +127,7 @@ pub(crate) async fn answer(
             exec::answer(request, context.clone(), spawner, &query, (ns, name)).await
         }
         (Method::GET, ["api", "v1", "namespaces", ns, "pods", name, "log"]) => {
-            logs::answer(&context, &query, ns, name)
+            logs::answer(&context, &query, ns, name).await
         }
         (Method::GET | Method::HEAD, ["metrics", which @ ..]) => {
             let (reply_to, answer) = smol::channel::bounded(1);
