@@ -196,12 +196,15 @@ fn refusal(mut response: Response) -> CliError {
         Some(message) => message.to_owned(),
         None => format!("the agent answered with HTTP status {}", response.status),
     };
-    CliError::new(message).code(match (response.status, status["reason"].as_str()) {
-        (404, _) => 3,
-        (_, Some(api::COMMAND_NOT_FOUND)) => 127,
-        (_, Some(api::COMMAND_NOT_EXECUTABLE)) => 126,
-        _ => 1,
-    })
+    let busy = response.status == 429;
+    CliError::new(message)
+        .busy(busy)
+        .code(match (response.status, status["reason"].as_str()) {
+            (404, _) => 3,
+            (_, Some(api::COMMAND_NOT_FOUND)) => 127,
+            (_, Some(api::COMMAND_NOT_EXECUTABLE)) => 126,
+            _ => 1,
+        })
 }
 
 fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<String> {

@@ -1,10 +1,11 @@
 //! How is a pod stopped? `coracle delete pod`: asks, then waits until that very pod (by UID) is gone or started anew.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::args::DeleteArgs;
+use super::args::{DeleteArgs, DryRun};
 use super::client::Client;
 use super::error::{CliError, Result};
 use super::{pod_path, put};
@@ -34,11 +35,22 @@ pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
             None => json!({}),
         };
         let query = format!("{path}?force={}", args.force);
-        match client.json("DELETE", &query, Some(&options)) {
+        let (answer, dry) = match args.dry_run.dry_run {
+            DryRun::None => (client.json("DELETE", &query, Some(&options)), ""),
+            DryRun::Client => (client.get(&path), " (dry run)"),
+            DryRun::Server => {
+                let query = format!("{query}&dryRun=All");
+                let answer = client.json("DELETE", &query, Some(&options));
+                (answer, " (server dry run)")
+            }
+        };
+        match answer {
             Ok(pod) => {
                 let how = if args.force { " force" } else { "" };
-                put(format!("pod \"{name}\"{how} deleted\n").as_bytes())?;
-                waiting.push((name.clone(), pod));
+                put(format!("pod \"{name}\"{how} deleted{dry}\n").as_bytes())?;
+                if dry.is_empty() {
+                    waiting.push((name.clone(), pod));
+                }
             }
             Err(error) => {
                 eprintln!("{error}");
@@ -82,20 +94,40 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
         encode(&field)
     );
     let mut seen = false;
-    for line in client.send("GET", &path, None)?.body.lines() {
-        let line = line.map_err(|e| CliError::new("lost the agent").because(e))?;
-        let change: Value = serde_json::from_str(&line).unwrap_or_default();
-        let pod = &change["object"];
+    let mut has_stopped = |pod: &Value| {
         let deleting = !pod["metadata"]["deletionTimestamp"].is_null();
         seen |= deleting;
-        let gone =
-            change["type"] == "DELETED" || pod["metadata"]["uid"] != before["metadata"]["uid"];
-        if gone || !deleting && (seen || is_new_run(before, pod)) {
+        let other = pod["metadata"]["uid"] != before["metadata"]["uid"];
+        other || !deleting && (seen || is_new_run(before, pod))
+    };
+    let watch = match client.send("GET", &path, None) {
+        Ok(watch) => watch,
+        // Others watch already, as many as may: it is looked at again and again.
+        Err(error) if error.is_busy() => loop {
+            match client.get(&pod_path(ns, name)) {
+                Ok(pod) if has_stopped(&pod) => return Ok(()),
+                Ok(_) => std::thread::sleep(AGAIN),
+                Err(error) if error.exit_code() == NOT_FOUND => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        },
+        Err(error) => return Err(error),
+    };
+    for line in watch.body.lines() {
+        let line = line.map_err(|e| CliError::new("lost the agent").because(e))?;
+        let change: Value = serde_json::from_str(&line).unwrap_or_default();
+        if change["type"] == "DELETED" || has_stopped(&change["object"]) {
             return Ok(());
         }
     }
     Ok(())
 }
+
+/// Between two looks at a pod that cannot be watched.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// The exit code of a command that is about a pod that is not there.
+const NOT_FOUND: u8 = 3;
 
 fn is_new_run(before: &Value, now: &Value) -> bool {
     let start = |pod: &Value| pod["status"]["startTime"].clone();

@@ -9,6 +9,7 @@ pub struct CliError {
     causes: Vec<String>,
     hint: Option<String>,
     code: u8,
+    busy: bool,
 }
 
 impl CliError {
@@ -19,6 +20,7 @@ impl CliError {
             causes: Vec::new(),
             hint: None,
             code: 1,
+            busy: false,
         }
     }
 
@@ -57,6 +59,18 @@ impl CliError {
     pub fn code(mut self, code: u8) -> Self {
         self.code = code;
         self
+    }
+
+    /// It may go well at another time.
+    #[must_use]
+    pub fn busy(mut self, busy: bool) -> Self {
+        self.busy = busy;
+        self
+    }
+
+    /// Whether the agent had no place for the request.
+    pub fn is_busy(&self) -> bool {
+        self.busy
     }
 
     /// What the process exits with.

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::super::target::{self, pod_name};
-use super::NamespaceArgs;
+use super::{DryRunArgs, NamespaceArgs};
 use crate::cli::error::Result;
 
 /// What `delete` knows.
@@ -146,6 +146,9 @@ pub struct DeleteArgs {
     /// All pods of the namespace
     #[arg(long)]
     pub all: bool,
+    /// Whether anything is done
+    #[command(flatten)]
+    pub dry_run: DryRunArgs,
 }
 
 impl DeleteArgs {
