@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use sha2::{Digest, Sha256};
 
 use super::capacity::{Machine, Shares, quantity, share_out};
 use super::standings::{Standing, Standings};
@@ -155,7 +156,7 @@ impl NodeObject {
         Object {
             metadata: ObjectMeta {
                 name: Some(facts.name.clone()),
-                uid: Some(facts.name.clone()),
+                uid: Some(uid(&facts.name, &self.info.machine_id)),
                 labels: Some(self.identity.labels.clone()),
                 creation_timestamp: Some(time(self.created)),
                 ..ObjectMeta::default()
@@ -177,6 +178,21 @@ impl NodeObject {
             }),
         }
     }
+}
+
+/// The same as long as name and machine are. It is not the name: clients ask for a node's events by its UID and, as kubelets
+/// write them, by its name for a UID, and show both answers.
+fn uid(name: &str, machine_id: &str) -> String {
+    let digest = Sha256::digest(format!("coracle node {name} {machine_id}"));
+    let hex: String = digest[..16].iter().map(|b| format!("{b:02x}")).collect();
+    let parts = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    parts.join("-")
 }
 
 impl Node {
