@@ -21,6 +21,8 @@ mod cordon;
 mod deadlines;
 #[path = "node/debug.rs"]
 mod debug;
+#[path = "node/demands.rs"]
+mod demands;
 #[path = "node/edits.rs"]
 mod edits;
 #[path = "node/events.rs"]

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -22,6 +23,9 @@ use super::server::Body;
 
 /// So many connections wait for something of their client or for a turn; the oldest beyond that is closed.
 pub(super) const MAX_WAITING: usize = 64;
+
+/// What takes so many bytes at once leaves holes in the heap.
+const LARGE: usize = 1 << 20;
 
 /// What a request costs while it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,6 +145,7 @@ impl Door {
             door: self.clone(),
             leave,
             state: Mutex::new(State::default()),
+            large: AtomicBool::new(false),
         });
         guest.wait();
         (guest, told)
@@ -199,6 +204,8 @@ pub(crate) struct Guest {
     door: Arc<Door>,
     leave: Sender<()>,
     state: Mutex<State>,
+    /// It had an answer, or sent something, that took much memory.
+    large: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -269,6 +276,18 @@ impl Guest {
         false
     }
 
+    /// Notes how much was sent at once.
+    pub(crate) fn note(&self, bytes: usize) {
+        if bytes >= LARGE {
+            self.large.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there is memory to be given back when it has gone.
+    pub(crate) fn was_large(&self) -> bool {
+        self.large.load(Ordering::Relaxed)
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|bad| bad.into_inner())
     }
@@ -305,13 +324,12 @@ impl Drop for Ticket {
 /// An answer's body, which keeps the place until all of it was handed on.
 pub(crate) struct Held {
     body: Body,
-    _ticket: Arc<Ticket>,
+    ticket: Arc<Ticket>,
 }
 
 impl Held {
     pub(crate) fn new(body: Body, ticket: Arc<Ticket>) -> Self {
-        let _ticket = ticket;
-        Self { body, _ticket }
+        Self { body, ticket }
     }
 }
 
@@ -323,7 +341,12 @@ impl HttpBody for Held {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            self.ticket.guest.note(bytes);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -190,6 +190,14 @@ impl EventRing {
         self.seen.iter().map(Seen::line).collect()
     }
 
+    /// All lines, in order, which then are all there is of the events.
+    pub(crate) fn take_lines(&mut self) -> String {
+        let lines = self.lines();
+        self.seen = VecDeque::new();
+        self.bytes = 0;
+        lines
+    }
+
     fn similar_lately(&self, record: &EventRecord) -> usize {
         let lately = |old: &&Seen| {
             !old.combined

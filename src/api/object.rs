@@ -6,9 +6,13 @@ use std::sync::Arc;
 
 use hyper::body::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
 
 /// So many removals are remembered for watchers that come back.
 const MAX_REMOVED: usize = 256;
+
+/// And no more than so many bytes of them, but for the newest.
+const MAX_REMOVED_BYTES: usize = 1 << 20;
 
 /// Namespace (empty for nodes) and name.
 pub(crate) type Key = (String, String);
@@ -45,6 +49,17 @@ impl Object {
     }
 }
 
+/// An object that is packed.
+#[derive(Debug, Serialize, Deserialize)]
+struct Row {
+    key: Key,
+    uid: String,
+    labels: BTreeMap<String, String>,
+    json: String,
+    version: u64,
+    since: u64,
+}
+
 /// What a watcher is told.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
@@ -67,6 +82,8 @@ impl Change {
 pub(crate) struct Collection {
     objects: BTreeMap<Key, Arc<Object>>,
     removed: VecDeque<Arc<Object>>,
+    /// Of all their JSON.
+    removed_bytes: usize,
     /// Removals up to this version are forgotten.
     forgotten: u64,
 }
@@ -120,12 +137,54 @@ impl Collection {
     fn bury(&mut self, old: &Arc<Object>, version: u64) {
         let mut gone = Object::clone(old);
         gone.version = version;
+        self.removed_bytes += gone.json.len();
         self.removed.push_back(Arc::new(gone));
-        if self.removed.len() > MAX_REMOVED
-            && let Some(oldest) = self.removed.pop_front()
+        while self.removed.len() > MAX_REMOVED
+            || self.removed_bytes > MAX_REMOVED_BYTES && self.removed.len() > 1
         {
+            let Some(oldest) = self.removed.pop_front() else {
+                break;
+            };
+            self.removed_bytes -= oldest.json.len();
             self.forgotten = oldest.version;
         }
+    }
+
+    /// Takes all objects out, those that were removed too, as one piece of memory.
+    pub(crate) fn pack(&mut self) -> Vec<u8> {
+        let objects = std::mem::take(&mut self.objects);
+        let removed = std::mem::take(&mut self.removed);
+        let row = |object: &Arc<Object>| Row {
+            key: object.key.clone(),
+            uid: object.uid.clone(),
+            labels: object.labels.clone(),
+            json: String::from_utf8_lossy(&object.json).into_owned(),
+            version: object.version,
+            since: object.since,
+        };
+        let objects: Vec<Row> = objects.values().map(row).collect();
+        let removed: Vec<Row> = removed.iter().map(row).collect();
+        serde_json::to_vec(&(objects, removed)).expect("plain data")
+    }
+
+    /// Puts them back. Their selectable fields are in their JSON.
+    pub(crate) fn unpack(&mut self, packed: &[u8]) {
+        let object = |row: Row| {
+            Arc::new(Object {
+                key: row.key,
+                uid: row.uid,
+                labels: row.labels,
+                fields: Vec::new(),
+                json: Bytes::from(row.json),
+                version: row.version,
+                since: row.since,
+            })
+        };
+        let (objects, removed): (Vec<Row>, Vec<Row>) =
+            serde_json::from_slice(packed).expect("plain data");
+        let objects = objects.into_iter().map(object);
+        self.objects = objects.map(|object| (object.key.clone(), object)).collect();
+        self.removed = removed.into_iter().map(object).collect();
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<Arc<Object>> {

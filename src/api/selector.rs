@@ -74,7 +74,10 @@ fn field<'a>(object: &'a Object, path: &str) -> Cow<'a, str> {
     }
     // The others are seldom asked for.
     let whole: Value = serde_json::from_slice(&object.json).unwrap_or_default();
-    let found = whole.pointer(&format!("/{}", path.replace('.', "/")));
+    let found = match path {
+        "source" => whole.pointer("/source/component"),
+        path => whole.pointer(&format!("/{}", path.replace('.', "/"))),
+    };
     Cow::Owned(match found {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(true)) => "true".to_owned(),

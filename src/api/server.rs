@@ -27,6 +27,7 @@ use super::images;
 use super::routes;
 use super::store::Store;
 use crate::layout::Layout;
+use crate::sys::process;
 
 /// Request line and headers.
 const MAX_HEAD: usize = 32 * 1024;
@@ -94,8 +95,14 @@ pub(crate) async fn serve_with(
                 let _ = leave.recv().await;
                 tracing::debug!("an API connection gives way to others");
             };
-            let served = connection(stream, guest, context, spawner, patience);
-            executor.spawn(smol::future::or(told, served)).detach();
+            let served = connection(stream, guest.clone(), context, spawner, patience);
+            let served = async move {
+                smol::future::or(told, served).await;
+                if guest.was_large() {
+                    process::trim_memory();
+                }
+            };
+            executor.spawn(served).detach();
             // A request that is there already is read before the next connection may push this one out.
             smol::future::yield_now().await;
         }
@@ -172,6 +179,7 @@ async fn answer(
         Some(ticket) => ticket,
         None => guest.admit(cost).await?,
     };
+    guest.note(body.len());
     parts.extensions.insert(ticket.clone());
     let request = Request::from_parts(parts, body);
     let response = routes::answer(request, context, spawner).await?;

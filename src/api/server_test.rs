@@ -290,6 +290,76 @@ fn the_same_event_is_counted_up() {
         server.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dweb");
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
     assert_eq!(list["items"][0]["count"], 2);
+    for (selector, number) in [
+        (
+            "involvedObject.kind=Pod,involvedObject.name=web,involvedObject.apiVersion=v1",
+            1,
+        ),
+        (
+            "involvedObject.uid=u,source=coracle,reportingComponent=coracle",
+            1,
+        ),
+        (
+            "involvedObject.fieldPath=spec.containers{c},type!=Normal",
+            1,
+        ),
+        ("involvedObject.kind=Node", 0),
+        ("source=kubelet", 0),
+    ] {
+        let list = server.get(&format!(
+            "/api/v1/events?fieldSelector={}",
+            encode(selector)
+        ));
+        assert_eq!(
+            list["items"].as_array().unwrap().len(),
+            number,
+            "{selector}"
+        );
+    }
+}
+
+#[test]
+fn what_was_moved_together_is_what_it_was() {
+    let server = Server::start("compact");
+    let record = |name: &str| EventRecord {
+        namespace: "default".into(),
+        name: name.into(),
+        uid: "u".into(),
+        kind: ObjectKind::Pod,
+        field_path: String::new(),
+        type_: EventType::Normal,
+        reason: "Said".into(),
+        message: format!("\"{name}\" ä\n\u{7}"),
+        annotations: BTreeMap::from([("a".into(), "b".into())]),
+        at: Stamp::default(),
+    };
+    for number in 0..20 {
+        server.store.push_event(&record(&format!("p{number}")));
+    }
+    let before = server.get("/api/v1/events");
+    let lines = server.store.event_lines();
+    server.store.upsert_pod(pod("web", "Running"));
+    server.store.upsert_pod(pod("db", "Running"));
+    let pods = server.get("/api/v1/pods?fieldSelector=status.phase=Running,spec.nodeName=box");
+    let seen = pods["metadata"]["resourceVersion"].as_str().unwrap();
+    server.store.remove_pod("default", "db", "uid-db");
+    server.store.compact();
+    let kept = server.get("/api/v1/pods?fieldSelector=status.phase=Running,spec.nodeName=box");
+    assert_eq!(kept["items"][0], pods["items"][1]);
+    let path = format!("/api/v1/pods?watch=1&labelSelector=app=db&resourceVersion={seen}");
+    let mut changes = server.client.send("GET", &path, None).unwrap().body.lines();
+    assert_eq!(next(&mut changes), pair("DELETED", "db"));
+    assert_eq!(server.get("/api/v1/events")["items"], before["items"]);
+    assert_eq!(server.store.event_lines(), lines);
+    let version = before["metadata"]["resourceVersion"].as_str().unwrap();
+    let path = format!("/api/v1/events?watch=1&resourceVersion={version}");
+    let mut changes = server.client.send("GET", &path, None).unwrap().body.lines();
+    server.store.push_event(&record("p3"));
+    let change: Value = serde_json::from_str(&changes.next().unwrap().unwrap()).unwrap();
+    assert_eq!(
+        (&change["type"], &change["object"]["count"]),
+        (&json!("MODIFIED"), &json!(2))
+    );
 }
 
 #[test]

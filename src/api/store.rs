@@ -17,6 +17,7 @@ use smol::channel::{Receiver, Sender, bounded};
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
 use super::object::{Change, Collection, Key, Object};
+use crate::sys::process;
 
 /// Which collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,17 @@ pub(crate) enum Kind {
     Services,
     Endpoints,
     PriorityClasses,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::Pods,
+        Self::Nodes,
+        Self::Events,
+        Self::Services,
+        Self::Endpoints,
+        Self::PriorityClasses,
+    ];
 }
 
 /// The snapshot that clients see.
@@ -153,21 +165,22 @@ impl Store {
         self.lock().ring.lines()
     }
 
+    /// Moves what is shown together in memory: events and removals outlive what they are about, and a page of the heap
+    /// cannot be given back while one of them is in it.
+    pub fn compact(&self) {
+        let mut inner = self.lock();
+        let packed = Kind::ALL.map(|kind| inner.collection(kind).pack());
+        let lines = inner.ring.take_lines();
+        // So that what they leave is whole before they come back to it.
+        process::trim_memory();
+        inner.ring.restore(lines.as_bytes());
+        for (kind, packed) in Kind::ALL.into_iter().zip(&packed) {
+            inner.collection(kind).unpack(packed);
+        }
+    }
+
     fn show_event(&self, event: &Event) {
-        let field = |t: &Option<String>| t.clone().unwrap_or_default();
-        let about = &event.involved_object;
-        let fields = vec![
-            ("involvedObject.kind", field(&about.kind)),
-            ("involvedObject.name", field(&about.name)),
-            ("involvedObject.namespace", field(&about.namespace)),
-            ("involvedObject.uid", field(&about.uid)),
-            ("involvedObject.fieldPath", field(&about.field_path)),
-            ("reason", field(&event.reason)),
-            ("reportingComponent", field(&event.reporting_component)),
-            ("source", field(&event.reporting_component)),
-            ("type", field(&event.type_)),
-        ];
-        let object = Object::new(&event.metadata, fields);
+        let object = Object::new(&event.metadata, Vec::new());
         self.upsert(Kind::Events, object, |version| {
             let mut event = event.clone();
             event.metadata.resource_version = Some(version.to_string());

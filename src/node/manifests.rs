@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::conflicts::conflicts;
+use super::memory::SMALL;
 use crate::api::{FileState, FileStatus};
 use crate::plan::event::Desired;
 use crate::plan::status;
@@ -29,6 +30,15 @@ const SETTLE_MS: u64 = 500;
 
 /// Largest manifest file, as on the kubelet.
 const MAX_FILE: u64 = 10 << 20;
+
+/// Files in the directory; those beyond, in the order of their names, are not read.
+const MAX_FILES: usize = 4096;
+
+/// Of all manifest files together.
+const MAX_TOTAL: u64 = 64 << 20;
+
+/// Pods and services of all files together.
+const MAX_OBJECTS: usize = 10_000;
 
 /// What tells two versions of a file apart without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +77,8 @@ struct Entry {
     applied: Option<Loaded>,
     /// A newer valid version that may not take effect because of another file.
     candidate: Option<Loaded>,
+    /// There was no room for the newest version beside the other files.
+    crowded: bool,
     /// What is wrong with the newest version.
     errors: Vec<String>,
     /// What is wrong with it beside other files.
@@ -91,6 +103,8 @@ pub(super) struct Manifests {
     node_ports: BTreeMap<PortOf, u16>,
     /// Why the directory could not be read; what it last asked for stays in force.
     pub(super) unreadable: Option<io::Error>,
+    /// Files that are too many, and the first of them.
+    beyond: Option<(usize, PathBuf)>,
 }
 
 /// What a scan found.
@@ -100,6 +114,8 @@ pub(super) struct Scan {
     pub(super) changed: bool,
     /// When to look again for files that are still being written.
     pub(super) again_in_ms: Option<u64>,
+    /// About so much memory was used to read files, or held those that are gone.
+    pub(super) freed_bytes: u64,
 }
 
 impl Manifests {
@@ -125,6 +141,7 @@ impl Manifests {
             services: Vec::new(),
             node_ports,
             unreadable: None,
+            beyond: None,
         }
     }
 
@@ -137,7 +154,9 @@ impl Manifests {
         all_closed: bool,
         running: &BTreeSet<PodUid>,
     ) -> Scan {
-        let found = match list(&self.path) {
+        let known =
+            |path: &Path| self.entries.contains_key(path) || self.inherited.contains_key(path);
+        let (found, beyond) = match list(&self.path, known) {
             Ok(found) => found,
             Err(error) => {
                 let changed = self.unreadable.is_none();
@@ -149,17 +168,30 @@ impl Manifests {
                 self.assign_node_ports();
                 return Scan {
                     changed,
-                    again_in_ms: None,
+                    ..Scan::default()
                 };
             }
         };
         let mut scan = Scan {
-            changed: self.unreadable.take().is_some(),
-            again_in_ms: None,
+            changed: self.unreadable.take().is_some() || self.beyond != beyond,
+            ..Scan::default()
         };
+        self.beyond = beyond;
         let before = self.entries.len();
-        self.entries.retain(|path, _| found.contains_key(path));
-        scan.changed |= before != self.entries.len();
+        self.entries.retain(|path, entry| {
+            let stays = found.contains_key(path);
+            if let Some(gone) = entry.read.filter(|_| !stays) {
+                scan.freed_bytes += gone.size + SMALL;
+            }
+            stays
+        });
+        if before != self.entries.len() {
+            scan.changed = true;
+            // There may be room for them now.
+            for entry in self.entries.values_mut().filter(|entry| entry.crowded) {
+                entry.read = None;
+            }
+        }
         for (path, fingerprint) in &found {
             let fingerprint = *fingerprint;
             let entry = self.entries.entry(path.clone()).or_default();
@@ -173,9 +205,12 @@ impl Manifests {
             };
             let quiet = now_ms.saturating_sub(since);
             if all_closed || closed.contains(path) || quiet >= SETTLE_MS {
+                scan.freed_bytes += fingerprint.size + SMALL;
                 let beside = self.classes_beside(path);
+                let room = self.room_beside(path);
                 let entry = self.entries.entry(path.clone()).or_default();
-                entry.read_version(path, fingerprint, (&self.node_name, &beside));
+                let known = (self.node_name.as_str(), &beside);
+                entry.read_version(path, fingerprint, known, room);
                 scan.changed = true;
             } else {
                 entry.unsettled = Some((fingerprint, since));
@@ -196,6 +231,21 @@ impl Manifests {
             self.assign_node_ports();
         }
         scan
+    }
+
+    /// How many bytes, pods and services there may be in this file.
+    fn room_beside(&self, path: &Path) -> (u64, usize) {
+        let others = self.entries.iter().filter(|(other, _)| *other != path);
+        let (bytes, objects) = others.fold((0, 0), |(bytes, objects), (_, entry)| {
+            let of = |loaded: &Option<Loaded>| loaded.as_ref().map_or(0, Loaded::objects);
+            let own = of(&entry.applied).max(of(&entry.candidate));
+            let read = entry.read.filter(|_| !entry.crowded);
+            (bytes + read.map_or(0, |r| r.size), objects + own)
+        });
+        (
+            MAX_TOTAL.saturating_sub(bytes),
+            MAX_OBJECTS.saturating_sub(objects),
+        )
     }
 
     fn assign_node_ports(&mut self) {
@@ -290,7 +340,7 @@ impl Manifests {
         let clean = |entry: &Entry| {
             entry.errors.is_empty() && entry.conflicts.is_empty() && entry.unsettled.is_none()
         };
-        self.unreadable.is_none() && self.entries.values().all(clean)
+        self.unreadable.is_none() && self.beyond.is_none() && self.entries.values().all(clean)
     }
 
     /// One row a file, and one more for an older version that is still in force.
@@ -304,6 +354,19 @@ impl Manifests {
                 errors: vec![format!(
                     "{}: {error}; what it asked for before stays in force",
                     self.path.display()
+                )],
+                warnings: Vec::new(),
+                modified: None,
+            });
+        }
+        if let Some((number, first)) = &self.beyond {
+            let name = first.file_name().unwrap_or_default().to_string_lossy();
+            rows.push(FileStatus {
+                path: first.clone(),
+                state: FileState::Rejected,
+                pods: Vec::new(),
+                errors: vec![format!(
+                    "{name}: there are more than {MAX_FILES} manifest files: {number} are not read, this one first"
                 )],
                 warnings: Vec::new(),
                 modified: None,
@@ -390,6 +453,10 @@ impl Loaded {
         }
     }
 
+    fn objects(&self) -> usize {
+        self.pods.len() + self.services.len()
+    }
+
     fn keys(&self) -> Vec<PodKey> {
         self.pods.iter().map(|pod| pod.key.clone()).collect()
     }
@@ -401,13 +468,23 @@ impl Entry {
         path: &Path,
         fingerprint: Fingerprint,
         (node_name, classes): (&str, &PriorityClasses),
+        (bytes_left, objects_left): (u64, usize),
     ) {
+        self.crowded = false;
         self.read = Some(fingerprint);
         self.unsettled = None;
         self.conflicts.clear();
         self.candidate = None;
         self.modified = Wall(i64::try_from(fingerprint.modified_ns / 1000).unwrap_or(0));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if fingerprint.size > bytes_left {
+            self.crowded = true;
+            self.errors = vec![format!(
+                "{name}: the manifest files are larger than {} MiB together: this one is not read",
+                MAX_TOTAL >> 20
+            )];
+            return;
+        }
         let bytes = match read(path) {
             Ok(bytes) => bytes,
             Err(error) => {
@@ -419,6 +496,12 @@ impl Entry {
         };
         let context = convert::ConvertContext { node_name };
         match Loaded::read(&bytes, &name, &context, classes, self.modified) {
+            Ok(loaded) if loaded.objects() > objects_left => {
+                self.crowded = true;
+                self.errors = vec![format!(
+                    "{name}: the manifest files ask for more than {MAX_OBJECTS} pods and services together"
+                )];
+            }
             Ok(loaded) => {
                 self.errors.clear();
                 self.candidate = Some(loaded);
@@ -428,16 +511,21 @@ impl Entry {
     }
 }
 
-/// The manifest files: of a directory the regular ones (symlinks followed) that are not hidden or left by editors.
-fn list(path: &Path) -> io::Result<BTreeMap<PathBuf, Fingerprint>> {
+/// What was found of each manifest file; how many are too many, and the first of these.
+type Listed = (BTreeMap<PathBuf, Fingerprint>, Option<(usize, PathBuf)>);
+
+/// The manifest files: of a directory the regular ones (symlinks followed) that are not hidden or left by editors. Where
+/// there are too many, those that are `known` stay, and others come by their names.
+fn list(path: &Path, known: impl Fn(&Path) -> bool) -> io::Result<Listed> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_dir() && !metadata.is_file() {
         return Err(not_a_file());
     }
     if !metadata.is_dir() {
-        return Ok([(path.to_owned(), fingerprint(&metadata))].into());
+        return Ok(([(path.to_owned(), fingerprint(&metadata))].into(), None));
     }
-    let mut found = BTreeMap::new();
+    let (mut found, mut new) = (BTreeMap::new(), BTreeMap::new());
+    let mut beyond: Option<(usize, PathBuf)> = None;
     for entry in fs::read_dir(path)? {
         let path = entry?.path();
         if is_ignored(&path) {
@@ -447,10 +535,18 @@ fn list(path: &Path) -> io::Result<BTreeMap<PathBuf, Fingerprint>> {
         if let Ok(metadata) = fs::metadata(&path)
             && metadata.is_file()
         {
-            found.insert(path, fingerprint(&metadata));
+            let files = if known(&path) { &mut found } else { &mut new };
+            files.insert(path, fingerprint(&metadata));
+        }
+        if found.len() + new.len() > MAX_FILES
+            && let Some((last, _)) = new.pop_last()
+        {
+            let (number, first) = beyond.unwrap_or_else(|| (0, last.clone()));
+            beyond = Some((number + 1, first.min(last)));
         }
     }
-    Ok(found)
+    found.append(&mut new);
+    Ok((found, beyond))
 }
 
 fn is_ignored(path: &Path) -> bool {

@@ -491,3 +491,67 @@ fn classes_that_only_one_file_can_have_are_conflicts_and_files_that_need_each_ot
     scan_all(&mut manifests);
     assert_eq!(priorities(&manifests), [row("x", "y", 3)]);
 }
+
+#[test]
+fn files_beyond_the_bound_are_named_and_those_in_force_stay() {
+    let folder = Folder::new();
+    folder.write("zz.yaml", "last", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    // Empty ones cost the least to read.
+    for number in 0..super::MAX_FILES + 5 {
+        fs::write(folder.0.join(format!("f{number:05}.yaml")), "").unwrap();
+    }
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(pods(&manifests), ["last=a:1"]);
+    let first = format!("f{:05}.yaml", super::MAX_FILES - 1);
+    let rows = manifests.status();
+    let broken = rows
+        .iter()
+        .find(|row| row.path.ends_with(&first))
+        .expect("named");
+    assert_eq!(broken.state, FileState::Rejected);
+    let error = format!(
+        "{first}: there are more than {} manifest files: 6 are not read, this one first",
+        super::MAX_FILES
+    );
+    assert_eq!(broken.errors, [error]);
+    assert!(!manifests.all_in_effect());
+    for number in 0..6 {
+        fs::remove_file(folder.0.join(format!("f{number:05}.yaml"))).unwrap();
+    }
+    assert!(scan_all(&mut manifests).freed_bytes > 0);
+    // The places of those that went are taken by the others with the next look at the latest.
+    scan_all(&mut manifests);
+    assert!(manifests.all_in_effect());
+}
+
+#[test]
+fn files_that_are_too_large_together_are_refused_until_there_is_room() {
+    let folder = Folder::new();
+    // As large as one may be. They are no YAML, but that takes reading them.
+    let number = super::MAX_TOTAL / super::MAX_FILE;
+    for at in 0..=number {
+        let file = fs::File::create(folder.0.join(format!("{at}.yaml"))).unwrap();
+        file.set_len(super::MAX_FILE).unwrap();
+    }
+    folder.write("c.yaml", "c", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let errors = |manifests: &Manifests| -> Vec<String> {
+        let rows = manifests.status().into_iter();
+        rows.flat_map(|row| row.errors).collect()
+    };
+    let too_large = format!(
+        "{number}.yaml: the manifest files are larger than 64 MiB together: this one is not read"
+    );
+    assert!(
+        errors(&manifests).contains(&too_large),
+        "{:?}",
+        errors(&manifests)
+    );
+    assert_eq!(pods(&manifests), ["c=a:1"]);
+    fs::remove_file(folder.0.join("0.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert!(!errors(&manifests).contains(&too_large));
+}

@@ -21,6 +21,7 @@ mod journal;
 mod logging;
 mod manager;
 mod manifests;
+mod memory;
 mod metrics;
 mod network;
 mod object;
@@ -80,6 +81,8 @@ enum Input {
         in_effect: manifests::InEffect,
         /// Every file is in effect, so what no file asks for may be cleared away.
         complete: bool,
+        /// What was read, and what is no longer kept, in bytes.
+        freed_bytes: u64,
     },
     /// A client wants something.
     Command(Command),
@@ -156,6 +159,8 @@ struct Node {
     cordon: cordon::Keeper,
     /// How the classes of pods share what there is.
     classes: allocatable::Shared,
+    /// Memory that is to be given back.
+    freed: memory::Freed,
     /// Stop pods before ending.
     stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
@@ -177,6 +182,9 @@ impl Node {
                 next = inputs.try_recv().ok();
             }
             self.decide(touched);
+            if self.freed.is_much() {
+                self.give_back();
+            }
             self.manager.turned(now().time);
             if self.leaving && self.state.pods.is_empty() {
                 self.incarnations.flush();
@@ -245,7 +253,9 @@ impl Node {
                 files,
                 in_effect,
                 complete,
+                freed_bytes,
             } => {
+                self.freed.note(freed_bytes);
                 let broken = files.iter().filter(|file| !file.errors.is_empty());
                 self.manager.rejected_files = broken.count();
                 self.manifests = in_effect;
@@ -314,6 +324,7 @@ impl Node {
         self.note_shutdown();
         self.note_pressure(event);
         if matches!(event, Event::ImagesChanged) {
+            self.freed.note(memory::LARGE);
             self.look_at_images();
         }
         self.note_cordon();
@@ -508,9 +519,20 @@ impl Node {
         self.counters.forget(uid);
         self.checkpoints.remove(uid);
         self.admitted.remove(uid);
+        self.freed.note(memory::SMALL);
         if let Some(key) = self.shown.remove(uid) {
             publish::pod_gone(&self.store, &key, uid);
         }
+    }
+
+    /// Gives memory back to the system, also that of tables which had many more entries.
+    fn give_back(&mut self) {
+        self.wakes.shrink_to_fit();
+        self.shown.shrink_to_fit();
+        self.admitted.shrink_to_fit();
+        self.checkpoints.shrink_to_fit();
+        self.store.compact();
+        self.freed.give_back();
     }
 
     fn publish(&mut self, uid: &PodUid) {

@@ -320,6 +320,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
             pressure: pressure::Keeper::new(levels),
             cordon: Default::default(),
             classes: Default::default(),
+            freed: Default::default(),
             stop_pods_on_exit: config.stop_pods_on_exit,
             sources,
             services: Vec::new(),
@@ -496,6 +497,7 @@ async fn watch_manifests(
                     files,
                     in_effect,
                     complete,
+                    freed_bytes: scan.freed_bytes,
                 })
                 .await;
         }

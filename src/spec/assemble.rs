@@ -19,6 +19,10 @@ use super::{
     restart, security, support, swap, uid, volume,
 };
 
+/// Containers of a pod, init containers included; and so many ephemeral ones. Each costs descriptors and memory of the pod's
+/// shim.
+pub(crate) const MAX_CONTAINERS: usize = 100;
+
 /// Builds the spec of a decoded pod, or reports why not.
 pub(crate) fn pod(
     mut pod: Pod,
@@ -255,9 +259,21 @@ fn containers(
         }
         result
     };
+    let written_init = spec.init_containers.as_deref().unwrap_or_default();
+    let number = spec.containers.len() + written_init.len();
+    if number > MAX_CONTAINERS {
+        let more = match spec.containers.len() >= written_init.len() {
+            true => List::Regular,
+            false => List::Init,
+        };
+        let detail = format!(
+            "Too many: {number}: must have at most {MAX_CONTAINERS} items, init containers included"
+        );
+        report.error(&path.field(more.field()), detail);
+        return (Vec::new(), Vec::new());
+    }
     // Regular ones first: of two with one name it is the init container that is wrong.
     let regular = convert(List::Regular, &spec.containers);
-    let written_init = spec.init_containers.as_deref().unwrap_or_default();
     let init = convert(List::Init, written_init);
     if regular.len() == spec.containers.len() && init.len() == written_init.len() {
         network::port_conflicts(&regular, &init, path, report);

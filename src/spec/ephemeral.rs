@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, ResourceRequirements};
 
+use super::assemble::MAX_CONTAINERS;
 use super::container::{self, List};
 use super::error::{Path, Problem, Report};
 use super::pod::{ContainerSpec, PodSpec};
@@ -58,6 +59,12 @@ pub(crate) fn checked(
     path: &Path<'_>,
     report: &Report,
 ) -> PodSpec {
+    if wanted.len() > MAX_CONTAINERS {
+        let number = wanted.len();
+        let detail = format!("Too many: {number}: must have at most {MAX_CONTAINERS} items");
+        report.error(path, detail);
+        return pod.clone();
+    }
     let known = pod.written_ephemeral();
     let mut written = known.to_vec();
     let mut specs = pod.ephemeral_containers.clone();

@@ -42,12 +42,14 @@ impl Manifests {
             self.classes = classes;
             for (path, fingerprint) in found {
                 let beside = self.classes_beside(path);
+                let room = self.room_beside(path);
                 let Some(entry) = self.entries.get_mut(path) else {
                     continue;
                 };
                 // What was not read, or has changed since, has its turn later.
                 if entry.read == Some(*fingerprint) && entry.unsettled.is_none() {
-                    entry.read_version(path, *fingerprint, (&self.node_name, &beside));
+                    let known = (self.node_name.as_str(), &beside);
+                    entry.read_version(path, *fingerprint, known, room);
                 }
             }
             self.resolve(running);
