@@ -92,6 +92,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
         let message = format!("nested more than {MAX_BRACKETS} brackets deep");
         return Err(syntax(message, at));
     }
+    if let Some(at) = too_many(text) {
+        let message = format!("more than {MAX_ENTRIES} entries and lines in one file");
+        return Err(syntax(message, at));
+    }
     let left = Cell::new(MAX_VALUES);
     if text.trim_start().starts_with('{') {
         // What is no JSON may still be YAML in braces, whose error then counts.
@@ -137,6 +141,30 @@ fn too_deep(text: &str) -> Option<(usize, usize)> {
                 _ => {}
             }
             if open > MAX_BRACKETS {
+                return Some((number + 1, column + 1));
+            }
+        }
+    }
+    None
+}
+
+/// Entries and lines, beyond which a file is not even parsed: the YAML reader takes some 400 bytes for each, all of them at once.
+/// They are counted in text, too.
+const MAX_ENTRIES: usize = 200_000;
+
+fn too_many(text: &str) -> Option<(usize, usize)> {
+    let mut found = 0_usize;
+    for (number, line) in text.lines().enumerate() {
+        let line = line.as_bytes();
+        found += usize::from(!line.is_empty());
+        for (column, byte) in line.iter().enumerate() {
+            let follows = |space: &u8| matches!(space, b' ' | b'\t');
+            found += match byte {
+                b',' | b'[' | b'{' => 1,
+                b':' | b'-' | b'?' => usize::from(line.get(column + 1).is_some_and(follows)),
+                _ => 0,
+            };
+            if found > MAX_ENTRIES {
                 return Some((number + 1, column + 1));
             }
         }

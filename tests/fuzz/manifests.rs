@@ -88,3 +88,36 @@ fn manifests() {
     let many = super::number("CORACLE_FUZZ_ONLY").is_none();
     assert!(good > 0 || !many, "some are pods");
 }
+
+#[test]
+fn the_largest_files_take_a_measure_of_memory() {
+    let begin = "{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"},\"spec\":{\"containers\":[";
+    let context = ConvertContext { node_name: "n" };
+    let room = convert::MAX_BYTES - 200;
+    for (name, head, unit, tail) in [
+        ("containers", begin, "{},", "{}]}}"),
+        (
+            "ports",
+            &format!("{begin}{{\"name\":\"c\",\"ports\":["),
+            "{},",
+            "{}]}]}}",
+        ),
+        ("lists", "", "- - - - []\n", ""),
+        ("numbers", "[", "1,", "1]"),
+        ("maps", "", "{a: {b: c}}\n---\n", ""),
+        ("deep", "", "[", ""),
+        ("bad scalars", "", "a: *b\n", ""),
+    ] {
+        let mut text = head.to_owned();
+        text.push_str(&unit.repeat((room - head.len()) / unit.len()));
+        text.push_str(tail);
+        super::memory::begin();
+        let began = super::cpu_time();
+        let found = convert::documents(text.as_bytes(), "f.yaml", &context);
+        let errors = found.err().unwrap_or_default();
+        let (bytes, time) = (super::memory::most(), super::cpu_time() - began);
+        assert!(bytes < 128 << 20, "{name}: {bytes} bytes, {errors:?}");
+        assert!(time < Duration::from_secs(20), "{name}: {time:?}");
+        assert!(!errors.is_empty(), "{name}: none of them is a pod");
+    }
+}
