@@ -68,7 +68,9 @@ fn archive(agent: &Agent, name: &str, config: Value, entries: &[(&str, Option<&s
     let add = |tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, data: &[u8]| {
         let mut header = tar::Header::new_ustar();
         header.set_size(data.len() as u64);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_mode(mode);
         tar.append_data(&mut header, path, data)
             .expect("into memory");
@@ -77,7 +79,9 @@ fn archive(agent: &Agent, name: &str, config: Value, entries: &[(&str, Option<&s
     for (path, target) in entries {
         let mut header = tar::Header::new_ustar();
         header.set_size(0);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_mode(0o755);
         match target {
             Some(target) => {

@@ -236,7 +236,9 @@ fn an_import_ends_with_its_client() {
             let mut header = tar::Header::new_gnu();
             header.set_size(data.len() as u64);
             header.set_mode(0o644);
-            (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
             tar.append_data(&mut header, name, *data)
                 .expect("into memory");
         }
@@ -247,7 +249,9 @@ fn an_import_ends_with_its_client() {
     let mut header = tar::Header::new_gnu();
     header.set_size(4 << 30);
     header.set_mode(0o644);
-    (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
     header.set_path("zeros").expect("short");
     header.set_cksum();
     packed.write_all(header.as_bytes()).expect("into memory");

@@ -8,7 +8,7 @@ use crate::plan::event::Instance;
 use crate::plan::resize::Refusal;
 use crate::plan::state::{Ended, Role};
 use crate::plan::{Action, Event, NodeState, PodState, Time, restart, status};
-use crate::spec::PodUid;
+use crate::spec::{PodKey, PodUid};
 
 /// The kubelet's limits for how long a pod takes to start, in seconds.
 const START_LIMITS: [f64; 25] = [
@@ -58,8 +58,8 @@ pub(in super::super) struct Before {
     pod: Option<PodUid>,
     /// It has not run yet.
     pending: bool,
-    /// It goes.
-    goes: bool,
+    /// The name it leaves, if it goes.
+    leaves: Option<PodKey>,
     /// The number of each container's newest run, if that has ended.
     ended: Vec<Option<u32>>,
 }
@@ -191,13 +191,17 @@ impl Counters {
     /// It was recorded: what has come of it. Facts that are late or come again have changed nothing.
     pub(in super::super) fn came_of(&mut self, before: &Before, state: &NodeState, now: Time) {
         let found = before.pod.as_ref().and_then(|uid| state.pods.get(uid));
+        if let Some(key) = before.leaves.as_ref()
+            && found.is_none_or(|pod| pod.stopping.is_none())
+        {
+            let mut pods = state.pods.values();
+            let next = pods.find(|pod| pod.spec.key == *key && pod.hold.is_none());
+            self.restarted_pods += f64::from(u8::from(next.is_some()));
+            return;
+        }
         let Some(pod) = found else {
             return;
         };
-        if before.goes && pod.stopping.is_none() {
-            self.restarted_pods += f64::from(u8::from(pod.hold.is_none()));
-            return;
-        }
         if before.pending && status::phase(pod) == status::Phase::Running {
             self.start_seconds
                 .add(ms_between(pod.created.time, now) / 1000.0);
@@ -363,7 +367,7 @@ impl Before {
         pod.map_or_else(Self::default, |pod| Self {
             pod: Some(pod.spec.uid.clone()),
             pending: status::phase(pod) == status::Phase::Pending,
-            goes: pod.stopping.is_some(),
+            leaves: pod.stopping.map(|_| pod.spec.key.clone()),
             ended: pod
                 .containers
                 .iter()
