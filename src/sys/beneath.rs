@@ -227,7 +227,7 @@ mod tests {
             ("/abs/c", "/a/b/c"),
             ("/up", "/"),
             ("/up/etc", "/etc"),
-            ("/twice", "/"),
+            ("/twice", "/a/up"),
             ("/self/self/a", "/a"),
             ("/a/dev/x", "/dev/x"),
             ("/broken/y", "/none/x/y"),
