@@ -292,8 +292,12 @@ impl Failing {
             let all = ["c", "d", "s2"];
             if !self.node.open.is_empty() {
                 self.answer();
-            } else if self.come_up() {
-            } else if all.iter().all(|name| self.runs(name)) && !self.too_soon() {
+                continue;
+            }
+            if self.come_up() {
+                continue;
+            }
+            if all.iter().all(|name| self.runs(name)) && !self.too_soon() {
                 self.node.wait(run_ms);
                 if all.iter().all(|name| self.runs(name)) {
                     self.fail();
