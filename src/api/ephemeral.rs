@@ -82,14 +82,14 @@ fn only_containers(request: &Request<Bytes>, pod: &Value, body: &Value) -> Resul
         return CONTAINERS.given(pod, body).map(drop);
     }
     let mut body = body.clone();
-    if let Some(fields) = body.as_object_mut() {
-        fields.remove("status");
-    }
-    if let Some(metadata) = body["metadata"].as_object_mut() {
-        metadata.remove("managedFields");
-    }
-    if let Some(spec) = body["spec"].as_object_mut() {
-        spec.remove("ephemeralContainers");
+    for (place, field) in [
+        ("", "status"),
+        ("/metadata", "managedFields"),
+        ("/spec", "ephemeralContainers"),
+    ] {
+        if let Some(fields) = body.pointer_mut(place).and_then(Value::as_object_mut) {
+            fields.remove(field);
+        }
     }
     match differs(pod, &body) {
         None => Ok(()),
