@@ -35,8 +35,9 @@ fn after_a_week_no_more_is_known_than_after_a_day() {
         sim.watch_pressure();
         let day = sim.days(1);
         let week = sim.days(6);
-        // Counters have more digits, and may be there for another resource; the last look may have found a pod that went.
-        assert!(week < day + 400, "{day} characters, then {week}");
+        // Counters have more digits, and may be there for another resource; the last look may have found pods that went, three
+        // at most.
+        assert!(week < day + 700, "{day} characters, then {week}");
         assert!(sim.actions > 10_000, "{}", sim.actions);
     }
 }
