@@ -66,9 +66,10 @@ impl NodeState {
         let new = desired.pods.iter().filter(|(uid, spec)| {
             !self.pods.contains_key(uid.as_str()) && !taken.contains(&spec.key)
         });
-        let new = new.map(|(_, spec)| PodState {
-            evictions: self.incarnations.evictions(&spec.key),
-            ..PodState::new(Arc::clone(spec), now)
+        let new = new.map(|(_, spec)| {
+            let mut pod = PodState::new(Arc::clone(spec), now);
+            self.incarnations.pass_on(&mut pod);
+            pod
         });
         new.collect()
     }
@@ -181,6 +182,9 @@ impl PodState {
                 let mut new = PodState::new(spec, self.created);
                 new.foreign = std::mem::take(&mut self.foreign);
                 new.evictions = self.evictions;
+                for (new, old) in new.containers.iter_mut().zip(&self.containers) {
+                    new.backoff = old.backoff;
+                }
                 condition::edited(&mut new, &self.spec, now.wall);
                 new
             }

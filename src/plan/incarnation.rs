@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::event::Desired;
+use super::event::{CrashBackoff, Desired};
 use super::pressure::Evictions;
 use super::{NodeState, PodState};
 use crate::spec::{PodKey, PodSpec, PodUid, uid};
@@ -39,6 +39,9 @@ struct Gone {
     /// How often it was evicted lately, if that is why it is gone.
     #[serde(default)]
     evictions: Evictions,
+    /// Likewise, how long its containers had to wait between restarts: milliseconds by name.
+    #[serde(default)]
+    waits_ms: BTreeMap<String, u64>,
     /// Which change it was: the oldest are forgotten first.
     #[serde(skip)]
     change: u64,
@@ -70,16 +73,20 @@ impl Incarnations {
 
     /// This pod is gone for good.
     pub(super) fn ended(&mut self, pod: &PodState) {
-        let returns = pod.returns() && pod.stopping.is_none();
-        self.note(Gone {
+        let mut gone = Gone {
             key: pod.spec.key.clone(),
             uid: pod.spec.uid.clone(),
-            evictions: match returns {
-                true => pod.evictions,
-                false => Evictions::default(),
-            },
+            evictions: Evictions::default(),
+            waits_ms: BTreeMap::new(),
             change: 0,
-        });
+        };
+        if pod.returns() && pod.stopping.is_none() {
+            gone.evictions = pod.evictions;
+            let waits = pod.of_manifest().iter();
+            let waits = waits.filter_map(|c| Some((c.name.clone(), c.backoff?.delay_ms)));
+            gone.waits_ms = waits.collect();
+        }
+        self.note(gone);
     }
 
     fn note(&mut self, gone: Gone) {
@@ -102,10 +109,21 @@ impl Incarnations {
         }
     }
 
-    /// How often the pod of that name before the next one was evicted.
-    pub(super) fn evictions(&self, key: &PodKey) -> Evictions {
-        let former = self.gone.get(key);
-        former.map_or_else(Evictions::default, |gone| gone.evictions)
+    /// What the pod before this new one leaves to it: an evicted pod that crashed goes on being restarted ever later.
+    pub(super) fn pass_on(&self, pod: &mut PodState) {
+        let Some(gone) = self.gone.get(&pod.spec.key) else {
+            return;
+        };
+        pod.evictions = gone.evictions;
+        let permitted = pod.created.time;
+        for container in &mut pod.containers {
+            let wait = gone.waits_ms.get(&container.name);
+            container.backoff = wait.map(|delay_ms| CrashBackoff {
+                delay_ms: *delay_ms,
+                permitted,
+                waived: false,
+            });
+        }
     }
 }
 

@@ -40,7 +40,7 @@ use coracle::plan::state::Image;
 use coracle::plan::verdict::Due;
 use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan, shutdown};
 use coracle::spec::{
-    ExitCodes, Hook, HugePages, PodResources, PodSpec, PodUid, RestartAction, RestartPolicy,
+    ExitCodes, Hook, HugePages, PodKey, PodResources, PodSpec, PodUid, RestartAction, RestartPolicy,
 };
 use stats::Stats;
 use world::{Disk, World};
@@ -77,7 +77,7 @@ struct Sim {
     backoff: BTreeMap<(PodUid, String), (u64, u64, u32)>,
     restarts: BTreeMap<(PodUid, String), i32>,
     /// When each container was started in the last ten minutes.
-    starts: BTreeMap<(PodUid, String), Vec<u64>>,
+    starts: BTreeMap<(PodKey, String), Vec<u64>>,
     /// What was known of each kill.
     kills: BTreeMap<(PodUid, String, u32), Kill>,
     seen: Arc<pods::Seen>,
@@ -252,7 +252,6 @@ impl Sim {
         self.restarts.clear();
         let disk = &self.world.disk;
         self.backoff.retain(|(uid, _), _| disk.contains_key(uid));
-        self.starts.retain(|(uid, _), _| disk.contains_key(uid));
         self.kills.retain(|(uid, _, _), _| disk.contains_key(uid));
         self.failed.retain(|(uid, _, _), _| disk.contains_key(uid));
         // What was said about a pod of which nothing lies on disk yet is lost.
@@ -313,17 +312,32 @@ impl Sim {
         }
         let before: Vec<Arc<PodSpec>> = self.state.pods.values().map(|p| p.spec.clone()).collect();
         let held = self.state.pods.iter().filter(|(_, p)| p.hold.is_some());
-        let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
+        let held = held.map(|(uid, pod)| (uid.clone(), pod.spec.key.clone()));
+        let held: Vec<(PodUid, PodKey)> = held.collect();
         let before_all: u64 = self.state.preemptions.values().sum();
         let stopping = self.keep_cordon(event);
+        if let Event::SandboxRemoved { pod } = event
+            && let Some(pod) = self.state.pods.get(pod)
+            && !self.world.disk.contains_key(&pod.spec.uid)
+        {
+            let returns = pod.verdict.as_ref().is_some_and(|v| v.returning);
+            if !returns || pod.stopping.is_some() {
+                // It was deleted or edited, or made room: the next pod begins afresh.
+                let key = pod.spec.key.clone();
+                self.starts.retain(|(of, _), _| *of != key);
+            }
+        }
         self.state.apply(event, now);
         self.check_cordon(event, &stopping);
         for _ in before_all..self.state.preemptions.values().sum() {
             self.stats.count("pod", &Preempted);
         }
-        for uid in held {
+        for (uid, key) in held {
             // One that is not there yet may be taken for a new one.
             let pod = self.state.pods.get(&uid);
+            if pod.is_none() {
+                self.starts.retain(|(of, _), _| *of != key);
+            }
             if pod.is_none_or(|pod| pod.foreign.is_empty()) {
                 self.opened.remove(&uid);
             }
@@ -347,7 +361,6 @@ impl Sim {
             self.spent.insert(pod.clone());
             self.opened.remove(pod);
             self.backoff.retain(|(uid, _), _| uid != pod);
-            self.starts.retain(|(uid, _), _| uid != pod);
             self.kills.retain(|(uid, _, _), _| uid != pod);
             self.restarts.retain(|(uid, _), _| uid != pod);
             self.first_stop.retain(|(uid, _, _), _| uid != pod);

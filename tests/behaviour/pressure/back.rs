@@ -120,6 +120,32 @@ fn an_evicted_pod_that_is_back_is_another_and_waits_longer_the_next_time() {
 }
 
 #[test]
+fn an_evicted_pod_that_crashed_is_restarted_no_sooner_when_it_is_back() {
+    let mut node = node(policy(&[]), &[of_template(limited())]);
+    let uid = node.state.pods.keys().next().unwrap().clone();
+    node.end("c", 1);
+    node.work();
+    node.end("c", 1);
+    node.wait(10_000);
+    node.work();
+    let mut found = filled(51, 0, 0);
+    let used = found.pods.pop_first().unwrap().1;
+    found.pods.insert(uid.clone(), used);
+    look(&mut node, &found);
+    evicted(&mut node);
+    node.work();
+    node.end("c", 137);
+    node.work();
+    node.wait(10_000);
+    node.tell(Event::PodRestored { pod: uid });
+    node.work();
+    let line = node.line();
+    assert!(line.starts_with("Running; c: running < -, 0"), "{line}");
+    node.end("c", 1);
+    assert_eq!(node.wake_at(), Some(node.now + 20_000));
+}
+
+#[test]
 fn who_broke_a_limit_waits_only_for_himself() {
     let mut node = node(policy(&[]), &[limited()]);
     look(&mut node, &filled(51, 0, 0));

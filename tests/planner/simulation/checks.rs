@@ -308,7 +308,10 @@ impl Sim {
         assert!(!waived || self.retried.contains(uid), "nobody asked");
         let settings = &self.state.settings;
         let longest = settings.max_restart_period_ms;
-        let next = match self.backoff.get(&key) {
+        // An evicted pod leaves its delays to the one made in its place; `check_pace` shows that it is enough.
+        let inherited = container.backoff;
+        let inherited = inherited.map(|backoff| (backoff.delay_ms, backoff.permitted.0, 0));
+        let next = match self.backoff.get(&key).or(inherited.as_ref()) {
             // An agent that died may not know that a start it permitted came to nothing, and permits it again.
             Some((_, _, permitted)) if *permitted >= attempt => return,
             Some((delay, permitted, _)) if finished.saturating_sub(*permitted) <= 600_000 => {
@@ -332,7 +335,7 @@ impl Sim {
     /// Nothing starts more than 20 times in ten minutes of failing.
     fn check_pace(&mut self, name: &str, uid: &PodUid) {
         let container = self.state.pods[uid].container(name).unwrap();
-        let key = (uid.clone(), name.to_owned());
+        let key = (self.state.pods[uid].spec.key.clone(), name.to_owned());
         let ended = container.run.ended();
         let lasted = ended.map_or(0, |e| e.exit.finished.time.since(e.exit.started.time));
         let starts = self.starts.entry(key).or_default();

@@ -169,7 +169,8 @@ impl Sim {
                 if old.is_some_and(|old| old.image != new.image) {
                     // What another image came to is no reason to wait.
                     self.backoff.remove(&(uid.clone(), new.name.clone()));
-                    self.starts.remove(&(uid.clone(), new.name.clone()));
+                    self.starts
+                        .remove(&(pod.spec.key.clone(), new.name.clone()));
                 }
             }
             if changed {
@@ -195,7 +196,7 @@ impl Sim {
                 .is_some_and(|old| old.resources != new.resources)
             {
                 self.backoff.remove(&(old.uid.clone(), new.name.clone()));
-                self.starts.remove(&(old.uid.clone(), new.name.clone()));
+                self.starts.remove(&(old.key.clone(), new.name.clone()));
             }
         }
     }
