@@ -279,19 +279,15 @@ pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
     pub fn new(room: &Room, mib: u32) -> Self {
+        Self::with(room, &format!("size={mib}m"))
+    }
+
+    /// With these options of tmpfs.
+    pub fn with(room: &Room, options: &str) -> Self {
         let path = room.store();
         std::fs::create_dir(&path).unwrap();
-        run(
-            "mount",
-            &[
-                "-t",
-                "tmpfs",
-                "-o",
-                &format!("size={mib}m"),
-                "none",
-                path.to_str().unwrap(),
-            ],
-        );
+        let target = path.to_str().unwrap();
+        run("mount", &["-t", "tmpfs", "-o", options, "none", target]);
         Self(path)
     }
 }

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::fixture::*;
+use super::hostile::SmallDisk;
 use coracle::effects::image::{
     ImageError, ImportOptions, Imported, KeepFree, Origin, import_unless,
 };
@@ -150,17 +151,7 @@ fn free(path: &Path) -> (u64, u64) {
 #[test]
 fn what_eviction_keeps_free_stays_free() {
     let room = Room::new("keep");
-    let small = room.path("store");
-    std::fs::create_dir(&small).unwrap();
-    let options = Some("size=64m,nr_inodes=4000");
-    nix::mount::mount(
-        Some("tmpfs"),
-        &small,
-        Some("tmpfs"),
-        nix::mount::MsFlags::empty(),
-        options,
-    )
-    .unwrap();
+    let _small = SmallDisk::with(&room, "size=64m,nr_inodes=4000");
     let layer = Layer::default().file("f", &vec![7; 24 << 20]).tar();
     let archive = room.write("a.tar", &docker_archive(&[layer]));
     for (bytes, inodes, fits) in [
@@ -173,7 +164,7 @@ fn what_eviction_keeps_free_stays_free() {
             ..ImportOptions::default()
         };
         let result = room.import_with(&archive, &options);
-        let left = free(&small);
+        let left = free(&room.store());
         assert!(left.0 >= bytes && (!fits || left.1 >= inodes), "{left:?}");
         match fits {
             true => drop(result.unwrap()),
@@ -185,5 +176,4 @@ fn what_eviction_keeps_free_stays_free() {
             }
         }
     }
-    nix::mount::umount2(&small, nix::mount::MntFlags::MNT_DETACH).unwrap();
 }
