@@ -204,7 +204,8 @@ fn api() {
     fuzz(entrance, make, |input| {
         let said =
             smol::block_on(executor.run(ask(&socket, input, input.len().is_multiple_of(2), SHORT)));
-        let begins = said.is_empty() || said.starts_with(b"HTTP/1.1 ");
+        // A question in HTTP/1.0 is answered in it.
+        let begins = said.is_empty() || said.starts_with(b"HTTP/1.");
         assert!(begins, "{:?}", String::from_utf8_lossy(&said));
         answers.extend(said.get(9..12).map(<[u8]>::to_vec));
         asked += 1;
