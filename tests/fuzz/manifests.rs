@@ -61,7 +61,7 @@ fn manifests() {
     let entrance = Entrance {
         name: "manifests",
         share: 200,
-        most_bytes: 64 << 20,
+        most_bytes: 128 << 20,
         most_time: Duration::from_secs(4),
     };
     let context = ConvertContext { node_name: "n" };
