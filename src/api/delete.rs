@@ -19,7 +19,7 @@ use super::store::Kind;
 /// What a client may say about a deletion.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct DeleteOptions {
+pub(super) struct DeleteOptions {
     kind: Option<String>,
     grace_period_seconds: Option<i64>,
     preconditions: Option<Preconditions>,
@@ -44,6 +44,17 @@ pub(crate) async fn pod(
 ) -> Result<Response<Body>, ApiError> {
     let options = DeleteOptions::of(&request, query)?;
     let force = query.flag("force")?;
+    let shown = delete(options, force, context, (namespace, name)).await?;
+    Ok(json(shown))
+}
+
+/// Carries the deletion out, or rehearses it; the pod as it is shown then.
+pub(super) async fn delete(
+    options: DeleteOptions,
+    force: bool,
+    context: &Context,
+    (namespace, name): (&str, &str),
+) -> Result<Bytes, ApiError> {
     let key = (namespace.to_owned(), name.to_owned());
     let missing = || ApiError::not_found("pods", name);
     let object = context.store.get(Kind::Pods, &key).ok_or_else(missing)?;
@@ -55,7 +66,7 @@ pub(crate) async fn pod(
         })?),
     };
     if options.dry_run.is_some_and(|dry| !dry.is_empty()) {
-        return Ok(json(rehearsed(&object, grace)));
+        return Ok(rehearsed(&object, grace).into());
     }
     let (reply, answer) = smol::channel::bounded(1);
     let command = Command::DeletePod {
@@ -67,7 +78,7 @@ pub(crate) async fn pod(
     };
     ask(context, command, answer).await?;
     let shown = context.store.get(Kind::Pods, &key);
-    Ok(json(shown.unwrap_or(object).json.clone()))
+    Ok(shown.unwrap_or(object).json.clone())
 }
 
 /// The pod as it would be shown while it goes.
@@ -90,7 +101,12 @@ fn rehearsed(object: &Object, grace: Option<u64>) -> String {
 impl DeleteOptions {
     /// What the body says, and the query where the body does not.
     fn of(request: &Request<Bytes>, query: &Query) -> Result<Self, ApiError> {
-        let mut options = Self::of_body(request)?;
+        Self::of_body(request)?.checked(query)
+    }
+
+    /// With what the query says, if all of it can be meant.
+    pub(super) fn checked(self, query: &Query) -> Result<Self, ApiError> {
+        let mut options = self;
         if options.kind.as_ref().is_some_and(|k| k != "DeleteOptions") {
             let kind = options.kind.unwrap_or_default();
             return Err(ApiError::bad_request(format!(

@@ -63,6 +63,28 @@ fn a_rehearsal_shows_what_would_come_and_asks_nothing_of_the_node() {
         (200, &json!(7))
     );
 
+    let evict = format!("POST {POD}/eviction");
+    let eviction = |name: &str, dry: &[&str]| {
+        json!({ "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name, "namespace": "default" },
+                "deleteOptions": { "dryRun": dry } })
+        .to_string()
+    };
+    for (line, body, expected) in [
+        (evict.clone(), eviction("web", &["All"]), 201),
+        (format!("{evict}?dryRun=All"), eviction("web", &[]), 201),
+        (evict.clone(), eviction("web", &["Some"]), 422),
+        (evict.clone(), eviction("other", &["All"]), 400),
+        (evict.clone(), "[]".to_owned(), 400),
+        (
+            format!("POST {POD}2/eviction"),
+            eviction("web2", &["All"]),
+            404,
+        ),
+    ] {
+        let (status, answer) = request(&server, &line, JSON, body.as_bytes());
+        assert_eq!(status, expected, "{line} {body}: {answer}");
+    }
+
     let cordon = br#"{"spec":{"unschedulable":true}}"#;
     let (status, node) = request(&server, "PATCH /api/v1/nodes/box?dryRun=All", MERGE, cordon);
     assert_eq!(

@@ -13,6 +13,7 @@ mod ephemeral;
 mod error;
 pub mod event_columns;
 mod events;
+mod eviction;
 mod exec;
 pub mod exec_frame;
 mod files;

@@ -21,7 +21,9 @@ use super::server::{Body, Context, Items, Spawner, json as json_reply, json_of, 
 use super::store::Kind;
 use super::table::{self, Include};
 use super::watch::Watch;
-use super::{attach, cordon, delete, ephemeral, exec, images, logs, node, shutdown, status_patch};
+use super::{
+    attach, cordon, delete, ephemeral, eviction, exec, images, logs, node, shutdown, status_patch,
+};
 
 /// The content type of Prometheus' text format.
 const EXPOSITION: &str = "text/plain; version=0.0.4";
@@ -67,6 +69,7 @@ fn rehearsal(method: &Method, segments: &[&str], query: &Query) -> Result<bool, 
     let dry_run = query.dry_run(method)?;
     let can = match (method, segments) {
         (&Method::DELETE, ["api", "v1", "namespaces", _, "pods", _])
+        | (&Method::POST, ["api", "v1", "namespaces", _, "pods", _, "eviction"])
         | (
             &Method::PATCH | &Method::PUT,
             ["api", "v1", "namespaces", _, "pods", _, "ephemeralcontainers"],
@@ -101,6 +104,9 @@ pub(crate) async fn answer(
     match (request.method().clone(), &segments[..]) {
         (Method::DELETE, ["api", "v1", "namespaces", ns, "pods", name]) => {
             delete::pod(request, &context, &query, (ns, name)).await
+        }
+        (Method::POST, ["api", "v1", "namespaces", ns, "pods", name, "eviction"]) => {
+            eviction::answer(&request, &context, &query, (ns, name)).await
         }
         (
             Method::PATCH | Method::PUT,
@@ -224,14 +230,22 @@ fn get(
                 .to_string(),
         )),
         ["apis"] => Ok(json_reply(
-            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [scheduling()] })
+            json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": [policy(), scheduling()] })
                 .to_string(),
         )),
-        ["apis", "scheduling.k8s.io"] => {
-            let mut group = scheduling();
+        ["apis", name @ ("policy" | "scheduling.k8s.io")] => {
+            let mut group = match *name {
+                "policy" => policy(),
+                _ => scheduling(),
+            };
             group["kind"] = "APIGroup".into();
             group["apiVersion"] = "v1".into();
             Ok(json_reply(group.to_string()))
+        }
+        ["apis", "policy", "v1"] => {
+            let list = json!({ "kind": "APIResourceList", "apiVersion": "v1",
+                               "groupVersion": "policy/v1", "resources": [] });
+            Ok(json_reply(list.to_string()))
         }
         ["apis", "scheduling.k8s.io", "v1"] => {
             let read = ["get", "list", "watch"];
@@ -473,6 +487,20 @@ fn scheduling() -> Value {
     json!({ "name": "scheduling.k8s.io", "versions": [version], "preferredVersion": version })
 }
 
+/// The group that evictions are of. kubectl looks for it before it evicts.
+fn policy() -> Value {
+    let version = json!({ "groupVersion": "policy/v1", "version": "v1" });
+    json!({ "name": "policy", "versions": [version], "preferredVersion": version })
+}
+
+/// The subresource by which pods are evicted.
+fn pods_eviction() -> Value {
+    let mut eviction = resource("pods/eviction", "", "Eviction", true, &["create"], &[]);
+    eviction["group"] = "policy".into();
+    eviction["version"] = "v1".into();
+    eviction
+}
+
 fn resource(
     name: &str,
     one: &str,
@@ -493,6 +521,7 @@ fn resources() -> Value {
         resource("nodes", "node", "Node", false, &["get", "list", "patch", "watch"], &["no"]),
         resource("pods", "pod", "Pod", true, &["delete", "get", "list", "watch"], &["po"]),
         resource("pods/ephemeralcontainers", "", "Pod", true, &["get", "patch", "update"], &[]),
+        pods_eviction(),
         resource("pods/log", "", "Pod", true, &["get"], &[]),
         resource("pods/status", "", "Pod", true, &["get", "patch"], &[]),
         resource("services", "service", "Service", true, &read, &["svc"]),
