@@ -104,6 +104,8 @@ impl Place<'_> {
                 binds::settle(&request, &mut config, root.as_fd())
             })
             .and_then(|late| self.launch(&request, &bundle, &config, late));
+        // As large as half of what the shim needs; gone before memory is given back.
+        drop((config, bundle));
         process_restored();
         match result {
             Ok(launched) => Ok(Container {
