@@ -33,7 +33,8 @@ sh "$here/make-image.sh" "$work/images/busybox.tar" docker.io/library/busybox:qu
 
 name=coracle-quickstart-$$
 export CORACLE_SOCKET="$work/run/coracle.sock"
-"$coracle" run --manifests "$here/quickstart" --root "$work/root" --run-dir "$work/run" --log-dir "$work/logs" \
+# In a session of its own: Ctrl-C reaches this script only, and a second signal would leave the pods running.
+setsid "$coracle" run --manifests "$here/quickstart" --root "$work/root" --run-dir "$work/run" --log-dir "$work/logs" \
     --preload "$work/images" --cgroup-parent "/$name" --bridge coracle-demo --stop-pods-on-exit 2>"$work/agent.log" &
 agent=$!
 
