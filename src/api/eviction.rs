@@ -45,7 +45,7 @@ pub(crate) async fn answer(
         .as_ref()
         .is_some_and(|kind| kind != "Eviction")
     {
-        return Err(wrong("its kind is another"));
+        return Err(wrong("its kind is not `Eviction`"));
     }
     for (said, is, what) in [
         (&eviction.metadata.name, name, "name"),

@@ -175,8 +175,8 @@ impl Source {
     }
 }
 
-/// Where the last `lines` lines of `files` begin: index of the file and offset in it. So much is looked through as a tail
-/// may have, and no more. Others get their turn after every block.
+/// Where the last `lines` lines of `files` begin: index of the file and offset in it. Looks through as many bytes as a
+/// tail may have, and yields after every block.
 pub(crate) async fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u64)> {
     let mut missing = Missing {
         lines,

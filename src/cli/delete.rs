@@ -102,7 +102,7 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
     };
     let watch = match client.send("GET", &path, None) {
         Ok(watch) => watch,
-        // Others watch already, as many as may: it is looked at again and again.
+        // All places for watches are taken: poll instead.
         Err(error) if error.is_busy() => loop {
             match client.get(&pod_path(ns, name)) {
                 Ok(pod) if has_stopped(&pod) => return Ok(()),

@@ -22,7 +22,7 @@ impl Enforced {
         let pods = match all {
             true => for_pods(machine, reserved, process::most()),
             // What an earlier agent may have written counts no more. Processes are bounded all the same: without any
-            // left, nobody can log in to mend the node.
+            // left, logging in to mend the node fails.
             false => NodeLimits {
                 cpu_milli: None,
                 memory_bytes: Some(None),

@@ -1,5 +1,5 @@
-//! The file that keeps pods' UIDs apart over agents and boots. It is written beside the loop, once for all that has
-//! changed meanwhile: a lost write costs a pod that was made anew a UID it had before, no more.
+//! The file that keeps pods' UIDs apart over agent restarts and reboots. It is written beside the loop, once for all
+//! changes since the last write. A lost write may only cause a new pod to get a UID that an earlier one had.
 
 use std::fs::File;
 use std::io::Read;

@@ -382,7 +382,7 @@ pub fn run(args: RunArgs) -> Result<ExitCode, StartError> {
     })))
 }
 
-/// What the node is called if nobody has said it.
+/// The node's name where no setting gives one.
 fn name_of_host() -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let host = host.to_string_lossy();

@@ -22,7 +22,7 @@ const MAX_MEMBERS: usize = 20_000;
 /// Most links from one member to another until the data is found.
 const MAX_LINKS: usize = 8;
 
-/// Told of bytes that were unpacked; fails if nobody wants more.
+/// Receives the number of unpacked bytes; fails once the client is gone.
 pub(crate) type Tick<'a> = dyn FnMut(u64) -> Result<(), ImageError> + 'a;
 
 /// An archive ready to be read.

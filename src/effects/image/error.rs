@@ -167,7 +167,7 @@ pub enum ImageError {
         /// The archive.
         path: PathBuf,
     },
-    /// The worker's reader is gone: nobody wants the image any more.
+    /// The worker's reader is gone, so the import ends.
     #[error("the import was broken off: nothing waits for it any more")]
     Abandoned,
     /// What was sent ended before its end.

@@ -45,7 +45,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match import(&request, &mut |progress| say(&Line::Progress(progress))) {
         Ok(images) => {
             for image in images {
-                // The images are there, whoever may hear of it.
+                // The images are stored even if the client is gone.
                 let _ = say(&Line::Image(image));
             }
             ExitCode::SUCCESS

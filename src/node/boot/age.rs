@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::spec::Wall;
 
-/// Nobody had this program before: a clock that says so had not been set yet.
+/// No release is older: a clock that shows an earlier time was not set yet.
 const CLOCK_IS_SET: Wall = Wall(1_735_689_600_000_000);
 
 /// How far a clock is to be trusted.
