@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes a small image archive (docker-archive, as `docker save` writes it) from Debian's static busybox, with the files
-# of a folder laid over it if one is given.
+# Makes a small image archive (a docker-archive, as of `docker save`) from Debian's static busybox, with the files
+# of a folder on top if one is given.
 # usage: make-image.sh OUT.tar [NAME[:TAG] [FOLDER]]
 set -eu
 
@@ -32,7 +32,7 @@ chmod 700 "$root/root"
 chmod 1777 "$root/tmp"
 cp "$busybox" "$root/bin/busybox"
 chmod 755 "$root/bin/busybox"
-# Hard links of all applets to itself, made by one process.
+# One process makes hard links for all applets.
 "$root/bin/busybox" --install "$root/bin"
 ln -s bin "$root/sbin"
 ln -s ../bin "$root/usr/bin"
@@ -60,6 +60,6 @@ mv "$work/config" "$work/$id.json"
 mv "$work/layer.tar" "$work/$diff_id.tar"
 printf '%s' "[{\"Config\":\"$id.json\",\"RepoTags\":[\"$name\"],\"Layers\":[\"$diff_id.tar\"]}]" >"$work/manifest.json"
 
-# Renamed when complete: the agent may watch the directory.
+# The archive is renamed when it is complete, because the agent may watch the directory.
 tar -C "$work" --numeric-owner --owner=0 --group=0 --mtime=@0 -cf "$out.part" manifest.json "$id.json" "$diff_id.tar"
 mv "$out.part" "$out"

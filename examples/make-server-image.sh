@@ -1,10 +1,10 @@
 #!/bin/sh
 # Makes an image archive of real programs, unpacked from Debian packages over Debian's static busybox.
 # usage: make-server-image.sh nginx|python|resolvers OUT.tar NAME[:TAG]
-#   nginx      nginx; run it with `nginx -g 'daemon off;'`, it serves /var/www/html on port 80, /who is the client
+#   nginx      nginx; run it with `nginx -g 'daemon off;'`: it serves /var/www/html on port 80, the client's address at /who
 #   python     python3 with its standard library
 #   resolvers  the C libraries' resolvers: `getent` (glibc) and `musl-getent NAME` (musl; needs package musl-tools)
-# CORACLE_DEBS=FOLDER keeps the packages that were downloaded.
+# CORACLE_DEBS=FOLDER keeps the downloaded packages there.
 set -eu
 
 usage="usage: make-server-image.sh nginx|python|resolvers OUT.tar NAME[:TAG]"
@@ -61,7 +61,7 @@ EOF
         ;;
     python)
         ln -s python3.11 "$over/usr/bin/python3"
-        # What no small server needs: half of it.
+        # A small server needs none of these parts, which are half of the package.
         for part in lib2to3 pydoc_data ensurepip idlelib unittest sqlite3 dbm curses distutils wsgiref xmlrpc; do
             rm -rf "$over/usr/lib/python3.11/$part"
         done

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds coracle, makes a small image on the spot and runs the pods of examples/quickstart until Ctrl-C.
-# Everything it makes is in a temporary directory and goes with it.
+# Builds coracle, makes a small image and runs the pods of examples/quickstart until Ctrl-C.
+# All its files are in a temporary directory, which it removes at the end.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/.."
@@ -33,7 +33,7 @@ sh "$here/make-image.sh" "$work/images/busybox.tar" docker.io/library/busybox:qu
 
 name=coracle-quickstart-$$
 export CORACLE_SOCKET="$work/run/coracle.sock"
-# In a session of its own: Ctrl-C reaches this script only, and a second signal would leave the pods running.
+# The agent has a session of its own, so that Ctrl-C reaches only this script: a second signal would leave pods running.
 setsid "$coracle" run --manifests "$here/quickstart" --root "$work/root" --run-dir "$work/run" --log-dir "$work/logs" \
     --preload "$work/images" --cgroup-parent "/$name" --bridge coracle-demo --stop-pods-on-exit 2>"$work/agent.log" &
 agent=$!

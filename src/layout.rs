@@ -1,5 +1,5 @@
-//! Where is everything on disk? Every path coracle touches hangs off three directories, so that several agents
-//! (and tests) can run side by side. Nothing here does I/O.
+//! Every path that coracle uses. All are below three directories, so that several agents (and tests) can run side by
+//! side. No I/O here.
 
 use std::path::{Path, PathBuf};
 
@@ -37,32 +37,37 @@ impl Layout {
         self.run_dir.join("agent.lock")
     }
 
-    /// Exists when the agent is to stop its pods before it ends, whatever its settings say.
+    /// If it exists, the agent stops its pods before it ends, whatever its settings.
     pub fn stop_pods(&self) -> PathBuf {
         self.run_dir.join("stop-pods")
     }
 
-    /// Which manifest file asked for which running pod.
+    /// The manifest file of each running pod.
     pub fn sources(&self) -> PathBuf {
         self.run_dir.join("sources.json")
     }
 
-    /// The services in force, by the manifest file that asked for them.
+    /// The services in force, by manifest file.
     pub fn services(&self) -> PathBuf {
         self.run_dir.join("services.json")
     }
 
-    /// The events that are shown: the next agent shows them, too.
+    /// The events, which are still shown after an agent restart.
     pub fn events(&self) -> PathBuf {
         self.run_dir.join("events.log")
     }
 
-    /// Since when which condition of the node holds.
+    /// The last transition time of each condition of the node.
     pub fn conditions(&self) -> PathBuf {
         self.run_dir.join("conditions.json")
     }
 
-    /// How far the node's shutdown is: the next agent goes on with it.
+    /// The held pods, each with the time since when.
+    pub fn holds(&self) -> PathBuf {
+        self.run_dir.join("holds.json")
+    }
+
+    /// The progress of the node's shutdown, which continues after an agent restart.
     pub fn shutdown(&self) -> PathBuf {
         self.run_dir.join("shutdown.json")
     }
@@ -72,22 +77,22 @@ impl Layout {
         self.root.join("graceful_node_shutdown_state")
     }
 
-    /// That the node is cordoned, and who may be there all the same; absent if it is not.
+    /// The cordon: since when, and which pods may run all the same. Absent if the node is not cordoned.
     pub fn cordon(&self) -> PathBuf {
         self.root.join("cordon.json")
     }
 
-    /// What pods that are gone leave to those that take their names: their UIDs, how often they were evicted.
+    /// What removed pods leave to the next ones of their names: UIDs, evictions.
     pub fn incarnations(&self) -> PathBuf {
         self.root.join("incarnations.json")
     }
 
-    /// Where network namespaces of pods are pinned: `<run-dir>/netns/<uid>`.
+    /// The folder of pinned network namespaces of pods: `<run-dir>/netns/<uid>`.
     pub fn netns_dir(&self) -> PathBuf {
         self.run_dir.join("netns")
     }
 
-    /// Where one pod's network namespace is pinned.
+    /// One pod's pinned network namespace.
     pub fn netns(&self, uid: &PodUid) -> PathBuf {
         self.netns_dir().join(uid.as_str())
     }
@@ -97,7 +102,7 @@ impl Layout {
         self.run_dir.join("network.json")
     }
 
-    /// The routes of services as they are in force.
+    /// The routes of services in force.
     pub fn routes(&self) -> PathBuf {
         self.run_dir.join("routes.json")
     }
@@ -107,7 +112,7 @@ impl Layout {
         self.root.join("images")
     }
 
-    /// In which boot an agent ran last, and whether it was told to end.
+    /// The boot in which an agent ran last, and whether it was asked to end.
     pub fn boot(&self) -> PathBuf {
         self.root.join("boot.json")
     }
@@ -166,7 +171,7 @@ impl PodRunDir {
         self.dir.join("pod.json")
     }
 
-    /// What the shim is started with (`shim::protocol::ShimConfig`).
+    /// The shim's configuration (`shim::protocol::ShimConfig`).
     pub fn shim_config(&self) -> PathBuf {
         self.dir.join("shim.json")
     }
@@ -176,12 +181,12 @@ impl PodRunDir {
         self.dir.join("shim.sock")
     }
 
-    /// The shim's own messages.
+    /// The shim's log.
     pub fn shim_log(&self) -> PathBuf {
         self.dir.join("shim.log")
     }
 
-    /// Start time and back-off: what the next agent of this boot has to know.
+    /// The memory that an agent restart needs (`plan::memory::PodMemory`).
     pub fn checkpoint(&self) -> PathBuf {
         self.dir.join("checkpoint.json")
     }
@@ -196,7 +201,7 @@ impl PodRunDir {
         self.dir.join("network.json")
     }
 
-    /// The folder of container records (`shim::protocol::ContainerRecord`, one JSON file a container).
+    /// The folder of container records (`shim::protocol::ContainerRecord`, one JSON file for each container).
     pub fn records(&self) -> PathBuf {
         self.dir.join("records")
     }
@@ -211,7 +216,7 @@ impl PodRunDir {
         self.dir.join("libcontainer")
     }
 
-    /// Where sub-paths of volumes are bound, in the shim's mount namespace only.
+    /// The mount points of sub-paths of volumes, in the shim's mount namespace only.
     pub fn subpaths(&self) -> PathBuf {
         self.dir.join("subpaths")
     }
@@ -221,7 +226,7 @@ impl PodRunDir {
         self.dir.join("shm")
     }
 
-    /// Memory-backed volumes are mounted here.
+    /// The mount points of memory-backed volumes.
     pub fn memory_volume(&self, volume: &str) -> PathBuf {
         self.dir.join("volumes").join(volume)
     }
@@ -255,7 +260,7 @@ impl PodStateDir {
         [self.etc_hosts(), self.resolv_conf(), self.etc_hostname()]
     }
 
-    /// How its containers ended, for the next boot.
+    /// The exits of its containers, for the next boot.
     pub fn exits(&self) -> PathBuf {
         self.dir.join("exits.json")
     }
@@ -268,7 +273,7 @@ impl PodStateDir {
             .join(volume)
     }
 
-    /// What a container's images have it keep in their volumes: a folder for each image.
+    /// The contents of volumes that a container's image declares: a folder for each image.
     pub fn image_volumes(&self, container: &str) -> PathBuf {
         self.dir
             .join("volumes")
@@ -293,7 +298,7 @@ impl PodStateDir {
     }
 }
 
-/// The settings that were valid last, below the root directory; found before any settings are known.
+/// The last valid settings, below the root directory: the agent looks there before it knows any settings.
 pub fn last_settings(root: &Path) -> PathBuf {
     root.join("settings.json")
 }

@@ -1,27 +1,35 @@
 //! coracle: one static binary that turns a Linux box into a node running Kubernetes Pods from files.
 //!
-//! The floor plan, in reading order. Each folder is a room that answers one question; `src/README.md` says who may
-//! use whom, and a test enforces it.
+//! The floor plan, in reading order. Each folder is a room with one job; `src/README.md` says which room may use which,
+//! and a test enforces it.
 
 pub mod config;
 pub mod layout;
 
-/// What can others see? HTTP on a unix socket.
+/// The Kubernetes API over HTTP on a unix socket.
 pub mod api;
-/// What does a person type?
+/// The command line.
 pub mod cli;
-/// How is it done? Idempotent effects without policy.
+/// What the agent does to the machine: idempotent, without policy.
 pub mod effects;
-/// Who does it, and when? The event loop.
+/// The image store, archives, and the worker that unpacks them.
+pub mod images;
+/// The manual, by topic.
+pub mod manual;
+/// The pod network: the bridge, addresses, packet rules and the name server.
+pub mod network;
+/// The agent: one event loop that feeds facts to the planner and carries out what it answers.
 pub mod node;
-/// What happens next? Pure: events in, state and actions out.
+/// The planner. Pure: events in, state and actions out.
 pub mod plan;
-/// Who holds the pod? The per-pod process.
+/// The process that holds a pod.
 pub mod shim;
-/// What is wanted? Pure: manifest bytes in, valid-by-construction pods or a list of errors out.
+/// Manifests. Pure: bytes in, valid pods or a list of errors out.
 pub mod spec;
-/// What does Linux need? Thin syscall wrappers.
+/// Thin wrappers of system calls.
 pub mod sys;
+/// The vocabulary that all rooms share: moments, ends of containers, amounts. Plain data.
+pub mod types;
 
 /// An error and all its causes in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {

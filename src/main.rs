@@ -14,7 +14,7 @@ fn main() -> ExitCode {
                 Err(error) => coracle::cli::fail(&error),
             }
         }
-        Some(face) if face == "image-worker" => coracle::effects::image::worker::run(args),
+        Some(face) if face == "image-worker" => coracle::images::worker::run(args),
         _ => coracle::cli::main(std::env::args_os()),
     }
 }

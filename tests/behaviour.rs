@@ -1,4 +1,4 @@
-//! Does the planner do, and say, what the kubelet does and says? Tables from the kubelet's formulas and from
+//! The planner does, and shows, what the kubelet does and shows. Tables from the kubelet's formulas and from
 //! recordings of a real kubelet (crash loop, mixed exits, missing image, removal).
 
 #[path = "behaviour/admission.rs"]
@@ -63,9 +63,12 @@ use std::sync::Arc;
 
 use coracle::plan::action::Keep;
 use coracle::plan::event::*;
+use coracle::plan::recovered::*;
+use coracle::plan::run::{Course, Ended, Past, Run, Running};
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::{Action, Event, Settings, Time, plan};
-use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
+use coracle::plan::{Action, Event, NodeFact, PodFact, RunFact, Settings};
+use coracle::spec::{PodSpec, RestartPolicy};
+use coracle::types::StopSignal;
 use node::{Node, one, ready, reborn, word};
 use pods::{at, desired, exit, pod};
 
@@ -91,24 +94,24 @@ fn phases_follow_the_kubelets_table() {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut state = coracle::plan::PodState::new(one(policy, &names), at(0));
         for (c, letter) in state.containers.iter_mut().zip(containers.chars()) {
-            c.up = letter == 'r';
             c.run = match letter {
                 'w' => continue,
-                'r' => coracle::plan::state::Run::Running {
-                    attempt: 0,
-                    image_id: String::new(),
-                    pid: 1,
-                    started: at(0),
-                },
-                code => coracle::plan::state::Run::Ended(coracle::plan::state::Ended {
-                    attempt: 0,
-                    image_id: String::new(),
-                    exit: exit(
-                        i32::try_from(code.to_digit(10).unwrap()).unwrap(),
-                        at(0),
-                        at(0),
-                    ),
-                }),
+                'r' => Run::Running(Box::new(Running {
+                    up: true,
+                    ..Running::new(0, String::new(), 1, at(0))
+                })),
+                code => Run::Ended(Box::new(Past {
+                    ended: Ended {
+                        attempt: 0,
+                        image_id: String::new(),
+                        exit: exit(
+                            i32::try_from(code.to_digit(10).unwrap()).unwrap(),
+                            at(0),
+                            at(0),
+                        ),
+                    },
+                    course: Course::default(),
+                })),
             };
         }
         assert_eq!(
@@ -123,7 +126,7 @@ const UNREADY: &str = "Ready=False ContainersNotReady: containers with unready s
     ContainersReady=False ContainersNotReady: containers with unready status: [c]";
 
 #[test]
-fn a_pod_that_just_runs_looks_like_the_kubelets() {
+fn a_pod_that_just_runs_looks_as_on_a_kubelet() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     let creating = "c: ContainerCreating < -, 0";
     let first = format!("Pending; PodReadyToStartContainers=False ; {UNREADY}; {creating}");
@@ -132,11 +135,13 @@ fn a_pod_that_just_runs_looks_like_the_kubelets() {
         panic!("the sandbox comes first");
     };
     node.now += 1_000;
-    node.tell(Event::SandboxCreated {
-        pod,
-        ips: vec!["10.88.0.94".parse().unwrap()],
-        next_attempts: Default::default(),
-        warnings: vec![],
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::SandboxCreated {
+            ips: vec!["10.88.0.94".parse().unwrap()],
+            next_attempts: Default::default(),
+            warnings: vec![],
+        },
     });
     assert_eq!(node.line(), format!("Pending; {UNREADY}; {creating}"));
     node.now += 2_000;
@@ -176,7 +181,7 @@ fn a_pod_that_just_runs_looks_like_the_kubelets() {
 }
 
 #[test]
-fn a_crash_loop_looks_like_the_kubelets() {
+fn a_crash_loop_looks_as_on_a_kubelet() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     node.work();
     node.end("c", 7);
@@ -203,13 +208,13 @@ fn a_crash_loop_looks_like_the_kubelets() {
 }
 
 #[test]
-fn another_longest_wait_counts_for_the_wait_that_is_under_way() {
+fn a_new_longest_back_off_applies_to_the_wait_in_progress() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     let longest = |max_restart_period_ms| {
-        Event::SettingsChanged(Settings {
+        Event::Node(NodeFact::SettingsChanged(Settings {
             max_restart_period_ms,
             ..Settings::default()
-        })
+        }))
     };
     node.work();
     for _ in 0..3 {
@@ -223,7 +228,7 @@ fn another_longest_wait_counts_for_the_wait_that_is_under_way() {
     node.tell(longest(15_000));
     assert_eq!(node.wake_at(), Some(begin + 15_000));
     assert!(node.line().contains("back-off 15s"), "{}", node.line());
-    // What was recorded is not shortened: with the old limit again it is as it was.
+    // The recorded back-off is not shortened: with the old limit it is the same again.
     node.tell(longest(300_000));
     assert_eq!(node.wake_at(), Some(begin + 40_000));
     node.wait(20_000);
@@ -234,7 +239,7 @@ fn another_longest_wait_counts_for_the_wait_that_is_under_way() {
 }
 
 #[test]
-fn a_pod_of_mixed_exits_fails_for_good_like_the_kubelets() {
+fn a_pod_of_mixed_exits_fails_for_good_as_on_a_kubelet() {
     let spec = one(RestartPolicy::Never, &["a", "b"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -258,7 +263,7 @@ fn a_pod_of_mixed_exits_fails_for_good_like_the_kubelets() {
 }
 
 #[test]
-fn a_succeeded_pod_says_completed_in_its_conditions() {
+fn the_conditions_of_a_succeeded_pod_say_completed() {
     let mut node = Node::with(&one(RestartPolicy::OnFailure, &["c"]));
     node.work();
     node.end("c", 0);
@@ -272,11 +277,13 @@ pub(crate) fn make_sandbox(node: &mut Node) {
     let Action::CreateSandbox { pod } = node.take() else {
         panic!("the sandbox comes first");
     };
-    node.tell(Event::SandboxCreated {
-        pod,
-        ips: vec![],
-        next_attempts: Default::default(),
-        warnings: vec![],
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::SandboxCreated {
+            ips: vec![],
+            next_attempts: Default::default(),
+            warnings: vec![],
+        },
     });
 }
 
@@ -287,10 +294,9 @@ fn a_program_that_cannot_be_executed_counts_as_a_run_and_a_bad_config_does_not()
         match node.take() {
             Action::StartContainer { instance, .. } => {
                 let message = "no such file".to_owned();
-                break node.tell(Event::ContainerStartFailed {
+                break node.tell(Event::Run {
                     instance,
-                    failure,
-                    message,
+                    fact: RunFact::StartFailed { failure, message },
                 });
             }
             other => {
@@ -301,10 +307,12 @@ fn a_program_that_cannot_be_executed_counts_as_a_run_and_a_bad_config_does_not()
                         node.open.push(before);
                         make_sandbox(node);
                     }
-                    Action::EnsureImage { pod, container } => node.tell(Event::ImageReady {
-                        pod,
-                        container,
-                        image_id: "sha256:ab".into(),
+                    Action::EnsureImage { pod, container } => node.tell(Event::Pod {
+                        uid: pod,
+                        fact: PodFact::ImageReady {
+                            container,
+                            image_id: "sha256:ab".into(),
+                        },
                     }),
                     other => panic!("{other:?}"),
                 }
@@ -336,11 +344,11 @@ fn a_program_that_cannot_be_executed_counts_as_a_run_and_a_bad_config_does_not()
 }
 
 #[test]
-fn a_removed_pod_is_stopped_killed_after_its_grace_and_forgotten() {
+fn a_removed_pod_is_stopped_then_killed_after_its_grace_period_then_forgotten() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
-    node.tell(Event::DesiredChanged(desired(&[])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[]))));
     assert!(matches!(
         &node.open[..],
         [Action::Signal {
@@ -359,7 +367,7 @@ fn a_removed_pod_is_stopped_killed_after_its_grace_and_forgotten() {
     node.wait(29_999);
     assert!(node.open.is_empty());
     // A file that comes back does not save the pod.
-    node.tell(Event::DesiredChanged(desired(&[&spec])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&spec]))));
     node.wait(1);
     assert!(matches!(
         &node.open[..],
@@ -378,14 +386,14 @@ fn a_removed_pod_is_stopped_killed_after_its_grace_and_forgotten() {
 }
 
 #[test]
-fn a_shorter_grace_shortens_and_none_is_the_shortest() {
+fn a_shorter_grace_period_shortens_the_wait_and_zero_is_the_shortest() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
     let pod = spec.uid.clone();
-    let delete = |grace_ms| Event::DeleteRequested {
-        pod: pod.clone(),
-        grace_ms,
+    let delete = |grace_ms| Event::Pod {
+        uid: pod.clone(),
+        fact: PodFact::DeleteRequested { grace_ms },
     };
     node.tell(delete(None));
     node.work();
@@ -412,7 +420,7 @@ fn a_new_version_starts_when_the_old_one_is_gone() {
     let new = Arc::new(pod("u2", "p", RestartPolicy::Always, &["c"]));
     let mut node = Node::with(&old);
     node.work();
-    node.tell(Event::DesiredChanged(desired(&[&new])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&new]))));
     node.work();
     assert_eq!(node.state.pods.len(), 1, "the name is still held");
     node.end("c", 0);
@@ -422,33 +430,37 @@ fn a_new_version_starts_when_the_old_one_is_gone() {
 }
 
 #[test]
-fn a_start_that_has_to_be_retried_does_not_lengthen_the_wait_twice() {
+fn a_start_that_has_to_be_retried_lengthens_the_back_off_only_once() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
     node.end("c", 1);
     node.now += 1;
-    // The first restart is permitted at once, but its image or its creation fails some times.
+    // The first restart is permitted at once, but its image or its creation fails several times.
     for wait in [10_000, 20_000, 40_000, 60_000, 60_000] {
         while let Some(Action::EnsureImage { .. }) = node.open.first() {
             let Action::EnsureImage { pod, container } = node.take() else {
-                unreachable!("looked at above");
+                unreachable!("matched above");
             };
-            node.tell(Event::ImageReady {
-                pod,
-                container,
-                image_id: "sha256:ab".into(),
+            node.tell(Event::Pod {
+                uid: pod,
+                fact: PodFact::ImageReady {
+                    container,
+                    image_id: "sha256:ab".into(),
+                },
             });
         }
         let Action::StartContainer { instance, .. } = node.take() else {
             panic!("the container starts");
         };
-        node.tell(Event::ContainerStartFailed {
+        node.tell(Event::Run {
             instance,
-            failure: StartFailure::Create,
-            message: "no room".into(),
+            fact: RunFact::StartFailed {
+                failure: StartFailure::Create,
+                message: "no room".into(),
+            },
         });
-        // No agent tries sooner than the one before.
+        // A new agent tries no sooner than the one before it.
         node = reborn(&node, &[&spec], ready());
         assert!(node.line().contains("c: CreateContainerError: no room <"));
         assert_eq!(node.wake_at(), Some(node.now + wait));
@@ -490,13 +502,14 @@ fn planning_five_hundred_pods_is_quick() {
         })
         .collect();
     let mut node = Node::new(300_000);
-    node.tell(Event::DesiredChanged(desired(
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(
         &pods.iter().collect::<Vec<_>>(),
-    )));
+    ))));
     node.work();
     let begin = std::time::Instant::now();
     for _ in 0..10 {
-        assert!(plan(&node.state, Time(node.now)).actions.is_empty());
+        node.decide();
+        assert!(node.open.is_empty());
     }
     // 1 ms is the budget of a release build; an unoptimised one gets ten times that.
     assert!(begin.elapsed().as_millis() < 100, "{:?}", begin.elapsed());

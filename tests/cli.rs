@@ -1,4 +1,4 @@
-//! The real binary, as a person types it, without an agent.
+//! The real binary on the command line, without an agent.
 
 use std::process::{Command, Output};
 
@@ -41,7 +41,7 @@ fn help_names_every_command_and_the_exit_codes() {
 }
 
 #[test]
-fn without_an_agent_the_error_says_how_to_start_it() {
+fn without_an_agent_the_error_says_how_to_start_one() {
     let out = coracle(&["--socket", "/nonexistent/coracle.sock", "get", "pods"]);
     assert_eq!(out.status.code(), Some(1));
     let error = text(&out.stderr);
@@ -56,7 +56,7 @@ fn without_an_agent_the_error_says_how_to_start_it() {
 }
 
 #[test]
-fn a_wrong_command_line_ends_with_two() {
+fn an_invalid_command_line_exits_with_two() {
     assert_eq!(coracle(&["get", "cheese"]).status.code(), Some(2));
     assert_eq!(
         coracle(&["get", "pods", "-o", "cheese"]).status.code(),
@@ -76,7 +76,7 @@ fn the_version_needs_no_agent() {
 }
 
 #[test]
-fn the_doctor_says_how_to_mend_what_fails() {
+fn doctor_says_how_to_fix_what_fails() {
     let out = coracle(&["doctor", "-o", "json"]);
     let findings: Vec<serde_json::Value> = serde_json::from_slice(&out.stdout).expect("JSON");
     let failed = findings.iter().filter(|f| f["level"] == "fail");
@@ -88,7 +88,7 @@ fn the_doctor_says_how_to_mend_what_fails() {
 }
 
 #[test]
-fn validate_ends_with_one_on_errors() {
+fn validate_exits_with_one_on_errors() {
     let dir = std::env::temp_dir().join(format!("coracle-validate-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("a temporary folder");
     let good = dir.join("good.yaml");
@@ -160,7 +160,7 @@ fn settings_are_checked_and_printed_without_an_agent() {
     );
     assert!(line("podPidsLimit: ").ends_with("# default"), "{shown}");
 
-    // What is printed is a file to start from.
+    // The printed settings can be used as a settings file.
     let out = coracle(&["config", "print", "--defaults"]);
     let defaults = file("defaults.yaml", &text(&out.stdout));
     assert_eq!(
@@ -176,7 +176,7 @@ fn settings_are_checked_and_printed_without_an_agent() {
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Scratch(std::path::PathBuf);
 
 impl Drop for Scratch {
@@ -186,7 +186,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn an_installation_is_complete_can_be_repeated_and_keeps_settings() {
+fn an_installation_is_complete_and_a_repeated_one_keeps_the_settings() {
     let root = std::env::temp_dir().join(format!("coracle-install-{}", std::process::id()));
     let scratch = Scratch(root);
     let root = scratch.0.to_str().expect("utf-8");
@@ -243,7 +243,7 @@ fn an_installation_is_complete_can_be_repeated_and_keeps_settings() {
 }
 
 #[test]
-fn a_prefix_that_cannot_stand_in_a_unit_is_refused() {
+fn a_prefix_that_a_unit_file_cannot_contain_is_refused() {
     for prefix in ["relative", "/with space", "/with%percent", "/with\nline"] {
         let out = coracle(&["install", "--root", "/nonexistent", "--prefix", prefix]);
         assert_eq!(

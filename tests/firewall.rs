@@ -1,7 +1,7 @@
-//! Do packets go where the rules say? Real rules in network namespaces: a node with a bridge and two pods, and a neighbour.
+//! Packets go where the rules say. Real rules in network namespaces: a node with a bridge and two pods, and a neighbour.
 //! Needs root, and `nftables`, `iproute2` and `python3`.
 
-#![allow(clippy::print_stdout, reason = "figures for whoever runs the test")]
+#![allow(clippy::print_stdout, reason = "the test prints figures")]
 
 #[path = "firewall/crash.rs"]
 mod crash;
@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use coracle::effects::network::firewall::{Firewall, Ruleset, ServiceRoute};
-use coracle::effects::network::listeners;
+use coracle::network::firewall::{Firewall, Ruleset, ServiceRoute};
+use coracle::network::listeners;
 use coracle::spec::Protocol;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use world::*;
@@ -25,7 +25,7 @@ use world::*;
 use Protocol::{Tcp, Udp};
 
 #[test]
-fn ports_of_the_node_lead_to_the_pod_for_everybody_and_remote_addresses_are_kept() {
+fn host_ports_lead_to_the_pod_from_everywhere_and_remote_addresses_are_kept() {
     let world = World::new();
     let World { node, a, b, remote } = &world;
     serve(a, "a", 80);
@@ -82,7 +82,7 @@ fn ports_of_the_node_lead_to_the_pod_for_everybody_and_remote_addresses_are_kept
 }
 
 #[test]
-fn a_port_of_one_address_is_a_port_of_that_address_only() {
+fn a_host_port_on_one_address_is_open_on_that_address_only() {
     let world = World::new();
     let World { node, a, b, remote } = &world;
     serve(a, "a", 80);
@@ -108,7 +108,7 @@ fn a_port_of_one_address_is_a_port_of_that_address_only() {
 }
 
 #[test]
-fn a_service_spreads_over_its_pods_and_refuses_at_once_without_any() {
+fn a_service_spreads_over_its_pods_and_refuses_at_once_without_endpoints() {
     let world = World::new();
     let World { node, a, b, remote } = &world;
     serve(a, "a", 80);
@@ -168,7 +168,7 @@ fn a_service_spreads_over_its_pods_and_refuses_at_once_without_any() {
                 Err(ErrorKind::ConnectionRefused),
                 "from {from} to {to}"
             );
-            // The sender's own kernel says it in its own way.
+            // The sender's own kernel may report the refusal in a different way.
             let refused = udp(from, to).unwrap_err();
             let refusals = [ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
             assert!(
@@ -203,7 +203,7 @@ fn pods_reach_the_outside_under_the_nodes_address_and_never_its_loopback() {
     } = &world;
     serve(remote, "remote", 80);
     serve(node, "node", 90);
-    // This pod does what it can to get there, and would without the rules.
+    // This pod does what it can to reach the loopback, and would succeed without the rules.
     world.run(a, TO_LOOPBACK);
     assert_eq!(tcp(a, "127.0.0.9:90").as_deref(), Ok("node 10.77.0.2"));
     let firewall = Firewall::default();
@@ -218,7 +218,7 @@ fn pods_reach_the_outside_under_the_nodes_address_and_never_its_loopback() {
 }
 
 #[test]
-fn a_neighbour_that_sends_to_127_0_0_1_does_not_get_to_a_pod() {
+fn a_neighbour_that_sends_to_127_0_0_1_does_not_reach_a_pod() {
     let world = World::new();
     let World {
         node, a, remote, ..
@@ -226,7 +226,7 @@ fn a_neighbour_that_sends_to_127_0_0_1_does_not_get_to_a_pod() {
     serve(a, "a", 80);
     serve(node, "node", 90);
     world.run(remote, &TO_LOOPBACK.replace("10.77.0.1", "192.0.2.1"));
-    // Otherwise the kernel drops it, but only after addresses were translated.
+    // Without this setting the kernel drops the packet, but only after addresses were translated.
     world.run(node, "sysctl -qw net.ipv4.conf.up0.route_localnet=1");
     let firewall = Firewall::default();
     inside(node, || {
@@ -244,7 +244,7 @@ fn a_neighbour_that_sends_to_127_0_0_1_does_not_get_to_a_pod() {
 }
 
 #[test]
-fn a_neighbour_cannot_speak_in_the_name_of_a_pod() {
+fn a_neighbour_cannot_send_from_a_pods_address() {
     let world = World::new();
     let World {
         node, a, remote, ..
@@ -290,8 +290,8 @@ fn a_service_does_not_take_the_nodes_own_address_away() {
             .update(|rules| rules.services = vec![thief])
             .unwrap();
     });
-    for (to, who) in [("10.96.0.7:22", "a"), ("192.0.2.1:22", "node")] {
-        assert_eq!(tcp(remote, to), Ok(format!("{who} 192.0.2.2")), "{to}");
+    for (to, server) in [("10.96.0.7:22", "a"), ("192.0.2.1:22", "node")] {
+        assert_eq!(tcp(remote, to), Ok(format!("{server} 192.0.2.2")), "{to}");
     }
 }
 
@@ -303,7 +303,7 @@ ip rule add pref 5 table local
 ip rule del pref 0";
 
 #[test]
-fn the_name_server_keeps_port_53_of_the_bridge_and_may_listen_elsewhere() {
+fn the_name_server_keeps_port_53_of_the_bridge_and_may_listen_on_another_port() {
     let world = World::new();
     let World { node, a, b, remote } = &world;
     serve(a, "a", 53);
@@ -329,7 +329,7 @@ fn the_name_server_keeps_port_53_of_the_bridge_and_may_listen_elsewhere() {
 }
 
 #[test]
-fn a_udp_client_that_never_pauses_finds_the_pod_that_is_there_now() {
+fn a_udp_client_that_never_pauses_reaches_the_current_pod() {
     let world = World::new();
     let World { node, a, b, remote } = &world;
     serve(a, "a", 80);
@@ -339,7 +339,7 @@ fn a_udp_client_that_never_pauses_finds_the_pod_that_is_there_now() {
     let of = |number| pod(number, &[host_port(Udp, None, 8080, 80)]);
     let client = Asker::new(remote, "192.0.2.1:8080");
     assert_eq!(client.ask(PATIENCE), Err(ErrorKind::ConnectionRefused));
-    // The first packets after a change may be faster than the kernel forgets.
+    // The first packets after a change may come before the kernel forgets the old connection.
     let finds = |answer: Result<&str, ErrorKind>| {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -369,7 +369,7 @@ fn a_udp_client_that_never_pauses_finds_the_pod_that_is_there_now() {
 }
 
 #[test]
-fn a_flush_by_somebody_else_is_told_and_mended_and_other_tables_stay() {
+fn a_foreign_flush_is_noticed_and_repaired_and_other_tables_stay() {
     let world = World::new();
     let World {
         node, a, remote, ..
@@ -390,7 +390,10 @@ fn a_flush_by_somebody_else_is_told_and_mended_and_other_tables_stay() {
             })
             .unwrap();
         firewall.restore().unwrap();
-        assert!(!watch.drain(), "own changes are not told");
+        assert!(
+            !watch.drain(),
+            "the firewall's own changes are not reported"
+        );
         assert_eq!(
             world.run(node, "nft list table ip other").lines().count(),
             4
@@ -399,7 +402,7 @@ fn a_flush_by_somebody_else_is_told_and_mended_and_other_tables_stay() {
             node,
             "nft add table ip unrelated; nft add table ip coracle0; nft delete table ip coracle0",
         );
-        assert!(!watch.drain(), "tables of others are none of ours");
+        assert!(!watch.drain(), "changes of other tables are not reported");
         for meddling in [
             "nft flush ruleset",
             "nft delete table bridge coracle0",
@@ -421,7 +424,7 @@ fn a_flush_by_somebody_else_is_told_and_mended_and_other_tables_stay() {
 }
 
 #[test]
-fn many_own_changes_at_once_are_not_taken_for_somebody_elses() {
+fn many_own_changes_at_once_are_not_taken_for_foreign_ones() {
     let world = World::new();
     let firewall = Firewall::default();
     let of = |number| pod(number, &[host_port(Tcp, None, 8000 + number, 80)]);
@@ -439,7 +442,7 @@ fn many_own_changes_at_once_are_not_taken_for_somebody_elses() {
 }
 
 #[test]
-fn a_change_after_an_unnoticed_flush_brings_everything_back() {
+fn a_change_after_an_unnoticed_flush_restores_everything() {
     let world = World::new();
     let World {
         node, a, remote, ..
@@ -458,13 +461,13 @@ fn a_change_after_an_unnoticed_flush_brings_everything_back() {
 }
 
 #[test]
-fn a_kernel_that_refuses_says_why_and_the_next_change_tries_again() {
+fn a_refusal_by_the_kernel_says_why_and_the_next_change_tries_again() {
     let world = World::new();
     let World { node, .. } = &world;
     let firewall = Firewall::default();
     let broken = |rules: &mut Ruleset| {
         self::rules(rules);
-        // A word of the language: no table can have this name.
+        // A keyword of nft: no table can have this name.
         rules.bridge = "counter".to_owned();
     };
     inside(node, || {
@@ -484,7 +487,7 @@ fn a_kernel_that_refuses_says_why_and_the_next_change_tries_again() {
 }
 
 #[test]
-fn changes_made_at_once_are_all_in_force_when_their_callers_return() {
+fn concurrent_changes_are_all_in_force_when_their_callers_return() {
     let world = World::new();
     let World { node, .. } = &world;
     let firewall = Firewall::default();
@@ -494,7 +497,7 @@ fn changes_made_at_once_are_all_in_force_when_their_callers_return() {
             "nft get element inet coracle0 hostport4 '{{ tcp . {} }}' 2>&1 || true",
             8000 + number
         );
-        // A question is interrupted by changes that come meanwhile.
+        // Changes that come meanwhile interrupt the query.
         let answers = std::iter::repeat_with(|| world.run(node, &what));
         let mut answers = answers.take(100);
         answers
@@ -531,7 +534,7 @@ fn changes_made_at_once_are_all_in_force_when_their_callers_return() {
 }
 
 #[test]
-fn a_program_that_listens_on_the_port_is_found_by_name() {
+fn a_program_that_listens_on_a_port_is_found_by_name() {
     let world = World::new();
     let World { node, .. } = &world;
     serve(node, "node", 8080);

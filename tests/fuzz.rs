@@ -1,9 +1,10 @@
-//! What do bytes from outside do? Mutated manifests, images, requests, frames and questions for names, at the entrances
-//! where they come in. No input may panic, take memory or time beyond a bound, or leave anything outside its folder.
+//! Fuzzing of all inputs from outside: mutated manifests, images, requests, frames and name queries, each at the
+//! function that receives them. No input may panic, take memory or time beyond a limit, or leave anything outside its
+//! folder.
 //!
-//! Each input follows from the seed and its number, so a failure can be repeated: `CORACLE_FUZZ_SEED=7
-//! CORACLE_FUZZ_ONLY=1234 cargo test --test fuzz manifests`. The big run: `CORACLE_FUZZ_INPUTS=1000000 cargo test --test
-//! fuzz`, which the entrances share out as their inputs cost.
+//! Each input follows from the seed and its number, so that a failure can be reproduced: `CORACLE_FUZZ_SEED=7
+//! CORACLE_FUZZ_ONLY=1234 cargo test --test fuzz manifests`. The long run: `CORACLE_FUZZ_INPUTS=1000000 cargo test
+//! --test fuzz`; the entrances share the inputs by their cost.
 
 #[path = "fuzz/api.rs"]
 mod api;
@@ -29,14 +30,14 @@ use std::time::Duration;
 use mutate::Random;
 use nix::time::{ClockId, clock_gettime};
 
-/// Inputs of a run that says nothing else, of all entrances.
+/// The default number of inputs, of all entrances together.
 const FEW: u64 = 4_000;
 
-/// One entrance: its share of all inputs, and what one may cost.
+/// One entrance: its share of all inputs, and the limits for one input.
 #[derive(Debug, Clone, Copy)]
 struct Entrance {
     name: &'static str,
-    /// Of 1000 inputs.
+    /// The share, of 1000 inputs.
     share: u64,
     most_bytes: usize,
     most_time: Duration,
@@ -45,11 +46,11 @@ struct Entrance {
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name}={text} is no number")))
+    Some(number.unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// Tries an entrance with its share of inputs.
-#[allow(clippy::print_stderr, reason = "how to repeat it")]
+/// Runs an entrance with its share of inputs.
+#[allow(clippy::print_stderr, reason = "how to reproduce it")]
 fn fuzz(entrance: Entrance, make: impl Fn(&mut Random) -> Vec<u8>, mut take: impl FnMut(&[u8])) {
     let seed = number("CORACLE_FUZZ_SEED").unwrap_or(1);
     let inputs = number("CORACLE_FUZZ_INPUTS").unwrap_or(FEW);
@@ -80,7 +81,7 @@ fn fuzz(entrance: Entrance, make: impl Fn(&mut Random) -> Vec<u8>, mut take: imp
     }
 }
 
-/// Of this thread: the machine may be busy with other things.
+/// The CPU time of this thread, because the machine may be busy with other work.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a thread has a clock");
     Duration::from(time)

@@ -1,5 +1,5 @@
-//! Does every manifest in `fixtures/spec` convert to what stands in the `.expected` file beside it? The diff is the
-//! review: `UPDATE_GOLDEN=1 cargo test --test golden_spec` writes the files anew.
+//! Golden files: every manifest in `fixtures/spec` converts to the text of the `.expected` file beside it. The diff is
+//! the review: `UPDATE_GOLDEN=1 cargo test --test golden_spec` writes the files again.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,7 +25,7 @@ fn fixtures() -> Vec<PathBuf> {
     files
 }
 
-/// The spec without its manifest, which is shown apart, as people know it.
+/// The spec without its manifest, which is shown separately, as YAML.
 fn render(pod: &PodSpec) -> String {
     let manifest = serde_yaml::to_string(&*pod.manifest).unwrap();
     let bare = PodSpec {
@@ -81,7 +81,7 @@ fn every_fixture_converts_as_expected() {
     assert!(differences.is_empty(), "\n{differences}");
 }
 
-/// Lines of either side that the other does not have at this place; enough to see what changed.
+/// The lines that differ at each position; enough to see what changed.
 fn diff(expected: &str, actual: &str, out: &mut String) {
     let expected: Vec<&str> = expected.lines().collect();
     let actual: Vec<&str> = actual.lines().collect();
@@ -111,7 +111,7 @@ fn bad_fixtures_are_rejected_and_the_others_are_not() {
 }
 
 #[test]
-fn what_was_admitted_read_back_is_the_same() {
+fn an_admitted_pod_reads_back_the_same() {
     for path in fixtures() {
         let bytes = fs::read(&path).unwrap();
         let Ok(found) = convert::documents(&bytes, "x.yaml", &CONTEXT) else {

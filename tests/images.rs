@@ -1,5 +1,5 @@
-//! Do archives become images, and nothing else? Needs root: layers hold devices, owners and `trusted.*` attributes.
-//! The real worker is started for every import.
+//! Imports of image archives. Needs root: layers hold devices, owners and `trusted.*` attributes. Every import starts
+//! the real worker.
 
 #![allow(clippy::print_stdout, unreachable_pub, missing_docs, reason = "a test")]
 

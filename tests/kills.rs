@@ -1,11 +1,11 @@
-//! An agent that is killed two hundred times, at moments nobody chose, among pods of every kind that come, go, are edited
+//! An agent that is killed two hundred times, at random moments, among pods of every kind that come, go, are edited
 //! and lose their shims meanwhile: nothing starts again that should not, nothing is forgotten, nothing is left.
 //!
-//! What really ran is told by the containers themselves: each run writes a line to a file of the node.
+//! The containers themselves record what really ran: each run writes a line to a file of the node.
 
 #![allow(
     clippy::print_stderr,
-    reason = "the seed has to be seen, and how long it took"
+    reason = "it prints the seed and the time it took"
 )]
 
 mod common;
@@ -25,13 +25,13 @@ use common::{Agent, PATIENCE};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-/// As many, unless `CORACLE_KILLS` says how many, or a slow machine takes longer than `ENOUGH` for them.
+/// The number of kills, unless `CORACLE_KILLS` sets it, or a slow machine needs longer than `ENOUGH`.
 const KILLS: u32 = 200;
-/// So many at least.
+/// At least this many, however slow the machine.
 const FEWEST: u32 = 40;
 const ENOUGH: Duration = Duration::from_secs(60);
 
-/// Two names of the one image there is: another image all the same, for a container that is to run from it.
+/// Two names of the one image there is. An edit from one name to the other counts as a new image.
 const IMAGES: [&str; 2] = ["busybox:test", "docker.io/library/busybox:test"];
 
 /// Pods that nothing happens to.
@@ -40,7 +40,7 @@ const STEADY: [&str; 10] = [
     "debugged",
 ];
 
-/// xorshift: a failure can be repeated with its seed, as far as the machine plays along.
+/// xorshift: a failure can be repeated with its seed, as far as the machine behaves alike.
 struct Random(u64);
 
 impl Random {
@@ -59,15 +59,15 @@ impl Random {
 struct World {
     agent: Agent,
     random: Random,
-    /// The churning pods whose files are there.
+    /// The guest pods whose files are there.
     guests: Vec<String>,
     next_guest: u32,
-    /// The newest edit, and those of the label, of the variable and of the image.
+    /// The number of the newest edit, and the current label, variable and image.
     edits: u32,
     label: String,
     variable: String,
     image: &'static str,
-    /// How often a pod was stopped whose file stays.
+    /// How often the pod `deleted` was deleted; its file stays.
     deleted: usize,
     /// How often the victim's shim was killed.
     orphaned: usize,
@@ -108,14 +108,14 @@ impl World {
         }
     }
 
-    /// Lets a while pass; the moments of kills and of changes are the test's input.
+    /// Lets a random time pass; the moments of kills and of changes are the test's input.
     fn pass(&mut self, longest: Duration) {
         let longest = usize::try_from(longest.as_micros()).expect("short");
         let micros = self.random.below(longest) as u64;
         std::thread::sleep(Duration::from_micros(micros));
     }
 
-    /// One agent, killed some time after it was started; its world changes before or while it works.
+    /// One agent, killed some time after its start; its world changes before or while it works.
     fn round(&mut self, round: u32) {
         let early = self.random.below(2) == 0;
         if early {
@@ -128,7 +128,7 @@ impl World {
         } else {
             self.agent.spawn();
         }
-        // Half of them die while they recover, the others at work.
+        // Half of the agents die while they recover, the others at work.
         let longest = [15, 150][self.random.below(2)];
         self.pass(Duration::from_millis(longest));
         if !early {
@@ -137,7 +137,7 @@ impl World {
         self.pass(Duration::from_millis(longest));
         assert!(
             self.agent.is_up(),
-            "it ended by itself: {}",
+            "the agent ended by itself: {}",
             self.agent.log()
         );
         self.kill();
@@ -157,7 +157,7 @@ fn is_ready(pod: &Value) -> bool {
     })
 }
 
-/// A number out of the environment.
+/// A number from the environment.
 fn given<T: std::str::FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
     let number = text.parse().ok();
@@ -199,7 +199,7 @@ fn many_kills_change_nothing_but_the_agent() {
     assert_eq!(
         world.events_of_steady(),
         events,
-        "what was told stays told, once"
+        "earlier events stay, each once"
     );
     world.check(kills + 1);
 
@@ -210,9 +210,9 @@ fn many_kills_change_nothing_but_the_agent() {
     let deadline = Instant::now() + PATIENCE;
     while !world.names().is_empty() {
         assert!(Instant::now() < deadline, "{:?}", world.names());
-        std::thread::sleep(Duration::from_millis(20)); // Of many pods at once, none is the last.
+        std::thread::sleep(Duration::from_millis(20)); // No single event says that all pods are gone.
     }
     assert_eq!(world.agent.leftovers(), Vec::<String>::new());
     let processes = checks::processes_of(&world.agent);
-    assert_eq!(processes.len(), 1, "nobody but the agent: {processes:#?}");
+    assert_eq!(processes.len(), 1, "only the agent is left: {processes:#?}");
 }

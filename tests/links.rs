@@ -1,5 +1,5 @@
-//! Do pods get interfaces and addresses, and is nothing left behind? Needs root: every test has a node of its own, a
-//! network namespace, and asks the kernel what is there.
+//! Interfaces and addresses of pods, and their removal without leftovers. Needs root: every test has a node of its own,
+//! a network namespace, and checks the kernel's state.
 
 #![allow(clippy::print_stdout, unreachable_pub, missing_docs, reason = "a test")]
 

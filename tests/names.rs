@@ -1,4 +1,4 @@
-//! The name server on real sockets, asked by real programs, each test in a network namespace of its own: `dig`, and the
+//! The name server on real sockets, queried by real programs, each test in its own network namespace: `dig`, and the
 //! resolvers of busybox, glibc and musl. Other servers are dnsmasq and sockets that misbehave.
 
 mod names_world;
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use coracle::effects::network::names::{Reach, Sockets};
+use coracle::network::names::{Reach, Sockets};
 
 use names_world::{
     Dnsmasq, SERVER, SERVER_6, STRANGER, UPSTREAM, UPSTREAM_2, address_answer, ip, odd_server,
@@ -77,7 +77,7 @@ fn a_change_of_the_zone_is_seen_at_once_and_long_answers_come_by_tcp() {
 }
 
 #[test]
-fn resolvers_of_busybox_glibc_and_musl_find_pods_services_and_the_world() {
+fn resolvers_of_busybox_glibc_and_musl_find_pods_services_and_outside_names() {
     world(
         || (),
         |world| {
@@ -115,7 +115,7 @@ fn resolvers_of_busybox_glibc_and_musl_find_pods_services_and_the_world() {
                     assert!(glibc.contains(address), "glibc: {name}: {glibc}");
                     assert!(musl.contains(address), "musl: {name}: {musl}");
                 }
-                // Its own resolver takes the search list for names without a dot only.
+                // Busybox's own resolver uses the search list only for names without a dot.
                 let full = match name.contains('.') {
                     true if name.ends_with("com") || name.ends_with("local") => name.to_owned(),
                     _ => format!(
@@ -154,7 +154,7 @@ int main(int count, char **words) {
 "#;
 
 #[test]
-fn other_servers_may_be_missing_may_go_and_come_back() {
+fn upstream_servers_may_be_missing_and_may_go_and_come_back() {
     world(
         || (),
         |world| {
@@ -176,7 +176,7 @@ fn other_servers_may_be_missing_may_go_and_come_back() {
             );
             world.set_upstream(&[UPSTREAM]);
             quick("SERVFAIL");
-            // No route to it, and itself: never asked.
+            // A server without a route, and the name server itself, are never queried.
             world.set_upstream(&["198.51.100.1", SERVER, SERVER_6]);
             quick("SERVFAIL");
             world.set_upstream(&[UPSTREAM]);
@@ -205,7 +205,7 @@ fn other_servers_may_be_missing_may_go_and_come_back() {
 }
 
 #[test]
-fn the_next_server_is_asked_if_one_is_silent_or_refuses_and_the_one_that_answers_is_kept() {
+fn the_next_server_is_tried_if_one_is_silent_or_refuses_and_the_one_that_answers_is_kept() {
     world(
         || (),
         |world| {
@@ -217,16 +217,16 @@ fn the_next_server_is_asked_if_one_is_silent_or_refuses_and_the_one_that_answers
             assert_eq!(world.short("www.example.com"), "192.0.2.80");
             assert!(
                 began.elapsed() < Duration::from_secs(1),
-                "it is asked first now"
+                "it is queried first now"
             );
-            // dnsmasq without servers refuses what it does not know.
+            // Without servers of its own, dnsmasq refuses names that it does not know.
             assert_eq!(world.status("www.example.org"), "SERVFAIL");
         },
     );
 }
 
 #[test]
-fn only_the_answer_to_the_question_is_believed() {
+fn only_the_answer_to_the_query_is_accepted() {
     world(
         || (),
         |world| {
@@ -261,7 +261,7 @@ fn only_the_answer_to_the_question_is_believed() {
 }
 
 #[test]
-fn where_port_53_is_taken_another_one_is_used_for_everything() {
+fn another_port_serves_every_query_if_port_53_is_taken() {
     world(
         || {
             let taken = TcpListener::bind(("::", 53)).unwrap();
@@ -279,7 +279,7 @@ fn where_port_53_is_taken_another_one_is_used_for_everything() {
 }
 
 #[test]
-fn strangers_are_refused() {
+fn clients_outside_the_node_are_refused() {
     world(
         || (),
         |world| {
@@ -305,13 +305,13 @@ fn strangers_are_refused() {
 }
 
 #[test]
-fn one_client_cannot_use_up_what_is_there_for_all() {
+fn one_client_cannot_use_up_the_servers_capacity() {
     world(
         || (),
         |world| {
             world.set_upstream(&[UPSTREAM_2]);
             odd_server(UPSTREAM_2, |_, _, _| ());
-            // Questions that nobody answers: the first 64 wait, the others are told at once.
+            // Queries that get no answer: the first 64 wait, the others are refused at once.
             let socket = UdpSocket::bind((SERVER, 0)).unwrap();
             socket.connect((SERVER, 53)).unwrap();
             socket
@@ -328,10 +328,10 @@ fn one_client_cannot_use_up_what_is_there_for_all() {
                 socket.recv(&mut answer).unwrap();
                 assert_eq!((answer[3] & 15, answer[1] >= 64), (2, true));
             }
-            // Local names are answered all the same, and other clients' questions wait for their answers.
+            // Local names are still answered, and the queries of other clients wait for their answers.
             assert_eq!(world.short("web.default.svc.cluster.local"), "10.99.0.1");
 
-            // Connections: sixteen stay open, the next is closed. Another client gets one.
+            // Connections: sixteen stay open, the next is closed. A second client still gets one.
             let connect = || TcpStream::connect((SERVER, 53)).unwrap();
             let mut open: Vec<TcpStream> = (0..16).map(|_| connect()).collect();
             let mut next = connect();
@@ -340,13 +340,13 @@ fn one_client_cannot_use_up_what_is_there_for_all() {
                 world.short("+tcp -b 10.88.0.9 web.default.svc.cluster.local"),
                 "10.99.0.1"
             );
-            // A message that is too long ends the connection, and gives its place back.
+            // A message that is too long ends the connection and frees its slot.
             open[0].write_all(&[0xff, 0xff]).unwrap();
             assert!(matches!(open[0].read(&mut answer), Ok(0) | Err(_)));
             open.clear();
             let answered =
                 (0..100).any(|_| world.short("+tcp web.default.svc.cluster.local") == "10.99.0.1");
-            assert!(answered, "places are given back");
+            assert!(answered, "slots are freed");
         },
     );
 }
@@ -359,7 +359,7 @@ fn the_server_starts_before_its_addresses_are_there() {
             let missing = [ip("10.77.0.1"), ip("fd00:77::1")];
             let (sockets, port) = Sockets::bind(&missing).unwrap();
             assert_eq!(port, None);
-            // A new agent can have the port as soon as the former is gone.
+            // A new agent can have the port as soon as the old agent is gone.
             drop(sockets);
             assert_eq!(Sockets::bind(&missing).unwrap().1, None);
         },
@@ -382,7 +382,7 @@ fn another_name_server_can_start_later_if_port_53_was_left_to_it() {
             );
             let asked = "@10.88.0.9 +tcp web.default.svc.cluster.local";
             assert_eq!(world.short(&format!("{asked} -p 1053")), "10.99.0.1");
-            assert_eq!(world.status(asked), "REFUSED", "that is dnsmasq");
+            assert_eq!(world.status(asked), "REFUSED", "dnsmasq answers here");
         },
     );
 }

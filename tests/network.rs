@@ -1,4 +1,4 @@
-//! The network of pods, seen from everywhere around them: real agents in a small world of hosts.
+//! The pods' network, tested from all sides: real agents in a small world of hosts.
 
 #[path = "network/addresses.rs"]
 mod addresses;
@@ -17,6 +17,8 @@ mod recovery;
 mod resolving;
 #[path = "network/services.rs"]
 mod services;
+#[path = "network/start.rs"]
+mod start;
 #[path = "network/uplink.rs"]
 mod uplink;
 #[path = "network/world.rs"]

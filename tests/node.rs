@@ -1,4 +1,4 @@
-//! The whole thing: real agents, real shims, real containers.
+//! Complete nodes: real agents, real shims, real containers.
 
 #[path = "node/admission.rs"]
 mod admission;
@@ -77,7 +77,7 @@ fn main_status(pod: &Value) -> &Value {
     &pod["status"]["containerStatuses"][0]
 }
 
-/// Process id of the pod's first process, from its shim's record.
+/// The process id of the pod's first process, from its shim's record.
 fn pid_of(agent: &Agent, pod: &Value) -> i64 {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let record = fs::read_to_string(agent.root.join(format!("run/pods/{uid}/records/main.json")))
@@ -88,7 +88,7 @@ fn pid_of(agent: &Agent, pod: &Value) -> i64 {
 }
 
 #[test]
-fn a_file_becomes_a_running_pod_and_goes_without_a_trace() {
+fn a_pod_starts_from_its_file_and_leaves_no_trace_when_it_is_removed() {
     let agent = Agent::start();
     agent.write(
         "web.yaml",
@@ -115,7 +115,7 @@ fn a_file_becomes_a_running_pod_and_goes_without_a_trace() {
 }
 
 #[test]
-fn a_crashing_container_restarts_at_once_then_backs_off() {
+fn a_crashing_container_restarts_at_once_and_then_backs_off() {
     let agent = Agent::start();
     agent.write(
         "crash.yaml",
@@ -177,7 +177,7 @@ fn a_pod_whose_shim_was_killed_starts_again() {
 }
 
 #[test]
-fn a_broken_edit_leaves_the_pod_alone_even_across_an_agent_restart() {
+fn a_broken_edit_does_not_touch_the_pod_even_across_an_agent_restart() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let pid = pid_of(&agent, &agent.wait_running("a"));
@@ -196,12 +196,12 @@ fn a_broken_edit_leaves_the_pod_alone_even_across_an_agent_restart() {
     assert_eq!(
         pid_of(&agent, &agent.wait_running("a")),
         pid,
-        "nor does an agent that never saw the good version"
+        "an agent that never saw the good version leaves the pod alone, too"
     );
 }
 
 #[test]
-fn the_second_file_with_a_pods_name_is_refused_with_both_names() {
+fn a_second_file_with_a_pods_name_is_refused_and_both_files_are_named() {
     let agent = Agent::start();
     agent.write("b.yaml", &shell_pod("same", SLEEP, "", ""));
     let pid = pid_of(&agent, &agent.wait_running("same"));
@@ -263,7 +263,7 @@ fn a_container_that_ignores_term_is_killed_after_its_grace() {
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
-/// Freezes the pod's containers from the host's side, as an operator or a container with rights could.
+/// Freezes the pod's containers from the host, as an operator or a container with the rights could.
 fn freeze(agent: &Agent, uid: &str, below: &str) {
     let group = format!("besteffort/pod{uid}/{below}");
     let v1 = agent.cgroup_path("freezer", &group, "freezer.state");
@@ -289,7 +289,7 @@ fn freeze(agent: &Agent, uid: &str, below: &str) {
     }
 }
 
-/// `mkdir d; cd d`, so often that no path and no stack is long enough.
+/// Runs `mkdir d; cd d` so often that the path exceeds any buffer and the depth any stack.
 fn nest(top: &std::path::Path, depth: usize) {
     use nix::fcntl::{OFlag, open, openat};
     use nix::sys::stat::{Mode, mkdirat};
@@ -323,7 +323,7 @@ fn restart_policies_end_pods_as_on_a_kubelet() {
     );
 }
 
-/// Reads a command's output until a line equals `last`, then kills it.
+/// Reads a command's output up to a line that equals `last`, then kills the command.
 fn follow_until(agent: &Agent, args: &[&str], last: &str) -> String {
     use std::io::BufRead;
     let mut child = coracle()
@@ -377,7 +377,7 @@ fn health_metrics_node_and_events_are_served_in_kubernetes_terms() {
 }
 
 #[test]
-fn a_stuck_shim_is_replaced_and_holds_nobody_else_up() {
+fn a_stuck_shim_is_replaced_and_delays_no_other_pod() {
     let agent = Agent::start();
     agent.write("stuck.yaml", &shell_pod("stuck", SLEEP, "", ""));
     agent.write("fine.yaml", &shell_pod("fine", SLEEP, "", ""));
@@ -405,7 +405,7 @@ fn exec(agent: &Agent, args: &[&str]) -> std::process::Child {
         .expect("coracle runs")
 }
 
-/// The rest of what a client says, and its exit code. One that does not end in time is killed.
+/// The rest of a client's output, and its exit code. A client that does not end in time is killed.
 fn output_in_time(mut child: std::process::Child) -> (Vec<u8>, Option<i32>) {
     use std::io::Read;
     let mut stdout = child.stdout.take().expect("piped");
@@ -421,11 +421,15 @@ fn output_in_time(mut child: std::process::Child) -> (Vec<u8>, Option<i32>) {
         child.kill().expect("own child");
     }
     let said = reader.join().expect("read");
-    assert!(in_time.is_ok(), "no end after {} bytes", said.len());
+    assert!(
+        in_time.is_ok(),
+        "the client does not end; it wrote {} bytes",
+        said.len()
+    );
     (said, child.wait().expect("own child").code())
 }
 
-/// Writes to a client's input on a thread, until all is taken or the client has gone; then closes it.
+/// Writes to a client's input on a thread, until all is written or the client is gone; then closes it.
 fn feed(child: &mut std::process::Child, length: usize) -> std::thread::JoinHandle<()> {
     use std::io::Write;
     let mut stdin = child.stdin.take().expect("piped");
@@ -434,7 +438,7 @@ fn feed(child: &mut std::process::Child, length: usize) -> std::thread::JoinHand
     })
 }
 
-/// The open pipes of a pod's shim: two more for each client that is attached.
+/// The number of open pipes of a pod's shim: each attached client adds two.
 fn shim_pipes(agent: &Agent, pod: &str) -> usize {
     let open = fs::read_dir(format!("/proc/{}/fd", shim_of(agent, pod))).expect("the shim runs");
     let targets = open.flatten();
@@ -444,7 +448,7 @@ fn shim_pipes(agent: &Agent, pod: &str) -> usize {
         .count()
 }
 
-/// Waits until so many clients are attached to a pod whose shim has `base` pipes without them.
+/// Waits until `clients` clients are attached to a pod whose shim has `base` pipes without them.
 fn wait_attached(agent: &Agent, pod: &str, base: usize, clients: usize) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while shim_pipes(agent, pod) != base + 2 * clients {
@@ -452,11 +456,11 @@ fn wait_attached(agent: &Agent, pod: &str, base: usize, clients: usize) {
             std::time::Instant::now() < deadline,
             "{clients} clients are not attached"
         );
-        std::thread::sleep(Duration::from_millis(5)); // No event tells of a shim's descriptors.
+        std::thread::sleep(Duration::from_millis(5)); // No event reports a shim's descriptors.
     }
 }
 
-/// The agent's open pipes.
+/// The number of the agent's open pipes.
 fn pipes(agent: &Agent) -> usize {
     let open = fs::read_dir(format!("/proc/{}/fd", agent.pid())).expect("the agent runs");
     let targets = open

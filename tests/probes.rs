@@ -1,7 +1,7 @@
-//! Do probes find out what they should, in the kubelet's words, and never take longer than they may? Against real
-//! servers and a real shim. Needs root, `busybox-static`, `openssl`, `python3` and `python3-grpcio`.
+//! Probes against real servers and a real shim: their results, in the kubelet's words, within their timeouts. Needs
+//! root, `busybox-static`, `openssl`, `python3` and `python3-grpcio`.
 
-// Not all of it is used here.
+// These tests use only a part of it.
 #[expect(dead_code, reason = "shared with the tests of the shim")]
 mod shim_world;
 
@@ -22,15 +22,18 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use coracle::effects::probe::{Outcome, Target, run};
-use coracle::spec::ProbeHandler;
+use coracle::shim::protocol::Purpose;
+use coracle::spec::{ProbeHandler, ProbeKind};
 
-/// Carries a probe out, and sees to it that it takes no longer than it may.
+/// Runs a probe, and checks that it does not exceed its timeout.
 fn ask(handler: &ProbeHandler, timeout_ms: u64) -> Outcome {
     let target = Target {
         ip: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         instead: None,
         shim_socket: "/nowhere/shim.sock".into(),
         container: "c".to_owned(),
+        attempt: 0,
+        purpose: Purpose::Probe(ProbeKind::Liveness),
     };
     let began = Instant::now();
     let outcome = smol::block_on(run(handler, timeout_ms, &target));

@@ -1,15 +1,16 @@
-//! Does coracle show what a real kubelet showed? Pods whose every status was recorded from kubelet v1.36 (as a line a
-//! status, in `fixtures/recorded`), run by a whole agent with real containers, all at once.
+//! Coracle shows what a real kubelet showed. The pods' statuses were recorded from kubelet v1.36 (one status on each
+//! line, in `fixtures/recorded`); a whole agent runs the same pods with real containers, all at once.
 //!
-//! Compared is the order of the statuses: phase, conditions with reasons and messages, states of containers, restart
-//! counts, `ready`, `started`. Left out: times, ids, and the node's name behind the pod's name (A3). Deliberately otherwise:
+//! The test compares the order of the statuses: phase, conditions with reasons and messages, states of containers, restart
+//! counts, `ready`, `started`. It leaves out times, ids, and the node's name behind the pod's name (A3). Deliberate
+//! differences:
 //!
-//! - The kubelet looks once a second, so what it showed for less than that may be missing in either.
-//! - The end of a run that is to start again: the kubelet shows it until it next looks, coracle goes on to the back-off at
-//!   once; and of what a probe killed the kubelet shows no end if it starts it again in one go.
-//! - A run of a second or less may have been seen by neither.
-//! - The kubelet starts a pod's containers in one go and shows it afterwards, coracle shows each.
-//! - Of a pod that has finished the kubelet may remove the sandbox before it shows the end.
+//! - The kubelet syncs once a second, so a status that it showed for less than that may be missing on either side.
+//! - The exit of a run that will start again: the kubelet shows it until its next sync, coracle goes on to the back-off
+//!   at once. After a kill for a probe the kubelet shows no exit if it restarts the container in the same sync.
+//! - A run of a second or less may be missing on both sides.
+//! - The kubelet starts a pod's containers together and shows them afterwards, coracle shows each start.
+//! - The kubelet may remove the sandbox of a finished pod before it shows the pod's end.
 
 mod common;
 
@@ -22,14 +23,14 @@ use std::time::{Duration, Instant};
 use common::Agent;
 use serde_json::{Value, json};
 
-/// So much of each recording is played.
+/// How much of each recording is played, in seconds.
 const UNTIL_S: f64 = 16.5;
 
 /// One status as a line.
 #[derive(Debug, Clone, PartialEq)]
 struct Shown {
     line: String,
-    /// Whether the other one may never have shown it.
+    /// Whether the other side may never have shown it.
     passing: bool,
 }
 
@@ -37,7 +38,7 @@ fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/recorded")
 }
 
-/// A state without times; `name_namespace(uid)` as `POD`.
+/// A state without times; the pod's `name_namespace(uid)` becomes `POD`.
 fn state(state: &Value) -> String {
     let Some((kind, fields)) = state.as_object().and_then(|s| s.iter().next()) else {
         return "-".to_owned();
@@ -60,7 +61,7 @@ fn containers(status: &Value) -> impl Iterator<Item = &Value> {
     lists.flat_map(|list| status[list].as_array().into_iter().flatten())
 }
 
-/// The starts of runs that were over so soon that nobody need have seen them run.
+/// The starts of runs that ended so soon that a status may never have shown them.
 fn brief(statuses: &[Value]) -> BTreeSet<(String, String)> {
     let ends = |c: &Value| {
         [&c[1], &c[2]].map(|state| {
@@ -132,7 +133,7 @@ fn recorded_form(pod: &Value) -> Value {
     })
 }
 
-/// What was recorded of a case.
+/// The recorded statuses of a case.
 fn recorded(case: &str) -> Vec<Value> {
     let text = fs::read_to_string(fixtures().join(case).join("timeline.jsonl")).expect("recorded");
     let lines = text.lines();
@@ -157,7 +158,7 @@ fn recording(all: &[Value], always: bool) -> Vec<(Shown, f64)> {
 const SANDBOX: &str = r#"["PodReadyToStartContainers","True",null,null]"#;
 const NO_SANDBOX: &str = r#"["PodReadyToStartContainers","False",null,null]"#;
 
-/// What differs: statuses that were never shown here, and such as the kubelet never showed.
+/// The differences: statuses that were never shown here, and ones that the kubelet never showed.
 fn differences(recorded: &[(Shown, f64)], ours: &[Shown]) -> Vec<String> {
     let mut found = vec![];
     let mut from = 0;
@@ -199,7 +200,7 @@ fn gaps(statuses: &[Value]) -> BTreeMap<u64, i64> {
 }
 
 #[test]
-fn statuses_come_in_the_order_in_which_the_kubelet_showed_them() {
+fn statuses_come_in_the_order_recorded_from_a_kubelet() {
     let agent = Agent::start();
     let folders = fs::read_dir(fixtures()).expect("fixtures");
     let mut cases: Vec<String> = folders
@@ -226,7 +227,7 @@ fn statuses_come_in_the_order_in_which_the_kubelet_showed_them() {
     }
     let mut ours: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     let deadline = Instant::now() + Duration::from_secs(90);
-    // The slowest of the stories: a third run after a wait of 10 s.
+    // The slowest story: a third run after a back-off of 10 s.
     let third = |seen: &BTreeMap<String, Vec<Value>>, case: &str| {
         seen.get(case).is_some_and(|all| {
             all.iter()
@@ -247,7 +248,7 @@ fn statuses_come_in_the_order_in_which_the_kubelet_showed_them() {
         && over(&ours, "sidecar-complete"))
     {
         assert!(Instant::now() < deadline, "the stories end: {ours:#?}");
-        let pod = &watch.next().expect("the agent tells")["object"];
+        let pod = &watch.next().expect("the agent reports")["object"];
         let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
         ours.entry(name).or_default().push(recorded_form(pod));
     }
@@ -258,7 +259,7 @@ fn statuses_come_in_the_order_in_which_the_kubelet_showed_them() {
         lines.dedup_by(|a, b| a.line == b.line);
         let kubelets = recorded(case);
         let mut recorded = recording(&kubelets, always[case]);
-        // What has been played so far.
+        // The part of the recording that has been played so far.
         let last = lines.last().expect("shown").line.clone();
         if let Some(end) = recorded.iter().position(|(s, _)| s.line == last) {
             recorded.truncate(end + 1);
@@ -272,7 +273,7 @@ fn statuses_come_in_the_order_in_which_the_kubelet_showed_them() {
         let kubelets = gaps(&kubelets);
         for (restart, gap) in gaps(seen) {
             let theirs = kubelets.get(&restart).copied().unwrap_or(0);
-            // It rounds up and adds up to half of it; the wait itself is a table test's.
+            // The kubelet rounds up and adds up to half of the wait; a table test checks the wait itself.
             assert!(
                 gap <= theirs + 3,
                 "{case}: restart {restart} after {gap} s, not {theirs} s"

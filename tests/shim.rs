@@ -1,4 +1,4 @@
-//! Does a shim hold real containers as it should? Needs root and the package `busybox-static`.
+//! Shims that hold real containers. Needs root and the package `busybox-static`.
 
 #[path = "shim/confinement.rs"]
 mod confinement;
@@ -19,12 +19,12 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 
 use coracle::shim::protocol::{ContainerRecord, FailedStep, Message, Reply, Request, SubPath};
-use coracle::spec::StopSignal;
+use coracle::types::StopSignal;
 use serde_json::json;
 use shim_world::{World, exec_request, until};
 
 #[test]
-fn a_container_runs_logs_and_its_exit_code_is_told() {
+fn a_container_runs_and_logs_and_its_exit_code_is_reported() {
     let mut world = World::new();
     let script = "echo out; echo err >&2; pwd; exit 3";
     let request = world.request("c", 0, &["sh", "-c", script], |_| {});
@@ -41,7 +41,7 @@ fn a_container_runs_logs_and_its_exit_code_is_told() {
 }
 
 #[test]
-fn a_kill_ends_with_137_and_a_handled_term_with_the_programs_own_code() {
+fn a_killed_container_ends_with_137_and_one_that_handles_term_with_its_own_code() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);
     let script = "trap 'exit 7' TERM; echo ready; while true; do sleep 0.01; done";
@@ -56,7 +56,7 @@ fn a_kill_ends_with_137_and_a_handled_term_with_the_programs_own_code() {
 }
 
 #[test]
-fn a_frozen_container_can_be_killed_also_in_a_group_of_its_own() {
+fn a_frozen_container_can_be_killed_even_in_a_cgroup_of_its_own() {
     let mut world = World::new();
     for (container, below) in [("c", ""), ("d", "/inner")] {
         let record = world.start(container, &["sleep", "1000"]);
@@ -80,7 +80,7 @@ fn the_termination_message_is_the_end_of_its_file() {
 fn a_missing_program_fails_to_run_and_leaves_nothing() {
     let mut world = World::new();
     let memory = |world: &World| (world.fds(), world.mounts(&world.shim.id().to_string()));
-    // The first start opens what libcontainer keeps for good.
+    // The first start opens what libcontainer keeps open permanently.
     let request = world.request("c", 0, &["true"], |_| {});
     world.run(request);
     let request = world.request("c", 1, &["nothing"], |_| {});
@@ -111,7 +111,7 @@ fn a_missing_program_fails_to_run_and_leaves_nothing() {
 }
 
 #[test]
-fn fifty_restarts_open_nothing_more() {
+fn fifty_restarts_leave_no_open_files() {
     let mut world = World::new();
     let mut fds = 0;
     for attempt in 0..50 {
@@ -131,7 +131,7 @@ fn fifty_restarts_open_nothing_more() {
 }
 
 #[test]
-fn an_old_attempt_is_refused_and_a_known_one_answered() {
+fn a_request_for_an_old_attempt_is_refused_and_a_repeated_one_gets_the_same_answer() {
     let mut world = World::new();
     let request = world.request("c", 4, &["sleep", "1000"], |_| {});
     let record = world.begin(request.clone());
@@ -147,7 +147,7 @@ fn an_old_attempt_is_refused_and_a_known_one_answered() {
 }
 
 #[test]
-fn an_agent_that_comes_back_is_told_everything() {
+fn an_agent_that_connects_again_gets_the_whole_state() {
     let mut world = World::new();
     let record = world.start("c", &["sleep", "1000"]);
     world.client = world.connect();
@@ -174,11 +174,11 @@ fn an_agent_that_comes_back_is_told_everything() {
 }
 
 #[test]
-fn a_start_that_failed_is_told_as_a_run_that_ended_and_the_exit_before_it_is_kept() {
+fn a_failed_start_is_reported_as_an_ended_run_and_the_previous_exit_is_kept() {
     let mut world = World::new();
     let first = world.request("c", 0, &["sh", "-c", "exit 7"], |_| {});
     assert_eq!(world.run(first).code, 7);
-    // Twice the same attempt: an agent that never heard the answer asks again.
+    // The same attempt is requested twice: an agent that did not get the answer repeats its request.
     for _ in 0..2 {
         let request = world.request("c", 1, &["nothing"], |_| {});
         world.fail(request);
@@ -229,7 +229,7 @@ fn a_bad_frame_closes_only_its_own_connection() {
 }
 
 #[test]
-fn a_terminated_shim_leaves_once_nothing_runs() {
+fn a_terminated_shim_ends_once_no_container_runs() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);
     let pid = nix::unistd::Pid::from_raw(world.shim.id().try_into().unwrap());
@@ -243,7 +243,7 @@ fn a_terminated_shim_leaves_once_nothing_runs() {
 }
 
 #[test]
-fn a_killed_shim_leaves_no_mounts_and_a_shut_down_one_nothing() {
+fn a_killed_shim_leaves_no_mounts_and_one_that_was_shut_down_leaves_nothing() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);
     assert!(world.mounts(&world.shim.id().to_string()) > 0);

@@ -1,4 +1,4 @@
-//! What holds for every manifest? Properties of the whole way from bytes to `PodSpec`.
+//! Properties of every manifest, on the whole way from bytes to `PodSpec`.
 
 #[path = "spec_properties/edges.rs"]
 mod edges;
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use coracle::spec::convert::{self, ConvertContext};
-use coracle::spec::quantity::Quantity;
 use coracle::spec::{EnvValue, FieldError, PodSpec};
+use coracle::types::quantity::Quantity;
 
 const CONTEXT: ConvertContext<'_> = ConvertContext { node_name: "n" };
 
@@ -92,7 +92,7 @@ fn a_file_may_be_as_large_as_the_limit() {
 }
 
 #[test]
-fn json_documents_may_follow_one_another() {
+fn a_file_may_have_several_json_documents() {
     let json = |name: &str| {
         format!(
             r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{name}"}},
@@ -105,7 +105,7 @@ fn json_documents_may_follow_one_another() {
 }
 
 #[test]
-fn an_unquoted_scalar_is_quoted_as_it_is_spelt() {
+fn the_advice_to_quote_a_scalar_keeps_its_spelling() {
     let text = POD.replace("{name: a}", "{name: a, labels: {version: 1.10}}");
     let errors = read(&text).unwrap_err();
     assert_eq!(
@@ -115,7 +115,7 @@ fn an_unquoted_scalar_is_quoted_as_it_is_spelt() {
 }
 
 #[test]
-fn a_misspelt_field_hides_no_error_of_the_right_one() {
+fn a_misspelt_field_does_not_hide_errors_of_the_right_one() {
     let text = POD.replace("image: c:1", "image: C\n    imag: c");
     let errors: Vec<String> = read(&text)
         .unwrap_err()
@@ -132,7 +132,7 @@ fn a_misspelt_field_hides_no_error_of_the_right_one() {
 }
 
 #[test]
-fn hostile_files_are_refused_in_good_time() {
+fn hostile_files_are_refused_within_seconds() {
     let million = 1 << 20;
     let flat = "x,".repeat(1000);
     let aliases = "*a,".repeat(100_000);
@@ -169,7 +169,7 @@ fn a_file_nested_too_deeply_for_the_parser_is_an_error() {
     assert!(errors[0].message.contains("recursion limit"), "{errors:?}");
 }
 
-/// A fixture with something done to it: most results are nearly manifests, which random text never is.
+/// A fixture with a few changes: most results are nearly manifests, which random text never is.
 fn mangled() -> impl Strategy<Value = String> {
     let pieces = prop::sample::select(vec![
         "",
@@ -273,7 +273,7 @@ fn service(ports: &str) -> String {
 }
 
 #[test]
-fn at_the_edge_of_what_is_allowed() {
+fn the_last_allowed_value_is_accepted_and_the_first_forbidden_one_refused() {
     let image = |length: usize| POD.replace("c:1", &format!("r.io/{}", "a".repeat(length - 5)));
     let user = |id: &str| with(&format!("securityContext: {{runAsUser: {id}}}"));
     let with_requests = |requests: &str| {
@@ -365,7 +365,7 @@ fn at_the_edge_of_what_is_allowed() {
 }
 
 #[test]
-fn annotations_bound_back_off_and_swap() {
+fn annotations_limit_back_off_and_swap() {
     let annotated = |key: &str, value: &str| {
         let meta = format!("{{name: a, annotations: {{coracle.dev/{key}: '{value}'}}}}");
         read(&POD.replacen("{name: a}", &meta, 1)).map(|mut pods| pods.remove(0))
@@ -390,7 +390,7 @@ fn annotations_bound_back_off_and_swap() {
 }
 
 #[test]
-fn a_condition_of_the_manifest_is_kept_once_and_coracles_own_are_not() {
+fn a_foreign_condition_of_the_manifest_is_kept_and_coracles_own_are_not() {
     let with = |conditions: &str| {
         let status = format!("status: {{phase: Failed, conditions: [{conditions}]}}\nspec:");
         read(&POD.replacen("spec:", &status, 1)).map(|mut pods| pods.remove(0))
@@ -411,7 +411,7 @@ fn a_condition_of_the_manifest_is_kept_once_and_coracles_own_are_not() {
 }
 
 #[test]
-fn nothing_written_is_nothing_meant_and_numbers_may_be_octal() {
+fn an_empty_value_counts_as_absent_and_numbers_may_be_octal() {
     for lines in [
         "resources:",
         "securityContext: null",
@@ -455,7 +455,7 @@ fn nothing_written_is_nothing_meant_and_numbers_may_be_octal() {
 }
 
 #[test]
-fn brackets_nest_512_deep_and_the_first_one_too_many_is_named() {
+fn brackets_nest_512_deep_and_the_error_names_the_first_one_beyond() {
     let deep = |count: usize| format!("a: 1\nb: {}{}", "[".repeat(count), "]".repeat(count));
     let allowed = read(&deep(512)).unwrap_err();
     assert!(!allowed[0].message.contains("brackets deep"), "{allowed:?}");
@@ -471,7 +471,7 @@ fn brackets_nest_512_deep_and_the_first_one_too_many_is_named() {
 }
 
 #[test]
-fn what_is_asked_for_of_a_container_that_asks_for_nothing_is_zero() {
+fn a_reference_to_a_request_that_is_not_set_is_zero() {
     let env = "env: [{name: R, valueFrom: {resourceFieldRef: {resource: requests.memory}}}]";
     let pod = one(&POD.replacen("resources: {limits: {cpu: 500m, memory: 1Gi}}", env, 1));
     let EnvValue::Resource(value) = &pod.containers[0].env[0].value else {
@@ -481,7 +481,7 @@ fn what_is_asked_for_of_a_container_that_asks_for_nothing_is_zero() {
 }
 
 #[test]
-fn a_limit_of_nothing_is_no_limit() {
+fn a_limit_of_zero_is_no_limit() {
     for (limit, expected) in [("0", None), ("1n", Some("1")), ("1500m", Some("2"))] {
         let env = format!(
             "env: [{{name: R, valueFrom: {{resourceFieldRef: {{resource: limits.cpu}}}}}}]
@@ -501,7 +501,7 @@ fn a_limit_of_nothing_is_no_limit() {
 }
 
 #[test]
-fn quantities_are_exact_and_those_that_no_number_holds_are_refused() {
+fn quantities_are_exact_and_those_that_do_not_fit_a_number_are_refused() {
     let nano = |text: &str| Quantity::parse(text).ok().map(Quantity::nano);
     for (text, expected) in [
         ("1e-9999", Some(1)),
@@ -521,7 +521,7 @@ fn quantities_are_exact_and_those_that_no_number_holds_are_refused() {
 }
 
 #[test]
-fn the_classes_that_are_always_there_say_what_they_are_for() {
+fn the_built_in_priority_classes_have_a_description() {
     assert_eq!(coracle::spec::priority::built_in().count(), 2);
     for class in coracle::spec::priority::built_in() {
         let name = class.metadata.name.unwrap();

@@ -1,5 +1,5 @@
-//! How does a client take part in what a container says and hears? As with exec ([`super::exec`]), but with the program
-//! that runs already, and that goes on when the client has gone.
+//! Attach: a running container's output and input, over the frames of exec ([`super::exec`]). The container outlives
+//! the client.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -24,7 +24,7 @@ use crate::shim::protocol::AttachRequest;
 use crate::spec::PodUid;
 use crate::sys::pty;
 
-/// So much of a log is shown to who attaches late.
+/// How much of the log a client that attaches gets, in bytes.
 const MOST_EARLIER: u64 = 1 << 20;
 
 pub(crate) async fn answer(
@@ -37,7 +37,7 @@ pub(crate) async fn answer(
     let (pod, container) = running_container(&request, &context, query, (namespace, name))?;
     let stdin = query.flag("stdin")?;
     let size: Option<(u16, u16)> = query.number("cols")?.zip(query.number("rows")?);
-    // Opened before: what it holds up to the moment of attaching is what was said before.
+    // Opened before the attach: the log up to that moment is the earlier output.
     let log = match query.flag("logs")? {
         true => log_files::open(&log_path(&context, &pod, &container)).ok(),
         false => None,
@@ -48,15 +48,15 @@ pub(crate) async fn answer(
         ApiError::bad_request(format!("could not attach to pod {name}: {error}"))
     })?;
     if let (Some(terminal), Some((columns, rows))) = (&session.terminal, size) {
-        // Twice, so that it differs from before in any case: programs then draw themselves anew.
+        // Two sizes in a row, so that the size changes in any case and programs redraw.
         let _ = pty::set_size(terminal, columns.saturating_add(1), rows);
         let _ = pty::set_size(terminal, columns, rows);
     }
-    let earlier = log.map_or_else(Vec::new, |log| said(log, log_bytes));
+    let earlier = log.map_or_else(Vec::new, |log| earlier_output(log, log_bytes));
     Ok(switch(request, &spawner, session, earlier))
 }
 
-/// The log of the container's current run.
+/// Returns the path of the log of the container's current run.
 fn log_path(context: &Context, pod: &Pod, container: &str) -> PathBuf {
     let metadata = &pod.metadata;
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -69,8 +69,8 @@ fn log_path(context: &Context, pod: &Pod, container: &str) -> PathBuf {
     log_file(&folder, u32::try_from(attempt).unwrap_or(0))
 }
 
-/// The end of what the first `length` bytes of a log say, as frames.
-fn said(mut log: File, length: u64) -> Vec<u8> {
+/// Returns the end of the first `length` bytes of a log as frames.
+fn earlier_output(mut log: File, length: u64) -> Vec<u8> {
     let begin = length.saturating_sub(MOST_EARLIER);
     let mut bytes = Vec::new();
     let read = log
@@ -81,7 +81,7 @@ fn said(mut log: File, length: u64) -> Vec<u8> {
     }
     let mut lines = bytes.split(|byte| *byte == b'\n');
     if begin > 0 {
-        // It begins somewhere in a line.
+        // The first line is incomplete.
         lines.next();
     }
     let mut frames = Vec::new();

@@ -1,4 +1,4 @@
-//! What may a client ask of the node? One closed list; each command brings the channel its answer goes to.
+//! Commands that a client may send to the node: one closed list; each command carries the channel for its answer.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,68 +14,68 @@ use crate::spec::PodKey;
 /// Where an image archive is.
 #[derive(Debug)]
 pub enum ImageArchive {
-    /// On the node.
+    /// A path on the node.
     Path(PathBuf),
-    /// A client sends it, piece by piece; an error breaks it off.
+    /// Bytes sent by a client; an error aborts the import.
     Sent(Receiver<std::io::Result<hyper::body::Bytes>>),
 }
 
-/// A wish of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
+/// A command of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
 #[derive(Debug)]
 pub enum Command {
     /// Stop a pod; it starts again while its file is there.
     DeletePod {
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
-        /// Instead of the pod's own grace period.
+        /// Grace period in milliseconds instead of the pod's own.
         grace_ms: Option<u64>,
-        /// Without a grace period: the shortest there is.
+        /// Without a grace period, use the shortest one.
         force: bool,
-        /// Whether stopping has begun.
+        /// Answered once stopping has begun.
         reply: Sender<Result<(), CommandError>>,
     },
-    /// Give a pod these ephemeral containers; those it has must be among them, unchanged.
+    /// Replace a pod's list of ephemeral containers; existing ones must stay unchanged.
     SetEphemeral {
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
-        /// All of them.
+        /// The whole list.
         containers: Vec<EphemeralContainer>,
-        /// Only say whether they may be there.
+        /// Only check whether the list is accepted.
         dry_run: bool,
-        /// Whether they are there; shown by then.
+        /// Answered once the store shows the list.
         reply: Sender<Result<(), CommandError>>,
     },
-    /// Set and take away conditions that are not coracle's own.
+    /// Set and remove conditions that are not coracle's own.
     SetConditions {
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
-        /// What changes; each condition is valid.
+        /// Changes; each condition is valid.
         changes: Vec<ConditionChange>,
-        /// Whether that is done, and will be remembered.
+        /// Answered once the changes are on disk.
         reply: Sender<Result<(), CommandError>>,
     },
-    /// Do not wait for the next try.
+    /// Retry now instead of waiting for the back-off.
     Retry {
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
-        /// Only this container.
+        /// Retry only this container.
         container: Option<String>,
-        /// What is tried again now, as a sentence.
+        /// What is retried, as a sentence.
         reply: Sender<Result<String, CommandError>>,
     },
     /// Import an image archive or OCI layout directory.
     ImportImage {
-        /// Where it is.
+        /// Archive or directory.
         archive: ImageArchive,
-        /// Name for an image that brings none.
+        /// Name for an image that has none.
         name: Option<String>,
         /// JSON lines: `{"type":"progress",…}`, `{"type":"image",…}`, `{"type":"error",…}`. Closed at the end.
         progress: Sender<String>,
@@ -84,131 +84,131 @@ pub enum Command {
     RemoveImage {
         /// A name or a config digest.
         name: String,
-        /// Also while a container uses it.
+        /// Remove even if a container uses the image.
         force: bool,
         /// What was removed.
         reply: Sender<Result<RemovedImages, CommandError>>,
     },
-    /// Remove what nothing refers to.
+    /// Remove unreferenced images and layers.
     PruneImages {
-        /// Also images that have a name but are not used by a container.
+        /// Also remove named images that no container uses.
         all: bool,
         /// What was removed.
         reply: Sender<Result<RemovedImages, CommandError>>,
     },
-    /// Measure what `/metrics/cadvisor` shows.
+    /// Measure the metrics of `/metrics/cadvisor`.
     MeasurePods {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
-    /// What `/stats/summary` shows.
+    /// Measure the summary of `/stats/summary`.
     Summarize {
-        /// Only processors and memory.
+        /// Only CPU and memory.
         brief: bool,
-        /// As the kubelet says it.
+        /// A kubelet `Summary`.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
-    /// What `/metrics/resource` shows.
+    /// Measure the metrics of `/metrics/resource`.
     MeasureResources {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
-    /// Show the node as it is now.
+    /// Update the Node object in the store.
     LookAtNode {
-        /// That it is shown so.
+        /// Answered once the store has it.
         reply: Sender<Result<(), CommandError>>,
     },
-    /// What `/metrics` shows.
+    /// Collect the metrics of `/metrics`.
     Count {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
-    /// What `/metrics/probes` shows.
+    /// Collect the metrics of `/metrics/probes`.
     CountProbes {
         /// The metrics.
         reply: Sender<Result<Vec<Metric>, CommandError>>,
     },
-    /// What holds in a pod's cgroups.
+    /// Read the values in force in a pod's cgroups.
     ShowCgroups {
-        /// Its namespace.
+        /// Namespace of the pod.
         namespace: String,
-        /// Its name.
+        /// Name of the pod.
         name: String,
         /// Items with `container` (null: the pod), `path` and `values`; empty without cgroups.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
-    /// What `/configz` shows.
+    /// Show the settings for `/configz`.
     ShowSettings {
-        /// Settings in force, their origins, and what waits for the next start.
+        /// Settings in force, their origins, and those that need an agent restart.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
-    /// What saving these files in the manifest directory would change.
+    /// Preview what saving these files in the manifest directory would change.
     Preview {
-        /// The files.
+        /// Manifests to preview.
         files: Vec<PlannedFile>,
-        /// What it would change.
+        /// Changes by file.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
-    /// In which order pods would stop, and how far a shutdown is.
+    /// Show the shutdown plan, and the progress of a shutdown under way.
     ShowShutdown {
-        /// The groups, and what is known of logind.
+        /// Groups of pods, and logind's settings.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
-    /// Stop all pods, group by group, and keep them down.
+    /// Stop all pods, group by group, and keep them stopped.
     BeginShutdown {
-        /// JSON lines: `{"type":"group",…}` as each begins to stop, `{"type":"ended"}`. Closed at the end.
+        /// JSON lines: `{"type":"group",…}` as each group begins to stop, `{"type":"ended"}`. Closed at the end.
         reply: Sender<Result<Receiver<String>, CommandError>>,
     },
-    /// Start them again.
+    /// Cancel a shutdown: start the pods again.
     CancelShutdown {
-        /// Whether there was anything to call off.
+        /// Answered with an error if there is no shutdown to cancel.
         reply: Sender<Result<(), CommandError>>,
     },
-    /// Let nobody new in, or let in whoever waits.
+    /// Cordon the node: admit no new pods; or uncordon it: admit those held.
     SetCordon {
-        /// Nobody new.
+        /// Cordoned or not.
         on: bool,
-        /// Whether that changes anything; it is on disk by then.
+        /// Whether that changed anything; on disk by then.
         reply: Sender<Result<bool, CommandError>>,
     },
-    /// Stop pods, those of low priority first, and keep them down.
+    /// Evict pods, lowest priority first, and keep them stopped.
     Drain {
-        /// Which, and how.
+        /// Which pods, and how.
         options: DrainOptions,
         /// JSON lines: `{"type":"cordoned",…}`, `{"type":"evicting",…}` and `{"type":"evicted",…}` for each pod, then
-        /// `{"type":"drained"}`, or `{"type":"uncordoned"}` if it was called off. Closed at the end.
+        /// `{"type":"drained"}`, or `{"type":"uncordoned"}` if the drain was called off. Closed at the end.
         reply: Sender<Result<Receiver<String>, CommandError>>,
     },
-    /// What the store holds.
+    /// List the images in the store.
     ListImages {
         /// All images.
         reply: Sender<Result<Vec<ImageRow>, CommandError>>,
     },
 }
 
-/// Which pods leave, and how.
+/// Options of a drain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DrainOptions {
-    /// Only these; `None`: all.
+    /// Drain only these pods; `None`: all.
     pub pods: Option<BTreeSet<PodKey>>,
-    /// Instead of each pod's own grace period (a second at least).
+    /// Grace period in milliseconds, at least 1000, instead of each pod's own.
     pub grace_ms: Option<u64>,
-    /// Also pods that lose what they have in `emptyDir` volumes on disk.
+    /// Also evict pods that lose data in `emptyDir` volumes on disk.
     pub delete_empty_dir_data: bool,
-    /// Only say who would leave, and in which order.
+    /// Only report which pods would leave, in order.
     pub dry_run: bool,
 }
 
-/// A manifest that is not saved yet.
+/// A manifest that is not saved yet, for a preview.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedFile {
-    /// What errors call it.
+    /// Name in errors.
     pub name: String,
-    /// Its name in the manifest directory; without one it is taken for the file that has its pods now.
+    /// File name in the manifest directory; without one, the file that has the same pods now.
     #[serde(default)]
     pub save_as: Option<String>,
-    /// Its content.
+    /// Content.
     pub text: String,
 }
 
@@ -221,7 +221,7 @@ pub struct ImageRow {
     pub names: Vec<String>,
     /// Unpacked size.
     pub size_bytes: u64,
-    /// RFC 3339, as the image says.
+    /// RFC 3339, from the image's config.
     pub created: Option<String>,
     /// From a preload directory, never garbage-collected.
     pub preloaded: bool,
@@ -229,28 +229,28 @@ pub struct ImageRow {
     pub in_use: bool,
 }
 
-/// What a removal did.
+/// Result of a removal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedImages {
-    /// Names that are gone.
+    /// Removed names.
     pub untagged: Vec<String>,
-    /// Config digests that are gone.
+    /// Config digests of removed images.
     pub deleted: Vec<String>,
-    /// Space given back.
+    /// Freed disk space.
     pub freed_bytes: u64,
 }
 
-/// Why a command was refused or failed.
+/// A command was refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CommandError {
-    /// Decides the HTTP status.
+    /// Kind of failure, which determines the HTTP status.
     pub kind: CommandErrorKind,
     /// The whole chain of causes in one line.
     pub message: String,
 }
 
-/// What sort of failure it was.
+/// Kind of a command's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandErrorKind {
     /// 404

@@ -1,5 +1,5 @@
-//! How is a node cordoned, uncordoned and drained? `PATCH /api/v1/nodes/NAME` with `spec.unschedulable`, as kubectl does
-//! it, and `POST /coracle/v1/drain`.
+//! Cordon, uncordon and drain: `PATCH /api/v1/nodes/NAME` with `spec.unschedulable`, as kubectl does it, and `POST
+//! /coracle/v1/drain`.
 
 use std::collections::BTreeSet;
 
@@ -37,16 +37,15 @@ pub(crate) async fn patch_node(
             node["spec"]["unschedulable"] = on.into();
             return Ok(json(node.to_string()));
         }
-        let (reply, answer) = smol::channel::bounded(1);
-        ask(context, Command::SetCordon { on, reply }, answer).await?;
+        ask(context, |reply| Command::SetCordon { on, reply }).await?;
     }
     Ok(json(shown()?.json.clone()))
 }
 
-/// What of a node can be patched.
+/// The field of a node that can be patched.
 const UNSCHEDULABLE: Changeable = Changeable(&["spec", "unschedulable"]);
 
-/// Whether the node is to be unschedulable; `None` if the patch does not say.
+/// Returns the wanted `spec.unschedulable`; `None` if the patch does not change it.
 fn wanted(kind: PatchKind, node: &Value, body: &[u8]) -> Result<Option<bool>, ApiError> {
     let patch = patch::parse(body)?;
     match kind {
@@ -55,7 +54,7 @@ fn wanted(kind: PatchKind, node: &Value, body: &[u8]) -> Result<Option<bool>, Ap
             given.map(truth).transpose()
         }
         PatchKind::Json => {
-            // It is shown only while it is true, but may be replaced and removed at any time.
+            // The field is shown only while it is true, but may be replaced and removed at any time.
             let mut node = node.clone();
             if node["spec"]["unschedulable"].is_null() {
                 node["spec"]["unschedulable"] = false.into();
@@ -76,7 +75,7 @@ fn truth(value: &Value) -> Result<bool, ApiError> {
     }
 }
 
-/// Sends pods away.
+/// Drains the node.
 pub(crate) async fn drain(
     context: &Context,
     query: &Query,
@@ -102,8 +101,7 @@ pub(crate) async fn drain(
         delete_empty_dir_data: query.flag("deleteEmptyDirData")?,
         dry_run,
     };
-    let (reply, answer) = smol::channel::bounded(1);
-    let lines = ask(context, Command::Drain { options, reply }, answer).await?;
+    let lines = ask(context, |reply| Command::Drain { options, reply }).await?;
     Ok(json_lines(lines))
 }
 

@@ -1,9 +1,8 @@
 //! Deletion of a pod: `DELETE …/pods/NAME` with `DeleteOptions` in the query, and in a body of JSON or Kubernetes' protobuf.
 
 use hyper::body::Bytes;
-use hyper::header::CONTENT_TYPE;
 use hyper::{Request, Response};
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::SignedDuration;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -12,11 +11,13 @@ use super::error::ApiError;
 use super::object::Object;
 use super::protobuf::{self, Value as Field};
 use super::query::{DELETE_OPTIONS, Query, check_dry_run};
+use super::request_body;
 use super::routes::ask;
 use super::server::{Body, Context, json};
 use super::store::Kind;
+use crate::sys::clock;
 
-/// What a client may say about a deletion.
+/// Options of a deletion that have an effect here, or must be checked.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct DeleteOptions {
@@ -35,7 +36,7 @@ struct Preconditions {
     resource_version: Option<String>,
 }
 
-/// Deletes the pod, or says what it would be like.
+/// Deletes the pod; with dry run, returns it as it would be shown.
 pub(crate) async fn pod(
     request: Request<Bytes>,
     context: &Context,
@@ -48,7 +49,7 @@ pub(crate) async fn pod(
     Ok(json(shown))
 }
 
-/// Carries the deletion out, or rehearses it; the pod as it is shown then.
+/// Carries out the deletion or a dry run, and returns the pod as shown then.
 pub(super) async fn delete(
     options: DeleteOptions,
     force: bool,
@@ -68,27 +69,26 @@ pub(super) async fn delete(
     if options.dry_run.is_some_and(|dry| !dry.is_empty()) {
         return Ok(rehearsed(&object, grace).into());
     }
-    let (reply, answer) = smol::channel::bounded(1);
-    let command = Command::DeletePod {
+    ask(context, |reply| Command::DeletePod {
         namespace: key.0.clone(),
         name: key.1.clone(),
         grace_ms: grace.map(|s| s.saturating_mul(1000)),
         force: force || grace == Some(0),
         reply,
-    };
-    ask(context, command, answer).await?;
+    })
+    .await?;
     let shown = context.store.get(Kind::Pods, &key);
     Ok(shown.unwrap_or(object).json.clone())
 }
 
-/// The pod as it would be shown while it goes.
+/// The pod as it would be shown while it terminates.
 fn rehearsed(object: &Object, grace: Option<u64>) -> String {
     let mut pod: Value = serde_json::from_slice(&object.json).unwrap_or_default();
     let own = pod["spec"]["terminationGracePeriodSeconds"].as_u64();
     if pod["metadata"]["deletionTimestamp"].is_null() {
         let seconds = grace.or(own).unwrap_or(30);
         let grace = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
-        let end = Timestamp::now().checked_add(grace);
+        let end = clock::timestamp().checked_add(grace);
         let end = end.map_or(Value::Null, |end| {
             end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
         });
@@ -99,12 +99,12 @@ fn rehearsed(object: &Object, grace: Option<u64>) -> String {
 }
 
 impl DeleteOptions {
-    /// What the body says, and the query where the body does not.
+    /// Reads the body, and the query for what the body does not set.
     fn of(request: &Request<Bytes>, query: &Query) -> Result<Self, ApiError> {
         Self::of_body(request)?.checked(query)
     }
 
-    /// With what the query says, if all of it can be meant.
+    /// Adds the query's options and checks all of them.
     pub(super) fn checked(self, query: &Query) -> Result<Self, ApiError> {
         let mut options = self;
         if options.kind.as_ref().is_some_and(|k| k != "DeleteOptions") {
@@ -117,7 +117,7 @@ impl DeleteOptions {
         options.grace_period_seconds = options.grace_period_seconds.or(seconds);
         let policy = query.get("propagationPolicy").map(str::to_owned);
         let policy = options.propagation_policy.take().or(policy);
-        // Pods have no dependents: each policy comes to the same.
+        // Pods have no dependents, so all policies do the same.
         const POLICIES: [&str; 3] = ["Orphan", "Background", "Foreground"];
         if let Some(other) = policy.filter(|p| !p.is_empty() && !POLICIES.contains(&p.as_str())) {
             return Err(ApiError::invalid(format!(
@@ -133,44 +133,16 @@ impl DeleteOptions {
     }
 
     fn of_body(request: &Request<Bytes>) -> Result<Self, ApiError> {
-        let body = request.body();
-        if body.is_empty() {
-            return Ok(Self::default());
-        }
-        let unknown = |what: &str| {
-            ApiError::unsupported_media_type(format!(
-                "the body of the request was in an unknown format ({what}) - accepted media types include: \
-                 application/json, application/vnd.kubernetes.protobuf"
-            ))
-        };
-        let kind = request.headers().get(CONTENT_TYPE);
-        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        match kind.split(';').next().unwrap_or_default().trim() {
-            "application/vnd.kubernetes.protobuf" => {
-                Self::of_protobuf(body).ok_or_else(|| unknown("not DeleteOptions in protobuf"))
-            }
-            // What curl says unless it is told otherwise.
-            "" | "application/json" | "application/x-www-form-urlencoded" => {
-                let wrong = |why: String| {
-                    ApiError::bad_request(format!("the request body is not DeleteOptions: {why}"))
-                };
-                // serde takes a list for a structure, too.
-                if body.trim_ascii_start().first() != Some(&b'{') {
-                    return Err(wrong("not a JSON object".to_owned()));
-                }
-                serde_json::from_slice(body).map_err(|error| wrong(error.to_string()))
-            }
-            other => Err(unknown(other)),
-        }
+        let read = request_body::read(request, "DeleteOptions", |kind, message| {
+            let options = Self::of_message(message)?;
+            Some(Self { kind, ..options })
+        })?;
+        Ok(read.unwrap_or_default())
     }
 
-    /// By the numbers of `k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`.
-    fn of_protobuf(body: &[u8]) -> Option<Self> {
-        let (kind, message) = protobuf::unwrap(body)?;
-        let mut options = Self {
-            kind: (!kind.is_empty()).then(|| kind.to_owned()),
-            ..Self::default()
-        };
+    /// Decodes protobuf by the field numbers of `k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`.
+    pub(super) fn of_message(message: &[u8]) -> Option<Self> {
+        let mut options = Self::default();
         let text = |value: Field<'_>| value.text().map(str::to_owned);
         for (number, value) in protobuf::fields(message)? {
             match (number, value) {
@@ -198,7 +170,7 @@ impl DeleteOptions {
         Some(options)
     }
 
-    /// Whether the pod is the one, and as, the client takes it for.
+    /// Checks the preconditions: UID and resource version.
     fn preconditions(&self, object: &Object) -> Result<(), ApiError> {
         let Some(wanted) = &self.preconditions else {
             return Ok(());
@@ -220,6 +192,8 @@ impl DeleteOptions {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::CONTENT_TYPE;
+
     use super::*;
 
     /// `k8s\0`, then an Unknown with kind `DeleteOptions` around these bytes.

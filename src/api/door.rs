@@ -1,6 +1,6 @@
-//! Who is let in, and at whose expense? Connections that wait (for a request's head, its body, or a turn), short requests,
-//! and streams of each kind have bounds of their own, so that none of them keeps out the others. Of those that wait the
-//! oldest gives way to a new one; a stream beyond its bound is refused with 429.
+//! Limits of connections and requests. Connections that wait (for a request's head, its body, or a turn), short
+//! requests, and streams of each kind have limits of their own, so that none of them starves the others. A new
+//! connection replaces the one that has waited longest; a stream beyond its limit is refused with 429.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,27 +20,28 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 
 use super::error::ApiError;
 use super::server::Body;
+use crate::sys::clock;
 
-/// So many connections wait for something of their client or for a turn; the oldest beyond that is closed.
+/// Limit of connections that wait for their client or for a turn; beyond it the oldest is closed.
 pub(super) const MAX_WAITING: usize = 64;
 
-/// What takes so many bytes at once leaves holes in the heap.
+/// Buffers from this size on, in bytes, leave holes in the heap.
 const LARGE: usize = 1 << 20;
 
-/// What a request costs while it is answered.
+/// Kind of a request, by the resources it takes while it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cost {
-    /// An answer that is there at once.
+    /// A request with an immediate answer.
     Short,
-    /// Manifests to plan with: much memory.
+    /// A preview of manifests: much memory.
     Plan,
     /// A watch: one descriptor.
     Watch,
-    /// A log: a file and, when followed, two descriptors of inotify, of which a user has 128 instances.
+    /// A log: a file and, when followed, two inotify instances, of which a user has 128.
     Log,
     /// exec and attach: pipes and a connection to the shim.
     Session,
-    /// An import, a drain, a shutdown, told line by line.
+    /// An import, a drain or a shutdown, reported line by line.
     Progress,
 }
 
@@ -54,7 +55,8 @@ impl Cost {
         Self::Progress,
     ];
 
-    /// So many at once. Together, and with those that wait, they keep below the 1024 descriptors that a process has by default.
+    /// Limit of requests of this kind. Together with the waiting connections they stay below the default limit of 1024
+    /// descriptors.
     pub(super) fn most(self) -> usize {
         match self {
             Self::Short => 64,
@@ -65,7 +67,7 @@ impl Cost {
         }
     }
 
-    /// Whether one that finds no room waits for a turn: another's end is near.
+    /// Whether a request beyond the limit waits for a turn, because others end soon.
     fn waits(self) -> bool {
         match self {
             Self::Short | Self::Plan => true,
@@ -73,7 +75,7 @@ impl Cost {
         }
     }
 
-    /// In messages.
+    /// The plural in messages.
     fn name(self) -> &'static str {
         match self {
             Self::Short => "requests",
@@ -86,17 +88,20 @@ impl Cost {
     }
 }
 
-/// How long clients may take.
+/// Deadlines of clients.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// For a request's head, also on a connection that is kept for another request.
+    /// For a request's head, also on a kept-alive connection.
     pub(crate) head: Duration,
     /// For a request's body.
     pub(crate) body: Duration,
-    /// For a turn, where all are taken.
+    /// For a turn, when the limit is reached.
     pub(crate) turn: Duration,
-    /// Without reading anything of an answer. A log's reader may pause (a pager does), until another wants its place.
+    /// For a client that reads nothing of an answer. A log's reader may pause (a pager does) until another client needs
+    /// its place.
     pub(crate) write: Duration,
+    /// For the next bytes of an archive being sent, while the import waits for them.
+    pub(crate) upload: Duration,
 }
 
 impl Default for Patience {
@@ -106,11 +111,12 @@ impl Default for Patience {
             body: Duration::from_secs(10),
             turn: Duration::from_secs(10),
             write: Duration::from_secs(60),
+            upload: Duration::from_secs(60),
         }
     }
 }
 
-/// All connections.
+/// Limits and accounts of all connections.
 #[derive(Debug)]
 pub(crate) struct Door {
     pub(crate) patience: Patience,
@@ -120,11 +126,11 @@ pub(crate) struct Door {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Of the next guest that waits.
+    /// Number for the next guest that waits.
     next: u64,
-    /// The oldest first; what is sent makes it leave.
+    /// Waiting guests, oldest first; a message closes the connection.
     waiting: BTreeMap<u64, Sender<()>>,
-    /// Readers of logs that read nothing, since when.
+    /// Paused readers of logs, with the start of the pause.
     paused: BTreeMap<u64, (Instant, Sender<()>)>,
 }
 
@@ -138,9 +144,9 @@ impl Door {
         })
     }
 
-    /// Lets a connection in. It has to end when the receiver hears something.
+    /// Registers a connection. It must close when the receiver gets a message.
     pub(crate) fn enter(self: &Arc<Self>) -> (Arc<Guest>, Receiver<()>) {
-        let (leave, told) = bounded(1);
+        let (leave, left) = bounded(1);
         let guest = Arc::new(Guest {
             door: self.clone(),
             leave,
@@ -148,20 +154,21 @@ impl Door {
             large: AtomicBool::new(false),
         });
         guest.wait();
-        (guest, told)
+        (guest, left)
     }
 
-    /// Closes the connection that has waited the longest; whether there was one.
+    /// Closes the connection that has waited longest; `false` if there is none.
     pub(crate) fn shed(&self) -> bool {
         let oldest = self.lock().waiting.pop_first();
         oldest.is_some_and(|(_, leave)| leave.try_send(()).is_ok())
     }
 
-    /// Ends the log whose reader has paused the longest, if that is long enough.
+    /// Ends the log whose reader has paused longest, if it has paused long enough.
     fn end_paused(&self) -> bool {
         let mut inner = self.lock();
         let oldest = inner.paused.iter().min_by_key(|(_, (since, _))| *since);
-        let Some((id, _)) = oldest.filter(|(_, (since, _))| since.elapsed() >= self.patience.write)
+        let Some((id, _)) = oldest
+            .filter(|(_, (since, _))| clock::now().duration_since(*since) >= self.patience.write)
         else {
             return false;
         };
@@ -193,7 +200,7 @@ impl Door {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // What is left by a panic is whole: each change is one insertion or removal.
+        // The state is consistent even after a panic: each change is a single insertion or removal.
         self.inner.lock().unwrap_or_else(|bad| bad.into_inner())
     }
 }
@@ -204,20 +211,20 @@ pub(crate) struct Guest {
     door: Arc<Door>,
     leave: Sender<()>,
     state: Mutex<State>,
-    /// It had an answer, or sent something, that took much memory.
+    /// The connection has carried a large answer or body.
     large: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Its number among those that wait, or that have paused.
+    /// Its number among the waiting or paused guests.
     number: Option<u64>,
-    /// What is being answered.
+    /// Kind of the request being answered.
     cost: Option<Cost>,
 }
 
 impl Guest {
-    /// It waits for something of its client.
+    /// Marks the connection as waiting for its client.
     fn wait(&self) {
         let mut state = self.state();
         let number = {
@@ -237,7 +244,7 @@ impl Guest {
         }
     }
 
-    /// Takes a place for a request, all of which is there. The place is free when the ticket is gone.
+    /// Takes a place for a request that has arrived completely. Dropping the ticket frees the place.
     pub(crate) async fn admit(self: &Arc<Self>, cost: Cost) -> Result<Arc<Ticket>, ApiError> {
         let room = self.door.room(cost).await?;
         let mut state = self.state();
@@ -252,7 +259,7 @@ impl Guest {
         }))
     }
 
-    /// Notes whether the client takes what is written; `true` if it may not go on like this for long.
+    /// Records whether the client reads; `true` if a blocked write has the write deadline.
     fn pauses(&self, blocked: bool) -> bool {
         let mut state = self.state();
         if state.cost != Some(Cost::Log) {
@@ -263,7 +270,7 @@ impl Guest {
             (true, None) => {
                 inner.next += 1;
                 state.number = Some(inner.next);
-                let paused = (Instant::now(), self.leave.clone());
+                let paused = (clock::now(), self.leave.clone());
                 let number = inner.next;
                 inner.paused.insert(number, paused);
             }
@@ -276,14 +283,14 @@ impl Guest {
         false
     }
 
-    /// Notes how much was sent at once.
+    /// Records the size of a piece of data.
     pub(crate) fn note(&self, bytes: usize) {
         if bytes >= LARGE {
             self.large.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether there is memory to be given back when it has gone.
+    /// Whether to return memory to the system when the connection ends.
     pub(crate) fn was_large(&self) -> bool {
         self.large.load(Ordering::Relaxed)
     }
@@ -321,7 +328,7 @@ impl Drop for Ticket {
     }
 }
 
-/// An answer's body, which keeps the place until all of it was handed on.
+/// The body of an answer; holds the ticket until all of it is passed on.
 pub(crate) struct Held {
     body: Body,
     ticket: Arc<Ticket>,
@@ -358,12 +365,12 @@ impl HttpBody for Held {
     }
 }
 
-/// A connection whose client has to read what it asked for.
+/// A connection with a deadline for clients that do not read.
 #[derive(Debug)]
 pub(crate) struct Patient {
     stream: Async<UnixStream>,
     guest: Arc<Guest>,
-    /// Since something could not be written.
+    /// Deadline of the blocked write.
     blocked: Option<smol::Timer>,
 }
 
@@ -380,8 +387,8 @@ impl Patient {
         self.stream
     }
 
-    /// What became of a write, or that it has taken too long.
-    fn judge<T>(
+    /// Returns the result of a write, or an error if it has been blocked for too long.
+    fn timed<T>(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
@@ -425,7 +432,7 @@ impl AsyncWrite for Patient {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.judge(cx, written)
+        self.timed(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

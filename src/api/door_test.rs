@@ -1,4 +1,4 @@
-//! Clients that take without giving: half requests, idle streams, readers that do not read.
+//! Clients that hold places without progress: half requests, idle streams, readers that do not read.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use super::door::{Cost, MAX_WAITING, Patience};
 use super::server_test::{Server, pod};
 use super::*;
 
-/// For what has to happen at once, on a busy machine.
+/// Deadline for what must happen at once, on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 const WATCH: &str = "GET /api/v1/pods?watch=true HTTP/1.1\r\nHost: x\r\n\r\n";
@@ -33,7 +33,7 @@ fn say(server: &Server, text: &str) -> UnixStream {
     stream
 }
 
-/// The answer's head.
+/// Reads the answer's head.
 fn head(stream: &mut UnixStream) -> String {
     let mut text = Vec::new();
     let mut byte = [0];
@@ -43,7 +43,7 @@ fn head(stream: &mut UnixStream) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// All that comes before the connection is closed.
+/// Reads until the connection is closed.
 fn rest(mut stream: UnixStream) -> String {
     let mut text = String::new();
     match stream.read_to_string(&mut text) {
@@ -60,7 +60,7 @@ fn wait_closed(stream: &UnixStream) {
 }
 
 #[test]
-fn half_requests_and_streams_keep_short_requests_from_nothing() {
+fn half_requests_and_streams_do_not_block_short_requests() {
     let server = Server::start("door");
     server.store.upsert_pod(pod("web", "Running"));
     let watches: Vec<UnixStream> = (0..Cost::Watch.most())
@@ -86,7 +86,7 @@ fn half_requests_and_streams_keep_short_requests_from_nothing() {
     server.client.json("DELETE", path, None).unwrap();
     node.join().unwrap();
     assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
-    // The oldest have given way, the newest are still waited for.
+    // The oldest connections were closed, the newest still wait.
     wait_closed(&halves[0]);
 
     let mut refused = say(&server, WATCH);
@@ -129,7 +129,7 @@ fn half_a_request_and_an_idle_connection_are_soon_closed_however_they_trickle() 
     let server = Server::start_with("slow", quick());
     for text in ["", "GET /healthz HTTP/1.1\r\nHost"] {
         let mut stream = say(&server, text);
-        // One byte at a time does not win more of it.
+        // A trickle of single bytes does not extend the deadline.
         let began = Instant::now();
         while stream.write_all(b"x").is_ok() {
             assert!(began.elapsed() < SOON, "it stays open after `{text}`");
@@ -145,6 +145,56 @@ fn half_a_request_and_an_idle_connection_are_soon_closed_however_they_trickle() 
     );
     let idle = rest(say(&server, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"));
     assert!(idle.ends_with("ok"), "{idle}");
+}
+
+#[test]
+fn an_archive_may_come_slowly_but_a_sender_that_stalls_ends_its_import() {
+    const STALL: Duration = Duration::from_secs(1);
+    let patience = Patience {
+        upload: STALL,
+        ..Patience::default()
+    };
+    let server = Server::start_with("upload", patience);
+    let request = "POST /coracle/v1/images/import HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-tar\r\n\
+                   Transfer-Encoding: chunked\r\n\r\n";
+    let mut sender = say(&server, request);
+    let command = server.commands.recv_blocking().unwrap();
+    let Command::ImportImage {
+        archive: ImageArchive::Sent(pieces),
+        progress,
+        ..
+    } = command
+    else {
+        panic!("{command:?}");
+    };
+    assert!(head(&mut sender).starts_with("HTTP/1.1 200"));
+    let next = || {
+        let late = async {
+            smol::Timer::after(SOON).await;
+            panic!("the import still waits for its sender");
+        };
+        smol::block_on(smol::future::or(pieces.recv(), late)).unwrap()
+    };
+    let began = Instant::now();
+    while began.elapsed() < STALL * 3 / 2 {
+        sender.write_all(b"1\r\nx\r\n").unwrap();
+        assert_eq!(next().unwrap(), "x");
+        std::thread::sleep(STALL / 20); // Slowness is what is tested.
+    }
+    let stalled = next().unwrap_err();
+    assert_eq!(stalled.to_string(), "the client sent nothing for 1s");
+    // The import reports it, ends, and its place is free.
+    progress.try_send("{}".to_owned()).unwrap();
+    drop((progress, pieces));
+    assert!(rest(sender).contains("{}\n"));
+    let others: Vec<UnixStream> = (0..Cost::Progress.most())
+        .map(|_| {
+            let other = say(&server, request);
+            server.commands.recv_blocking().unwrap();
+            other
+        })
+        .collect();
+    drop(others);
 }
 
 #[test]
@@ -168,7 +218,7 @@ fn a_watcher_that_does_not_read_is_dropped() {
 }
 
 #[test]
-fn a_log_may_be_read_with_pauses_until_another_wants_its_place() {
+fn a_paused_log_reader_keeps_its_place_until_another_needs_it() {
     let server = Server::start_with("paused", quick());
     server.store.upsert_pod(pod("web", "Running"));
     let dir = server.dir.join("logs/default_web_uid-web/c");

@@ -1,4 +1,4 @@
-//! `dryRun=All`, which must change nothing wherever it is said, and patches that ask for what does not come.
+//! `dryRun=All`, which must change nothing wherever it is given, and patches of fields that cannot be patched.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::server_test::{Server, pod};
 use super::*;
 
-/// A raw request; the answer's status and body.
+/// Sends a raw request; returns the answer's status and body.
 fn request(server: &Server, line: &str, kind: &str, body: &[u8]) -> (u16, Value) {
     let mut stream = UnixStream::connect(&server.client.socket).unwrap();
     let head = format!(
@@ -39,7 +39,7 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const JSON: &str = "application/json";
 
 #[test]
-fn a_rehearsal_shows_what_would_come_and_asks_nothing_of_the_node() {
+fn a_dry_run_shows_the_outcome_and_sends_the_node_nothing() {
     let server = furnished("dry-run");
     let unknown =
         b"k8s\0\x0a\x13\x0a\x02v1\x12\x0dDeleteOptions\x12\x05\x2a\x03All\x1a\x00\x22\x00";
@@ -69,12 +69,46 @@ fn a_rehearsal_shows_what_would_come_and_asks_nothing_of_the_node() {
                 "deleteOptions": { "dryRun": dry } })
         .to_string()
     };
+    let part = |tag: &str, part: &str| {
+        let length = char::from(u8::try_from(part.len()).unwrap());
+        format!("{tag}{length}{part}")
+    };
+    let message = |name: &str, dry: &str| {
+        let metadata = part("\x0a", &part("\x0a", name));
+        let options = part("\x12", &part("\x2a", dry));
+        let meta = part("\x0a", "policy/v1") + &part("\x12", "Eviction");
+        let message = part("\x12", &(metadata + &options));
+        format!("k8s\0{}{message}", part("\x0a", &meta))
+    };
+    for (line, body, expected) in [
+        (evict.clone(), message("web", "All"), 201),
+        (format!("{evict}?dryRun=All"), message("web", "All"), 201),
+        (evict.clone(), message("web", "Some"), 422),
+        (evict.clone(), message("other", "All"), 400),
+        (
+            evict.clone(),
+            message("web", "All").replace("Eviction", "Evacuate"),
+            400,
+        ),
+        (evict.clone(), "k8s\0\u{12}\u{3}a".to_owned(), 415),
+    ] {
+        let (status, answer) = request(&server, &line, PROTOBUF, body.as_bytes());
+        assert_eq!(status, expected, "{line} {body:?}: {answer}");
+    }
+    let (status, answer) = request(
+        &server,
+        &format!("POST {POD}/eviction"),
+        "application/cbor",
+        b"\xa0",
+    );
+    assert_eq!(status, 415, "{answer}");
     for (line, body, expected) in [
         (evict.clone(), eviction("web", &["All"]), 201),
         (format!("{evict}?dryRun=All"), eviction("web", &[]), 201),
         (evict.clone(), eviction("web", &["Some"]), 422),
         (evict.clone(), eviction("other", &["All"]), 400),
         (evict.clone(), "[]".to_owned(), 400),
+        (evict.clone(), String::new(), 400),
         (
             format!("POST {POD}2/eviction"),
             eviction("web2", &["All"]),
@@ -126,7 +160,7 @@ fn a_rehearsal_shows_what_would_come_and_asks_nothing_of_the_node() {
 }
 
 #[test]
-fn what_cannot_be_rehearsed_is_refused_and_so_is_an_unknown_way_to() {
+fn a_dry_run_is_refused_where_impossible_or_unknown() {
     let server = furnished("no-rehearsal");
     for line in [
         "POST /coracle/v1/shutdown",
@@ -174,7 +208,7 @@ fn what_cannot_be_rehearsed_is_refused_and_so_is_an_unknown_way_to() {
 }
 
 #[test]
-fn a_deletion_holds_only_for_the_pod_that_is_meant() {
+fn a_deletion_checks_its_preconditions() {
     let server = furnished("preconditions");
     let version = server.get(POD)["metadata"]["resourceVersion"].clone();
     for (preconditions, status) in [

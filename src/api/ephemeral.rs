@@ -1,5 +1,5 @@
-//! How does a client add a container to a pod that runs? Kubernetes' subresource `pods/NAME/ephemeralcontainers`: the
-//! whole list by PUT or a merge patch, single ones by a strategic merge patch. Nothing else of the pod is changed by it.
+//! Kubernetes' subresource `pods/NAME/ephemeralcontainers`: the whole list by PUT or a merge patch, single containers
+//! by a strategic merge patch. It changes nothing else of the pod.
 
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -14,12 +14,12 @@ use super::server::{Body, Context, json as json_reply};
 use super::store::Kind;
 use crate::spec::ephemeral;
 
-/// How the body is to be understood.
+/// How to apply the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
-    /// The list is as it is to be.
+    /// Replaces the whole list.
     Whole,
-    /// By name: what is not named stays as it is.
+    /// Merges by name: containers that are not named stay.
     ByName,
 }
 
@@ -58,15 +58,14 @@ pub(crate) async fn answer(
             problems.join("; ")
         ))
     })?;
-    let (reply, answer) = smol::channel::bounded(1);
-    let command = Command::SetEphemeral {
+    ask(context, |reply| Command::SetEphemeral {
         namespace: key.0.clone(),
         name: key.1.clone(),
         containers,
         dry_run,
         reply,
-    };
-    ask(context, command, answer).await?;
+    })
+    .await?;
     if dry_run {
         current["spec"]["ephemeralContainers"] = wanted;
         return Ok(json_reply(current.to_string()));
@@ -75,8 +74,8 @@ pub(crate) async fn answer(
     Ok(json_reply(shown.json.clone()))
 }
 
-/// Whether the body asks for nothing but ephemeral containers. A whole pod (PUT) has been through a client's types, which
-/// leave out what is empty and put in what is; its status is not looked at, as in Kubernetes.
+/// Checks that the body changes nothing but ephemeral containers. A whole pod (PUT) has been through a client's types,
+/// which omit empty fields and add defaults; its status is ignored, as in Kubernetes.
 fn only_containers(request: &Request<Bytes>, pod: &Value, body: &Value) -> Result<(), ApiError> {
     if request.method() == Method::PATCH {
         return CONTAINERS.given(pod, body).map(drop);
@@ -99,10 +98,10 @@ fn only_containers(request: &Request<Bytes>, pod: &Value, body: &Value) -> Resul
     }
 }
 
-/// What of a pod can be changed here.
+/// The field of a pod that can be changed here.
 const CONTAINERS: Changeable = Changeable(&["spec", "ephemeralContainers"]);
 
-/// Where something is said that is not so.
+/// Returns the path of the first difference.
 fn differs(is: &Value, said: &Value) -> Option<String> {
     let empty = |value: &Value| match value {
         Value::Null => true,
@@ -151,7 +150,7 @@ fn manner(request: &Request<Bytes>) -> Result<Manner, ApiError> {
     }
 }
 
-/// The list that is wanted, from what the pod has and what was sent.
+/// Returns the new list from the current one and the one sent.
 fn merged(manner: Manner, current: &Value, sent: &Value) -> Result<Value, ApiError> {
     const FIELD: &str = "ephemeralContainers";
     let list = |spec: &Value| match &spec[FIELD] {
@@ -174,7 +173,7 @@ fn merged(manner: Manner, current: &Value, sent: &Value) -> Result<Value, ApiErr
             )));
         }
         match all.iter_mut().find(|old| old["name"] == patch["name"]) {
-            // Nothing may change, so whatever differs need only be seen.
+            // No container may change, so overlaying is enough to find a difference.
             Some(old) => overlay(old, patch),
             None => all.push(patch),
         }
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_went_through_a_clients_types_is_the_same_and_an_edited_one_is_not() {
+    fn a_round_trip_through_client_types_is_no_edit() {
         let pod = json!({ "metadata": { "name": "p", "labels": { "a": "b" } },
             "spec": { "containers": [{ "name": "c", "image": "i", "resources": {} }], "priority": 0 } });
         for (said, path) in [

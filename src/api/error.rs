@@ -1,4 +1,4 @@
-//! How does a failure look to a client? As a Kubernetes `Status` with the right code and reason.
+//! API errors as a Kubernetes `Status` with its code and reason.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::command::{CommandError, CommandErrorKind};
 
-/// Why the API cannot be served.
+/// The API cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Another agent answers on the socket.
@@ -17,7 +17,7 @@ pub enum ServeError {
         /// The socket.
         path: PathBuf,
     },
-    /// Something that is not a socket is in the way.
+    /// A file that is not a socket is in the way.
     #[error("`{path}` is in the way: not a socket")]
     NotASocket {
         /// The path.
@@ -26,20 +26,20 @@ pub enum ServeError {
     /// A system call on the socket failed.
     #[error("could not {action} API socket `{path}`")]
     Socket {
-        /// A verb.
+        /// The failed action, a verb.
         action: &'static str,
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Accepting failed for good.
+    /// Accepting connections failed permanently.
     #[error("could not accept API connections")]
     Accept(#[source] io::Error),
 }
 
-/// A refusal, to be sent as `Status`.
+/// A refusal, sent as a `Status`.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     pub(crate) code: StatusCode,
@@ -55,7 +55,7 @@ pub(crate) const COMMAND_NOT_FOUND: &str = "CommandNotFound";
 /// `reason` of a `Status`: the program cannot be executed.
 pub(crate) const COMMAND_NOT_EXECUTABLE: &str = "CommandNotExecutable";
 
-/// When a request that found no place is to be made again, in seconds.
+/// `Retry-After` of a request that was over the limit, in seconds.
 pub(crate) const RETRY_AFTER_S: u32 = 5;
 
 impl ApiError {
@@ -123,12 +123,12 @@ impl ApiError {
         Self::new(StatusCode::GONE, "Expired", message)
     }
 
-    /// No place for it now.
+    /// Over the limit: 429.
     pub(crate) fn too_many(message: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
     }
 
-    /// The client did not say all of it in time.
+    /// The client was too slow to send its request.
     pub(crate) fn timeout(message: impl Into<String>) -> Self {
         Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message)
     }
@@ -138,7 +138,7 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, COMMAND_NOT_FOUND, message)
     }
 
-    /// `exec`: the program is there but cannot be executed.
+    /// `exec`: the program exists but cannot be executed.
     pub(crate) fn command_not_executable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, COMMAND_NOT_EXECUTABLE, message)
     }

@@ -1,4 +1,4 @@
-//! How is an event shown in one line? kubectl's columns.
+//! kubectl's columns of an event.
 
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use k8s_openapi::jiff::Timestamp;
@@ -19,10 +19,10 @@ pub const TITLES: [&str; 10] = [
     "NAME",
 ];
 
-/// Which of them are shown if the output is not wide.
+/// Indices of the columns that are shown if the output is not wide.
 pub const NARROW: [usize; 5] = [0, 1, 2, 3, 6];
 
-/// The cells of all columns.
+/// Returns the cells of all columns.
 pub fn row(event: &Event, now: Timestamp) -> [String; 10] {
     let about = &event.involved_object;
     let text = |t: &Option<String>| t.clone().unwrap_or_default();
@@ -45,7 +45,7 @@ pub fn row(event: &Event, now: Timestamp) -> [String; 10] {
     ]
 }
 
-/// `pod/web`, or of a container `pod/web{main}`: messages like kubectl's `Pulled` do not name it.
+/// Formats `pod/web`, or `pod/web{main}` for a container: messages like kubectl's `Pulled` do not name it.
 fn object(about: &ObjectReference) -> String {
     let text = |t: &Option<String>| t.clone().unwrap_or_default();
     let container = container(about).map_or_else(String::new, |name| format!("{{{name}}}"));
@@ -56,13 +56,13 @@ fn object(about: &ObjectReference) -> String {
     )
 }
 
-/// The container that an event is about, of a `fieldPath` like `spec.containers{main}`.
+/// Returns the container of an event, from a `fieldPath` like `spec.containers{main}`.
 pub fn container(about: &ObjectReference) -> Option<&str> {
     let path = about.field_path.as_deref()?;
     path.split_once('{')?.1.strip_suffix('}')
 }
 
-/// When it was seen: `3m`, or `3m (x5 over 10m)` if more than once.
+/// Formats when an event occurred: `3m`, or `3m (x5 over 10m)` if more than once.
 pub fn interval(event: &Event, now: Timestamp) -> String {
     let age = |t: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
         age_of(t.as_ref().map(|t| t.0), now)

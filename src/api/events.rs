@@ -1,8 +1,8 @@
-//! What has been told to people? A bounded list of Kubernetes events; the same one again is counted, not repeated, and
-//! many alike become one (kubelet-behaviour §17), so that one noisy pod does not push out what others had to say.
+//! Kubernetes events: a bounded list. A repeated event is counted, and many similar events are combined (the kubelet's
+//! `pkg/kubelet/events`), so that one noisy pod does not push out the events of others.
 //!
-//! Each event is also a line of text: a new one, or an old one counted up, is one line, and the list is its newest lines.
-//! Whoever keeps the lines can bring the list back.
+//! Each event is also a line of text. A new or updated event appends a line, and the list is made of the newest lines:
+//! it can be restored from them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,20 +12,21 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::object::Key;
-use crate::spec::Stamp;
+use crate::spec::Severity;
+use crate::types::Stamp;
 
-/// The oldest event beyond this is forgotten.
+/// Limit of events; beyond it the oldest are dropped.
 const MAX_EVENTS: usize = 1000;
-/// So are the oldest beyond so many bytes of lines.
+/// Limit of the lines' bytes; beyond it the oldest are dropped.
 const MAX_BYTES: usize = 384 * 1024;
 /// Longest message in bytes (Kubernetes' limit of an event's `note`).
 const MAX_MESSAGE: usize = 1024;
-/// So many messages of one object, container, type and reason within [`SIMILAR_MS`]; those beyond are combined.
+/// Limit of messages of one object, container, type and reason within [`SIMILAR_MS`]; those beyond are combined.
 const MAX_SIMILAR: usize = 10;
 /// Ten minutes (client-go's event aggregator).
 const SIMILAR_MS: u64 = 600_000;
 
-/// Something worth telling.
+/// An event to record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventRecord {
     /// The pod's namespace; for the node `default`.
@@ -34,12 +35,12 @@ pub struct EventRecord {
     pub name: String,
     /// UID of the pod; for the node its name.
     pub uid: String,
-    /// What it is about.
+    /// Kind of the object.
     pub kind: ObjectKind,
     /// `spec.containers{web}`, or empty.
     pub field_path: String,
-    /// How bad.
-    pub type_: EventType,
+    /// Severity.
+    pub type_: Severity,
     /// One CamelCase word.
     pub reason: String,
     /// The sentence; cut after 1024 bytes, as Kubernetes does.
@@ -47,7 +48,7 @@ pub struct EventRecord {
     /// `metadata.annotations`; values are cut as the message is.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// When.
+    /// When it occurred.
     pub at: Stamp,
 }
 
@@ -60,33 +61,14 @@ pub enum ObjectKind {
     Node,
 }
 
-/// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum EventType {
-    /// As it should be.
-    Normal,
-    /// Somebody should look.
-    Warning,
-}
-
-impl EventType {
-    /// The Kubernetes word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct EventRing {
     /// The node's name.
     pub(crate) host: String,
-    /// In the order in which they were last told.
+    /// Ordered by the last occurrence.
     seen: VecDeque<Seen>,
     serial: u64,
-    /// Of all lines.
+    /// Total length of the lines.
     bytes: usize,
 }
 
@@ -96,7 +78,7 @@ struct Seen {
     serial: u64,
     first: Stamp,
     count: i32,
-    /// It stands for many.
+    /// Combined from similar events.
     combined: bool,
     record: EventRecord,
     /// Length of its line.
@@ -104,20 +86,20 @@ struct Seen {
     bytes: usize,
 }
 
-/// What telling an event changes.
+/// Result of recording an event.
 #[derive(Debug)]
-pub(crate) struct Told {
-    /// To be shown.
+pub(crate) struct Recorded {
+    /// The event to show.
     pub(crate) event: Event,
-    /// To be shown no longer.
+    /// Events to drop.
     pub(crate) forgotten: Vec<Key>,
-    /// To be kept: the event as a line, its end included.
+    /// The line to append to the log, with its newline.
     pub(crate) line: String,
 }
 
 impl EventRing {
-    /// Tells an event: a new one, or one told before that is the newest again.
-    pub(crate) fn push(&mut self, record: &EventRecord) -> Told {
+    /// Records an event: a new one, or another occurrence of an earlier one, which becomes the newest.
+    pub(crate) fn push(&mut self, record: &EventRecord) -> Recorded {
         let mut record = EventRecord {
             message: shortened(&record.message),
             annotations: (record.annotations.iter())
@@ -160,14 +142,14 @@ impl EventRing {
         let line = seen.line();
         let event = seen.event(&self.host);
         let forgotten = self.add(seen, line.len());
-        Told {
+        Recorded {
             event,
             forgotten,
             line,
         }
     }
 
-    /// Reads lines, the oldest first. One that is torn or broken costs that event.
+    /// Restores events from lines, oldest first. A torn or broken line loses only its event.
     pub(crate) fn restore(&mut self, lines: &[u8]) {
         for line in lines.split(|byte| *byte == b'\n') {
             let Ok(seen) = serde_json::from_slice::<Seen>(line) else {
@@ -180,17 +162,17 @@ impl EventRing {
         }
     }
 
-    /// All events, in order.
+    /// All events, oldest first.
     pub(crate) fn events(&self) -> Vec<Event> {
         self.seen.iter().map(|s| s.event(&self.host)).collect()
     }
 
-    /// All lines, in order.
+    /// All lines, oldest first.
     pub(crate) fn lines(&self) -> String {
         self.seen.iter().map(Seen::line).collect()
     }
 
-    /// All lines, in order, which then are all there is of the events.
+    /// Takes all lines, oldest first. They are then the only copy of the events.
     pub(crate) fn take_lines(&mut self) -> String {
         let lines = self.lines();
         self.seen = VecDeque::new();
@@ -213,7 +195,7 @@ impl EventRing {
         Some(seen)
     }
 
-    /// Puts it last, and forgets the oldest.
+    /// Appends an event and drops the oldest beyond the limits.
     fn add(&mut self, seen: Seen, bytes: usize) -> Vec<Key> {
         self.bytes += bytes;
         self.seen.push_back(Seen { bytes, ..seen });
@@ -226,9 +208,9 @@ impl EventRing {
     }
 }
 
-/// Whether only message and time differ.
+/// Whether two events differ only in message and time.
 fn similar(a: &EventRecord, b: &EventRecord) -> bool {
-    // What differs most often comes first.
+    // Fields that differ most often are compared first.
     a.uid == b.uid
         && a.reason == b.reason
         && a.field_path == b.field_path
@@ -323,10 +305,10 @@ fn time(stamp: Stamp) -> Option<Time> {
 mod tests {
     use super::*;
 
-    fn told(ring: &mut EventRing, message: &str, second: u32) -> Told {
+    fn record(ring: &mut EventRing, message: &str, second: u32) -> Recorded {
         let stamp = Stamp {
-            time: crate::spec::Time(u64::from(second) * 1000),
-            wall: crate::spec::Wall(i64::from(second) * 1_000_000),
+            time: crate::types::Time(u64::from(second) * 1000),
+            wall: crate::types::Wall(i64::from(second) * 1_000_000),
         };
         ring.push(&EventRecord {
             namespace: "default".into(),
@@ -334,7 +316,7 @@ mod tests {
             uid: "u".into(),
             kind: ObjectKind::Pod,
             field_path: "spec.containers{c}".into(),
-            type_: EventType::Warning,
+            type_: Severity::Warning,
             reason: "Unhealthy".into(),
             message: message.into(),
             annotations: BTreeMap::from([("about".into(), format!("it: {message}"))]),
@@ -348,11 +330,11 @@ mod tests {
     }
 
     #[test]
-    fn the_same_again_is_counted_and_the_newest_again() {
+    fn a_repeated_event_is_counted_and_becomes_the_newest() {
         let mut ring = EventRing::default();
-        told(&mut ring, "a", 1);
-        told(&mut ring, "b", 2);
-        let event = told(&mut ring, "a", 7).event;
+        record(&mut ring, "a", 1);
+        record(&mut ring, "b", 2);
+        let event = record(&mut ring, "a", 7).event;
         let second = |t: Option<Time>| t.unwrap().0.as_second();
         assert_eq!(
             (second(event.first_timestamp), second(event.last_timestamp)),
@@ -362,27 +344,27 @@ mod tests {
     }
 
     #[test]
-    fn many_alike_become_one_that_says_the_newest() {
+    fn similar_events_are_combined_with_the_newest_message() {
         let mut ring = EventRing::default();
         for n in 0..50 {
-            told(&mut ring, &n.to_string(), n);
+            record(&mut ring, &n.to_string(), n);
         }
         let all = shown(&ring);
         assert_eq!(all.len(), MAX_SIMILAR);
         let last = "(combined from similar events): 49".to_owned();
         assert_eq!(all.last(), Some(&(last, 41)));
-        told(&mut ring, "3", 50);
+        record(&mut ring, "3", 50);
         assert_eq!(shown(&ring).last(), Some(&("3".to_owned(), 2)));
-        told(&mut ring, "later", 1000);
+        record(&mut ring, "later", 1000);
         assert_eq!(shown(&ring).last(), Some(&("later".to_owned(), 1)));
     }
 
     #[test]
-    fn the_list_comes_back_from_its_lines_though_the_last_is_torn() {
+    fn the_list_is_restored_from_its_lines_even_if_the_last_is_torn() {
         let mut ring = EventRing::default();
         let mut lines = String::new();
         for (at, message) in ["a", "b", "a", "c"].into_iter().enumerate() {
-            lines += &told(&mut ring, message, u32::try_from(at).unwrap()).line;
+            lines += &record(&mut ring, message, u32::try_from(at).unwrap()).line;
         }
         for cut in 0..lines.len() {
             let whole =
@@ -401,7 +383,7 @@ mod tests {
                 .map(|(m, n)| ((*m).to_owned(), *n))
                 .collect();
             assert_eq!(shown(&again), expected, "cut at {cut}");
-            let name = told(&mut again, "new", 9).event.metadata.name.unwrap();
+            let name = record(&mut again, "new", 9).event.metadata.name.unwrap();
             assert!(!lines.contains(&name), "a name is given once");
         }
         let mut again = EventRing::default();
@@ -416,12 +398,12 @@ mod tests {
         let mut ring = EventRing::default();
         let mut forgotten = 0;
         for n in 0..3000u32 {
-            // Far enough apart not to be alike.
-            forgotten += told(&mut ring, &n.to_string(), n * 1000).forgotten.len();
+            // Far enough apart not to be combined.
+            forgotten += record(&mut ring, &n.to_string(), n * 1000).forgotten.len();
         }
         assert_eq!((ring.seen.len(), forgotten), (MAX_EVENTS, 2000));
         for n in 3000..4000u32 {
-            told(&mut ring, &format!("{n}{}", "ä".repeat(5000)), n * 1000);
+            record(&mut ring, &format!("{n}{}", "ä".repeat(5000)), n * 1000);
         }
         assert!(ring.lines().len() <= MAX_BYTES);
         assert_eq!(ring.lines().len(), ring.bytes);

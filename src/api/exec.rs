@@ -1,6 +1,6 @@
-//! How does a client run a program in a container? The handler asks the pod's shim, upgrades the connection to frames
-//! ([`super::exec_frame`]), and carries bytes both ways until the program has ended. If either side goes away, so does
-//! the other: closing the shim's connection kills the program.
+//! Exec. The handler asks the pod's shim to start the program, upgrades the connection to frames
+//! ([`super::exec_frame`]), and carries bytes both ways until the program has ended. If one side goes away, the other
+//! is closed: closing the shim's connection kills the program.
 
 use std::convert::Infallible;
 use std::io;
@@ -51,6 +51,7 @@ pub(crate) async fn answer(
         env: Vec::new(),
         tty,
         size,
+        keep: None,
     };
     let socket = shim_socket(&context, &pod);
     let session = Program::start(&socket, asked, query.flag("stdin")?)
@@ -66,7 +67,7 @@ pub(crate) async fn answer(
     Ok(switch(request, &spawner, session, Vec::new()))
 }
 
-/// The container of the query, which has to run; the connection has to be one that can be switched.
+/// Returns the container named in the query; refuses if it does not run or the connection cannot be upgraded.
 pub(super) fn running_container(
     request: &Request<Bytes>,
     context: &Context,
@@ -94,20 +95,20 @@ pub(super) fn running_container(
     }
 }
 
-/// Where the pod's shim listens.
+/// Returns the path of the pod's shim socket.
 pub(super) fn shim_socket(context: &Context, pod: &Pod) -> PathBuf {
     let uid = PodUid::from(pod.metadata.uid.as_deref().unwrap_or_default());
     context.layout.pod_run(&uid).shim_socket()
 }
 
-/// Switches the connection to frames, which a task carries from then on, `earlier` ones first.
+/// Upgrades the connection to frames, which a task then carries, starting with the frames `earlier`.
 pub(super) fn switch(
     request: Request<Bytes>,
     spawner: &Spawner,
     session: Program,
     earlier: Vec<u8>,
 ) -> Response<Body> {
-    // Kept until the session has ended.
+    // Held until the session has ended.
     let ticket = request.extensions().get::<Arc<Ticket>>().cloned();
     let upgraded = hyper::upgrade::on(request);
     spawner
@@ -145,7 +146,7 @@ async fn run(session: Program, client: Async<UnixStream>, early: &[u8], earlier:
         attached: attached.then_some(&shim),
     };
     let from_client = async {
-        // Its end means the client has gone.
+        // The end of its input means that the client has gone.
         let _ = incoming(&client, early, input).await;
         None
     };
@@ -172,7 +173,7 @@ async fn run(session: Program, client: Async<UnixStream>, early: &[u8], earlier:
         let (code, _) = smol::future::zip(exit, outputs).await;
         Some(code)
     };
-    // `from_client` reads nothing while the program leaves its input unread, so it cannot tell.
+    // `from_client` cannot detect this: it reads nothing while the program leaves its input unread.
     let gone = async {
         match hang_up(&client).await {
             Ok(()) => None,
@@ -192,12 +193,12 @@ async fn run(session: Program, client: Async<UnixStream>, early: &[u8], earlier:
         None => return,
     };
     let status = serde_json::to_vec(&status).unwrap_or_default();
-    // A client that has gone cannot be told.
+    // A client that has gone gets no status.
     let _ = write_frame(&out, frame::STATUS, &status).await;
 }
 
-/// Waits until the client has closed its side, whatever it sent before. Not "readable" (input may lie unread for ever),
-/// so by an epoll of its own that asks for nothing: hang-ups are always told.
+/// Waits until the client has closed its side, whatever it sent before. Readability does not show that (input may lie
+/// unread forever), so this uses an epoll of its own without events: it reports hang-ups only.
 async fn hang_up(client: &Async<UnixStream>) -> io::Result<()> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(client, EpollEvent::new(EpollFlags::empty(), 0))?;
@@ -208,12 +209,12 @@ async fn hang_up(client: &Async<UnixStream>) -> io::Result<()> {
 struct Input<'s> {
     pipe: Option<Async<std::fs::File>>,
     terminal: Option<&'s Async<std::fs::File>>,
-    /// The shim of a container that was there before, and that others may write to as well.
+    /// The shim of the attached container, which outlives the session and may have other writers.
     attached: Option<&'s Async<UnixStream>>,
 }
 
 impl Input<'_> {
-    /// The client has no more.
+    /// The client has closed its input.
     async fn end(&mut self) {
         match (&mut self.pipe, self.terminal, self.attached) {
             (Some(_), _, Some(shim)) => {
@@ -222,7 +223,7 @@ impl Input<'_> {
                 let _ = Program::end_input(shim).await;
             }
             (Some(pipe), Some(_), None) => {
-                // The end of input on a terminal is a character.
+                // On a terminal, the end of input is a character.
                 let _ = pipe.write_all(&[4]).await;
             }
             (Some(_), None, None) | (None, _, _) => {}
@@ -253,7 +254,7 @@ async fn incoming(client: &Async<UnixStream>, early: &[u8], mut into: Input<'_>)
                 if let (Some(terminal), Ok(size)) =
                     (into.terminal, serde_json::from_slice::<Resize>(&data))
                 {
-                    // A terminal whose program is gone cannot be resized, which does no harm.
+                    // Resizing fails harmlessly if the terminal's program is gone.
                     let _ = pty::set_size(terminal, size.width, size.height);
                 }
             }
@@ -263,7 +264,8 @@ async fn incoming(client: &Async<UnixStream>, early: &[u8], mut into: Input<'_>)
     }
 }
 
-/// Carries output to the client, however slowly that reads. It ends with the pipe, or with silence after the program.
+/// Carries output to the client at the client's pace. It ends with the pipe, or when the program has ended and the pipe
+/// is silent.
 async fn outgoing(
     source: &Async<std::fs::File>,
     channel: u8,
@@ -274,7 +276,7 @@ async fn outgoing(
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let length = match read_or_tire(source, &mut buffer, ended, &mut patience).await {
-            // The terminal has hung up: nobody holds its other side any more.
+            // The terminal has hung up: its other side is closed.
             Err(error) if error.raw_os_error() == Some(nix::libc::EIO) => return Ok(()),
             other => other?,
         };

@@ -1,5 +1,5 @@
-//! How do bytes of an exec session travel? After `Upgrade: coracle-exec.v1` both sides send frames:
-//! `[channel u8][length u32 big-endian][data]`.
+//! Frames of an exec session. After `Upgrade: coracle-exec.v1` both sides send `[channel u8][length u32
+//! big-endian][data]`.
 //!
 //! | channel | from | data |
 //! |---|---|---|
@@ -11,10 +11,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The protocol's name in `Upgrade`.
+/// Protocol name in `Upgrade`.
 pub const PROTOCOL: &str = "coracle-exec.v1";
 
-/// Longest data of one frame.
+/// Maximum data of one frame, in bytes.
 pub const MAX_DATA: usize = 64 * 1024;
 
 /// Bytes for stdin.
@@ -23,7 +23,7 @@ pub const STDIN: u8 = 0;
 pub const STDOUT: u8 = 1;
 /// Bytes of stderr.
 pub const STDERR: u8 = 2;
-/// How it ended.
+/// The end of the session.
 pub const STATUS: u8 = 3;
 /// The terminal's new size.
 pub const RESIZE: u8 = 4;
@@ -34,7 +34,7 @@ pub const CLOSE_STDIN: u8 = 255;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ExecStatus {
-    /// The command's own code; 128 + n for death by signal n.
+    /// The command's exit code; 128 + n for death by signal n.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_code: Option<i32>,
     /// The session broke before the command ended.
@@ -57,7 +57,7 @@ pub fn header(channel: u8, data: &[u8]) -> [u8; 5] {
     [channel, a, b, c, d]
 }
 
-/// Channel and length; `None` if it is longer than allowed.
+/// Parses channel and length; `None` if the length exceeds [`MAX_DATA`].
 pub fn parse_header(header: [u8; 5]) -> Option<(u8, usize)> {
     let [channel, a, b, c, d] = header;
     let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).ok()?;

@@ -1,8 +1,9 @@
-//! How do images get in and out? `GET /coracle/v1/images`, `POST …/import`, `POST …/prune`, `DELETE …?name=`.
+//! Image paths: `GET /coracle/v1/images`, `POST …/import`, `POST …/prune`, `DELETE …?name=`.
 
 use std::future::Future;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
@@ -32,55 +33,49 @@ struct PruneRequest {
     all: bool,
 }
 
-pub(crate) async fn answer(
-    method: Method,
-    rest: &[&str],
+pub(crate) async fn list(context: &Context) -> Result<Response<Body>, ApiError> {
+    let items = ask(context, |reply| Command::ListImages { reply }).await?;
+    json_of(&Items { items })
+}
+
+pub(crate) async fn remove(context: &Context, query: &Query) -> Result<Response<Body>, ApiError> {
+    let name = query
+        .get("name")
+        .filter(|name| !name.is_empty())
+        .ok_or_else(|| ApiError::bad_request("query parameter `name` is missing"))?
+        .to_owned();
+    let force = query.flag("force")?;
+    let removed = ask(context, |reply| Command::RemoveImage { name, force, reply }).await?;
+    json_of(&removed)
+}
+
+pub(crate) async fn prune(
     request: Request<Bytes>,
     context: &Context,
-    query: &Query,
 ) -> Result<Response<Body>, ApiError> {
-    match (method, rest) {
-        (Method::GET, []) => {
-            let (reply, answer) = smol::channel::bounded(1);
-            let rows = ask(context, Command::ListImages { reply }, answer).await?;
-            json_of(&Items { items: rows })
-        }
-        (Method::DELETE, []) => {
-            let name = query
-                .get("name")
-                .filter(|name| !name.is_empty())
-                .ok_or_else(|| ApiError::bad_request("query parameter `name` is missing"))?
-                .to_owned();
-            let force = query.flag("force")?;
-            let (reply, answer) = smol::channel::bounded(1);
-            let command = Command::RemoveImage { name, force, reply };
-            let removed = ask(context, command, answer).await?;
-            json_of(&removed)
-        }
-        (Method::POST, ["prune"]) => {
-            let body = request.into_body();
-            let all = match body.is_empty() {
-                true => false,
-                false => parse::<PruneRequest>(&body)?.all,
-            };
-            let (reply, answer) = smol::channel::bounded(1);
-            let removed = ask(context, Command::PruneImages { all, reply }, answer).await?;
-            json_of(&removed)
-        }
-        (Method::POST, ["import"]) => {
-            let asked: ImportRequest = parse(&request.into_body())?;
-            if !asked.path.is_absolute() {
-                let path = asked.path.display();
-                return Err(ApiError::bad_request(format!(
-                    "path `{path}` is not absolute"
-                )));
-            }
-            let lines = import(context, ImageArchive::Path(asked.path), asked.name).await?;
-            Ok(json_lines(lines))
-        }
-        (_, [] | ["prune" | "import"]) => Err(ApiError::method_not_allowed()),
-        _ => Err(ApiError::no_such_path()),
+    let body = request.into_body();
+    let all = match body.is_empty() {
+        true => false,
+        false => parse::<PruneRequest>(&body)?.all,
+    };
+    let removed = ask(context, |reply| Command::PruneImages { all, reply }).await?;
+    json_of(&removed)
+}
+
+/// Imports an archive on the node.
+pub(crate) async fn import_file(
+    request: Request<Bytes>,
+    context: &Context,
+) -> Result<Response<Body>, ApiError> {
+    let asked: ImportRequest = parse(&request.into_body())?;
+    if !asked.path.is_absolute() {
+        let path = asked.path.display();
+        return Err(ApiError::bad_request(format!(
+            "path `{path}` is not absolute"
+        )));
     }
+    let lines = import(context, ImageArchive::Path(asked.path), asked.name).await?;
+    Ok(json_lines(lines))
 }
 
 fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
@@ -88,8 +83,8 @@ fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
         .map_err(|error| ApiError::bad_request(format!("invalid request body: {error}")))
 }
 
-/// Whether an archive comes as the body, which is not to be read as a whole then. Whatever does not say so is JSON, as
-/// curl sends it without being told.
+/// Whether the body is an archive, which must not be read as a whole. Any other content type is JSON, because that is
+/// what curl sends by default.
 pub(crate) fn is_sent(request: &Parts) -> bool {
     const KINDS: [&str; 5] = ["x-tar", "octet-stream", "gzip", "x-gzip", "zstd"];
     let kind = request.headers.get(CONTENT_TYPE);
@@ -100,10 +95,11 @@ pub(crate) fn is_sent(request: &Parts) -> bool {
     request.method == Method::POST && path == "coracle/v1/images/import" && KINDS.contains(&kind)
 }
 
-/// Imports an archive that comes as the body.
+/// Imports an archive from the body. A client that sends nothing for `patience` aborts the import.
 pub(crate) async fn import_sent(
     request: Request<Incoming>,
     context: &Context,
+    patience: Duration,
 ) -> Result<Response<Body>, ApiError> {
     let query = Query::parse(request.uri().query());
     if query.dry_run(request.method())? {
@@ -115,29 +111,44 @@ pub(crate) async fn import_sent(
     let name = name.map(ToOwned::to_owned);
     let (pieces, archive) = smol::channel::bounded(4);
     let lines = import(context, ImageArchive::Sent(archive), name).await?;
-    Ok(answer_while(lines, receive(request.into_body(), pieces)))
+    let received = receive(request.into_body(), pieces, patience);
+    Ok(answer_while(lines, received))
 }
 
-/// Passes on what a client sends. One that goes away breaks the import off.
-async fn receive(mut body: Incoming, pieces: Sender<io::Result<Bytes>>) {
-    while let Some(frame) = body.frame().await {
+/// Passes on the body. A client that disconnects or stalls aborts the import. Only the client's time counts: the worker
+/// may take as long as it needs.
+async fn receive(mut body: Incoming, pieces: Sender<io::Result<Bytes>>, patience: Duration) {
+    loop {
+        let next = async {
+            body.frame()
+                .await
+                .map(|frame| frame.map_err(io::Error::other))
+        };
+        let stalled = async {
+            smol::Timer::after(patience).await;
+            let why = format!("the client sent nothing for {}s", patience.as_secs_f32());
+            Some(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+        };
+        let Some(frame) = smol::future::or(next, stalled).await else {
+            return;
+        };
         let piece = match frame {
             Ok(frame) => match frame.into_data() {
                 Ok(data) => Ok(data),
                 // Trailers.
                 Err(_) => continue,
             },
-            Err(error) => Err(io::Error::other(error)),
+            Err(error) => Err(error),
         };
         let failed = piece.is_err();
-        // The worker may have seen enough.
+        // The worker may need no more.
         if pieces.send(piece).await.is_err() || failed {
             return;
         }
     }
 }
 
-/// Lines of an answer as they come, while something else goes on. Without a reader both end.
+/// Streams lines of an answer while another future runs. When the reader goes, both end.
 fn answer_while(
     lines: Receiver<String>,
     work: impl Future<Output = ()> + Send + 'static,

@@ -1,18 +1,18 @@
-//! What a client asks of a list or a watch beside selectors: from which version, with what first, for how long. Checked as
-//! the API server checks `ListOptions`.
+//! Options of a list or a watch beside selectors: version, initial events, timeout. Checked as the API server checks
+//! `ListOptions`.
 
 use std::time::Duration;
 
 use super::error::ApiError;
 use super::query::Query;
 
-/// Without `timeoutSeconds` a watch ends after this, as clients of Kubernetes expect.
+/// Timeout of a watch without `timeoutSeconds`, as Kubernetes clients expect.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Longer ones end then all the same.
+/// Maximum timeout of a watch.
 const MAX_TIMEOUT_S: u64 = 86_400;
 
-/// Beside which version a list or watch is to be.
+/// `resourceVersionMatch`: which versions a list or watch accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Match {
     Exact,
@@ -22,16 +22,16 @@ enum Match {
 /// Options of a list or a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ListOptions {
-    /// A stream of changes is wanted.
+    /// Stream changes.
     pub(crate) watch: bool,
     /// `None`: any, also for 0.
     pub(crate) version: Option<u64>,
     matching: Option<Match>,
-    /// Whether a watch begins with what there is, if the client says so.
+    /// Whether a watch begins with the existing objects, if the client says so.
     pub(crate) initial: Option<bool>,
     /// Send the version from time to time.
     pub(crate) bookmarks: bool,
-    /// When a watch ends.
+    /// Timeout of a watch.
     pub(crate) timeout: Duration,
 }
 
@@ -71,7 +71,7 @@ impl ListOptions {
             false => options.check_list(!text.is_empty(), asked, &mut problems),
         }
         if query.get("continue").is_some_and(|token| !token.is_empty()) {
-            // Lists are never given in pieces, so no such token was.
+            // Lists are never paged, so no continue token exists.
             return Err(ApiError::gone(
                 "the provided continue parameter is not known: list again without it",
             ));
@@ -124,7 +124,7 @@ impl ListOptions {
         }
     }
 
-    /// Whether what there is at version `now` is what a list asks for.
+    /// Whether version `now` satisfies the list's `resourceVersion`.
     pub(crate) fn check_version(&self, now: u64) -> Result<(), ApiError> {
         match (self.version, self.matching) {
             (Some(asked), Some(Match::Exact)) if asked != now => Err(ApiError::gone(

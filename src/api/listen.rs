@@ -1,4 +1,4 @@
-//! Where does the API listen? On a unix socket that only root can open; a stale one is replaced, a live one respected.
+//! The API's socket: a unix socket that only root can open. A stale one is replaced, a live one is an error.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -10,7 +10,7 @@ use smol::Async;
 
 use super::error::ServeError;
 
-/// Makes the socket (0600). Changes the umask for the moment of binding, so call it before other threads start.
+/// Creates the socket (0600). Changes the umask while binding, so call it before other threads start.
 pub fn listen(path: &Path) -> Result<Async<UnixListener>, ServeError> {
     let failed = |action| {
         move |source| ServeError::Socket {

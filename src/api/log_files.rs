@@ -1,5 +1,5 @@
-//! Which files make up one attempt's log, and where do its last lines begin? Rotated files come oldest first, then the
-//! current one; the end is found backwards, without reading the rest.
+//! Files of one attempt's log, rotated ones oldest first, then the current one, and the start of its last lines, found
+//! backwards without reading the rest.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -12,31 +12,31 @@ use smol::future::yield_now;
 use super::log_line::Record;
 use crate::sys::openat::{self, Found};
 
-/// Read so much at once.
+/// Size of a read, in bytes.
 pub(crate) const BLOCK: usize = 32 * 1024;
 
 /// A record longer than this (the shim cuts at 16 KiB) is split.
 pub(crate) const MAX_RECORD: u64 = 64 * 1024;
 
-/// The last lines of a log are looked for in so many bytes at its end: a container may write lines without end.
+/// Bytes at the end of a log that are searched for the last lines: a container may write endless lines.
 pub(crate) const MAX_TAIL: u64 = 16 << 20;
 
-/// So many names of a folder are looked at, which a container may have been given.
+/// Limit of directory entries: a container may have the directory mounted.
 const MAX_NAMES: usize = 10_000;
 
-/// Length of `YYYYMMDD-HHMMSS`, after which a number may come.
+/// Length of `YYYYMMDD-HHMMSS`; a number may follow.
 const STAMP: usize = 15;
 
 /// One file of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogFile {
     pub(crate) path: PathBuf,
-    /// Rotation time as in its name (empty for the current file), and the which-th of that second it is.
+    /// Rotation time in its name (empty for the current file), and its index within that second.
     pub(crate) rotated: (String, u32),
     pub(crate) gzip: bool,
 }
 
-/// Files of one attempt in writing order. A missing folder is an empty list.
+/// Returns the files of one attempt in writing order. A missing directory is an empty list.
 pub(crate) fn files_of(dir: &Path, attempt: u32) -> io::Result<Vec<LogFile>> {
     let current = format!("{attempt}.log");
     let mut files: Vec<LogFile> = Vec::new();
@@ -58,27 +58,27 @@ pub(crate) fn files_of(dir: &Path, attempt: u32) -> io::Result<Vec<LogFile>> {
             });
         }
     }
-    // The compressed one is complete as soon as it has its name; the plain one beside it is about to go.
+    // A compressed file is complete once it has its name; the plain one beside it is about to be removed.
     files.sort_by_cached_key(|f| (f.is_current(), f.rotated.clone(), !f.gzip));
     files.dedup_by(|later, kept| later.rotated == kept.rotated);
     Ok(files)
 }
 
 impl LogFile {
-    /// Whether it is the one that is written to.
+    /// Whether the file is still written to.
     pub(crate) fn is_current(&self) -> bool {
         self.rotated.0.is_empty()
     }
 }
 
-/// When an old log was rotated, and the which-th of that second it is.
+/// Parses when an old log was rotated, and its index within that second.
 fn place(rotated: &str) -> (String, u32) {
     let second = rotated.get(..STAMP).unwrap_or(rotated);
     let number = rotated.get(STAMP + 1..).and_then(|n| n.parse().ok());
     (second.to_owned(), number.unwrap_or(0))
 }
 
-/// The smallest attempt above `attempt` that has a log.
+/// Returns the smallest attempt above `attempt` that has a log.
 pub(crate) fn next_attempt(dir: &Path, attempt: u32) -> io::Result<Option<u32>> {
     let names = names(dir)?;
     let attempts = names
@@ -99,7 +99,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
         .collect()
 }
 
-/// Opens a log file. A container may be given the folder, so anything but a regular file counts as absent.
+/// Opens a log file. A container may have the directory mounted, so anything but a regular file counts as missing.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     match openat::read_regular(path)? {
         Found::Regular(file) => Ok(file),
@@ -107,13 +107,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// An open log file, positioned somewhere.
+/// An open log file and its position.
 pub(crate) struct Source {
     pub(crate) inode: u64,
     read: BufReader<Box<dyn Read + Send + Sync>>,
-    /// The beginning of a record whose end is not written yet.
+    /// The start of a record whose end is not written yet.
     begun: Vec<u8>,
-    /// So much is to be passed over first.
+    /// Bytes to skip first.
     skip: u64,
 }
 
@@ -126,7 +126,7 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// Opens at `offset` (of the decompressed text).
+    /// Opens the file at `offset` (of the decompressed text).
     pub(crate) fn open(file: &LogFile, offset: u64) -> io::Result<Self> {
         use std::io::Seek as _;
         let mut raw = open(&file.path)?;
@@ -145,7 +145,7 @@ impl Source {
         })
     }
 
-    /// Passes over a block of what is not wanted; `false` if there is nothing of that left.
+    /// Skips a block; `false` if there is nothing left to skip.
     pub(crate) fn skip(&mut self) -> io::Result<bool> {
         let most = self.skip.min(BLOCK as u64);
         let passed = io::copy(&mut (&mut self.read).take(most), &mut io::sink())?;
@@ -156,7 +156,7 @@ impl Source {
         Ok(passed > 0)
     }
 
-    /// The next complete record without its newline, in `record`; `false` at the (present) end.
+    /// Reads the next complete record without its newline into `record`; `false` at the current end.
     pub(crate) fn next(&mut self, record: &mut Vec<u8>) -> io::Result<bool> {
         let room = MAX_RECORD.saturating_sub(self.begun.len() as u64);
         (&mut self.read)
@@ -175,8 +175,8 @@ impl Source {
     }
 }
 
-/// Where the last `lines` lines of `files` begin: index of the file and offset in it. Looks through as many bytes as a
-/// tail may have, and yields after every block.
+/// Finds where the last `lines` lines of `files` begin: index of the file and offset in it. Searches at most
+/// [`MAX_TAIL`] bytes, and yields after every block.
 pub(crate) async fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u64)> {
     let mut missing = Missing {
         lines,
@@ -195,22 +195,22 @@ pub(crate) async fn tail(files: &[LogFile], lines: u64) -> io::Result<(usize, u6
     Ok((0, 0))
 }
 
-/// What a tail still takes.
+/// Lines and bytes left to search.
 struct Missing {
     lines: u64,
     bytes: u64,
 }
 
-/// Where the missing lines begin, if they do in this file.
+/// Finds where the missing lines begin, if they do in this file.
 async fn tail_plain(file: &File, missing: &mut Missing) -> io::Result<Option<u64>> {
     let end_of_file = file.metadata()?.len();
     let least = end_of_file.saturating_sub(missing.bytes);
     let mut at = end_of_file;
     let mut found = 0;
-    // The records from `at` on have been counted; `head` is the unparsed start of what was read.
+    // Records from `at` on are counted; `head` is the unparsed start of what was read.
     let mut head: Vec<u8> = Vec::new();
     let mut newest = true;
-    // Where the oldest record that was looked at begins.
+    // Start of the oldest counted record.
     let mut begin = end_of_file;
     while at > 0 {
         if at <= least {
@@ -246,12 +246,12 @@ async fn tail_plain(file: &File, missing: &mut Missing) -> io::Result<Option<u64
     Ok(None)
 }
 
-/// Counts a record; `true` if it ends a line more than is wanted.
+/// Counts a record; `true` if it ends one line more than wanted.
 fn count_from_end(record: &[u8], newest: &mut bool, found: &mut u64, wanted: u64) -> bool {
     let Some(record) = Record::parse(record) else {
         return false;
     };
-    // A line whose end was never written counts too, but only the newest one can be that.
+    // A line whose end was never written counts too, but only the newest line can be like that.
     let ends_line = !record.partial || *newest;
     *newest = false;
     if ends_line && *found == wanted {
@@ -265,7 +265,7 @@ async fn tail_gzip(file: &LogFile, missing: &mut Missing) -> io::Result<Option<u
     let mut record = Vec::new();
     let ends = |record: &[u8]| u64::from(Record::parse(record).is_some_and(|r| !r.partial));
     let mut read = 0;
-    // Lines and bytes that were read; what is said of them is needed only once all are.
+    // Counted while the file is read, and used once all of it is.
     let mut source = Source::open(file, 0)?;
     let (mut lines, mut bytes) = (0, 0);
     while source.next(&mut record)? {
@@ -290,7 +290,7 @@ async fn tail_gzip(file: &LogFile, missing: &mut Missing) -> io::Result<Option<u
     Ok(Some(offset))
 }
 
-/// Lets others have their turn after every block.
+/// Yields after every block.
 async fn pause(read: &mut usize, record: &[u8]) {
     *read += record.len() + 1;
     if *read >= BLOCK {

@@ -1,4 +1,4 @@
-//! What does one line of a CRI log file say? `<RFC3339Nano time> <stdout|stderr> <F|P[:…]> <content>`.
+//! A line of a CRI log file: `<RFC3339Nano time> <stdout|stderr> <F|P[:…]> <content>`.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -7,13 +7,13 @@ use k8s_openapi::jiff::Timestamp;
 pub(crate) struct Record<'a> {
     pub(crate) time: &'a str,
     pub(crate) stderr: bool,
-    /// The line goes on in the stream's next record.
+    /// The line continues in the stream's next record.
     pub(crate) partial: bool,
     pub(crate) content: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// Without the newline; `None` if it is not a record (a torn write after a crash, say).
+    /// Parses a record without its newline; `None` if it is not one (a torn write after a crash, for example).
     pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
         let mut parts = line.splitn(4, |&b| b == b' ');
         let time = std::str::from_utf8(parts.next()?).ok()?;
@@ -35,7 +35,7 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// When it was written.
+    /// The time of the write.
     pub(crate) fn timestamp(&self) -> Option<Timestamp> {
         self.time.parse().ok()
     }

@@ -1,8 +1,8 @@
-//! What did a container write? Reads the CRI files of one attempt in order, rotated and compressed ones included, joins
-//! partial records into lines, and can go on as more is written: through rotation, and into the next attempt, until the
+//! A reader of container logs. It reads the CRI files of one attempt in order, including rotated and compressed ones,
+//! and joins partial records into lines. It can follow the log through rotation and into the next attempt, until the
 //! container is gone. Memory is bounded by one block, one chunk and one unfinished line a stream.
 //!
-//! Files are read in place (not on a thread): a block of a regular file comes from the page cache in microseconds.
+//! Files are read without a thread: a block of a regular file comes from the page cache in microseconds.
 
 use std::cmp::Ordering;
 use std::io;
@@ -18,37 +18,37 @@ use smol::channel::Receiver;
 use super::log_files::{BLOCK, LogFile, Source, files_of, next_attempt, tail};
 use super::log_line::Record;
 
-/// Chunks are about this long.
+/// Approximate size of a chunk, in bytes.
 const CHUNK: usize = 16 * 1024;
 
-/// Others get their turn when so much was looked at, wanted or not.
+/// Bytes to examine before yielding, wanted or not.
 const WORK: usize = 2 * BLOCK;
 
-/// A line longer than this is handed on in pieces.
+/// Limit of a line, in bytes; a longer one is passed on in pieces.
 const MAX_LINE: usize = 256 * 1024;
 
-/// What to read.
+/// What to read of a container's log.
 #[derive(Debug, Clone)]
 pub struct LogOptions {
-    /// The container's log folder.
+    /// The container's log directory.
     pub dir: PathBuf,
-    /// Which attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// Go on at the end, also into later attempts.
+    /// Wait at the end for more, including later attempts.
     pub follow: bool,
-    /// Only the last lines.
+    /// Only the last lines; their number.
     pub tail_lines: Option<u64>,
-    /// Only what was written since.
+    /// Only records from this time on.
     pub since: Option<Timestamp>,
-    /// Put the time before each line.
+    /// Prefix each line with its time.
     pub timestamps: bool,
-    /// Stop after so many bytes.
+    /// Stop after this many bytes.
     pub limit_bytes: Option<u64>,
 }
 
-/// Tells whether a container may still write, and when to ask again.
+/// Whether a container may still write, and when to check again.
 pub struct Liveness {
-    /// `false` once the container has ended for good.
+    /// `false` once the container has ended and will not restart.
     pub alive: Box<dyn Fn() -> bool + Send + Sync>,
     /// Becomes readable when the answer may have changed.
     pub changed: Receiver<()>,
@@ -60,11 +60,11 @@ impl std::fmt::Debug for Liveness {
     }
 }
 
-/// The newest record that was handed on.
+/// The newest record that was passed on.
 #[derive(Debug)]
 struct Seen {
     time: String,
-    /// It was found again. What comes after it is new, also if the clock was set back meanwhile.
+    /// The record was found again. Everything after it is new, even if the clock was set back meanwhile.
     met: bool,
 }
 
@@ -72,34 +72,34 @@ struct Seen {
 #[derive(Debug)]
 pub struct LogReader {
     options: LogOptions,
-    /// Files of the attempt yet to be opened, next first.
+    /// Files of the attempt that are not opened yet, next first.
     ahead: std::collections::VecDeque<(LogFile, u64)>,
     source: Option<Source>,
     pending: [Vec<u8>; 2],
     left: u64,
     last_time: String,
-    /// Skip records up to here: they were handed on from a file that has been compressed since.
+    /// Skip records up to this one: they were passed on from a file that has been compressed since.
     seen: Option<Seen>,
     watch: Option<Watch>,
     liveness: Option<Liveness>,
-    /// Where to go on after one more look at the open file.
+    /// What to open after a last read of the open file.
     leaving: Option<Next>,
-    /// Bytes that were looked at since others had their turn.
+    /// Bytes examined since the last yield.
     worked: usize,
     record: Vec<u8>,
     done: bool,
 }
 
-/// What comes after the open file.
+/// What to read after the open file.
 #[derive(Debug)]
 enum Next {
-    /// These.
+    /// These files.
     Files(Vec<LogFile>),
-    /// These, in which what was handed on is somewhere.
+    /// These files, one of which contains the last record that was passed on.
     Found(Vec<LogFile>),
     /// The next attempt.
     Attempt,
-    /// Nothing.
+    /// Nothing: the log has ended.
     End,
 }
 
@@ -110,9 +110,9 @@ struct Watch {
 }
 
 impl LogReader {
-    /// Finds the start. `liveness` is needed to follow.
+    /// Finds the start of the log. Following requires `liveness`.
     pub async fn open(options: LogOptions, liveness: Option<Liveness>) -> io::Result<Self> {
-        // Watch before the first look: whatever comes after that look then wakes us.
+        // Watch before the first read, so that anything written after that read wakes the reader.
         let watch = match options.follow {
             true => Some(Watch::new(&options.dir)?),
             false => None,
@@ -146,7 +146,7 @@ impl LogReader {
         })
     }
 
-    /// The next piece of output; `None` at the end.
+    /// Returns the next chunk; `None` at the end.
     pub async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             let alive = self.options.follow && self.liveness.as_ref().is_some_and(|l| (l.alive)());
@@ -164,7 +164,7 @@ impl LogReader {
         }
     }
 
-    /// What can be had without waiting, or with so much work as may be done at once. Sets `done` if nothing can follow.
+    /// Reads what is available without waiting, within the work limit. Sets `done` if nothing can follow.
     fn available(&mut self, alive: bool) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
         self.worked = 0;
@@ -202,7 +202,7 @@ impl LogReader {
         Ok(out)
     }
 
-    /// At the end of an open file: `true` if there is somewhere to go on, or the end is final.
+    /// Handles the end of an open file; `true` if there is a file to read next, or the end is final.
     fn leave_source(&mut self, alive: bool, out: &mut Vec<u8>) -> io::Result<bool> {
         if !self.ahead.is_empty() {
             self.source = None;
@@ -221,7 +221,7 @@ impl LogReader {
         let place = files
             .iter()
             .position(|file| std::fs::metadata(&file.path).ok().map(|meta| meta.ino()) == inode);
-        // Something may have been written between our last read and what is seen now: one more look.
+        // The file may have grown between the last read and this check: read once more.
         self.leaving = match place {
             Some(place) if place + 1 < files.len() => {
                 Some(Next::Files(files.into_iter().skip(place + 1).collect()))
@@ -236,7 +236,7 @@ impl LogReader {
         Ok(self.leaving.is_some())
     }
 
-    /// Closes the open file; `true` if there is somewhere to go on, or the end is final.
+    /// Closes the open file; `true` if there is a file to read next, or the end is final.
     fn go_on(&mut self, next: Next, out: &mut Vec<u8>) -> io::Result<bool> {
         self.source = None;
         match next {
@@ -264,7 +264,7 @@ impl LogReader {
                     self.source = Some(source);
                     return Ok(true);
                 }
-                // Rotated or removed since it was listed.
+                // The file was rotated or removed since it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let files = files_of(&self.options.dir, self.options.attempt)?;
                     let later = files.into_iter().filter(|f| {
@@ -279,7 +279,7 @@ impl LogReader {
                 Err(error) => return Err(error),
             }
         }
-        // Nothing listed: the first file may have come since.
+        // No file was listed at first; one may exist now.
         if self.last_time.is_empty() && self.options.follow && self.options.tail_lines.is_none() {
             let files = files_of(&self.options.dir, self.options.attempt)?;
             self.ahead = files.into_iter().map(|f| (f, 0)).collect();
@@ -290,7 +290,7 @@ impl LogReader {
         Ok(self.source.is_some())
     }
 
-    /// A whole file last written before `since` holds nothing of interest.
+    /// Whether the whole file was written before `since`.
     fn too_old(&self, file: &LogFile) -> bool {
         let Some(since) = self.options.since else {
             return false;
@@ -360,7 +360,7 @@ impl LogReader {
         self.done |= self.left == 0;
     }
 
-    /// Hands on lines that will never be finished.
+    /// Passes on lines that will never be finished.
     fn flush(&mut self, out: &mut Vec<u8>) {
         for stream in 0..2 {
             let line = std::mem::take(&mut self.pending[stream]);
@@ -406,7 +406,7 @@ impl Watch {
         Ok(Self { inotify, ready })
     }
 
-    /// Takes the notices away; what they say does not matter.
+    /// Drains inotify events; their content does not matter.
     fn clear(&mut self) -> io::Result<()> {
         let mut buffer = [0; 4096];
         match self.inotify.read_events(&mut buffer) {

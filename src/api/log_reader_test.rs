@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::log_reader::{Liveness, LogOptions, LogReader};
 
-/// A folder that is gone after the test.
+/// A directory that is removed after the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -69,7 +69,7 @@ fn read(options: LogOptions) -> String {
     })
 }
 
-/// `n` lines from `first`, a second apart.
+/// Returns `n` lines from `first` on, one second apart.
 fn lines(first: u32, n: u32) -> String {
     (first..first + n)
         .map(|i| {
@@ -140,7 +140,7 @@ fn a_tail_crosses_block_borders() {
 }
 
 #[test]
-fn parts_are_joined_a_stream_at_a_time() {
+fn partial_records_are_joined_by_stream() {
     let dir = Dir::new("parts");
     dir.write(
         "0.log",
@@ -171,8 +171,8 @@ fn since_and_limit_cut_at_both_ends() {
     assert_eq!(read(late), "line 18\nline");
 }
 
-/// What somebody reads who follows the log of a container that lives until `happens` says that it has ended. It is asked
-/// after each chunk, with the number of lines so far.
+/// Follows the log of a container that lives until `happens` returns that it has ended. `happens` is called after each
+/// chunk with the number of lines so far.
 fn followed(dir: &Dir, mut happens: impl FnMut(usize) -> bool) -> String {
     let ended = Arc::new(AtomicBool::new(false));
     let (changed, receiver) = smol::channel::bounded(1);
@@ -208,7 +208,7 @@ fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
         match (steps, so_far) {
             (0, 2) => dir.append("0.log", &lines(2, 1)),
             (1, 3) => {
-                // Written, rotated, compressed, and written again, twice, before the reader looks.
+                // Rotated and compressed, twice, before the reader looks.
                 dir.append("0.log", &lines(3, 1));
                 fs::rename(dir.0.join("0.log"), dir.0.join("0.log.20260101-000100")).unwrap();
                 dir.write("0.log", &lines(4, 1));
@@ -228,7 +228,7 @@ fn following_crosses_rotation_and_restart_and_ends_with_the_container() {
 }
 
 #[test]
-fn who_follows_misses_nothing_when_the_clock_is_set_back() {
+fn following_misses_nothing_when_the_clock_is_set_back() {
     let dir = Dir::new("clock");
     let line =
         |year: u32, text: &str| format!("{year}-01-01T00:00:00.000000001Z stdout F {text}\n");
@@ -236,7 +236,7 @@ fn who_follows_misses_nothing_when_the_clock_is_set_back() {
     let all = followed(&dir, |so_far| {
         match so_far {
             2 => {
-                // Rotated and compressed before the reader looks, and then years earlier.
+                // Rotated and compressed before the reader looks; the later lines have earlier times.
                 fs::remove_file(dir.0.join("0.log")).unwrap();
                 let old = line(2035, "one") + &line(2036, "two") + &line(2026, "three");
                 dir.gzip("0.log.20360101-000001.gz", &old);
@@ -258,7 +258,7 @@ fn a_tail_of_endless_lines_is_bounded_in_bytes() {
     let pieces = piece.repeat(size / piece.len() + 1);
     let end = "2026-01-01T00:00:01Z stdout F end\n";
     for compressed in [false, true] {
-        // Older ones are not even looked at.
+        // Older files are not read at all.
         dir.write(
             "0.log.20260101-000000",
             "2026-01-01T00:00:00Z stdout F first\n",
@@ -287,7 +287,7 @@ fn a_tail_of_endless_lines_is_bounded_in_bytes() {
 }
 
 #[test]
-fn reading_what_is_not_wanted_gives_others_their_turn() {
+fn skipping_records_yields_to_other_tasks() {
     let dir = Dir::new("turns");
     let old = "2026-01-01T00:00:00Z stdout F old\n".repeat(100_000);
     dir.write(

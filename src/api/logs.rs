@@ -1,4 +1,4 @@
-//! Which log does a client mean, and may it have it? `GET …/pods/{name}/log`, with the kubelet's refusals (§12.2).
+//! Pod logs: `GET …/pods/{name}/log`, with the kubelet's refusals (its `pkg/kubelet/server`).
 
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use super::query::Query;
 use super::server::{Body, Context, streamed};
 use super::store::Store;
 use crate::spec::PodUid;
+use crate::sys::clock;
 
 pub(crate) async fn answer(
     context: &Context,
@@ -76,7 +77,7 @@ pub(crate) async fn answer(
     Ok(streamed("text/plain", chunks))
 }
 
-/// The named container, or the only one that is no init container.
+/// Returns the named container, or the only regular one.
 pub(crate) fn choose_container(pod: &Pod, wanted: Option<&str>) -> Result<String, ApiError> {
     let name = pod.metadata.name.clone().unwrap_or_default();
     let spec = pod.spec.clone().unwrap_or_default();
@@ -124,7 +125,7 @@ pub(crate) fn choose_container(pod: &Pod, wanted: Option<&str>) -> Result<String
     }
 }
 
-/// Status of a container, init containers and ephemeral ones included.
+/// Returns the status of a container, including init and ephemeral containers.
 pub(crate) fn status_of(pod: &Pod, container: &str) -> Option<ContainerStatus> {
     let status = pod.status.as_ref()?;
     let all = status.container_statuses.iter().flatten();
@@ -154,7 +155,7 @@ fn attempt(
         .as_ref()
         .is_some_and(|s| s.terminated.is_some());
     if previous {
-        // While it waits to run again, the newest attempt that ended is its last state, and has the current number.
+        // While the container waits to restart, the newest attempt is in its last state and has the current number.
         return match (ended_before, state.waiting.is_some(), current) {
             (false, _, _) => Err(ApiError::bad_request(format!(
                 "previous terminated container \"{container}\" in pod \"{pod}\" not found"
@@ -183,7 +184,7 @@ fn since(query: &Query) -> Result<Option<Timestamp>, ApiError> {
         (Some(seconds), None) if seconds < 1 => {
             Err(ApiError::invalid("sinceSeconds: must be greater than 0"))
         }
-        (Some(seconds), None) => Ok(Timestamp::now()
+        (Some(seconds), None) => Ok(clock::timestamp()
             .checked_sub(SignedDuration::from_secs(seconds))
             .ok()),
         (None, Some(text)) => text
@@ -217,8 +218,7 @@ fn may_write(store: &Arc<Store>, pod: (&str, &str), uid: &str, container: &str) 
     restarts(&pod, container, ended.exit_code)
 }
 
-/// Whether a container that ended with this code will run again (kubelet-behaviour §4.2), for all that the pod's spec
-/// says.
+/// Whether a container that ended with this code will restart by the pod's spec (Kubernetes docs: Pod Lifecycle).
 fn restarts(pod: &Pod, container: &str, exit_code: i32) -> bool {
     let spec = pod.spec.clone().unwrap_or_default();
     let init = spec.init_containers.as_deref().unwrap_or_default();
@@ -232,7 +232,7 @@ fn restarts(pod: &Pod, container: &str, exit_code: i32) -> bool {
         let mut rules = c.restart_policy_rules.iter().flatten();
         rules.any(|rule| rule.action == "RestartAllContainers")
     };
-    // Another container's end may bring this one back.
+    // The end of another container may restart this one.
     if all.clone().any(of_pod) {
         return true;
     }
@@ -252,7 +252,7 @@ fn restarts(pod: &Pod, container: &str, exit_code: i32) -> bool {
     match own.or(spec.restart_policy.as_deref()) {
         Some("Never") => false,
         Some("OnFailure") => exit_code != 0,
-        // An init container is done with after its success, unless it is a sidecar.
+        // An init container runs no more after its success, unless it is a sidecar.
         _ => exit_code != 0 || !is_init || own == Some("Always"),
     }
 }

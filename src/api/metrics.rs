@@ -1,42 +1,42 @@
-//! What is counted? Metrics as the node sets them, rendered in the Prometheus text format.
+//! Metrics, rendered in the Prometheus text format.
 
 use std::fmt::Write as _;
 
-/// One metric with all its label sets.
+/// A metric with all its label sets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metric {
-    /// `coracle_running_pods`.
+    /// Name, such as `coracle_running_pods`.
     pub name: String,
-    /// What it is, one line.
+    /// Help text, one line.
     pub help: String,
-    /// How it behaves.
+    /// Type of the metric.
     pub kind: MetricKind,
-    /// Labels and value; none of a histogram.
+    /// Labels and value; empty for a histogram.
     pub samples: Vec<(Vec<(String, String)>, f64)>,
 }
 
-/// How a metric behaves.
+/// Type of a metric.
 #[derive(Debug, Clone, PartialEq)]
 pub enum MetricKind {
-    /// Only grows.
+    /// A value that only grows.
     Counter,
-    /// Goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// How often it was at most so much, for each set of labels.
+    /// A distribution for each set of labels.
     Histogram(Vec<Spread>),
 }
 
-/// Prometheus' usual limits, for seconds.
+/// Prometheus' default bucket limits, for seconds.
 const LIMITS: [f64; 11] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// How values are spread.
+/// A distribution of values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spread {
-    /// Of which thing.
+    /// Labels.
     pub labels: Vec<(String, String)>,
-    /// How many were at most the limit of the same place.
+    /// Number of values at most the limit with the same index.
     counts: Vec<u64>,
     limits: &'static [f64],
     count: u64,
@@ -44,12 +44,12 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// No value yet.
+    /// An empty distribution with the default limits.
     pub fn new(labels: Vec<(String, String)>) -> Self {
         Self::within(&LIMITS, labels)
     }
 
-    /// No value yet, with other limits, the lowest first.
+    /// An empty distribution with these limits, in ascending order.
     pub fn within(limits: &'static [f64], labels: Vec<(String, String)>) -> Self {
         Self {
             labels,
@@ -60,7 +60,7 @@ impl Spread {
         }
     }
 
-    /// The same values, of this thing.
+    /// The same distribution with these labels.
     pub fn labelled(&self, labels: Vec<(String, String)>) -> Self {
         Self {
             labels,
@@ -68,7 +68,7 @@ impl Spread {
         }
     }
 
-    /// One more value.
+    /// Adds a value.
     pub fn add(&mut self, value: f64) {
         for (count, limit) in self.counts.iter_mut().zip(self.limits) {
             *count += u64::from(value <= *limit);
@@ -91,7 +91,7 @@ impl Spread {
     }
 }
 
-/// The exposition text.
+/// Renders the exposition text.
 pub(crate) fn render(metrics: &[Metric]) -> String {
     let mut text = String::new();
     for metric in metrics {

@@ -1,13 +1,14 @@
-//! What can others see? Pods, node, events, logs, exec, images and metrics over HTTP on a unix socket, with Kubernetes'
-//! paths and JSON, so that existing clients work.
+//! The API: pods, node, events, logs, exec, images and metrics over HTTP on a unix socket, with Kubernetes' paths and
+//! JSON, so that existing clients work.
 //!
-//! The node writes into the [`Store`]; handlers read it. A handler that wants something changed sends a [`Command`] to
-//! the node: nothing here changes state.
+//! The node writes to the [`Store`]; handlers read it. A handler that must change something sends a [`Command`] to the
+//! node: nothing here changes state.
 
 mod attach;
 mod command;
 mod cordon;
 mod delete;
+mod discovery;
 mod door;
 mod ephemeral;
 mod error;
@@ -32,6 +33,9 @@ mod patch;
 pub mod pod_columns;
 mod protobuf;
 mod query;
+mod read;
+mod request_body;
+mod resource;
 mod routes;
 mod selector;
 mod server;
@@ -61,7 +65,7 @@ pub use command::{
 };
 pub use error::ServeError;
 pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};
-pub use events::{EventRecord, EventType, ObjectKind};
+pub use events::{EventRecord, ObjectKind};
 pub use files::{FileState, FileStatus};
 pub use listen::listen;
 pub use metrics::{Metric, MetricKind, Spread};

@@ -1,21 +1,22 @@
-//! What of the node is only known when somebody asks? That it is alive: nothing has to wake up in between to say so.
+//! The parts of the Node object that are made when a client asks, such as the heartbeat: nothing has to wake up in
+//! between.
 
 use std::time::Duration;
 
 use hyper::body::Bytes;
-use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::command::Command;
 use super::routes::ask;
 use super::server::Context;
+use crate::sys::clock;
 
-/// The kubelet's version that others may expect the behaviour of, and the own one.
+/// The version of the kubelet whose behaviour clients may expect, and coracle's own.
 pub fn version() -> String {
     format!("v1.36.0+coracle-{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// Go's name of the architecture, as Kubernetes uses it.
+/// The architecture as Go, and so Kubernetes, names it.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -24,15 +25,13 @@ pub fn architecture() -> &'static str {
     }
 }
 
-/// A look should not take longer: a stuck disk must not keep people from seeing the rest.
+/// Deadline for updating the node: a stuck disk must not keep clients from seeing the rest.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Has the node look at itself, so that what is stored is what there is. One that ends, or does not get around to it, is
-/// shown as it was.
+/// Has the node update its Node object. If the agent is stopping or too slow, the stored object is shown unchanged.
 pub(crate) async fn look(context: &Context) {
-    let (reply, answer) = smol::channel::bounded(1);
     let looked = async {
-        let _ = ask(context, Command::LookAtNode { reply }, answer).await;
+        let _ = ask(context, |reply| Command::LookAtNode { reply }).await;
     };
     let waited = async {
         smol::Timer::after(PATIENCE).await;
@@ -40,10 +39,12 @@ pub(crate) async fn look(context: &Context) {
     smol::future::or(looked, waited).await;
 }
 
-/// The stored node, alive now.
+/// Returns the stored node with a current heartbeat.
 pub(crate) fn alive(stored: &Bytes) -> Bytes {
     let mut node: Value = serde_json::from_slice(stored).unwrap_or_default();
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = clock::timestamp()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string();
     for condition in node["status"]["conditions"]
         .as_array_mut()
         .into_iter()

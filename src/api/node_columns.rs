@@ -1,11 +1,11 @@
-//! How does kubectl show a node in one line? Its printer's rules, used both for Tables of the API and by the command line.
+//! kubectl's columns of a node, by its printer's rules; used for Tables of the API and by the command line.
 
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 
 use super::pod_columns::age_of;
 
-/// The titles of [`row`]; those from the sixth on are wide.
+/// The titles of [`row`]; the sixth and later ones are for wide output.
 pub const TITLES: [&str; 10] = [
     "NAME",
     "STATUS",
@@ -19,7 +19,7 @@ pub const TITLES: [&str; 10] = [
     "CONTAINER-RUNTIME",
 ];
 
-/// So many columns are shown always.
+/// Number of columns that are always shown.
 pub const NARROW: usize = 5;
 
 /// The columns of `kubectl get nodes -o wide`.
@@ -61,7 +61,7 @@ pub fn row(node: &Node, now: Timestamp) -> [String; 10] {
     ]
 }
 
-/// By its labels.
+/// Returns the roles from the node's labels.
 pub fn roles(node: &Node) -> String {
     let labels = node.metadata.labels.iter().flatten();
     let mut roles: Vec<&str> = labels

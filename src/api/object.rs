@@ -1,5 +1,5 @@
-//! How is a Kubernetes object kept for readers? As the JSON it is sent as, with the few fields that selectors ask for
-//! beside it: small in memory, and lists and watches need no serializer.
+//! A Kubernetes object as stored for readers: its JSON as sent, plus the fields that selectors use. This is small in
+//! memory, and lists and watches need no serializer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -7,11 +7,12 @@ use std::sync::Arc;
 use hyper::body::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-/// So many removals are remembered for watchers that come back.
+/// Limit of removals that are kept for watchers that come back.
 const MAX_REMOVED: usize = 256;
 
-/// And no more than so many bytes of them, but for the newest.
+/// Limit of the bytes of kept removals; the newest is kept in any case.
 const MAX_REMOVED_BYTES: usize = 1 << 20;
 
 /// Namespace (empty for nodes) and name.
@@ -27,12 +28,12 @@ pub(crate) struct Object {
     pub(crate) fields: Vec<(&'static str, String)>,
     pub(crate) json: Bytes,
     pub(crate) version: u64,
-    /// Version at which it appeared.
+    /// Version of its creation.
     pub(crate) since: u64,
 }
 
 impl Object {
-    /// Metadata and selectable fields; `json` and versions are filled in by the collection.
+    /// Takes metadata and selectable fields; the collection fills in `json` and versions.
     pub(crate) fn new(meta: &ObjectMeta, fields: Vec<(&'static str, String)>) -> Self {
         Self {
             key: (
@@ -49,7 +50,20 @@ impl Object {
     }
 }
 
-/// An object that is packed.
+impl Object {
+    /// Returns the object with its current version in the metadata: the JSON of a removed object has the version
+    /// before.
+    pub(crate) fn restamped(&self) -> Self {
+        let mut object = self.clone();
+        if let Ok(mut json) = serde_json::from_slice::<Value>(&self.json) {
+            json["metadata"]["resourceVersion"] = self.version.to_string().into();
+            object.json = json.to_string().into();
+        }
+        object
+    }
+}
+
+/// A packed object.
 #[derive(Debug, Serialize, Deserialize)]
 struct Row {
     key: Key,
@@ -60,7 +74,7 @@ struct Row {
     since: u64,
 }
 
-/// What a watcher is told.
+/// A change as reported to a watcher.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
     Added(Arc<Object>),
@@ -82,14 +96,14 @@ impl Change {
 pub(crate) struct Collection {
     objects: BTreeMap<Key, Arc<Object>>,
     removed: VecDeque<Arc<Object>>,
-    /// Of all their JSON.
+    /// Total size of the JSON of kept removals.
     removed_bytes: usize,
-    /// Removals up to this version are forgotten.
+    /// Removals up to this version are dropped.
     forgotten: u64,
 }
 
 impl Collection {
-    /// Empty, knowing nothing of what was before `version`.
+    /// An empty collection that knows no changes before `version`.
     pub(crate) fn starting_at(version: u64) -> Self {
         Self {
             forgotten: version,
@@ -97,7 +111,7 @@ impl Collection {
         }
     }
 
-    /// Stores `object` under a version from `next` unless it is the same as before. `render` makes JSON for a version.
+    /// Stores `object` under a version from `next` unless it is unchanged. `render` makes the JSON for a version.
     pub(crate) fn upsert(
         &mut self,
         mut object: Object,
@@ -119,7 +133,7 @@ impl Collection {
         true
     }
 
-    /// Removes an object if it is (still) that one.
+    /// Removes an object, if it still has this UID.
     pub(crate) fn remove(&mut self, key: &Key, uid: Option<&str>, version: u64) -> bool {
         let Some(old) = self
             .objects
@@ -150,7 +164,7 @@ impl Collection {
         }
     }
 
-    /// Takes all objects out, those that were removed too, as one piece of memory.
+    /// Takes out all objects and kept removals as one piece of memory.
     pub(crate) fn pack(&mut self) -> Vec<u8> {
         let objects = std::mem::take(&mut self.objects);
         let removed = std::mem::take(&mut self.removed);
@@ -167,7 +181,7 @@ impl Collection {
         serde_json::to_vec(&(objects, removed)).expect("plain data")
     }
 
-    /// Puts them back. Their selectable fields are in their JSON.
+    /// Puts packed objects back. Their selectable fields are read from the JSON.
     pub(crate) fn unpack(&mut self, packed: &[u8]) {
         let object = |row: Row| {
             Arc::new(Object {
@@ -195,7 +209,7 @@ impl Collection {
         self.objects.values()
     }
 
-    /// Everything that differs from `version`, in order; `None` if that is too long ago.
+    /// Returns all changes since `version`, in order; `None` if that is too long ago.
     pub(crate) fn since(&self, version: u64) -> Option<Vec<Change>> {
         if version < self.forgotten {
             return None;

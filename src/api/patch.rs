@@ -1,5 +1,5 @@
-//! What a patch asks for, in the three kinds that clients send. A resource here can be changed in one field at most: what a
-//! patch asks of any other is found, so that it is refused by name instead of passed over.
+//! Patches of the three kinds that clients send. Each resource can be changed in one field at most; a patch of any
+//! other field is refused by name instead of ignored.
 
 use hyper::Request;
 use hyper::body::Bytes;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::error::ApiError;
 
-/// How a patch is to be read.
+/// Kind of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PatchKind {
     /// RFC 7386: a list is replaced.
@@ -20,7 +20,7 @@ pub(crate) enum PatchKind {
 }
 
 impl PatchKind {
-    /// By the request's content type.
+    /// Returns the kind by the request's content type.
     pub(crate) fn of(request: &Request<Bytes>) -> Result<Self, ApiError> {
         let kind = request.headers().get(CONTENT_TYPE);
         Self::named(kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default())
@@ -40,7 +40,7 @@ impl PatchKind {
     }
 }
 
-/// A patch as JSON.
+/// Parses a patch as JSON.
 pub(crate) fn parse(body: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(body)
         .map_err(|error| ApiError::bad_request(format!("the patch is not JSON: {error}")))
@@ -60,7 +60,7 @@ impl Changeable {
         ApiError::invalid(format!("{path}: Forbidden: only {only} can be patched"))
     }
 
-    /// What a merge patch gives for the field, once it is sure that it asks for nothing else that is not so already.
+    /// Returns what a merge patch sets the field to. Refuses a patch that changes any other field.
     pub(crate) fn given<'p>(
         self,
         object: &Value,
@@ -89,7 +89,7 @@ impl Changeable {
                 self.0.len() > path.len() && self.0.iter().zip(&*path).all(|(a, b)| a == b);
             let order = name.strip_prefix("$setElementOrder/").is_some();
             match wanted {
-                // The order of a list, which is not what it says.
+                // The order of a list is a directive, not a value.
                 _ if order || *path == self.0 => {}
                 Value::Object(fields) => self.others_stay(is, fields, path)?,
                 Value::Null if inside => return Err(self.refuse(&path.join("."))),
@@ -101,7 +101,7 @@ impl Changeable {
         Ok(())
     }
 
-    /// The object after a JSON patch's operations, which must leave all else as it is.
+    /// Applies a JSON patch, which must leave all other fields as they are.
     pub(crate) fn operated(self, object: &Value, patch: &Value) -> Result<Value, ApiError> {
         let changed = operate(object, patch)?;
         meant(object, &changed["metadata"])?;
@@ -112,7 +112,7 @@ impl Changeable {
     }
 }
 
-/// Whether a patch is about this very object, and as it is now, if it says of which.
+/// Checks the UID and resource version in a patch, if there are any.
 pub(crate) fn meant(object: &Value, metadata: &Value) -> Result<(), ApiError> {
     for field in ["uid", "resourceVersion", "name", "namespace"] {
         let (wanted, is) = (&metadata[field], &object["metadata"][field]);
@@ -125,7 +125,7 @@ pub(crate) fn meant(object: &Value, metadata: &Value) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Where two objects differ outside of the field `except`.
+/// Returns the first difference of two objects outside the field `except`.
 fn first_difference(
     a: &Value,
     b: &Value,
@@ -149,7 +149,7 @@ fn first_difference(
     None
 }
 
-/// The object after a JSON patch's operations.
+/// Applies the operations of a JSON patch.
 fn operate(object: &Value, patch: &Value) -> Result<Value, ApiError> {
     let operations = patch
         .as_array()
@@ -218,7 +218,7 @@ mod tests {
     const FIELD: Changeable = Changeable(&["spec", "unschedulable"]);
 
     #[test]
-    fn what_a_patch_asks_beside_the_field_is_refused_by_name_unless_it_is_so() {
+    fn a_patch_of_other_fields_is_refused_by_name_unless_they_are_unchanged() {
         let object = json!({ "kind": "Node", "metadata": { "name": "n", "labels": { "a": "b" } },
             "spec": { "taints": [{ "key": "k" }] } });
         let fine = [

@@ -1,5 +1,5 @@
-//! How does kubectl show a pod in one line? Its printer's rules (`pkg/printers/internalversion/printers.go`), used both
-//! for Tables of the API and by the command line.
+//! kubectl's columns of a pod, by its printer's rules (`pkg/printers/internalversion/printers.go`); used for Tables of
+//! the API and by the command line.
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodReadinessGate};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -28,7 +28,7 @@ pub struct PodRow {
     pub gates: String,
 }
 
-/// What the columns add up to while the containers are gone through.
+/// Sums over the containers.
 #[derive(Default)]
 struct Tally {
     ready: usize,
@@ -44,7 +44,7 @@ impl Tally {
     }
 }
 
-/// One pod's line.
+/// Formats one pod.
 pub fn row(pod: &Pod, now: Timestamp) -> PodRow {
     let spec = pod.spec.clone().unwrap_or_default();
     let status = pod.status.clone().unwrap_or_default();
@@ -70,7 +70,7 @@ pub fn row(pod: &Pod, now: Timestamp) -> PodRow {
     let mut lasting = Tally::default();
     let initializing = init_reason(pod, &sidecars, (&mut tally, &mut lasting), &mut reason);
     if !initializing || is_initialized(pod) {
-        // Restarts of init containers no longer count once the real ones run, those of sidecars do.
+        // Restarts of init containers no longer count once regular containers run; those of sidecars do.
         lasting.ready = tally.ready;
         tally = lasting;
         container_reason(pod, &mut tally, &mut reason);
@@ -101,7 +101,7 @@ pub fn row(pod: &Pod, now: Timestamp) -> PodRow {
     }
 }
 
-/// How many of a pod's readiness gates are open.
+/// Formats how many of a pod's readiness gates are true.
 fn gates(pod: &Pod) -> String {
     let gates = pod.spec.as_ref().and_then(|s| s.readiness_gates.as_ref());
     let Some(gates) = gates.filter(|g| !g.is_empty()) else {
@@ -121,7 +121,7 @@ fn condition<'a>(pod: &'a Pod, wanted: &str) -> Option<&'a str> {
     Some(&found.status)
 }
 
-/// Looks at init containers; `true` if one of them decides the status. `lasting` are sidecars alone.
+/// Counts init containers; `true` if one of them determines the status. `lasting` counts sidecars only.
 fn init_reason(
     pod: &Pod,
     sidecars: &[&str],
@@ -221,17 +221,17 @@ pub fn priority_class(class: &PriorityClass, now: Timestamp) -> [String; 5] {
     ]
 }
 
-/// AGE of something that may have no time.
+/// Formats AGE; the time may be missing.
 pub fn age_of(since: Option<Timestamp>, now: Timestamp) -> String {
     since.map_or_else(|| "<unknown>".to_owned(), |at| human_age(at, now))
 }
 
-/// How long ago, with kubectl's rounding.
+/// Formats the time since `at` with kubectl's rounding.
 pub fn human_age(at: Timestamp, now: Timestamp) -> String {
     human_duration(now.as_second() - at.as_second())
 }
 
-/// Two significant units at most, as `k8s.io/apimachinery/pkg/util/duration.HumanDuration`.
+/// Formats at most two significant units, as `k8s.io/apimachinery/pkg/util/duration.HumanDuration`.
 pub fn human_duration(seconds: i64) -> String {
     let with = |big: i64, unit: char, small: i64, part: char| match small {
         0 => format!("{big}{unit}"),

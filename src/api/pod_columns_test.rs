@@ -185,7 +185,7 @@ fn a_pods_own_reason_counts_until_a_container_has_one() {
             "0/1 ErrImageNeverPull 0",
             pod("Pending", json!([waiting("ErrImageNeverPull")]), none()),
         ),
-        // The first container's word is the last one heard.
+        // The first container's reason wins.
         (
             "0/2 CrashLoopBackOff 0",
             two(waiting("CrashLoopBackOff"), ended("Error", 1, 0), "False"),
@@ -199,7 +199,7 @@ fn a_pods_own_reason_counts_until_a_container_has_one() {
             two(ended("Completed", 0, 0), running(), "False"),
         ),
         ("1/2 Error 0", two(ended("Error", 1, 0), running(), "False")),
-        // Who has finished does not terminate.
+        // A finished pod is not Terminating.
         (
             "0/1 Completed 0",
             gone(pod("Succeeded", json!([ended("Completed", 0, 0)]), none())),

@@ -1,7 +1,7 @@
-//! Fields of a protobuf message, and what Kubernetes wraps around one. Reads in place; every length is checked against what
-//! is there.
+//! Decoding of protobuf messages, and of Kubernetes' wrapper around them. Reads in place, and checks every length
+//! against the input.
 
-/// What Kubernetes' protobuf bodies begin with, before a `runtime.Unknown`.
+/// The prefix of Kubernetes' protobuf bodies, before a `runtime.Unknown`.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// One field's value.
@@ -9,7 +9,7 @@ const MAGIC: &[u8] = b"k8s\0";
 pub(crate) enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// Of a fixed width, which nothing here has.
+    /// A fixed-width value, which no message here uses.
     Fixed,
 }
 
@@ -22,7 +22,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// The fields of a message with their numbers, in order; `None` if it is not one.
+/// Returns the fields of a message with their numbers, in order; `None` if the message is invalid.
 pub(crate) fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Value<'_>)>> {
     let mut found = Vec::new();
     while !rest.is_empty() {
@@ -45,7 +45,7 @@ pub(crate) fn fields(mut rest: &[u8]) -> Option<Vec<(u64, Value<'_>)>> {
     Some(found)
 }
 
-/// The kind that a Kubernetes body says it is (empty if it does not) and the message in it.
+/// Returns the kind that a Kubernetes body names (empty if it does not) and the message in it.
 pub(crate) fn unwrap(body: &[u8]) -> Option<(&str, &[u8])> {
     let (mut kind, mut raw) = ("", &[][..]);
     for (number, value) in fields(body.strip_prefix(MAGIC)?)? {
@@ -59,7 +59,7 @@ pub(crate) fn unwrap(body: &[u8]) -> Option<(&str, &[u8])> {
                 }
             }
             (2, Value::Bytes(message)) => raw = message,
-            // contentEncoding and contentType: something else than a plain message, if they are there.
+            // contentEncoding and contentType: if set, the message is encoded or of another type.
             (3 | 4, Value::Bytes(said)) if !said.is_empty() => return None,
             _ => {}
         }

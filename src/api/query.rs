@@ -1,4 +1,4 @@
-//! What does the query string say? Decoded pairs, with typed look-ups that name the parameter in their errors.
+//! The query string: decoded pairs, with typed look-ups whose errors name the parameter.
 
 use hyper::Method;
 
@@ -31,7 +31,7 @@ impl Query {
         matching.map(|(_, value)| value.clone()).collect()
     }
 
-    /// `true`, `1`, or the bare key.
+    /// Returns a flag: `true`, `1`, or the bare key.
     pub(crate) fn flag(&self, key: &str) -> Result<bool, ApiError> {
         match self.get(key) {
             None | Some("false" | "0") => Ok(false),
@@ -40,7 +40,7 @@ impl Query {
         }
     }
 
-    /// `dryRun=All`.
+    /// Returns whether `dryRun=All` is set.
     pub(crate) fn dry_run(&self, method: &Method) -> Result<bool, ApiError> {
         let options = match *method {
             Method::DELETE => DELETE_OPTIONS,
@@ -64,10 +64,10 @@ impl Query {
     }
 }
 
-/// What `dryRun` of a DELETE belongs to.
+/// The options type that error messages about `dryRun` of a DELETE name.
 pub(crate) const DELETE_OPTIONS: &str = "DeleteOptions.meta.k8s.io";
 
-/// Whether all of these values of `dryRun` are known. An unknown one must not become a deed.
+/// Checks values of `dryRun`. An unknown value must not cause a real change.
 pub(crate) fn check_dry_run(options: &str, values: &[String]) -> Result<(), ApiError> {
     match values.iter().find(|value| *value != "All") {
         None => Ok(()),

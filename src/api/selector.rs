@@ -1,5 +1,5 @@
-//! Which objects does a client mean? Kubernetes label selectors (`app=web,tier!=db,env in (a,b),x,!y`) and field
-//! selectors (`metadata.name=web,status.phase!=Running`).
+//! Kubernetes label selectors (`app=web,tier!=db,env in (a,b),x,!y`) and field selectors
+//! (`metadata.name=web,status.phase!=Running`).
 
 use std::borrow::Cow;
 
@@ -72,7 +72,7 @@ fn field<'a>(object: &'a Object, path: &str) -> Cow<'a, str> {
     if let Some((_, value)) = object.fields.iter().find(|(name, _)| *name == path) {
         return Cow::Borrowed(value);
     }
-    // The others are seldom asked for.
+    // Other fields are rarely selected.
     let whole: Value = serde_json::from_slice(&object.json).unwrap_or_default();
     let found = match path {
         "source" => whole.pointer("/source/component"),
@@ -86,10 +86,10 @@ fn field<'a>(object: &'a Object, path: &str) -> Cow<'a, str> {
     })
 }
 
-/// Fields that are false where they are absent.
+/// Fields that count as false when they are absent.
 const TRUTHS: [&str; 2] = ["spec.hostNetwork", "spec.unschedulable"];
 
-/// What Kubernetes can select objects of a kind by, beside name and namespace.
+/// Returns the fields that Kubernetes can select objects of a kind by, beside name and namespace.
 fn known_fields(kind: Kind) -> &'static [&'static str] {
     match kind {
         Kind::Pods => &[

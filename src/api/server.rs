@@ -1,5 +1,5 @@
-//! What comes over a connection, and what goes back? Connections of root only, bounded headers and bodies with a deadline
-//! each; `door.rs` bounds how many there are. Runs on an executor of its own, polled by what awaits [`serve`].
+//! The HTTP server: connections of root only, heads and bodies with limits and deadlines. `door.rs` limits their
+//! number. Runs on an executor of its own, polled by the caller of [`serve`].
 
 use std::convert::Infallible;
 use std::io;
@@ -29,19 +29,19 @@ use super::store::Store;
 use crate::layout::Layout;
 use crate::sys::process;
 
-/// Request line and headers.
+/// Limit of request line and headers, in bytes.
 const MAX_HEAD: usize = 32 * 1024;
-/// Request bodies that have no limit of their own; the largest real one is a `DeleteOptions`.
+/// Limit of a request body without a limit of its own, in bytes; the largest usual one is a `DeleteOptions`.
 const MAX_BODY: usize = 256 * 1024;
 
-/// What handlers need.
+/// Context of handlers.
 #[derive(Debug, Clone)]
 pub struct Context {
-    /// What is to see.
+    /// Objects to show.
     pub store: Arc<Store>,
-    /// Where wishes go.
+    /// Commands to the node.
     pub commands: Sender<Command>,
-    /// Where logs and shims are.
+    /// Paths of logs and shims.
     pub layout: Layout,
     /// This node's name.
     pub node_name: String,
@@ -50,10 +50,10 @@ pub struct Context {
 /// The body of every response.
 pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// Runs background work of a connection (an exec session).
+/// Runs the background work of a connection (an exec session).
 pub(crate) type Spawner = Arc<smol::Executor<'static>>;
 
-/// Serves until accepting fails for good.
+/// Serves until accepting connections fails permanently.
 pub async fn serve(
     listener: Async<UnixListener>,
     context: Context,
@@ -61,7 +61,7 @@ pub async fn serve(
     serve_with(listener, context, Patience::default()).await
 }
 
-/// The same, with other deadlines.
+/// Serves with other deadlines.
 pub(crate) async fn serve_with(
     listener: Async<UnixListener>,
     context: Context,
@@ -74,7 +74,7 @@ pub(crate) async fn serve_with(
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
-                // Out of descriptors or memory: some will be free again soon, those of one that waits at once.
+                // Out of descriptors or memory: free some by closing a waiting connection.
                 Err(error) if transient(&error) => {
                     if door.shed() {
                         smol::future::yield_now().await;
@@ -91,19 +91,19 @@ pub(crate) async fn serve_with(
             }
             let (context, spawner) = (context.clone(), executor.clone());
             let (guest, leave) = door.enter();
-            let told = async move {
+            let pushed_out = async move {
                 let _ = leave.recv().await;
-                tracing::debug!("an API connection gives way to others");
+                tracing::debug!("closing an API connection to make room for others");
             };
             let served = connection(stream, guest.clone(), context, spawner, patience);
             let served = async move {
-                smol::future::or(told, served).await;
+                smol::future::or(pushed_out, served).await;
                 if guest.was_large() {
                     process::trim_memory();
                 }
             };
             executor.spawn(served).detach();
-            // A request that is there already is read before the next connection may push this one out.
+            // Read a request that has arrived before the next connection can push this one out.
             smol::future::yield_now().await;
         }
     };
@@ -118,7 +118,7 @@ fn transient(error: &io::Error) -> bool {
         .is_some_and(|code| passing.contains(&code))
 }
 
-/// Root, or whoever runs the agent.
+/// Whether the peer is root or the agent's own user.
 fn may_enter(stream: &Async<std::os::unix::net::UnixStream>) -> bool {
     getsockopt(stream, PeerCredentials)
         .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == nix::unistd::geteuid().as_raw())
@@ -151,8 +151,8 @@ async fn connection(
     }
 }
 
-/// Reads what is left of a request, gets a place for it, and answers it. The place is free again when the answer's body,
-/// or the session that the connection was switched to, has ended.
+/// Reads the rest of a request, takes a place for it, and answers it. The place is freed at the end of the answer's
+/// body, or of the session that the connection was upgraded to.
 async fn answer(
     request: Request<Incoming>,
     guest: &Arc<Guest>,
@@ -165,11 +165,11 @@ async fn answer(
     if images::is_sent(&parts) {
         let ticket = guest.admit(cost).await?;
         let request = Request::from_parts(parts, body);
-        let response = images::import_sent(request, &context).await?;
+        let response = images::import_sent(request, &context, patience.upload).await?;
         return Ok(response.map(|body| Held::new(body, ticket).boxed_unsync()));
     }
     let limit = limit.unwrap_or(MAX_BODY);
-    // A large body costs as much as the answer; a small one is read while its connection may give way to others.
+    // A large body costs as much as the answer. A small one is read while its connection can still be pushed out.
     let large = match limit > MAX_BODY {
         true => Some(guest.admit(cost).await?),
         false => None,
@@ -209,7 +209,7 @@ async fn read_body(body: Incoming, limit: usize, patience: Duration) -> Result<B
     }
 }
 
-/// A whole answer.
+/// A complete answer.
 pub(crate) fn reply(
     code: StatusCode,
     kind: &'static str,
@@ -223,25 +223,25 @@ pub(crate) fn reply(
     response
 }
 
-/// A whole answer in JSON.
+/// A complete answer in JSON.
 pub(crate) fn json(body: impl Into<Bytes>) -> Response<Body> {
     reply(StatusCode::OK, "application/json", body)
 }
 
-/// A list without more.
+/// A list without metadata.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Items<T> {
     pub(crate) items: Vec<T>,
 }
 
-/// A value as a whole answer. Not every value can be JSON (a path may not be UTF-8), and `json!` would panic.
+/// A complete answer from a value. Not every value has JSON (a path may not be UTF-8), and `json!` would panic.
 pub(crate) fn json_of(value: &impl Serialize) -> Result<Response<Body>, ApiError> {
     serde_json::to_vec(value)
         .map(json)
         .map_err(|error| ApiError::internal(format!("could not make JSON of the answer: {error}")))
 }
 
-/// An answer that comes bit by bit.
+/// A streamed answer.
 pub(crate) fn streamed<S>(kind: &'static str, stream: S) -> Response<Body>
 where
     S: smol::stream::Stream<Item = io::Result<Bytes>> + Send + 'static,
@@ -254,7 +254,7 @@ where
     response
 }
 
-/// An answer of lines of JSON, as they come.
+/// A streamed answer of JSON lines.
 pub(crate) fn json_lines(lines: smol::channel::Receiver<String>) -> Response<Body> {
     let lines = smol::stream::unfold(lines, |lines| async move {
         let line = lines.recv().await.ok()?;

@@ -1,4 +1,4 @@
-//! The real server on a real socket, asked by the command line's own client.
+//! The real server on a real socket, with the command line's own client.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -19,10 +19,11 @@ use super::*;
 use crate::cli::client::Client;
 use crate::layout::Layout;
 use crate::shim::protocol::{Message, Reply, Request, VERSION};
-use crate::spec::Stamp;
+use crate::spec::Severity;
 use crate::sys::fdpass;
+use crate::types::Stamp;
 
-/// A server with its folder; both end with the test.
+/// A server with its directory; both are removed after the test.
 pub(super) struct Server {
     pub(super) dir: PathBuf,
     pub(super) client: Client,
@@ -138,14 +139,14 @@ fn lists_and_objects_are_what_kubernetes_clients_expect() {
 }
 
 #[test]
-fn the_node_is_alive_whenever_it_is_asked_for_and_shown_as_it_was_if_it_does_not_look() {
+fn a_stored_node_is_shown_with_a_current_heartbeat() {
     let server = Server::start("node");
     let node = json!({ "metadata": { "name": "box", "uid": "box" },
         "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
     server.store.set_node(serde_json::from_value(node).unwrap());
     let stored = || server.store.list(store::Kind::Nodes).1[0].json.clone();
     let before = stored();
-    // Nobody answers the commands here.
+    // No node answers commands in this test.
     let one = server.get("/api/v1/nodes/box");
     assert!(matches!(
         server.commands.try_recv(),
@@ -278,7 +279,7 @@ fn the_same_event_is_counted_up() {
         uid: "u".into(),
         kind: ObjectKind::Pod,
         field_path: "spec.containers{c}".into(),
-        type_: EventType::Warning,
+        type_: Severity::Warning,
         reason: "BackOff".into(),
         message: "again".into(),
         annotations: BTreeMap::new(),
@@ -319,7 +320,7 @@ fn the_same_event_is_counted_up() {
 }
 
 #[test]
-fn what_was_moved_together_is_what_it_was() {
+fn compaction_keeps_all_objects() {
     let server = Server::start("compact");
     let record = |name: &str| EventRecord {
         namespace: "default".into(),
@@ -327,7 +328,7 @@ fn what_was_moved_together_is_what_it_was() {
         uid: "u".into(),
         kind: ObjectKind::Pod,
         field_path: String::new(),
-        type_: EventType::Normal,
+        type_: Severity::Normal,
         reason: "Said".into(),
         message: format!("\"{name}\" ä\n\u{7}"),
         annotations: BTreeMap::from([("a".into(), "b".into())]),
@@ -438,7 +439,7 @@ fn logs_come_from_the_containers_files() {
     );
 }
 
-/// One session of a shim: runs the program on the node itself, with the descriptors it was given.
+/// One session of a shim: runs the program in the test's own process context, with the descriptors it gets.
 fn shim_session(listener: &UnixListener) {
     let (mut socket, _) = listener.accept().unwrap();
     let send = |mut socket: &UnixStream, message: &Message| {
@@ -453,6 +454,7 @@ fn shim_session(listener: &UnixListener) {
         version: VERSION,
         pid: 1,
         containers: Default::default(),
+        kept: Vec::new(),
     };
     send(&socket, &Message::Reply(hello));
     let (request, fds) = shim_request(&mut socket);

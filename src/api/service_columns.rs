@@ -1,5 +1,5 @@
-//! How does kubectl show a service, or the pods behind it, in one line? Its printer's rules, used both for Tables of the
-//! API and by the command line.
+//! kubectl's columns of a service and of its endpoints, by its printer's rules; used for Tables of the API and by the
+//! command line.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::pod_columns::age_of;
 
 const NONE: &str = "<none>";
 
-/// So many endpoints are named in a line.
+/// Number of endpoints that are listed.
 const MAX_ENDPOINTS: usize = 3;
 
 /// NAME, TYPE, CLUSTER-IP, EXTERNAL-IP, PORT(S), AGE and, in wide tables, SELECTOR.
@@ -45,7 +45,8 @@ pub fn endpoints(endpoints: &Endpoints, now: Timestamp) -> [String; 3] {
     ]
 }
 
-/// `address:port` of all endpoints, or of those for the port of that name; bare addresses if there are no ports.
+/// Returns `address:port` of all endpoints, or of those for the port with that name; bare addresses if there are no
+/// ports.
 pub fn addresses(endpoints: &Endpoints, port: Option<&str>) -> Vec<String> {
     let mut result = Vec::new();
     for subset in endpoints.subsets.iter().flatten() {
@@ -90,7 +91,7 @@ fn external(spec: &ServiceSpec) -> String {
     let listed = spec.external_ips.clone().unwrap_or_default().join(",");
     match spec.type_.as_deref() {
         Some("ExternalName") => or_none(spec.external_name.clone().unwrap_or_default()),
-        // kubectl's word until a load balancer has answered; there is none.
+        // kubectl shows this until a load balancer answers, and there is none.
         Some("LoadBalancer") if listed.is_empty() => "<pending>".to_owned(),
         _ => or_none(listed),
     }

@@ -1,6 +1,6 @@
-//! How does the node's shutdown begin, end, and look? `GET`, `POST` and `DELETE /coracle/v1/shutdown`.
+//! The node's shutdown: `GET`, `POST` and `DELETE /coracle/v1/shutdown`.
 
-use hyper::{Method, Response};
+use hyper::Response;
 use serde_json::json;
 
 use super::command::Command;
@@ -8,23 +8,17 @@ use super::error::ApiError;
 use super::routes::ask;
 use super::server::{Body, Context, json, json_lines};
 
-pub(crate) async fn answer(method: Method, context: &Context) -> Result<Response<Body>, ApiError> {
-    match method {
-        Method::GET => {
-            let (reply, answer) = smol::channel::bounded(1);
-            let shown = ask(context, Command::ShowShutdown { reply }, answer).await?;
-            Ok(json(shown.to_string()))
-        }
-        Method::POST => {
-            let (reply, answer) = smol::channel::bounded(1);
-            let lines = ask(context, Command::BeginShutdown { reply }, answer).await?;
-            Ok(json_lines(lines))
-        }
-        Method::DELETE => {
-            let (reply, answer) = smol::channel::bounded(1);
-            ask(context, Command::CancelShutdown { reply }, answer).await?;
-            Ok(json(json!({ "status": "Success" }).to_string()))
-        }
-        _ => Err(ApiError::method_not_allowed()),
-    }
+pub(crate) async fn show(context: &Context) -> Result<Response<Body>, ApiError> {
+    let shown = ask(context, |reply| Command::ShowShutdown { reply }).await?;
+    Ok(json(shown.to_string()))
+}
+
+pub(crate) async fn begin(context: &Context) -> Result<Response<Body>, ApiError> {
+    let lines = ask(context, |reply| Command::BeginShutdown { reply }).await?;
+    Ok(json_lines(lines))
+}
+
+pub(crate) async fn cancel(context: &Context) -> Result<Response<Body>, ApiError> {
+    ask(context, |reply| Command::CancelShutdown { reply }).await?;
+    Ok(json(json!({ "status": "Success" }).to_string()))
 }

@@ -1,20 +1,55 @@
-//! What does a patch of a pod's status change? Conditions that are not coracle's own, and nothing else: sets them, or
-//! takes them away. Understands the three kinds of patches clients send.
+//! Patches of a pod's status: they set or remove conditions that are not coracle's own, and nothing else. Understands
+//! the three kinds of patches that clients send.
 
+use hyper::body::Bytes;
+use hyper::{Request, Response};
 use k8s_openapi::api::core::v1::PodCondition;
-use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::command::Command;
 use super::error::ApiError;
 use super::patch::{self, Changeable, PatchKind};
+use super::routes::ask;
+use super::server::{Body, Context, json as json_reply};
+use super::store::Kind;
 use crate::plan::event::ConditionChange;
 use crate::spec::Condition;
 use crate::spec::condition::{MAX_CONDITIONS, is_own};
+use crate::sys::clock;
 
-/// What of a pod can be patched.
+/// The field of a pod's status that can be patched.
 const CONDITIONS: Changeable = Changeable(&["status", "conditions"]);
 
-/// What the patch changes of the pod as it is shown.
+/// Answers `PATCH …/pods/NAME/status`.
+pub(crate) async fn answer(
+    request: Request<Bytes>,
+    context: &Context,
+    (namespace, name): (&str, &str),
+    dry_run: bool,
+) -> Result<Response<Body>, ApiError> {
+    let kind = PatchKind::of(&request)?;
+    let key = (namespace.to_owned(), name.to_owned());
+    let shown = || {
+        let found = context.store.get(Kind::Pods, &key);
+        found.ok_or_else(|| ApiError::not_found("pods", name))
+    };
+    let mut pod = serde_json::from_slice(&shown()?.json).unwrap_or_default();
+    let changes = changes(&pod, kind, request.body())?;
+    if dry_run {
+        rehearsed(&mut pod, &changes);
+        return Ok(json_reply(pod.to_string()));
+    }
+    ask(context, |reply| Command::SetConditions {
+        namespace: key.0.clone(),
+        name: key.1.clone(),
+        changes,
+        reply,
+    })
+    .await?;
+    Ok(json_reply(shown()?.json.clone()))
+}
+
+/// Returns the changes by the patch to the pod as shown.
 pub(crate) fn changes(
     pod: &Value,
     kind: PatchKind,
@@ -34,7 +69,7 @@ pub(crate) fn changes(
     difference(&before, &after)
 }
 
-/// The pod as it would be shown after these changes.
+/// Applies the changes to the shown pod, for a dry run.
 pub(crate) fn rehearsed(pod: &mut Value, changes: &[ConditionChange]) {
     if !pod["status"]["conditions"].is_array() {
         pod["status"]["conditions"] = Value::Array(Vec::new());
@@ -42,7 +77,9 @@ pub(crate) fn rehearsed(pod: &mut Value, changes: &[ConditionChange]) {
     let Some(conditions) = pod["status"]["conditions"].as_array_mut() else {
         return;
     };
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let now = clock::timestamp()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string();
     for change in changes {
         let type_ = match change {
             ConditionChange::Set(wanted) => &wanted.type_,
@@ -80,7 +117,8 @@ fn list(value: &Value) -> Result<Vec<Value>, ApiError> {
     }
 }
 
-/// Merges by `type`; `$patch: delete` takes away, `$patch: replace` takes all others away, and null takes a field away.
+/// Merges by `type`; `$patch: delete` removes a condition, `$patch: replace` removes all others, and null removes a
+/// field.
 fn merged(before: &[Value], given: &[Value]) -> Result<Vec<Value>, ApiError> {
     let mut after = match given.iter().any(|c| c["$patch"] == "replace") {
         true => Vec::new(),
@@ -119,7 +157,7 @@ fn merged(before: &[Value], given: &[Value]) -> Result<Vec<Value>, ApiError> {
     Ok(after)
 }
 
-/// A field of a condition that would be passed over. Times are coracle's own, but all clients send some.
+/// Returns a field of a condition that would be lost. Times are coracle's own, but all clients send some.
 fn not_kept<'c>(wanted: &'c Value, known: Option<&Value>) -> Option<&'c String> {
     let kept = [
         "type",
@@ -137,7 +175,7 @@ fn not_kept<'c>(wanted: &'c Value, known: Option<&Value>) -> Option<&'c String> 
     passed_over.map(|(name, _)| name)
 }
 
-/// What has to be said to the node. Coracle's own conditions may be there as they are, or be left out.
+/// Returns the changes for the node. Coracle's own conditions may be present unchanged, or be omitted.
 fn difference(before: &[Value], after: &[Value]) -> Result<Vec<ConditionChange>, ApiError> {
     let of_type = |list: &[Value], type_: &str| list.iter().find(|c| c["type"] == type_).cloned();
     let (mut changes, mut kept) = (Vec::new(), Vec::<String>::new());
@@ -180,7 +218,7 @@ fn difference(before: &[Value], after: &[Value]) -> Result<Vec<ConditionChange>,
     }
     let gone = before.iter().filter_map(|c| c["type"].as_str());
     let gone = gone.filter(|type_| !is_own(type_) && !kept.iter().any(|k| k == type_));
-    // First, so that there is room.
+    // Removals come first, to make room.
     let gone = gone.map(|type_| ConditionChange::Unset(type_.to_owned()));
     let changes: Vec<ConditionChange> = gone.chain(changes).collect();
     if kept.iter().filter(|type_| !is_own(type_)).count() > MAX_CONDITIONS {

@@ -1,9 +1,9 @@
-//! What is there to see right now? The node writes here after every turn of its loop; handlers read. One lock, held
-//! only for look-ups; watchers are woken through channels of capacity one, so a slow client costs nothing.
+//! The objects that clients see. The node writes them after every turn of its loop; handlers read them. One lock is
+//! held for look-ups only; watchers are woken through channels of capacity one, so a slow client costs nothing.
 
+use crate::sys::clock;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hyper::body::Bytes;
 use k8s_openapi::Metadata;
@@ -19,7 +19,7 @@ use super::files::FileStatus;
 use super::object::{Change, Collection, Key, Object};
 use crate::sys::process;
 
-/// Which collection.
+/// Kind of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pods,
@@ -41,7 +41,7 @@ impl Kind {
     ];
 }
 
-/// The snapshot that clients see.
+/// The objects that clients see.
 #[derive(Debug)]
 pub struct Store {
     inner: Mutex<Inner>,
@@ -71,8 +71,7 @@ impl Store {
     /// An empty store. Versions start at the wall clock, so that a version from before an agent restart is
     /// recognised as too old rather than mistaken for a current one.
     pub fn new() -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let start = now.map_or(1, |d| u64::try_from(d.as_micros()).unwrap_or(1).max(1));
+        let start = u64::try_from(clock::wall_us()).unwrap_or(1).max(1);
         let collection = || Collection::starting_at(start);
         Self {
             inner: Mutex::new(Inner {
@@ -90,7 +89,7 @@ impl Store {
         }
     }
 
-    /// Shows a pod, status included. Nothing happens if it is shown already just so.
+    /// Shows a pod with its status. Does nothing if it is unchanged.
     pub fn upsert_pod(&self, pod: Pod) {
         let text = |t: Option<&String>| t.cloned().unwrap_or_default();
         let fields = vec![
@@ -111,7 +110,7 @@ impl Store {
         });
     }
 
-    /// Shows a pod no longer, if it is still the one with that UID.
+    /// Removes a pod, if it still has that UID.
     pub fn remove_pod(&self, namespace: &str, name: &str, uid: &str) {
         let mut inner = self.lock();
         let version = inner.version + 1;
@@ -132,23 +131,23 @@ impl Store {
         });
     }
 
-    /// Adds an event, or counts it up if it is the same as one before; of many the oldest are forgotten. Returns the line
-    /// that [`Store::restore_events`] understands.
+    /// Adds an event, or counts up an equal one; beyond the limit the oldest are dropped. Returns the line for
+    /// [`Store::restore_events`].
     pub fn push_event(&self, record: &EventRecord) -> String {
-        let told = self.lock().ring.push(record);
-        self.show_event(&told.event);
-        for key in told.forgotten {
+        let recorded = self.lock().ring.push(record);
+        self.show_event(&recorded.event);
+        for key in recorded.forgotten {
             let mut inner = self.lock();
             let version = inner.version + 1;
             if inner.events.remove(&key, None, version) {
                 inner.changed(version);
             }
         }
-        told.line
+        recorded.line
     }
 
-    /// Shows the events of a former agent, of all the lines it was given or of [`Store::event_lines`] and those since. The
-    /// node is to be known before.
+    /// Restores the events from before an agent restart: from all their lines, or from [`Store::event_lines`] and the
+    /// lines since. Set the node first.
     pub fn restore_events(&self, lines: &[u8]) {
         let events = {
             let mut inner = self.lock();
@@ -160,18 +159,18 @@ impl Store {
         }
     }
 
-    /// The lines of all events that are shown.
+    /// Returns the lines of all events.
     pub fn event_lines(&self) -> String {
         self.lock().ring.lines()
     }
 
-    /// Moves what is shown together in memory: events and removals outlive what they are about, and a page of the heap
-    /// cannot be given back while one of them is in it.
+    /// Moves stored objects together in memory: events and removals outlive their objects, and a page of the heap
+    /// cannot be returned to the system while it contains one of them.
     pub fn compact(&self) {
         let mut inner = self.lock();
         let packed = Kind::ALL.map(|kind| inner.collection(kind).pack());
         let lines = inner.ring.take_lines();
-        // So that what they leave is whole before they come back to it.
+        // Trim first, so that the freed pages are whole before they are reused.
         process::trim_memory();
         inner.ring.restore(lines.as_bytes());
         for (kind, packed) in Kind::ALL.into_iter().zip(&packed) {
@@ -188,7 +187,7 @@ impl Store {
         });
     }
 
-    /// Shows these services and no others.
+    /// Replaces all services.
     pub fn set_services(&self, services: &[Service]) {
         let fields = |service: &Service| {
             let spec = service.spec.as_ref();
@@ -204,12 +203,12 @@ impl Store {
         self.set_all(Kind::Services, services, fields);
     }
 
-    /// Shows these endpoints and no others.
+    /// Replaces all endpoints.
     pub fn set_endpoints(&self, endpoints: &[Endpoints]) {
         self.set_all(Kind::Endpoints, endpoints, |_| Vec::new());
     }
 
-    /// Shows these priority classes and no others.
+    /// Replaces all priority classes.
     pub fn set_priority_classes(&self, classes: &[PriorityClass]) {
         self.set_all(Kind::PriorityClasses, classes, |_| Vec::new());
     }
@@ -224,11 +223,11 @@ impl Store {
         self.lock().files.clone()
     }
 
-    /// The pod of that name.
+    /// Returns the pod with that name.
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
         let key = (namespace.to_owned(), name.to_owned());
         let json = self.lock().pods.get(&key)?.json.clone();
-        // By way of a value, as everywhere: each way of reading a pod makes the binary 200 kB larger.
+        // Parses a `Value` first, as everywhere: each further reader type for pods adds 200 kB to the binary.
         let pod: Value = serde_json::from_slice(&json).ok()?;
         Pod::deserialize(&pod).ok()
     }
@@ -237,7 +236,7 @@ impl Store {
         self.lock().collection(kind).get(key)
     }
 
-    /// All objects of a kind, and the version they are of: by name, events as they were last told.
+    /// Returns all objects of a kind and their version: by name, events by last occurrence.
     pub(crate) fn list(&self, kind: Kind) -> (u64, Vec<Arc<Object>>) {
         let mut inner = self.lock();
         let mut objects: Vec<_> = inner.collection(kind).all().cloned().collect();
@@ -247,12 +246,12 @@ impl Store {
         (inner.version, objects)
     }
 
-    /// The version of what is shown now.
+    /// The version of the current state.
     pub(crate) fn version(&self) -> u64 {
         self.lock().version
     }
 
-    /// Changes since a version and the version they lead to; `None` if that version is not known (any more).
+    /// Returns the changes since a version, and the version they lead to; `None` if that version is unknown or too old.
     pub(crate) fn since(&self, kind: Kind, version: u64) -> Option<(u64, Vec<Change>)> {
         let mut inner = self.lock();
         let now = inner.version;
@@ -263,7 +262,7 @@ impl Store {
         Some((now, changes))
     }
 
-    /// A channel that becomes readable when anything has changed.
+    /// Returns a channel that becomes readable after any change.
     pub(crate) fn subscribe(&self) -> Receiver<()> {
         let (sender, receiver) = bounded(1);
         self.lock().watchers.push(sender);
@@ -301,7 +300,8 @@ impl Store {
 
     fn upsert(&self, kind: Kind, object: Object, json: impl Fn(u64) -> Bytes) {
         let mut inner = self.lock();
-        // Two versions a change: if an object of the same name but another UID goes, it goes at the first.
+        // Two versions a change: if an object with the same name but another UID is replaced, its removal has the
+        // first.
         let version = inner.version + 2;
         if inner.collection(kind).upsert(object, version, json) {
             inner.changed(version);
@@ -309,7 +309,7 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic while the lock was held can at worst have lost one update, and updates are repeated.
+        // A panic while the lock was held loses one update at most, and updates are repeated.
         self.inner.lock().unwrap_or_else(|bad| bad.into_inner())
     }
 }
@@ -330,7 +330,7 @@ impl Inner {
         self.version = version;
         self.watchers.retain(|watcher| {
             !watcher.is_closed() && {
-                // A full channel means the watcher will look anyway.
+                // A full channel means that the watcher will look anyway.
                 let _ = watcher.try_send(());
                 true
             }

@@ -1,4 +1,4 @@
-//! How does a server print for `kubectl`? `meta.k8s.io/v1` Tables, with the columns kubectl's users know.
+//! `meta.k8s.io/v1` Tables for `kubectl get`, with the columns that kubectl's users know.
 
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -11,8 +11,9 @@ use super::object::Object;
 use super::query::Query;
 use super::store::Kind;
 use super::{event_columns, node_columns, pod_columns, service_columns};
+use crate::sys::clock;
 
-/// What a row brings along of its object.
+/// How much of its object a row includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Include {
     Nothing,
@@ -21,7 +22,7 @@ pub(crate) enum Include {
 }
 
 impl Include {
-    /// By the parameter `includeObject`.
+    /// Parses the parameter `includeObject`.
     pub(crate) fn of(query: &Query) -> Result<Self, ApiError> {
         match query.get("includeObject") {
             None | Some("" | "Metadata") => Ok(Self::Metadata),
@@ -45,7 +46,7 @@ impl Include {
     }
 }
 
-/// The objects as a `Table` in JSON.
+/// Formats the objects as a `Table` in JSON.
 pub(crate) fn of<'a>(
     kind: Kind,
     version: u64,
@@ -53,7 +54,7 @@ pub(crate) fn of<'a>(
     objects: impl IntoIterator<Item = &'a Object>,
 ) -> Vec<u8> {
     let whole = |object: &Object| {
-        serde_json::from_slice(&super::routes::shown(kind, object)).unwrap_or_default()
+        serde_json::from_slice(&super::read::shown(kind, object)).unwrap_or_default()
     };
     table(
         kind,
@@ -63,7 +64,7 @@ pub(crate) fn of<'a>(
     )
 }
 
-/// A bookmark as a `Table`: one row, with next to nothing in it.
+/// Formats a bookmark as a `Table` with one almost empty row.
 pub(crate) fn bookmark(kind: Kind, include: Include, object: Value) -> Vec<u8> {
     let version = object["metadata"]["resourceVersion"].clone();
     table(
@@ -80,8 +81,28 @@ fn table(
     include: Include,
     objects: impl IntoIterator<Item = Value>,
 ) -> Vec<u8> {
-    let now = Timestamp::now();
-    let columns: &[(&str, u8)] = match kind {
+    let now = clock::timestamp();
+    let definitions: Vec<Value> = columns(kind)
+        .iter()
+        .map(|(name, priority)| {
+            let format = if *name == "Name" { "name" } else { "" };
+            json!({ "name": name, "type": "string", "format": format, "description": name, "priority": priority })
+        })
+        .collect();
+    let rows: Vec<Value> = objects
+        .into_iter()
+        .map(|whole| json!({ "cells": cells(kind, &whole, now), "object": include.shown(whole) }))
+        .collect();
+    json!({ "kind": "Table", "apiVersion": "meta.k8s.io/v1",
+            "metadata": { "resourceVersion": version },
+            "columnDefinitions": definitions, "rows": rows })
+    .to_string()
+    .into_bytes()
+}
+
+/// The columns' names and priorities. Those of priority 1 are shown by `-o wide`.
+fn columns(kind: Kind) -> &'static [(&'static str, u8)] {
+    match kind {
         Kind::Pods => &[
             ("Name", 0),
             ("Ready", 0),
@@ -133,23 +154,7 @@ fn table(
             ("Age", 0),
             ("PreemptionPolicy", 0),
         ],
-    };
-    let definitions: Vec<Value> = columns
-        .iter()
-        .map(|(name, priority)| {
-            let format = if *name == "Name" { "name" } else { "" };
-            json!({ "name": name, "type": "string", "format": format, "description": name, "priority": priority })
-        })
-        .collect();
-    let rows: Vec<Value> = objects
-        .into_iter()
-        .map(|whole| json!({ "cells": cells(kind, &whole, now), "object": include.shown(whole) }))
-        .collect();
-    json!({ "kind": "Table", "apiVersion": "meta.k8s.io/v1",
-            "metadata": { "resourceVersion": version },
-            "columnDefinitions": definitions, "rows": rows })
-    .to_string()
-    .into_bytes()
+    }
 }
 
 fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {

@@ -1,5 +1,6 @@
-//! What changes from now on? A stream of `{"type":…,"object":…}` lines. It tells the newest state of whatever changed,
-//! not every step between, so a slow client costs no memory; who asks for a version too long ago gets 410 and lists again.
+//! Watches: streams of `{"type":…,"object":…}` lines. A watch reports the newest state of what has changed, not every
+//! step, so a slow client costs no memory. A version from too long ago is answered with 410, and the client lists
+//! again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,27 +13,29 @@ use smol::future;
 use super::error::ApiError;
 use super::list_options::ListOptions;
 use super::object::{Change, Key, Object};
-use super::routes::shown;
+use super::read::shown;
+use super::resource::Resource;
 use super::selector::Selector;
 use super::store::{Kind, Store};
 use super::table::{self, Include};
+use crate::sys::clock;
 
-/// How often bookmarks are sent.
+/// Interval of bookmarks.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
-/// The annotation of the bookmark that follows what there was when a watch began.
+/// The annotation of the bookmark that ends the initial objects.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// Where a watch is.
+/// Position of a watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
-    /// Before everything there is.
+    /// Before all existing objects.
     Everything,
-    /// Before whatever comes now.
+    /// Before the next change.
     Now,
-    /// At a version that the client knows from elsewhere.
+    /// At a version that the client names.
     Version(u64),
-    /// At a version that it was led to.
+    /// At a version that this watch has reached.
     Here(u64),
 }
 
@@ -42,12 +45,12 @@ pub(crate) struct Watch {
     store: Arc<Store>,
     kind: Kind,
     selector: Selector,
-    /// How a Table's rows show their objects; `None`: no Tables.
+    /// How a Table's rows include their objects; `None`: no Tables.
     table: Option<Include>,
     from: From,
-    /// A bookmark follows what there is.
+    /// Send a bookmark after the initial objects.
     tell_initial_end: bool,
-    /// What the client was told of and has not seen go.
+    /// Objects that the client was sent and that are not reported as deleted.
     known: BTreeSet<Key>,
     changed: Receiver<()>,
     bookmarks: bool,
@@ -65,7 +68,7 @@ impl Watch {
     ) -> Self {
         let from = match (options.initial, options.version) {
             (Some(true), Some(version)) => match store.since(kind, version) {
-                // Not older than a version that is to come, or was in another life: told as too old.
+                // A version from the future, or from before an agent restart, is reported as too old.
                 None if version > store.version() => From::Version(version),
                 _ => From::Everything,
             },
@@ -83,22 +86,22 @@ impl Watch {
             tell_initial_end: options.initial == Some(true),
             known: BTreeSet::new(),
             bookmarks: options.bookmarks,
-            end: Instant::now() + options.timeout,
+            end: clock::now() + options.timeout,
             done: false,
         }
     }
 
-    /// The next lines; `None` at the end.
+    /// Returns the next lines; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         while !self.done {
             let lines = self.pending();
             if !lines.is_empty() {
                 return Some(lines.into());
             }
-            let now = Instant::now();
+            let now = clock::now();
             if now >= self.end {
                 self.done = true;
-                // So that the next watch can go on from here.
+                // Lets the client's next watch continue from here.
                 return self.bookmarks.then(|| self.bookmark(false).into());
             }
             let nap = (self.end - now).min(BOOKMARK_EVERY);
@@ -108,7 +111,7 @@ impl Watch {
                 false
             };
             let woken = future::or(woken, timer).await;
-            if !woken && self.bookmarks && Instant::now() < self.end {
+            if !woken && self.bookmarks && clock::now() < self.end {
                 return Some(self.bookmark(false).into());
             }
         }
@@ -133,7 +136,7 @@ impl Watch {
                 return out;
             }
             From::Version(version) => {
-                // What has not changed since then was known to match, or not to.
+                // Whether an unchanged object matches is the same as then.
                 let (_, objects) = self.store.list(self.kind);
                 let unchanged = objects.iter().filter(|o| o.version <= version);
                 let known = unchanged.filter(|o| self.selector.matches(o));
@@ -161,7 +164,8 @@ impl Watch {
         match change {
             Change::Deleted(_) => {
                 if self.known.remove(&object.key) || matches {
-                    self.line(out, "DELETED", object);
+                    // A client that watches from that version again must not see the deletion twice.
+                    self.line(out, "DELETED", &object.restamped());
                 }
             }
             Change::Added(_) if matches => {
@@ -172,7 +176,7 @@ impl Watch {
                 self.known.insert(object.key.clone());
                 self.line(out, "MODIFIED", object);
             }
-            // It no longer matches: for this client it is gone, if it may have heard of it.
+            // It no longer matches: report it as deleted, if the client may know it.
             Change::Added(_) => {
                 if self.known.remove(&object.key) {
                     self.line(out, "DELETED", object);
@@ -198,14 +202,18 @@ impl Watch {
         out.extend_from_slice(b"}\n");
     }
 
-    /// Says which version the client has got to, by an object of which nothing else is said. In a Table it is a row, as from
-    /// the API server, and whole, so that clients find its annotation.
+    /// Reports the version that the watch has reached, with an otherwise empty object. In a Table it is a complete row,
+    /// as from the API server, so that clients find its annotation.
     fn bookmark(&self, initial_end: bool) -> Vec<u8> {
         let version = match self.from {
             From::Everything | From::Now => 0,
             From::Version(version) | From::Here(version) => version,
         };
-        let (kind, group) = super::routes::kind_and_group(self.kind);
+        let Resource {
+            object: kind,
+            group,
+            ..
+        } = super::resource::of(self.kind);
         let mut metadata = serde_json::json!({ "resourceVersion": version.to_string() });
         metadata["creationTimestamp"] = serde_json::Value::Null;
         if initial_end {

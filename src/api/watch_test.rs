@@ -1,4 +1,4 @@
-//! Watches as informers use them: what there is, the bookmark that says so, and what comes after.
+//! Watches as informers use them: existing objects, the bookmark after them, and later changes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::server_test::{Server, next, pair, pod};
 use super::*;
-use crate::spec::Stamp;
+use crate::spec::Severity;
+use crate::types::Stamp;
 
 const INITIAL: &str =
     "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
@@ -44,7 +45,7 @@ fn event(reason: &str) -> EventRecord {
         uid: "u".into(),
         kind: ObjectKind::Pod,
         field_path: String::new(),
-        type_: EventType::Normal,
+        type_: Severity::Normal,
         reason: reason.into(),
         message: "it did".into(),
         annotations: BTreeMap::new(),
@@ -53,7 +54,7 @@ fn event(reason: &str) -> EventRecord {
 }
 
 #[test]
-fn what_there_is_comes_first_and_then_a_bookmark_of_the_right_kind() {
+fn existing_objects_come_first_and_then_a_bookmark_of_the_right_kind() {
     let server = Server::start("initial");
     furnish(&server.store);
     for (path, kind, group) in [
@@ -101,7 +102,7 @@ fn what_there_is_comes_first_and_then_a_bookmark_of_the_right_kind() {
             assert!(version >= of_first.parse().unwrap());
         }
     }
-    // Nothing that matches is a beginning, too, and what comes then is told.
+    // No matching object is a beginning, too, and later changes are reported.
     let path = format!("/api/v1/pods?watch=1&{INITIAL}&labelSelector=app%3Ddb");
     let mut lines = lines(&server, &path);
     assert_eq!(lines.next().unwrap()["type"], "BOOKMARK");
@@ -130,7 +131,7 @@ fn a_watch_in_tables_marks_its_beginning_in_a_table() {
         );
         stream.write_all(head.as_bytes()).unwrap();
         let lines = BufReader::new(stream).lines().map(Result::unwrap);
-        // The others are the answer's head and the sizes of chunks.
+        // The other lines are the answer's head and chunk sizes.
         let mut lines = lines.filter(|line| line.starts_with('{'));
         let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap()).unwrap() };
         let (added, mark) = (next(), next());
@@ -154,21 +155,21 @@ fn a_watch_in_tables_marks_its_beginning_in_a_table() {
 }
 
 #[test]
-fn without_initial_events_only_what_comes_is_told() {
+fn without_initial_events_only_later_changes_are_reported() {
     let server = Server::start("no-initial");
     server.store.upsert_pod(pod("old", "Running"));
     let path = "/api/v1/pods?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
     let mut lines = server.client.send("GET", path, None).unwrap().body.lines();
     server.store.upsert_pod(pod("new", "Running"));
     server.store.upsert_pod(pod("old", "Failed"));
-    let told = [next(&mut lines), next(&mut lines)];
-    // Unless the watch began between the two.
-    assert_eq!(told[1], pair("MODIFIED", "old"));
-    assert_eq!(told[0], pair("ADDED", "new"));
+    let seen = [next(&mut lines), next(&mut lines)];
+    // The watch may have begun between the two.
+    assert_eq!(seen[1], pair("MODIFIED", "old"));
+    assert_eq!(seen[0], pair("ADDED", "new"));
 }
 
 #[test]
-fn a_version_that_is_yet_to_come_is_of_another_life() {
+fn a_version_from_the_future_is_too_old() {
     let server = Server::start("future");
     let future = server.store.version() + 1_000_000_000;
     for options in [INITIAL, ""] {
@@ -189,7 +190,7 @@ fn a_version_that_is_yet_to_come_is_of_another_life() {
 }
 
 #[test]
-fn what_stopped_matching_since_the_list_is_gone_for_a_watch_that_goes_on() {
+fn an_object_that_stopped_matching_since_the_list_is_deleted() {
     let server = Server::start("since-list");
     server.store.upsert_pod(pod("web", "Running"));
     server.store.upsert_pod(pod("db", "Running"));
@@ -205,6 +206,53 @@ fn what_stopped_matching_since_the_list_is_gone_for_a_watch_that_goes_on() {
     server.store.upsert_pod(pod("web", "Pending"));
     server.store.upsert_pod(pod("web", "Running"));
     assert_eq!(next(&mut lines), pair("MODIFIED", "web"));
+}
+
+#[test]
+fn a_deletion_is_reported_with_the_version_of_the_deletion() {
+    let server = Server::start("deletion");
+    server.store.upsert_pod(pod("web", "Running"));
+    let version = |object: &Value| {
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+        version.parse::<u64>().unwrap()
+    };
+    let mut seen = lines(&server, "/api/v1/pods?watch=1");
+    let added = seen.next().unwrap();
+    server.store.remove_pod("default", "web", "uid-web");
+    let now = server.store.version();
+    let deleted = seen.next().unwrap();
+    assert_eq!(deleted["type"], "DELETED");
+    assert_eq!(deleted["object"]["metadata"]["uid"], "uid-web");
+    assert_eq!(version(&deleted["object"]), now);
+    assert!(version(&added["object"]) < now);
+
+    // A pod that is replaced by one of the same name is deleted first.
+    server.store.upsert_pod(pod("web", "Running"));
+    let added = seen.next().unwrap();
+    let mut other = pod("web", "Running");
+    other.metadata.uid = Some("other".into());
+    server.store.upsert_pod(other);
+    let (deleted, next) = (seen.next().unwrap(), seen.next().unwrap());
+    assert_eq!(
+        (&deleted["type"], &next["type"]),
+        (&json!("DELETED"), &json!("ADDED"))
+    );
+    let versions = [&added, &deleted, &next].map(|seen| version(&seen["object"]));
+    assert!(
+        versions.is_sorted_by(|one, other| one < other),
+        "{versions:?}"
+    );
+
+    // A watch from the version of a deletion begins after it.
+    server.store.remove_pod("default", "web", "other");
+    let gone = version(&seen.next().unwrap()["object"]);
+    server.store.upsert_pod(pod("new", "Running"));
+    let path = format!("/api/v1/pods?watch=1&resourceVersion={gone}");
+    let next = lines(&server, &path).next().unwrap();
+    assert_eq!(
+        (&next["type"], &next["object"]["metadata"]["name"]),
+        (&json!("ADDED"), &json!("new"))
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! How does a person take part in what a container does? `coracle attach`.
+//! `coracle attach`: a container's output, and input to it.
 
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ pub(super) fn run(client: &Client, args: &AttachArgs) -> Result<ExitCode> {
     to(client, (&path, container), manner, args.quiet, false)
 }
 
-/// Attaches to a container that runs; with `logs` what it said before is shown first.
+/// Attaches to a running container; with `logs`, prints its earlier output first.
 pub(super) fn to(
     client: &Client,
     (pod, container): (&str, Option<&str>),
@@ -57,7 +57,7 @@ pub(super) fn to(
     session::run(client, &path, manner)
 }
 
-/// Whether the container, or the pod's only one, has a terminal.
+/// Whether the container, or the pod's only container, has a terminal.
 fn has_terminal(pod: &Value, container: Option<&str>) -> bool {
     let lists = ["containers", "initContainers", "ephemeralContainers"];
     let mut all = lists

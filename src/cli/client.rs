@@ -1,5 +1,5 @@
-//! How does a command talk to the agent? Blocking HTTP/1.1 over the unix socket, one connection a request, with chunked
-//! bodies and upgrades; nothing more.
+//! The agent's client: blocking HTTP/1.1 over the unix socket, one connection a request, with chunked bodies and
+//! upgrades.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,6 +13,9 @@ use crate::api;
 /// Longest line of a response head, and of a chunk head.
 const MAX_LINE: u64 = 16 * 1024;
 
+/// Size of the chunks of a request body, in bytes.
+const PIECE: usize = 64 << 10;
+
 /// The agent behind a socket.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -20,12 +23,12 @@ pub struct Client {
     pub socket: PathBuf,
 }
 
-/// An answer whose body is yet to be read.
+/// An answer whose body is not read yet.
 #[derive(Debug)]
 pub struct Response {
-    /// HTTP status.
+    /// HTTP status code.
     pub status: u16,
-    /// The body, decoded.
+    /// Body without its transfer encoding.
     pub body: Body,
 }
 
@@ -45,19 +48,19 @@ enum Framing {
 }
 
 impl Client {
-    /// Whether an agent listens. That this may not be told (for want of rights) is left to the request to come.
+    /// Whether an agent listens. A lack of permission counts as yes: the next request reports it.
     pub fn reachable(&self) -> bool {
         let connected = crate::sys::unix_socket::connect(&self.socket);
         let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
         !connected.is_err_and(|error| absent.contains(&error.kind()))
     }
 
-    /// GET as JSON; a refusal becomes an error.
+    /// Sends a GET and parses the JSON answer; an HTTP error becomes an error.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.json("GET", path, None)
     }
 
-    /// A request with a JSON answer.
+    /// Sends a request and parses the JSON answer; an HTTP error becomes an error.
     pub fn json(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         let mut response = self.send(method, path, body)?;
         let mut text = Vec::new();
@@ -69,7 +72,7 @@ impl Client {
             .map_err(|e| CliError::new("the agent's answer is not JSON").because(e))
     }
 
-    /// A request whose answer is read bit by bit; a refusal becomes an error.
+    /// Sends a request whose answer is a stream; an HTTP error becomes an error.
     pub fn send(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Response> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let kind = match method {
@@ -93,14 +96,20 @@ impl Client {
         }
     }
 
-    /// A request whose body is read to its end and sent as it comes, while its answer is read. The sending thread
-    /// ends with the connection.
+    /// Sends a request with a streamed body while the answer is read. The sending thread ends with the connection. The
+    /// request starts when the first bytes of the body are available, because the agent limits how long it waits for
+    /// each read.
     pub fn send_stream(
         &self,
         path: &str,
         kind: &str,
-        mut body: impl Read + Send + 'static,
+        body: impl Read + Send + 'static,
     ) -> Result<Response> {
+        // Reports a missing agent before waiting for the body.
+        drop(self.connect()?);
+        let mut body = BufReader::with_capacity(PIECE, body);
+        // The thread runs into the same error and reports it.
+        let _ = body.fill_buf();
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: coracle\r\nConnection: close\r\nContent-Type: {kind}\r\n\
              Transfer-Encoding: chunked\r\n\r\n"
@@ -111,7 +120,8 @@ impl Client {
             .map_err(|e| self.broken(&e))?;
         let mut output = stream.try_clone().map_err(|e| self.broken(&e))?;
         std::thread::spawn(move || {
-            // Why the agent wants no more is in its answer. A body that cannot be read is cut off, which it notices.
+            // If the agent refuses the body, its answer says why. If the body cannot be read, the agent sees it cut
+            // off.
             let _ = send_chunks(&mut body, &mut output);
         });
         let response = read_head(stream).map_err(|e| self.broken(&e))?;
@@ -121,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Switches the connection to another protocol; what is read from the result comes after the head.
+    /// Switches the connection to another protocol; returns it positioned after the response head.
     pub fn upgrade(
         &self,
         path: &str,
@@ -167,7 +177,7 @@ impl Client {
 }
 
 fn send_chunks(body: &mut impl Read, output: &mut UnixStream) -> io::Result<()> {
-    let mut buffer = vec![0; 64 << 10];
+    let mut buffer = vec![0; PIECE];
     loop {
         let length = match body.read(&mut buffer) {
             Ok(length) => length,
@@ -252,7 +262,7 @@ fn read_head(stream: UnixStream) -> io::Result<Response> {
 }
 
 impl Body {
-    /// The descriptor to wait for input on.
+    /// The descriptor to poll for input.
     pub fn lines(self) -> impl Iterator<Item = io::Result<String>> {
         BufReader::new(self).lines()
     }

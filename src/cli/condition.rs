@@ -1,5 +1,5 @@
-//! What do others say about a pod? `coracle condition`: sets, takes away and shows the conditions of a pod, by a patch of
-//! its status as any client of Kubernetes would send it.
+//! `coracle condition`: sets, removes and lists a pod's conditions by a patch of its status, as any Kubernetes client
+//! does.
 
 use std::process::ExitCode;
 
@@ -14,6 +14,7 @@ use super::{pod_path, put};
 use crate::api::pod_columns::age_of;
 use crate::spec::ConditionStatus;
 use crate::spec::condition::check_type;
+use crate::sys::clock;
 
 pub(super) fn run(client: &Client, command: &ConditionCommand) -> Result<ExitCode> {
     match command {
@@ -61,7 +62,7 @@ pub(super) fn run(client: &Client, command: &ConditionCommand) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// `TYPE=STATUS`; the status as Kubernetes spells it, or in other case.
+/// Parses `TYPE=STATUS`; the status may be in any case.
 fn parse(given: &str) -> Result<(&str, ConditionStatus)> {
     const HINT: &str = "write TYPE=True, TYPE=False or TYPE=Unknown";
     let Some((type_, status)) = given.split_once('=') else {
@@ -75,7 +76,7 @@ fn parse(given: &str) -> Result<(&str, ConditionStatus)> {
     let mut all = all.into_iter();
     let found = all.find(|s| s.as_str().eq_ignore_ascii_case(status));
     let found = found.ok_or_else(|| {
-        CliError::usage(format!("`{status}` is no status of a condition")).hint(HINT)
+        CliError::usage(format!("`{status}` is not a condition status")).hint(HINT)
     })?;
     Ok((type_, found))
 }
@@ -99,7 +100,7 @@ fn list(pod: &Value) -> Result<()> {
         vec![
             text(&c["type"]),
             text(&c["status"]),
-            age_of(since, Timestamp::now()),
+            age_of(since, clock::timestamp()),
             text(&c["reason"]),
             text(&c["message"]),
         ]

@@ -1,4 +1,4 @@
-//! Which settings are in force, and is this file fine? `coracle config`: of the running agent, or of the files.
+//! `coracle config`: prints the settings of the running agent or of files, and checks files.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ fn print(client: &Client, args: &ConfigPrintArgs) -> Result<ExitCode> {
             true => client.get("/configz")?,
             false => {
                 eprintln!(
-                    "no agent answers at `{}`: this is what the files say",
+                    "no agent answers at `{}`: these are the settings in the files",
                     client.socket.display()
                 );
                 of_files(&Files::new(None, None))?
@@ -45,7 +45,7 @@ fn print(client: &Client, args: &ConfigPrintArgs) -> Result<ExitCode> {
     };
     put(text.as_bytes())?;
     if let Some(problem) = shown["coracle"]["problem"].as_str() {
-        eprintln!("warning: the files as they are now are not in force: {problem}");
+        eprintln!("warning: the current files are invalid and not in force: {problem}");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -66,7 +66,7 @@ fn check(files: &[PathBuf], dir: Option<&Path>) -> Result<ExitCode> {
         if texts.is_empty() {
             let nothing = format!("there is no `{}`", config::DEFAULT_FILE);
             return Err(CliError::new(nothing)
-                .hint("without one the defaults hold: `coracle config print --defaults`")
+                .hint("without it the defaults apply: `coracle config print --defaults`")
                 .code(3));
         }
     }
@@ -87,7 +87,7 @@ fn check(files: &[PathBuf], dir: Option<&Path>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file by name, or the standard input, and what is in the directory.
+/// Reads a file (or standard input) and the drop-in files in the directory.
 fn named(file: &Path, dir: Option<&Path>) -> Result<Vec<(PathBuf, String)>> {
     if file.as_os_str() != "-" {
         let read = Files::new(Some(file.to_owned()), dir.map(Path::to_owned)).read();

@@ -1,11 +1,11 @@
-//! How is a node made ready for work on it? `coracle cordon`, `drain` and `uncordon`, in kubectl's words.
+//! `coracle cordon`, `drain` and `uncordon`, with kubectl's output.
 
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
@@ -16,9 +16,10 @@ use super::client::{Client, Response};
 use super::error::{CliError, Result};
 use super::put;
 use crate::api::encode;
-use crate::spec::time::duration_ms;
+use crate::sys::clock;
+use crate::types::duration_ms;
 
-/// What becomes of a drain whose client has gone.
+/// Said when the client leaves before the drain has ended.
 const GOES_ON: &str =
     "the drain goes on: the same command waits for its end, `coracle uncordon` calls it off";
 
@@ -49,7 +50,7 @@ fn set(client: &Client, args: &NodeArgs, on: bool, done: &str) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// This node's name, which is the one that is meant, and whether it is cordoned.
+/// Returns this node's name and whether it is cordoned; an error if `meant` names another node.
 fn node(client: &Client, meant: Option<&str>) -> Result<(String, bool)> {
     let nodes = client.get("/api/v1/nodes")?;
     let node = &nodes["items"][0];
@@ -83,28 +84,28 @@ pub(super) fn drain(client: &Client, args: &DrainArgs) -> Result<ExitCode> {
     if let Some(selector) = &args.pod_selector {
         path += &format!("&labelSelector={}", encode(selector));
     }
-    let deadline = patience.map(|patience| Instant::now() + patience);
-    let heard = listen(client.send("POST", &path, None)?)?;
+    let deadline = patience.map(|patience| clock::now() + patience);
+    let received = listen(client.send("POST", &path, None)?)?;
     let mut shown = Shown::new(&name, dry_run);
     loop {
         let next = match deadline {
-            Some(at) => heard.recv_timeout(at.saturating_duration_since(Instant::now())),
-            None => heard.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => received.recv_timeout(at.saturating_duration_since(clock::now())),
+            None => received.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         match next {
-            Ok(Heard::Line(line)) => {
+            Ok(DrainEvent::Line(line)) => {
                 if shown.take(&line)? {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            Ok(Heard::Lost(why)) => {
+            Ok(DrainEvent::Lost(why)) => {
                 let lost = CliError::new("lost the agent while pods were leaving");
                 return Err(why
                     .iter()
                     .fold(lost, |e, why| e.because(why))
-                    .hint("the next agent goes on with it; the same command waits for its end"));
+                    .hint("the drain continues when the agent is back; the same command waits for its end"));
             }
-            Ok(Heard::Interrupted) => {
+            Ok(DrainEvent::Interrupted) => {
                 shown.clear();
                 eprintln!("{GOES_ON}");
                 return Ok(ExitCode::from(130));
@@ -126,39 +127,39 @@ pub(super) fn drain(client: &Client, args: &DrainArgs) -> Result<ExitCode> {
     }
 }
 
-/// What happens while a drain is waited for.
-enum Heard {
+/// What can happen while the client waits for a drain.
+enum DrainEvent {
     Line(String),
-    /// The answer ended without its end.
+    /// The answer ended before the drain did.
     Lost(Option<io::Error>),
-    /// Ctrl-C.
+    /// SIGINT (Ctrl-C) came.
     Interrupted,
 }
 
-/// Reads the answer, and hears of Ctrl-C, on threads of their own, so that neither keeps the other waiting.
-fn listen(response: Response) -> Result<Receiver<Heard>> {
-    let (sender, heard) = mpsc::channel();
+/// Reads the answer and SIGINT on threads of their own, so that neither blocks the other.
+fn listen(response: Response) -> Result<Receiver<DrainEvent>> {
+    let (sender, received) = mpsc::channel();
     interrupts(sender.clone())
         .map_err(|e| CliError::new("could not watch for signals").because(e))?;
     thread::spawn(move || {
         for line in response.body.lines() {
             let lost = line.is_err();
-            let said = line.map_or_else(|e| Heard::Lost(Some(e)), Heard::Line);
+            let said = line.map_or_else(|e| DrainEvent::Lost(Some(e)), DrainEvent::Line);
             if sender.send(said).is_err() || lost {
                 return;
             }
         }
-        let _ = sender.send(Heard::Lost(None));
+        let _ = sender.send(DrainEvent::Lost(None));
     });
-    Ok(heard)
+    Ok(received)
 }
 
-fn interrupts(sender: Sender<Heard>) -> io::Result<()> {
+fn interrupts(sender: Sender<DrainEvent>) -> io::Result<()> {
     let (mut reader, writer) = UnixStream::pair()?;
     signal_hook::low_level::pipe::register(SIGINT, writer)?;
     thread::spawn(move || {
         if reader.read_exact(&mut [0]).is_ok() {
-            let _ = sender.send(Heard::Interrupted);
+            let _ = sender.send(DrainEvent::Interrupted);
         }
     });
     Ok(())
@@ -168,7 +169,7 @@ fn interrupts(sender: Sender<Heard>) -> io::Result<()> {
 struct Shown {
     node: String,
     dry_run: bool,
-    /// Who is leaving.
+    /// Pods that are leaving.
     left: Vec<String>,
     bar: Option<ProgressBar>,
 }
@@ -184,7 +185,7 @@ impl Shown {
         }
     }
 
-    /// Prints one line of the answer; `true` if it is the last.
+    /// Prints one line of the answer; `true` for the last one.
     fn take(&mut self, line: &str) -> Result<bool> {
         let step: Value = serde_json::from_str(line).unwrap_or_default();
         let word = |name: &str| step[name].as_str().unwrap_or_default();
@@ -196,32 +197,32 @@ impl Shown {
                     Value::Bool(true) => "already ",
                     _ => "",
                 };
-                self.say(&format!("node/{} {already}cordoned{dry}", self.node))?;
+                self.print(&format!("node/{} {already}cordoned{dry}", self.node))?;
             }
             "evicting" => {
                 self.left.push(pod.clone());
-                self.say(&format!("evicting pod {pod}{dry}"))?;
+                self.print(&format!("evicting pod {pod}{dry}"))?;
             }
             "evicted" => {
                 self.left.retain(|left| *left != pod);
-                self.say(&format!("pod/{} evicted", word("name")))?;
+                self.print(&format!("pod/{} evicted", word("name")))?;
             }
             "drained" => {
                 self.clear();
-                self.say(&format!("node/{} drained{dry}", self.node))?;
+                self.print(&format!("node/{} drained{dry}", self.node))?;
                 return Ok(true);
             }
             "uncordoned" => {
-                let text = "the drain was called off: somebody has uncordoned the node";
+                let text = "the drain was called off: the node was uncordoned";
                 return Err(CliError::new(text));
             }
-            // A newer agent may have more to say.
+            // A newer agent may send more.
             _ => {}
         }
         Ok(false)
     }
 
-    fn say(&self, text: &str) -> Result<()> {
+    fn print(&self, text: &str) -> Result<()> {
         let Some(bar) = &self.bar else {
             return put(format!("{text}\n").as_bytes());
         };

@@ -1,5 +1,4 @@
-//! How does a person look into a pod that has no tools of its own? `coracle debug`: a container of another image is
-//! added to it, and attached to, as kubectl does it.
+//! `coracle debug`: adds an ephemeral container to a pod and attaches to it, as kubectl does.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::ExitCode;
@@ -59,12 +58,12 @@ pub(super) fn run(client: &Client, args: &DebugArgs) -> Result<ExitCode> {
         Reached::Ended(code) => code,
         Reached::Running => {
             let to = (path.as_str(), Some(name.as_str()));
-            // Also what it said before it was attached to.
+            // Includes the output from before the attach.
             let attached = attach::to(client, to, manner, args.quiet, true);
             let Err(error) = attached else {
                 return attached;
             };
-            // It may have ended before it could be attached to.
+            // The container may have ended before the attach.
             let text = error.to_string();
             if !text.contains("has ended") && !text.contains("is not running") {
                 return Err(error);
@@ -78,7 +77,7 @@ pub(super) fn run(client: &Client, args: &DebugArgs) -> Result<ExitCode> {
     log(client, &path, &name, code)
 }
 
-/// Prints what a container said that has ended.
+/// Prints the log of a container that has ended.
 fn log(client: &Client, pod: &str, container: &str, code: i32) -> Result<ExitCode> {
     let query = format!("{pod}/log?container={}", encode(container));
     let mut response = client.send("GET", &query, None)?;
@@ -91,14 +90,14 @@ fn log(client: &Client, pod: &str, container: &str, code: i32) -> Result<ExitCod
     Ok(session::exit_code(code))
 }
 
-/// The container as it is sent.
+/// Builds the ephemeral container to send.
 fn container(args: &DebugArgs, name: &str) -> Result<Value> {
     let mut container = json!({
         "name": name, "image": args.image, "terminationMessagePolicy": "File",
         "stdin": args.stdin, "tty": args.tty,
     });
     if args.stdin && !args.tty {
-        // What is piped in has an end, and programs wait for it.
+        // Piped input has an end, and programs wait for it.
         container["stdinOnce"] = json!(true);
     }
     if !args.command.is_empty() {
@@ -130,7 +129,7 @@ fn container(args: &DebugArgs, name: &str) -> Result<Value> {
     Ok(container)
 }
 
-/// kubectl's profiles, for ephemeral containers.
+/// The security contexts of kubectl's profiles for ephemeral containers.
 fn security(profile: DebugProfile) -> Option<Value> {
     match profile {
         DebugProfile::General => Some(json!({ "capabilities": { "add": ["SYS_PTRACE"] } })),
@@ -150,7 +149,7 @@ fn named<'v>(list: &'v Value, name: &str) -> Option<&'v Value> {
     list.as_array()?.iter().find(|one| one["name"] == name)
 }
 
-/// `debugger-` and five letters or digits that nobody takes for a word.
+/// Returns a free name: `debugger-` and five letters or digits, without vowels.
 fn free_name(pod: &Value) -> Result<String> {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     loop {
@@ -170,11 +169,11 @@ fn free_name(pod: &Value) -> Result<String> {
 /// How far the container has come.
 enum Reached {
     Running,
-    /// With this exit code.
+    /// The container has ended with this exit code.
     Ended(i32),
 }
 
-/// Waits until the container runs (if that is enough) or has ended, and says why it does not run meanwhile.
+/// Waits until the container has ended, or runs if that is enough; prints meanwhile why it does not run.
 fn wait(
     client: &Client,
     args: &DebugArgs,
@@ -186,7 +185,7 @@ fn wait(
     let watch = format!("{all}?watch=true&fieldSelector={field}");
     let lost = |e: std::io::Error| CliError::new("lost the agent").because(e);
     let response = client.send("GET", &watch, None)?;
-    let mut told = String::new();
+    let mut printed = String::new();
     for line in BufReader::new(response.body).lines() {
         let change: Value = serde_json::from_str(&line.map_err(lost)?)
             .map_err(|e| CliError::new("the agent's answer is not JSON").because(e))?;
@@ -206,16 +205,16 @@ fn wait(
         }
         let waiting = &state["waiting"];
         let message = waiting["message"].as_str().unwrap_or_default();
-        if !message.is_empty() && message != told {
+        if !message.is_empty() && message != printed {
             let reason = waiting["reason"].as_str().unwrap_or_default();
             eprintln!("warning: container {name}: {reason}: {message}");
-            message.clone_into(&mut told);
+            message.clone_into(&mut printed);
         }
     }
-    Err(CliError::new("lost the agent").hint("the container is there: see `coracle describe pod`"))
+    Err(CliError::new("lost the agent").hint("the container was added: see `coracle describe pod`"))
 }
 
-/// The exit code of a container that has ended. One that could not even be started has no output that says why.
+/// The exit code of a container that has ended. Prints the reason if it could not be started, as its log has none.
 fn ended(pod: &Value, name: &str) -> Option<i32> {
     let status = named(&pod["status"]["ephemeralContainerStatuses"], name)?;
     let ended = &status["state"]["terminated"];

@@ -1,4 +1,4 @@
-//! How is a pod stopped? `coracle delete pod`: asks, then waits until that very pod (by UID) is gone or started anew.
+//! `coracle delete pod`: requests deletion, then waits until that pod (by UID) is gone or started again.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -66,7 +66,7 @@ pub(super) fn run(client: &Client, args: &DeleteArgs) -> Result<ExitCode> {
     Ok(first_error.map_or(ExitCode::SUCCESS, ExitCode::from))
 }
 
-/// The grace period to ask for. Without `--force`, 0 means 1, as in kubectl.
+/// The grace period to request. Without `--force`, 0 means 1, as in kubectl.
 fn grace(given: Option<u32>, force: bool, now: bool) -> Option<u32> {
     match (given, force) {
         _ if now => Some(1),
@@ -84,8 +84,8 @@ fn all_names(client: &Client, ns: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Waits until the pod is gone, or another one has its name. A UID that the manifest gives stays the same: then the start
-/// time tells the two apart.
+/// Waits until the pod is gone or a new pod has its name. A UID set in the manifest stays the same; then the start time
+/// tells the two apart.
 fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
     let field = format!("metadata.name={name}");
     let path = format!(
@@ -102,7 +102,7 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
     };
     let watch = match client.send("GET", &path, None) {
         Ok(watch) => watch,
-        // All places for watches are taken: poll instead.
+        // The agent accepts no more watches: poll instead.
         Err(error) if error.is_busy() => loop {
             match client.get(&pod_path(ns, name)) {
                 Ok(pod) if has_stopped(&pod) => return Ok(()),
@@ -123,15 +123,15 @@ fn wait(client: &Client, ns: &str, name: &str, before: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Between two looks at a pod that cannot be watched.
+/// Poll interval where a watch is not possible.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// The exit code of a command that is about a pod that is not there.
+/// Exit code for a pod that does not exist.
 const NOT_FOUND: u8 = 3;
 
 fn is_new_run(before: &Value, now: &Value) -> bool {
     let start = |pod: &Value| pod["status"]["startTime"].clone();
-    // One that waits to be let in has none, and nothing that could stop.
+    // A held pod has no start time, and nothing to stop.
     start(now).is_null()
         || start(before) != start(now)
         || ["Succeeded", "Failed"]
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_grace_has_to_be_forced() {
+    fn a_zero_grace_period_requires_force() {
         for (given, force, now, expected) in [
             (None, false, false, None),
             (Some(0), false, false, Some(1)),

@@ -1,4 +1,4 @@
-//! What is there to know about a pod? `coracle describe pod`, laid out as kubectl's, and its manifest file's state.
+//! `coracle describe pod`: laid out as kubectl's, plus the state of the manifest file.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -7,7 +7,6 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerPort, ContainerState, ContainerStatus, Event, Pod, PodSpec, PodStatus,
     Volume,
 };
-use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -19,6 +18,7 @@ use super::target::targets;
 use super::{describe_cgroups, pod_path, put};
 use crate::api::{FileStatus, encode, event_columns};
 use crate::spec::ephemeral;
+use crate::sys::clock;
 
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
     for (index, (kind, names)) in targets(&args.what)?.iter().enumerate() {
@@ -33,7 +33,7 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
             }
             DescribeResource::Node => super::describe_node::run(client, names)?,
             DescribeResource::Pod | DescribeResource::Service if names.is_empty() => {
-                return Err(CliError::usage("say the name of what is to be described"));
+                return Err(CliError::usage("name the object to describe"));
             }
             DescribeResource::Service => super::describe_service::run(client, ns, names)?,
             DescribeResource::Pod => pods(client, args, names)?,
@@ -46,7 +46,7 @@ fn pods(client: &Client, args: &DescribeArgs, names: &[String]) -> Result<()> {
     let ns = &args.namespace.namespace;
     for (index, name) in names.iter().enumerate() {
         let pod = client.get(&pod_path(ns, name))?;
-        // Also of pods that had the name before: why one was evicted is asked when the next one runs.
+        // Includes events of earlier pods of that name: users ask why one was evicted when the next one already runs.
         let field = format!("involvedObject.kind=Pod,involvedObject.name={name}");
         let path = format!(
             "/api/v1/namespaces/{}/events?fieldSelector={}",
@@ -85,7 +85,7 @@ impl Page {
         self.0.push('\n');
     }
 
-    /// A key with several values, one a line.
+    /// Adds a key with several values, one a line.
     fn list(&mut self, indent: usize, key: &str, values: impl IntoIterator<Item = String>) {
         let mut values = values.into_iter();
         self.line(
@@ -204,7 +204,7 @@ fn header(page: &mut Page, pod: &Pod) {
     page.list(0, "Annotations", pairs(&meta.annotations, ": "));
     let phase = text(status.phase.as_ref());
     match &meta.deletion_timestamp {
-        // When its grace is over, as everywhere in Kubernetes' API.
+        // The deletion timestamp is the end of the grace period, as everywhere in Kubernetes' API.
         Some(at) => {
             page.line(
                 0,
@@ -289,7 +289,7 @@ fn containers(page: &mut Page, title: &str, all: &[Container], statuses: &[Conta
     }
 }
 
-/// Plural where there are several, and a second line for the ports of the node, as kubectl does.
+/// Adds the ports as kubectl does: plural for several, and a second line for host ports.
 fn ports(page: &mut Page, container: &Container) {
     let ports: Vec<_> = container.ports.iter().flatten().collect();
     let protocol = |port: &ContainerPort| port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
@@ -444,7 +444,7 @@ fn event_table(page: &mut Page, events: &[Value]) {
         page.line(0, "Events", "<none>");
         return;
     }
-    let now = Timestamp::now();
+    let now = clock::timestamp();
     let rows: Vec<Vec<String>> = events
         .iter()
         .map(|event| {
@@ -520,7 +520,7 @@ mod tests {
         }
     }
 
-    /// `UPDATE_GOLDEN=1` writes the file anew; the diff is the review.
+    /// `UPDATE_GOLDEN=1` rewrites the file; review the diff.
     #[test]
     fn the_page_is_laid_out_as_kubectls() {
         let pod = json!({

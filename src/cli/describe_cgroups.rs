@@ -1,4 +1,4 @@
-//! What bounds a pod and its containers right now? The values of their cgroups, as the kernel tells them.
+//! The section of `coracle describe pod` with the cgroup values in force, as the kernel reports them.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use super::client::Client;
 use super::error::Result;
 use crate::api::encode;
 
-/// Asks the agent; nothing for a pod that has no cgroups.
+/// Asks the agent; null for a pod without cgroups.
 pub(super) fn ask(client: &Client, namespace: &str, pod: &str) -> Result<Value> {
     let (namespace, pod) = (encode(namespace), encode(pod));
     let path = format!("/coracle/v1/namespaces/{namespace}/pods/{pod}/cgroups");
     client.get(&path)
 }
 
-/// The section of the page; a value that is not as it was written is marked.
+/// Formats the section; marks values that differ from what the agent wrote.
 pub(super) fn section(answer: &Value) -> String {
     let mut text = String::new();
     let items = answer["items"].as_array().into_iter().flatten();

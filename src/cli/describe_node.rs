@@ -1,4 +1,4 @@
-//! What is there to know about the node? `coracle describe node`, laid out as kubectl's.
+//! `coracle describe node`: laid out as kubectl's.
 
 use k8s_openapi::api::core::v1::{
     Container, Event, Node, NodeStatus, NodeSystemInfo, Pod, PodSpec, ResourceRequirements,
@@ -16,7 +16,8 @@ use super::put;
 use super::sheet::Sheet;
 use crate::api::pod_columns::age_of;
 use crate::api::{encode, event_columns, node_columns};
-use crate::spec::quantity::Quantity;
+use crate::sys::clock;
+use crate::types::quantity::Quantity;
 
 pub(super) fn run(client: &Client, names: &[String]) -> Result<()> {
     let bad = |e: serde_json::Error| CliError::new("the agent's answer is not a node").because(e);
@@ -38,7 +39,7 @@ pub(super) fn run(client: &Client, names: &[String]) -> Result<()> {
         let events = client.get(&format!("/api/v1/events?fieldSelector={}", encode(&field)))?;
         let pods = client.get("/api/v1/pods")?;
         let gap = if index > 0 { "\n\n" } else { "" };
-        let page = page(&node, &typed(&pods), &typed(&events), Timestamp::now());
+        let page = page(&node, &typed(&pods), &typed(&events), clock::timestamp());
         put(format!("{gap}{page}").as_bytes())?;
     }
     Ok(())
@@ -49,7 +50,7 @@ fn typed<T: serde::de::DeserializeOwned>(list: &Value) -> Vec<T> {
     items.filter_map(|item| T::deserialize(item).ok()).collect()
 }
 
-/// The whole page.
+/// Formats the whole page.
 fn page(node: &Node, pods: &[Pod], events: &[Event], now: Timestamp) -> String {
     let none = NodeStatus::default();
     let status = node.status.as_ref().unwrap_or(&none);
@@ -166,10 +167,10 @@ fn system(sheet: &mut Sheet, info: &NodeSystemInfo) {
     }
 }
 
-/// Amounts by resource.
+/// Quantities by resource.
 type Sums = BTreeMap<String, Quantity>;
 
-/// What all pods ask for, and may have at most.
+/// Requests and limits of all pods.
 #[derive(Default)]
 struct Asked {
     requests: Sums,
@@ -245,8 +246,8 @@ fn allocated(sheet: &mut Sheet, all: &Asked, allocatable: &BTreeMap<String, Writ
     }
 }
 
-/// What a pod asks for: its containers together, or one of its init containers beside the sidecars before it, whichever is
-/// more; its own figures instead where it has some (kubelet-behaviour §9.3).
+/// Sums a pod's requests: the sum of its containers or the largest init container with the sidecars before it,
+/// whichever is more; pod-level resources replace it (Kubernetes docs: Resource Management).
 fn asked(spec: Option<&PodSpec>) -> Asked {
     let Some(spec) = spec else {
         return Asked::default();
@@ -282,7 +283,7 @@ fn asked(spec: Option<&PodSpec>) -> Asked {
     };
     let overhead = parsed(&spec.overhead);
     add(&mut asked.requests, &overhead);
-    // Of what has no limit there is none with it either.
+    // Overhead adds to a limit only where there is one.
     let limited = overhead.into_iter();
     let limited = limited.filter(|(name, _)| asked.limits.contains_key(name));
     let limited: Sums = limited.collect();
@@ -370,7 +371,7 @@ mod tests {
         json!({ "name": "c", "resources": { "requests": requests, "limits": limits } })
     }
 
-    /// `UPDATE_GOLDEN=1` writes the file anew; the diff is the review.
+    /// `UPDATE_GOLDEN=1` rewrites the file; review the diff.
     #[test]
     fn the_page_is_laid_out_as_kubectls() {
         let busy = container(

@@ -1,9 +1,9 @@
-//! How does kubectl describe a probe? In one line, by its `DescribeProbe`.
+//! One-line descriptions of probes, as kubectl's `DescribeProbe` writes them.
 
 use k8s_openapi::api::core::v1::Probe;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// What it does, and when.
+/// Describes action and timing.
 pub(super) fn line(probe: &Probe) -> String {
     let number = |value: Option<i32>| value.unwrap_or_default();
     let when = format!(

@@ -1,4 +1,4 @@
-//! What is there to know about a service? `coracle describe service`, laid out as kubectl's.
+//! `coracle describe service`: laid out as kubectl's.
 
 use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -19,7 +19,7 @@ pub(super) fn run(client: &Client, namespace: &str, names: &[String]) -> Result<
         let service = client.get(&path("services"))?;
         let service = Service::deserialize(&service)
             .map_err(|e| CliError::new("the agent's answer is not a service").because(e))?;
-        // There are none for names that stand for something elsewhere.
+        // An ExternalName service has no endpoints.
         let endpoints = client.get(&path("endpoints")).unwrap_or(Value::Null);
         let endpoints = Endpoints::deserialize(&endpoints).unwrap_or_default();
         let gap = if index > 0 { "\n\n" } else { "" };
@@ -28,7 +28,7 @@ pub(super) fn run(client: &Client, namespace: &str, names: &[String]) -> Result<
     Ok(())
 }
 
-/// The whole page.
+/// Formats the whole page.
 fn page(service: &Service, endpoints: &Endpoints) -> String {
     let none = ServiceSpec::default();
     let spec = service.spec.as_ref().unwrap_or(&none);
@@ -86,7 +86,7 @@ fn page(service: &Service, endpoints: &Endpoints) -> String {
     out
 }
 
-/// `http  80/TCP`, `http/TCP`, `http  30080/TCP`
+/// The port, target port and node port: `http  80/TCP`, `http/TCP`, `http  30080/TCP`.
 fn port_lines(port: &ServicePort) -> [String; 3] {
     let protocol = port.protocol.as_deref().unwrap_or("TCP");
     let name = port.name.as_deref().unwrap_or("<unset>");

@@ -1,5 +1,4 @@
-//! Where does the agent of this machine keep its things? The running one is asked; else its systemd unit and the settings
-//! say it.
+//! The directories of this machine's agent, from the running agent, else from its systemd unit and the settings.
 
 use std::path::{Path, PathBuf};
 use std::process::Command as Program;
@@ -14,24 +13,24 @@ use crate::layout::Layout;
 
 const UNIT: &str = "coracle.service";
 
-/// The directories, and who says so.
+/// Directories and where they were found.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) layout: Layout,
-    /// Where the manifests are.
+    /// Directory of manifests.
     pub(super) manifests: PathBuf,
-    /// The settings as the files have them, or the defaults where these are of no use.
+    /// Settings in the files; the defaults if those are invalid.
     pub(super) effective: Effective,
-    /// `the running agent`.
+    /// Where the directories are from, e.g. `the running agent`.
     pub(super) source: &'static str,
-    /// Why that may be wrong.
+    /// Why the directories may be wrong.
     pub(super) doubt: Option<String>,
 }
 
 /// State, runtime and log directory.
 type Given = (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>);
 
-/// Those that were given, and for the others the agent's.
+/// Returns the given directories, and the agent's for the others.
 pub(super) fn find(client: &Client, given: Given) -> Found {
     let unit = unit();
     let (files, of_unit) = match &unit {
@@ -64,7 +63,7 @@ pub(super) fn find(client: &Client, given: Given) -> Found {
             found.manifests = manifests;
             found.take(given);
         }
-        // A socket that was named says where its agent was.
+        // A socket given by --socket shows where its agent's runtime directory is.
         None if client.socket != Path::new(DEFAULT_SOCKET) => {
             found.take((None, client.socket.parent().map(Path::to_owned), None));
         }
@@ -89,7 +88,7 @@ impl Found {
     }
 }
 
-/// Manifests and directories of the agent behind the socket.
+/// Asks the agent behind the socket for manifests and directories.
 fn running(client: &Client) -> Option<(PathBuf, Given)> {
     let shown = client.get("/configz").ok()?;
     let config = &shown["kubeletconfig"];
@@ -100,7 +99,7 @@ fn running(client: &Client) -> Option<(PathBuf, Given)> {
     Some((path(&config["staticPodPath"])?, given))
 }
 
-/// The flags that systemd starts the agent with.
+/// Reads the flags of `ExecStart=` in the agent's systemd unit.
 fn unit() -> Option<RunArgs> {
     let shown = Program::new("systemctl")
         .args(["show", "--property=ExecStart", UNIT])
@@ -110,7 +109,7 @@ fn unit() -> Option<RunArgs> {
     flags(&String::from_utf8_lossy(&shown.stdout))
 }
 
-/// `ExecStart={ path=… ; argv[]=coracle run … ; ignore_errors=no ; … }`
+/// Parses `ExecStart={ path=… ; argv[]=coracle run … ; ignore_errors=no ; … }`.
 fn flags(shown: &str) -> Option<RunArgs> {
     let (_, rest) = shown.split_once("argv[]=")?;
     let words = rest.split(" ; ").next()?.split_whitespace();

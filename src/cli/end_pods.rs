@@ -1,10 +1,10 @@
-//! How do pods end when the node goes down and no agent has stopped them? `coracle end-pods`, started by systemd when it
-//! stops `coracle-pods.service`: SIGTERM to all at once, then SIGKILL to what is left after a while. With the last one go
-//! the mounts and cgroups that were made for them, unless an agent runs that goes on with them.
+//! `coracle end-pods`: ends all pods without an agent. systemd runs it to stop `coracle-pods.service` when the node
+//! goes down. It sends SIGTERM to all processes, then SIGKILL to those left after a grace period. Then it removes
+//! mounts and cgroups, unless an agent runs that needs them.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -13,9 +13,10 @@ use super::client::Client;
 use super::directories;
 use super::error::{CliError, Result};
 use crate::sys::cgroup::{self, Hierarchy};
+use crate::sys::clock;
 use crate::sys::{file, mount, process};
 
-/// How long a killed process may take to be gone.
+/// How long to wait for a killed process to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn run(client: &Client, args: &EndPodsArgs) -> Result<ExitCode> {
@@ -25,11 +26,11 @@ pub(super) fn run(client: &Client, args: &EndPodsArgs) -> Result<ExitCode> {
     let group = format!("{}/pods", root.trim_end_matches('/'));
     let processes = living(&hierarchies, &group);
     for (pid, _) in &processes {
-        // One that has just ended is one less.
+        // A process that has just ended is fine.
         let _ = process::kill(*pid, libc::SIGTERM);
     }
     wait(processes, Duration::from_secs(u64::from(args.grace)));
-    // Those that were started meanwhile, too.
+    // Includes processes started meanwhile.
     let left = living(&hierarchies, &group);
     if !left.is_empty() {
         cgroup::kill(&hierarchies, &group);
@@ -42,11 +43,11 @@ pub(super) fn run(client: &Client, args: &EndPodsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Nothing lives any more: what was mounted and made for it goes.
+/// Removes mounts and cgroups once no process lives.
 fn clear(client: &Client, args: &EndPodsArgs, all: &[Hierarchy], root: &str) -> Result<()> {
     let layout = directories::find(client, (None, args.run_dir.clone(), None)).layout;
     let lock = layout.lock_file();
-    // Without its directory there was no agent.
+    // Without the directory there was no agent.
     let held = match lock.exists() {
         true => file::try_lock(&lock),
         false => Ok(None),
@@ -65,7 +66,7 @@ fn clear(client: &Client, args: &EndPodsArgs, all: &[Hierarchy], root: &str) -> 
     Ok(())
 }
 
-/// The processes of a group and of all below it, held so that nobody else can come to have their numbers.
+/// Lists the processes of a cgroup and those below it, with pidfds so that a reused PID is never signalled.
 fn living(hierarchies: &[Hierarchy], group: &str) -> Vec<(i32, OwnedFd)> {
     let mut pids: Vec<i32> = hierarchies
         .iter()
@@ -78,11 +79,11 @@ fn living(hierarchies: &[Hierarchy], group: &str) -> Vec<(i32, OwnedFd)> {
         .collect()
 }
 
-/// Waits until processes have ended, at most so long; says how many have not.
+/// Waits until processes have ended, for at most `patience`; returns how many have not.
 fn wait(mut processes: Vec<(i32, OwnedFd)>, patience: Duration) -> usize {
-    let end = Instant::now() + patience;
+    let end = clock::now() + patience;
     while !processes.is_empty() {
-        let left = end.saturating_duration_since(Instant::now());
+        let left = end.saturating_duration_since(clock::now());
         if left.is_zero() {
             break;
         }

@@ -1,8 +1,8 @@
-//! How does a failed command end? One message with its causes and a way out, and an exit code that scripts can use.
+//! Errors of commands: one message with its causes and a hint, and an exit code for scripts.
 
 use std::fmt;
 
-/// Why a command failed.
+/// Error of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CliError {
     message: String,
@@ -24,56 +24,56 @@ impl CliError {
         }
     }
 
-    /// Any error with its causes: exit code 1.
+    /// An error with its chain of causes: exit code 1.
     pub fn of(error: &dyn std::error::Error) -> Self {
-        let mut told = Self::new(error.to_string());
+        let mut chained = Self::new(error.to_string());
         let mut cause = error.source();
         while let Some(next) = cause {
-            told = told.because(next);
+            chained = chained.because(next);
             cause = next.source();
         }
-        told
+        chained
     }
 
-    /// The command was written wrongly: exit code 2.
+    /// A command line error: exit code 2.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(message).code(2)
     }
 
-    /// Why.
+    /// Adds a cause.
     #[must_use]
     pub fn because(mut self, cause: impl fmt::Display) -> Self {
         self.causes.push(cause.to_string());
         self
     }
 
-    /// How to mend it.
+    /// Adds a hint how to fix it.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Another exit code.
+    /// Replaces the exit code.
     #[must_use]
     pub fn code(mut self, code: u8) -> Self {
         self.code = code;
         self
     }
 
-    /// It may go well at another time.
+    /// Marks the error as temporary.
     #[must_use]
     pub fn busy(mut self, busy: bool) -> Self {
         self.busy = busy;
         self
     }
 
-    /// Whether the agent had no place for the request.
+    /// Whether the agent refused the request for lack of capacity.
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// What the process exits with.
+    /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
         self.code
     }
@@ -94,5 +94,5 @@ impl fmt::Display for CliError {
 
 impl std::error::Error for CliError {}
 
-/// What commands return.
+/// Result of a command.
 pub type Result<T> = std::result::Result<T, CliError>;

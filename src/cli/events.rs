@@ -1,4 +1,4 @@
-//! What has happened? `coracle events`, kubectl's other way to ask for events: of one object, and with how often.
+//! `coracle events`: events of one object or all, with how often they occurred.
 
 use std::process::ExitCode;
 

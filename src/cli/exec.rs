@@ -1,4 +1,4 @@
-//! How does a person run a program in a container? `coracle exec`.
+//! `coracle exec`: runs a program in a container.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! Is what lies on disk whole? `coracle fsck` looks at the image store itself, with an agent or without.
+//! `coracle fsck`: checks the image store on disk itself, with or without an agent.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::args::FsckArgs;
 use super::error::{CliError, Result};
 use super::put;
-use crate::effects::image::{Check, Damage, ImageStore};
+use crate::images::{Check, Damage, ImageStore};
 use crate::layout::Layout;
 
 const MEND: &str = "`coracle fsck --repair` removes what is damaged while no pod runs, and so does a start of the node \
@@ -31,8 +31,8 @@ pub(super) fn run(args: &FsckArgs) -> Result<ExitCode> {
     }
     let pods = std::fs::read_dir(layout.pods_run_dir());
     if args.repair && pods.is_ok_and(|mut pods| pods.next().is_some()) {
-        return Err(CliError::new("pods are running, perhaps of what would be removed")
-            .hint("move their manifests away first, or let the node look at its images when it starts"));
+        return Err(CliError::new("pods are running, and may use what would be removed")
+            .hint("move their manifests away first, or let the node check its images at the next start"));
     }
     let store = ImageStore::open(&path).map_err(|e| failed().because(crate::chain(&e)))?;
     let check = match args.repair {

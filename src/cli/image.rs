@@ -1,4 +1,4 @@
-//! How do images get in and out? `coracle image import|ls|rm|prune`.
+//! `coracle image import|ls|rm|prune`.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::spec::ImageName;
 
 const IMPORT: &str = "/coracle/v1/images/import";
 
-/// How files of archives end.
+/// File extensions of archives.
 const ARCHIVES: [&str; 6] = [".tar", ".gz", ".tgz", ".zst", ".tzst", ".oci"];
 
 pub(super) fn run(client: &Client, command: ImageCommand) -> Result<ExitCode> {
@@ -97,7 +97,7 @@ fn import_one(client: &Client, path: &Path, name: Option<&str>) -> Result<()> {
     }
 }
 
-/// Sends what comes on standard input.
+/// Sends an archive from standard input.
 fn send_input(client: &Client, name: Option<&str>) -> Result<Response> {
     let input = std::io::stdin();
     if input.is_terminal() {
@@ -113,14 +113,14 @@ fn send_input(client: &Client, name: Option<&str>) -> Result<Response> {
     client.send_stream(&path, "application/x-tar", input)
 }
 
-/// There is no such file. People used to registries name an image: says what is needed instead.
+/// Makes the error for a missing file. If it looks like an image name, as for a registry, it says what to do instead.
 fn no_file(path: &Path, error: std::io::Error) -> CliError {
     let failed = CliError::new(format!("could not import `{}`", path.display()));
     let text = path.to_str().unwrap_or_default();
     let file_like = text.starts_with(['/', '.']) || ARCHIVES.iter().any(|end| text.ends_with(end));
     match ImageName::parse(text) {
         Ok(name) if error.kind() == std::io::ErrorKind::NotFound && !file_like => failed
-            .because("there is no such file; it looks like an image's name, and coracle pulls nothing from registries")
+            .because("there is no such file; it looks like an image's name, and coracle does not pull from registries")
             .hint(format!(
                 "make an archive where it can be pulled, `skopeo copy docker://{name} docker-archive:image.tar:{name}` or \
                  `docker save -o image.tar {name}`, and import that: `coracle image import image.tar`"
@@ -209,7 +209,7 @@ fn prune(client: &Client, all: bool, force: bool) -> Result<ExitCode> {
         let mut answer = String::new();
         let read = std::io::stdin().lock().read_line(&mut answer);
         if read.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Err(CliError::new("not confirmed").hint("use --force to not be asked"));
+            return Err(CliError::new("not confirmed").hint("use --force to skip the question"));
         }
     }
     let body = json!({ "all": all });

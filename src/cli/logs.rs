@@ -1,4 +1,4 @@
-//! What did a container say? `coracle logs`.
+//! `coracle logs`: a container's log.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::ExitCode;
@@ -70,7 +70,7 @@ fn options(args: &LogsArgs) -> Result<String> {
     Ok(options)
 }
 
-/// `1h30m` in seconds, rounded up.
+/// Parses `1h30m` into seconds, rounded up.
 fn seconds(text: &str) -> Option<u64> {
     let (mut total_ms, mut number) = (0_u64, String::new());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! What did a person mean who typed a command of kubectl, docker or systemctl that there is not? What to do instead.
+//! Hints for commands of kubectl, docker or systemctl that coracle does not have.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::client::Client;
 use super::directories;
 use super::error::CliError;
 
-/// Words and what to do instead; `{manifests}` is the directory of manifests in force.
+/// Commands and what to do instead; `{manifests}` stands for the manifest directory in force.
 const COMMANDS: &[(&[&str], &str)] = &[
     (
         &[
@@ -123,10 +123,9 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["poweroff", "halt"],
         "`coracle shutdown` stops the pods before the machine goes down",
     ),
-    (&["help"], "`coracle --help`, `coracle COMMAND --help`"),
 ];
 
-/// The same below `coracle image`.
+/// Commands below `coracle image`, and what to do instead.
 const IMAGES: &[(&[&str], &str)] = &[
     (
         &["pull", "push"],
@@ -140,7 +139,7 @@ const IMAGES: &[(&[&str], &str)] = &[
     (&["delete", "remove"], "`coracle image rm NAME`"),
 ];
 
-/// What to say instead of clap's own words, if it is known what was meant.
+/// Replaces clap's error if the intended command is known.
 pub(super) fn instead(error: &clap::Error, args: &[OsString]) -> Option<CliError> {
     let word = match error.kind() {
         ErrorKind::InvalidSubcommand => context(error, ContextKind::InvalidSubcommand)?,
@@ -158,7 +157,7 @@ pub(super) fn instead(error: &clap::Error, args: &[OsString]) -> Option<CliError
         }
         (ErrorKind::UnknownArgument, _) => return None,
         (_, Some("image")) => find(IMAGES, &word)?,
-        // A word behind `--socket` is its value.
+        // The word after `--socket` is its value.
         (_, Some(other)) if is_command(other) => return None,
         _ => find(COMMANDS, &word)?,
     };
@@ -187,7 +186,7 @@ fn find(table: &[(&[&str], &'static str)], word: &str) -> Option<&'static str> {
         .map(|(_, hint)| *hint)
 }
 
-/// Names the directory of manifests, asking the agent only if the hint does.
+/// Fills in the manifest directory; asks the agent only if the hint mentions it.
 fn fill(hint: &str, words: &[&str]) -> String {
     if !hint.contains("{manifests}") {
         return hint.to_owned();
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_of_others_are_answered_with_what_to_do_here() {
+    fn foreign_commands_are_answered_with_a_hint() {
         for (line, words) in [
             ("coracle apply -f web.yaml", "a file in `/"),
             ("coracle create -f web.yaml", "a file in `/"),
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_of_ours_is_among_those_of_others() {
+    fn no_own_command_is_among_the_foreign_ones() {
         use clap::CommandFactory;
         let known = COMMANDS.iter().flat_map(|(words, _)| words.iter());
         let ours = Cli::command();

@@ -1,4 +1,4 @@
-//! What does a person type? One function a command; each talks to the agent through [`client`] and prints.
+//! The command line: one function a command; each talks to the agent through [`client`] and prints.
 
 #![expect(clippy::print_stderr, reason = "printing is what this room is for")]
 
@@ -23,6 +23,7 @@ mod events;
 mod exec;
 mod fsck;
 mod get;
+mod help;
 mod image;
 mod install;
 mod jsonpath;
@@ -46,12 +47,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-pub use args::RunArgs;
 use args::{Cli, Command};
 use client::Client;
 use error::{CliError, Result};
 
-/// Runs the command line; prints the error, if any.
+/// Runs the command line and prints an error, if any.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let cli = match Cli::try_parse_from(&args) {
@@ -65,8 +65,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
-    // Rust ignores SIGPIPE; a command whose reader has gone should just end. The agent must not: programs it feeds may
-    // close their input.
+    // Rust ignores SIGPIPE; a command should end when its reader has gone. The agent must not: programs it writes to
+    // may close their input.
     if !matches!(cli.command, Command::Run(_))
         && let Err(error) = crate::sys::signals::default_sigpipe()
     {
@@ -81,7 +81,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Tells an error of a face that is not a command.
+/// Prints an error of a process that is not a command, such as a shim.
 pub fn fail(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("{}", CliError::of(error));
     ExitCode::FAILURE
@@ -120,16 +120,15 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             clap_complete::generate(shell, &mut Cli::command(), "coracle", &mut io::stdout());
             Ok(ExitCode::SUCCESS)
         }
-        Command::Man => {
-            let page = clap_mangen::Man::new(Cli::command());
-            page.render(&mut io::stdout())
-                .map_err(|e| cannot_write(&e))?;
+        Command::Help { topic } => help::run(&topic),
+        Command::Man { page } => {
+            put(&help::man_page(&page)?)?;
             Ok(ExitCode::SUCCESS)
         }
     }
 }
 
-/// Writes to the standard output at once.
+/// Writes to standard output and flushes.
 fn put(text: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text)
@@ -141,7 +140,7 @@ fn cannot_write(error: &io::Error) -> CliError {
     CliError::new("could not write to the standard output").because(error)
 }
 
-/// The path of a pod, or of all pods of a namespace.
+/// Returns the path of a pod, or of a namespace's pods if the name is empty.
 fn pod_path(namespace: &str, name: &str) -> String {
     use crate::api::encode;
     match name {

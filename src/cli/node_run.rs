@@ -1,17 +1,20 @@
-//! How does `coracle run` become the agent? Its flags are handed on, and whatever kept it from starting is told.
+//! `coracle run`: hands the flags to the agent, and reports with a hint why it could not start.
 
 use std::process::ExitCode;
 
-use super::args::RunArgs;
+use super::args::{RunArgs, flags};
 use super::error::{CliError, Result};
+use crate::config::Files;
 use crate::node::{self, StartError};
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
-    node::run(args).map_err(|error| {
-        let told = CliError::of(&error);
+    let files = Files::new(args.config.clone(), args.config_dir.clone());
+    let flags = flags::given(args)?;
+    node::run(files, flags).map_err(|error| {
+        let failed = CliError::of(&error);
         match hint(&error) {
-            Some(hint) => told.hint(hint),
-            None => told,
+            Some(hint) => failed.hint(hint),
+            None => failed,
         }
     })
 }
@@ -20,18 +23,17 @@ fn hint(error: &StartError) -> Option<&'static str> {
     match error {
         StartError::NotRoot => Some("use sudo"),
         StartError::AlreadyRunning { .. } => {
-            Some("stop it first, or give this one its own --root, --run-dir and --log-dir")
+            Some("stop it first, or start this one with its own --root, --run-dir and --log-dir")
         }
         StartError::SwapIsOn => Some("`swapoff -a`, or `failSwapOn: false` in the settings"),
         StartError::CgroupV1 => {
             Some("`failCgroupV1: false` in the settings: coracle works with both")
         }
         StartError::OverReserved(_) => {
-            Some("ask for less in `systemReserved`, `kubeReserved` and `evictionHard`")
+            Some("reserve less in `systemReserved`, `kubeReserved` and `evictionHard`")
         }
-        StartError::Cgroup(_) => Some("`coracle doctor` tells what is missing"),
+        StartError::Cgroup(_) => Some("`coracle doctor` shows what is missing"),
         StartError::Config(_)
-        | StartError::Flag { .. }
         | StartError::Access { .. }
         | StartError::Images(_)
         | StartError::Api(_)

@@ -1,4 +1,4 @@
-//! What would this manifest change? `coracle plan`: the agent compares it with what runs.
+//! `coracle plan`: the agent compares manifests with what runs and says what they would change.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,12 +10,12 @@ use super::client::Client;
 use super::error::{CliError, Result};
 use super::{put, validate};
 
-/// As of `diff`: nothing changes, something does, it could not be found out.
+/// Exit codes as those of `diff`: no change, a change, an error.
 const SAME: u8 = 0;
 const CHANGES: u8 = 1;
 const TROUBLE: u8 = 2;
 
-/// What stands for a name there.
+/// Name shown for standard input.
 const STDIN: &str = "stdin";
 
 pub(super) fn run(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
@@ -71,7 +71,7 @@ fn code(planned: &Value) -> u8 {
     }
 }
 
-/// What is said about one file.
+/// Formats the changes by one file.
 fn show(file: &Value) -> String {
     let mut text = String::new();
     for (what, lines) in [("warning", "warnings"), ("error", "errors")] {
@@ -101,7 +101,7 @@ fn show(file: &Value) -> String {
     text
 }
 
-/// The file that has what this error says is there twice.
+/// Returns the file that already defines the object this error is about.
 fn defined_by(error: &str) -> Option<&str> {
     let (_, other) = error.split_once(" is already defined by `")?;
     other.strip_suffix('`')
@@ -111,7 +111,7 @@ fn sentence(change: &Value) -> &'static str {
     let pod = change["kind"] == "Pod";
     match word(&change["change"]) {
         "Create" => "created",
-        "CreateAfter" => "created when the pod of that name has stopped",
+        "CreateAfter" => "created after the pod of that name has stopped",
         "Edit" if pod => "changed while it runs",
         "Edit" => "changed",
         "Replace" => "replaced by a new pod, for these fields cannot change while it runs",
@@ -146,7 +146,7 @@ fn details(change: &Value) -> Vec<String> {
     let held = &change["held"];
     if let Some(reason) = held["reason"].as_str() {
         let message = word(&held["message"]);
-        lines.push(format!("waits to be let in ({reason}): {message}"));
+        lines.push(format!("waits for admission ({reason}): {message}"));
         lines.extend(list(&held["preempts"]).map(|pod| {
             let (namespace, name) = (word(&pod["namespace"]), word(&pod["name"]));
             format!("pod {namespace}/{name} is ended to make room for it")

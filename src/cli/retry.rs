@@ -1,4 +1,4 @@
-//! Who does not want to wait? `coracle retry`: what a pod waits for is tried again now.
+//! `coracle retry`: makes a pod retry now what it waits for.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! How does a person get into a container? One poll loop between terminal and agent, for `coracle exec`, `attach` and
-//! `debug`. Raw mode is undone on every way out, also when a signal ends the program.
+//! An interactive session with a container, for `coracle exec`, `attach` and `debug`: one poll loop between terminal
+//! and agent. Raw mode is undone on every way out, also when a signal ends the program.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -17,14 +17,14 @@ use super::error::{CliError, Result};
 use crate::api::exec_frame::{self as frame, ExecStatus, Resize};
 use crate::sys::pty;
 
-/// What a person wants of the program.
+/// How to connect to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manner {
-    /// To write to it.
+    /// Pass input on.
     pub(super) stdin: bool,
-    /// It has a terminal.
+    /// The program has a terminal.
     pub(super) tty: bool,
-    /// It goes on without him: ctrl-p ctrl-q leaves it.
+    /// The program outlives the session, and ctrl-p ctrl-q detaches.
     pub(super) detachable: bool,
 }
 
@@ -35,13 +35,13 @@ impl Manner {
     }
 }
 
-/// How it came to an end here.
+/// How the session ended.
 enum End {
     Status(ExecStatus),
     Detached,
 }
 
-/// Takes part in a program until it has ended, whose exit code is the result, or until detached.
+/// Runs a session until the program has ended, and returns its exit code, or until the user detaches.
 pub(super) fn run(client: &Client, path: &str, manner: Manner) -> Result<ExitCode> {
     let terminal = match manner.tty && manner.stdin {
         true => tcgetattr(io::stdin()).ok(),
@@ -86,15 +86,15 @@ pub(super) fn run(client: &Client, path: &str, manner: Manner) -> Result<ExitCod
     }
 }
 
-/// A program's exit code as one's own.
+/// Converts a program's exit code.
 pub(super) fn exit_code(code: i32) -> ExitCode {
     ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1))
 }
 
-/// Looks for ctrl-p ctrl-q in what is typed.
+/// Finds ctrl-p ctrl-q in the input.
 #[derive(Debug, Default)]
 struct Keys {
-    /// A ctrl-p that may be the first of the two.
+    /// A ctrl-p that may be the first of the two keys.
     held: bool,
 }
 
@@ -102,7 +102,7 @@ impl Keys {
     const FIRST: u8 = 16;
     const SECOND: u8 = 17;
 
-    /// What is to be passed on; `None` once both were typed.
+    /// Returns what to pass on; `None` after both keys.
     fn pass(&mut self, typed: &[u8]) -> Option<Vec<u8>> {
         let mut passed = Vec::with_capacity(typed.len() + 1);
         for key in typed {
@@ -121,12 +121,12 @@ impl Keys {
     }
 }
 
-/// The size of the terminal a person looks at, whether or not it is typed into.
+/// Returns the size of the terminal, whether standard input or output is connected to it.
 pub(super) fn size() -> Option<(u16, u16)> {
     pty::size(io::stdin()).or_else(|| pty::size(io::stdout()))
 }
 
-/// The terminal in raw mode, until dropped.
+/// Raw mode of the terminal, until dropped.
 #[derive(Debug)]
 struct RawMode<'a>(&'a Termios);
 
@@ -143,12 +143,12 @@ impl<'a> RawMode<'a> {
 
 impl Drop for RawMode<'_> {
     fn drop(&mut self) {
-        // Nothing better can be done on the way out.
+        // Nothing else can be done on the way out.
         let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, self.0);
     }
 }
 
-/// Signals as bytes in pipes: the terminal's size has changed, or the program is to end.
+/// Signals as bytes in pipes: the terminal was resized, or the program must end.
 #[derive(Debug)]
 struct Wakeups {
     resized: UnixStream,
@@ -172,16 +172,16 @@ impl Wakeups {
 struct Session {
     write: UnixStream,
     read: BufReader<UnixStream>,
-    /// Frames the agent has not taken yet. While there are any, nothing new is made: neither side waits for the other
-    /// to read, and memory is bounded.
+    /// Frames the agent has not accepted yet. No frame is added while there are any: this bounds memory, and neither
+    /// side deadlocks waiting for the other to read.
     unsent: Vec<u8>,
     stdin_open: bool,
     tty: bool,
-    /// Looks for the keys that detach, if they do.
+    /// Finds the keys that detach, if the session can be detached.
     keys: Option<Keys>,
 }
 
-/// What a poll found.
+/// Descriptors that are ready after a poll.
 #[derive(Debug, Default)]
 struct Ready {
     agent: bool,
@@ -195,7 +195,7 @@ impl Session {
     fn pump(&mut self, wakeups: &Wakeups) -> io::Result<End> {
         let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         loop {
-            // Frames already in our buffer would not make the socket readable.
+            // Frames already in the buffer do not make the socket readable.
             while !self.read.buffer().is_empty() {
                 if let Some(status) = self.frame()? {
                     return Ok(End::Status(status));
@@ -270,7 +270,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Passes on what was typed; `true` if that means to detach.
+    /// Passes input on; `true` if it detaches.
     fn forward(&mut self, mut stdin: &File) -> io::Result<bool> {
         let mut buffer = [0; 16 * 1024];
         let length = match stdin.read(&mut buffer) {
@@ -311,7 +311,7 @@ impl Session {
         self.flush()
     }
 
-    /// Sends what the agent takes without waiting.
+    /// Sends what the agent accepts without blocking.
     fn flush(&mut self) -> io::Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         while !self.unsent.is_empty() {
@@ -319,7 +319,7 @@ impl Session {
                 Ok(sent) => drop(self.unsent.drain(..sent)),
                 Err(Errno::EAGAIN) => break,
                 Err(Errno::EINTR) => {}
-                // The program has ended without reading its input: how, is yet to be read.
+                // The program has ended without reading its input; its exit status is still to be read.
                 Err(Errno::EPIPE | Errno::ECONNRESET) => {
                     self.stdin_open = false;
                     self.unsent.clear();

@@ -1,9 +1,9 @@
-//! How do pages line up that have several tables in a row? As Go's tab writer does it, which kubectl writes its
-//! descriptions with: a column is as wide as its widest cell in lines that follow each other, and two spaces.
+//! Pages with several tables in a row, aligned as by Go's tab writer, which kubectl uses for descriptions: a column is
+//! as wide as its widest cell in consecutive lines, plus two spaces.
 
 use super::table::one_line;
 
-/// Lines of cells. What a cell holds stays one cell in one line.
+/// Lines of cells. Newlines in a cell are escaped.
 #[derive(Debug, Default)]
 pub(super) struct Sheet(Vec<Vec<String>>);
 
@@ -25,13 +25,13 @@ impl Sheet {
         values.for_each(|value| self.line(0, ["", &value]));
     }
 
-    /// Adds titles with a line below each.
+    /// Adds titles, each underlined.
     pub(super) fn titles(&mut self, titles: &[&str]) {
         self.line(1, titles);
         self.line(1, titles.iter().map(|title| "-".repeat(title.len())));
     }
 
-    /// The text.
+    /// Returns the formatted text.
     pub(super) fn render(&self) -> String {
         let columns = self.0.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<Vec<usize>> = (0..columns).map(|column| self.widths(column)).collect();
@@ -51,7 +51,7 @@ impl Sheet {
         text
     }
 
-    /// How wide a column is in each line. The last cell of a line belongs to no column.
+    /// Returns the width of a column in each line. The last cell of a line belongs to no column.
     fn widths(&self, column: usize) -> Vec<usize> {
         let mut widths = vec![0; self.0.len()];
         let mut begin = 0;

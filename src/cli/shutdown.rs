@@ -1,4 +1,4 @@
-//! Stop all pods before the machine goes down: `coracle shutdown`, for machines without logind, and what would come of it.
+//! `coracle shutdown`: stops all pods before the machine goes down, for machines without logind, and shows the plan.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ pub(super) fn run(client: &Client, args: &ShutdownArgs) -> Result<ExitCode> {
     }
     if args.cancel {
         client.json("DELETE", PATH, None)?;
-        put(b"the shutdown is called off, pods start again\n")?;
+        put(b"the shutdown was called off, pods start again\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     begin(client)
@@ -57,7 +57,7 @@ fn begin(client: &Client) -> Result<ExitCode> {
 
 fn lost() -> CliError {
     CliError::new("lost the agent while pods were stopping")
-        .hint("the next agent goes on with it; the same command waits for its end")
+        .hint("the shutdown continues when the agent is back; the same command waits for its end")
 }
 
 fn plan(shown: &Value) -> Result<ExitCode> {
@@ -94,7 +94,7 @@ fn plan(shown: &Value) -> Result<ExitCode> {
                 .unwrap_or("raise its InhibitDelayMaxSec")
         ),
         _ => format!(
-            "{total} s in total; shutdowns of the machine are not heard of ({}): run `coracle shutdown` before",
+            "{total} s in total; machine shutdown will not be delayed ({}): run `coracle shutdown` before",
             logind["message"].as_str().unwrap_or("logind is not asked")
         ),
     };

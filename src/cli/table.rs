@@ -1,13 +1,13 @@
-//! How do columns line up? As kubectl's: three spaces between, the last column unpadded, upper-case headers.
+//! Tables as kubectl's: three spaces between columns, the last column unpadded, upper-case headers.
 
-/// Rows below a header. Widths are fixed once printed, so that watched rows line up with the first ones.
+/// A table. Column widths are fixed once printed, so that watched rows line up with the first ones.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     widths: Vec<usize>,
 }
 
 impl Table {
-    /// The text of these rows; the header too, unless empty.
+    /// Formats these rows, and the header unless it is empty.
     pub(super) fn render(&mut self, header: &[&str], rows: &[Vec<String>]) -> String {
         let header: Vec<String> = header.iter().map(|h| (*h).to_owned()).collect();
         let rows: Vec<Vec<String>> = rows
@@ -40,8 +40,7 @@ impl Table {
     }
 }
 
-/// Text with control characters escaped: a file's name may hold newlines, which would make rows of their own, and
-/// sequences that terminals obey.
+/// Escapes control characters: a file name may contain newlines, which would add rows, and terminal escape sequences.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for char in text.chars() {
@@ -53,7 +52,7 @@ pub(super) fn one_line(text: &str) -> String {
     line
 }
 
-/// Bytes with a binary unit, one decimal.
+/// Formats bytes with a binary unit and one decimal.
 pub(super) fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut tenths, mut unit) = (bytes.saturating_mul(10), 0);

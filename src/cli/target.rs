@@ -1,14 +1,14 @@
-//! What is a command about? `pods`, `po,svc`, `pod web db`, `pod/web svc/front`, as kubectl takes it.
+//! Kinds and names on the command line, as kubectl takes them: `pods`, `po,svc`, `pod web db`, `pod/web svc/front`.
 
 use clap::ValueEnum;
 
 use super::error::{CliError, Result};
 use crate::spec::suggest;
 
-/// Kinds of things with the names that were given; no names: all of them.
+/// Kinds with the given names; no names: all objects.
 pub(super) type Targets<K> = Vec<(K, Vec<String>)>;
 
-/// Reads the words of a command line. Neighbours of one kind come together.
+/// Parses the words of a command line. Adjacent words of one kind are merged.
 pub(super) fn targets<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targets<K>> {
     let Some((first, names)) = words.split_first() else {
         return Err(CliError::usage("say what: a kind, or KIND/NAME")
@@ -22,7 +22,7 @@ pub(super) fn targets<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targ
     for kind in kinds? {
         if !found.iter().any(|(known, _)| *known == kind) {
             let same = |name: &String| match name.split_once('/') {
-                // Names of images and files have slashes of their own.
+                // Names of images and files contain slashes.
                 Some((prefix, name)) if K::from_str(prefix, true).is_ok_and(|k| k == kind) => {
                     name.to_owned()
                 }
@@ -35,14 +35,14 @@ pub(super) fn targets<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targ
     Ok(found)
 }
 
-/// `pod/web svc/front`.
+/// Parses `pod/web svc/front`.
 fn pairs<K: ValueEnum + PartialEq>(words: &[String]) -> Result<Targets<K>> {
     let mut found: Targets<K> = Vec::new();
     for word in words {
         let pair = word.split_once('/').filter(|(_, name)| !name.is_empty());
         let Some((prefix, name)) = pair else {
             return Err(CliError::usage(format!("`{word}` is no KIND/NAME"))
-                .hint("write all of them so, or the kind once before the names"));
+                .hint("write all as KIND/NAME, or the kind once before the names"));
         };
         let kind = kind(prefix)?;
         match found.last_mut() {
@@ -71,12 +71,12 @@ fn kinds<K: ValueEnum>() -> Vec<String> {
     values.map(|value| value.get_name().to_owned()).collect()
 }
 
-/// The name of a pod that may be written as `pod/NAME`; for clap.
+/// Parses a pod's name, maybe written as `pod/NAME`; for clap.
 pub(super) fn pod_name(text: &str) -> std::result::Result<String, String> {
     named(text, &["pod", "pods", "po"], "a pod")
 }
 
-/// The same of a node.
+/// Parses a node's name, maybe written as `node/NAME`; for clap.
 pub(super) fn node_name(text: &str) -> std::result::Result<String, String> {
     named(text, &["node", "nodes", "no"], "the node")
 }

@@ -1,4 +1,4 @@
-//! Who uses how much? `coracle top`: what the agent measures now, in kubectl's columns.
+//! `coracle top`: the agent's current measurements in kubectl's columns.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -12,21 +12,21 @@ use super::error::{CliError, Result};
 use super::put;
 use super::table::Table;
 use crate::api::encode;
-use crate::spec::quantity::Quantity;
+use crate::types::quantity::Quantity;
 
-/// Where the agent tells it.
+/// The agent's path for measurements.
 const SUMMARY: &str = "/stats/summary?only_cpu_and_memory=true";
 
 const MI: u64 = 1 << 20;
 
-/// One line, before it is text.
+/// The usage in one line of the table.
 #[derive(Debug, PartialEq, Eq)]
 struct Usage {
     namespace: String,
     pod: String,
-    /// Of one container alone.
+    /// Container name, with `--containers`.
     container: Option<String>,
-    /// Thousandths of a processor, rounded up.
+    /// Thousandths of a CPU, rounded up.
     cpu_milli: u64,
     memory_bytes: u64,
 }
@@ -80,7 +80,7 @@ fn pods(client: &Client, args: &TopPodArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The usage of pods, or of their containers, that were chosen by their UIDs, in the order asked for.
+/// Returns the usage of the pods with these UIDs, or of their containers, in the wanted order.
 fn rows(summary: &Value, chosen: &BTreeSet<&str>, args: &TopPodArgs) -> Vec<Usage> {
     let all = summary["pods"].as_array().into_iter().flatten();
     let mut rows = Vec::new();
@@ -170,7 +170,7 @@ fn nodes(client: &Client, args: &TopNodeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The node's usage, with its part of what pods may have, or of all there is.
+/// Formats the node's usage, as percentages of allocatable or of capacity.
 fn node_table(name: &str, node: &Value, summary: &Value, args: &TopNodeArgs) -> String {
     let whole = match args.show_capacity {
         true => &node["status"]["capacity"],

@@ -1,4 +1,4 @@
-//! Is this manifest fine? `coracle validate`, without an agent.
+//! `coracle validate`: checks manifests without an agent.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,17 @@ use super::error::{CliError, Result};
 use super::put;
 use crate::spec::convert::{self, ConvertContext};
 
-/// Files beyond this are refused unread.
+/// Maximum size of a manifest, in bytes.
 pub(super) const MAX_FILE: u64 = 10 << 20;
 
-/// What was found out about one file.
+/// Results for one file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// As named on the command line.
+    /// Name as given on the command line.
     pub file: String,
-    /// Everything that is wrong.
+    /// Errors.
     pub errors: Vec<String>,
-    /// Valid, but without effect here.
+    /// Warnings: valid, but without effect here.
     pub warnings: Vec<String>,
     /// `namespace/name` of its pods.
     pub pods: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Report {
     pub priority_classes: Vec<String>,
 }
 
-/// What is to be said about a file's bytes.
+/// Validates a file's bytes.
 pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
     let context = ConvertContext { node_name: "" };
     let mut report = Report {
@@ -77,7 +77,7 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(bad)))
 }
 
-/// The path itself, or what the agent would read in that directory.
+/// Returns the path itself, or the files that the agent would read in that directory.
 pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e| CliError::new(format!("could not read `{}`", path.display())).because(e);
     if !path.is_dir() {

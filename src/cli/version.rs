@@ -1,4 +1,4 @@
-//! Which versions are these? `coracle version`: this program's, and the agent's if it answers.
+//! `coracle version`: this program's version, and the agent's if it answers.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use super::put;
 
 pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
     let own = env!("CARGO_PKG_VERSION");
-    // Without an agent, the client's version is still worth knowing.
+    // Without an agent, still print the client's version.
     let agent = client.get("/version").ok();
     let agent = agent.as_ref().and_then(|v| v["coracleVersion"].as_str());
     let text = match args.output {

@@ -1,9 +1,9 @@
-//! How large may a setting be?
+//! Bounds of numeric settings.
 
 use super::*;
 
 #[test]
-fn bounds_are_told_in_the_kubelets_words() {
+fn bounds_are_reported_in_the_kubelets_words() {
     for (text, expected) in [
         (
             "healthzPort: 70000",
@@ -200,7 +200,7 @@ fn bounds_are_told_in_the_kubelets_words() {
 }
 
 #[test]
-fn what_the_node_is_called_and_tainted_with_has_to_be_a_name() {
+fn node_name_and_taints_must_be_valid_names() {
     for (text, problem) in [
         (
             "coracle: {nodeName: my_box}",

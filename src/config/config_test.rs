@@ -1,4 +1,4 @@
-//! Which settings are accepted, what do they come to, and what is said about wrong ones?
+//! Accepted settings, their effective values, and the errors about invalid ones.
 
 #[path = "bounds_test.rs"]
 mod bounds;
@@ -33,7 +33,7 @@ fn the_defaults_are_valid_and_those_of_the_specification() {
     assert_eq!(effective, Effective::default());
     assert_eq!(effective.warning, None);
     let (config, settings) = (effective.config, effective.settings);
-    assert_eq!(config.swap, Swap::NoSwap);
+    assert_eq!(config.swap, Swapping::Off);
     assert!(!config.fail_swap_on && !config.fail_cgroup_v1);
     assert!(config.pod_pids_limit.is_some_and(|limit| limit <= 4096));
     assert_eq!(config.cpu_cfs_quota_period_us, 100_000);
@@ -63,10 +63,10 @@ fn the_defaults_are_valid_and_those_of_the_specification() {
     );
 }
 
-fn periods(settings: &Settings) -> Vec<(i32, i64)> {
-    let periods = settings.shutdown.iter();
-    periods
-        .map(|p| (p.priority, p.shutdown_grace_period_seconds))
+fn periods(settings: &Settings) -> Vec<(i32, u64)> {
+    let groups = settings.shutdown.iter();
+    groups
+        .map(|group| (group.priority, group.seconds))
         .collect()
 }
 
@@ -88,7 +88,7 @@ fn the_table_names_each_setting_once_and_no_list_names_another() {
     }
 }
 
-/// A value other than the default for each setting that has an effect; some need others beside them.
+/// A value other than the default for each setting with an effect; some require others beside them.
 const OTHERS: &[(&str, &str, &str)] = &[
     ("staticPodPath", "/p", ""),
     ("fileCheckFrequency", "1m30s", ""),
@@ -170,7 +170,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.stopPodsOnExit", "true", ""),
 ];
 
-/// The innermost members of a structure, as `{:#?}` prints it, each with its lines.
+/// Returns the innermost members of a structure, as `{:#?}` prints it, each with its lines.
 fn members(printed: &str) -> BTreeSet<(String, usize, String)> {
     let mut around: Vec<(usize, &str)> = Vec::new();
     let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
@@ -196,7 +196,7 @@ fn members(printed: &str) -> BTreeSet<(String, usize, String)> {
     found
 }
 
-/// Everything outside this room that is not a test.
+/// Returns all code outside this room that is not a test.
 fn code_of_others() -> String {
     fn collect(folder: &std::path::Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).expect("sources").flatten() {
@@ -223,7 +223,7 @@ fn code_of_others() -> String {
 }
 
 #[test]
-fn what_the_warning_calls_without_effect_is_exactly_what_no_code_reads() {
+fn the_warning_names_exactly_the_settings_that_no_code_reads() {
     let code = code_of_others();
     let read = |member: &str| {
         let access = format!(".{member}");
@@ -251,7 +251,7 @@ fn what_the_warning_calls_without_effect_is_exactly_what_no_code_reads() {
 }
 
 #[test]
-fn a_pod_has_half_of_all_processes_and_some_are_left_to_log_in_with() {
+fn a_pod_gets_at_most_half_of_all_processes_and_some_are_reserved() {
     for (most, all, one) in [
         (4_194_304, 3_774_874, 4_096),
         (32_768, 29_492, 4_096),
@@ -271,7 +271,7 @@ fn a_pod_has_half_of_all_processes_and_some_are_left_to_log_in_with() {
     assert!(shown.contains(&line), "{shown}");
 }
 
-/// Two fields count only together with others, and of one only one value is possible.
+/// Two fields only count together with others, and one field has only one possible value.
 const ALONE: [&str; 4] = [
     "evictionSoftGracePeriod",
     "mergeDefaultEvictionSettings",
@@ -305,7 +305,7 @@ fn each_setting_changes_what_its_role_says_and_is_shown_with_its_line() {
             line: 2,
         };
         assert_eq!(shown.origin, origin, "{path}");
-        // Read again while an agent runs it counts at once, or is named.
+        // A live setting takes effect when the file is read again; any other is reported as pending.
         let again = reload(&before, after.clone());
         assert_eq!(again.effective.settings, after.settings, "{path}");
         assert_eq!(again.effective.config, before.config, "{path}");
@@ -317,7 +317,7 @@ fn each_setting_changes_what_its_role_says_and_is_shown_with_its_line() {
             .collect();
         let expected: &[&str] = if live { &[] } else { &[path] };
         assert_eq!(pending, expected);
-        // What is printed can be used again, and comes to the same.
+        // The printed settings are valid input with the same result.
         let printed = as_yaml(&as_json(&after));
         let reread = good(&printed);
         assert_eq!(reread.config, after.config, "{path}\n{printed}");
@@ -328,7 +328,7 @@ fn each_setting_changes_what_its_role_says_and_is_shown_with_its_line() {
 }
 
 #[test]
-fn all_problems_are_told_at_once_with_their_places() {
+fn all_errors_are_reported_at_once_with_their_positions() {
     assert_eq!(
         problems(
             "kind: Kubelet\nfileCheckFrequency: fast\ncontainerLogMaxFile: 3\ncontainerLogMaxFiles: 1\n\
@@ -355,11 +355,7 @@ fn all_problems_are_told_at_once_with_their_places() {
 #[test]
 fn shutdown_times_follow_what_was_given() {
     for (sentence, text, expected) in [
-        (
-            "nothing given: part A14",
-            "",
-            vec![(0, 20), (2_000_000_000, 10)],
-        ),
+        ("nothing given", "", vec![(0, 20), (2_000_000_000, 10)]),
         ("switched off", "shutdownGracePeriod: 0s", vec![]),
         (
             "as kubeadm writes it",
@@ -445,7 +441,7 @@ fn eviction_thresholds_replace_the_defaults_unless_they_are_to_be_merged() {
 }
 
 #[test]
-fn a_configuration_as_clusters_have_it_is_taken_unchanged_with_one_warning() {
+fn a_cluster_configuration_is_accepted_with_one_warning() {
     let text = include_str!("../../tests/fixtures/config/kubelet.yaml");
     let effective = good(text);
     let warning = effective.warning.expect("some mean nothing here");
@@ -462,7 +458,7 @@ fn a_configuration_as_clusters_have_it_is_taken_unchanged_with_one_warning() {
         );
     }
     assert_eq!(effective.config.reserved.system["memory"], 256 << 20);
-    assert_eq!(effective.config.swap, Swap::LimitedSwap);
+    assert_eq!(effective.config.swap, Swapping::Burstable);
     assert_eq!(
         periods(&effective.settings),
         [(0, 60), (10_000, 120), (2_000_000_000, 30)]
@@ -523,7 +519,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_written_makes_it_panic_and_what_is_accepted_can_be_printed_and_read(
+    fn no_input_panics_and_accepted_settings_can_be_printed_and_read(
         index in 0..FIELDS.len(),
         value in "[-0-9a-z%{}\\[\\]:., ~'\"]{0,12}|-?[0-9]{1,22}(ns|ms|s|m|h|%|Mi)?",
         junk in "\\PC{0,40}",
@@ -540,7 +536,7 @@ proptest! {
 }
 
 #[test]
-fn the_installed_settings_are_the_defaults_and_so_is_what_they_comment_out() {
+fn installed_settings_and_their_commented_values_are_the_defaults() {
     let installed = include_str!("../cli/install/config.yaml");
     let in_force: String = installed
         .lines()

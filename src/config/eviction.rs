@@ -1,13 +1,14 @@
-//! From when on is the node short of something? Thresholds of eviction and of image garbage collection
-//! (kubelet-behaviour §10.1, §10.4).
+//! Thresholds of eviction and of image garbage collection (Kubernetes docs: Node-pressure Eviction, Garbage
+//! Collection).
 
 use std::collections::BTreeMap;
 
 use super::given::{Given, default};
 use super::values::{Amount, GoDuration, quantity};
 use crate::spec::value::Value;
+use crate::types::ImagePolicy;
 
-/// What may run short.
+/// A resource that may run short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// `memory.available`
@@ -45,52 +46,39 @@ impl Signal {
         found.map(|(_, signal)| *signal)
     }
 
-    /// As it is written.
+    /// Returns the name in settings.
     pub fn name(self) -> &'static str {
         let found = Self::ALL.iter().find(|(_, signal)| *signal == self);
         found.map_or("", |(name, _)| name)
     }
 }
 
-/// Below this something is short.
+/// A lower bound of an available resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Threshold {
-    /// Of what.
+    /// The resource.
     pub signal: Signal,
-    /// Less than this is too little.
+    /// The threshold: less than this is a shortage.
     pub below: Amount,
-    /// How long it may be so; 0 for hard ones.
+    /// How long a shortage may last; 0 for hard thresholds.
     pub grace_ms: u64,
-    /// So much more than the threshold is to be reclaimed.
+    /// Minimum amount above the threshold to reclaim.
     pub min_reclaim: Option<Amount>,
 }
 
-/// When pods are evicted.
+/// Settings of eviction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Eviction {
-    /// At once.
+    /// Thresholds without a grace period.
     pub hard: Vec<Threshold>,
-    /// After a grace period.
+    /// Thresholds with a grace period.
     pub soft: Vec<Threshold>,
     /// How long a condition stays after the last time it was observed.
     pub transition_ms: u64,
-    /// Longest grace of a pod evicted for a soft threshold, in seconds.
+    /// Maximum grace period of a pod evicted for a soft threshold, in seconds.
     pub max_pod_grace_s: i64,
-    /// Whether limits of ephemeral storage count.
+    /// Whether limits of ephemeral storage are enforced.
     pub local_storage_limits: bool,
-}
-
-/// When images are removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ImageGc {
-    /// Younger ones are left alone.
-    pub min_age_ms: u64,
-    /// Unused for longer, they go; 0: never for that.
-    pub max_age_ms: u64,
-    /// In use from which on room is made, percent.
-    pub high_percent: u8,
-    /// Down to this.
-    pub low_percent: u8,
 }
 
 const HARD: &str = "evictionHard";
@@ -149,7 +137,7 @@ fn defaults() -> Vec<(String, String)> {
     entries.into_iter().filter_map(text).collect()
 }
 
-/// Reads one mapping; `0%` and `100%` switch a signal off, and are left out.
+/// Parses a mapping of amounts; `0%` and `100%` disable a signal and are omitted.
 fn amounts(
     given: &Given<'_>,
     field: &str,
@@ -229,7 +217,7 @@ fn graces(given: &Given<'_>) -> BTreeMap<Signal, u64> {
     found
 }
 
-pub(super) fn image_gc(given: &Given<'_>) -> ImageGc {
+pub(super) fn image_gc(given: &Given<'_>) -> ImagePolicy {
     const MIN: &str = "imageMinimumGCAge";
     const MAX: &str = "imageMaximumGCAge";
     let (min, max) = (given.duration(MIN), given.duration(MAX));
@@ -255,7 +243,7 @@ pub(super) fn image_gc(given: &Given<'_>) -> ImageGc {
             ),
         );
     }
-    ImageGc {
+    ImagePolicy {
         min_age_ms: min.ms(),
         max_age_ms: max.ms(),
         high_percent: u8::try_from(high).unwrap_or(100),

@@ -1,57 +1,57 @@
-//! Which settings are there? One line a field: its type, its default, and when a change of it counts.
+//! The table of all settings: one line a field, with its type, its default, and when a change takes effect.
 //!
-//! Names, types and defaults are those of `KubeletConfiguration` (kubelet-behaviour §14) but for part A: swap does not
-//! keep the agent from starting, cgroup v1 is fine, shutdown is graceful, seccomp is on. What only coracle has is below
-//! `coracle`.
+//! Names, types and defaults are those of `KubeletConfiguration` (Kubernetes docs: Kubelet Configuration) with some
+//! differences (`coracle help differences`): swap does not keep the agent from starting, cgroup v1 is accepted,
+//! shutdown is graceful, seccomp is on. Settings that only coracle has are below `coracle`.
 
-/// What a value may look like.
+/// Type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `true` or `false`.
     Bool,
-    /// A whole number of 32 bits.
+    /// A 32-bit integer.
     Int,
-    /// A whole number of 64 bits.
+    /// A 64-bit integer.
     Long,
-    /// Any number.
+    /// A number.
     Float,
-    /// Text.
+    /// A string.
     Text,
-    /// Go's duration text, `1m30s`.
+    /// A Go duration, `1m30s`.
     Duration,
     /// A quantity, `10Mi`.
     Quantity,
-    /// A list of texts.
+    /// A list of strings.
     Texts,
-    /// Texts by name.
+    /// A mapping to strings.
     TextByName,
-    /// Switches by name.
+    /// A mapping to booleans.
     BoolByName,
-    /// Anything: what is in it is of no interest here.
+    /// Any value; its content is not checked.
     Any,
-    /// Looked at by a rule of its own.
+    /// A value checked by a rule of its own.
     Own,
 }
 
-/// When a change counts.
+/// When a change takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// As soon as the file is read again.
+    /// When the file is read again.
     Live,
-    /// At the next start of the agent.
+    /// At the next agent restart.
     Start,
-    /// Never: there is nothing here it could mean.
+    /// Never: the setting has no effect here.
     Idle,
 }
 
-/// One setting.
+/// A setting.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Field {
-    /// Its name, with dots if it is inside another.
+    /// Name, with dots if it is nested.
     pub(crate) path: &'static str,
     pub(crate) kind: Kind,
     pub(crate) role: Role,
-    /// As YAML; empty if there is none.
+    /// Default as YAML; empty: none.
     pub(crate) default: &'static str,
 }
 
@@ -69,7 +69,7 @@ use Kind::{
 };
 use Role::{Idle, Live, Start};
 
-/// All settings, in the order they are printed.
+/// All settings, in the order of printing.
 pub(crate) const FIELDS: &[Field] = &[
     // Manifests and logs.
     f("staticPodPath", Text, Start, "/etc/coracle/manifests"),
@@ -93,7 +93,7 @@ pub(crate) const FIELDS: &[Field] = &[
     ),
     f("seccompDefault", Bool, Start, "true"),
     f("allowedUnsafeSysctls", Texts, Start, "[]"),
-    // At most: see `node::default_pod_pids`.
+    // Upper limit: see `node::default_pod_pids`.
     f("podPidsLimit", Long, Start, "4096"),
     f("cpuCFSQuota", Bool, Start, "true"),
     f("cpuCFSQuotaPeriod", Duration, Start, "100ms"),
@@ -138,12 +138,12 @@ pub(crate) const FIELDS: &[Field] = &[
     f("imageMaximumGCAge", Duration, Live, "0s"),
     f("imageGCHighThresholdPercent", Int, Live, "85"),
     f("imageGCLowThresholdPercent", Int, Live, "80"),
-    // Shutdown: the first two unless the third is given.
+    // Shutdown: the first two apply unless the third is given.
     f("shutdownGracePeriod", Duration, Live, "30s"),
     f("shutdownGracePeriodCriticalPods", Duration, Live, "10s"),
     f("shutdownGracePeriodByPodPriority", Own, Live, "[]"),
     f("featureGates", BoolByName, Live, "{}"),
-    // What only coracle has.
+    // Settings that only coracle has.
     f("coracle.rootDir", Text, Start, "/var/lib/coracle"),
     f("coracle.runDir", Text, Start, "/run/coracle"),
     f(
@@ -159,7 +159,7 @@ pub(crate) const FIELDS: &[Field] = &[
     f("coracle.serviceCIDR", Text, Start, "\"\""),
     f("coracle.maximumDeadContainersPerContainer", Int, Live, "1"),
     f("coracle.stopPodsOnExit", Bool, Start, "false"),
-    // What means nothing here.
+    // Settings without effect here.
     f("address", Text, Idle, ""),
     f("authentication", Any, Idle, ""),
     f("authorization", Any, Idle, ""),
@@ -234,7 +234,7 @@ pub(crate) const FIELDS: &[Field] = &[
     f("volumeStatsAggPeriod", Duration, Idle, ""),
 ];
 
-/// Fields for which zero, or an empty text, says what leaving them out says too.
+/// Fields for which zero, or an empty string, means the same as leaving them out.
 pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "fileCheckFrequency",
     "podLogsDir",
@@ -251,15 +251,15 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "coracle.runDir",
 ];
 
-/// Read and checked, and shown, but nothing acts on them in this version; a warning says so.
+/// Fields that are checked and shown but have no effect in this version; a warning says so.
 pub(crate) const NOT_YET: &[&str] = &["userNamespaces.idsPerPod", "maxOpenFiles"];
 
-/// The field of that path.
+/// Returns the field with that path.
 pub(crate) fn find(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.path == path)
 }
 
-/// The names possible inside `parent` (empty: at the top).
+/// Returns the names of fields inside `parent` (empty: at the top level).
 pub(crate) fn names(parent: &str) -> Vec<&'static str> {
     let mut names: Vec<&str> = Vec::new();
     for field in FIELDS {

@@ -1,4 +1,4 @@
-//! What is the value of a setting? What was given, over the defaults, read with its type; what is wrong is collected.
+//! Values of settings: given values over defaults, read with their types; errors are collected.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::spec::error::{Path, Report};
 use crate::spec::parse;
 use crate::spec::value::Value;
 
-/// The settings with their defaults.
+/// The settings with their defaults applied.
 #[derive(Debug)]
 pub(super) struct Given<'l> {
     pub(super) layers: &'l Layers,
@@ -32,20 +32,20 @@ impl<'l> Given<'l> {
         self.problems.into_inner()
     }
 
-    /// Adds what is wrong with the first of these fields that was given.
+    /// Adds an error about the first of these fields that was given.
     pub(super) fn wrong(&self, paths: &[&str], message: impl Into<String>) {
         let problem = self.layers.problem(paths, message.into());
         self.problems.borrow_mut().push(problem);
     }
 
-    /// Whether somebody gave a value.
+    /// Whether a value was given.
     pub(super) fn is_set(&self, path: &str) -> bool {
         self.layers
             .value(path)
             .is_some_and(|value| !is_default(path, &value))
     }
 
-    /// The value in force.
+    /// Returns the value in force.
     pub(super) fn value(&self, path: &str) -> Value {
         let given = self.layers.value(path);
         given
@@ -53,7 +53,7 @@ impl<'l> Given<'l> {
             .unwrap_or_else(|| default(path))
     }
 
-    /// A wrong type was told of when its layer was read; here it is as if the field was not there.
+    /// Reads a value. A wrong type was reported when its layer was read, and counts as absent here.
     fn read<T: for<'de> Deserialize<'de> + Default>(&self, path: &str) -> T {
         let report = Report::new(0);
         decode(&self.value(path), &Path::Root, &report).unwrap_or_default()
@@ -102,13 +102,13 @@ impl<'l> Given<'l> {
         }
     }
 
-    /// Whole units, rounded up; `None` if it is no quantity.
+    /// Returns whole units, rounded up; `None` if it is not a quantity.
     pub(super) fn quantity(&self, path: &str) -> Option<i128> {
         values::quantity(&self.value(path).scalar_text()?).ok()
     }
 }
 
-/// Whether this says what leaving the field out says too.
+/// Whether the value means the same as leaving the field out.
 fn is_default(path: &str, value: &Value) -> bool {
     let zero = match value {
         Value::Null => return true,
@@ -121,7 +121,7 @@ fn is_default(path: &str, value: &Value) -> bool {
     zero && ZERO_IS_DEFAULT.contains(&path)
 }
 
-/// The default of a field, [`Value::Null`] if it has none.
+/// Returns the default of a field; [`Value::Null`] if it has none.
 pub(super) fn default(path: &str) -> Value {
     let written = fields::find(path).map_or("", |field| field.default);
     let parsed = parse::parse(written).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What was written where? The settings file, its drop-ins and the flags, one over the other, each checked by itself:
-//! unknown names, repeated ones and wrong types are found here, with their place.
+//! Layers of settings: the settings file, its drop-ins and the flags, each checked by itself. Unknown names, duplicates
+//! and wrong types are reported with their position.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,39 +17,39 @@ use crate::spec::{parse, position};
 /// A value given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
-    /// The setting it stands for.
+    /// Setting that it sets.
     pub field: &'static str,
-    /// What was typed, `--pod-cidr`.
+    /// Flag as typed, `--pod-cidr`.
     pub flag: &'static str,
     /// Its value.
     pub value: FlagValue,
 }
 
-/// What a flag says.
+/// Value of a flag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FlagValue {
-    /// Text.
+    /// A string.
     Text(String),
-    /// Several texts.
+    /// A list of strings.
     Texts(Vec<String>),
-    /// Texts by name.
+    /// Pairs of key and value.
     Pairs(Vec<(String, String)>),
-    /// A whole number.
+    /// An integer.
     Number(i64),
-    /// It was given.
+    /// A flag without a value.
     On,
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody gave it.
+    /// The default.
     Default,
     /// A line of a file.
     File {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
     },
     /// The command line.
@@ -66,14 +66,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong with the settings.
+/// An error in the settings.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Which layer, then line and column in it; 0 for flags.
+    /// Layer, line and column, for sorting; line and column are 0 for flags.
     order: (usize, usize, usize),
-    /// The file, or the flag.
+    /// File or flag.
     source: String,
-    /// What is wrong, beginning with `invalid configuration: `.
+    /// Message, beginning with `invalid configuration: `.
     message: String,
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A file's text under its name, or the flags.
+/// A file with its name, or the flags.
 #[derive(Debug)]
 struct Layer {
     /// `None`: the flags.
@@ -97,17 +97,17 @@ struct Layer {
     value: Value,
 }
 
-/// All that was given; later layers win.
+/// All layers; later ones override earlier ones.
 #[derive(Debug, Default)]
 pub(super) struct Layers {
     layers: Vec<Layer>,
     flags: Vec<Flag>,
-    /// What is wrong with single layers.
+    /// Errors in single layers.
     pub(super) problems: Vec<Problem>,
 }
 
 impl Layers {
-    /// Takes the files, the least important first, and the flags.
+    /// Takes the files in ascending order of precedence, then the flags.
     pub(super) fn new(files: &[(PathBuf, String)], flags: &[Flag]) -> Self {
         let mut layers = Self {
             flags: flags.to_vec(),
@@ -198,7 +198,7 @@ impl Layers {
         Positions::find(&self.layers[layer].text, [(0, path)].into_iter()).of(0, path, occurrence)
     }
 
-    /// A problem of the settings as a whole, to be told where the first of `paths` stands that was given at all.
+    /// Creates an error about the settings as a whole, at the position of the first of `paths` that was given.
     pub(super) fn problem(&self, paths: &[&str], message: String) -> Problem {
         let holder = paths
             .iter()
@@ -225,7 +225,7 @@ impl Layers {
         }
     }
 
-    /// The last layer that says something about this path.
+    /// Returns the last layer that sets this path.
     fn holder(&self, path: &str) -> Option<usize> {
         let segments = segments(path);
         self.layers
@@ -238,7 +238,7 @@ impl Layers {
         flag.map(|flag| flag.flag)
     }
 
-    /// Where the values of the fields that were given come from.
+    /// Returns the origins of the given fields.
     pub(super) fn origins(&self) -> BTreeMap<&'static str, Origin> {
         let mut origins = BTreeMap::new();
         for (index, layer) in self.layers.iter().enumerate() {
@@ -260,7 +260,7 @@ impl Layers {
         origins
     }
 
-    /// The value given to a field; mappings of several layers are joined, and nothing (`~`) is as if it was not there.
+    /// Returns the value given to a field. Mappings of several layers are merged, and null (`~`) counts as absent.
     pub(super) fn value(&self, path: &str) -> Option<Value> {
         let segments = segments(path);
         let mut given = None;
@@ -278,7 +278,7 @@ impl Layers {
         given
     }
 
-    /// Whether any layer says something about this path, be it nothing (`~`).
+    /// Whether any layer sets this path, even to null (`~`).
     pub(super) fn is_given(&self, path: &str) -> bool {
         self.holder(path).is_some()
     }
@@ -316,7 +316,7 @@ fn at<'v>(value: &'v Value, segments: &[String]) -> Option<&'v Value> {
     Some(value)
 }
 
-/// Puts a value at a path of one or two names.
+/// Sets a value at a path of one or two names.
 fn put(value: &mut Value, path: &str, given: Value) {
     let Value::Map(entries) = value else { return };
     let (first, rest) = match path.split_once('.') {
@@ -334,7 +334,7 @@ fn put(value: &mut Value, path: &str, given: Value) {
     }
 }
 
-/// Goes through a file's mapping.
+/// Checks a file's mapping.
 fn check(value: &Value, path: &At<'_>, report: &Report) {
     let entries = match value {
         Value::Null => return,
@@ -431,7 +431,7 @@ fn check_kind(kind: Kind, value: &Value, path: &At<'_>, report: &Report) {
     }
 }
 
-/// The one warning about what was given, if there is anything to warn of.
+/// Returns a single warning about all given settings without effect, if there are any.
 pub(super) fn warning(layers: &Layers, idle_words: Vec<String>) -> Option<String> {
     let given: Vec<&Field> = FIELDS
         .iter()

@@ -1,5 +1,4 @@
-//! What do the files and flags come to? Reads them, and builds [`Config`] and [`Settings`], or tells everything that is
-//! wrong.
+//! Loading: reads files and flags, and builds [`Config`] and [`Settings`], or reports every error.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +16,10 @@ use super::{DEFAULT_DIR, DEFAULT_FILE};
 use crate::layout::Layout;
 use crate::spec::value::Value;
 
-/// Largest file of settings.
+/// Maximum size of a settings file, in bytes.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What can be wrong with the settings.
+/// The settings cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file could not be read.
@@ -28,11 +27,11 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Everything that is wrong with them.
+    /// The settings are invalid; all errors.
     #[error("{}", lines(.0))]
     Invalid(Vec<Problem>),
 }
@@ -49,19 +48,19 @@ fn lines(problems: &[Problem]) -> String {
     }
 }
 
-/// The files settings are read from.
+/// The files that settings are read from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Files {
-    /// The main one.
+    /// The main file.
     pub file: PathBuf,
-    /// Whether it has to be there.
+    /// Whether the main file must exist.
     pub required: bool,
-    /// The directory of files that change single settings, `*.conf` and `*.yaml` in the order of their names.
+    /// Directory of drop-in files, `*.conf` and `*.yaml`, read in the order of their names.
     pub dir: Option<PathBuf>,
 }
 
 impl Files {
-    /// Those of `--config` and `--config-dir`, or where settings are by default.
+    /// Returns the files of `--config` and `--config-dir`, or the default ones.
     pub fn new(file: Option<PathBuf>, dir: Option<PathBuf>) -> Self {
         let default_dir = file.is_none().then(|| PathBuf::from(DEFAULT_DIR));
         Self {
@@ -71,7 +70,7 @@ impl Files {
         }
     }
 
-    /// Blocking. What is written in them, the least important first.
+    /// Reads the files in ascending order of precedence. Blocks.
     pub fn read(&self) -> Result<Vec<(PathBuf, String)>, ConfigError> {
         let mut found = Vec::new();
         match read_file(&self.file) {
@@ -123,7 +122,7 @@ impl Files {
 fn read_file(path: &Path) -> io::Result<String> {
     use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
-    // Not blocking, should a FIFO have taken the file's place.
+    // Open without blocking, in case a FIFO has replaced the file.
     let file = fs::File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -139,23 +138,23 @@ fn read_file(path: &Path) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::other("is not UTF-8"))
 }
 
-/// One value and who gave it.
+/// A value and its origin.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Shown {
     pub(crate) value: Value,
     pub(crate) origin: Origin,
 }
 
-/// Settings that are valid.
+/// Valid settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Effective {
-    /// What holds until the agent ends.
+    /// Settings that need an agent restart to change.
     pub config: Config,
-    /// What can change before.
+    /// Settings that can change while the agent runs.
     pub settings: Settings,
-    /// What people should know, in one sentence.
+    /// Warning for the user, one sentence.
     pub warning: Option<String>,
-    /// The value of each field that has one.
+    /// Values of all fields that have one.
     pub(crate) shown: BTreeMap<&'static str, Shown>,
 }
 
@@ -166,7 +165,7 @@ impl Default for Effective {
 }
 
 impl Effective {
-    /// Reads files by name and text, the least important first, and flags, which win.
+    /// Builds settings from files (name and text, ascending order of precedence) and flags, which override files.
     pub fn build(files: &[(PathBuf, String)], flags: &[Flag]) -> Result<Self, ConfigError> {
         let mut layers = Layers::new(files, flags);
         let mut problems = std::mem::take(&mut layers.problems);
@@ -185,7 +184,7 @@ impl Effective {
                 value,
                 origin: origin.unwrap_or(Origin::Default),
             };
-            // What means nothing here has no value; one that was given is named in the warning.
+            // A setting without effect here has no value; if given, the warning names it.
             let counts = field.role != Role::Idle && shown.value != Value::Null;
             counts.then_some((field.path, shown))
         });
@@ -206,7 +205,7 @@ impl Effective {
     }
 }
 
-/// The value of a field, where it depends on others: what it comes to.
+/// Returns the effective value of a field that depends on others.
 fn in_force(given: &Given<'_>, settings: &Settings, path: &str) -> Value {
     let (total, critical) = shutdown::simple(given);
     match path {
@@ -224,8 +223,8 @@ fn in_force(given: &Given<'_>, settings: &Settings, path: &str) -> Value {
     }
 }
 
-/// What is given and means nothing here though its name does: feature gates, and to switch off what is always on
-/// (part A19).
+/// Returns given settings that have no effect here although their names do: feature gates, and switching off what is
+/// always on (`coracle help differences`).
 fn idle_words(given: &Given<'_>) -> Vec<String> {
     const KNOWN: [&str; 4] = [
         "GracefulNodeShutdown",
@@ -245,7 +244,7 @@ fn idle_words(given: &Given<'_>) -> Vec<String> {
 const LONGEST: &str = "crashLoopBackOff.maxContainerRestartPeriod";
 const REDUCED: &str = "ReduceDefaultCrashLoopBackOffDecay";
 
-/// With the gate, and nothing said about the longest wait (part A12).
+/// Longest wait with the gate, unless it is set (`coracle help differences`).
 const REDUCED_MAX_MS: u64 = 60_000;
 
 fn config(given: &Given<'_>) -> Config {
@@ -299,9 +298,9 @@ fn settings(given: &Given<'_>) -> Settings {
     let reduced = given.switches("featureGates").get(REDUCED) == Some(&true);
     let size = given.quantity("containerLogMaxSize").unwrap_or(0);
     Settings {
-        // More often would be work without end.
+        // At least 1 s, to limit the work.
         file_check_frequency_ms: given.duration("fileCheckFrequency").ms().max(1000),
-        // A negative size switches rotation off.
+        // A negative size disables rotation.
         container_log_max_bytes: u64::try_from(size.max(0)).unwrap_or(u64::MAX),
         container_log_max_files: number("containerLogMaxFiles"),
         max_dead_containers: number("coracle.maximumDeadContainersPerContainer"),
@@ -313,7 +312,7 @@ fn settings(given: &Given<'_>) -> Settings {
         max_pods: number("maxPods"),
         pods_per_core: number("podsPerCore"),
         node_status_max_images: u32::try_from(given.int("nodeStatusMaxImages")).ok(),
-        shutdown: shutdown::periods(given),
+        shutdown: shutdown::groups(given),
         eviction: eviction::eviction(given),
         image_gc: eviction::image_gc(given),
     }

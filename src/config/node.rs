@@ -1,5 +1,5 @@
-//! What of the node is kept back, and how is the rest shared out? Reservations, swap, memory protection, taints
-//! (kubelet-behaviour §8, §9.5, §9.7).
+//! Settings of the node: reservations, swap, memory protection, taints (Kubernetes docs: Reserve Compute Resources;
+//! KEP-2400; KEP-2570).
 
 use std::collections::BTreeMap;
 
@@ -8,80 +8,71 @@ pub use k8s_openapi::api::core::v1::Taint;
 use super::given::Given;
 use super::values::{cpu_count, quantity};
 use crate::spec::names;
-use crate::spec::quantity::Quantity;
 use crate::sys::process;
+use crate::types::Swapping;
+use crate::types::quantity::Quantity;
 
-/// How containers may swap (part A13).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Swap {
-    /// Not at all.
-    NoSwap,
-    /// Up to their share.
-    LimitedSwap,
-    /// As much as there is.
-    UnlimitedSwap,
-}
-
-/// Amounts by resource: milli-cores of `cpu`, bytes or pieces of everything else.
+/// Amounts by resource: millicores of `cpu`, bytes or numbers of all others.
 pub type Amounts = BTreeMap<String, u64>;
 
-/// What is kept from pods.
+/// Resources reserved from pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reserved {
-    /// For the system's programs.
+    /// Reserved for system programs.
     pub system: Amounts,
-    /// For coracle itself.
+    /// Reserved for coracle itself.
     pub kube: Amounts,
-    /// Cgroup of the system's programs; empty: none.
+    /// Cgroup of system programs; empty: none.
     pub system_cgroup: String,
-    /// Cgroup that stands for the kubelet; empty: none.
+    /// Cgroup for the kubelet's reservation; empty: none.
     pub kube_cgroup: String,
-    /// Where the limits are written.
+    /// Cgroups to limit.
     pub enforce: Vec<Enforce>,
 }
 
-/// One place where limits of the node are written.
+/// A cgroup whose limits are set from allocatable or reservations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Enforce {
-    /// The cgroup above all pods.
+    /// The parent cgroup of all pods.
     Pods,
-    /// The system's cgroup.
+    /// The cgroup of system programs.
     SystemReserved,
-    /// The same, cpu only.
+    /// The cgroup of system programs, cpu only.
     SystemReservedCompressible,
     /// The kubelet's cgroup.
     KubeReserved,
-    /// The same, cpu only.
+    /// The kubelet's cgroup, cpu only.
     KubeReservedCompressible,
 }
 
-/// Protection of memory on cgroup v2 (feature gate `MemoryQoS`).
+/// Memory protection on cgroup v2 (feature gate `MemoryQoS`).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MemoryQos {
-    /// `memory.high` lies so far between request and limit.
+    /// Position of `memory.high` between request (0) and limit (1).
     pub throttling_factor: f64,
-    /// Requests are protected by `memory.min` and `memory.low`.
+    /// Whether `memory.min` and `memory.low` protect requests.
     pub tiered_reservation: bool,
 }
 
-/// What is kept from pods of the processes a machine may have: a tenth, and at least so many, but half at most.
+/// Minimum number of the machine's processes reserved from pods. The reservation is a tenth, at least this, and half at
+/// most.
 const KEPT_PROCESSES: u64 = 512;
 
-/// How many processes one pod may have unless the settings say it.
+/// Default limit of a pod's processes.
 const POD_PROCESSES: u64 = 4096;
 
-/// How many of the processes that the machine may have are for all pods together.
+/// Returns the limit of processes for all pods together, from the machine's limit.
 pub fn processes_for_pods(most: u64) -> u64 {
     most - (most / 10).max(KEPT_PROCESSES).min(most / 2)
 }
 
-/// The default of `podPidsLimit`: one pod never has more than half of what all have together.
+/// Returns the default of `podPidsLimit`: at most half of the limit for all pods together.
 pub(super) fn default_pod_pids(most: Option<u64>) -> u64 {
     let half = most.map(|most| processes_for_pods(most) / 2);
     half.unwrap_or(u64::MAX).min(POD_PROCESSES)
 }
 
-/// `pids.max` of each pod.
+/// Returns `pids.max` of each pod.
 pub(super) fn pod_pids(given: &Given<'_>) -> Option<u64> {
     const LIMIT: &str = "podPidsLimit";
     match given.is_set(LIMIT) {
@@ -92,12 +83,12 @@ pub(super) fn pod_pids(given: &Given<'_>) -> Option<u64> {
     }
 }
 
-pub(super) fn swap(given: &Given<'_>) -> Swap {
+pub(super) fn swap(given: &Given<'_>) -> Swapping {
     const BEHAVIOR: &str = "memorySwap.swapBehavior";
     match given.text(BEHAVIOR).as_str() {
-        "NoSwap" => Swap::NoSwap,
-        "LimitedSwap" => Swap::LimitedSwap,
-        "UnlimitedSwap" => Swap::UnlimitedSwap,
+        "NoSwap" => Swapping::Off,
+        "LimitedSwap" => Swapping::Burstable,
+        "UnlimitedSwap" => Swapping::All,
         other => {
             given.wrong(
                 &[BEHAVIOR],
@@ -105,7 +96,7 @@ pub(super) fn swap(given: &Given<'_>) -> Swap {
                     "{BEHAVIOR} {other:?} must be one of: \"\", \"LimitedSwap\", \"UnlimitedSwap\" or \"NoSwap\""
                 ),
             );
-            Swap::NoSwap
+            Swapping::Off
         }
     }
 }
@@ -167,7 +158,7 @@ pub(super) fn reserved(given: &Given<'_>) -> Reserved {
             );
         }
         match cpu_count(&cpus) {
-            // As on the kubelet the list replaces both amounts.
+            // The list replaces both amounts, as on the kubelet.
             Ok(count) => {
                 kube.remove("cpu");
                 system.insert("cpu".to_owned(), u64::from(count) * 1000);
@@ -188,7 +179,7 @@ pub(super) fn reserved(given: &Given<'_>) -> Reserved {
     }
 }
 
-/// `cpu`, `memory`, `ephemeral-storage`, `pid`, as on the kubelet.
+/// Returns amounts of `cpu`, `memory`, `ephemeral-storage`, `pid`, as on the kubelet.
 fn amounts(given: &Given<'_>, field: &str) -> Amounts {
     let mut found = Amounts::new();
     for (name, text) in given.by_name(field) {
@@ -301,7 +292,7 @@ fn enforce(given: &Given<'_>, system_cgroup: &str, kube_cgroup: &str) -> Vec<Enf
     found
 }
 
-/// Labels of the node, which may be any but for the operating system's.
+/// Returns the node's labels; any label is allowed but the operating system's.
 pub(super) fn labels(given: &Given<'_>) -> BTreeMap<String, String> {
     const LABELS: &str = "coracle.nodeLabels";
     let labels = given.by_name(LABELS);
@@ -321,7 +312,7 @@ pub(super) fn labels(given: &Given<'_>) -> BTreeMap<String, String> {
 
 const NAME: &str = "coracle.nodeName";
 
-/// The node's name, in lower case as on a kubelet; empty: the host's.
+/// Returns the node's name in lower case, as on a kubelet; empty: the host's.
 pub(super) fn name(given: &Given<'_>) -> String {
     let name = given.text(NAME).trim().to_lowercase();
     if let Some(problem) = names::node_name(&name).filter(|_| !name.is_empty()) {
@@ -333,7 +324,7 @@ pub(super) fn name(given: &Given<'_>) -> String {
     name
 }
 
-/// The name of a node that has none in its settings: the host's, as far as that can be one.
+/// Returns the default node name: the host's, made valid.
 pub fn node_name_of_host(host: &str) -> String {
     names::node_name_of_host(host)
 }

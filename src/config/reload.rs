@@ -1,21 +1,21 @@
-//! What becomes of settings that were read again while the agent runs? Those that can change do, the others wait for its
-//! next start and are named.
+//! Settings that were read again while the agent runs: live ones change, the others are pending until the next agent
+//! restart.
 
 use super::fields::{FIELDS, Role};
 use super::load::{Effective, Shown};
 
-/// What reading again came to.
+/// Result of reading settings again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reload {
-    /// What is in force from now on.
+    /// Settings in force from now on.
     pub effective: Effective,
-    /// The settings that have changed, each with its new value.
+    /// Changed settings, each with its new value.
     pub changed: Vec<String>,
-    /// The settings that will have changed after the next start, each with its value then and where it is written.
+    /// Settings that change at the next agent restart, each with its value then and its origin.
     pub pending: Vec<(String, String)>,
 }
 
-/// Takes what can change from `read`, and the rest from what is in force.
+/// Takes live settings from `read`, and the others from those in force.
 pub fn reload(in_force: &Effective, read: Effective) -> Reload {
     let (mut changed, mut pending) = (Vec::new(), Vec::new());
     let mut shown = in_force.shown.clone();
@@ -36,7 +36,7 @@ pub fn reload(in_force: &Effective, read: Effective) -> Reload {
                 let origin = new.map_or(String::new(), |new| format!(" ({})", new.origin));
                 pending.push((field.path.to_owned(), format!("{}{origin}", text(new))));
             }
-            // Only its line in the file may be another.
+            // The value is the same; its line in the file may differ.
             Role::Start => {
                 if let Some(new) = new {
                     shown.insert(field.path, new.clone());
@@ -45,7 +45,7 @@ pub fn reload(in_force: &Effective, read: Effective) -> Reload {
             Role::Idle => {}
         }
     }
-    // A feature gate may stand for something that cannot change.
+    // A feature gate may change other settings that are not live.
     if pending.is_empty() && read.config != in_force.config {
         pending.push((
             "featureGates".to_owned(),

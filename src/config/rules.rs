@@ -1,8 +1,8 @@
-//! Which bounds hold for single values? In the kubelet's words (kubelet-behaviour §14).
+//! Bounds of single values, with the kubelet's messages (Kubernetes docs: Kubelet Configuration).
 
 use super::given::Given;
 
-/// A whole number, its flag on the kubelet, its least and greatest value, and how the kubelet puts it.
+/// A numeric setting, its kubelet flag, its minimum and maximum, and the kubelet's phrase.
 type Bound = (&'static str, &'static str, i64, i64, &'static str);
 
 const NOT_NEGATIVE: &str = "must not be a negative number";
@@ -83,7 +83,7 @@ const BOUNDS: &[Bound] = &[
     ),
 ];
 
-/// Checks what needs no more than a look at one or two values.
+/// Checks rules that concern one or two values.
 pub(super) fn check(given: &Given<'_>) {
     for (path, flag, min, max, text) in BOUNDS {
         let value = given.int(path);

@@ -1,4 +1,4 @@
-//! How are settings shown? As a KubeletConfiguration that could be used again, with where each value comes from.
+//! Output of settings: as a KubeletConfiguration that is valid input, with the origin of each value.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -6,7 +6,7 @@ use super::fields::FIELDS;
 use super::load::{Effective, Shown};
 use crate::spec::value::Value;
 
-/// A value as JSON.
+/// Converts a value to JSON.
 pub(super) fn json(value: &Value) -> Json {
     match value {
         Value::Null => Json::Null,
@@ -24,13 +24,13 @@ pub(super) fn json(value: &Value) -> Json {
     }
 }
 
-/// The fields in their order: path, value, origin.
+/// Returns the fields in order: path, value, origin.
 fn rows(effective: &Effective) -> impl Iterator<Item = (&'static str, &Shown)> {
     let shown = |path| Some((path, effective.shown.get(path)?));
     FIELDS.iter().filter_map(move |field| shown(field.path))
 }
 
-/// `{"kubeletconfig": {…}, "coracle": {"origins": {…}}}`, as `/configz` has it.
+/// Returns `{"kubeletconfig": {…}, "coracle": {"origins": {…}}}`, as for `/configz`.
 pub fn as_json(effective: &Effective) -> Json {
     let mut config = Map::new();
     config.insert("kind".to_owned(), "KubeletConfiguration".into());
@@ -53,14 +53,14 @@ pub fn as_json(effective: &Effective) -> Json {
     json!({ "kubeletconfig": config, "coracle": { "origins": origins } })
 }
 
-/// Where the comments begin, if there is room.
+/// Column of the comments, if there is room.
 const COLUMN: usize = 48;
 
-/// YAML with a comment at each setting. Takes what [`as_json`] gave.
+/// Formats YAML with a comment at each setting, from the result of [`as_json`].
 pub fn as_yaml(shown: &Json) -> String {
     let mut text =
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n".to_owned();
-    let (config, told) = (&shown["kubeletconfig"], &shown["coracle"]);
+    let (config, details) = (&shown["kubeletconfig"], &shown["coracle"]);
     let mut open = "";
     for field in FIELDS {
         let value = field
@@ -74,11 +74,11 @@ pub fn as_yaml(shown: &Json) -> String {
         }
         open = parent;
         let indent = if parent.is_empty() { "" } else { "  " };
-        let mut comment = told["origins"][field.path]
+        let mut comment = details["origins"][field.path]
             .as_str()
             .unwrap_or_default()
             .to_owned();
-        if let Some(then) = told["pending"][field.path].as_str() {
+        if let Some(then) = details["pending"][field.path].as_str() {
             comment = format!("{comment}; from the next start on {then}");
         }
         setting(&mut text, indent, name, value, &comment);
@@ -103,7 +103,7 @@ fn setting(text: &mut String, indent: &str, name: &str, value: &Json, comment: &
         }
         Json::Array(items) if !items.is_empty() => {
             let mut lines = vec![format!("{indent}{name}:")];
-            // JSON is YAML, and keeps each item on its line.
+            // JSON is valid YAML, and keeps each item on one line.
             lines.extend(
                 items
                     .iter()
@@ -121,7 +121,7 @@ fn setting(text: &mut String, indent: &str, name: &str, value: &Json, comment: &
     }
 }
 
-/// Words as they are, all else as JSON, which is YAML too.
+/// Formats plain words unquoted, all else as JSON, which is valid YAML.
 fn scalar(value: &Json) -> String {
     let plain = |text: &str| {
         let word = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);

@@ -1,30 +1,29 @@
-//! How long may the node's shutdown take, and who gets how much of it? (kubelet-behaviour §7.1, part A14)
+//! Settings of graceful node shutdown (KEP-2000; KEP-2712; `coracle help differences`).
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::given::Given;
 use super::values::GoDuration;
 use crate::spec::priority::CRITICAL;
+use crate::types::Group;
 
-/// The time that pods of one range of priorities have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// A group as the settings file has it.
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Period {
-    /// Pods of this priority and above, up to that of the next period.
-    pub priority: i32,
-    /// What they have, in seconds.
-    pub shutdown_grace_period_seconds: i64,
+pub(super) struct Period {
+    priority: i32,
+    shutdown_grace_period_seconds: i64,
 }
 
 const SIMPLE: &str = "shutdownGracePeriod";
 const OF_CRITICAL: &str = "shutdownGracePeriodCriticalPods";
 const BY_PRIORITY: &str = "shutdownGracePeriodByPodPriority";
 
-/// What the two simple settings come to: the whole time, and how much of it critical pods have.
+/// Returns the values of the two simple settings: the whole time, and the part for critical pods.
 pub(super) fn simple(given: &Given<'_>) -> (GoDuration, GoDuration) {
     let by_priority = !given.list::<Period>(BY_PRIORITY).is_empty();
     let off = given.switches("featureGates").get("GracefulNodeShutdown") == Some(&false);
-    // Whoever gives one of the two leaves the other as the kubelet has it; the defaults are for who gives nothing.
+    // If only one of the two is given, the other has the kubelet's default; coracle's defaults apply if none is given.
     match (given.is_set(SIMPLE), given.is_set(OF_CRITICAL)) {
         (true, false) => (given.duration(SIMPLE), GoDuration::default()),
         (false, false) if by_priority || off => Default::default(),
@@ -32,30 +31,29 @@ pub(super) fn simple(given: &Given<'_>) -> (GoDuration, GoDuration) {
     }
 }
 
-/// The periods by rising priority; none if shutdown is not graceful.
-pub(super) fn periods(given: &Given<'_>) -> Vec<Period> {
+/// Returns the groups by ascending priority; none if shutdown is not graceful. A negative period counts as 0.
+pub(super) fn groups(given: &Given<'_>) -> Vec<Group> {
     let gates = given.switches("featureGates");
     let gate = |name: &str| gates.get(name).copied().unwrap_or(true);
-    let mut periods: Vec<Period> = given.list(BY_PRIORITY);
+    let periods: Vec<Period> = given.list(BY_PRIORITY);
     let (total, critical) = simple(given);
     rules(given, &gate, (total, critical), !periods.is_empty());
+    let group = |priority: i32, seconds: i64| Group {
+        priority,
+        seconds: u64::try_from(seconds).unwrap_or(0),
+    };
     if periods.is_empty() && total.nanos > 0 {
         let rest = GoDuration {
             nanos: total.nanos - critical.nanos,
         };
-        periods = vec![
-            Period {
-                priority: 0,
-                shutdown_grace_period_seconds: rest.seconds(),
-            },
-            Period {
-                priority: CRITICAL,
-                shutdown_grace_period_seconds: critical.seconds(),
-            },
-        ];
+        let critical = group(CRITICAL, critical.seconds());
+        return vec![group(0, rest.seconds()), critical];
     }
-    periods.sort_by_key(|period| period.priority);
-    periods
+    let groups = periods.iter();
+    let groups = groups.map(|period| group(period.priority, period.shutdown_grace_period_seconds));
+    let mut groups: Vec<Group> = groups.collect();
+    groups.sort_by_key(|group| group.priority);
+    groups
 }
 
 fn rules(

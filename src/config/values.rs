@@ -1,17 +1,16 @@
-//! How are single values written? Durations, sizes, addresses, names: text of a settings file or of a flag, read and
-//! shown in the words of Go and Kubernetes.
+//! Formats of single values: durations, sizes, addresses and names, parsed and printed as Go and Kubernetes do.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::spec::quantity::{Quantity, QuantityError};
+use crate::types::quantity::{Quantity, QuantityError};
 
-/// A span of time as Go writes it: `1m30s`, `100ms`, `-1s`.
+/// A duration in Go's format: `1m30s`, `100ms`, `-1s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct GoDuration {
-    /// Nanoseconds; Go's own limit is that of the type, 292 years.
+    /// Nanoseconds; the type gives the same limit as in Go, 292 years.
     pub(crate) nanos: i64,
 }
 
@@ -27,7 +26,7 @@ const UNITS: [(&str, i64); 8] = [
 ];
 
 impl GoDuration {
-    /// Reads `1m30s`, `1.5h`, `0`.
+    /// Parses `1m30s`, `1.5h`, `0`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (sign, mut rest) = match text.as_bytes().first()? {
             b'-' => (-1, &text[1..]),
@@ -54,18 +53,18 @@ impl GoDuration {
         Some(Self { nanos })
     }
 
-    /// Whole milliseconds; 0 if negative.
+    /// Returns whole milliseconds; 0 if negative.
     pub(crate) fn ms(self) -> u64 {
         u64::try_from(self.nanos / 1_000_000).unwrap_or(0)
     }
 
-    /// Whole seconds, cut off.
+    /// Returns whole seconds, truncated.
     pub(crate) fn seconds(self) -> i64 {
         self.nanos / 1_000_000_000
     }
 }
 
-/// `number` units of `scale` nanoseconds; what is below a nanosecond is cut off.
+/// Returns `number` units of `scale` nanoseconds, truncated to nanoseconds.
 fn amount(number: &str, scale: i64) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') || number.len() > 40 {
@@ -76,7 +75,7 @@ fn amount(number: &str, scale: i64) -> Option<i128> {
         "" => 0,
         digits => digits.parse().ok()?,
     };
-    // More digits than these count for less than a nanosecond of an hour.
+    // Further digits are less than a nanosecond, even of an hour.
     let fraction = &fraction[..fraction.len().min(15)];
     let part = match fraction {
         "" => 0,
@@ -89,7 +88,7 @@ fn amount(number: &str, scale: i64) -> Option<i128> {
 }
 
 impl fmt::Display for GoDuration {
-    /// As Go's `Duration.String`.
+    /// Formats like Go's `Duration.String`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nanos == 0 {
             return f.write_str("0s");
@@ -115,7 +114,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// `value` in units of `scale`, with as many places as it takes.
+/// Formats `value` in units of `scale`, with as many decimals as necessary.
 fn decimal(value: u64, scale: u64) -> String {
     let (whole, rest) = (value / scale, value % scale);
     if rest == 0 {
@@ -126,21 +125,37 @@ fn decimal(value: u64, scale: u64) -> String {
     text.trim_end_matches('0').to_owned()
 }
 
-/// What a threshold of eviction is measured against.
+/// An eviction threshold's amount.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Amount {
-    /// Bytes, inodes or processes.
+    /// Number of bytes, inodes or processes.
     Count(u64),
-    /// A share of the capacity, 0.1 for 10 %.
+    /// Fraction of the capacity, 0.1 for 10 %.
     Share(f64),
 }
 
-/// A size; negative ones are left as they are.
+impl Amount {
+    /// Returns the amount on a resource of this capacity.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "the kubelet's figure is a float64 that is cut off; it lies between 0 and the capacity"
+    )]
+    pub fn of(self, capacity: u64) -> u64 {
+        match self {
+            Self::Count(count) => count,
+            Self::Share(share) => (capacity as f64 * share) as u64,
+        }
+    }
+}
+
+/// Parses a size, which may be negative.
 pub(crate) fn quantity(text: &str) -> Result<i128, QuantityError> {
     Quantity::parse(text).map(Quantity::ceil)
 }
 
-/// A list of processors, `0-3,8`: how many it names.
+/// Returns the number of CPUs in a list like `0-3,8`.
 pub(crate) fn cpu_count(list: &str) -> Result<u32, String> {
     let mut cpus = std::collections::BTreeSet::new();
     for part in list.split(',') {
@@ -158,7 +173,7 @@ pub(crate) fn cpu_count(list: &str) -> Result<u32, String> {
     Ok(u32::try_from(cpus.len()).unwrap_or(u32::MAX))
 }
 
-/// A list like `10.77.0.0/20,fd00:77::/64`: at most one range a family, none of them too small to be of use.
+/// Parses a list like `10.77.0.0/20,fd00:77::/64`: at most one range a family, each of a minimum size.
 pub fn cidrs(list: &str) -> Result<Vec<IpNet>, String> {
     let mut found: Vec<IpNet> = Vec::new();
     for text in list.split(',').map(str::trim).filter(|t| !t.is_empty()) {
@@ -180,7 +195,7 @@ pub fn cidrs(list: &str) -> Result<Vec<IpNet>, String> {
     Ok(found)
 }
 
-/// An IP address.
+/// Parses an IP address.
 pub fn ip_address(text: &str) -> Result<IpAddr, String> {
     let trimmed = text.trim();
     trimmed
@@ -188,7 +203,7 @@ pub fn ip_address(text: &str) -> Result<IpAddr, String> {
         .map_err(|_| format!("`{trimmed}` is not an IP address"))
 }
 
-/// A name the kernel takes for an interface, and that is plain in packet rules.
+/// Checks that a name is a valid interface name and needs no quotes in packet rules.
 pub fn bridge_name(name: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic());

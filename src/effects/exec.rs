@@ -1,6 +1,6 @@
-//! How does the agent run a program in a container, or take part in the one that runs? It asks the pod's shim on a
-//! connection of its own, and holds one end of each stream. Closing that connection, by dropping the [`Program`], kills
-//! a program it started, and leaves one alone that it was attached to.
+//! Programs in containers, and attached clients, as the agent holds them. The agent asks the pod's shim on a
+//! connection of its own, and holds one end of each stream. Dropping the [`Program`] closes the connection: that
+//! kills a program it started, but not one it was attached to.
 
 use std::convert::Infallible;
 use std::io::{self, IoSlice};
@@ -17,34 +17,35 @@ use smol::channel::Receiver;
 use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::shim::protocol::{
-    AttachRequest, ExecRequest, FailedStep, MAX_FRAME, Message, Reply, Request as ShimRequest,
-    VERSION,
+    AttachRequest, ExecRequest, FailedStep, KeptEnd, MAX_FRAME, Message, Reply,
+    Request as ShimRequest, VERSION,
 };
-use crate::sys::{fdpass, unix_socket};
+use crate::sys::{clock, fdpass, unix_socket};
+use crate::types::Time;
 
-/// Once the program has ended, an output is waited for so long in all while it is silent: a child may hold the pipe for
-/// ever. What the program itself wrote is in the pipe by then, and takes the time that the client needs to read it.
+/// Once the program has ended, the total time to wait for silent output: a child may hold the pipe for ever. The
+/// program's own output is in the pipe by then, and is read at the client's pace.
 pub(crate) const DRAIN: Duration = Duration::from_millis(500);
 
 /// A running program, as the agent holds it.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// The connection it lives by; tells how it ended.
+    /// Its connection, which also reports its end.
     pub(crate) shim: Async<UnixStream>,
-    /// Its input, if asked for.
+    /// Its standard input, if requested.
     pub(crate) stdin: Option<Async<std::fs::File>>,
-    /// Its output; the terminal's, if it has one.
+    /// Its standard output; the terminal's, if it has one.
     pub(crate) stdout: Async<std::fs::File>,
-    /// Its errors, unless they come with the output.
+    /// Its standard error, unless that comes with the output.
     pub(crate) stderr: Option<Async<std::fs::File>>,
     /// Its terminal, to be resized, if it has one.
     pub(crate) terminal: Option<Async<std::fs::File>>,
-    /// It was there before: it goes on when its client does not.
+    /// Whether it ran before: it then outlives its client.
     pub(crate) attached: bool,
 }
 
 impl Program {
-    /// Asks the shim to start it. `NotFound` and `PermissionDenied` are about the program.
+    /// Asks the shim to start it. `NotFound` and `PermissionDenied` concern the program.
     pub(crate) async fn start(socket: &Path, asked: ExecRequest, stdin: bool) -> io::Result<Self> {
         let shim = connect(socket).await?;
         let tty = asked.tty;
@@ -74,7 +75,7 @@ impl Program {
             err_write.as_raw_fd(),
         ];
         send(&shim, &ShimRequest::Exec(Box::new(asked)), &fds).await?;
-        // Only the program may hold these now, or we would never see the end of its output.
+        // Only the program may hold these now, or its output would never end.
         drop((in_read, out_write, err_write));
         started(receive(&shim).await?)?;
         Ok(Self {
@@ -90,15 +91,15 @@ impl Program {
         })
     }
 
-    /// Takes part in what the container says and, if asked for, hears. What it said before are so many bytes of its
-    /// current log.
+    /// Attaches to the container's output and, if requested, its input. Also returns the size of its current log,
+    /// whose content came before.
     pub(crate) async fn attach(socket: &Path, asked: AttachRequest) -> io::Result<(Self, u64)> {
         let shim = connect(socket).await?;
         let stdin = asked.stdin;
         let (out_read, out_write) = pipe2(OFlag::O_CLOEXEC)?;
         let (err_read, err_write) = pipe2(OFlag::O_CLOEXEC)?;
         for pipe in [&out_write, &err_write] {
-            // The shim waits for nobody: the more a pipe holds, the less is missed. What it holds now will do, too.
+            // The shim waits for no client: the larger the pipe, the less is missed. The default size works, too.
             let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(ATTACHED_PIPE));
         }
         let fds = [out_write.as_raw_fd(), err_write.as_raw_fd()];
@@ -126,13 +127,47 @@ impl Program {
         Ok((session, log_bytes))
     }
 
-    /// Tells the shim of a container that was attached to that nothing more will be written to it.
+    /// Notifies the shim that an attached client will write nothing more.
     pub(crate) async fn end_input(shim: &Async<UnixStream>) -> io::Result<()> {
         send(shim, &ShimRequest::EndInput, &[]).await
     }
 }
 
-/// How much output waits for a client that is attached and reads slowly.
+/// Starts a program that the shim keeps ([`ExecRequest::keep`]), or joins it. Closing the connection does not end
+/// it.
+pub(crate) async fn start_kept(socket: &Path, asked: ExecRequest) -> io::Result<Async<UnixStream>> {
+    let shim = connect(socket).await?;
+    let null = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")?;
+    let fds = [null.as_raw_fd(); 3];
+    send(&shim, &ShimRequest::Exec(Box::new(asked)), &fds).await?;
+    started(receive(&shim).await?)?;
+    Ok(shim)
+}
+
+/// Waits for the end of a kept program. A shim too old to keep programs reports the exit code only, and kills the
+/// program when the connection closes.
+pub(crate) async fn kept_end(shim: &Async<UnixStream>) -> io::Result<KeptEnd> {
+    loop {
+        match receive(shim).await?.0 {
+            Message::KeptEnded(end) => return Ok(*end),
+            Message::ExecExited { code } => {
+                return Ok(KeptEnd {
+                    code,
+                    timed_out: false,
+                    output: String::new(),
+                    errors: String::new(),
+                    at: Time(clock::boot_ms()),
+                });
+            }
+            Message::Reply(_) | Message::Exited { .. } => {}
+        }
+    }
+}
+
+/// The buffer for the output of an attached client that reads slowly.
 const ATTACHED_PIPE: i32 = 1 << 20;
 
 fn file(fd: OwnedFd) -> io::Result<Async<std::fs::File>> {
@@ -140,7 +175,7 @@ fn file(fd: OwnedFd) -> io::Result<Async<std::fs::File>> {
 }
 
 async fn connect(socket: &Path) -> io::Result<Async<UnixStream>> {
-    // A shim that hangs lets its queue run full: nobody waits for that.
+    // A shim that hangs lets its queue run full: that must not block.
     let (_folder, short) = unix_socket::shorten(socket).map_err(io::Error::other)?;
     let shim = Async::<UnixStream>::connect(short)
         .await
@@ -192,8 +227,8 @@ pub(crate) async fn exit_code(shim: &Async<UnixStream>) -> io::Result<i32> {
     }
 }
 
-/// Reads what there is, or waits for it: once the program has ended, only as long as there is `patience` left. 0 is the
-/// end.
+/// Reads what is available, or waits for it: once the program has ended, only as long as there is `patience` left.
+/// 0 is the end.
 pub(crate) async fn read_or_tire(
     mut source: &Async<std::fs::File>,
     buffer: &mut [u8],
@@ -208,7 +243,7 @@ pub(crate) async fn read_or_tire(
         smol::Timer::after(*patience).await;
         Ok(0)
     };
-    // Reading comes first: what the program left in the pipe is there without waiting.
+    // Reading comes first: what the program left in the pipe is available at once.
     let read = smol::future::or(source.read(buffer), silence).await;
     if let Some(since) = silent_since {
         *patience = patience.saturating_sub(since.elapsed());

@@ -1,4 +1,4 @@
-//! What may a container ask of the kernel under `RuntimeDefault`? The allow list other runtimes ship, as facts.
+//! The `RuntimeDefault` seccomp profile: the allow list of other runtimes.
 //!
 //! Compared call by call with `seccomp/default_linux.go` of github.com/moby/profiles at commit 02e898b137ae (autumn 2026,
 //! Linux 6.13's calls) on 2026-11-22.
@@ -7,9 +7,10 @@
 //!   every family refused here. C libraries ask for `socket` itself first since Linux 4.3 has it everywhere.
 //! - Calls the profile does not know, such as `file_getattr`, fail with ENOSYS.
 //!
-//! Known calls that are not allowed fail with EPERM, calls nobody knew when libseccomp was built with ENOSYS: C libraries
-//! fall back to older calls on the latter only. The table is for the native architecture only (each further one costs
-//! 4 ms a start); names an architecture or libseccomp does not have are skipped when the filter is built.
+//! Known calls that are not allowed fail with EPERM. Calls that libseccomp did not know at its build fail with
+//! ENOSYS: C libraries fall back to older calls only on that. The table is for the native architecture only (each
+//! further one costs 4 ms a start); names that an architecture or libseccomp does not have are skipped when the
+//! filter is built.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +19,7 @@ use libcontainer::oci_spec::runtime::{
     LinuxSeccompOperator as Operator, LinuxSyscall,
 };
 
-/// Allowed for everybody.
+/// Allowed for all containers.
 const ALWAYS: &str = "\
     accept accept4 access adjtimex alarm bind brk cachestat capget capset chdir chmod chown chown32 clock_adjtime \
     clock_adjtime64 clock_getres clock_getres_time64 clock_gettime clock_gettime64 clock_nanosleep \
@@ -102,20 +103,21 @@ const BY_CAPABILITY: &[(&str, &str)] = &[
 
 const SYS_ADMIN: &str = "CAP_SYS_ADMIN";
 
-/// Allowed for nobody. Like the calls of missing capabilities they are refused, not denied to exist.
+/// Allowed for no container. Like the calls of missing capabilities they fail with EPERM, not ENOSYS.
 const NEVER: &str = "\
     add_key io_uring_enter io_uring_register io_uring_setup kexec_file_load kexec_load keyctl migrate_pages move_pages \
     nfsservctl pivot_root request_key socketcall swapoff swapon sysfs _sysctl uselib userfaultfd ustat vm86 vm86old";
 
-/// The values `personality` may be called with: Linux, Linux 32, both without randomised addresses, and "tell me".
+/// The allowed arguments of `personality`: Linux, Linux 32, both without randomised addresses, and the query.
 const PERSONALITIES: [u64; 5] = [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// Address families a container may not have: AF_ALG (38), which lets anybody near the kernel's cryptography (CVE-2026-31431
-/// wrote to the page cache through it), AF_VSOCK (40), which reaches the host of a virtual machine past all network policy,
-/// and those that newer kernels have given up: DECnet, Econet, ATMSVC, IrDA, WANPIPE, ISDN, CAIF.
+/// Address families that containers may not use: AF_ALG (38), which exposes the kernel's cryptography
+/// (CVE-2026-31431 wrote to the page cache through it), AF_VSOCK (40), which reaches the host of a virtual machine
+/// past all network policy, and those that newer kernels dropped: DECnet, Econet, ATMSVC, IrDA, WANPIPE, ISDN,
+/// CAIF.
 const REFUSED_FAMILIES: [u64; 9] = [12, 19, 20, 23, 25, 34, 37, 38, 40];
 
-/// AF_MCTP, the newest address family that is known.
+/// AF_MCTP, the newest known address family.
 const AF_NEWEST: u64 = 45;
 
 /// CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}: none of them may be set.
@@ -144,7 +146,7 @@ pub fn runtime_default(capabilities: &BTreeSet<String>) -> LinuxSeccomp {
         };
         list.extend(calls.split_whitespace());
     }
-    // Some calls come with either of two capabilities; those two have rules of their own.
+    // Some calls come with either of two capabilities; `clone` and `clone3` have rules of their own.
     refused.retain(|name| !allowed.contains(name) && !["clone", "clone3"].contains(name));
     let mut rules = vec![
         rule(allowed, Action::ScmpActAllow, None),
@@ -167,8 +169,9 @@ pub fn runtime_default(capabilities: &BTreeSet<String>) -> LinuxSeccomp {
     profile
 }
 
-/// Every known family that is not refused. No rule may say "not AF_VSOCK": filters compare 64 bits, and the kernel then
-/// drops the upper half. Exactly one rule fits each value: libseccomp does not say which of two would win.
+/// Every known family that is not refused. A rule like "not AF_VSOCK" is unsafe: filters compare 64 bits, and the
+/// kernel then drops the upper half. Exactly one rule fits each value: libseccomp does not define which of two
+/// would win.
 fn socket_rules(rules: &mut Vec<LinuxSyscall>) {
     let mut add = |action, value, operator| {
         let argument = argument(value, None, operator);
@@ -307,13 +310,14 @@ mod tests {
         }
     }
 
-    /// What the published profile says, made into a digest on the day of the comparison: its calls for everybody, then those
-    /// of each capability. `clone` and `clone3` come with CAP_SYS_ADMIN, the calls that CAP_SYS_PTRACE repeats are left out.
+    /// The published profile as a digest, made on the day of the comparison: its calls for all containers, then
+    /// those of each capability. `clone` and `clone3` come with CAP_SYS_ADMIN, the calls that CAP_SYS_PTRACE
+    /// repeats are left out.
     #[test]
     fn the_table_is_what_was_compared_with_the_published_profile_on_2026_11_22() {
         let mut always: BTreeSet<&str> = ALWAYS.split_whitespace().collect();
         always.extend(["socketcall", "uretprobe", "riscv_hwprobe"]);
-        assert_eq!(always.len(), 364, "calls for everybody");
+        assert_eq!(always.len(), 364, "calls for all containers");
         let words = |calls: BTreeSet<&str>| calls.into_iter().collect::<Vec<_>>().join(" ");
         let mut text = words(always);
         for (capability, calls) in BY_CAPABILITY {

@@ -1,4 +1,4 @@
-//! What is used and left on this node, and what do pods use? Read from cgroups, file systems and `/proc`.
+//! The usage and free resources of the node and its pods, read from cgroups, file systems and `/proc`.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use super::cgroup::Cgroups;
 use super::figures;
 use crate::layout::{Layout, log_file};
-use crate::spec::usage::{ContainerUsage, DiskUsage, FileSystem, NodeUsage, PodUsage, Space};
-use crate::spec::{PodSpec, VolumeSource};
-use crate::sys::{disk_usage, file, process};
+use crate::spec::PodSpec;
+use crate::sys::meminfo::MemInfo;
+use crate::sys::{disk_usage, process};
+use crate::types::usage::{ContainerUsage, DiskUsage, FileSystem, NodeUsage, PodUsage, Space};
 
-/// Most files of one pod that are counted at one look.
+/// The maximum number of files of one pod that are counted at a time.
 const MAX_ENTRIES: u64 = 100_000;
 
 /// Blocking. The node's figures; what cannot be read is left out.
 pub fn of_node(layout: &Layout, cgroups: &Cgroups) -> NodeUsage {
-    let meminfo = file::read_text("/proc/meminfo").unwrap_or_default();
-    let of = |name| memory_figure(&meminfo, name);
-    let memory = match (of("MemTotal:"), of("MemFree:")) {
+    let info = MemInfo::read();
+    let memory = match (info.bytes("MemTotal"), info.bytes("MemFree")) {
         (Some(total), Some(free)) => cgroups.node_memory(total, free),
         _ => None,
     };
@@ -36,20 +36,20 @@ pub fn of_node(layout: &Layout, cgroups: &Cgroups) -> NodeUsage {
     }
 }
 
-/// What of a pod is to be read.
+/// The figures of a pod to read.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Which pod.
+    /// The pod.
     pub pod: Arc<PodSpec>,
     /// Names of its containers, each with its newest run.
     pub runs: Vec<(String, u32)>,
-    /// Memory and processes.
+    /// Whether to read memory and processes.
     pub cgroups: bool,
-    /// What it has on disk.
+    /// Whether to measure disk use.
     pub disk: bool,
 }
 
-/// Blocking. A pod's figures. Looking at disks may take long.
+/// Blocking. A pod's figures. Measuring disk use may take long.
 pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
     let pod = &*wanted.pod;
     let mut usage = PodUsage {
@@ -66,7 +66,7 @@ pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
         let files = layout.pod_state(&pod.uid).etc_files();
         usage.shared_files = taken(disk_usage::of_files(&files));
         for volume in &pod.volumes {
-            if let VolumeSource::EmptyDir { .. } = volume.source {
+            if volume.source.on_disk().is_some() {
                 let path = layout.pod_state(&pod.uid).empty_dir(&volume.name);
                 usage.volumes.insert(volume.name.clone(), walk(&path));
             }
@@ -87,7 +87,7 @@ pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
     usage
 }
 
-/// The current log of a run and what was rotated away of it: their names begin alike.
+/// The current log of a run and its rotated logs: their names begin alike.
 fn logs(layout: &Layout, pod: &PodSpec, container: &str, run: u32) -> DiskUsage {
     let key = &pod.key;
     let folder = layout.container_logs(&key.namespace, &key.name, &pod.uid, container);
@@ -107,18 +107,12 @@ fn taken(found: disk_usage::Taken) -> DiskUsage {
     }
 }
 
-fn memory_figure(meminfo: &str, name: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-    let kibi: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kibi * 1024)
-}
-
 fn device(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|found| found.dev())
 }
 
 fn file_system(path: &Path) -> Option<FileSystem> {
-    let found = figures::file_system(path)?;
+    let found = crate::sys::file_system::file_system(path)?;
     let bytes = Space {
         available: found.available_bytes,
         capacity: found.capacity_bytes,
@@ -130,7 +124,7 @@ fn file_system(path: &Path) -> Option<FileSystem> {
     Some(FileSystem { bytes, inodes })
 }
 
-/// Numbers of processes are used up by threads, too.
+/// Threads use up process ids, too.
 fn pids() -> Option<Space> {
     let capacity = process::most()?;
     Some(Space {
@@ -144,10 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_proc_are_found() {
-        let meminfo = "MemTotal:       24684092 kB\nMemFree:         2875464 kB\n";
-        assert_eq!(memory_figure(meminfo, "MemFree:"), Some(2_875_464 * 1024));
-        assert_eq!(memory_figure(meminfo, "SwapFree:"), None);
+    fn processes_are_some_of_those_there_may_be() {
         let here = pids().expect("this is Linux");
         let some = 1..here.capacity;
         assert!(some.contains(&here.available), "{here:?}");

@@ -1,5 +1,5 @@
-//! How does the loop wait no longer than until the next wake? With one timer of the kernel's, on the clock that moments are
-//! counted by: it goes on while the machine sleeps, and is set anew only when the moment is another one.
+//! The timer of the loop: one kernel timer, on the clock that moments are counted by. It keeps running while the
+//! machine sleeps, and is set again only when the next wake changes.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use smol::Async;
 use smol::channel::Receiver;
 
-use crate::spec::Time;
+use crate::types::Time;
 
 /// The loop's only timer.
 #[derive(Debug)]
@@ -18,10 +18,10 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// One that is not set.
+    /// A timer that is not set.
     ///
     /// # Errors
-    /// No file descriptor is left.
+    /// Fails if no file descriptor is left.
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
@@ -31,7 +31,7 @@ impl Alarm {
         })
     }
 
-    /// The next input, or `None` if none comes until then.
+    /// The next input, or `None` if none arrives until then.
     pub(super) async fn wait<T>(&mut self, inputs: &Receiver<T>, until: Option<Time>) -> Option<T> {
         let input = async { inputs.recv().await.ok() };
         let Some(until) = until else {
@@ -41,7 +41,7 @@ impl Alarm {
             self.rings = Some(until);
         }
         let rang = async {
-            // What cannot be waited for is taken to be over: the loop looks for itself.
+            // A moment that the timer cannot wait for counts as over: the loop checks by itself.
             let _ = self.timer.readable().await;
             None
         };
@@ -78,7 +78,7 @@ mod tests {
                 sender.try_send(7).unwrap();
                 assert_eq!(alarm.wait(&inputs, until).await, Some(7));
             }
-            // One that was to ring much later does not hold up what is due before.
+            // A timer set to much later does not delay an earlier deadline.
             sender.try_send(7).unwrap();
             assert_eq!(alarm.wait(&inputs, late).await, Some(7));
             assert_eq!(alarm.wait(&inputs, after(5)).await, None);

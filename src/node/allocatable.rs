@@ -1,28 +1,28 @@
-//! What may pods, the system and the kubelet's programs have, and how is that enforced? By the cgroups above them
-//! (kubelet-behaviour §9.4, §9.5, §9.7).
+//! Node allocatable: the limits of pods, system and kubelet programs, enforced by the cgroups above them
+//! (Kubernetes docs: Resource Management, Reserve Compute Resources; KEP-2570).
 
+use super::Node;
 use super::capacity::Machine;
-use super::journal::Journal;
-use super::{Node, publish};
-use crate::api::EventType;
+use super::publish::Shown;
 use crate::config::{Amounts, Enforce, Reserved, processes_for_pods};
 use crate::effects::cgroup::{CgroupError, Cgroups, NodeLimits, QosRequests};
 use crate::plan::classes::{Classes, classes};
+use crate::spec::{Reason, Severity};
 use crate::sys::process;
 
-/// What people are told of it.
+/// The node events about it.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Enforced(Vec<(EventType, String)>);
+pub(super) struct Enforced(Vec<(Reason, String)>);
 
 impl Enforced {
-    /// Blocking. Bounds pods by what is not kept back, and others as the settings say.
+    /// Blocking. Limits pods to what is not reserved, and reserved cgroups as the settings say.
     pub(super) fn begin(cgroups: &Cgroups, machine: &Machine, reserved: &Reserved) -> Self {
-        let mut told = Self::default();
+        let mut report = Self::default();
         let all = reserved.enforce.contains(&Enforce::Pods);
         let pods = match all {
             true => for_pods(machine, reserved, process::most()),
-            // What an earlier agent may have written counts no more. Processes are bounded all the same: without any
-            // left, logging in to mend the node fails.
+            // Values from before the agent restart no longer count. Processes are limited all the
+            // same: without any left, a login to repair the node fails.
             false => NodeLimits {
                 cpu_milli: None,
                 memory_bytes: Some(None),
@@ -34,7 +34,7 @@ impl Enforced {
         if all || done.is_err() {
             let failed = "Failed to update Node Allocatable Limits".to_owned();
             let updated = "Updated Node Allocatable limit across pods".to_owned();
-            told.note(done, updated, failed);
+            report.note(done, updated, failed);
         }
         for enforce in &reserved.enforce {
             let (amounts, path, name) = match enforce {
@@ -49,41 +49,37 @@ impl Enforced {
             let whole = matches!(enforce, Enforce::SystemReserved | Enforce::KubeReserved);
             let done = cgroups.limit_others(path, for_others(amounts, whole));
             let lower = name.to_lowercase();
-            told.note(
+            report.note(
                 done,
                 format!("Updated limits on {lower} reserved cgroup {path}"),
                 format!("Failed to enforce {name} Reserved Cgroup Limits on {path:?}"),
             );
         }
-        told
+        report
     }
 
     fn note(&mut self, done: Result<(), CgroupError>, updated: String, failed: String) {
         self.0.push(match done {
-            Ok(()) => (EventType::Normal, updated),
+            Ok(()) => (Reason::NodeAllocatableEnforced, updated),
             Err(error) => (
-                EventType::Warning,
+                Reason::FailedNodeAllocatableEnforcement,
                 format!("{failed}: {}", crate::chain(&error)),
             ),
         });
     }
 
-    /// Shows what was done, as events of the node.
-    pub(super) fn publish(&self, journal: &mut Journal, node: &str) {
-        for (type_, message) in &self.0 {
-            let reason = match type_ {
-                EventType::Normal => "NodeAllocatableEnforced",
-                EventType::Warning => {
-                    tracing::warn!("{message}, going on");
-                    "FailedNodeAllocatableEnforcement"
-                }
-            };
-            publish::node_event(journal, node, *type_, reason, message);
+    /// Emits the results as events of the node.
+    pub(super) fn publish(&self, shown: &mut Shown) {
+        for (reason, message) in &self.0 {
+            if reason.severity() == Severity::Warning {
+                tracing::warn!("{message}, going on");
+            }
+            shown.node_event(*reason, message);
         }
     }
 }
 
-/// What there is but for what is kept back. What pods are evicted for is theirs until then.
+/// The capacity without the reserves. The eviction threshold still belongs to pods here.
 fn for_pods(machine: &Machine, reserved: &Reserved, most_processes: Option<u64>) -> NodeLimits {
     let left = |there: u64, name: &str| {
         let kept = |amounts: &Amounts| amounts.get(name).copied().unwrap_or(0);
@@ -110,17 +106,17 @@ fn for_others(amounts: &Amounts, whole: bool) -> NodeLimits {
     }
 }
 
-/// How the classes of pods share what there is.
+/// The shares of the QoS classes.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// As it was written last.
+    /// The shares written last.
     written: Option<Classes>,
-    /// Writes it; the next one waits for it.
+    /// The task that writes them; the next one waits for it.
     pub(super) writing: Option<smol::Task<()>>,
 }
 
 impl Node {
-    /// After each decision: what the classes of pods ask for together may be something else.
+    /// After each decision: writes the shares if the requests of the QoS classes have changed.
     pub(super) fn share_among_classes(&mut self) {
         let now = classes(&self.state);
         if self.classes.written == Some(now) {
@@ -128,7 +124,7 @@ impl Node {
         }
         self.classes.written = Some(now);
         let previous = self.classes.writing.take();
-        let cgroups = self.hands.sandboxes.cgroups.clone();
+        let cgroups = self.tools.sandboxes.cgroups.clone();
         let requests = QosRequests {
             burstable_cpu_milli: now.burstable_cpu_milli,
             burstable_memory_bytes: now.burstable_memory_bytes,
@@ -175,11 +171,11 @@ mod tests {
             cpu_milli: Some(3_250),
             memory_bytes: Some(Some(0)),
             pids: Some(Some(1_000)),
-            // None of them can be kept back, as with a kubelet.
+            // None of them can be reserved, as with a kubelet.
             huge_pages: Some(Some(machine.huge_pages.clone())),
         };
         assert_eq!(for_pods(&machine, &reserved, Some(2_024)), expected);
-        // Some are kept back in any case: a fork bomb must not keep people from logging in.
+        // Some are reserved in any case: a fork bomb must not prevent a login.
         let all = for_pods(&machine, &Reserved::default(), Some(32_768));
         assert_eq!(all.pids, Some(Some(29_492)));
         let unknown = for_pods(&machine, &Reserved::default(), None);

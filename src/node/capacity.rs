@@ -1,56 +1,57 @@
-//! What does the node have, and what of that may pods have? Amounts by resource, and what is kept back: for the system,
-//! for coracle, and as much as pods may not use up before some are evicted (kubelet-behaviour §9.7).
+//! The node's capacity and allocatable resources: amounts by resource, and what is reserved for the system, for
+//! coracle, and by the eviction thresholds (Kubernetes docs: Reserve Compute Resources).
 
 use std::fs;
 use std::path::Path;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use crate::config::{Amount, Amounts, Reserved, Settings, Signal};
+use crate::config::{Amounts, Reserved, Settings, Signal};
 use crate::spec::{HugePages, PageSize};
 use crate::sys::file;
 
-/// Where the kernel tells of its pools of huge pages.
+/// The kernel's folder of huge page pools.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// What the machine has; looked at once.
+/// The machine's resources, read once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     /// Processors, in thousandths.
     pub(super) cpu_milli: u64,
     /// Memory in bytes.
     pub(super) memory_bytes: u64,
-    /// The file system of pods' state and images, in bytes.
+    /// The size of the file system with pods' state and images, in bytes.
     pub(super) storage_bytes: u64,
-    /// Memory set aside as huge pages, of every size that the kernel has.
+    /// Huge pages in bytes, of every size that the kernel has.
     pub(super) huge_pages: HugePages,
 }
 
 impl Machine {
-    /// Blocking. Looks at it; `root` is on the file system of pods' state. What cannot be read counts as nothing.
+    /// Blocking. Reads the machine's resources; `root` is on the file system of pods' state. What cannot be read
+    /// counts as zero.
     pub(super) fn look(root: &Path) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         Self {
             cpu_milli: cores * 1000,
-            memory_bytes: super::facts::memory_info("MemTotal"),
+            memory_bytes: crate::sys::meminfo::now("MemTotal"),
             storage_bytes: storage(root),
             huge_pages: huge_pages(Path::new(HUGE_PAGES)),
         }
     }
 }
 
-/// What there is, and who gets what of it: thousandths of `cpu`, bytes or pieces of everything else.
+/// Capacity and its shares: thousandths of `cpu`, bytes or numbers of everything else.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Shares {
-    /// All of it.
+    /// All resources of the node.
     pub(super) capacity: Amounts,
-    /// What pods may ask for together.
+    /// What pods may request together.
     pub(super) allocatable: Amounts,
-    /// What is kept back.
+    /// What is reserved.
     kept: Amounts,
 }
 
-/// More is kept back than there is.
+/// A reserve exceeds the capacity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "invalid Node Allocatable configuration. Resource {resource:?} has a reservation of {reservation} but capacity of \
@@ -63,7 +64,7 @@ pub struct OverReserved {
 }
 
 impl Shares {
-    /// Whether all that is kept back is there.
+    /// Checks that the reserves fit the capacity.
     pub(super) fn check(&self) -> Result<(), OverReserved> {
         let none = 0;
         for (name, kept) in &self.kept {
@@ -80,7 +81,7 @@ impl Shares {
     }
 }
 
-/// Shares out what the machine has, as the settings say.
+/// Divides the machine's resources as the settings say.
 pub(super) fn share_out(machine: &Machine, reserved: &Reserved, settings: &Settings) -> Shares {
     let per_core = u64::from(settings.pods_per_core) * (machine.cpu_milli / 1000);
     let most = u64::from(settings.max_pods);
@@ -115,12 +116,12 @@ pub(super) fn share_out(machine: &Machine, reserved: &Reserved, settings: &Setti
         };
         let sum = kept.entry(name.to_owned()).or_default();
         let whole = capacity.get(name).copied().unwrap_or(0);
-        *sum = sum.saturating_add(amount_of(threshold.below, whole));
+        *sum = sum.saturating_add(threshold.below.of(whole));
     }
     let huge: u64 = machine.huge_pages.values().sum();
     let allocatable = capacity.iter().map(|(name, there)| {
         let kept = kept.get(name).copied().unwrap_or(0);
-        // Nobody can have memory that is set aside as huge pages.
+        // Huge pages are not available as ordinary memory.
         let kept = kept.saturating_add(if name == "memory" { huge } else { 0 });
         (name.clone(), there.saturating_sub(kept))
     });
@@ -131,20 +132,7 @@ pub(super) fn share_out(machine: &Machine, reserved: &Reserved, settings: &Setti
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    reason = "the kubelet's figure is a float64 that is cut off; it lies between 0 and the whole"
-)]
-fn amount_of(amount: Amount, whole: u64) -> u64 {
-    match amount {
-        Amount::Count(count) => count,
-        Amount::Share(share) => (whole as f64 * share) as u64,
-    }
-}
-
-/// As Kubernetes' API says it: `2`, `1500m`, `8010Ki`, `2Gi`.
+/// An amount as the Kubernetes API writes it: `2`, `1500m`, `8010Ki`, `2Gi`.
 pub(super) fn quantity(resource: &str, amount: u64) -> Quantity {
     let (scale, suffix) = match resource {
         "cpu" => (1000, "m"),
@@ -157,7 +145,7 @@ pub(super) fn quantity(resource: &str, amount: u64) -> Quantity {
     })
 }
 
-/// With the largest binary suffix that comes out even, as Kubernetes writes it.
+/// With the largest binary suffix that divides it, as Kubernetes writes it.
 fn bytes(amount: u64) -> String {
     let (mut number, mut suffix) = (amount, "");
     for larger in ["Ki", "Mi", "Gi", "Ti"] {
@@ -179,7 +167,7 @@ fn storage(path: &Path) -> u64 {
     nix::sys::statvfs::statvfs(path).map_or(0, |fs| fs.blocks() as u64 * fs.fragment_size() as u64)
 }
 
-/// All pools, empty ones too.
+/// All pools, including empty ones.
 fn huge_pages(folder: &Path) -> HugePages {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let pool = |entry: fs::DirEntry| {
@@ -197,7 +185,7 @@ fn huge_pages(folder: &Path) -> HugePages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Eviction, Threshold};
+    use crate::config::{Amount, Eviction, Threshold};
 
     const GI: u64 = 1 << 30;
     const MI: u64 = 1 << 20;

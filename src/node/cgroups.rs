@@ -1,4 +1,4 @@
-//! What bounds a pod right now? The values of its cgroups, read when somebody asks.
+//! The effective limits of a pod: the values of its cgroups, read on request.
 
 use serde_json::{Value, json};
 use smol::channel::Sender;
@@ -6,7 +6,7 @@ use smol::channel::Sender;
 use super::Node;
 use crate::api::CommandError;
 use crate::effects::cgroup::Values;
-use crate::plan::state::{Run, Sandbox};
+use crate::plan::state::Sandbox;
 
 impl Node {
     /// Answers beside the loop.
@@ -25,12 +25,12 @@ impl Node {
         let there = matches!(pod.sandbox, Sandbox::Ready { .. });
         let (spec, given) = (pod.spec.clone(), pod.resizing.actuated);
         let each = spec.all_containers().zip(&pod.containers);
-        let running = each.filter_map(|(spec, state)| match state.run {
-            Run::Running { pid, .. } => Some((spec.name.clone(), pid, state.figures(spec))),
-            Run::None | Run::Ended(_) => None,
+        let running = each.filter_map(|(spec, state)| {
+            let run = state.run.running()?;
+            Some((spec.name.clone(), run.pid, state.figures(spec)))
         });
         let containers: Vec<_> = running.collect();
-        let cgroups = self.hands.sandboxes.cgroups.clone();
+        let cgroups = self.tools.sandboxes.cgroups.clone();
         super::spawn(async move {
             let read = super::unblock(move || {
                 let mut all = Vec::new();

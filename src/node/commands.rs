@@ -1,4 +1,4 @@
-//! What do clients want done? Each command is answered exactly once.
+//! Commands of clients. Each is answered exactly once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,16 +7,22 @@ use k8s_openapi::api::core::v1::EphemeralContainer;
 use serde_json::json;
 use smol::channel::Sender;
 
-use super::execute::{Hands, WORKER};
+use super::execute::{Tools, WORKER};
 use super::{Input, Node, metrics, shutdown};
-use crate::api::{Command, CommandError, CommandErrorKind, ImageArchive, ImageRow, RemovedImages};
-use crate::effects::image::{self, Image, ImageError, ImportOptions, Origin, Progress};
-use crate::plan::state::{Image as Found, PodState, Run};
-use crate::plan::{Event, retry};
+use crate::api::{
+    Command, CommandError, CommandErrorKind, ImageArchive, ImageRow, Metric, RemovedImages,
+};
+use crate::images::{self, Image, ImageError, ImportOptions, Origin, Progress};
+use crate::plan::event::ConditionChange;
+use crate::plan::state::{Image as Found, PodState};
+use crate::plan::{Event, NodeFact, PodFact, retry};
 use crate::spec::{ImageName, PodKey, PodUid, ephemeral};
 
+/// Where the answer to a command goes.
+type Reply<T> = Sender<Result<T, CommandError>>;
+
 impl Node {
-    pub(super) fn command(&mut self, command: Command, touched: &mut BTreeSet<PodUid>) {
+    pub(super) fn command(&mut self, command: Command) {
         match command {
             Command::DeletePod {
                 namespace,
@@ -25,7 +31,7 @@ impl Node {
                 force,
                 reply,
             } => {
-                let answer = self.delete_pod(&namespace, &name, grace_ms, force, touched);
+                let answer = self.delete_pod(&namespace, &name, grace_ms, force);
                 let _ = reply.try_send(answer);
             }
             Command::SetEphemeral {
@@ -36,8 +42,7 @@ impl Node {
                 reply,
             } => {
                 let pod = (namespace.as_str(), name.as_str());
-                let answer = self.set_ephemeral(pod, &containers, dry_run, touched);
-                let _ = reply.try_send(answer);
+                let _ = reply.try_send(self.set_ephemeral(pod, &containers, dry_run));
             }
             Command::SetConditions {
                 namespace,
@@ -45,17 +50,7 @@ impl Node {
                 changes,
                 reply,
             } => {
-                let found = self.find(&namespace, &name).map(|pod| pod.spec.uid.clone());
-                let answer = found.map(|pod| {
-                    let event = Event::ConditionsSet {
-                        pod: pod.clone(),
-                        changes,
-                    };
-                    self.record(&event, touched);
-                    // Whoever is answered may look at once, and the next agent has to know.
-                    self.publish(&pod);
-                });
-                let _ = reply.try_send(answer);
+                let _ = reply.try_send(self.set_conditions((&namespace, &name), changes));
             }
             Command::Retry {
                 namespace,
@@ -63,81 +58,29 @@ impl Node {
                 container,
                 reply,
             } => {
-                let answer = self.retry((&namespace, &name), container, touched);
-                let _ = reply.try_send(answer);
+                let _ = reply.try_send(self.retry((&namespace, &name), container));
             }
             Command::ImportImage {
                 archive,
                 name,
                 progress,
-            } => {
-                super::spawn(import(self.hands.clone(), archive, name, progress));
+            } => super::spawn(import(self.tools.clone(), archive, name, progress)),
+            Command::RemoveImage { name, force, reply } => self.remove_image(&name, force, reply),
+            Command::PruneImages { all, reply } => self.prune_images(all, reply),
+            Command::ListImages { reply } => {
+                let in_use = self.images_in_use();
+                answer(reply, list_images(self.tools.clone(), in_use));
             }
-            Command::RemoveImage { name, force, reply } => {
-                let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
-                super::spawn(async move {
-                    let in_use = if force { BTreeSet::new() } else { in_use };
-                    let wanted = full_name(&name);
-                    let removed = super::unblock(move || images.remove(&wanted, &in_use)).await;
-                    let removed = removed.map(|removed| RemovedImages {
-                        untagged: removed.untagged,
-                        deleted: removed.deleted.into_iter().collect(),
-                        freed_bytes: 0,
-                    });
-                    let _ = reply.try_send(removed.map_err(|error| command_error(&error)));
-                });
-            }
-            Command::PruneImages { all, reply } => {
-                let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
-                super::spawn(async move {
-                    let pruned = super::unblock(move || images.prune(&in_use, all)).await;
-                    let pruned = pruned.map(|pruned| RemovedImages {
-                        untagged: Vec::new(),
-                        deleted: pruned.deleted,
-                        freed_bytes: pruned.freed_bytes,
-                    });
-                    let _ = reply.try_send(pruned.map_err(|error| command_error(&error)));
-                });
-            }
-            Command::MeasurePods { reply } => {
-                let network = self.hands.sandboxes.network.clone();
-                let keys: BTreeMap<PodUid, PodKey> = self
-                    .state
-                    .pods
-                    .values()
-                    .map(|pod| (pod.spec.uid.clone(), pod.spec.key.clone()))
-                    .collect();
-                let containers = self.container_metrics();
-                super::spawn(async move {
-                    let traffic = super::unblock(move || network.traffic()).await;
-                    let mut all = containers.await;
-                    all.extend(metrics::of_traffic(&keys, &traffic));
-                    let _ = reply.try_send(Ok(all));
-                });
-            }
+            Command::MeasurePods { reply } => self.measure_pods(reply),
             Command::Summarize { brief, reply } => {
                 let summary = self.summary(brief);
-                super::spawn(async move {
-                    let _ = reply.try_send(Ok(summary.await));
-                });
+                answer(reply, async { Ok(summary.await) });
             }
             Command::MeasureResources { reply } => {
                 let metrics = self.resource_metrics();
-                super::spawn(async move {
-                    let _ = reply.try_send(Ok(metrics.await));
-                });
+                answer(reply, async { Ok(metrics.await) });
             }
-            Command::LookAtNode { reply } => {
-                let images = self.hands.images.clone();
-                let inputs = self.hands.inputs.clone();
-                super::spawn(async move {
-                    let rows = super::unblock(move || images.list()).await;
-                    let none = BTreeSet::new();
-                    let rows = rows.map(|list| list.into_iter().map(|i| row(i, &none)).collect());
-                    let rows = rows.map_err(|error| command_error(&error));
-                    let _ = inputs.send(Input::Looked { rows, reply }).await;
-                });
-            }
+            Command::LookAtNode { reply } => self.look_at_node(reply),
             Command::Count { reply } => {
                 let _ = reply.try_send(Ok(self.metrics()));
             }
@@ -146,41 +89,103 @@ impl Node {
             }
             Command::ShowShutdown { reply } => {
                 let mut shown = self.show_shutdown();
-                super::spawn(async move {
+                answer(reply, async move {
                     let total = shown["totalSeconds"].as_u64().unwrap_or(0);
                     shown["logind"] = shutdown::ask(total).await;
-                    let _ = reply.send(Ok(shown)).await;
+                    Ok(shown)
                 });
             }
             Command::BeginShutdown { reply } => {
-                let _ = reply.try_send(self.shutdown_for(touched));
+                let _ = reply.try_send(self.shutdown_for());
             }
             Command::CancelShutdown { reply } => {
-                let _ = reply.try_send(self.cancel_shutdown(touched));
+                let _ = reply.try_send(self.cancel_shutdown());
             }
             Command::ShowCgroups {
                 namespace,
                 name,
                 reply,
             } => self.show_cgroups((&namespace, &name), reply),
-            Command::SetCordon { on, reply } => self.set_cordon(on, reply, touched),
-            Command::Drain { options, reply } => self.drain(&options, reply, touched),
+            Command::SetCordon { on, reply } => self.set_cordon(on, reply),
+            Command::Drain { options, reply } => self.drain(&options, reply),
             Command::ShowSettings { reply } => {
                 let _ = reply.try_send(Ok(self.sources.show()));
             }
             Command::Preview { files, reply } => {
                 let _ = reply.try_send(Ok(self.preview(&files)));
             }
-            Command::ListImages { reply } => {
-                let (images, in_use) = (self.hands.images.clone(), self.images_in_use());
-                super::spawn(async move {
-                    let rows = super::unblock(move || images.list()).await;
-                    let rows = rows
-                        .map(|list| list.into_iter().map(|image| row(image, &in_use)).collect());
-                    let _ = reply.try_send(rows.map_err(|error| command_error(&error)));
-                });
-            }
         }
+    }
+
+    fn remove_image(&self, name: &str, force: bool, reply: Reply<RemovedImages>) {
+        let images = self.tools.images.clone();
+        let in_use = match force {
+            true => BTreeSet::new(),
+            false => self.images_in_use(),
+        };
+        let wanted = full_name(name);
+        answer(reply, async move {
+            let removed = super::unblock(move || images.remove(&wanted, &in_use)).await;
+            let removed = removed.map_err(|error| command_error(&error))?;
+            Ok(RemovedImages {
+                untagged: removed.untagged,
+                deleted: removed.deleted.into_iter().collect(),
+                freed_bytes: 0,
+            })
+        });
+    }
+
+    fn prune_images(&self, all: bool, reply: Reply<RemovedImages>) {
+        let (images, in_use) = (self.tools.images.clone(), self.images_in_use());
+        answer(reply, async move {
+            let pruned = super::unblock(move || images.prune(&in_use, all)).await;
+            let pruned = pruned.map_err(|error| command_error(&error))?;
+            Ok(RemovedImages {
+                untagged: Vec::new(),
+                deleted: pruned.deleted,
+                freed_bytes: pruned.freed_bytes,
+            })
+        });
+    }
+
+    /// Lists the images, which are part of the Node object, and shows it.
+    fn look_at_node(&self, reply: Reply<()>) {
+        let tools = self.tools.clone();
+        super::spawn(async move {
+            let inputs = tools.inputs.clone();
+            let rows = list_images(tools, BTreeSet::new()).await;
+            let _ = inputs.send(Input::Looked { rows, reply }).await;
+        });
+    }
+
+    fn measure_pods(&self, reply: Reply<Vec<Metric>>) {
+        let network = self.tools.sandboxes.network.clone();
+        let pods = self.state.pods.values();
+        let keys: BTreeMap<PodUid, PodKey> = pods
+            .map(|pod| (pod.spec.uid.clone(), pod.spec.key.clone()))
+            .collect();
+        let containers = self.container_metrics();
+        answer(reply, async move {
+            let traffic = super::unblock(move || network.traffic()).await;
+            let mut all = containers.await;
+            all.extend(metrics::of_traffic(&keys, &traffic));
+            Ok(all)
+        });
+    }
+
+    fn set_conditions(
+        &mut self,
+        (namespace, name): (&str, &str),
+        changes: Vec<ConditionChange>,
+    ) -> Result<(), CommandError> {
+        let uid = self.find(namespace, name)?.spec.uid.clone();
+        self.record(&Event::Pod {
+            uid: uid.clone(),
+            fact: PodFact::ConditionsSet { changes },
+        });
+        // The change must be visible and saved before the client is answered.
+        self.publish(&uid);
+        Ok(())
     }
 
     pub(super) fn find(&self, namespace: &str, name: &str) -> Result<&PodState, CommandError> {
@@ -201,7 +206,6 @@ impl Node {
         (namespace, name): (&str, &str),
         containers: &[EphemeralContainer],
         dry_run: bool,
-        touched: &mut BTreeSet<PodUid>,
     ) -> Result<(), CommandError> {
         let pod = self.find(namespace, name)?;
         let spec = ephemeral::replace(&pod.spec, containers).map_err(|problems| {
@@ -215,7 +219,7 @@ impl Node {
             }
         })?;
         let added = spec.ephemeral_containers.len() > pod.spec.ephemeral_containers.len();
-        let never = match (&pod.stopping, pod.complete()) {
+        let never = match (pod.stopping(), pod.complete()) {
             (Some(_), _) => Some("is being deleted"),
             (None, true) => Some("has finished"),
             (None, false) => None,
@@ -229,12 +233,12 @@ impl Node {
         if added && !dry_run {
             let uid = spec.uid.clone();
             let spec = Arc::new(spec);
-            let event = Event::EphemeralAdded {
-                pod: uid.clone(),
-                spec,
+            let event = Event::Pod {
+                uid: uid.clone(),
+                fact: PodFact::EphemeralAdded { spec },
             };
-            self.record(&event, touched);
-            // Who is told that it is there will find it there, also if this agent dies now.
+            self.record(&event);
+            // The file is written before the answer, so that the change survives an agent restart.
             self.write_edits(&uid);
         }
         Ok(())
@@ -246,7 +250,6 @@ impl Node {
         name: &str,
         grace_ms: Option<u64>,
         force: bool,
-        touched: &mut BTreeSet<PodUid>,
     ) -> Result<(), CommandError> {
         let pod = self.find(namespace, name)?.spec.uid.clone();
         let grace_ms = if force {
@@ -254,17 +257,19 @@ impl Node {
         } else {
             grace_ms
         };
-        let event = Event::DeleteRequested { pod, grace_ms };
-        self.record(&event, touched);
+        let event = Event::Pod {
+            uid: pod,
+            fact: PodFact::DeleteRequested { grace_ms },
+        };
+        self.record(&event);
         Ok(())
     }
 
-    /// Ends what a pod waits for; says what that was.
+    /// Ends the waits of a pod; returns their description.
     fn retry(
         &mut self,
         (namespace, name): (&str, &str),
         container: Option<String>,
-        touched: &mut BTreeSet<PodUid>,
     ) -> Result<String, CommandError> {
         let pod = self.find(namespace, name)?;
         let uid = pod.spec.uid.clone();
@@ -282,17 +287,17 @@ impl Node {
                 message: retry::idle(pod, container.as_deref()),
             });
         }
-        let event = Event::RetryRequested {
-            pod: uid.clone(),
-            container,
+        let event = Event::Pod {
+            uid: uid.clone(),
+            fact: PodFact::RetryRequested { container },
         };
-        self.record(&event, touched);
+        self.record(&event);
         self.publish(&uid);
         let waits: Vec<String> = waits.iter().map(ToString::to_string).collect();
         Ok(waits.join(", "))
     }
 
-    /// The config digests of images that containers run from, or will.
+    /// The config digests of images that containers run from, or will run from.
     pub(super) fn images_in_use(&self) -> BTreeSet<String> {
         let mut used = BTreeSet::new();
         for pod in self.state.pods.values() {
@@ -300,24 +305,37 @@ impl Node {
                 if let Found::Ready { id } = &container.image {
                     used.insert(id.clone());
                 }
-                match &container.run {
-                    Run::None => {}
-                    Run::Running { image_id, .. } => {
-                        used.insert(image_id.clone());
-                    }
-                    Run::Ended(ended) => {
-                        used.insert(ended.image_id.clone());
-                    }
-                }
+                used.extend(container.run.image_id().map(str::to_owned));
             }
         }
         used
     }
 }
 
-/// Imports an archive; the client reads along. Once it is gone, the import ends, and nothing of it is left.
+/// Answers a client once the work is done, beside the loop.
+fn answer<T: 'static>(
+    reply: Reply<T>,
+    work: impl Future<Output = Result<T, CommandError>> + 'static,
+) {
+    super::spawn(async move {
+        let _ = reply.try_send(work.await);
+    });
+}
+
+async fn list_images(
+    tools: Tools,
+    in_use: BTreeSet<String>,
+) -> Result<Vec<ImageRow>, CommandError> {
+    let images = tools.images;
+    let list = super::unblock(move || images.list()).await;
+    let list = list.map_err(|error| command_error(&error))?;
+    Ok(list.into_iter().map(|image| row(image, &in_use)).collect())
+}
+
+/// Imports an archive and streams its progress. If the client disconnects, the import ends and leaves nothing
+/// behind.
 async fn import(
-    hands: Hands,
+    tools: Tools,
     archive: ImageArchive,
     name: Option<String>,
     progress: Sender<String>,
@@ -325,25 +343,28 @@ async fn import(
     let options = ImportOptions {
         name,
         preloaded: false,
-        keep: hands.keep_free(),
+        keep: tools.keep_free(),
     };
     let origin = match archive {
         ImageArchive::Path(path) => Origin::Path(path),
         ImageArchive::Sent(pieces) => Origin::Stream(pieces),
     };
-    let store = hands.images.dir();
+    let store = tools.images.dir();
     let gone = progress.closed();
     let lines = progress.clone();
     let tell = move |step: Progress| {
         let mut line = serde_json::to_value(&step).expect("plain data");
         line["type"] = "progress".into();
-        // A client that reads slowly misses steps, not the end.
+        // A slow client misses steps, not the end.
         let _ = lines.try_send(line.to_string());
     };
-    let import = image::import_unless(gone, WORKER.as_ref(), store, &origin, &options, tell).await;
+    let import = images::import_unless(gone, WORKER.as_ref(), store, &origin, &options, tell).await;
     let line = match import {
         Ok(imported) => {
-            let _ = hands.inputs.send(Input::Event(Event::ImagesChanged)).await;
+            let _ = tools
+                .inputs
+                .send(Input::Event(Event::Node(NodeFact::ImagesChanged)))
+                .await;
             for image in imported {
                 let line = json!({ "type": "image", "id": image.id, "names": image.names,
                                    "warnings": image.warnings });
@@ -352,7 +373,7 @@ async fn import(
             return;
         }
         Err(error) => {
-            hands.clear_up_after_import().await;
+            tools.clear_up_after_import().await;
             json!({ "type": "error", "message": crate::chain(&error), "hint": error.hint() })
         }
     };
@@ -383,7 +404,7 @@ fn command_error(error: &ImageError) -> CommandError {
     }
 }
 
-/// A name as people write it, or an id as it is.
+/// An image name completed as in manifests, or an id as it is.
 fn full_name(name: &str) -> String {
     if name.starts_with("sha256:") {
         return name.to_owned();

@@ -1,4 +1,5 @@
-//! May these two files both be in effect? Not if both define the same thing, or something only one can have.
+//! Conflicts between two manifest files: both define the same object, or claim something that only one object can
+//! have.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ fn same_pod(pod: &Arc<PodSpec>, other: &Arc<PodSpec>) -> Option<String> {
     }
 }
 
-/// Ports that are chosen, not written, give way by themselves.
+/// Ports that were chosen rather than written give way by themselves.
 fn same_service(service: &ServiceDocument, other: &ServiceDocument) -> Option<String> {
     let (one, two) = (&service.spec, &other.spec);
     if one.key == two.key {

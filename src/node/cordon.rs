@@ -1,45 +1,45 @@
-//! Is the node cordoned, and how far is its drain? Clients ask for it, the planner says who leaves; here that is written
-//! down on disk, shown, and told to those who wait (kubelet-behaviour part A15, §12.5).
-
-use std::collections::BTreeSet;
+//! Cordon and drain on the node's side. Clients request them, the planner decides which pods leave; this file saves
+//! that to disk, shows it, and reports it to waiting clients (Kubernetes docs: Node Status; `coracle help
+//! differences`).
 
 use serde_json::json;
 use smol::channel::{Receiver, Sender, bounded};
 
-use super::{Node, publish};
-use crate::api::{CommandError, CommandErrorKind, DrainOptions, EventType};
+use super::Node;
+use crate::api::{CommandError, CommandErrorKind, DrainOptions};
 use crate::plan::cordon::candidates;
-use crate::plan::event::{Cordon, Event};
+use crate::plan::event::{Cordon, Event, NodeFact};
 use crate::plan::{PodState, shutdown};
-use crate::spec::{PodKey, PodUid, VolumeSource};
+use crate::spec::{PodKey, PodUid, Reason};
 use crate::sys::file::{self, Durability};
 
-/// What the node keeps about its cordon, beside the planner's state.
+/// The node's part of the cordon, beside the planner's state.
 #[derive(Debug, Default)]
-pub(super) struct Keeper {
-    /// As it was written down last.
+pub(super) struct NodeCordon {
+    /// The cordon as written last.
     written: Option<Cordon>,
-    /// Writes it; the next one waits for it. What went wrong, if anything.
+    /// The task that writes it, with its error if it failed; the next one waits for it.
     writing: Option<smol::Task<Result<(), String>>>,
-    /// Who wants to hear how a drain goes on.
+    /// The clients that follow a drain.
     waiting: Vec<Waiting>,
 }
 
-/// Somebody who waits for pods to leave.
+/// A client that waits for pods to leave.
 #[derive(Debug)]
 struct Waiting {
-    /// Has room for all that will be said.
+    /// Has room for every line of the drain.
     lines: Sender<String>,
-    /// Who is still here, in the order of the drain, and whether it was said that he is leaving.
+    /// The pods still here, in the order of the drain, and whether the client knows that each is leaving.
     left: Vec<(PodUid, PodKey, bool)>,
 }
 
 type Refused<T> = Result<T, CommandError>;
 
 impl Node {
-    /// What a former agent was told, maybe before the machine was booted. Its pods are known, and nobody was let in yet.
-    pub(super) fn resume_cordon(&mut self, touched: &mut BTreeSet<PodUid>) {
-        let path = self.hands.config.layout.cordon();
+    /// Restores the cordon from before the agent restart or reboot. Called when its pods are known and before any
+    /// is admitted.
+    pub(super) fn resume_cordon(&mut self) {
+        let path = self.tools.config.layout.cordon();
         let Ok(bytes) = file::read_record(&path) else {
             return;
         };
@@ -47,37 +47,31 @@ impl Node {
             Ok(cordon) => {
                 tracing::info!("the node is cordoned: new pods wait until `coracle uncordon`");
                 self.cordon.written = Some(cordon.clone());
-                self.record(&Event::CordonRecovered(cordon), touched);
+                self.record(&Event::Node(NodeFact::CordonRecovered(cordon)));
                 self.show_node();
             }
             Err(error) => tracing::warn!("`{}` is broken ({error}), ignoring", path.display()),
         }
     }
 
-    /// Cordons the node, or not any more; tells whether that changes anything, once it is on disk.
-    pub(super) fn set_cordon(
-        &mut self,
-        on: bool,
-        reply: Sender<Refused<bool>>,
-        touched: &mut BTreeSet<PodUid>,
-    ) {
+    /// Cordons or uncordons the node; answers, once it is on disk, whether that changed anything.
+    pub(super) fn set_cordon(&mut self, on: bool, reply: Sender<Refused<bool>>) {
         let changes = self.state.cordon.is_some() != on;
         let event = match on {
-            true => Event::Cordoned,
-            false => Event::Uncordoned,
+            true => Event::Node(NodeFact::Cordoned),
+            false => Event::Node(NodeFact::Uncordoned),
         };
-        self.record(&event, touched);
+        self.record(&event);
         self.when_written(move |written| {
             let _ = reply.try_send(written.map(|()| changes));
         });
     }
 
-    /// Sends pods away for a client, who reads how that goes on.
+    /// Drains pods for a client, which reads the progress.
     pub(super) fn drain(
         &mut self,
         options: &DrainOptions,
         reply: Sender<Refused<Receiver<String>>>,
-        touched: &mut BTreeSet<PodUid>,
     ) {
         let chosen = |pod: &PodState| {
             let pods = options.pods.as_ref();
@@ -92,7 +86,7 @@ impl Node {
             .iter()
             .map(|pod| (pod.spec.uid.clone(), pod.spec.key.clone(), false))
             .collect();
-        // For each pod that it leaves and that it has left; for the cordon and the end.
+        // Two lines for each pod (it is leaving, it has left), and one each for the cordon and the end.
         let (lines, receiver) = bounded(2 * left.len() + 2);
         let already = self.state.cordon.is_some();
         let _ = lines.try_send(json!({ "type": "cordoned", "already": already }).to_string());
@@ -104,30 +98,30 @@ impl Node {
             let _ = reply.try_send(Ok(receiver));
             return;
         }
-        let event = Event::DrainBegun {
+        let event = Event::Node(NodeFact::DrainBegun {
             pods: options.pods.clone(),
             grace_ms: options.grace_ms,
-        };
-        self.record(&event, touched);
+        });
+        self.record(&event);
         self.cordon.waiting.push(Waiting { lines, left });
         self.when_written(move |written| {
             let _ = reply.try_send(written.map(|()| receiver));
         });
     }
 
-    /// After each fact: begins to write down what has changed, and shows it. Who asked for it is answered when it is on
-    /// disk; until then a power cut may undo it.
+    /// After each fact: starts to save a changed cordon, and shows it. The client is answered once it is on disk;
+    /// until then a power cut may undo it.
     pub(super) fn note_cordon(&mut self) {
         if self.cordon.written == self.state.cordon {
             return;
         }
         let before = std::mem::replace(&mut self.cordon.written, self.state.cordon.clone());
-        let path = self.hands.config.layout.cordon();
+        let path = self.tools.config.layout.cordon();
         let cordon = self.state.cordon.clone();
         let previous = self.cordon.writing.take();
         self.cordon.writing = Some(super::task(async move {
             if let Some(previous) = previous {
-                // What it has written is about to be replaced, so it does not matter how that went.
+                // Its content is about to be replaced, so its error does not matter.
                 let _ = previous.await;
             }
             let shown = path.display().to_string();
@@ -146,18 +140,18 @@ impl Node {
             })
         }));
         let said = match (&before, &self.state.cordon) {
-            (None, Some(_)) => "NodeNotSchedulable",
-            (Some(_), None) => "NodeSchedulable",
+            (None, Some(_)) => Reason::NodeNotSchedulable,
+            (Some(_), None) => Reason::NodeSchedulable,
             (Some(_), Some(_)) | (None, None) => return,
         };
-        let name = self.hands.facts.now().name.clone();
+        let name = &self.tools.facts.now().name;
         let message = format!("Node {name} status is now: {said}");
         tracing::info!("{message}");
-        publish::node_event(&mut self.journal, &name, EventType::Normal, said, &message);
+        self.shown.node_event(said, &message);
         self.show_node();
     }
 
-    /// Calls `then` when all that has changed is on disk.
+    /// Calls `then` once all changes are on disk.
     fn when_written(&mut self, then: impl FnOnce(Refused<()>) + 'static) {
         let writing = self.cordon.writing.take();
         self.cordon.writing = Some(super::task(async move {
@@ -167,13 +161,13 @@ impl Node {
             };
             then(wrote.clone().map_err(|why| CommandError {
                 kind: CommandErrorKind::Failed,
-                message: format!("{why}; it is in force until the agent ends"),
+                message: format!("{why}; it holds only until the agent ends"),
             }));
             wrote
         }));
     }
 
-    /// After each decision: tells those who wait for a drain who leaves and who has left.
+    /// After each decision: reports to waiting clients which pods are leaving and which have left.
     pub(super) fn tell_of_drain(&mut self) {
         let (pods, drained) = (&self.state.pods, self.state.cordon.as_ref());
         let on = drained.is_some_and(|cordon| cordon.drain.is_some());
@@ -182,10 +176,10 @@ impl Node {
                 let _ = client.lines.try_send(step(what, key));
             };
             let here = |uid: &PodUid| pods.get(uid).filter(|pod| !shutdown::is_gone(pod));
-            // Those who made way for the others come first.
-            client.left.retain(|(uid, key, told)| {
+            // Pods that left first are reported first.
+            client.left.retain(|(uid, key, announced)| {
                 let gone = here(uid).is_none();
-                if gone && !told {
+                if gone && !announced {
                     say("evicting", key);
                 }
                 if gone {
@@ -193,9 +187,9 @@ impl Node {
                 }
                 !gone
             });
-            for (uid, key, told) in &mut client.left {
-                let leaves = |pod: &PodState| pod.stopping.is_some() || pod.complete();
-                if here(uid).is_some_and(leaves) && !std::mem::replace(told, true) {
+            for (uid, key, announced) in &mut client.left {
+                let leaves = |pod: &PodState| pod.stopping().is_some() || pod.complete();
+                if here(uid).is_some_and(leaves) && !std::mem::replace(announced, true) {
                     say("evicting", key);
                 }
             }
@@ -210,10 +204,14 @@ impl Node {
     }
 }
 
-/// What would be lost is not lost by accident.
+/// Refuses a drain that would lose data unless the client accepts that.
 fn may_leave(pods: &[&PodState], options: &DrainOptions) -> Refused<()> {
-    let on_disk = |source: &VolumeSource| matches!(source, VolumeSource::EmptyDir { .. });
-    let keeps = |pod: &&&PodState| pod.spec.volumes.iter().any(|v| on_disk(&v.source));
+    let keeps = |pod: &&&PodState| {
+        pod.spec
+            .volumes
+            .iter()
+            .any(|v| v.source.on_disk().is_some())
+    };
     let losing = pods.iter().filter(keeps);
     let losing: Vec<String> = losing.map(|pod| pod.spec.key.to_string()).collect();
     if losing.is_empty() || options.delete_empty_dir_data {

@@ -1,4 +1,4 @@
-//! How are actions carried out? One match; each arm runs as a task and ends in exactly one outcome event.
+//! The execution of actions. Each arm of one match runs as a task and ends in exactly one outcome event.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -14,28 +14,24 @@ use super::pods::Links;
 use super::turns::Turns;
 use super::{Input, exits};
 use crate::config::Config;
-use crate::effects::image::{Image, ImageError, ImageStore, KeepFree};
-use crate::effects::network::NetworkError;
 use crate::effects::probe::Target;
 use crate::effects::sandbox::{
     ContainerOrder, Leave, PrepareError, SandboxError, Sandboxes, start_request,
 };
+use crate::images::{Image, ImageError, ImageStore, KeepFree};
+use crate::network::NetworkError;
 use crate::plan::action::Keep;
 use crate::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
-use crate::plan::{Action, Event};
-use crate::shim::protocol::{FailedStep, Reply, Request};
-use crate::spec::{ContainerResources, PodResources, PodSpec, PodUid, PullPolicy, StopSignal};
+use crate::plan::retry::IMPORT_PATIENCE_MS;
+use crate::plan::{Action, Event, PodFact, RunFact};
+use crate::shim::protocol::{ContainerRecord, FailedStep, Purpose, Reply, Request};
+use crate::spec::{ContainerResources, PodResources, PodSpec, PodUid, PullPolicy, Reason};
+use crate::types::StopSignal;
 
-/// The binary that image workers are started from: the one that runs.
+/// The binary of image workers: the running one.
 pub(super) const WORKER: &str = "/proc/self/exe";
 
-/// Reason of the event about a value that does not hold in a cgroup.
-const CGROUP_MISMATCH: &str = "CgroupMismatch";
-
-/// How long a pod waits for an import that runs already before it says that its image is missing.
-const IMPORT_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Where a pod on the node's network is asked: at the address that its status shows.
+/// Where a pod on the host network is probed: at the address that its status shows.
 fn address_on_node(ips: &[IpAddr]) -> (Option<IpAddr>, Option<&'static str>) {
     match ips.first() {
         Some(ip) => (Some(*ip), None),
@@ -48,7 +44,7 @@ fn address_on_node(ips: &[IpAddr]) -> (Option<IpAddr>, Option<&'static str>) {
 
 /// What tasks need; cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Hands {
+pub(super) struct Tools {
     pub(super) config: Arc<Config>,
     pub(super) sandboxes: Sandboxes,
     pub(super) images: Arc<ImageStore>,
@@ -56,18 +52,19 @@ pub(super) struct Hands {
     pub(super) importing: Arc<smol::lock::Mutex<()>>,
     pub(super) links: Links,
     pub(super) cleaning: Cleaning,
-    /// Of pods on the node's network, and of those on the bridge, which may have to wait for the packet filter.
+    /// The lanes for pods on the host network, and for those that use the bridge, which may have to wait for the
+    /// packet filter.
     pub(super) turns: [Turns; 2],
     pub(super) facts: Facts,
     pub(super) name_server: NameServer,
-    /// How far services are served that containers are told of.
+    /// How far the services that containers get as variables are served.
     pub(super) progress: Progress,
     pub(super) inputs: Sender<Input>,
 }
 
-impl Hands {
-    /// Where a container is asked by probes and hooks.
-    pub(super) fn target(&self, instance: &Instance, spec: &PodSpec) -> Target {
+impl Tools {
+    /// Where probes and hooks reach a container.
+    pub(super) fn target(&self, instance: &Instance, spec: &PodSpec, purpose: Purpose) -> Target {
         let (ip, instead) = match spec.host_network {
             true => address_on_node(&self.facts.now().ips),
             false => (self.links.ips(&instance.pod).first().copied(), None),
@@ -77,10 +74,12 @@ impl Hands {
             instead,
             shim_socket: self.config.layout.pod_run(&instance.pod).shim_socket(),
             container: instance.container.clone(),
+            attempt: instance.attempt,
+            purpose,
         }
     }
 
-    /// Carries out one action and reports.
+    /// Carries out one action and reports its outcome.
     pub(super) async fn execute(self, action: Action, spec: Arc<PodSpec>) {
         let event = match action {
             Action::CreateSandbox { pod } => self.create_sandbox(pod, &spec).await,
@@ -117,7 +116,7 @@ impl Hands {
                 let (links, sandboxes, uid) =
                     (self.links.clone(), self.sandboxes.clone(), pod.clone());
                 links.begin_closing(&pod);
-                // Half a sandbox must not be left: the next try starts from nothing.
+                // A partial sandbox must not stay: the next try starts from nothing.
                 let cleared = super::unblock_for(spec, move || {
                     links.reap(&uid);
                     let cleared = sandboxes.clear(&uid);
@@ -140,7 +139,10 @@ impl Hands {
                     },
                     other => SandboxFailure::Sandbox(crate::chain(&other)),
                 };
-                Some(Event::SandboxFailed { pod, failure })
+                Some(Event::Pod {
+                    uid: pod,
+                    fact: PodFact::SandboxFailed { failure },
+                })
             }
         }
     }
@@ -151,10 +153,10 @@ impl Hands {
         spec: &Arc<PodSpec>,
         announced: Receiver<()>,
     ) -> Result<Event, SandboxError> {
-        let turns = &self.turns[usize::from(!spec.host_network)];
+        let turns = &self.turns[usize::from(spec.uses_bridge())];
         let _turn = turns.take(spec.priority).await;
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
-        // What a former sandbox may have left behind would be in the way.
+        // Remains of an earlier sandbox would be in the way.
         super::unblock_of(spec, move || sandboxes.begin(&owned)).await?;
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         let connected = super::unblock_for(spec, move || {
@@ -167,9 +169,7 @@ impl Hands {
             let former = exits::read(&sandboxes.config.layout, &owned.uid, false);
             let values = sandboxes.cgroups.pod_values(&owned, owned.resources);
             let unkept = values.mismatches();
-            let unkept: Vec<_> = unkept
-                .map(|text| (CGROUP_MISMATCH.to_owned(), text))
-                .collect();
+            let unkept: Vec<_> = unkept.map(|text| (Reason::CgroupMismatch, text)).collect();
             Ok::<_, SandboxError>((sandboxes.next_attempts(&owned), former, unkept))
         });
         let (connected, prepared) = smol::future::zip(connected, prepared).await;
@@ -194,11 +194,13 @@ impl Hands {
         );
         super::spawn(listener);
         client.hello().await?;
-        Ok(Event::SandboxCreated {
-            pod: pod.clone(),
-            ips,
-            warnings,
-            next_attempts,
+        Ok(Event::Pod {
+            uid: pod.clone(),
+            fact: PodFact::SandboxCreated {
+                ips,
+                warnings,
+                next_attempts,
+            },
         })
     }
 
@@ -212,9 +214,9 @@ impl Hands {
         let name = wanted.image_name.to_string();
         let mut found = self.look_up(&name).await;
         if matches!(found, Ok(None)) {
-            // An archive may be on its way: at the first start all of them are.
+            // An archive may still be importing: at the first start all of them are.
             let patience = async {
-                smol::Timer::after(IMPORT_PATIENCE).await;
+                smol::Timer::after(Duration::from_millis(IMPORT_PATIENCE_MS)).await;
             };
             let imported = async {
                 let _turn = self.importing.lock().await;
@@ -223,31 +225,37 @@ impl Hands {
             found = self.look_up(&name).await;
         }
         Some(match found {
-            Ok(Some(image)) => Event::ImageReady {
-                pod,
-                container,
-                image_id: image.id,
+            Ok(Some(image)) => Event::Pod {
+                uid: pod,
+                fact: PodFact::ImageReady {
+                    container,
+                    image_id: image.id,
+                },
             },
             Ok(None) => {
                 let (failure, message) =
                     absent(wanted.pull_policy, &wanted.image, &self.config.preload);
-                Event::ImageFailed {
-                    pod,
-                    container,
-                    failure,
-                    message,
+                Event::Pod {
+                    uid: pod,
+                    fact: PodFact::ImageFailed {
+                        container,
+                        failure,
+                        message,
+                    },
                 }
             }
-            Err(error) => Event::ImageFailed {
-                pod,
-                container,
-                failure: ImageFailure::Inspect,
-                message: crate::chain(&error),
+            Err(error) => Event::Pod {
+                uid: pod,
+                fact: PodFact::ImageFailed {
+                    container,
+                    failure: ImageFailure::Inspect,
+                    message: crate::chain(&error),
+                },
             },
         })
     }
 
-    /// What imports leave free of the disk.
+    /// The disk space that imports leave free.
     pub(super) fn keep_free(&self) -> KeepFree {
         let settings = self.sandboxes.settings.now();
         KeepFree::of(
@@ -257,7 +265,7 @@ impl Hands {
         )
     }
 
-    /// Removes what an import left that was broken off.
+    /// Removes the remains of an interrupted import.
     pub(super) async fn clear_up_after_import(&self) {
         let images = self.images.clone();
         let cleared = super::unblock(move || images.remove_leftovers()).await;
@@ -283,66 +291,74 @@ impl Hands {
         let Some(client) = self.links.client(&instance.pod) else {
             return self.lost(instance.pod).await;
         };
-        let failed = |failure, message| {
-            Some(Event::ContainerStartFailed {
-                instance: instance.clone(),
-                failure,
-                message,
-            })
-        };
         if spec.service_links() {
             self.progress.settled(&spec.key.namespace).await;
         }
-        let hands = self.clone();
+        if !spec.host_network {
+            // After a start of the agent, a container of a live pod would miss it.
+            drop(self.name_server.hold().await);
+        }
+        let tools = self.clone();
         let wanted = instance.clone();
         let owned = spec.clone();
-        let ready = move || hands.start_request(&wanted, &image_id, &owned);
+        let ready = move || tools.start_request(&wanted, &image_id, &owned);
         // Its resolver file names the server on the bridge.
         let request = super::unblock_for(&spec, ready).await;
         let request = match request {
             Ok(request) => request,
-            Err((failure, message)) => return failed(failure, message),
+            Err((failure, message)) => return Some(not_started(instance, failure, message)),
         };
         match client.request(&Request::Start(Box::new(request))).await {
-            Ok(Reply::Started(record)) => {
-                if record.exit.is_none() {
-                    self.check_values(&instance, record.pid, &spec).await;
-                }
-                let started = Event::ContainerStarted {
-                    instance: instance.clone(),
-                    pid: record.pid,
-                    at: record.started,
-                    effective: record.effective,
-                };
-                match record.exit {
-                    None => Some(started),
-                    Some(exit) => {
-                        let _ = self.inputs.send(Input::Event(started)).await;
-                        Some(Event::ContainerExited { instance, exit })
-                    }
-                }
-            }
+            Ok(Reply::Started(record)) => Some(self.started(instance, *record, &spec).await),
             Ok(Reply::Failed { step, message }) => {
                 let failure = match step {
                     FailedStep::Run => StartFailure::Run,
                     FailedStep::Create | FailedStep::Request => StartFailure::Create,
                 };
-                failed(failure, message)
+                Some(not_started(instance, failure, message))
             }
-            Ok(other) => failed(
-                StartFailure::Create,
-                format!("unexpected answer of the shim: {other:?}"),
-            ),
+            Ok(other) => {
+                let message = format!("unexpected answer of the shim: {other:?}");
+                Some(not_started(instance, StartFailure::Create, message))
+            }
             Err(error) => {
                 tracing::warn!(pod = %instance.pod, "{}, killing the shim", crate::chain(&error));
                 self.links.kill(&instance.pod);
-                // The listener says `SandboxLost` when the shim is gone.
+                // The listener reports `SandboxLost` when the shim is gone.
                 None
             }
         }
     }
 
-    /// Reads back what bounds a container that has just been started, and tells what does not.
+    /// The outcome of a start. A container that has already ended again has two: the first is sent ahead.
+    async fn started(
+        &self,
+        instance: Instance,
+        record: ContainerRecord,
+        spec: &Arc<PodSpec>,
+    ) -> Event {
+        if record.exit.is_none() {
+            self.check_values(&instance, record.pid, spec).await;
+        }
+        let started = Event::Run {
+            instance: instance.clone(),
+            fact: RunFact::Started {
+                pid: record.pid,
+                at: record.started,
+                effective: record.effective,
+            },
+        };
+        let Some(exit) = record.exit else {
+            return started;
+        };
+        let _ = self.inputs.send(Input::Event(started)).await;
+        Event::Run {
+            instance,
+            fact: RunFact::Exited { exit },
+        }
+    }
+
+    /// Reads back the limits of a container that has just been started, and reports those that do not apply.
     async fn check_values(&self, instance: &Instance, pid: u32, spec: &Arc<PodSpec>) {
         let (cgroups, owned) = (self.sandboxes.cgroups.clone(), spec.clone());
         let name = instance.container.clone();
@@ -352,16 +368,18 @@ impl Hands {
             Some(
                 values
                     .mismatches()
-                    .map(|text| (CGROUP_MISMATCH, text))
+                    .map(|text| (Reason::CgroupMismatch, text))
                     .collect(),
             )
         };
         let warnings: Option<Vec<_>> = super::unblock_for(spec, read).await;
         if let Some(warnings) = warnings.filter(|all| !all.is_empty()) {
-            let event = Event::Warned {
-                pod: instance.pod.clone(),
-                container: Some(instance.container.clone()),
-                warnings,
+            let event = Event::Pod {
+                uid: instance.pod.clone(),
+                fact: PodFact::Warned {
+                    container: Some(instance.container.clone()),
+                    warnings,
+                },
             };
             let _ = self.inputs.send(Input::Event(event)).await;
         }
@@ -374,6 +392,11 @@ impl Hands {
         image_id: &str,
         spec: &PodSpec,
     ) -> Result<crate::shim::protocol::StartRequest, (StartFailure, String)> {
+        if !spec.host_network {
+            // No container runs on the bridge before the packet rules are in force.
+            let settled = self.sandboxes.network.settled();
+            settled.map_err(|error| (StartFailure::Create, crate::chain(&error)))?;
+        }
         let image = match self.images.lookup(image_id) {
             Ok(Some(image)) => image,
             Ok(None) => {
@@ -416,18 +439,19 @@ impl Hands {
             signal,
         };
         match client.request(&request).await {
-            Ok(Reply::Signalled { at }) => Some(Event::SignalSent {
+            Ok(Reply::Signalled { at }) => Some(Event::Run {
                 instance,
-                signal,
-                at,
+                fact: RunFact::SignalSent { signal, at },
             }),
-            Ok(Reply::Failed { message, .. }) => Some(Event::SignalFailed {
+            Ok(Reply::Failed { message, .. }) => Some(Event::Run {
                 instance,
-                error: message,
+                fact: RunFact::SignalFailed { error: message },
             }),
-            Ok(other) => Some(Event::SignalFailed {
+            Ok(other) => Some(Event::Run {
                 instance,
-                error: format!("unexpected answer: {other:?}"),
+                fact: RunFact::SignalFailed {
+                    error: format!("unexpected answer: {other:?}"),
+                },
             }),
             Err(error) => {
                 tracing::warn!(pod = %instance.pod, "{}, killing the shim", crate::chain(&error));
@@ -447,24 +471,32 @@ impl Hands {
         let cgroups = self.sandboxes.cgroups.clone();
         let resized = super::unblock(move || cgroups.resize(&spec, to, &containers)).await;
         Some(match resized {
-            Ok(()) => Event::Resized { pod },
-            Err(error) => Event::ResizeFailed {
-                pod,
-                error: crate::chain(&error),
+            Ok(()) => Event::Pod {
+                uid: pod,
+                fact: PodFact::Resized,
+            },
+            Err(error) => Event::Pod {
+                uid: pod,
+                fact: PodFact::ResizeFailed {
+                    error: crate::chain(&error),
+                },
             },
         })
     }
 
-    /// There is no shim to talk to: make sure of it, and say so.
+    /// No shim answers: make sure that it is gone, and report that.
     async fn lost(&self, pod: PodUid) -> Option<Event> {
         let (sandboxes, uid) = (self.sandboxes.clone(), pod.clone());
         let _ = super::unblock(move || sandboxes.clear(&uid)).await;
-        Some(Event::SandboxLost { pod })
+        Some(Event::Pod {
+            uid: pod,
+            fact: PodFact::SandboxLost,
+        })
     }
 
     async fn remove_sandbox(&self, pod: PodUid, keep: Keep, spec: Arc<PodSpec>) -> Option<Event> {
         if let Some(client) = self.links.begin_closing(&pod) {
-            // If it does not go by itself, `clear` kills it with its cgroup.
+            // If it does not end by itself, `clear` kills it with its cgroup.
             let _ = client.request(&Request::Shutdown).await;
         }
         let (links, sandboxes, uid) = (self.links.clone(), self.sandboxes.clone(), pod.clone());
@@ -485,7 +517,7 @@ impl Hands {
             }
             sandboxes.remove_files(&uid, &owned.key, leave)?;
             if let Some(marker) = marker {
-                // Tells the next agent that the sandbox is gone on purpose.
+                // Marks the sandbox as removed on purpose, for the case of an agent restart.
                 std::fs::write(&marker, b"").map_err(|source| SandboxError::Access {
                     action: "write",
                     path: marker,
@@ -495,16 +527,28 @@ impl Hands {
             Ok::<_, SandboxError>(())
         });
         Some(match removed.await {
-            Ok(()) => Event::SandboxRemoved { pod },
-            Err(error) => Event::SandboxRemoveFailed {
-                pod,
-                error: crate::chain(&error),
+            Ok(()) => Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxRemoved,
+            },
+            Err(error) => Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxRemoveFailed {
+                    error: crate::chain(&error),
+                },
             },
         })
     }
 }
 
-/// The image is not in the store: what that means under the policy, in words that help.
+fn not_started(instance: Instance, failure: StartFailure, message: String) -> Event {
+    Event::Run {
+        instance,
+        fact: RunFact::StartFailed { failure, message },
+    }
+}
+
+/// The error for an image that is not in the store, by pull policy and with a way out.
 fn absent(policy: PullPolicy, image: &str, preload: &[PathBuf]) -> (ImageFailure, String) {
     let folders: Vec<String> = preload
         .iter()

@@ -1,8 +1,9 @@
-//! What outlives the boot of how containers ended? A small file beside a pod's volumes, `exits.json`. It is written when
-//! something new is to be said, but at most once a minute a pod, so that a container that crashes all the time does not
-//! wear out the flash; what is then left to write is written when the node shuts down, or the agent ends. Runs that go on
-//! are written, too, after a minute or with the rest: when the machine goes down under them, the file is all that tells. It is not
-//! flushed: a power cut may cost the newest end, and leaves the file as it was or of no use, which is as good as none.
+//! The record of container exits that outlives the boot: `exits.json`, a small file beside a pod's volumes. It is
+//! written when there is something new, but at most once a minute for each pod, so that a container in a crash loop
+//! does not wear out the flash. The rest is written when the node shuts down or the agent ends. Running containers
+//! are recorded, too, after a minute or with the rest: if the machine goes down under them, the file is the only
+//! record. It is not flushed: a power cut may cost the newest exit, and leaves the old file or an invalid one,
+//! which counts as none.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -13,12 +14,13 @@ use serde::{Deserialize, Serialize};
 use super::Node;
 use crate::layout::Layout;
 use crate::plan::former::Began;
-use crate::plan::state::Ended;
-use crate::plan::{Event, PodState, Time, former};
-use crate::spec::{PodUid, Wall};
+use crate::plan::run::Ended;
+use crate::plan::{Event, PodFact, PodState, former};
+use crate::spec::PodUid;
 use crate::sys::file::{self, Durability};
+use crate::types::{Time, Wall};
 
-/// Between two writes of a pod's file.
+/// The shortest time between two writes of a pod's file.
 const APART_MS: u64 = 60_000;
 
 /// By container.
@@ -27,9 +29,9 @@ type Ends = BTreeMap<String, Ended>;
 /// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
-    /// How containers ended last.
+    /// The newest exits.
     ended: Ends,
-    /// Those that ran when this was written.
+    /// The containers that ran when this was written.
     running: BTreeMap<String, Began>,
 }
 
@@ -48,21 +50,25 @@ impl Kept {
     }
 }
 
-/// What was written last.
+/// What was written last, and what is still to be written.
 #[derive(Debug, Default)]
-pub(super) struct Exits(HashMap<PodUid, Written>);
+pub(super) struct Exits {
+    written: HashMap<PodUid, Written>,
+    /// When a pod's file is due.
+    later: HashMap<PodUid, Time>,
+}
 
 #[derive(Debug)]
 struct Written {
-    /// Numbers of the runs that have ended, and when.
+    /// The attempt numbers of ended runs, and when they ended.
     runs: Vec<(String, u32, Wall)>,
-    /// Numbers of those that go on.
+    /// The attempt numbers of running ones.
     running: Vec<(String, u32)>,
     at: Time,
 }
 
 impl Exits {
-    /// What there is to write of a pod, if that may be done now, or else when; `at_once`: as soon as there is anything.
+    /// The content to write for a pod, if it may be written now, or else when; `at_once`: whenever it has changed.
     fn due<'a>(
         &self,
         pod: &PodUid,
@@ -71,7 +77,7 @@ impl Exits {
         now: Time,
         at_once: bool,
     ) -> Option<Time> {
-        let last = self.0.get(pod);
+        let last = self.written.get(pod);
         let known = last.map_or(&[][..], |written| &written.runs);
         let mut known = known.iter();
         let same = ends.all(|end| {
@@ -102,22 +108,34 @@ impl Exits {
             running: running.collect(),
             at,
         };
-        self.0.insert(pod.clone(), written);
+        self.written.insert(pod.clone(), written);
     }
 
-    /// The pod is gone, and its file with it.
+    /// The pod is removed, and its file with it.
     pub(super) fn forget(&mut self, pod: &PodUid) {
-        self.0.remove(pod);
+        self.written.remove(pod);
+        self.later.remove(pod);
+    }
+
+    /// When the next write is due.
+    pub(super) fn next(&self) -> Option<Time> {
+        self.later.values().copied().min()
+    }
+
+    /// The pods whose files are due.
+    fn due_by(&self, now: Time) -> Vec<PodUid> {
+        let due = self.later.iter().filter(|(_, at)| **at <= now);
+        due.map(|(pod, _)| pod.clone()).collect()
     }
 }
 
-/// What tells a run from others, also from those of a pod that was deleted and has come again.
+/// What identifies a run, also among pods that were deleted and recreated.
 fn run<'a>((name, ended): (&'a str, &'a Ended)) -> (&'a str, u32, Wall) {
     (name, ended.attempt, ended.exit.finished.wall)
 }
 
 impl Node {
-    /// Writes down how a pod's containers ended, or sees to it that this is done later.
+    /// Writes the exits of a pod's containers, now or later.
     pub(super) fn keep_exits(&mut self, uid: &PodUid) {
         let Some((path, kept)) = self.exits_to_write(uid, self.state.shutdown.is_some()) else {
             return;
@@ -125,7 +143,14 @@ impl Node {
         super::spawn(super::unblock(move || write(&path, &kept)));
     }
 
-    /// Blocking. Writes down what is left to be.
+    /// Writes the files that are due.
+    pub(super) fn keep_late_exits(&mut self) {
+        for uid in self.saved.exits.due_by(super::now().time) {
+            self.keep_exits(&uid);
+        }
+    }
+
+    /// Blocking. Writes everything that is left.
     pub(super) fn keep_all_exits(&mut self) {
         let pods: Vec<PodUid> = self.state.pods.keys().cloned().collect();
         for uid in pods {
@@ -138,12 +163,13 @@ impl Node {
     fn exits_to_write(&mut self, uid: &PodUid, at_once: bool) -> Option<(PathBuf, Kept)> {
         let pod = self.state.pods.get(uid)?;
         let now = super::now().time;
+        self.saved.exits.later.remove(uid);
         let (ends, running) = (former::ends(pod), former::running(pod));
-        let due = self.exits.due(uid, ends, running, now, at_once)?;
+        let due = self.saved.exits.due(uid, ends, running, now, at_once)?;
         if due > now {
-            // A pod that goes has nothing to be written.
-            if pod.stopping.is_none() {
-                self.wake(uid, due);
+            // A pod that is being removed is not written.
+            if pod.stopping().is_none() {
+                self.saved.exits.later.insert(uid.clone(), due);
             }
             return None;
         }
@@ -151,13 +177,13 @@ impl Node {
         if kept.is_empty() {
             return None;
         }
-        self.exits.wrote(uid, &kept, now);
-        Some((self.hands.config.layout.pod_state(uid).exits(), kept))
+        self.saved.exits.wrote(uid, &kept, now);
+        Some((self.tools.config.layout.pod_state(uid).exits(), kept))
     }
 }
 
-/// Blocking. What is written down of a pod, as a fact. What ran then has ended with its boot, unless something is left of
-/// the pod in this one, which then says how.
+/// Blocking. The recorded exits of a pod, as a fact. A container that ran then has ended with its boot, unless this
+/// boot has newer knowledge of the pod.
 pub(super) fn read(layout: &Layout, uid: &PodUid, of_this_boot: bool) -> Option<Event> {
     let bytes = file::read_record(layout.pod_state(uid).exits()).ok()?;
     let kept: Kept = serde_json::from_slice(&bytes).ok()?;
@@ -171,18 +197,21 @@ pub(super) fn read(layout: &Layout, uid: &PodUid, of_this_boot: bool) -> Option<
         ended.exit.finished.time = Time(0);
     }
     let pod = uid.clone();
-    Some(Event::FormerEnds { pod, ends })
+    Some(Event::Pod {
+        uid: pod,
+        fact: PodFact::FormerEnds { ends },
+    })
 }
 
 fn write(path: &Path, kept: &Kept) {
     let bytes = serde_json::to_vec(kept).expect("plain data");
-    // An agent that has just begun does not know what the one before it has written.
+    // An agent that has just started does not know what was written before.
     if file::read_record(path).is_ok_and(|old| old == bytes) {
         return;
     }
     match file::replace(path, &bytes, 0o600, Durability::Process) {
         Ok(()) => {}
-        // The pod has gone meanwhile.
+        // The pod was removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => tracing::warn!("could not write `{}`: {error}, going on", path.display()),
     }
@@ -191,7 +220,7 @@ fn write(path: &Path, kept: &Kept) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Exit, Stamp};
+    use crate::types::{Exit, Stamp};
 
     #[test]
     fn a_pods_ends_are_written_once_a_minute_at_most_and_its_runs_after_one() {

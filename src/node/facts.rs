@@ -1,22 +1,23 @@
-//! What is this node called, and where is it? Shown with its pods, and given to those that ask.
+//! The node's name and addresses, shown with its pods and given to pods that ask.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use super::capacity::Machine;
-use crate::effects::network::inward_interfaces;
 use crate::effects::sandbox::NodeFacts;
+use crate::network::inward_interfaces;
 use crate::sys::file;
 
-/// What the node is now; its addresses change while it runs.
+/// The node's identity; its addresses change while it runs.
 #[derive(Debug, Clone)]
 pub(super) struct Facts(Arc<Mutex<Arc<NodeFacts>>>);
 
 impl Facts {
-    pub(super) fn gather(node_name: &str, machine: &Machine) -> Self {
+    /// `own` as in [`Facts::look_again`].
+    pub(super) fn gather(node_name: &str, machine: &Machine, own: &[IpAddr]) -> Self {
         Self(Arc::new(Mutex::new(Arc::new(NodeFacts {
             name: node_name.to_owned(),
-            ips: addresses(&[]),
+            ips: addresses(own),
             cpu_milli: machine.cpu_milli,
             memory_bytes: machine.memory_bytes,
         }))))
@@ -26,7 +27,7 @@ impl Facts {
         self.0.lock().expect("no panic holds this lock").clone()
     }
 
-    /// Looks at the addresses again, `own` ones left out; whether they are others than before.
+    /// Reads the addresses again, without the `own` ones; returns whether they have changed.
     pub(super) fn look_again(&self, own: &[IpAddr]) -> bool {
         let ips = addresses(own);
         let mut facts = self.0.lock().expect("no panic holds this lock");
@@ -41,29 +42,14 @@ impl Facts {
     }
 }
 
-/// Whether the node can be reached at this address now: the kernel binds sockets to nothing else.
+/// Whether the node has this address now: the kernel binds sockets to no other.
 pub(super) fn is_here(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// A figure of the node's memory in bytes: `MemTotal`, `SwapTotal`. 0 if there is none.
-pub(super) fn memory_info(name: &str) -> u64 {
-    let text = file::read_text("/proc/meminfo").unwrap_or_default();
-    let figure = text.lines().find_map(|line| {
-        let figure = line.strip_prefix(name)?.strip_prefix(':')?;
-        figure
-            .trim()
-            .trim_end_matches("kB")
-            .trim()
-            .parse::<u64>()
-            .ok()
-    });
-    figure.unwrap_or(0) * 1024
-}
-
-/// Global addresses of the node's interfaces that are up, IPv4 first, and those of the default route's interface before
-/// others. `own` ones, which only pods see, do not count, nor do those of other interfaces that lead nowhere but inwards, as
-/// long as there is any other.
+/// Global addresses of the node's interfaces that are up: IPv4 first, and those of the default route's interface
+/// before others. `own` addresses, which only pods see, do not count. Addresses of other interfaces that lead only
+/// inwards count only if there is no other.
 fn addresses(own: &[IpAddr]) -> Vec<IpAddr> {
     let uplink = default_route_interface();
     let inward = inward_interfaces().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! When do earlier runs' files go? As soon as the planner keeps less than before, on threads of their own: a large layer
-//! takes its time, and nothing waits for it but the removal of its pod.
+//! The removal of earlier runs' files, as soon as the planner keeps less than before. It runs on threads of its
+//! own: removing a large layer takes its time, and only the removal of its pod waits for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,7 +10,7 @@ use crate::plan::PodState;
 use crate::plan::garbage::{Kept, kept};
 use crate::spec::PodUid;
 
-/// What was cleared away, by pod.
+/// What was removed, by pod.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cleaning {
     pods: Arc<Mutex<HashMap<PodUid, Entry>>>,
@@ -23,13 +23,13 @@ struct Entry {
     gate: Gate,
 }
 
-/// Held by whoever removes something of a pod. Once it is shut, nothing is removed that this pod asked for: the next pod
-/// of the same UID counts its runs from the beginning.
+/// Held during a removal for a pod. Once it is shut, nothing more is removed for this pod: the next pod of the same
+/// UID counts its runs from the beginning.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gate(Arc<Mutex<bool>>);
 
 impl Gate {
-    /// Blocking, until what is being removed is gone.
+    /// Blocking, until running removals are done.
     pub(super) fn shut(&self) {
         *self.lock() = true;
     }
@@ -44,8 +44,8 @@ impl Cleaning {
         self.pods.lock().expect("no panic holds this lock")
     }
 
-    /// Removes what the pod has no use for any more, beside the loop. What cannot be removed now is tried again after the
-    /// next run, and goes with the pod at the latest.
+    /// Removes what the pod does not need any more, beside the loop. What cannot be removed now is tried again
+    /// after the next run, and goes with the pod at the latest.
     pub(super) fn look_at(&self, pod: &PodState, max_dead: u32, sandboxes: &Sandboxes) {
         let now = kept(pod, max_dead);
         let mut pods = self.lock();
@@ -71,7 +71,7 @@ impl Cleaning {
         }));
     }
 
-    /// Removes the volumes of a pod that has finished, beside the loop.
+    /// Removes the volumes of a finished pod, beside the loop.
     pub(super) fn remove_volumes(
         &self,
         uid: &PodUid,
@@ -87,12 +87,12 @@ impl Cleaning {
         })
     }
 
-    /// The pod's gate, for whoever removes it.
+    /// The pod's gate, for the task that removes the pod.
     pub(super) fn gate(&self, uid: &PodUid) -> Gate {
         self.lock().entry(uid.clone()).or_default().gate.clone()
     }
 
-    /// The pod is gone.
+    /// The pod is removed.
     pub(super) fn forget(&self, uid: &PodUid) {
         self.lock().remove(uid);
     }

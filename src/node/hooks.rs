@@ -1,5 +1,5 @@
-//! Who carries hooks out? Each runs as a task of its own beside the loop and ends in one `HookDone`, unless its run ends
-//! first. A run has two at most, so there is no limit beyond that.
+//! The execution of hooks. Each runs as a task of its own beside the loop and ends in one `HookDone`, unless its
+//! run ends first. A run has two at most, so there is no further limit.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,35 +9,35 @@ use std::sync::Arc;
 use smol::Task;
 
 use super::Input;
-use super::execute::Hands;
+use super::execute::Tools;
 use crate::effects::probe::run_hook;
-use crate::plan::Event;
 use crate::plan::event::{HookOrder, HookOutcome, Instance};
 use crate::plan::state::PodState;
+use crate::shim::protocol::Purpose;
 use crate::spec::{HookKind, PodSpec, PodUid};
 
 type Tasks = BTreeMap<(Instance, HookKind), Task<()>>;
 
-/// All hooks of the node that are being carried out.
+/// All running hooks of the node.
 #[derive(Debug)]
 pub(super) struct Hooks {
-    hands: Hands,
+    tools: Tools,
     tasks: Rc<RefCell<Tasks>>,
 }
 
 impl Hooks {
-    pub(super) fn new(hands: Hands) -> Self {
+    pub(super) fn new(tools: Tools) -> Self {
         Self {
-            hands,
+            tools,
             tasks: Rc::default(),
         }
     }
 
-    /// Begins one.
+    /// Begins a hook.
     pub(super) fn start(&self, order: HookOrder, spec: Arc<PodSpec>) {
         let key = (order.instance.clone(), order.hook);
         let task = super::task(carry_out(
-            self.hands.clone(),
+            self.tools.clone(),
             order,
             spec,
             self.tasks.clone(),
@@ -45,7 +45,7 @@ impl Hooks {
         self.tasks.borrow_mut().insert(key, task);
     }
 
-    /// Ends those of runs that are over: what a page takes longer for is of no use to anybody.
+    /// Ends the hooks of runs that are over: their results have no use any more.
     pub(super) fn keep(&self, pod: &PodState) {
         self.end(&pod.spec.uid, |instance| {
             let container = pod.container(&instance.container);
@@ -54,7 +54,7 @@ impl Hooks {
         });
     }
 
-    /// Ends all hooks of a pod that is gone.
+    /// Ends all hooks of a removed pod.
     pub(super) fn forget(&self, pod: &PodUid) {
         self.end(pod, |_| false);
     }
@@ -67,35 +67,41 @@ impl Hooks {
             let over: Vec<_> = tasks.keys().filter(over).cloned().collect();
             over.iter().filter_map(|key| tasks.remove(key)).collect()
         };
-        // Outside of the borrow: a task that is dropped may run code of its own.
+        // Outside of the borrow: dropping a task may run code of its own.
         drop(ended);
     }
 }
 
-async fn carry_out(hands: Hands, order: HookOrder, spec: Arc<PodSpec>, tasks: Rc<RefCell<Tasks>>) {
-    let container = spec.container(&order.instance.container);
-    let hook = container.and_then(|c| c.lifecycle.hook(order.hook));
-    let outcome = match hook {
-        Some(hook) => {
-            let target = hands.target(&order.instance, &spec);
-            let result = run_hook(hook, &target, &spec).await;
-            HookOutcome {
-                failure: result.failure,
-                fell_back: result.fell_back,
-            }
-        }
-        None => HookOutcome {
-            failure: Some("the container has no such hook".to_owned()),
-            fell_back: None,
-        },
-    };
-    // This very task: it has only to say what came of it.
+/// Runs a hook, or fetches its result from the shim; `None` if the manifest has no such hook (any more).
+pub(super) async fn result(
+    tools: &Tools,
+    spec: &PodSpec,
+    instance: &Instance,
+    kind: HookKind,
+) -> Option<HookOutcome> {
+    let hook = spec.container(&instance.container)?.lifecycle.hook(kind)?;
+    let target = tools.target(instance, spec, Purpose::Hook(kind));
+    let result = run_hook(hook, &target, spec).await;
+    Some(HookOutcome {
+        failure: result.failure,
+        fell_back: result.fell_back,
+        at: result.at,
+    })
+}
+
+async fn carry_out(tools: Tools, order: HookOrder, spec: Arc<PodSpec>, tasks: Rc<RefCell<Tasks>>) {
+    let outcome = result(&tools, &spec, &order.instance, order.hook).await;
+    let outcome = outcome.unwrap_or_else(|| HookOutcome {
+        failure: Some("the container has no such hook".to_owned()),
+        ..HookOutcome::default()
+    });
+    // This task itself: all that is left is to report its result.
     let own = tasks
         .borrow_mut()
         .remove(&(order.instance.clone(), order.hook));
     if let Some(own) = own {
         own.detach();
     }
-    let done = Event::HookDone { order, outcome };
-    let _ = hands.inputs.send(Input::Event(done)).await;
+    let done = order.done(outcome);
+    let _ = tools.inputs.send(Input::Event(done)).await;
 }

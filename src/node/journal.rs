@@ -1,5 +1,5 @@
-//! Where do events stay when the agent goes? In one file on tmpfs, a line each; it is written anew before it gets long.
-//! What is told while the file cannot be written is shown all the same, and kept as soon as it can.
+//! The event store on tmpfs, which keeps events over agent restarts: one file with a line for each event, rewritten
+//! before it gets long. If the file cannot be written, events are still shown, and are saved as soon as possible.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::api::{EventRecord, Store};
 use crate::sys::file::{self, Durability};
 
-/// The file is written anew, with nothing but what is shown (at most 384 KiB), when it gets longer.
+/// A longer file is rewritten with only the shown events (at most 384 KiB).
 const MAX_BYTES: usize = 512 * 1024;
 
 /// The store of events and the file behind it.
@@ -18,15 +18,15 @@ const MAX_BYTES: usize = 512 * 1024;
 pub(super) struct Journal {
     path: PathBuf,
     store: Arc<Store>,
-    /// Open at the end of whole lines; `None` if it has to be written anew.
+    /// Open at the end of whole lines; `None` if it has to be rewritten.
     file: Option<File>,
     bytes: usize,
-    /// That it cannot be written was told.
+    /// Whether the write error was logged.
     failing: bool,
 }
 
 impl Journal {
-    /// Shows what a former agent has told.
+    /// Restores the events from before an agent restart.
     pub(super) fn open(path: PathBuf, store: Arc<Store>) -> Self {
         match file::read_record(&path) {
             Ok(lines) => store.restore_events(&lines),
@@ -39,14 +39,14 @@ impl Journal {
         Self {
             path,
             store,
-            // The last line may be torn: with the first event the file is written anew.
+            // The last line may be torn: the first new event rewrites the file.
             file: None,
             bytes: 0,
             failing: false,
         }
     }
 
-    /// Shows an event and keeps it.
+    /// Shows an event and saves it.
     pub(super) fn push(&mut self, record: &EventRecord) {
         let line = self.store.push_event(record);
         if let Err(error) = self.keep(&line) {

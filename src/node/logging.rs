@@ -1,4 +1,4 @@
-//! Where do the agent's messages go? To standard error as lines, or to the journal with fields if it is behind that.
+//! The agent's log: lines on standard error, or entries with fields if standard error is the journal.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -12,7 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::sys::journal::{Entry, Journal};
 
-/// Sets the receiver of messages for the whole process. `CORACLE_LOG` says which: `debug`, or a list like
+/// Sets the log receiver of the whole process. `CORACLE_LOG` sets its filter: `debug`, or a list like
 /// `warn,coracle::node=debug`.
 pub(super) fn start() {
     let asked = std::env::var("CORACLE_LOG").unwrap_or_default();
@@ -57,17 +57,17 @@ impl<S: Subscriber> Layer<S> for ToJournal {
         entry.field("MESSAGE", &format!("{}{}", fields.message, fields.shown));
         entry.field("PRIORITY", priority);
         entry.field("SYSLOG_IDENTIFIER", "coracle");
-        // The journal is full or gone: there is nobody left to tell.
+        // The journal is full or gone: there is no other place to report that.
         let _ = self.0.send(&entry);
     }
 }
 
-/// What stands in one message. Each field is a field of the journal too, `pod` as `CORACLE_POD`; a pod's name is
-/// divided into `CORACLE_NAMESPACE` and `CORACLE_POD`.
+/// The parts of one message. Each field becomes a field of the journal, `pod` as `CORACLE_POD`; a pod's name is
+/// split into `CORACLE_NAMESPACE` and `CORACLE_POD`.
 #[derive(Default)]
 struct Fields {
     message: String,
-    /// The fields as people see them, behind the message.
+    /// The fields as shown behind the message.
     shown: String,
     entry: Entry,
 }
@@ -92,7 +92,7 @@ impl Visit for Fields {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        // Without the quotes, and nothing at all of what does not apply.
+        // Without quotes; absent values are left out.
         if !value.is_empty() {
             self.record_debug(field, &format_args!("{value}"));
         }

@@ -1,14 +1,15 @@
-//! How does the service manager (systemd) hear how the agent is? That it has started, how many pods there are, that its
-//! loop still turns, that it is about to end. Without a manager nothing is said.
+//! Notifications to the service manager (systemd): that the agent has started, how many pods there are, that the
+//! loop is alive, and that the agent is about to end. Without a service manager nothing is sent.
 
-use crate::plan::{NodeState, Time, cordon, shutdown};
+use crate::plan::{NodeState, cordon, shutdown};
 use crate::sys::notify;
+use crate::types::Time;
 
 /// The service manager, if there is one.
 #[derive(Debug)]
 pub(super) struct Manager {
     manager: Option<notify::Manager>,
-    /// When it has to hear from the loop next.
+    /// When the next watchdog message is due.
     due: Option<Time>,
     status: String,
     /// Manifest files that are not in effect as they are.
@@ -16,10 +17,10 @@ pub(super) struct Manager {
 }
 
 impl Manager {
-    /// Before any thread exists.
+    /// Called before any thread exists.
     pub(super) fn of_this_service() -> Self {
         let manager = notify::Manager::of_this_service().unwrap_or_else(|error| {
-            tracing::warn!("the service manager does not listen: {error}, ignoring");
+            tracing::warn!("could not reach the service manager: {error}, ignoring");
             None
         });
         Self {
@@ -30,38 +31,38 @@ impl Manager {
         }
     }
 
-    /// What the manager keeps while there is no agent. To be taken once.
+    /// The descriptors that the manager kept over the agent restart. Taken once.
     pub(super) fn kept(&mut self) -> Option<notify::Kept> {
         let kept = self.manager.as_mut()?.kept();
         kept.inspect_err(|error| {
-            tracing::warn!("the service manager keeps nothing: {error}, ignoring")
+            tracing::warn!("could not take what the service manager keeps: {error}, ignoring")
         })
         .ok()
     }
 
     /// The agent knows its pods and answers clients.
     pub(super) fn ready(&mut self, now: Time) {
-        self.say("READY=1");
+        self.notify("READY=1");
         self.turned(now);
     }
 
-    /// The loop has come round. Its next turn must not be later than [`Manager::due`].
+    /// Reports a turn of the loop. The next turn must not be later than [`Manager::due`].
     pub(super) fn turned(&mut self, now: Time) {
         let Some(interval) = self.manager.as_ref().and_then(|m| m.watchdog_ms) else {
             return;
         };
         if self.due.is_none_or(|due| due <= now) {
-            self.say("WATCHDOG=1");
+            self.notify("WATCHDOG=1");
             self.due = Some(now.plus(interval / 2));
         }
     }
 
-    /// When the loop has to come round again, if anybody wants to hear of it.
+    /// When the loop has to turn again, if there is a watchdog.
     pub(super) fn due(&self) -> Option<Time> {
         self.due
     }
 
-    /// Tells how the node is, in a line, if that has changed.
+    /// Sends the node's status line if it has changed.
     pub(super) fn status(&mut self, state: &NodeState, leaving: bool) {
         if self.manager.is_none() {
             return;
@@ -71,32 +72,32 @@ impl Manager {
         status.insert_str(0, &going_down(state));
         status.push_str(cordoned(state));
         if status != self.status {
-            self.say(&format!("STATUS={status}"));
+            self.notify(&format!("STATUS={status}"));
             self.status = status;
         }
     }
 
     /// The agent is about to end.
     pub(super) fn stopping(&self) {
-        self.say("STOPPING=1");
+        self.notify("STOPPING=1");
     }
 
-    fn say(&self, lines: &str) {
+    fn notify(&self, lines: &str) {
         if let Some(manager) = &self.manager
-            && let Err(error) = manager.say(lines)
+            && let Err(error) = manager.send(lines)
         {
-            tracing::debug!("could not tell the service manager `{lines}`: {error}, ignoring");
+            tracing::debug!("could not send `{lines}` to the service manager: {error}, ignoring");
         }
     }
 }
 
-/// How far a shutdown is; empty without one.
+/// The progress of a shutdown; empty without one.
 fn going_down(state: &NodeState) -> String {
     let Some(down) = &state.shutdown else {
         return String::new();
     };
     let Some(group) = down.groups.get(down.turn) else {
-        return "Shut down: all pods had their time to stop; ".to_owned();
+        return "Shut down: all pods had time to stop; ".to_owned();
     };
     let left = shutdown::members(state, &down.groups)[down.turn].len();
     format!(
@@ -107,7 +108,7 @@ fn going_down(state: &NodeState) -> String {
     )
 }
 
-/// Whether new pods wait outside; empty if they do not.
+/// Whether the node is cordoned or drained; empty if not.
 fn cordoned(state: &NodeState) -> &'static str {
     match state.cordon.as_ref().map(|cordon| cordon.drain) {
         None => "",
@@ -134,7 +135,7 @@ fn status_line(pods: usize, running: usize, rejected: usize, leaving: bool) -> S
 mod tests {
     use super::*;
     use crate::plan::event::{AskedBy, Cordon, Drain, Group, Shutdown};
-    use crate::spec::Stamp;
+    use crate::types::Stamp;
 
     #[test]
     fn the_status_line_tells_how_far_a_shutdown_and_a_drain_are() {
@@ -159,10 +160,7 @@ mod tests {
         );
         down.turn = 2;
         state.shutdown = Some(down);
-        assert_eq!(
-            going_down(&state),
-            "Shut down: all pods had their time to stop; "
-        );
+        assert_eq!(going_down(&state), "Shut down: all pods had time to stop; ");
         for (drain, expected) in [
             (None, "; cordoned"),
             (Some(Drain { grace_ms: None }), "; drained"),

@@ -1,31 +1,30 @@
-//! Memory that large work leaves free inside the heap, given back to the system when the work is done. The allocator by
-//! itself gives back only what is free at the heap's end. Nothing wakes up for this: small work adds up until it is worth a
-//! look.
+//! Free memory inside the heap, returned to the system after large work. The allocator by itself returns only what
+//! is free at the heap's end. No timer is needed: small work adds up until a trim is worth it.
 
 use crate::sys::process;
 
-/// Freed since the last look, before there is a next one. A look costs about as much as freeing this has cost.
+/// Bytes freed before the next trim. A trim costs about as much as freeing this did.
 pub(super) const LARGE: u64 = 1 << 20;
 
-/// What one pod, or one manifest, holds at least.
+/// What one pod, or one manifest, takes at least.
 pub(super) const SMALL: u64 = 16 << 10;
 
-/// What was freed since memory was given back.
+/// Bytes freed since the last trim.
 #[derive(Debug, Default)]
 pub(super) struct Freed(u64);
 
 impl Freed {
-    /// Adds to it.
+    /// Adds freed bytes.
     pub(super) fn note(&mut self, bytes: u64) {
         self.0 = self.0.saturating_add(bytes);
     }
 
-    /// Whether it is worth a look.
+    /// Whether a trim is worth it.
     pub(super) fn is_much(&self) -> bool {
         self.0 >= LARGE
     }
 
-    /// Gives it back.
+    /// Returns free memory to the system.
     pub(super) fn give_back(&mut self) {
         self.0 = 0;
         process::trim_memory();

@@ -1,4 +1,4 @@
-//! Who does it, and when? One loop: wait for a fact or the next deadline, record it, ask the planner, start what it
+//! The agent's event loop: wait for a fact or the next deadline, record it, ask the planner, start what it
 //! says, show the result. Policy is nowhere here.
 
 mod alarm;
@@ -16,7 +16,6 @@ mod facts;
 mod figures;
 mod garbage;
 mod hooks;
-mod incarnations;
 mod journal;
 mod logging;
 mod manager;
@@ -33,31 +32,31 @@ mod probes;
 mod publish;
 mod recover;
 mod resolver;
+mod saved;
 mod settings;
 mod shutdown;
 mod sources;
 mod standings;
 mod start;
+mod state_file;
 mod turns;
 mod unblock;
 mod watch;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Service;
-use k8s_openapi::api::scheduling::v1::PriorityClass;
+use nix::fcntl::Flock;
 use smol::channel::{Receiver, Sender};
 
-use crate::api::{Command, CommandError, FileStatus, ImageRow};
+use crate::api::{Command, CommandError, ImageRow};
 use crate::config::{ConfigError, Effective};
-use crate::plan::decide::Step;
-use crate::plan::event::Desired;
-use crate::plan::verdict;
-use crate::plan::{self, Action, Event, NodeState, Time, plan_pod};
-use crate::spec::{PodKey, PodSpec, PodUid, Stamp, Wall};
+use crate::plan::event::{Desired, EvictionReason};
+use crate::plan::{Action, Agenda, Event, NodeFact, NodeState, PodFact, Step, Task};
+use crate::spec::PodUid;
 use crate::sys::{clock, mount};
+use crate::types::{Stamp, Time, Wall};
 
 use unblock::{unblock, unblock_bridge, unblock_cleaning, unblock_for, unblock_of};
 
@@ -71,22 +70,13 @@ enum Input {
     Event(Event),
     /// The manifest directory was read.
     Manifests {
-        desired: Desired,
-        /// The services among it, as they are shown.
-        services: Vec<Service>,
-        /// The priority classes, as they are shown.
-        classes: Vec<PriorityClass>,
-        files: Vec<FileStatus>,
-        /// What each file asks for.
-        in_effect: manifests::InEffect,
-        /// Every file is in effect, so what no file asks for may be cleared away.
-        complete: bool,
+        documents: manifests::Documents,
         /// What was read, and what is no longer kept, in bytes.
         freed_bytes: u64,
     },
     /// A client wants something.
     Command(Command),
-    /// The image store was looked at for a client who wants to see the node.
+    /// The image store was listed for a client that asks for the node.
     Looked {
         rows: Result<Vec<ImageRow>, CommandError>,
         reply: Sender<Result<(), CommandError>>,
@@ -96,14 +86,14 @@ enum Input {
     /// SIGPWR: the power fails.
     PowerFails,
     /// What could be cleared away is.
-    Freed(pressure::Freed),
-    /// The node's resolvers are others now.
+    Reclaimed(pressure::Reclaim),
+    /// The node's resolvers have changed.
     ResolverChanged,
     /// The settings were read again.
     Settings {
         read: Result<Box<(settings::Texts, Effective)>, ConfigError>,
-        /// Somebody asked for it.
-        told: bool,
+        /// A client or SIGHUP asked for it.
+        requested: bool,
     },
     /// SIGTERM or SIGINT.
     Terminate,
@@ -113,82 +103,64 @@ enum Input {
 #[derive(Debug)]
 struct Node {
     state: NodeState,
-    hands: execute::Hands,
-    store: Arc<crate::api::Store>,
-    journal: journal::Journal,
-    /// When each pod wants to be looked at again.
-    wakes: HashMap<PodUid, Time>,
+    tools: execute::Tools,
+    /// What clients see.
+    shown: publish::Shown,
+    /// What an agent restart needs.
+    saved: saved::Saved,
+    /// What is to be planned, and what is to be shown.
+    agenda: Agenda,
     counters: metrics::Counters,
     probes: probes::Probes,
     hooks: hooks::Hooks,
-    /// The names under which pods are shown.
-    shown: HashMap<PodUid, PodKey>,
-    /// Each pod as it was last written down, for the next agent.
-    admitted: HashMap<PodUid, Arc<PodSpec>>,
-    /// The last checkpoint written for each pod.
-    checkpoints: HashMap<PodUid, checkpoint::Checkpoint>,
-    /// The services that are wanted, as they are shown.
-    services: Vec<Service>,
     /// What the files ask for.
     manifests: manifests::InEffect,
-    /// Who is told of pods and services.
+    /// Tells the firewall and the name server about pods and services.
     views: network::Views,
-    /// What of `NodeState::network_changes` he was told.
-    network_changes: u64,
-    /// What of `NodeState::hold_changes` was looked at.
-    hold_changes: u64,
-    /// Pods of which something was recorded since they were shown.
-    changed: BTreeSet<PodUid>,
     /// The settings, and where they come from.
     sources: settings::Sources,
-    /// Who started the agent and watches over it.
+    /// The service manager that started the agent and watches it.
     manager: manager::Manager,
     /// What the node's object is made of.
     object: object::NodeObject,
     /// Processors' time as it was read last.
     samples: figures::Samples,
-    /// What was written down for the next boot.
-    exits: exits::Exits,
-    /// Writes down what pods that are gone leave to the next ones.
-    incarnations: incarnations::Writer,
     /// How far the node's shutdown is.
-    shutdown: shutdown::Keeper,
+    shutdown: shutdown::NodeShutdown,
     /// What the node does about its shortages.
-    pressure: pressure::Keeper,
+    pressure: pressure::NodePressure,
     /// Whether the node is cordoned.
-    cordon: cordon::Keeper,
+    cordon: cordon::NodeCordon,
     /// How the classes of pods share what there is.
     classes: allocatable::Shared,
     /// Memory that is to be given back.
     freed: memory::Freed,
-    /// Stop pods before ending.
-    stop_pods_on_exit: bool,
     /// The agent is about to end, and waits for its pods to stop.
     leaving: bool,
     swept: bool,
+    /// Held while the logs of unknown pods may be removed: no other agent uses this directory for logs.
+    log_lock: Option<Flock<File>>,
 }
 
 impl Node {
     /// Runs until asked to end.
     async fn run(mut self, inputs: Receiver<Input>, mut alarm: alarm::Alarm) -> ExitCode {
         loop {
-            let input = alarm.wait(&inputs, self.next_wake()).await;
-            let mut touched = self.due();
-            let mut next = input;
+            let mut next = alarm.wait(&inputs, self.next_wake()).await;
             while let Some(input) = next {
-                if self.take(input, &mut touched) {
+                if self.take(input) {
                     return ExitCode::SUCCESS;
                 }
                 next = inputs.try_recv().ok();
             }
-            self.decide(touched);
+            self.turn();
             if self.freed.is_much() {
                 self.give_back();
             }
             self.manager.turned(now().time);
             if self.leaving && self.state.pods.is_empty() {
-                self.incarnations.flush();
-                let network = self.hands.sandboxes.network.clone();
+                self.flush_files();
+                let network = self.tools.sandboxes.network.clone();
                 if let Err(error) = unblock_bridge(move || network.dismantle()).await {
                     tracing::warn!("{}, leaving all the same", crate::chain(&error));
                 }
@@ -204,8 +176,8 @@ impl Node {
             writing.await;
         }
         let (cgroups, layout) = (
-            self.hands.sandboxes.cgroups.clone(),
-            self.hands.config.layout.clone(),
+            self.tools.sandboxes.cgroups.clone(),
+            self.tools.config.layout.clone(),
         );
         unblock(move || {
             cgroups.dismantle();
@@ -221,99 +193,83 @@ impl Node {
         .await;
     }
 
-    /// Whether pods end with the agent: by its settings, or because somebody asked for it since.
+    /// Whether pods end with the agent: by its settings, or because the program is being uninstalled.
     fn stops_pods(&self) -> bool {
-        self.stop_pods_on_exit || self.hands.config.layout.stop_pods().exists()
+        self.tools.config.stop_pods_on_exit || self.tools.config.layout.stop_pods().exists()
     }
 
     fn next_wake(&self) -> Option<Time> {
-        let others = self.manager.due().into_iter().chain(self.turn_ends());
-        let others = others.chain(self.pressure.next);
-        self.wakes.values().copied().chain(others).min()
-    }
-
-    /// The pods that wanted to be looked at by now.
-    fn due(&mut self) -> BTreeSet<PodUid> {
-        let now = now().time;
-        self.wakes
-            .iter()
-            .filter(|(_, at)| **at <= now)
-            .map(|(uid, _)| uid.clone())
-            .collect()
+        let planned = self.agenda.wake_at().into_iter();
+        let others = self
+            .manager
+            .due()
+            .into_iter()
+            .chain(self.saved.exits.next());
+        planned.chain(others).min()
     }
 
     /// Records one input; `true` ends the agent.
-    fn take(&mut self, input: Input, touched: &mut BTreeSet<PodUid>) -> bool {
+    fn take(&mut self, input: Input) -> bool {
         match input {
-            Input::Event(event) => self.record(&event, touched),
+            Input::Event(event) => self.record(&event),
             Input::Manifests {
-                desired,
-                services,
-                classes,
-                files,
-                in_effect,
-                complete,
+                documents,
                 freed_bytes,
             } => {
                 self.freed.note(freed_bytes);
+                let files = documents.files;
                 let broken = files.iter().filter(|file| !file.errors.is_empty());
                 self.manager.rejected_files = broken.count();
-                self.manifests = in_effect;
-                self.store.set_files(files);
-                self.store.set_priority_classes(&classes);
-                self.services = services;
+                self.manifests = documents.in_effect;
+                self.shown.store.set_files(files);
+                self.shown.store.set_priority_classes(&documents.classes);
+                self.views.services = documents.services;
                 if !self.leaving {
-                    self.record(&Event::DesiredChanged(desired), touched);
-                    if complete && !self.swept {
+                    self.record(&Event::Node(NodeFact::DesiredChanged(documents.desired)));
+                    if documents.complete && !self.swept {
                         self.sweep();
                     }
                 }
             }
-            Input::Command(command) => self.command(command, touched),
+            Input::Command(command) => self.command(command),
             Input::Looked { rows, reply } => {
-                // Without a list the former one is shown: the rest is of use, too.
+                // Without a list the former one is shown beside the rest.
+                let names = rows.iter().flatten().flat_map(|row| &row.names);
+                self.freed.note(names.map(|name| name.len() as u64).sum());
                 let listed = rows.map(|rows| self.object.set_images(rows));
                 self.show_node();
                 let _ = reply.try_send(listed);
             }
-            Input::Logind(preparing) => self.logind_says(preparing, touched),
-            Input::PowerFails => self.power_fails(touched),
-            Input::Freed(freed) => self.freed(freed, touched),
+            Input::Logind(preparing) => self.logind_says(preparing),
+            Input::PowerFails => self.power_fails(),
+            Input::Reclaimed(reclaim) => self.reclaimed(reclaim),
             Input::ResolverChanged => self.resolver_changed(),
-            Input::Settings { read, told } => self.settings_read(read, told, touched),
+            Input::Settings { read, requested } => self.settings_read(read, requested),
             Input::Terminate if self.leaving || !self.stops_pods() => {
                 self.manager.stopping();
                 self.keep_all_exits();
-                self.incarnations.flush();
+                self.flush_files();
                 return true;
             }
             Input::Terminate => {
                 self.manager.stopping();
                 tracing::info!("stopping all pods before leaving; once more to leave them running");
                 self.leaving = true;
-                self.record(&Event::DesiredChanged(Desired::default()), touched);
+                self.record(&Event::Node(NodeFact::DesiredChanged(Desired::default())));
             }
         }
         false
     }
 
-    fn record(&mut self, event: &Event, touched: &mut BTreeSet<PodUid>) {
-        // Facts about all pods, and the end of one whose name another may wait for, may concern anybody.
-        let anybody = event.pod().is_none() && !event.is_of_node();
-        let anybody = anybody || matches!(event, Event::SandboxRemoved { .. });
-        if anybody {
-            touched.extend(self.state.pods.keys().cloned());
-        }
-        touched.extend(event.pod().cloned());
+    fn record(&mut self, event: &Event) {
         let stamp = now();
         let counted = self.counters.count(event, &self.state, stamp.time);
-        let before = self.health(event);
-        for notice in self.state.apply(event, stamp) {
-            publish::notice(&mut self.journal, &notice, stamp);
+        for notice in self.agenda.record(&mut self.state, event, stamp) {
+            self.shown.notice(&notice, stamp);
             let pod = self.state.pods.get(&notice.uid);
-            let hold = pod.and_then(|pod| pod.hold.as_ref());
+            let hold = pod.and_then(|pod| pod.hold());
             if hold.is_some_and(|hold| hold.reason == notice.reason) {
-                self.counters.rejected(&notice.reason);
+                self.counters.rejected(notice.reason);
             }
             let refusal = pod.and_then(|pod| pod.pending.as_ref()?.refusal.as_ref());
             if let Some(refusal) = refusal.filter(|refusal| notice.reason == refusal.event()) {
@@ -323,56 +279,96 @@ impl Node {
         self.counters.came_of(&counted, &self.state, stamp.time);
         self.note_shutdown();
         self.note_pressure(event);
-        if matches!(event, Event::ImagesChanged) {
+        if matches!(event, Event::Node(NodeFact::ImagesChanged)) {
             self.freed.note(memory::LARGE);
             self.look_at_images();
         }
         self.note_cordon();
-        if anybody {
-            touched.extend(self.state.pods.keys().cloned());
-            self.changed.extend(touched.iter().cloned());
-        } else if before.is_none() || before != self.health(event) {
-            self.changed.extend(event.pod().cloned());
-        }
     }
 
-    /// What a fact about a probe may change of what people see, or a new agent has to know; `None` if the fact is another.
-    fn health(&self, event: &Event) -> Option<Vec<(bool, bool, bool)>> {
-        let (Event::ProbeStarted(order) | Event::ProbeDone { order, .. }) = event else {
-            return None;
+    /// Does what follows from what was recorded, and shows the result.
+    fn turn(&mut self) {
+        loop {
+            match self.agenda.next(&self.state, now().time) {
+                Step::Record(event) => self.record_step(&event),
+                Step::Begin(task) => self.begin(task),
+                Step::WakeAt(_) | Step::Rest => break,
+            }
+        }
+        self.show_changed();
+        self.keep_late_exits();
+    }
+
+    /// Records what the planner says, after what has to be done before it.
+    fn record_step(&mut self, event: &Event) {
+        if let Event::Pod {
+            fact: PodFact::Evicted { eviction, .. },
+            ..
+        } = event
+            && let EvictionReason::Shortage(signal) = eviction.reason
+        {
+            self.report_reclaim(signal);
+        }
+        if let Event::Pod {
+            uid: pod,
+            fact: PodFact::Restored,
+        } = event
+        {
+            self.forget_finished(pod);
+        }
+        self.record(event);
+    }
+
+    /// Begins a task, after what it is based on is written down.
+    fn begin(&mut self, task: Task) {
+        self.record(&task.begun());
+        let pod = match &task {
+            Task::Act(action) => Some(action.pod()),
+            Task::Hook(order) => Some(&order.instance.pod),
+            Task::Probe(order) => Some(&order.instance.pod),
+            Task::Relieve(_) => None,
         };
-        let pod = self.state.pods.get(&order.instance.pod)?;
-        Some(
-            pod.containers
-                .iter()
-                .map(|c| (c.started, c.ready, c.kill.is_some()))
-                .collect(),
-        )
+        let spec = pod.and_then(|pod| self.state.pods.get(pod));
+        let spec = spec.map(|pod| pod.spec.clone());
+        match (task, spec) {
+            (Task::Act(action), Some(spec)) => {
+                self.write_edits(action.pod());
+                self.checkpoint(action.pod());
+                if matches!(action, Action::CreateSandbox { .. }) {
+                    self.saved.has(&spec);
+                }
+                spawn(self.tools.clone().execute(action, spec));
+            }
+            (Task::Hook(order), Some(spec)) => {
+                self.checkpoint(&order.instance.pod);
+                self.hooks.start(order, spec);
+            }
+            (Task::Probe(order), Some(spec)) => self.probes.start(order, spec),
+            (Task::Relieve(order), _) => self.relieve(order),
+            (Task::Act(_) | Task::Hook(_) | Task::Probe(_), None) => {}
+        }
     }
 
-    /// Asks the planner about the touched pods, starts what it says and shows the result.
-    fn decide(&mut self, mut touched: BTreeSet<PodUid>) {
-        self.take_turns(&mut touched);
-        self.relieve(&mut touched);
-        let mut anything = false;
-        self.note_holds(&mut touched);
-        while !touched.is_empty() {
-            anything |= self.decide_each(std::mem::take(&mut touched));
-            // What was recorded about one pod may have let in another.
-            self.note_holds(&mut touched);
+    /// Shows the pods that changed, and what depends on all of them.
+    fn show_changed(&mut self) {
+        let changed = self.agenda.take_changed();
+        for uid in &changed {
+            let Some(pod) = self.state.pods.get(uid) else {
+                self.forget(uid);
+                continue;
+            };
+            self.hooks.keep(pod);
+            self.write_edits(uid);
+            self.keep_exits(uid);
+            self.publish(uid);
+            self.clean(uid);
         }
-        // Without the manifests nothing is known of services, which are served as a former agent left them.
-        let known = self.state.desired.is_some();
-        if known && self.network_changes != self.state.network_changes {
-            self.network_changes = self.state.network_changes;
-            let view = plan::network::view(&self.state, &self.hands.facts.now().ips);
-            self.views.set(view, self.services.clone());
-        }
+        self.views.keep_up(&self.state, &self.tools.facts.now());
         self.tell_of_drain();
-        self.incarnations.keep(&self.state.incarnations);
+        self.keep_files();
         // An empty node has a status, too.
         self.manager.status(&self.state, self.leaving);
-        if anything {
+        if !changed.is_empty() {
             self.share_among_classes();
         }
     }
@@ -381,222 +377,72 @@ impl Node {
     fn metrics(&self) -> Vec<crate::api::Metric> {
         let mut all = self.counters.metrics(&self.state);
         all.extend(metrics::of_pods(&self.state));
-        all.extend(metrics::of_node(&self.hands.facts.now().name));
-        all.push(metrics::of_cgroups(self.hands.sandboxes.cgroups.mode()));
-        all.push(metrics::of_rules(&self.hands.sandboxes.network));
+        all.extend(metrics::of_node(&self.tools.facts.now().name));
+        all.push(metrics::of_cgroups(self.tools.sandboxes.cgroups.mode()));
+        all.push(metrics::of_rules(&self.tools.sandboxes.network));
         all.extend(self.shutdown.metrics());
         all
-    }
-
-    /// A fact about one pod may have let in any other, or changed why it waits.
-    fn note_holds(&mut self, touched: &mut BTreeSet<PodUid>) {
-        if self.hold_changes != self.state.hold_changes {
-            self.hold_changes = self.state.hold_changes;
-            touched.extend(self.state.pods.keys().cloned());
-            self.changed.extend(touched.iter().cloned());
-        }
-    }
-
-    /// Asks about each of these, the most urgent first; whether anything of them is shown in another way.
-    fn decide_each(&mut self, touched: BTreeSet<PodUid>) -> bool {
-        let mut anything = false;
-        for uid in plan::urgent_first(&self.state, touched) {
-            self.wakes.remove(&uid);
-            self.write_edits(&uid);
-            self.judge(&uid);
-            self.pass_time(&uid);
-            self.begin_hooks(&uid);
-            let Some(pod) = self.state.pods.get(&uid) else {
-                self.changed.remove(&uid);
-                self.forget(&uid);
-                anything = true;
-                continue;
-            };
-            if self.state.desired.is_some() {
-                let spec = pod.spec.clone();
-                match plan_pod(pod, &self.state.settings, now().time) {
-                    Step::Do(action) => {
-                        let started = Event::ActionStarted(action.clone());
-                        self.record(&started, &mut BTreeSet::new());
-                        // Back-off has to be written down before the start it permits.
-                        self.checkpoint(&uid);
-                        if matches!(action, Action::CreateSandbox { .. }) {
-                            self.admitted.insert(uid.clone(), spec.clone());
-                        }
-                        spawn(self.hands.clone().execute(action, spec));
-                    }
-                    Step::WakeAt(at) => self.wake(&uid, at),
-                    Step::Rest => {}
-                }
-                self.probe(&uid);
-            }
-            self.keep_exits(&uid);
-            // Most probes, and time alone, change nothing of what is shown.
-            if self.changed.remove(&uid) {
-                self.publish(&uid);
-                self.clean(&uid);
-                anything = true;
-            }
-        }
-        anything
-    }
-
-    /// Records that a pod has been active for too long, or sees to it that the moment is not missed.
-    fn judge(&mut self, uid: &PodUid) {
-        let pod = self.state.pods.get(uid);
-        match pod.and_then(|pod| verdict::due(pod, now().time)) {
-            Some(verdict::Due::Now(event)) => self.record(&event, &mut BTreeSet::new()),
-            Some(verdict::Due::At(at)) => self.wake(uid, at),
-            None => {}
-        }
-    }
-
-    /// Records that a sleep is over, or sees to it that its end is not missed.
-    fn pass_time(&mut self, uid: &PodUid) {
-        let ends = |node: &Self| plan::hook::sleep_ends(node.state.pods.get(uid)?);
-        if ends(self).is_some_and(|at| at <= now().time) {
-            let pod = uid.clone();
-            self.record(&Event::TimePassed { pod }, &mut BTreeSet::new());
-        }
-        if let Some(at) = ends(self) {
-            self.wake(uid, at);
-        }
-    }
-
-    fn wake(&mut self, uid: &PodUid, at: Time) {
-        let wake = self.wakes.entry(uid.clone()).or_insert(at);
-        *wake = at.min(*wake);
-    }
-
-    /// Starts the probes of a pod that are due, and sees to it that the next ones are not missed.
-    fn probe(&mut self, uid: &PodUid) {
-        let Some(pod) = self.state.pods.get(uid) else {
-            return;
-        };
-        let spec = pod.spec.clone();
-        let due = plan::probe::due(pod, now().time);
-        for order in due.orders {
-            self.record(&Event::ProbeStarted(order.clone()), &mut BTreeSet::new());
-            self.probes.start(order, spec.clone());
-        }
-        if let Some(at) = due.wake_at {
-            self.wake(uid, at);
-        }
     }
 
     /// Clears away what earlier runs left. To be called after every start and end of a run, which are all shown.
     fn clean(&self, uid: &PodUid) {
         if let Some(pod) = self.state.pods.get(uid) {
-            let max_dead = self.hands.sandboxes.settings.now().max_dead_containers;
-            let sandboxes = &self.hands.sandboxes;
-            self.hands.cleaning.look_at(pod, max_dead, sandboxes);
-        }
-    }
-
-    /// Begins the hooks of a pod that are due, and ends those of runs that are over.
-    fn begin_hooks(&mut self, uid: &PodUid) {
-        let Some(pod) = self.state.pods.get(uid) else {
-            return;
-        };
-        self.hooks.keep(pod);
-        if self.state.desired.is_none() {
-            return;
-        }
-        let spec = pod.spec.clone();
-        for order in plan::hook::due(pod, now().time) {
-            self.record(&Event::HookStarted(order.clone()), &mut BTreeSet::new());
-            // It is begun again by the next agent, within what then is left of the grace.
-            self.checkpoint(uid);
-            self.hooks.start(order, spec.clone());
+            let max_dead = self.tools.sandboxes.settings.now().max_dead_containers;
+            let sandboxes = &self.tools.sandboxes;
+            self.tools.cleaning.look_at(pod, max_dead, sandboxes);
         }
     }
 
     fn forget(&mut self, uid: &PodUid) {
-        self.hands.cleaning.forget(uid);
+        self.tools.cleaning.forget(uid);
         self.probes.forget(uid);
-        self.exits.forget(uid);
         self.hooks.forget(uid);
         self.counters.forget(uid);
-        self.checkpoints.remove(uid);
-        self.admitted.remove(uid);
+        self.saved.forget(uid);
+        self.shown.forget(uid);
         self.freed.note(memory::SMALL);
-        if let Some(key) = self.shown.remove(uid) {
-            publish::pod_gone(&self.store, &key, uid);
-        }
     }
 
     /// Gives memory back to the system, also that of tables which had many more entries.
     fn give_back(&mut self) {
-        self.wakes.shrink_to_fit();
-        self.shown.shrink_to_fit();
-        self.admitted.shrink_to_fit();
-        self.checkpoints.shrink_to_fit();
-        self.store.compact();
+        self.saved.compact();
+        self.shown.compact();
         self.freed.give_back();
     }
 
     fn publish(&mut self, uid: &PodUid) {
         if let Some(pod) = self.state.pods.get(uid) {
-            publish::pod(
-                &self.store,
-                pod,
-                &self.hands.facts.now(),
-                &self.state.settings,
-            );
-            self.shown.insert(uid.clone(), pod.spec.key.clone());
-            self.checkpoint(uid);
+            // Saved first: what a client has seen survives an agent restart.
+            self.saved.checkpoint(pod);
+            let facts = self.tools.facts.now();
+            self.shown.pod(pod, &facts, &self.state.settings);
         }
     }
 
-    /// Writes down a pod that was edited since it was. While its sandbox is made somebody else does.
+    /// Writes down a pod that was edited.
     fn write_edits(&mut self, uid: &PodUid) {
-        let (Some(pod), Some(old)) = (self.state.pods.get(uid), self.admitted.get(uid)) else {
-            return;
-        };
-        let making = matches!(pod.in_flight, Some(Action::CreateSandbox { .. }));
-        if making || Arc::ptr_eq(old, &pod.spec) {
-            return;
-        }
-        let new = pod.spec.clone();
-        if old.manifest == new.manifest || recover::write_manifest(&self.hands.config.layout, &new)
-        {
-            self.admitted.insert(uid.clone(), new);
+        let pod = self.state.pods.get(uid);
+        if pod.is_some_and(|pod| !self.saved.edits(pod)) {
+            // Tried again with the next turn.
+            self.agenda.show(uid);
         }
     }
 
     fn checkpoint(&mut self, uid: &PodUid) {
-        let Some(pod) = self.state.pods.get(uid) else {
-            return;
-        };
-        let checkpoint = publish::checkpoint(pod);
-        let path = self.hands.config.layout.pod_run(uid).checkpoint();
-        if self.checkpoints.get(uid) != Some(&checkpoint) && checkpoint::write(&path, &checkpoint) {
-            self.checkpoints.insert(uid.clone(), checkpoint);
+        if let Some(pod) = self.state.pods.get(uid) {
+            self.saved.checkpoint(pod);
         }
     }
 
-    /// Once, when all manifests are known: removes what pods of earlier boots left that nobody asks for any more.
+    /// Once, when all manifests are known: removes what pods of earlier boots left and no manifest asks for.
     fn sweep(&mut self) {
         self.swept = true;
-        let layout = self.hands.config.layout.clone();
+        let layout = self.tools.config.layout.clone();
         let desired = self.state.desired.iter().flat_map(|d| d.pods.keys());
         let wanted: BTreeSet<PodUid> = desired.chain(self.state.pods.keys()).cloned().collect();
+        let logs_are_ours = self.log_lock.is_some();
         spawn(unblock(move || {
-            let left = recover::folder_names(&layout.pods_state_dir());
-            for uid in left.into_iter().filter(|uid| !wanted.contains(uid)) {
-                // The logs first: the state folder is what tells that there may be some.
-                for folder in recover::log_folders(&layout, &uid)
-                    .into_iter()
-                    .chain([layout.pod_state(&uid).dir])
-                {
-                    if let Err(error) = crate::sys::tree::remove(&folder) {
-                        tracing::warn!(
-                            "could not remove `{}`: {error}, ignoring",
-                            folder.display()
-                        );
-                    }
-                }
-            }
+            recover::sweep(&layout, &wanted, logs_are_ours);
         }));
     }
 }

@@ -1,44 +1,46 @@
-//! Who looks after the pods' network? Tasks beside the loop: one keeps names and routes as the planner sees pods and
-//! services, one mends what others change by hand, one answers pods' questions for names.
+//! The tasks of the pods' network, beside the loop: one updates names and routes as the planner sees pods and
+//! services, one repairs changes made by other programs, one answers pods' DNS queries.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 use smol::Async;
 use smol::channel::{Receiver, Sender, bounded};
+use smol::lock::MutexGuardArc;
 
-use super::Input;
-use super::execute::Hands;
-use super::{now, publish, spawn, unblock_bridge};
+use super::execute::Tools;
+use super::{Input, now, publish, spawn, unblock_bridge};
 use crate::api::Store;
-use crate::effects::network::names::{Names, Sockets, Zone};
-use crate::effects::network::{Network, NetworkError, firewall, watch};
-use crate::plan::Event;
+use crate::effects::sandbox::NodeFacts;
+use crate::network::names::{Names, Sockets, Zone};
+use crate::network::{Network, NetworkError, firewall, watch};
 use crate::plan::state::Retry;
+use crate::plan::{self, Event, NodeFact, NodeState};
 use crate::spec::ServiceSpec;
 use crate::spec::cluster::ClusterView;
 
-/// Changes come in bursts: what else changes within this time is looked at together.
+/// Changes come in bursts: those within this time are handled together.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// After something was mended, the next look is not sooner than this: nobody wins a fight by being quick.
+/// After a repair, the next check is not sooner than this: a conflict with another program must not become a busy
+/// loop.
 const BREATHER: Duration = Duration::from_secs(1);
 
-/// What could not be mended is tried again: first after this, in the end after that.
+/// The first and the longest wait before a failed repair is tried again.
 const RETRY_MS: (u64, u64) = (1_000, 60_000);
 
-/// A container waits no longer than this for services that it is to be told of.
+/// The longest time that a container start waits for its services.
 const SERVICES_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The name server, once there is a bridge to listen on.
 #[derive(Debug, Clone)]
 pub(super) struct NameServer {
     names: Arc<Names>,
-    serving: Arc<AtomicBool>,
+    /// Whether it answers; held while it begins to.
+    serving: Arc<smol::lock::Mutex<bool>>,
 }
 
 impl NameServer {
@@ -49,9 +51,20 @@ impl NameServer {
         }
     }
 
-    /// Begins to answer pods. Doing it again changes nothing; what fails is tried again with the next pod.
+    /// Starts to answer pods. It is idempotent, and retried with the next pod if it fails.
     pub(super) async fn ensure(&self, network: &Network) {
-        if self.serving.swap(true, Ordering::SeqCst) {
+        let serving = self.hold().await;
+        self.bind(serving, network).await;
+    }
+
+    /// Waits until it is known whether it answers. Others wait in turn while this is held.
+    pub(super) async fn hold(&self) -> MutexGuardArc<bool> {
+        self.serving.lock_arc().await
+    }
+
+    /// Starts to answer pods, unless it does already.
+    pub(super) async fn bind(&self, mut serving: MutexGuardArc<bool>, network: &Network) {
+        if *serving {
             return;
         }
         let (network, names) = (network.clone(), self.names.clone());
@@ -68,32 +81,34 @@ impl NameServer {
         })
         .await;
         match bound {
-            Ok(sockets) => spawn(self.names.clone().serve(sockets)),
+            Ok(sockets) => {
+                *serving = true;
+                spawn(self.names.clone().serve(sockets));
+            }
             Err(error) => {
-                self.serving.store(false, Ordering::SeqCst);
                 tracing::warn!("{}, trying again with the next pod", crate::chain(&error));
             }
         }
     }
 }
 
-/// How far the task that acts on what the loop sees has come.
+/// The progress of the task that acts on the loop's network view.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Progress(Arc<Mutex<Reached>>);
 
 #[derive(Debug, Default)]
 struct Reached {
-    /// Views that were seen, and the services of the last one.
+    /// The number of views published, and the services of the last one.
     seen: u64,
     wanted: Vec<Arc<ServiceSpec>>,
-    /// Those of the view that was acted on last.
+    /// The number of the last view that was acted on.
     served: Vec<Arc<ServiceSpec>>,
-    /// Who waits until which view was acted on: the channel closes.
+    /// Waiters with the number of their view: their channel closes once it was acted on.
     waiting: Vec<(u64, Sender<()>)>,
 }
 
 impl Progress {
-    /// Waits until something was done about the services of a namespace as the loop sees them now, well or badly.
+    /// Waits until the current services of a namespace were acted on, successfully or not.
     pub(super) async fn settled(&self, namespace: &str) {
         let closed = {
             let mut reached = self.lock();
@@ -118,7 +133,7 @@ impl Progress {
         smol::future::or(closed, patience).await;
     }
 
-    /// The number of a view that is seen now.
+    /// The number of a view that is published now.
     fn see(&self, services: Vec<Arc<ServiceSpec>>) -> u64 {
         let mut reached = self.lock();
         reached.seen += 1;
@@ -137,12 +152,12 @@ impl Progress {
     }
 }
 
-/// What the loop sees of pods and services.
+/// The network view of pods and services.
 #[derive(Debug, Clone)]
 struct Scene {
     number: u64,
     view: ClusterView,
-    /// As they are shown.
+    /// The services, as they are shown.
     services: Vec<Service>,
 }
 
@@ -153,37 +168,53 @@ impl Scene {
     }
 }
 
-/// Where the loop leaves what it sees; only the newest counts.
-#[derive(Debug, Clone)]
+/// The slot for the loop's newest view.
+#[derive(Debug)]
 pub(super) struct Views {
     newest: Arc<Mutex<Option<Scene>>>,
     progress: Progress,
     news: Sender<()>,
+    /// The services of the manifests, as they are shown.
+    pub(super) services: Vec<Service>,
+    /// The value of `NodeState::network_changes` in the newest view.
+    changes: u64,
 }
 
 impl Views {
-    /// Starts the task that acts on them.
-    pub(super) fn new(hands: &Hands, store: Arc<Store>) -> Self {
+    /// Starts the task that acts on views.
+    pub(super) fn new(tools: &Tools, store: Arc<Store>) -> Self {
         let (news, received) = bounded(1);
         let newest = Arc::default();
         let stage = Stage {
-            network: hands.sandboxes.network.clone(),
-            names: hands.name_server.names.clone(),
-            cluster_domain: hands.config.cluster_domain.clone(),
+            network: tools.sandboxes.network.clone(),
+            names: tools.name_server.names.clone(),
+            cluster_domain: tools.config.cluster_domain.clone(),
             store,
             newest: Arc::clone(&newest),
-            progress: hands.progress.clone(),
+            progress: tools.progress.clone(),
         };
         spawn(stage.run(received));
-        let progress = hands.progress.clone();
+        let progress = tools.progress.clone();
         Self {
             newest,
             progress,
             news,
+            services: Vec::new(),
+            changes: 0,
         }
     }
 
-    pub(super) fn set(&self, view: ClusterView, services: Vec<Service>) {
+    /// Acts on changes since the last time. Before the manifests were read nothing is known of services, which stay as
+    /// they were before the agent restart.
+    pub(super) fn keep_up(&mut self, state: &NodeState, facts: &NodeFacts) {
+        if state.desired.is_some() && self.changes != state.network_changes {
+            self.changes = state.network_changes;
+            let view = plan::network::view(state, &facts.ips);
+            self.set(view, self.services.clone());
+        }
+    }
+
+    fn set(&self, view: ClusterView, services: Vec<Service>) {
         let mut scene = Scene {
             number: 0,
             view,
@@ -191,12 +222,12 @@ impl Views {
         };
         scene.number = self.progress.see(scene.specs());
         *self.newest.lock().expect("no panic holds this lock") = Some(scene);
-        // A full channel means that the task has not looked yet.
+        // A full channel means that the task has not yet taken the slot.
         let _ = self.news.try_send(());
     }
 }
 
-/// Who acts on what the loop sees: routes and addresses of services, names, and the services as clients see them.
+/// The task that acts on views: routes and addresses of services, names, and the services as clients see them.
 struct Stage {
     network: Network,
     names: Arc<Names>,
@@ -237,7 +268,7 @@ impl Stage {
         }
     }
 
-    /// Names and what is shown go with the addresses there are, whatever else fails.
+    /// Names and shown services follow the available addresses, even if other steps fail.
     async fn act(&self, scene: &Scene) -> Result<(), NetworkError> {
         let (view, network) = (scene.view.clone(), self.network.clone());
         let (names, domain) = (self.names.clone(), self.cluster_domain.clone());
@@ -253,7 +284,7 @@ impl Stage {
     }
 }
 
-/// Waits for `event`, but not beyond the time of the next try. Whether the event came.
+/// Waits for `event` until the next try at most. Returns whether the event came.
 async fn wait(retry: &Retry, event: impl Future<Output = bool>) -> bool {
     let left = Duration::from_millis(retry.at.since(now().time));
     let timer = async {
@@ -270,15 +301,15 @@ fn note(retry: &mut Retry, error: &NetworkError) {
     tracing::warn!("{}, retrying in {seconds}s", crate::chain(error));
 }
 
-/// What tells of changes by others.
+/// The sources of changes by other programs.
 struct Watches {
     links: watch::Watch,
     links_readable: Async<OwnedFd>,
-    /// `None` on a kernel without packet rules: pods on the node's network need none.
+    /// `None` on a kernel without packet rules: pods on the host network need none.
     rules: Option<(firewall::Watch, Async<OwnedFd>)>,
 }
 
-/// What somebody may have changed.
+/// What another program may have changed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Changed {
     links: bool,
@@ -296,7 +327,7 @@ impl Watches {
             Ok((fd, rules)) => Some((rules, fd)),
             Err(error) => {
                 tracing::warn!(
-                    "could not watch the packet rules: {error}, changes by others will not be noticed"
+                    "could not watch the packet rules: {error}, changes by other programs will not be noticed"
                 );
                 None
             }
@@ -308,7 +339,7 @@ impl Watches {
         })
     }
 
-    /// Waits until there is something to be drained.
+    /// Waits until there are changes to drain.
     async fn readable(&self) -> bool {
         let links = self.links_readable.readable();
         let _ = match &self.rules {
@@ -318,9 +349,9 @@ impl Watches {
         true
     }
 
-    /// What has changed up to now.
+    /// The changes up to now.
     fn drain(&mut self) -> Changed {
-        // A socket that does not work means to look.
+        // A broken socket counts as a change.
         let links = self.links.drain().unwrap_or(watch::Change {
             links: true,
             addresses: true,
@@ -333,21 +364,21 @@ impl Watches {
     }
 }
 
-/// Watches links, addresses, routes and packet rules, and mends what is ours. Runs for ever.
-pub(super) async fn keep(hands: Hands) {
-    let network = hands.sandboxes.network.clone();
-    let mut watches = match Watches::open(&network, &hands.config.bridge) {
+/// Watches links, addresses, routes and packet rules, and repairs coracle's own. Runs for ever.
+pub(super) async fn keep(tools: Tools) {
+    let network = tools.sandboxes.network.clone();
+    let mut watches = match Watches::open(&network, &tools.config.bridge) {
         Ok(watches) => watches,
         Err(error) => {
             tracing::warn!(
-                "could not watch the network: {error}, changes by others will not be noticed"
+                "could not watch the network: {error}, changes by other programs will not be noticed"
             );
             return;
         }
     };
-    // The addresses may have changed before anything watched them.
-    look_again(&hands).await;
-    // What could not be mended at the start is tried at once.
+    // The addresses may have changed before the watch began.
+    look_again(&tools).await;
+    // A repair that failed at the start is tried at once.
     let mut changed = Changed {
         links: true,
         ..Changed::default()
@@ -362,12 +393,14 @@ pub(super) async fn keep(hands: Hands) {
             }
             Err(error) => {
                 note(&mut retry, &error);
-                // What was made and taken back again is told as a change.
+                // Creating and removing the same thing is reported as a change.
                 smol::Timer::after(BREATHER).await;
             }
         }
         if again.rules {
-            tracing::warn!("somebody changed the packet rules of the pods' network, restored them");
+            tracing::warn!(
+                "another program changed the packet rules of the pods' network, restored them"
+            );
             smol::Timer::after(BREATHER).await;
         }
         if retry.failures == 0 {
@@ -381,12 +414,12 @@ pub(super) async fn keep(hands: Hands) {
         changed.addresses |= more.addresses;
         changed.rules |= more.rules;
         if more.links || more.addresses {
-            look_again(&hands).await;
+            look_again(&tools).await;
         }
     }
 }
 
-/// Brings back what may be gone.
+/// Restores what may be missing.
 async fn mend(network: &Network, what: Changed) -> Result<(), NetworkError> {
     let network = network.clone();
     unblock_bridge(move || {
@@ -403,12 +436,12 @@ async fn mend(network: &Network, what: Changed) -> Result<(), NetworkError> {
     .await
 }
 
-/// The node's addresses may have changed.
-async fn look_again(hands: &Hands) {
-    let network = hands.sandboxes.network.clone();
+/// Handles a possible change of the node's addresses.
+async fn look_again(tools: &Tools) {
+    let network = tools.sandboxes.network.clone();
     let own = unblock_bridge(move || network.own_addresses()).await;
-    if hands.facts.look_again(&own) {
-        let event = Event::NodeAddressesChanged;
-        let _ = hands.inputs.send(Input::Event(event)).await;
+    if tools.facts.look_again(&own) {
+        let event = Event::Node(NodeFact::AddressesChanged);
+        let _ = tools.inputs.send(Input::Event(event)).await;
     }
 }

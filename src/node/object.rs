@@ -1,5 +1,5 @@
-//! How does the node look to others? The Node object, made anew whenever something of it has changed
-//! (kubelet-behaviour §12.5). When it was seen alive last is for whoever is asked to say: it is alive then.
+//! The Node object, rebuilt whenever part of it changes (Kubernetes docs: Node Status). Its heartbeat times are set
+//! when a client asks: the node is alive then.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,30 +13,31 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use sha2::{Digest, Sha256};
 
+use super::Node;
 use super::capacity::{Machine, Shares, quantity, share_out};
 use super::standings::{Standing, Standings};
-use super::{Node, facts, publish};
-use crate::api::{EventType, ImageRow, architecture, version};
+use crate::api::{ImageRow, architecture, version};
 use crate::config::{Amounts, Config, Reserved, Settings};
 use crate::effects::sandbox::NodeFacts;
 use crate::plan::fit::NodeIdentity;
 use crate::plan::pressure;
 use crate::plan::status::time;
-use crate::spec::Wall;
-use crate::sys::file;
+use crate::spec::Reason;
+use crate::sys::{file, meminfo};
+use crate::types::Wall;
 
 /// The runtime, with the version of the crate.
 const RUNTIME: &str = "libcontainer://0.7.0";
 
-/// So many names of each image are listed.
+/// The maximum number of names listed for each image.
 const IMAGE_NAMES: usize = 5;
 
-/// What is said of the node, in the order in which it is shown.
+/// The conditions of the node, in the order in which they are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// It is short of something.
+    /// The node is short of something.
     Short(pressure::Condition),
-    /// It can run pods, and does not go down.
+    /// The node can run pods, and is not shutting down.
     Ready,
 }
 
@@ -65,16 +66,16 @@ impl Condition {
     }
 
     /// The reason of the event when it changes.
-    fn event(self, yes: bool) -> &'static str {
+    fn event(self, yes: bool) -> Reason {
         match (self, yes) {
             (Self::Short(of), _) => of.event(yes),
-            (Self::Ready, true) => "NodeReady",
-            (Self::Ready, false) => "NodeNotReady",
+            (Self::Ready, true) => Reason::NodeReady,
+            (Self::Ready, false) => Reason::NodeNotReady,
         }
     }
 }
 
-/// What the object is made of, beside what changes elsewhere.
+/// The inputs of the object, except those that change elsewhere.
 #[derive(Debug)]
 pub(super) struct NodeObject {
     machine: Machine,
@@ -87,12 +88,12 @@ pub(super) struct NodeObject {
     created: Wall,
     standings: Standings,
     images: Vec<ContainerImage>,
-    /// Since when no new pods are let in.
+    /// Since when the node is cordoned.
     cordoned: Option<Wall>,
 }
 
 impl NodeObject {
-    /// Blocking. A node that is ready, and short of nothing.
+    /// Blocking. A node that is ready and not under pressure.
     pub(super) fn new(machine: Machine, config: &Config, created: Wall) -> Self {
         Self {
             machine,
@@ -108,27 +109,27 @@ impl NodeObject {
         }
     }
 
-    /// Which node it is.
+    /// The node's name and UID.
     pub(super) fn identity(&self) -> Arc<NodeIdentity> {
         self.identity.clone()
     }
 
-    /// What there is, and what of it pods may have.
+    /// Capacity and allocatable.
     pub(super) fn share_out(&self, settings: &Settings) -> Shares {
         share_out(&self.machine, &self.reserved, settings)
     }
 
-    /// Blocking. Its conditions are as the agent before left them in this file, and kept there.
+    /// Blocking. Takes the conditions from before an agent restart out of this file, and saves them there.
     pub(super) fn keep_conditions(&mut self, path: PathBuf) {
         self.standings.keep(path);
     }
 
-    /// From now on a condition holds, or does not; whether that is new.
+    /// Sets a condition; returns whether it changed.
     pub(super) fn set(&mut self, condition: Condition, yes: bool, now: Wall) -> bool {
         self.standings.set(condition, yes, now)
     }
 
-    /// The taints of the settings, and as in Kubernetes the one of a node that is cordoned.
+    /// The taints of the settings and, as in Kubernetes, the one of a cordoned node.
     fn all_taints(&self) -> Option<Vec<Taint>> {
         let cordon = self.cordoned.map(|since| Taint {
             key: "node.kubernetes.io/unschedulable".to_owned(),
@@ -140,7 +141,7 @@ impl NodeObject {
         (!taints.is_empty()).then_some(taints)
     }
 
-    /// These images are here.
+    /// Sets the images of the node.
     pub(super) fn set_images(&mut self, rows: Vec<ImageRow>) {
         self.images = listed(rows);
     }
@@ -180,8 +181,8 @@ impl NodeObject {
     }
 }
 
-/// The same as long as name and machine are. It is not the name: clients ask for a node's events by its UID and, as kubelets
-/// write them, by its name for a UID, and show both answers.
+/// The node's UID, the same as long as name and machine are. It differs from the name: clients ask for a node's
+/// events both by its UID and by its name as UID (as kubelets write them), and show both answers.
 fn uid(name: &str, machine_id: &str) -> String {
     let digest = Sha256::digest(format!("coracle node {name} {machine_id}"));
     let hex: String = digest[..16].iter().map(|b| format!("{b:02x}")).collect();
@@ -196,25 +197,26 @@ fn uid(name: &str, machine_id: &str) -> String {
 }
 
 impl Node {
-    /// Shows the node as it is now, and tells of a condition that has changed.
+    /// Publishes the node, and reports a condition that has changed.
     pub(super) fn show_node(&mut self) {
         let ready = self.state.shutdown.is_none();
         self.node_stands(Condition::Ready, ready);
         self.object.cordoned = self.state.cordon.as_ref().map(|cordon| cordon.since);
-        let facts = self.hands.facts.now();
-        let settings = self.hands.sandboxes.settings.now();
-        self.store.set_node(self.object.render(&facts, &settings));
+        let facts = self.tools.facts.now();
+        let settings = self.tools.sandboxes.settings.now();
+        self.shown
+            .store
+            .set_node(self.object.render(&facts, &settings));
     }
 
-    /// A condition of the node holds, or does not. To be shown after that; whether that is news.
+    /// Sets a condition without publishing it; returns whether it changed.
     pub(super) fn node_stands(&mut self, condition: Condition, yes: bool) -> bool {
         let changed = self.object.set(condition, yes, super::now().wall);
         if changed {
-            let name = self.hands.facts.now().name.clone();
+            let name = &self.tools.facts.now().name;
             let reason = condition.event(yes);
             let message = format!("Node {name} status is now: {reason}");
-            let kind = EventType::Normal;
-            publish::node_event(&mut self.journal, &name, kind, reason, &message);
+            self.shown.node_event(reason, &message);
         }
         changed
     }
@@ -232,7 +234,7 @@ fn condition((of, standing): &(Condition, Standing)) -> NodeCondition {
     }
 }
 
-/// Its name, and the labels that every node has, but for what the settings say of them.
+/// Its name, and the labels that every node has, unless the settings override them.
 fn identity(config: &Config) -> NodeIdentity {
     let name = config.node_name.clone();
     // Those of `beta` are deprecated, and older manifests select by them.
@@ -271,7 +273,7 @@ fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
         .collect()
 }
 
-/// The largest first, with so many names each.
+/// The largest images first, with a limited number of names each.
 fn listed(mut rows: Vec<ImageRow>) -> Vec<ContainerImage> {
     rows.sort_by(|a, b| (b.size_bytes, &a.id).cmp(&(a.size_bytes, &b.id)));
     let image = |mut row: ImageRow| {
@@ -297,7 +299,7 @@ fn system_info() -> NodeSystemInfo {
         .lines()
         .find_map(|line| line.strip_prefix("PRETTY_NAME="));
     let machine_id = read("/etc/machine-id");
-    // Where firmware gives no number, what identifies the system does.
+    // Without a UUID from firmware tables, the device tree may have one.
     let uuids = [
         "/sys/class/dmi/id/product_uuid",
         "/proc/device-tree/system-id",
@@ -319,9 +321,9 @@ fn system_info() -> NodeSystemInfo {
     }
 }
 
-/// How much swap there is, if any.
+/// The amount of swap, if any.
 fn swap_status() -> Option<NodeSwapStatus> {
-    let bytes = facts::memory_info("SwapTotal");
+    let bytes = meminfo::now("SwapTotal");
     (bytes > 0).then(|| NodeSwapStatus {
         capacity: i64::try_from(bytes).ok(),
     })

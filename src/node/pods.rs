@@ -1,4 +1,4 @@
-//! How is the agent in touch with its pods? The open connections to shims, and the tasks that listen to them.
+//! Connections to the shims of all pods, and the tasks that listen to them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,8 +9,8 @@ use smol::channel::{Receiver, Sender};
 
 use super::Input;
 use crate::effects::sandbox::{Exited, Sandboxes, ShimClient};
-use crate::plan::Event;
 use crate::plan::event::Instance;
+use crate::plan::{Event, PodFact, RunFact};
 use crate::spec::PodUid;
 
 /// A live shim.
@@ -19,10 +19,10 @@ struct Link {
     client: ShimClient,
     /// Process id of the shim.
     pid: u32,
-    /// Only if this agent started it; one from before is init's child.
+    /// Only if this agent started it; a shim from before an agent restart is init's child.
     child: Option<Child>,
     ips: Vec<IpAddr>,
-    /// The end of the connection is expected: somebody removes the pod.
+    /// The end of the connection is expected: the pod is being removed.
     closing: bool,
 }
 
@@ -74,7 +74,7 @@ impl Links {
         );
     }
 
-    /// Says that the pod is being removed, so that its shim's end is no news.
+    /// Marks the pod as being removed, so that the end of its shim is expected.
     pub(super) fn begin_closing(&self, pod: &PodUid) -> Option<ShimClient> {
         let mut map = self.lock();
         let link = map.get_mut(pod)?;
@@ -82,19 +82,19 @@ impl Links {
         Some(link.client.clone())
     }
 
-    /// Forgets the shim and reaps it. Blocking, but only for as long as a killed process takes to end.
+    /// Drops the shim and reaps it. Blocking, but only for as long as a killed process takes to end.
     pub(super) fn reap(&self, pod: &PodUid) {
         let link = self.lock().remove(pod);
         let Some(mut link) = link else { return };
         link.client.close();
         if let Some(child) = &mut link.child {
-            // A shim that closed its connection has ended or is stuck; either way it is of no use any more.
+            // A shim that closed its connection has ended or is stuck; it is useless either way.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 
-    /// Kills a shim that does not answer; its listener then says that it is lost.
+    /// Kills a shim that does not answer; its listener then reports it as lost.
     pub(super) fn kill(&self, pod: &PodUid) {
         if let Some(link) = self.lock().get(pod) {
             let pid = nix::unistd::Pid::from_raw(i32::try_from(link.pid).unwrap_or(0));
@@ -105,8 +105,8 @@ impl Links {
         }
     }
 
-    /// Listens to a shim until it is gone; says so unless that was expected, and not before `announced` is closed:
-    /// nobody can lose what he does not know. To be run as a task.
+    /// Listens to a shim until it is gone, and reports that unless it was expected. It reports only after
+    /// `announced` is closed: the loop must know a shim before it can lose it. Runs as a task.
     pub(super) async fn listen(
         self,
         pod: PodUid,
@@ -128,7 +128,10 @@ impl Links {
                     attempt,
                 };
                 let _ = inputs
-                    .send(Input::Event(Event::ContainerExited { instance, exit }))
+                    .send(Input::Event(Event::Run {
+                        instance,
+                        fact: RunFact::Exited { exit },
+                    }))
                     .await;
             })
             .await;
@@ -147,6 +150,11 @@ impl Links {
         if let Err(error) = cleared {
             tracing::warn!(pod = %pod, "could not clean up after a lost shim: {}, going on", crate::chain(&error));
         }
-        let _ = inputs.send(Input::Event(Event::SandboxLost { pod })).await;
+        let _ = inputs
+            .send(Input::Event(Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxLost,
+            }))
+            .await;
     }
 }

@@ -1,28 +1,28 @@
-//! Which image archives lie ready? The preload directories are imported at the start and when something appears.
+//! The preload directories: their image archives are imported at the start and when files appear.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Input;
-use super::execute::{Hands, WORKER};
+use super::execute::{Tools, WORKER};
 use super::watch::Watch;
-use crate::effects::image::{self, ImportOptions, preload};
-use crate::plan::Event;
+use crate::images::{self, ImportOptions, preload};
+use crate::plan::{Event, NodeFact};
 
-/// Looked through again so often even if inotify said nothing.
+/// The interval of scans without a hint of inotify.
 const RESCAN: Duration = Duration::from_secs(300);
 
-/// A file that is still being copied changes on; look again after this pause.
+/// A file that is still being copied keeps changing; scan again after this pause.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Watches every preload directory.
-pub(super) fn watch(hands: Hands) {
-    for directory in hands.config.preload.clone() {
-        super::spawn(watch_one(hands.clone(), directory));
+pub(super) fn watch(tools: Tools) {
+    for directory in tools.config.preload.clone() {
+        super::spawn(watch_one(tools.clone(), directory));
     }
 }
 
-async fn watch_one(hands: Hands, directory: PathBuf) {
+async fn watch_one(tools: Tools, directory: PathBuf) {
     let mut watch = match Watch::new(&directory) {
         Ok(watch) => watch,
         Err(error) => {
@@ -35,18 +35,18 @@ async fn watch_one(hands: Hands, directory: PathBuf) {
     };
     loop {
         {
-            let _turn = hands.importing.lock().await;
-            import_new(&hands).await;
+            let _turn = tools.importing.lock().await;
+            import_new(&tools).await;
         }
         watch.ensure();
         watch.next(RESCAN).await;
-        // Wait for a quiet moment: an archive takes time to be copied.
+        // Wait for a quiet moment: copying an archive takes time.
         while !watch.next(SETTLE).await.is_empty() {}
     }
 }
 
-async fn import_new(hands: &Hands) {
-    let (images, directories) = (hands.images.clone(), hands.config.preload.clone());
+async fn import_new(tools: &Tools) {
+    let (images, directories) = (tools.images.clone(), tools.config.preload.clone());
     let pending = super::unblock(move || {
         let found = preload::scan(&directories);
         preload::forget_missing(&images, &found)?;
@@ -68,11 +68,11 @@ async fn import_new(hands: &Hands) {
         let options = ImportOptions {
             name: None,
             preloaded: true,
-            keep: hands.keep_free(),
+            keep: tools.keep_free(),
         };
-        match image::import(
+        match images::import(
             WORKER.as_ref(),
-            hands.images.dir(),
+            tools.images.dir(),
             &candidate.path,
             &options,
             |_| {},
@@ -86,7 +86,10 @@ async fn import_new(hands: &Hands) {
                 let names: Vec<String> =
                     imported.into_iter().flat_map(|image| image.names).collect();
                 tracing::info!("imported {} from `{path}`", names.join(", "));
-                let _ = hands.inputs.send(Input::Event(Event::ImagesChanged)).await;
+                let _ = tools
+                    .inputs
+                    .send(Input::Event(Event::Node(NodeFact::ImagesChanged)))
+                    .await;
             }
             Err(error) => tracing::warn!(
                 "could not import `{path}`: {}, ignoring it",

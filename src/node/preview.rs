@@ -1,5 +1,5 @@
-//! What would saving these files change? `coracle plan`: the files are read as from the manifest directory, and each pod
-//! is judged by the planner itself.
+//! `coracle plan`: what saving the given files would change. The files are read as from the manifest directory, and
+//! the planner itself judges each pod.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Node {
         json!({ "items": items.collect::<Vec<_>>() })
     }
 
-    /// What one file changes.
+    /// The changes of one file.
     fn changes(&self, path: &Path, then: &InEffect) -> Vec<Value> {
         let (old, new) = (self.manifests.files.get(path), then.files.get(path));
         let pods = new.into_iter().flat_map(|new| &new.pods);
@@ -60,7 +60,7 @@ impl Node {
             if let Some(Held { rejection, victims }) = hold {
                 let victims = victims.iter();
                 let victims = victims.map(|v| json!({ "namespace": v.namespace, "name": v.name }));
-                shown["held"] = json!({ "reason": rejection.reason, "message": rejection.message,
+                shown["held"] = json!({ "reason": rejection.reason.as_str(), "message": rejection.message,
                                         "preempts": victims.collect::<Vec<_>>() });
             }
             shown
@@ -139,7 +139,7 @@ fn classes(file: &Loaded) -> Vec<Plain> {
         .collect()
 }
 
-/// Lists what is new, other or gone of one file, with what all files have beside it.
+/// Lists the objects of one file that are new, changed or removed; `all_old` and `all_new` are those of all files.
 fn compare(
     kind: &str,
     (old, new): (Vec<Plain>, Vec<Plain>),

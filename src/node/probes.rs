@@ -1,5 +1,5 @@
-//! Who carries probes out? Each runs as a task of its own beside the loop and ends in one `ProbeDone`, unless its pod
-//! goes first. There are at most [`MAX_IN_FLIGHT`] at a time; the others wait, oldest first.
+//! The execution of probes. Each runs as a task of its own beside the loop and ends in one `ProbeDone`, unless its
+//! pod is removed first. At most [`MAX_IN_FLIGHT`] run at a time; the others wait, oldest first.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -10,21 +10,22 @@ use std::time::Instant;
 use smol::Task;
 
 use super::Input;
-use super::execute::Hands;
+use super::execute::Tools;
 use super::facts;
 use super::metrics::ProbeCounters;
 use crate::effects::probe::{self, Outcome, Target};
-use crate::plan::Event;
 use crate::plan::event::{ProbeOrder, ProbeOutcome};
+use crate::shim::protocol::Purpose;
 use crate::spec::{PodSpec, PodUid, Probe, ProbeKind};
+use crate::sys::clock;
 
-/// Each takes a connection or a program; those of one pod are few.
+/// Each takes a connection or a program; one pod has few.
 const MAX_IN_FLIGHT: usize = 256;
 
-/// All probes of the node. Cheap to clone; all clones share it.
+/// All probes of the node. Cheap to clone; all clones share their state.
 #[derive(Debug, Clone)]
 pub(super) struct Probes {
-    hands: Hands,
+    tools: Tools,
     shared: Rc<RefCell<Shared>>,
 }
 
@@ -37,14 +38,14 @@ struct Shared {
     counters: ProbeCounters,
 }
 
-/// A probe that was ordered.
+/// A queued probe.
 #[derive(Debug)]
 struct Job {
     order: ProbeOrder,
     spec: Arc<PodSpec>,
 }
 
-/// A place among those in flight; given up when the task ends, however it does.
+/// A place among the running probes; freed when the task ends, however it ends.
 #[derive(Debug)]
 struct Place(Probes);
 
@@ -56,14 +57,14 @@ impl Drop for Place {
 }
 
 impl Probes {
-    pub(super) fn new(hands: Hands) -> Self {
+    pub(super) fn new(tools: Tools) -> Self {
         Self {
-            hands,
+            tools,
             shared: Rc::default(),
         }
     }
 
-    /// Carries a probe out, now or when there is room.
+    /// Runs a probe, now or when there is room.
     pub(super) fn start(&self, order: ProbeOrder, spec: Arc<PodSpec>) {
         self.shared
             .borrow_mut()
@@ -72,7 +73,7 @@ impl Probes {
         self.fill();
     }
 
-    /// Ends all probes of a pod that is gone; nothing is said about them any more.
+    /// Ends all probes of a removed pod without a report.
     pub(super) fn forget(&self, pod: &PodUid) {
         let ended = {
             let mut shared = self.shared.borrow_mut();
@@ -80,11 +81,11 @@ impl Probes {
             shared.counters.forget(pod);
             shared.running.remove(pod)
         };
-        // Outside of the borrow: what ends here gives up its place.
+        // Outside of the borrow: a task that ends here frees its place.
         drop(ended);
     }
 
-    /// What `/metrics/probes` shows.
+    /// The metrics of `/metrics/probes`.
     pub(super) fn metrics(&self) -> Vec<crate::api::Metric> {
         self.shared.borrow().counters.metrics()
     }
@@ -110,10 +111,12 @@ impl Probes {
 
     async fn carry_out(self, job: Job, number: u64, place: Place) {
         let Job { order, spec } = job;
-        let began = Instant::now();
+        let began = clock::now();
         let outcome = match probe_of(&spec, &order) {
             Some(asked) => {
-                let target = self.hands.target(&order.instance, &spec);
+                let target = self
+                    .tools
+                    .target(&order.instance, &spec, Purpose::Probe(order.probe));
                 let outcome = probe::run(&asked.handler, asked.timeout_ms, &target).await;
                 match spec.host_network && probe::asks_pod_ip(&asked.handler) {
                     true => unless_moved(outcome, &target),
@@ -123,10 +126,10 @@ impl Probes {
             None => Outcome::Error("the container has no such probe".to_owned()),
         };
         self.finish(&order, &spec, number, &outcome, began);
-        let outcome = told(outcome);
-        let done = Event::ProbeDone { order, outcome };
+        let outcome = planned(outcome);
+        let done = order.done(outcome);
         drop(place);
-        let _ = self.hands.inputs.send(Input::Event(done)).await;
+        let _ = self.tools.inputs.send(Input::Event(done)).await;
     }
 
     fn finish(
@@ -138,11 +141,11 @@ impl Probes {
         began: Instant,
     ) {
         let mut shared = self.shared.borrow_mut();
-        let taken = began.elapsed().as_secs_f64();
+        let taken = clock::now().duration_since(began).as_secs_f64();
         shared.counters.count(order, &spec.key, outcome, taken);
         let pod = &order.instance.pod;
         if let Some(tasks) = shared.running.get_mut(pod) {
-            // This very task: it has only to say what it found.
+            // This task itself: all that is left is to report its outcome.
             if let Some(own) = tasks.remove(&number) {
                 own.detach();
             }
@@ -153,8 +156,8 @@ impl Probes {
     }
 }
 
-/// A failure to reach an address that the node no longer has says nothing about the container: the next attempt asks the
-/// new one.
+/// A failure to reach an address that the node no longer has does not concern the container: the next attempt uses
+/// the new address.
 fn unless_moved(outcome: Outcome, asked: &Target) -> Outcome {
     match (outcome, asked.ip) {
         (Outcome::Failure(text), Some(ip)) if !facts::is_here(ip) => {
@@ -174,7 +177,7 @@ fn probe_of<'a>(spec: &'a PodSpec, order: &ProbeOrder) -> Option<&'a Probe> {
     }
 }
 
-fn told(outcome: Outcome) -> ProbeOutcome {
+fn planned(outcome: Outcome) -> ProbeOutcome {
     match outcome {
         Outcome::Success(_) => ProbeOutcome::Success,
         Outcome::Warning(text) => ProbeOutcome::Warning(text),

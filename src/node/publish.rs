@@ -1,33 +1,110 @@
-//! What do others get to see? The planner's state as API objects.
+//! The planner's state as API objects, and events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Service;
 
-use super::checkpoint::Checkpoint;
 use super::journal::Journal;
-use crate::api::{EventRecord, EventType, ObjectKind, Store};
+use crate::api::{EventRecord, ObjectKind, Store};
 use crate::effects::sandbox::NodeFacts;
-use crate::plan::event::Round;
-use crate::plan::notice::{Kind, Notice};
+use crate::plan::notice::Notice;
 use crate::plan::state::PodState;
 use crate::plan::{Settings, status};
 use crate::spec::cluster::ClusterView;
-use crate::spec::{PodKey, PodUid, Stamp};
+use crate::spec::{PodKey, PodUid, Reason, Severity};
+use crate::types::Stamp;
 
-/// Shows a pod as it is now.
-pub(super) fn pod(store: &Store, state: &PodState, facts: &NodeFacts, settings: &Settings) {
-    let node = status::NodeFacts {
-        name: facts.name.clone(),
-        ips: facts.ips.clone(),
-    };
-    store.upsert_pod(status::pod(state, &node, settings));
+/// What clients see: the objects of the API and the events.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) store: Arc<Store>,
+    journal: Journal,
+    /// The node's name.
+    node: String,
+    /// The names under which pods are shown.
+    pods: HashMap<PodUid, PodKey>,
 }
 
-/// Shows it no longer.
-pub(super) fn pod_gone(store: &Store, key: &PodKey, uid: &PodUid) {
-    store.remove_pod(&key.namespace, &key.name, uid.as_str());
+impl Shown {
+    pub(super) fn new(store: Arc<Store>, journal: Journal, node: &str) -> Self {
+        Self {
+            store,
+            journal,
+            node: node.to_owned(),
+            pods: HashMap::new(),
+        }
+    }
+
+    /// Shows a pod as it is now.
+    pub(super) fn pod(&mut self, state: &PodState, facts: &NodeFacts, settings: &Settings) {
+        let node = status::NodeFacts {
+            name: facts.name.clone(),
+            ips: facts.ips.clone(),
+        };
+        self.store.upsert_pod(status::pod(state, &node, settings));
+        let key = state.spec.key.clone();
+        self.pods.insert(state.spec.uid.clone(), key);
+    }
+
+    /// Removes a pod that is gone.
+    pub(super) fn forget(&mut self, uid: &PodUid) {
+        if let Some(key) = self.pods.remove(uid) {
+            self.store
+                .remove_pod(&key.namespace, &key.name, uid.as_str());
+        }
+    }
+
+    /// Gives back the memory of tables that had many more entries.
+    pub(super) fn compact(&mut self) {
+        self.pods.shrink_to_fit();
+        self.store.compact();
+    }
+
+    /// Shows an event of the node.
+    pub(super) fn node_event(&mut self, reason: Reason, message: &str) {
+        self.journal.push(&EventRecord {
+            namespace: "default".to_owned(),
+            name: self.node.clone(),
+            uid: self.node.clone(),
+            kind: ObjectKind::Node,
+            field_path: String::new(),
+            type_: reason.severity(),
+            reason: reason.to_string(),
+            message: message.to_owned(),
+            annotations: BTreeMap::new(),
+            at: super::now(),
+        });
+    }
+
+    /// Shows an event of a pod, and logs what went wrong.
+    pub(super) fn notice(&mut self, notice: &Notice, at: Stamp) {
+        let type_ = notice.reason.severity();
+        let about = notice.field_path.as_deref().unwrap_or("");
+        match type_ {
+            Severity::Normal => {
+                tracing::debug!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
+            }
+            Severity::Warning => {
+                tracing::warn!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
+            }
+        }
+        self.journal.push(&EventRecord {
+            namespace: notice.pod.namespace.clone(),
+            name: notice.pod.name.clone(),
+            uid: notice.uid.to_string(),
+            kind: ObjectKind::Pod,
+            field_path: about.to_owned(),
+            type_,
+            reason: notice.reason.to_string(),
+            message: notice.message.clone(),
+            annotations: (notice.annotations.iter())
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
+            at,
+        });
+    }
 }
 
 /// Shows the services with the `addresses` they have, and the pods behind them.
@@ -65,113 +142,4 @@ pub(super) fn services(
         })
         .collect();
     store.set_endpoints(&endpoints);
-}
-
-/// Shows that this agent has come up.
-pub(super) fn node_started(journal: &mut Journal, node: &str) {
-    let message = "Starting coracle.";
-    node_event(journal, node, EventType::Normal, "Starting", message);
-}
-
-/// Shows that secrets may get to a disk: there is swap, and no tmpfs can be kept out of it.
-pub(super) fn memory_volumes_may_be_swapped(journal: &mut Journal, node: &str) {
-    let message = "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, etc.) might be \
-                   swapped to disk and should no longer be considered secure.";
-    let reason = "PossibleMemoryBackedVolumesOnDisk";
-    tracing::warn!("{reason}: {message}");
-    node_event(journal, node, EventType::Warning, reason, message);
-}
-
-/// Shows an event of the node.
-pub(super) fn node_event(
-    journal: &mut Journal,
-    node: &str,
-    type_: EventType,
-    reason: &str,
-    message: &str,
-) {
-    journal.push(&EventRecord {
-        namespace: "default".to_owned(),
-        name: node.to_owned(),
-        uid: node.to_owned(),
-        kind: ObjectKind::Node,
-        field_path: String::new(),
-        type_,
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        annotations: BTreeMap::new(),
-        at: super::now(),
-    });
-}
-
-/// Shows an event, and logs what went wrong.
-pub(super) fn notice(journal: &mut Journal, notice: &Notice, at: Stamp) {
-    let type_ = match notice.kind {
-        Kind::Normal => EventType::Normal,
-        Kind::Warning => EventType::Warning,
-    };
-    let about = notice.field_path.as_deref().unwrap_or("");
-    match notice.kind {
-        Kind::Normal => {
-            tracing::debug!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
-        }
-        Kind::Warning => {
-            tracing::warn!(pod = %notice.pod, about, "{}: {}", notice.reason, notice.message)
-        }
-    }
-    journal.push(&EventRecord {
-        namespace: notice.pod.namespace.clone(),
-        name: notice.pod.name.clone(),
-        uid: notice.uid.to_string(),
-        kind: ObjectKind::Pod,
-        field_path: about.to_owned(),
-        type_,
-        reason: notice.reason.clone().into_owned(),
-        message: notice.message.clone(),
-        annotations: (notice.annotations.iter())
-            .map(|(name, value)| ((*name).to_owned(), value.clone()))
-            .collect(),
-        at,
-    });
-}
-
-/// What the next agent has to know of the pod.
-pub(super) fn checkpoint(state: &PodState) -> Checkpoint {
-    let backoff: BTreeMap<_, _> = state
-        .containers
-        .iter()
-        .filter_map(|c| Some((c.name.clone(), c.backoff?)))
-        .collect();
-    let errors = state.containers.iter();
-    let errors = errors.filter_map(|c| Some((c.name.clone(), c.start_error.clone()?)));
-    let rounds = state.containers.iter();
-    let rounds = rounds.filter(|c| c.round != Round::default());
-    let health = state.containers.iter();
-    let health = health.filter_map(|c| Some((c.name.clone(), c.health()?)));
-    let hooks = state.containers.iter().filter(|c| !c.hooks.is_new());
-    let hooks = hooks.map(|c| (c.name.clone(), c.hooks.clone()));
-    let kills = state.containers.iter();
-    let kills = kills.filter_map(|c| Some((c.name.clone(), c.kill?)));
-    Checkpoint {
-        created: Some(state.created),
-        backoff,
-        start_errors: errors.collect(),
-        waits: state.sandbox_waits(),
-        rounds: rounds.map(|c| (c.name.clone(), c.round)).collect(),
-        health: health.collect(),
-        hooks: hooks.collect(),
-        kills: kills.collect(),
-        actuated: Some(state.resizing.actuated),
-        asked: state
-            .containers
-            .iter()
-            .map(|c| (c.name.clone(), c.all_asked()))
-            .collect(),
-        stopping: state.stopping,
-        verdict: state.verdict.clone(),
-        evictions: state.evictions,
-        finishing: state.finishing,
-        foreign: Some(state.foreign.clone()),
-        flags: Some(state.flags),
-    }
 }

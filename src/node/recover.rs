@@ -1,26 +1,32 @@
-//! What did the former agent leave? There is one start path: every runtime folder is looked at, every live shim is
-//! asked what it holds, and what nobody holds any more is killed by its cgroup.
+//! Recovery of the pods from before an agent restart. There is one start path: the agent reads every runtime folder, asks
+//! every live shim what it holds, and kills by its cgroup what has no shim.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 use smol::channel::bounded;
 
-use super::checkpoint::{self, Checkpoint};
-use super::execute::Hands;
+use super::execute::Tools;
+use super::{checkpoint, hooks};
 use crate::effects::sandbox::{ShimClient, unseen_exit};
 use crate::layout::Layout;
-use crate::plan::event::{Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox};
-use crate::shim::protocol::{ContainerRecord, Reply};
-use crate::spec::{PodSpec, PodUid, convert};
+use crate::plan::event::Instance;
+use crate::plan::recovered::{
+    HeldHook, Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox,
+};
+use crate::shim::protocol::{ContainerRecord, KeptProgram, Purpose, Reply};
+use crate::spec::{PodSpec, PodUid, convert, uid};
 use crate::sys::file::{self, Durability};
 
-/// Finds all pods of a former agent, and clears away what belongs to none.
-pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
-    let layout = &hands.config.layout;
+/// The longest wait for the result of a hook that is done.
+const RESULT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Finds all pods from before the agent restart, and removes what belongs to none.
+pub(super) async fn recover(tools: &Tools) -> Vec<Recovered> {
+    let layout = &tools.config.layout;
     let mut found = Vec::new();
     let mut known = BTreeSet::new();
     for uid in folder_names(&layout.pods_run_dir()) {
@@ -31,14 +37,14 @@ pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
         match spec {
             Some(spec) => {
                 // All at once: one stuck shim must not hold up the others.
-                found.push(super::task(recover_pod(hands.clone(), Arc::new(spec))));
+                found.push(super::task(recover_pod(tools.clone(), Arc::new(spec))));
                 known.insert(uid);
             }
-            // Without its manifest (killed while it was written) the pod has not started yet: begin anew.
-            None => discard(hands, &uid).await,
+            // Without its manifest (the agent was killed while it wrote it) the pod has not started yet: start over.
+            None => discard(tools, &uid).await,
         }
     }
-    let stray: Vec<PodUid> = hands
+    let stray: Vec<PodUid> = tools
         .sandboxes
         .cgroups
         .pods()
@@ -47,44 +53,59 @@ pub(super) async fn recover(hands: &Hands) -> Vec<Recovered> {
         .filter(|uid| !known.contains(uid))
         .collect();
     for uid in stray {
-        discard(hands, &uid).await;
+        discard(tools, &uid).await;
     }
     let mut recovered = Vec::new();
     for pod in found {
         recovered.push(pod.await);
     }
-    recover_network(hands, &mut recovered).await;
+    recover_network(tools, &mut recovered).await;
     recovered
 }
 
-/// Pods whose shims live keep their addresses; what belongs to no such pod is taken away.
-async fn recover_network(hands: &Hands, recovered: &mut [Recovered]) {
+/// Keeps the addresses of pods whose shims live, and removes what belongs to no such pod. Returns once the addresses are
+/// known: bridge and rules are mended beside the rest of the start, and pods on the host network do not wait for that.
+async fn recover_network(tools: &Tools, recovered: &mut [Recovered]) {
     let live: Vec<Arc<PodSpec>> = recovered
         .iter()
         .filter(|pod| matches!(pod.sandbox, RecoveredSandbox::Ready { .. }))
         .map(|pod| pod.spec.clone())
         .collect();
     let on_bridge = live.iter().any(|spec| !spec.host_network);
-    let network = hands.sandboxes.network.clone();
-    let mut addresses = super::unblock_bridge(move || network.recover(&live)).await;
+    let network = tools.sandboxes.network.clone();
+    let serving = tools.name_server.hold().await;
+    let (known, addresses) = bounded(1);
+    let mended = super::unblock_bridge(move || {
+        network.recover(&live, |addresses| {
+            let _ = known.try_send(addresses);
+        });
+    });
+    let (name_server, network) = (tools.name_server.clone(), tools.sandboxes.network.clone());
+    super::spawn(async move {
+        mended.await;
+        if on_bridge {
+            name_server.bind(serving, &network).await;
+        }
+    });
+    let mut addresses = addresses
+        .recv()
+        .await
+        .expect("the addresses are sent before anything that may fail");
     for pod in recovered {
         if let RecoveredSandbox::Ready { ips } = &mut pod.sandbox {
             *ips = addresses.remove(&pod.spec.uid).unwrap_or_default();
-            hands.links.set_ips(&pod.spec.uid, ips.clone());
+            tools.links.set_ips(&pod.spec.uid, ips.clone());
         }
-    }
-    if on_bridge {
-        hands.name_server.ensure(&hands.sandboxes.network).await;
     }
 }
 
-/// Writes down a pod as it is admitted now, for the next agent; `false` if that has to be tried again.
+/// Writes the manifest of a pod as it is admitted now; `false` if that has to be tried again.
 pub(super) fn write_manifest(layout: &Layout, spec: &PodSpec) -> bool {
     let path = layout.pod_run(&spec.uid).manifest();
     let bytes = serde_json::to_vec(&*spec.manifest).expect("a pod is plain data");
     match file::replace(&path, &bytes, 0o600, Durability::Process) {
         Ok(()) => true,
-        // Its sandbox could not even be begun: whoever makes it writes this.
+        // Its sandbox has no folder yet: the task that makes it writes this.
         Err(error) if error.kind() == io::ErrorKind::NotFound => true,
         Err(error) => {
             tracing::warn!(
@@ -96,11 +117,11 @@ pub(super) fn write_manifest(layout: &Layout, spec: &PodSpec) -> bool {
     }
 }
 
-async fn discard(hands: &Hands, uid: &PodUid) {
+async fn discard(tools: &Tools, uid: &PodUid) {
     tracing::warn!(pod = %uid, "found remains of a pod without a manifest, removing them");
     let (sandboxes, layout, owned) = (
-        hands.sandboxes.clone(),
-        hands.config.layout.clone(),
+        tools.sandboxes.clone(),
+        tools.config.layout.clone(),
         uid.clone(),
     );
     let result = super::unblock(move || {
@@ -120,13 +141,15 @@ async fn discard(hands: &Hands, uid: &PodUid) {
     }
 }
 
-async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
-    let layout = &hands.config.layout;
+async fn recover_pod(tools: Tools, spec: Arc<PodSpec>) -> Recovered {
+    let layout = &tools.config.layout;
     let run = layout.pod_run(&spec.uid);
     let mut records = read_records(&run.records());
-    let sandbox = match greet(&hands, &spec.uid).await {
-        Some(live) => {
-            // A shim knows only the runs it started itself. What ran under one before it has ended.
+    let mut kept = Vec::new();
+    let sandbox = match greet(&tools, &spec.uid).await {
+        Some((live, programs)) => {
+            kept = programs;
+            // A shim knows only the runs that it started. Runs of an earlier shim have ended.
             for record in records.values_mut() {
                 let exit = unseen_exit(record);
                 record.exit.get_or_insert(exit);
@@ -135,7 +158,7 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
             RecoveredSandbox::Ready { ips: Vec::new() }
         }
         None => {
-            let (sandboxes, uid) = (hands.sandboxes.clone(), spec.uid.clone());
+            let (sandboxes, uid) = (tools.sandboxes.clone(), spec.uid.clone());
             if let Err(error) = super::unblock(move || sandboxes.clear(&uid)).await {
                 tracing::warn!(pod = %spec.uid, "{}, going on", crate::chain(&error));
             }
@@ -146,53 +169,89 @@ async fn recover_pod(hands: Hands, spec: Arc<PodSpec>) -> Recovered {
             }
         }
     };
-    let checkpoint = checkpoint::read(&run.checkpoint());
-    let containers = spec
-        .all_containers()
-        .map(|container| {
-            let record = records.remove(&container.name);
-            (
-                container.name.clone(),
-                recovered_container(record, &checkpoint, &container.name),
-            )
-        })
-        .collect();
-    let created = checkpoint.created.unwrap_or_else(super::now);
+    let memory = checkpoint::read(&run.checkpoint());
+    let mut containers = BTreeMap::new();
+    for container in spec.all_containers() {
+        let name = &container.name;
+        let record = records.remove(name);
+        let mut recovered = record.map_or_else(RecoveredContainer::default, recovered_container);
+        let kept = kept.iter().filter(|program| program.container == *name);
+        for program in kept {
+            recover_program(&tools, &spec, program, &mut recovered).await;
+        }
+        containers.insert(name.clone(), recovered);
+    }
     Recovered {
         spec,
         sandbox,
         containers,
-        created,
-        stopping: checkpoint.stopping,
-        verdict: checkpoint.verdict,
-        evictions: checkpoint.evictions,
-        finishing: checkpoint.finishing,
-        foreign: checkpoint.foreign,
-        flags: checkpoint.flags,
-        waits: checkpoint.waits,
-        actuated: checkpoint.actuated,
+        memory,
     }
 }
 
-/// Asks the shim what it holds; `None` if there is none.
-async fn greet(hands: &Hands, uid: &PodUid) -> Option<BTreeMap<String, ContainerRecord>> {
-    let client = ShimClient::connect(&hands.config.layout.pod_run(uid).shim_socket()).ok()?;
-    // Until the answer is there the pod has no link, so a listener that ends early says nothing.
-    let listener = hands.links.clone().listen(
+/// Takes over a program that the shim kept, and fetches the result of a hook that is done.
+async fn recover_program(
+    tools: &Tools,
+    spec: &PodSpec,
+    program: &KeptProgram,
+    recovered: &mut RecoveredContainer,
+) {
+    let newest = recovered.newest.as_ref();
+    if newest.is_none_or(|run| run.attempt != program.attempt || run.exit.is_some()) {
+        return;
+    }
+    match program.purpose {
+        Purpose::Probe(probe) => drop(recovered.held_probes.insert(probe)),
+        Purpose::Hook(hook) if !program.ended => {
+            recovered.held_hooks.insert(hook, HeldHook::Running);
+        }
+        Purpose::Hook(hook) => {
+            let instance = Instance {
+                pod: spec.uid.clone(),
+                container: program.container.clone(),
+                attempt: program.attempt,
+            };
+            let result = async {
+                let outcome = hooks::result(tools, spec, &instance, hook).await;
+                outcome.map(HeldHook::Done)
+            };
+            // A hook that was edited since runs again, in its new form.
+            let running = async {
+                smol::Timer::after(RESULT_PATIENCE).await;
+                Some(HeldHook::Running)
+            };
+            if let Some(held) = smol::future::or(result, running).await {
+                recovered.held_hooks.insert(hook, held);
+            }
+        }
+    }
+}
+
+/// Asks the shim what it holds; `None` without a shim.
+async fn greet(
+    tools: &Tools,
+    uid: &PodUid,
+) -> Option<(BTreeMap<String, ContainerRecord>, Vec<KeptProgram>)> {
+    let client = ShimClient::connect(&tools.config.layout.pod_run(uid).shim_socket()).ok()?;
+    // The pod has no link before the answer, so a listener that ends early reports nothing.
+    let listener = tools.links.clone().listen(
         uid.clone(),
         client.clone(),
-        hands.sandboxes.clone(),
-        hands.inputs.clone(),
-        // `PodRecovered` is recorded before any input is looked at.
+        tools.sandboxes.clone(),
+        tools.inputs.clone(),
+        // `PodFact::Recovered` is recorded before any input is taken.
         bounded(1).1,
     );
     super::spawn(listener);
     match client.hello().await {
         Ok(Reply::Hello {
-            pid, containers, ..
+            pid,
+            containers,
+            kept,
+            ..
         }) => {
-            hands.links.insert(uid, client, pid, None, Vec::new());
-            Some(containers)
+            tools.links.insert(uid, client, pid, None, Vec::new());
+            Some((containers, kept))
         }
         Ok(other) => {
             tracing::warn!(pod = %uid, "unexpected greeting of a shim: {other:?}, killing it");
@@ -205,22 +264,7 @@ async fn greet(hands: &Hands, uid: &PodUid) -> Option<BTreeMap<String, Container
     }
 }
 
-fn recovered_container(
-    record: Option<ContainerRecord>,
-    checkpoint: &Checkpoint,
-    name: &str,
-) -> RecoveredContainer {
-    let backoff = checkpoint.backoff.get(name).copied();
-    let start_error = checkpoint.start_errors.get(name).cloned();
-    let round = checkpoint.rounds.get(name).copied().unwrap_or_default();
-    let Some(record) = record else {
-        return RecoveredContainer {
-            backoff,
-            start_error,
-            round,
-            ..RecoveredContainer::default()
-        };
-    };
+fn recovered_container(record: ContainerRecord) -> RecoveredContainer {
     let newest = RecoveredRun {
         attempt: record.attempt,
         image_id: record.image_id,
@@ -233,13 +277,7 @@ fn recovered_container(
     RecoveredContainer {
         newest: Some(newest),
         previous: record.previous,
-        backoff,
-        start_error,
-        round,
-        health: checkpoint.health.get(name).copied(),
-        hooks: checkpoint.hooks.get(name).cloned(),
-        kill: checkpoint.kills.get(name).copied(),
-        asked: checkpoint.asked.get(name).cloned().unwrap_or_default(),
+        ..RecoveredContainer::default()
     }
 }
 
@@ -259,8 +297,8 @@ fn read_records(folder: &Path) -> BTreeMap<String, ContainerRecord> {
         .collect()
 }
 
-/// The names of folders, as UIDs.
-pub(super) fn folder_names(path: &Path) -> Vec<PodUid> {
+/// The folders' names, as UIDs.
+fn folder_names(path: &Path) -> Vec<PodUid> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
     entries
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
@@ -268,20 +306,26 @@ pub(super) fn folder_names(path: &Path) -> Vec<PodUid> {
         .collect()
 }
 
-/// The log folders of a pod whose name is no longer known: `<ns>_<name>_<uid>`.
-pub(super) fn log_folders(layout: &Layout, uid: &PodUid) -> Vec<PathBuf> {
-    let ending = format!("_{uid}");
-    let entries = fs::read_dir(&layout.log_dir)
-        .into_iter()
-        .flatten()
-        .flatten();
-    entries
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_str()
-                .is_some_and(|name| name.ends_with(&ending))
-        })
-        .map(|entry| entry.path())
-        .collect()
+/// Blocking. Removes what pods of earlier boots left on disk, but for the wanted ones. Logs may lie on another file
+/// system than state, and after a power cut each has its own past: unless these logs belong to other agents, too, those
+/// with a UID of ours go, even without state.
+pub(super) fn sweep(layout: &Layout, wanted: &BTreeSet<PodUid>, logs_are_ours: bool) {
+    let mut left = folder_names(&layout.pods_state_dir());
+    left.retain(|uid| !wanted.contains(uid));
+    let left: BTreeSet<PodUid> = left.into_iter().collect();
+    let is_left = |uid: &PodUid| {
+        left.contains(uid) || logs_are_ours && uid::is_derived(uid) && !wanted.contains(uid)
+    };
+    // Logs are in folders of the form `<ns>_<name>_<uid>`.
+    let logs = folder_names(&layout.log_dir).into_iter().filter(|folder| {
+        let uid = folder.as_str().splitn(3, '_').nth(2);
+        uid.is_some_and(|uid| is_left(&PodUid::from(uid)))
+    });
+    let logs = logs.map(|folder| layout.log_dir.join(folder.as_str()));
+    // The logs first: with shared logs, only the state folder tells that there may be some.
+    for folder in logs.chain(left.iter().map(|uid| layout.pod_state(uid).dir)) {
+        if let Err(error) = crate::sys::tree::remove(&folder) {
+            tracing::warn!("could not remove `{}`: {error}, ignoring", folder.display());
+        }
+    }
 }

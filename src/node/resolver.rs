@@ -1,5 +1,5 @@
-//! Do pods ask the resolvers that the node asks? Tells when the node's `resolv.conf` has changed: a DHCP lease, a link that
-//! came up. It is often a symbolic link, so both its folder and that of its target are watched.
+//! The watch on the node's `resolv.conf`: it reports changes (a DHCP lease, a link that came up), so that pods use
+//! the node's resolvers. The file is often a symbolic link, so both its folder and that of its target are watched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::plan::state::Sandbox;
 use crate::sys::file;
 
-/// How often is looked while a folder that should be watched is not there.
+/// The interval of checks while a folder to watch is missing.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// Runs for ever.
@@ -76,7 +76,7 @@ pub(super) fn folders(path: &Path) -> Vec<PathBuf> {
 }
 
 impl Node {
-    /// Brings the new resolvers to the pods that run; those that start read them anyway.
+    /// Updates the resolvers of running pods; starting pods read them anyway.
     pub(super) fn resolver_changed(&self) {
         let running: Vec<_> = self
             .state
@@ -85,7 +85,7 @@ impl Node {
             .filter(|pod| matches!(pod.sandbox, Sandbox::Ready { .. }))
             .map(|pod| pod.spec.clone())
             .collect();
-        let sandboxes = self.hands.sandboxes.clone();
+        let sandboxes = self.tools.sandboxes.clone();
         super::spawn(super::unblock_bridge(move || {
             for spec in running {
                 if let Err(error) = sandboxes.write_resolv_conf(&spec) {

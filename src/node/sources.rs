@@ -1,5 +1,5 @@
-//! What has the next agent to know of the manifest files? Which file asked for which pod, and the services as they were
-//! in force: neither may be lost because a file is broken, or out of reach, just when an agent starts.
+//! What is saved about the manifest files for an agent restart: the pods of each file, and the services in force.
+//! Neither may be lost because a file is broken or out of reach at that moment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::spec::convert::{ConvertContext, documents};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
 
-/// What the former agent noted, by file. `recovered` are the pods that still run.
+/// The saved state by file. `recovered` are the running pods.
 pub(super) fn inherited(
     layout: &Layout,
     recovered: Vec<Arc<PodSpec>>,
@@ -23,7 +23,7 @@ pub(super) fn inherited(
     let mut inherited: BTreeMap<PathBuf, Inherited> = BTreeMap::new();
     let sources: BTreeMap<PodUid, PathBuf> = read(&layout.sources());
     for spec in recovered {
-        // A file knows its pods by what they are made from, or as an earlier agent left them.
+        // Pods from a file have their template as UID, or one derived from it.
         let known = sources.get(&spec.template);
         if let Some(path) = known.or_else(|| sources.get(&spec.uid)) {
             let from = inherited.entry(path.clone()).or_default();
@@ -40,7 +40,10 @@ pub(super) fn inherited(
                 Ok(found) => from.services.extend(found.services),
                 Err(errors) => {
                     let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
-                    tracing::warn!("service of a former agent: {}, ignoring", text.join("; "));
+                    tracing::warn!(
+                        "service saved before the agent restart: {}, ignoring",
+                        text.join("; ")
+                    );
                 }
             }
         }
@@ -48,9 +51,10 @@ pub(super) fn inherited(
     inherited
 }
 
-/// Notes what is in force.
+/// Saves what is in force.
 pub(super) fn write(layout: &Layout, manifests: &Manifests) {
-    // A name that is not UTF-8 is found again only by its like, which costs a broken edit its grace, no more.
+    // A name that is not UTF-8 is found again only approximately, which costs no more than the grace of a broken
+    // edit.
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let sources: BTreeMap<PodUid, String> = manifests
         .sources()
@@ -65,7 +69,7 @@ pub(super) fn write(layout: &Layout, manifests: &Manifests) {
     replace(&layout.services(), &services);
 }
 
-/// Nothing there, or nothing that can be read, is nothing noted.
+/// A missing or unreadable file counts as empty.
 fn read<T: DeserializeOwned + Default>(path: &Path) -> T {
     let noted = file::read_record(path).ok();
     noted

@@ -1,5 +1,5 @@
-//! Since when does which condition of the node hold? Kept in `<run-dir>/conditions.json`, which is written when one changes,
-//! so that an agent restart is no transition. After a reboot they begin again.
+//! The transition times of the node's conditions. They are kept in `<run-dir>/conditions.json`, which is written
+//! when one changes, so that an agent restart is no transition. After a reboot they begin again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::object::Condition;
-use crate::spec::Wall;
 use crate::sys::file::{self, Durability};
+use crate::types::Wall;
 
 /// Far more than the file has.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Whether a condition holds, and since when it does or does not.
+/// The status of a condition, and since when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Standing {
-    /// It holds.
+    /// Whether it is true.
     pub(super) yes: bool,
     /// `lastTransitionTime`.
     pub(super) since: Wall,
@@ -25,13 +25,13 @@ pub(super) struct Standing {
 /// All conditions, in the order in which they are shown.
 #[derive(Debug)]
 pub(super) struct Standings {
-    /// Where they are kept; `None`: nowhere.
+    /// Where they are saved; `None`: nowhere.
     path: Option<PathBuf>,
     all: [(Condition, Standing); 4],
 }
 
 impl Standings {
-    /// A node that is ready, and short of nothing.
+    /// A node that is ready and not under pressure.
     pub(super) fn new(since: Wall) -> Self {
         let standing = |of| {
             let yes = of == Condition::Ready;
@@ -43,7 +43,7 @@ impl Standings {
         }
     }
 
-    /// Blocking. From now on they are kept there; they are as the agent before left them, as far as it did.
+    /// Blocking. Restores them from this file, as far as it is valid, and saves them there from now on.
     pub(super) fn keep(&mut self, path: PathBuf) {
         let known = read(&path);
         for (of, standing) in &mut self.all {
@@ -53,7 +53,7 @@ impl Standings {
         self.write();
     }
 
-    /// From now on a condition holds, or does not; whether that is new.
+    /// Sets a condition; returns whether it changed.
     pub(super) fn set(&mut self, condition: Condition, yes: bool, now: Wall) -> bool {
         let mut all = self.all.iter_mut();
         let changed = all.find(|(of, standing)| *of == condition && standing.yes != yes);
@@ -65,7 +65,7 @@ impl Standings {
         true
     }
 
-    /// Each with how it stands.
+    /// Each condition with its status.
     pub(super) fn iter(&self) -> impl Iterator<Item = &(Condition, Standing)> {
         self.all.iter()
     }
@@ -84,7 +84,7 @@ impl Standings {
     }
 }
 
-/// What is not there, or broken, is as good as nothing.
+/// A missing or broken file counts as empty.
 fn read(path: &Path) -> BTreeMap<String, Standing> {
     let bytes = file::read_bounded(path, MOST_BYTES).unwrap_or_default();
     serde_json::from_slice(&bytes).unwrap_or_default()

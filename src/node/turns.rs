@@ -1,5 +1,5 @@
-//! Who may begin, when many pods want to at once, as after a boot? A few at a time, those of the highest priority first:
-//! on a small machine all would be slow together, and the urgent ones no sooner there than the others.
+//! Turns at pod start, for when many pods start at once, as after a boot. A few start at a time, by priority: on a
+//! small machine all together would be slow, and the urgent ones would be no sooner up than the others.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,23 +7,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use smol::channel::{Sender, bounded};
 
-/// How many pods begin at once. Half of the time of each is waiting for the kernel.
+/// How many pods start at once. Half of the time of each is waiting for the kernel.
 const AT_ONCE: usize = 4;
 
-/// A queue of those who wait to begin.
+/// The queue of pods that wait to start.
 #[derive(Debug, Clone)]
 pub(super) struct Turns(Arc<Mutex<Queue>>);
 
 #[derive(Debug)]
 struct Queue {
     free: usize,
-    /// Of the next that comes.
+    /// The ticket of the next arrival.
     number: u64,
-    /// By priority, and by when they came.
+    /// By priority, then arrival.
     waiting: BTreeMap<(Reverse<i32>, u64), Sender<Turn>>,
 }
 
-/// Given to the next when it is dropped.
+/// A turn, passed on to the next in the queue when it is dropped.
 #[derive(Debug)]
 pub(super) struct Turn(Turns);
 
@@ -53,7 +53,7 @@ impl Turns {
             given
         };
         let turn = given.recv().await;
-        turn.expect("whoever waits is given a turn before he is forgotten")
+        turn.expect("a waiter is given its turn before its entry is removed")
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -72,7 +72,7 @@ impl Drop for Turn {
             next
         };
         if let Some((_, next)) = next {
-            // One who waits no longer drops what he is given, and so gives it on.
+            // A waiter that was dropped drops the turn that it is given, and so passes it on.
             let _ = next.try_send(Turn(self.0.clone()));
         }
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_urgent_begin_first_and_those_who_gave_up_hold_up_nobody() {
+    fn the_urgent_begin_first_and_dropped_waiters_delay_no_other() {
         let turns = Turns::default();
         let executor = smol::LocalExecutor::new();
         smol::block_on(executor.run(async {

@@ -1,6 +1,6 @@
-//! Where does work go that may block? To a few threads that end when there is nothing to do, so that an idle agent
-//! has one thread less to wake up for each (the usual pool of the async ecosystem keeps its threads, and they wake up
-//! twice a second for ever). What waits for a thread goes on by the priority of its pod.
+//! Threads for blocking work. They end when there is nothing to do, so that an idle agent has no thread that wakes
+//! up (the usual pool of the async ecosystem keeps its threads, which wake up twice a second for ever). Work that
+//! waits for a thread is done by the priority of its pod.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use smol::channel::bounded;
 
 use crate::spec::PodSpec;
 
-/// Of each lane. Enough to keep a few slow disks and dying processes from holding up the rest.
+/// The threads of each lane: enough to keep a few slow disks and dying processes from delaying the rest.
 const MAX_THREADS: usize = 8;
 
 /// A thread without work ends after this.
@@ -22,14 +22,14 @@ const STACK_BYTES: usize = 512 << 10;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Of the node's own work.
+/// The priority of the node's own work.
 const FIRST: i32 = i32::MAX;
 
 #[derive(Default)]
 struct Pool {
-    /// By priority, and by when it came.
+    /// By priority, then arrival.
     queue: BTreeMap<(Reverse<i32>, u64), Work>,
-    /// Of the next work that comes.
+    /// The number of the next job.
     number: u64,
     threads: usize,
     idle: usize,
@@ -56,13 +56,14 @@ impl Lane {
 }
 
 static NODE: Lane = Lane::new();
-/// What may wait for the packet filter, or for somebody who does: a stuck `nft` holds up pods on the bridge and nobody else.
+/// Work that may wait for the packet filter, directly or not: a stuck `nft` delays pods on the bridge and nothing
+/// else.
 static BRIDGE: Lane = Lane::new();
 
-/// What nobody waits for.
+/// Work that nothing waits for.
 static CLEANING: Lane = Lane::new();
 
-/// Runs `work` on a thread of its own kind and waits for its result without blocking.
+/// Runs `work` on a thread of the default lane and waits for its result without blocking.
 pub(super) async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run(&NODE, FIRST, work).await
 }
@@ -75,26 +76,26 @@ pub(super) async fn unblock_of<T: Send + 'static>(
     run(&NODE, pod.priority, work).await
 }
 
-/// The same for work that has to do with the pods' network.
+/// The same for work on the pods' network.
 pub(super) async fn unblock_bridge<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     run(&BRIDGE, FIRST, work).await
 }
 
-/// The same for work that may take long and that nobody waits for.
+/// The same for long work that nothing waits for.
 pub(super) async fn unblock_cleaning<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     run(&CLEANING, FIRST, work).await
 }
 
-/// The same for work that may have to do with the network of this pod.
+/// The same for work that may concern the network of this pod.
 pub(super) async fn unblock_for<T: Send + 'static>(
     pod: &PodSpec,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
-    let lane = if pod.host_network { &NODE } else { &BRIDGE };
+    let lane = if pod.uses_bridge() { &BRIDGE } else { &NODE };
     run(lane, pod.priority, work).await
 }
 
@@ -125,7 +126,7 @@ fn submit(lane: &'static Lane, priority: i32, work: Work) {
             .stack_size(STACK_BYTES);
         match thread.spawn(|| serve(lane)) {
             Ok(_) => pool.threads += 1,
-            // Some thread gets to it; without any, there is no agent to be had on this machine.
+            // A running thread gets to it; if there is none, the agent cannot work on this machine.
             Err(error) if pool.threads > 0 => {
                 tracing::warn!("could not start a thread: {error}, going on with fewer")
             }

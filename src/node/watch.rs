@@ -1,4 +1,4 @@
-//! When is the manifest directory looked at? At every hint of inotify, and from time to time in case there was none.
+//! The watch on the manifest directory: inotify hints, and regular scans in case there was none.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,7 +19,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Never fails for want of the target: that may come later.
+    /// A missing target is no error: it may appear later.
     pub(super) fn new(target: &Path) -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let readiness = Async::new(inotify.as_fd().try_clone_to_owned()?)?;
@@ -33,7 +33,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches the target if it is there.
+    /// Watches the target if it exists.
     pub(super) fn ensure(&mut self) {
         if self.watching.is_some() {
             return;
@@ -82,7 +82,7 @@ impl Watch {
                 }
             }
         }
-        // A moved directory would go on telling of files that are no manifests any more.
+        // A moved directory would keep reporting files that are no manifests any more.
         if let Some(old) = self.watching.take_if(|_| lost) {
             let _ = self.inotify.watches().remove(old);
         }

@@ -1,67 +1,59 @@
-//! What is to be done? Every order the planner can give, as one closed list. Each has exactly one outcome event
-//! (listed at the variant) and may be repeated after a crash.
+//! The planner's actions as one closed list. Each has exactly one outcome event (listed at the variant) and may be
+//! repeated after a crash.
 
-use super::{Time, event::Instance};
-use crate::spec::{ContainerResources, PodResources, PodUid, StopSignal};
+use super::event::Instance;
+use crate::spec::{ContainerResources, PodResources, PodUid};
+use crate::types::StopSignal;
 
-/// The planner's answer.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Plan {
-    /// What to start now; at most one lifecycle action a pod.
-    pub actions: Vec<Action>,
-    /// When to ask again if nothing happens before.
-    pub wake_at: Option<Time>,
-}
-
-/// An order.
+/// One action on a pod or container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Make directories, volumes, cgroups, namespaces and the shim.
     /// → `SandboxCreated` | `SandboxFailed`
     CreateSandbox {
-        /// Which pod.
+        /// The pod to set up.
         pod: PodUid,
     },
-    /// Find the image in the store, or get it.
+    /// Find the image in the store, or pull it.
     /// → `ImageReady` | `ImageFailed`
     EnsureImage {
-        /// Which pod.
+        /// The pod of the container.
         pod: PodUid,
-        /// Which container.
+        /// The container that needs the image.
         container: String,
     },
     /// Create and start the container.
-    /// → `ContainerStarted` | `ContainerStartFailed` | `SandboxLost`
+    /// → `RunFact::Started` | `RunFact::StartFailed` | `SandboxLost`
     StartContainer {
-        /// Which run.
+        /// The run to start.
         instance: Instance,
-        /// From which image (config digest).
+        /// The image to run (config digest).
         image_id: String,
     },
     /// Signal the container.
-    /// → `SignalSent` | `SignalFailed` | `SandboxLost`
+    /// → `RunFact::SignalSent` | `RunFact::SignalFailed` | `SandboxLost`
     Signal {
-        /// Which run.
+        /// The run to signal.
         instance: Instance,
-        /// Which step of stopping.
+        /// The signal that this step of the stop sequence sends.
         signal: StopSignal,
     },
-    /// Give the pod and its containers other cpu and memory while they run.
+    /// Change cpu and memory of a running pod and its containers.
     /// → `Resized` | `ResizeFailed`
     Resize {
-        /// Which pod.
+        /// The pod to resize.
         pod: PodUid,
-        /// What the pod is to have.
+        /// The pod's new resources.
         to: PodResources,
-        /// What its containers are to have; those that have no cgroup get it when they start.
+        /// The containers' new resources. A container without a cgroup gets them when it starts.
         containers: Vec<(String, ContainerResources)>,
     },
     /// End the shim and remove cgroups, mounts, namespaces, and what `keep` does not name.
     /// → `SandboxRemoved` | `SandboxRemoveFailed`
     RemoveSandbox {
-        /// Which pod.
+        /// The pod to remove.
         pod: PodUid,
-        /// What stays.
+        /// What stays on disk.
         keep: Keep,
     },
 }
@@ -84,8 +76,8 @@ impl Action {
 pub enum Keep {
     /// Volumes, logs and records: the pod has finished and is still shown, or gets a new sandbox.
     Everything,
-    /// Logs and records: the pod was evicted, and gives up what it used.
+    /// Logs and records: the pod was evicted and gives up its other resources.
     Logs,
-    /// Nothing: the pod is gone.
+    /// Nothing: the pod is deleted.
     Nothing,
 }

@@ -1,20 +1,21 @@
-//! What do the pods of each class ask for together? Their cgroups share by it what there is (kubelet-behaviour §9.4, §9.5).
+//! Requests of all pods by QoS class. The class cgroups share the node's cpu and memory by them (Kubernetes docs:
+//! Resource Management; KEP-2570).
 
 use super::NodeState;
 use crate::spec::QosClass;
 
-/// Requests of pods that are let in and have not ended, by class. BestEffort pods ask for nothing.
+/// Requests of admitted pods that have not ended, by class. BestEffort pods request nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Classes {
-    /// cpu of Burstable pods, in thousandths of a core.
+    /// Burstable cpu, in thousandths of a core.
     pub burstable_cpu_milli: u64,
-    /// Memory of Burstable pods, in bytes.
+    /// Burstable memory, in bytes.
     pub burstable_memory_bytes: u64,
-    /// Memory of Guaranteed pods, in bytes.
+    /// Guaranteed memory, in bytes.
     pub guaranteed_memory_bytes: u64,
 }
 
-/// The sums as they are now.
+/// Adds up the current requests.
 pub fn classes(state: &NodeState) -> Classes {
     let mut sums = Classes::default();
     for pod in state.pods.values().filter(|pod| pod.takes_room()) {

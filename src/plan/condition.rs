@@ -1,5 +1,5 @@
-//! Which conditions does a pod have, and since when? Coracle's own, which follow from its state, and those that others
-//! have set (kubelet-behaviour §3.5). A condition's time changes only with its status.
+//! The conditions of a pod and their transition times: coracle's own, which follow from the pod's state, and those
+//! set by other programs (Kubernetes docs: Pod Lifecycle). A condition's time changes only with its status.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::{PodState, Stamp, Wall};
 use crate::spec::condition::{self, MAX_CONDITIONS};
 use crate::spec::{Condition, ConditionStatus, PodSpec};
 
-/// A pod's own conditions that come and go.
+/// The conditions that coracle keeps of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flags {
     /// `PodReadyToStartContainers`.
@@ -22,10 +22,16 @@ pub struct Flags {
     pub ready: Flag,
     /// `AllContainersRestarting`.
     pub restarting_all: Flag,
+    /// `PodResizePending`: its transition time while it is true.
+    #[serde(default)]
+    pub resize_pending: Option<Stamp>,
+    /// `PodResizeInProgress`: its transition time while it is true.
+    #[serde(default)]
+    pub resizing: Option<Wall>,
 }
 
 impl Flags {
-    /// Of a pod of which nothing exists yet.
+    /// The conditions of a pod that has nothing yet.
     pub(super) fn new(spec: &PodSpec, since: Wall) -> Self {
         let no = Flag { yes: false, since };
         let initialized = Flag {
@@ -38,21 +44,23 @@ impl Flags {
             containers_ready: no,
             ready: no,
             restarting_all: no,
+            resize_pending: None,
+            resizing: None,
         }
     }
 }
 
-/// A condition that somebody has set.
+/// A condition set by a client or by the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Foreign {
-    /// What he said.
+    /// The condition as set.
     #[serde(flatten)]
     pub condition: Condition,
     /// `lastTransitionTime`.
     pub since: Wall,
 }
 
-/// The conditions that the manifest itself brings.
+/// The conditions that the manifest sets.
 pub(super) fn given(spec: &PodSpec, now: Wall) -> Vec<Foreign> {
     let given = condition::given(&spec.manifest);
     let foreign = given.map(|condition| Foreign {
@@ -62,7 +70,7 @@ pub(super) fn given(spec: &PodSpec, now: Wall) -> Vec<Foreign> {
     foreign.collect()
 }
 
-/// The manifest was edited: what it says of conditions now is as if somebody had said it just now.
+/// Sets the conditions of an edited manifest, as if a client had set them now.
 pub(super) fn edited(pod: &mut PodState, old: &PodSpec, now: Wall) {
     let before: Vec<Condition> = condition::given(&old.manifest).collect();
     let after: Vec<Condition> = condition::given(&pod.spec.manifest).collect();
@@ -94,7 +102,7 @@ pub(super) fn set(pod: &mut PodState, changes: &[ConditionChange], now: Wall) {
                         condition: wanted.clone(),
                         since: now,
                     }),
-                    // Whoever asks was told so before.
+                    // The condition already has this status.
                     None => {}
                 }
             }
@@ -103,7 +111,7 @@ pub(super) fn set(pod: &mut PodState, changes: &[ConditionChange], now: Wall) {
 }
 
 impl PodState {
-    /// The status of a condition, be it coracle's own or another's, as readiness gates see it.
+    /// The status of a condition, coracle's own or a set one, as readiness gates read it.
     fn status_of(&self, type_: &str) -> Option<ConditionStatus> {
         let of = |flag: Flag| match flag.yes {
             true => ConditionStatus::True,
@@ -123,13 +131,13 @@ impl PodState {
         }
     }
 
-    /// Whether every condition that the pod's readiness depends on is true.
+    /// Whether every readiness gate of the pod is true.
     fn gates_open(&self) -> bool {
         let mut gates = self.spec.readiness_gates.iter();
         gates.all(|gate| self.status_of(gate) == Some(ConditionStatus::True))
     }
 
-    /// What keeps a pod whose containers are ready from being ready: the kubelet's sentence.
+    /// What keeps a pod with ready containers from being ready, in the kubelet's words.
     pub(super) fn closed_gates(&self) -> String {
         let closed = self.spec.readiness_gates.iter().filter_map(|gate| {
             match self.status_of(gate) {

@@ -1,10 +1,9 @@
-//! Who may be here while the node is cordoned, and who leaves next while it is drained? A cordon keeps out whoever was not
-//! here when it began; a drain sends away those who were, the ones of lowest priority first, and keeps them out, too
-//! (kubelet-behaviour part A15).
+//! Cordon and drain. A cordon refuses every pod that did not exist when it began. A drain also stops the existing
+//! pods, lowest priority first, and keeps them out (`coracle help differences`).
 //!
 //! ```text
-//! cordoned ─► drained: all of the lowest priority stop ──they are gone──► those of the next ─► … ─► nobody left
-//!   └─────────────────────────── uncordoned ─► whoever was kept out comes in
+//! cordoned ─► drained: all of the lowest priority stop ──they are gone──► those of the next ─► … ─► no pod left
+//!   └─────────────────────────── uncordoned ─► held pods are admitted
 //! ```
 
 use std::collections::BTreeSet;
@@ -14,45 +13,46 @@ use serde::{Deserialize, Serialize};
 use super::admit;
 use super::hold::Rejection;
 use super::shutdown::is_gone;
+use super::state::Stage;
 use super::verdict::Cause;
-use super::{Event, NodeState, Notice, PodState, Stamp, Wall};
-use crate::spec::{PodKey, PodSpec};
+use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Wall};
+use crate::spec::{PodKey, PodSpec, Reason};
 
-/// Why a pod is not let in.
+/// The message of a pod that the cordon holds.
 const KEPT_OUT: &str = "The node is cordoned; the pod waits until it is uncordoned.";
 
-/// That the node is cordoned. To be written down, to outlast agents and boots: nothing in it counts from a boot.
+/// The cordon. It is written to disk to outlast agent restarts and boots, so no field is relative to a boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cordon {
-    /// Since when.
+    /// When it began.
     pub since: Wall,
-    /// Who may be here: those that were when it began and have not been sent away since. By name, so that an edited
-    /// manifest takes the place of the old one.
+    /// The pods that may stay: those that existed when it began and were not drained since. By name, so that an
+    /// edited manifest may replace its pod.
     pub stay: BTreeSet<PodKey>,
-    /// That whoever else is here leaves.
+    /// The drain, if one is requested.
     pub drain: Option<Drain>,
 }
 
-/// That pods are sent away.
+/// A drain of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// Instead of each pod's own grace period if given (a second at least).
+    /// The grace period that replaces each pod's own, at least a second.
     pub grace_ms: Option<u64>,
 }
 
 impl Cordon {
-    /// Whether this pod may not be here.
+    /// Whether the cordon keeps this pod out.
     pub fn keeps_out(&self, key: &PodKey) -> bool {
         !self.stay.contains(key)
     }
 
-    /// Somebody wants this pod stopped: while the node is cordoned it does not come back.
+    /// Records that a client stopped this pod: while the node is cordoned it does not come back.
     pub(super) fn sent_away(&mut self, key: &PodKey) {
         self.stay.remove(key);
     }
 }
 
-/// The pods that a drain would send away, in its order; `among` chooses.
+/// The pods that a drain would stop, in its order; `among` filters them.
 pub fn candidates(state: &NodeState, among: impl Fn(&PodState) -> bool) -> Vec<&PodState> {
     let pods = state.pods.values();
     let mut pods: Vec<_> = pods.filter(|pod| is_here(pod) && among(pod)).collect();
@@ -60,13 +60,16 @@ pub fn candidates(state: &NodeState, among: impl Fn(&PodState) -> bool) -> Vec<&
     pods
 }
 
-/// What is to be recorded now, if anything: somebody's turn to leave has come.
-pub fn due(state: &NodeState) -> Option<Event> {
-    let begins = |pod: &PodState| pod.stopping.is_none() && !pod.complete();
-    leaving(state).any(begins).then_some(Event::DrainTurn)
+/// Records that the drain stops its next pods.
+pub fn next(state: &NodeState) -> Step {
+    let begins = |pod: &PodState| pod.stopping().is_none() && !pod.complete();
+    match leaving(state).any(begins) {
+        true => Step::Record(Event::Node(NodeFact::DrainTurn)),
+        false => Step::Rest,
+    }
 }
 
-/// Those whose turn it is to leave; nobody once a drain is over.
+/// The pods that the drain stops next; empty when it is done.
 pub fn leaving(state: &NodeState) -> impl Iterator<Item = &PodState> {
     let cordon = state.cordon.as_ref().filter(|c| c.drain.is_some());
     let unwanted =
@@ -76,19 +79,19 @@ pub fn leaving(state: &NodeState) -> impl Iterator<Item = &PodState> {
     all().filter(move |pod| Some(pod.spec.priority) == turn)
 }
 
-/// Whether it is more than a wish.
+/// Whether the pod was admitted.
 fn was_let_in(pod: &PodState) -> bool {
     let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
-    pod.hold.is_none() && cause != Some(Cause::RejectedAtShutdown)
+    pod.hold().is_none() && cause != Some(Cause::RejectedAtShutdown)
 }
 
-/// Whether there is anything of it that could be sent away.
+/// Whether the pod has anything that a drain could stop.
 fn is_here(pod: &PodState) -> bool {
-    pod.hold.is_none() && !is_gone(pod)
+    pod.hold().is_none() && !is_gone(pod)
 }
 
 impl NodeState {
-    /// Nobody new comes in.
+    /// Begins a cordon: no new pod is admitted.
     pub(super) fn cordoned(&mut self, now: Stamp) {
         if self.cordon.is_none() {
             let here = self.pods.values().filter(|pod| was_let_in(pod));
@@ -104,12 +107,12 @@ impl NodeState {
     pub(super) fn kept_out(&self, pod: &PodSpec) -> Option<Rejection> {
         let cordon = self.cordon.as_ref()?;
         cordon.keeps_out(&pod.key).then(|| Rejection {
-            reason: "NodeCordoned".into(),
+            reason: Reason::NodeCordoned,
             message: KEPT_OUT.to_owned(),
         })
     }
 
-    /// A former agent was told so, maybe before the node was booted.
+    /// Restores a cordon from before the agent restart or reboot.
     pub(super) fn cordon_recovered(&mut self, cordon: &Cordon, now: Stamp, out: &mut Vec<Notice>) {
         if self.cordon.is_none() {
             self.cordon = Some(cordon.clone());
@@ -117,7 +120,7 @@ impl NodeState {
         }
     }
 
-    /// These are sent away, or all, and stay away.
+    /// Drains these pods, or all.
     pub(super) fn drain_begun(
         &mut self,
         pods: Option<&BTreeSet<PodKey>>,
@@ -137,7 +140,7 @@ impl NodeState {
         self.drain_turn(now, out);
     }
 
-    /// Stops those whose turn it is to leave.
+    /// Stops the pods whose turn it is.
     pub(super) fn drain_turn(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         let drain = self.cordon.as_ref().and_then(|cordon| cordon.drain);
         let Some(Drain { grace_ms }) = drain else {
@@ -153,27 +156,27 @@ impl NodeState {
         }
     }
 
-    /// Whoever waited comes in; who is being sent away comes back when he is gone.
+    /// Ends the cordon: held pods are admitted, and a pod that is being drained comes back once it is gone.
     pub(super) fn uncordoned(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         self.cordon = None;
         self.admit(now, out);
     }
 }
 
-/// A pod that goes or ends anyway has no more time than the drain leaves it, counted from now.
+/// Bounds the grace of a pod that is already stopping by that of the drain, counted from now.
 fn send_away(pod: &mut PodState, grace_ms: Option<u64>, now: Stamp) {
     let ends = pod.complete();
     let from = |since: Stamp| grace_ms.map(|ms| now.time.since(since.time).saturating_add(ms));
-    match (&mut pod.stopping, &mut pod.verdict) {
-        (Some(stopping), _) => {
+    match (&mut pod.stage, &mut pod.verdict) {
+        (Stage::Stopping(stopping), _) => {
             let most = from(stopping.since).unwrap_or(u64::MAX);
             stopping.asked_ms = stopping.asked_ms.min(most);
         }
-        (None, Some(verdict)) => {
+        (_, Some(verdict)) => {
             let most = from(verdict.since).unwrap_or(u64::MAX);
             verdict.grace_ms = verdict.grace_ms.min(most);
         }
-        (None, None) if ends => {}
-        (None, None) => admit::stop(pod, grace_ms, now),
+        (_, None) if ends => {}
+        (_, None) => admit::stop(pod, grace_ms, now),
     }
 }

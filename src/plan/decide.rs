@@ -1,62 +1,24 @@
-//! What is to be done now? [`plan()`] looks at every pod by itself, so a pod's decision costs a few comparisons and no
-//! allocation unless there is something to do: planning the whole node after every event takes microseconds for
-//! hundreds of pods, and no cache of wake-ups can be wrong. [`plan_pod`] is there for whoever wants one pod's.
+//! The next step in a pod's lifecycle. A pod's decision costs a few comparisons and no allocation unless there is
+//! something to do.
 
 use super::action::Keep;
 use super::kill::KillReason;
-use super::state::{ContainerState, Image, Role, Run, Sandbox};
+use super::run::{Course, Stop};
+use super::state::{ContainerState, Image, Role, Sandbox};
 use super::verdict::Cause;
-use super::{Action, NodeState, Plan, PodState, Settings, Time, hook, restart};
-use crate::spec::{ContainerSpec, StopSignal};
+use super::{Action, PodState, Settings, Step, Task, Time, hook, restart};
+use crate::spec::ContainerSpec;
+use crate::types::StopSignal;
 
 /// A container that was killed and does not end is killed again after this long.
 pub const KILL_AGAIN_MS: u64 = 30_000;
 
-/// One pod's decision: do this now, or ask again then, or (neither) wait for an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Do it now.
-    Do(Action),
-    /// Nothing before this moment, which is in the future.
-    WakeAt(Time),
-    /// Nothing until something happens.
-    Rest,
-}
-
-impl Step {
-    /// The first thing to do, else the earlier moment.
-    fn or(self, other: Step) -> Step {
-        match (self, other) {
-            (Self::Do(action), _) | (_, Self::Do(action)) => Self::Do(action),
-            (Self::WakeAt(a), Self::WakeAt(b)) => Self::WakeAt(a.min(b)),
-            (Self::WakeAt(at), Self::Rest) | (Self::Rest, Self::WakeAt(at)) => Self::WakeAt(at),
-            (Self::Rest, Self::Rest) => Self::Rest,
-        }
-    }
-}
-
-/// What to do now on the whole node, and when to ask again. Empty until the manifests were read for the first time.
-pub fn plan(state: &NodeState, now: Time) -> Plan {
-    let mut plan = Plan::default();
-    if state.desired.is_none() {
-        return plan;
-    }
-    for pod in state.pods.values() {
-        match plan_pod(pod, &state.settings, now) {
-            Step::Do(action) => plan.actions.push(action),
-            Step::WakeAt(at) => plan.wake_at = Some(plan.wake_at.map_or(at, |old| old.min(at))),
-            Step::Rest => {}
-        }
-    }
-    plan
-}
-
-/// What to do now for one pod.
-pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
-    if pod.in_flight.is_some() || pod.hold.is_some() {
+/// Begins the next action of a pod. It has one at a time.
+pub fn next(pod: &PodState, settings: &Settings, now: Time) -> Step {
+    if pod.in_flight.is_some() || pod.hold().is_some() {
         return Step::Rest;
     }
-    if pod.stopping.is_some() {
+    if pod.stopping().is_some() {
         return match pod.any_running() {
             true => kill_each(pod, now),
             false => remove(pod, Keep::Nothing, now),
@@ -86,7 +48,7 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
                 initialize(pod, settings, now)
             };
             let added = start_each(pod, pod.ephemerals().iter(), settings, now);
-            // Room is made before anybody starts who needs it.
+            // A resize comes before the starts that need its room.
             let resize = match pod.resize() {
                 Some(action) => when(pod.resizing.retry.at, now, || action),
                 None => Step::Rest,
@@ -96,7 +58,7 @@ pub fn plan_pod(pod: &PodState, settings: &Settings, now: Time) -> Step {
             kills.or(starts).or(look_ahead(pod, now))
         }
         Sandbox::None | Sandbox::Lost | Sandbox::Removed => {
-            let at = pod.create_retry.at.max(pod.lost_retry.at);
+            let at = pod.retries.create.at.max(pod.retries.lost.at);
             when(at, now, || Action::CreateSandbox {
                 pod: pod.spec.uid.clone(),
             })
@@ -117,8 +79,8 @@ fn start_each<'p>(
         .fold(Step::Rest, Step::or)
 }
 
-/// Whether an earlier container is not through with its `postStart` hook (kubelet-behaviour §2.6). What was added is
-/// for finding out why.
+/// Whether an earlier container is not through with its `postStart` hook (the kubelet's `pkg/kubelet/kuberuntime`). What was
+/// added is for finding out why.
 fn is_held_up(pod: &PodState, container: &ContainerState) -> bool {
     let mut earlier = pod.each().take_while(|(_, c)| c.name != container.name);
     container.role != Role::Ephemeral && earlier.any(|(spec, c)| hook::holds_up(spec, c))
@@ -139,11 +101,7 @@ fn initialize(pod: &PodState, settings: &Settings, now: Time) -> Step {
 }
 
 fn when(at: Time, now: Time, action: impl FnOnce() -> Action) -> Step {
-    if now < at {
-        Step::WakeAt(at)
-    } else {
-        Step::Do(action())
-    }
+    Step::when(at, now, || Step::Begin(Task::Act(action())))
 }
 
 /// Image first, then the container; both wait for whatever failed before.
@@ -178,12 +136,12 @@ fn look_for_image(pod: &PodState, container: &ContainerState) -> Action {
 /// given up for what cannot.
 fn look_ahead(pod: &PodState, now: Time) -> Step {
     let look = |(spec, c): (&ContainerSpec, &ContainerState)| {
-        if !c.run.is_running() || c.kill.is_some() || !c.is_outdated(spec) {
+        if !c.run.is_running() || c.kill().is_some() || !c.is_outdated(spec) {
             return Step::Rest;
         }
         match &c.image {
             Image::Ready { .. } => Step::Rest,
-            Image::Unknown => Step::Do(look_for_image(pod, c)),
+            Image::Unknown => when(now, now, || look_for_image(pod, c)),
             Image::Failed { retry, .. } => when(retry.at, now, || look_for_image(pod, c)),
         }
     };
@@ -192,32 +150,32 @@ fn look_ahead(pod: &PodState, now: Time) -> Step {
 
 /// Signals to whatever is being ended, regular containers first. Sidecars of a pod that ends have to wait for the
 /// containers they serve: until all others and the sidecars after them are gone, or the grace period is over
-/// (kubelet-behaviour §6.3).
+/// (Kubernetes docs: Termination of Pods).
 fn kill_each(pod: &PodState, now: Time) -> Step {
     let inits = pod.inits().len();
     let hooked = |at: usize| {
-        let done = pod.containers[at].hooks.pre_stop.done.is_some();
-        let mut specs = pod.spec.all_containers();
-        !done
-            && specs
-                .nth(at)
-                .is_some_and(|spec| spec.lifecycle.pre_stop.is_some())
+        let spec = pod.spec.all_containers().nth(at);
+        spec.is_some_and(|spec| spec.lifecycle.pre_stop.is_some())
     };
     let kill = |at: usize| {
         let c = &pod.containers[at];
-        let (Run::Running { attempt, .. }, Some(kill)) = (&c.run, &c.kill) else {
+        let (Some(run), Some(kill)) = (c.run.running(), c.kill()) else {
             return Step::Rest;
         };
+        let Course { hooks, stop, .. } = &run.course;
         let order = Order {
-            instance: (pod, c, *attempt),
+            instance: (pod, c, run.attempt),
+            stop,
         };
         let waits = c.role == Role::Sidecar && kill.reason == KillReason::Stopping;
-        match c.stop.sent.or(c.stop.asked) {
+        match stop.sent.or(stop.asked) {
             _ if kill.at_once => order.kill(now, now),
-            Some(first) => order.stop(kill.expires(c.role, &c.hooks, first), now),
-            None if hooked(at) && now < kill.hook_ends() => Step::WakeAt(kill.hook_ends()),
-            None if waits && now < kill.turn_ends(&c.hooks) && !has_turn(pod, at) => {
-                Step::WakeAt(kill.turn_ends(&c.hooks))
+            Some(first) => order.stop(kill.expires(c.role, hooks, first), now),
+            None if hooks.pre_stop.done.is_none() && hooked(at) && now < kill.hook_ends() => {
+                Step::WakeAt(kill.hook_ends())
+            }
+            None if waits && now < kill.turn_ends(hooks) && !has_turn(pod, at) => {
+                Step::WakeAt(kill.turn_ends(hooks))
             }
             None => order.signal(StopSignal::Stop, now),
         }
@@ -238,12 +196,13 @@ fn has_turn(pod: &PodState, sidecar: usize) -> bool {
 /// Signals to one run.
 struct Order<'p> {
     instance: (&'p PodState, &'p ContainerState, u32),
+    stop: &'p Stop,
 }
 
 impl Order<'_> {
     fn signal(&self, signal: StopSignal, now: Time) -> Step {
         let (pod, container, attempt) = self.instance;
-        when(container.stop.retry.at, now, || Action::Signal {
+        when(self.stop.retry.at, now, || Action::Signal {
             instance: pod.instance(&container.name, attempt),
             signal,
         })
@@ -251,7 +210,7 @@ impl Order<'_> {
 
     /// A kill at that moment, and again if that does not help.
     fn kill(&self, at: Time, now: Time) -> Step {
-        let stop = &self.instance.1.stop;
+        let stop = self.stop;
         let at = stop.killed.map_or(at, |last| last.plus(KILL_AGAIN_MS));
         match now < at.max(stop.retry.at) {
             true => Step::WakeAt(at.max(stop.retry.at)),
@@ -261,7 +220,7 @@ impl Order<'_> {
 
     /// The stop signal again if it could not be sent, which must not put off the end for ever.
     fn stop(&self, deadline: Time, now: Time) -> Step {
-        let stop = &self.instance.1.stop;
+        let stop = self.stop;
         let kill = self.kill(deadline, now);
         if stop.sent.is_none() && stop.killed.is_none() {
             return kill.or(self.signal(StopSignal::Stop, now));
@@ -271,7 +230,7 @@ impl Order<'_> {
 }
 
 fn remove(pod: &PodState, keep: Keep, now: Time) -> Step {
-    when(pod.remove_retry.at, now, || Action::RemoveSandbox {
+    when(pod.retries.remove.at, now, || Action::RemoveSandbox {
         pod: pod.spec.uid.clone(),
         keep,
     })

@@ -1,71 +1,72 @@
-//! What does another manifest change of a pod that is there? The one answer for the planner, which acts on it, and for
-//! `coracle plan`, which tells it beforehand (part A7 of the kubelet's behaviour as coracle has it).
+//! The effect of a changed manifest on an existing pod. The planner acts on this answer, and `coracle plan` shows
+//! it beforehand (`coracle help differences`).
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as core;
 
-use super::event::Asked;
 use super::resize::Pending;
+use super::run::{Asked, OfRun};
 use super::state::{ContainerState, Image, Role};
 use super::{Action, PodState, Stamp, probe};
 use crate::spec::fixed::{Parts, differences};
-use crate::spec::{ContainerSpec, Effective, PodSpec, uid};
+use crate::spec::{ContainerSpec, PodSpec, uid};
+use crate::types::Effective;
 
-/// What becomes of a pod.
+/// The effect of an edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// Nothing.
+    /// The pod is unchanged.
     None,
-    /// It goes on, with these changes.
+    /// The pod stays, with these changes.
     InPlace(Changes),
-    /// It is stopped and made anew, because these fields changed (their paths).
+    /// The pod is stopped and recreated, because these fields changed (their paths).
     Replace(Vec<String>),
 }
 
-/// What can change while a pod runs.
+/// The changes that a running pod can take.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Paths of fields that apply at once, without anything being restarted.
+    /// Paths of fields that apply at once without a restart.
     pub live: Vec<String>,
-    /// Containers that run from another image from now on.
+    /// Containers with a new image.
     pub images: Vec<ImageChange>,
-    /// Containers that get another amount of cpu or memory.
+    /// Containers with new cpu or memory.
     pub resizes: Vec<ResizeChange>,
 }
 
-/// Another image for a container.
+/// A container's change of image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageChange {
-    /// The container.
+    /// The container's name.
     pub container: String,
-    /// The image so far, as written.
+    /// The image before, as written.
     pub from: String,
-    /// The new one.
+    /// The image after, as written.
     pub to: String,
     /// Whether the container is restarted for it if it runs: init containers are not.
     pub restarts: bool,
 }
 
-/// Another amount of cpu or memory for a container.
+/// A container's change of cpu or memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResizeChange {
-    /// The container.
+    /// The container's name.
     pub container: String,
     /// `requests.cpu`, `limits.memory`, …
     pub field: String,
-    /// The amount so far, as written; `None` if there was none.
+    /// The amount before, as written; `None` if there was none.
     pub from: Option<String>,
-    /// The new one.
+    /// The amount after, as written.
     pub to: Option<String>,
     /// Whether the container is restarted for it if it runs.
     pub restarts: bool,
 }
 
-/// What `new` changes of a pod as it is now.
+/// The effect of `new` on a pod in its current state.
 pub fn of_pod(pod: &PodState, new: &PodSpec) -> Edit {
     match between(&pod.spec, new) {
-        // All is done, so that another image can only mean: do it again with that.
+        // All containers are done, so a new image can only mean: run again with it.
         Edit::InPlace(changes) if !changes.images.is_empty() && pod.complete() => {
             let all = new.all_containers();
             let changed = all.filter(|c| changes.images.iter().any(|i| i.container == c.name));
@@ -76,12 +77,12 @@ pub fn of_pod(pod: &PodState, new: &PodSpec) -> Edit {
     }
 }
 
-/// What `new` changes of a pod that was admitted as `old`, of the same name.
+/// The effect of `new` on a pod of the same name that was admitted as `old`.
 pub fn between(old: &PodSpec, new: &PodSpec) -> Edit {
     let own;
     let old = match old.ephemeral_containers.is_empty() {
         true => old,
-        // They are not the manifest's affair.
+        // The manifest does not set these.
         false => {
             own = old.without_ephemeral();
             &own
@@ -92,7 +93,7 @@ pub fn between(old: &PodSpec, new: &PodSpec) -> Edit {
     }
     let (before, after) = (Parts::of(&old.manifest), Parts::of(&new.manifest));
     let mut fixed = differences(&before.fixed, &after.fixed);
-    // One that is worked out may be another than with a former version, and is kept then.
+    // A derived UID may differ from an earlier version's, and is then kept.
     if old.uid != new.uid && !(uid::is_derived(&old.uid) && uid::is_derived(&new.uid)) {
         fixed.insert(0, "metadata.uid".to_owned());
     }
@@ -128,7 +129,7 @@ pub fn between(old: &PodSpec, new: &PodSpec) -> Edit {
     Edit::InPlace(changes)
 }
 
-/// What is another amount, not only written in another way.
+/// Resources that differ in amount, not only in notation.
 fn resizes(old: &PodSpec, new: &PodSpec) -> impl Iterator<Item = ResizeChange> {
     let before = written(old).zip(old.manifest_containers());
     let pairs = before.zip(written(new).zip(new.manifest_containers()));
@@ -172,7 +173,7 @@ fn resizes(old: &PodSpec, new: &PodSpec) -> impl Iterator<Item = ResizeChange> {
     })
 }
 
-/// The containers as the manifest has them, in the order of [`PodSpec::manifest_containers`].
+/// The containers of the manifest, in the order of [`PodSpec::manifest_containers`].
 fn written(pod: &PodSpec) -> impl Iterator<Item = &core::Container> {
     let spec = pod.manifest.spec.iter();
     spec.flat_map(|spec| {
@@ -202,10 +203,9 @@ fn path_of(pod: &PodSpec, container: &ContainerSpec) -> String {
 }
 
 impl ContainerSpec {
-    /// What a run that is started now is asked with.
-    pub(super) fn asked(&self, attempt: u32) -> Asked {
+    /// The resources and image that a run started now gets.
+    pub(super) fn asked(&self) -> Asked {
         Asked {
-            attempt,
             image: self.image.clone(),
             resources: Some(self.resources),
             effective: Effective::default(),
@@ -215,24 +215,25 @@ impl ContainerSpec {
 }
 
 impl ContainerState {
-    /// What its newest run was asked with.
+    /// The resources and image of the newest run.
     pub(super) fn asked(&self) -> Option<&Asked> {
-        let attempt = self.run.attempt()?;
-        self.asked.as_ref().filter(|asked| asked.attempt == attempt)
+        self.run.course()?.asked.as_ref()
     }
 
-    /// What the next agent has to know of that.
-    pub fn all_asked(&self) -> Vec<Asked> {
-        self.asked.iter().chain(&self.starting).cloned().collect()
+    /// What is saved for an agent restart: the newest run's, and that of the run being started.
+    pub fn all_asked(&self) -> Vec<OfRun<Asked>> {
+        let newest = self.run.attempt().zip(self.asked().cloned());
+        let newest = newest.map(|(attempt, of)| OfRun { attempt, of });
+        newest.into_iter().chain(self.starting.clone()).collect()
     }
 
-    /// Whether its newest run is from another image than is wanted now. Init containers do their work once, from
-    /// whatever image they began with.
+    /// Whether the newest run has another image than its spec. Init containers do their work once, with whatever
+    /// image they began.
     pub fn is_outdated(&self, spec: &ContainerSpec) -> bool {
         self.role != Role::Init && self.asked().is_some_and(|asked| asked.image != spec.image)
     }
 
-    /// Whether its newest run has ended for another one to take its place.
+    /// Whether the newest run was ended to change its image.
     pub(super) fn is_replaced(&self, spec: Option<&ContainerSpec>) -> bool {
         let asked_again = self.asked().is_some_and(|asked| asked.again);
         asked_again || spec.is_some_and(|spec| self.is_outdated(spec))
@@ -240,7 +241,7 @@ impl ContainerState {
 }
 
 impl PodState {
-    /// From now on the pod is to be as this says, which changes nothing that would need another pod.
+    /// Gives the pod a new spec that needs no new pod.
     pub(super) fn take_edit(&mut self, new: &Arc<PodSpec>, now: Stamp) {
         let new = &match self.spec.ephemeral_containers.is_empty() {
             true => Arc::clone(new),
@@ -250,12 +251,16 @@ impl PodState {
         let old = Arc::clone(&self.spec);
         self.spec = Arc::clone(new);
         if !old.has_resources_of(new) {
-            // Whether there is room is looked at when all edits are known.
+            // Room is checked once all edits are recorded.
             self.spec = Arc::new(new.with_resources_of(&old));
+            // After an agent restart no resize is pending until the manifests are read again.
+            let before = self.flags.resize_pending.filter(|_| former.is_none());
             let same = former.filter(|p| p.spec.has_resources_of(new));
+            let since = same.as_ref().map(|p| p.since).or(before);
+            let since = *self.flags.resize_pending.insert(since.unwrap_or(now));
             self.pending = Some(Pending {
                 spec: Arc::clone(new),
-                since: same.as_ref().map_or(now, |p| p.since),
+                since,
                 refusal: same.and_then(|p| p.refusal),
             });
         }
@@ -276,10 +281,10 @@ impl PodState {
             if (&old.image, old.pull_policy) != (&new.image, new.pull_policy) {
                 container.image = Image::Unknown;
                 container.start_error = None;
-                self.image_edited |= looking_for.as_ref() == Some(&new.name);
+                self.look_up.edited |= looking_for.as_ref() == Some(&new.name);
             }
             if old.image != new.image {
-                // What another image came to is no reason to wait with this one.
+                // A failure of the previous image does not delay the new one.
                 container.backoff = None;
                 container.permitted = None;
             }

@@ -1,68 +1,68 @@
-//! Is this node the place for a pod? Sysctls, operating system, labels and name of the node, ports of the
-//! node (kubelet-behaviour §9.8).
+//! Admission by node properties: sysctls, operating system, node labels and name, node ports (the kubelet's
+//! `pkg/kubelet/lifecycle`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::hold::Rejection;
 use super::{NodeState, PodState};
-use crate::spec::{PodSpec, Protocol, sysctl};
+use crate::spec::{PodSpec, Protocol, Reason, sysctl};
 
-/// The label that says which operating system a node, or the pod, is of.
+/// The label with the operating system of a node or pod.
 const OS: &str = "kubernetes.io/os";
 
-/// What the node is called, and what is said about it.
+/// The node's identity for admission.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeIdentity {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Its labels.
+    /// The node's labels.
     pub labels: BTreeMap<String, String>,
-    /// Sysctls that its pods may set although others could notice: names, or beginnings of names with `*`.
+    /// Sysctls that pods may set although they affect more than the pod: names, or prefixes that end with `*`.
     pub unsafe_sysctls: Vec<String>,
 }
 
 impl NodeState {
-    /// A pod that would change what is not its own affair.
+    /// Refuses a pod with a sysctl that is not allowed.
     pub(super) fn forbidden_sysctl(&self, pod: &PodSpec) -> Option<Rejection> {
         let allowed = &self.node.unsafe_sysctls;
         let mut names = pod.sysctls.iter().map(|(name, _)| name);
         let forbidden = names.find(|name| !sysctl::is_allowed(name, allowed))?;
         Some(Rejection {
-            reason: "SysctlForbidden".into(),
+            reason: Reason::SysctlForbidden,
             message: format!("forbidden sysctl: {forbidden:?} not allowlisted"),
         })
     }
 
-    /// A pod for another system.
+    /// Refuses a pod for another operating system.
     pub(super) fn other_system(&self, pod: &PodSpec) -> Option<Rejection> {
         let label = pod.labels().and_then(|labels| labels.get(OS));
         if label.is_some_and(|os| os != "linux") {
             return Some(Rejection {
-                reason: "PodOSSelectorNodeLabelDoesNotMatch".into(),
+                reason: Reason::PodOSSelectorNodeLabelDoesNotMatch,
                 message: format!(
                     "Failed to admit pod as the `{OS}` label doesn't match node label"
                 ),
             });
         }
         pod.placement.other_os.then(|| Rejection {
-            reason: "PodOSNotSupported".into(),
+            reason: Reason::PodOSNotSupported,
             message: "Failed to admit pod as the OS field doesn't match node OS".to_owned(),
         })
     }
 
-    /// A pod for another node.
+    /// Refuses a pod whose node selector, affinity or `nodeName` does not match.
     pub(super) fn other_node(&self, pod: &PodSpec) -> Option<Rejection> {
         let here = pod.placement.matches(&self.node.name, &self.node.labels);
         (!here).then(|| {
             failed(
-                "NodeAffinity",
+                Reason::NodeAffinity,
                 "node(s) didn't match Pod's node affinity/selector",
             )
         })
     }
 
-    /// A pod that wants a port of the node that another pod has.
+    /// Refuses a pod with a node port that another pod has.
     pub(super) fn port_taken(&self, pod: &PodSpec) -> Option<Rejection> {
         let wanted: Vec<_> = host_ports(pod).collect();
         if wanted.is_empty() {
@@ -78,15 +78,15 @@ impl NodeState {
         let (port, owner) = others.find_map(common)?;
         let why = "node(s) didn't have free ports for the requested pod ports";
         let (number, protocol) = (port.number, port.protocol.as_str());
-        // The kubelet leaves finding out whose it is to the reader.
+        // The kubelet does not name the owner of the port.
         let why = format!("{why} ({number}/{protocol} is in use by pod {owner})");
-        Some(failed("NodePorts", &why))
+        Some(failed(Reason::NodePorts, &why))
     }
 }
 
-fn failed(predicate: &'static str, why: &str) -> Rejection {
+fn failed(predicate: Reason, why: &str) -> Rejection {
     Rejection {
-        reason: predicate.into(),
+        reason: predicate,
         message: format!("Predicate {predicate} failed: {why}"),
     }
 }
@@ -109,7 +109,7 @@ impl HostPort {
     }
 }
 
-/// The ports of the node that a pod wants.
+/// The node ports that a pod needs.
 fn host_ports(pod: &PodSpec) -> impl Iterator<Item = HostPort> {
     let ports = pod.lasting_containers().flat_map(|c| &c.ports);
     ports.filter_map(|port| {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::state::{ContainerState, Ended, Role, Run};
+use super::run::Ended;
+use super::state::{ContainerState, Role};
 use super::{PodState, Stamp};
-use crate::spec::Exit;
+use crate::types::Exit;
 
 /// A run that has not ended, to be remembered in case nothing but the next boot tells of its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,28 +34,21 @@ impl Began {
 
 /// The containers whose runs are worth remembering: none of a pod that is to go.
 fn remembered(pod: &PodState) -> impl Iterator<Item = &ContainerState> {
-    let stays = pod.stopping.is_none();
+    let stays = pod.stopping().is_none();
     let all = pod.containers.iter();
     all.filter(move |container| stays && container.role != Role::Ephemeral)
 }
 
 /// The runs of a pod that have not ended.
 pub fn running(pod: &PodState) -> impl Iterator<Item = (&str, Began)> {
-    remembered(pod).filter_map(|container| match &container.run {
-        Run::Running {
-            attempt,
-            image_id,
-            started,
-            ..
-        } => Some((
-            &*container.name,
-            Began {
-                attempt: *attempt,
-                image_id: image_id.clone(),
-                started: *started,
-            },
-        )),
-        Run::None | Run::Ended(_) => None,
+    remembered(pod).filter_map(|container| {
+        let run = container.run.running()?;
+        let began = Began {
+            attempt: run.attempt,
+            image_id: run.image_id.clone(),
+            started: run.began,
+        };
+        Some((&*container.name, began))
     })
 }
 

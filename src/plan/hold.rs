@@ -1,61 +1,90 @@
-//! Who is let in, and who waits for that? Whoever is wanted and refused is held: it is shown, keeps its name, and nothing is
-//! done for it until nothing refuses it any more (kubelet-behaviour §9.8, where a kubelet rejects such a pod for good).
+//! Admission and held pods. A wanted pod that is refused is held: it is shown, keeps its name, and nothing is done
+//! for it until no reason refuses it (the kubelet's `pkg/kubelet/lifecycle`; a kubelet rejects such a pod for
+//! good).
 //!
 //! ```text
-//! wanted ──refused──► held ──nothing refuses it any more──► let in ─► CreateSandbox ─► …
-//!    └───────────────── nothing refuses it ───────────────────▲
+//! wanted ──refused──► held ──no reason left──► admitted ─► CreateSandbox ─► …
+//!    └────────────────── not refused ───────▲
 //! ```
 //!
-//! A pod that was let in stays so, also if it would be refused now, and one that a former agent left was let in by that.
+//! An admitted pod stays admitted, even if it would be refused now. A pod from before an agent restart was admitted
+//! then.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::edit::{self, Edit};
-use super::notice::{Kind, Notices};
-use super::room::{Capacity, Shortage};
-use super::{NodeState, Notice, PodState, Stamp, condition};
-use crate::spec::{PodKey, PodSpec, PodUid};
+use serde::{Deserialize, Serialize};
 
-/// Why a pod is not let in.
+use super::edit::{self, Edit};
+use super::notice::Notices;
+use super::room::{Capacity, Shortage};
+use super::state::Stage;
+use super::{NodeState, Notice, PodState, Stamp, condition};
+use crate::spec::{PodKey, PodSpec, PodUid, Reason};
+
+/// A reason to refuse a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The kubelet's word: `status.reason`, and that of the event.
-    pub reason: Cow<'static, str>,
-    /// The sentence for people.
+    /// The kubelet's word: `status.reason`, and the event's reason.
+    pub reason: Reason,
+    /// The message for people.
     pub message: String,
 }
 
-/// Why a wanted pod is not let in yet.
+/// A wanted pod that is not admitted yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// The kubelet's word: `status.reason`, and that of the event.
-    pub reason: Cow<'static, str>,
-    /// The sentence for people.
+    /// The kubelet's word: `status.reason`, and the event's reason.
+    pub reason: Reason,
+    /// The message for people.
     pub message: String,
-    /// Since when it waits, for whatever reasons.
+    /// Since when it is held, for whatever reasons.
     pub since: Stamp,
 }
 
+/// Since when pods are held, by UID. Written to disk, because a held pod has no folder of its own.
+pub type Holds = BTreeMap<PodUid, Held>;
+
+/// What is saved of a held pod for an agent restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// When it was first seen.
+    created: Stamp,
+    /// Since when it is held.
+    since: Stamp,
+}
+
 impl NodeState {
-    /// Lets in whoever waits for it and is not refused, by priority, then age. To be called whenever something may have
-    /// become true that somebody waits for.
+    /// Since when pods are held, as to be saved.
+    pub fn holds(&self) -> Holds {
+        let held = self.pods.values().filter_map(|pod| {
+            let (created, since) = (pod.created, pod.hold()?.since);
+            Some((pod.spec.uid.clone(), Held { created, since }))
+        });
+        held.collect()
+    }
+
+    /// Admits held pods that nothing refuses, by priority, then age. Called whenever a reason to hold a pod may
+    /// have ended.
     pub(super) fn admit(&mut self, now: Stamp, out: &mut Vec<Notice>) {
-        let mut waiting = self.new_pods(now);
-        let held = self.pods.iter().filter(|(_, pod)| pod.hold.is_some());
+        let former = match self.desired {
+            Some(_) => std::mem::take(&mut self.former_holds),
+            None => Holds::new(),
+        };
+        let mut waiting = self.new_pods(&former, now);
+        let held = self.pods.iter().filter(|(_, pod)| pod.hold().is_some());
         let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
         waiting.extend(held.iter().filter_map(|uid| self.pods.remove(uid)));
         waiting.sort_by(|one, other| rank(one).cmp(&rank(other)));
         let mut claimed = Capacity::default();
         for pod in waiting {
-            self.judge(pod, &mut claimed, now, out);
+            self.admit_or_hold(pod, &mut claimed, now, out);
         }
     }
 
-    /// The wanted pods that do not exist, and in whose name nobody else does.
-    fn new_pods(&self, now: Stamp) -> Vec<PodState> {
+    /// The wanted pods that do not exist and whose name no existing pod has.
+    fn new_pods(&self, former: &Holds, now: Stamp) -> Vec<PodState> {
         let Some(desired) = &self.desired else {
             return Vec::new();
         };
@@ -66,42 +95,57 @@ impl NodeState {
         let new = desired.pods.iter().filter(|(uid, spec)| {
             !self.pods.contains_key(uid.as_str()) && !taken.contains(&spec.key)
         });
-        let new = new.map(|(_, spec)| {
-            let mut pod = PodState::new(Arc::clone(spec), now);
+        let new = new.map(|(uid, spec)| {
+            // A pod that a shutdown rejected is not held any longer.
+            let held = former.get(uid).filter(|_| self.shutdown.is_none());
+            let mut pod = PodState::new(Arc::clone(spec), held.map_or(now, |held| held.created));
+            // A placeholder until the reason is known: the empty message equals no other.
+            let placeholder = held.map(|held| Hold {
+                reason: Reason::NodeCordoned,
+                message: String::new(),
+                since: held.since,
+            });
+            if let Some(hold) = placeholder {
+                pod.stage = Stage::Held(hold);
+            }
             self.incarnations.pass_on(&mut pod);
             pod
         });
         new.collect()
     }
 
-    /// Takes this pod, which is not among the others, in or holds it. `claimed` is room that is being made for pods judged
-    /// before it.
-    pub(super) fn judge(
+    /// Admits or holds one pod. `claimed` is room that is reserved for pods checked before it.
+    pub(super) fn admit_or_hold(
         &mut self,
         mut pod: PodState,
         claimed: &mut Capacity,
         now: Stamp,
         out: &mut Vec<Notice>,
     ) {
-        let former = pod.hold.take();
+        let former = pod.hold().cloned();
+        if former.is_some() {
+            pod.stage = Stage::Admitted { finishing: None };
+        }
         let rejection = match &self.shutdown {
             Some(_) => None,
             None => self.rejection_or_room(&pod.spec, claimed, now, out),
         };
         match (rejection, &former) {
-            // Nobody is judged while the node shuts down: who waits goes on waiting, who is new has come too late.
-            (None, Some(_)) if self.shutdown.is_some() => pod.hold = former.clone(),
+            // During a shutdown no pod is admitted: a held one stays held, a new one is rejected.
+            (None, Some(hold)) if self.shutdown.is_some() => {
+                pod.stage = Stage::Held(hold.clone());
+            }
             (None, None) if self.shutdown.is_some() => pod.reject_at_shutdown(now, out),
             (None, None) => {}
-            // Its time begins when it does.
+            // A held pod's age begins with its admission.
             (None, Some(_)) => pod.created = now,
             (Some(rejection), _) => pod.hold_for(rejection, former.as_ref(), now, out),
         }
-        self.hold_changes += u64::from(pod.hold != former);
+        self.hold_changes += u64::from(pod.hold() != former.as_ref());
         self.pods.insert(pod.spec.uid.clone(), pod);
     }
 
-    /// Why this pod is not let in now. If it is only for want of room, that is made as far as others may go for it.
+    /// Why this pod is not admitted now. If room alone is missing, pods of lower priority are preempted for it.
     fn rejection_or_room(
         &mut self,
         pod: &PodSpec,
@@ -113,13 +157,13 @@ impl NodeState {
         if self.refused_else(pod).is_some() || !self.make_room(pod, claimed, now, out) {
             return Some(rejection);
         }
-        // Of who had nothing to end there is nothing left to wait for.
+        // A victim that had nothing to end is gone at once.
         let rejection = self.rejection(pod, claimed)?;
         *claimed = std::mem::take(claimed).plus(Capacity::of(pod));
         Some(rejection)
     }
 
-    /// The first reason not to let this pod in now, in the kubelet's order (§9.8).
+    /// The first reason not to admit this pod now, in the kubelet's order (its `pkg/kubelet/lifecycle`).
     pub(super) fn rejection(&self, pod: &PodSpec, claimed: &Capacity) -> Option<Rejection> {
         let short = || self.short_of(pod, claimed).first().map(Shortage::rejection);
         self.unwelcome(pod)
@@ -127,12 +171,12 @@ impl NodeState {
             .or_else(|| self.misplaced(pod))
     }
 
-    /// What speaks against it beside want of room.
+    /// Reasons other than want of room.
     pub(super) fn refused_else(&self, pod: &PodSpec) -> Option<Rejection> {
         self.unwelcome(pod).or_else(|| self.misplaced(pod))
     }
 
-    /// What comes before room. Nothing else matters to who is kept out by a cordon.
+    /// Reasons that are checked before room. A cordon is checked first: it makes all others irrelevant.
     fn unwelcome(&self, pod: &PodSpec) -> Option<Rejection> {
         self.kept_out(pod)
             .or_else(|| self.under_pressure(pod))
@@ -140,13 +184,13 @@ impl NodeState {
             .or_else(|| self.other_system(pod))
     }
 
-    /// What comes after room.
+    /// Reasons that are checked after room.
     fn misplaced(&self, pod: &PodSpec) -> Option<Rejection> {
         self.other_node(pod).or_else(|| self.port_taken(pod))
     }
 }
 
-/// Who is judged before others.
+/// The order in which held pods are checked.
 fn rank(pod: &PodState) -> impl Ord {
     let (key, created) = (pod.spec.key.clone(), pod.created.time);
     (Reverse(pod.spec.priority), created, key)
@@ -163,18 +207,18 @@ impl PodState {
         let Rejection { reason, message } = rejection;
         let said = former.is_some_and(|old| (&old.reason, &old.message) == (&reason, &message));
         if !said {
-            Notices::new(out, self).pod(Kind::Warning, reason.clone(), message.clone());
+            Notices::new(out, self).pod(reason, message.clone());
         }
-        self.hold = Some(Hold {
+        self.stage = Stage::Held(Hold {
             reason,
             message,
             since: former.map_or(now, |old| old.since),
         });
     }
 
-    /// Another manifest for a pod that is held: of one that does not exist yet anything may change.
+    /// Takes a new manifest for a held pod. It does not exist yet, so every field may change.
     pub(super) fn edit_held(&mut self, spec: &Arc<PodSpec>, now: Stamp) {
-        let hold = self.hold.take();
+        let stage = self.stage.clone();
         let new = match edit::of_pod(self, spec) {
             Edit::Replace(_) => PodState::new(Arc::clone(spec), now),
             Edit::None | Edit::InPlace(_) => {
@@ -189,6 +233,6 @@ impl PodState {
                 new
             }
         };
-        *self = PodState { hold, ..new };
+        *self = PodState { stage, ..new };
     }
 }

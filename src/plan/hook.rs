@@ -1,81 +1,83 @@
-//! Which hooks are to be carried out, and what follows from how they went? (kubelet-behaviour §5.9, §6.1). Like probes,
-//! hooks are no lifecycle actions: they run beside them.
+//! Lifecycle hooks: which ones run now, and what their results change (Kubernetes docs: Container Lifecycle Hooks,
+//! Termination of Pods). Like probes, hooks are not pod actions: they run beside them.
 //!
 //! ```text
 //! started ──► postStart ──done──► up: probes, later containers          kill ──► preStop ──done, or no grace left──► stop signal
 //!                 └─failed──► kill
 //! ```
 //!
-//! A hook that was begun and is not known to be done is begun again by the next agent, `preStop` with the whole grace
-//! (`kill.rs`); one that is done is not. A sleep
-//! needs nobody to carry it out: it goes on over agent restarts.
+//! The shim runs the program of an `exec` hook: it survives agent restarts, and the restarted agent joins it or
+//! gets its result. A hook that was begun, is not known to be done and is not held by the shim (an HTTP request)
+//! begins again, `preStop` with the whole grace (`kill.rs`). A sleep is timed by the planner's clock and survives,
+//! too.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::event::Instance;
-use super::notice::{Kind, Notices};
+use super::notice::Notices;
+use super::recovered::HeldHook;
+use super::run::{Course, Run, Running};
 use super::state::ContainerState;
 use super::status::go_duration;
-use super::{Notice, PodState, Time};
-use crate::spec::{ContainerSpec, Hook, HookKind};
+use super::{Event, Notice, PodFact, PodState, RunFact, Step, Task, Time};
+use crate::spec::{ContainerSpec, Hook, HookKind, Reason};
 
-/// How far the hooks of one run have come. To be written down before a hook is begun, and once it is done.
+/// The progress of one run's hooks. Written to disk before a hook begins, and once it is done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hooks {
-    /// The run's number.
-    pub attempt: u32,
-    /// `postStart`.
+    /// Progress of `postStart`.
     pub post_start: Progress,
-    /// `preStop`.
+    /// Progress of `preStop`.
     pub pre_stop: Progress,
     /// Why `postStart` failed, for people.
     pub failure: Option<String>,
 }
 
-/// How far one hook has come.
+/// The progress of one hook.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// When it was first begun.
     pub begun: Option<Time>,
-    /// When it was done, well or not.
+    /// When it was done, successfully or not.
     pub done: Option<Time>,
-    /// This agent is carrying it out.
+    /// This agent is running it.
     #[serde(skip)]
     pub in_flight: bool,
+    /// It began before an agent restart, and the shim still runs it.
+    #[serde(skip)]
+    pub held: bool,
 }
 
 impl Progress {
-    /// Whether it was begun, and is not known to be done.
+    /// Whether it was begun and is not known to be done.
     fn is_open(&self) -> bool {
         self.begun.is_some() && self.done.is_none()
     }
 }
 
 impl Hooks {
-    /// Of a run that has just started.
-    pub(super) fn of(attempt: u32) -> Self {
-        Self {
-            attempt,
-            ..Self::default()
+    /// As they are saved: no agent carries one out.
+    pub(super) fn resting(&self) -> Self {
+        let mut hooks = self.clone();
+        for progress in [&mut hooks.post_start, &mut hooks.pre_stop] {
+            (progress.in_flight, progress.held) = (false, false);
         }
-    }
-
-    /// As a former agent left them, if they are this run's.
-    pub(super) fn recovered(known: Option<&Self>, attempt: u32) -> Self {
-        let mut hooks = match known {
-            Some(known) if known.attempt == attempt => known.clone(),
-            Some(_) | None => Self::of(attempt),
-        };
-        hooks.post_start.in_flight = false;
-        hooks.pre_stop.in_flight = false;
         hooks
     }
 
-    /// Whether there is nothing to remember.
+    /// Whether there is nothing to save.
     pub fn is_new(&self) -> bool {
-        *self == Self::of(self.attempt)
+        *self == Self::default()
+    }
+
+    fn of(&self, hook: HookKind) -> &Progress {
+        match hook {
+            HookKind::PostStart => &self.post_start,
+            HookKind::PreStop => &self.pre_stop,
+        }
     }
 
     fn of_mut(&mut self, hook: HookKind) -> &mut Progress {
@@ -86,87 +88,113 @@ impl Hooks {
     }
 }
 
-/// One hook to be carried out.
+/// One hook to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookOrder {
-    /// Of which run.
+    /// The run that it belongs to.
     pub instance: Instance,
-    /// Which of its hooks.
+    /// Which hook of the container.
     pub hook: HookKind,
 }
 
-/// How a hook went.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HookOutcome {
-    /// The sentence for people, if it went wrong.
-    pub failure: Option<String>,
-    /// The host that was asked by HTTPS, answered by HTTP, and was asked again by that.
-    pub fell_back: Option<String>,
+impl HookOrder {
+    /// That the hook begins.
+    pub fn started(self) -> Event {
+        Event::Run {
+            instance: self.instance,
+            fact: RunFact::HookStarted(self.hook),
+        }
+    }
+
+    /// That the hook was carried out.
+    pub fn done(self, outcome: HookOutcome) -> Event {
+        Event::Run {
+            instance: self.instance,
+            fact: RunFact::HookDone {
+                hook: self.hook,
+                outcome,
+            },
+        }
+    }
 }
 
-/// Whether a running container's `postStart` hook is through, if it has one.
-pub(super) fn is_up(spec: &ContainerSpec, c: &ContainerState) -> bool {
-    let hooks = &c.hooks;
+/// The result of a hook.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HookOutcome {
+    /// The error for people, if it failed.
+    pub failure: Option<String>,
+    /// The host that was asked by HTTPS, answered by HTTP, and was asked again by HTTP.
+    pub fell_back: Option<String>,
+    /// When it was done, if that was before its outcome arrived.
+    pub at: Option<Time>,
+}
+
+/// Whether a running container's `postStart` hook is done, or there is none.
+pub(super) fn is_up(spec: &ContainerSpec, run: &Running) -> bool {
+    let hooks = &run.course.hooks;
     spec.lifecycle.post_start.is_none()
         || hooks.post_start.done.is_some() && hooks.failure.is_none()
 }
 
-/// Whether the containers after this one wait for its `postStart` hook.
+/// Whether later containers wait for this one's `postStart` hook.
 pub(super) fn holds_up(spec: &ContainerSpec, c: &ContainerState) -> bool {
-    c.run.is_running() && spec.lifecycle.post_start.is_some() && c.hooks.post_start.done.is_none()
+    let open = |run: &Running| run.course.hooks.post_start.done.is_none();
+    spec.lifecycle.post_start.is_some() && c.run.running().is_some_and(open)
 }
 
-/// Whether this hook is to be carried out, or is being: before its run is ended, or as the first step of that.
-fn applies(c: &ContainerState, hook: HookKind) -> bool {
-    let open = c.run.is_running() && c.stop.asked.is_none();
-    match hook {
-        HookKind::PostStart => open && c.hooks.post_start.done.is_none() && c.kill.is_none(),
-        // Without grace, `hook_ends` has come as soon as the kill begins.
-        HookKind::PreStop => open && c.hooks.pre_stop.done.is_none() && c.kill.is_some(),
-    }
+/// Whether this hook is due or running: `postStart` before the run ends, `preStop` as the first step of its end.
+fn applies(run: &Running, hook: HookKind) -> bool {
+    let Course { hooks, stop, .. } = &run.course;
+    let begins = match hook {
+        HookKind::PostStart => run.kill.is_none(),
+        // Without grace, `hook_ends` is the moment the kill begins.
+        HookKind::PreStop => run.kill.is_some(),
+    };
+    begins && stop.asked.is_none() && hooks.of(hook).done.is_none()
 }
 
-/// The hooks to be begun now. Nothing is allocated when there are none.
-pub fn due(pod: &PodState, now: Time) -> Vec<HookOrder> {
-    let mut due = Vec::new();
+/// Begins a hook. A sleep is not begun: the planner's clock times it.
+pub fn next(pod: &PodState, now: Time) -> Step {
     for (spec, c) in pod.each() {
-        for kind in [HookKind::PostStart, HookKind::PreStop] {
-            let begins = match (spec.lifecycle.hook(kind), kind) {
-                (None | Some(Hook::Sleep { .. }), _) => false,
-                (Some(_), HookKind::PostStart) => !c.hooks.post_start.in_flight,
-                (Some(_), HookKind::PreStop) => {
-                    let over = c.kill.is_none_or(|kill| now >= kill.hook_ends());
-                    !c.hooks.pre_stop.in_flight && !over
-                }
+        let Some(run) = c.run.running() else {
+            continue;
+        };
+        for hook in [HookKind::PostStart, HookKind::PreStop] {
+            let over = match (spec.lifecycle.hook(hook), hook) {
+                (None | Some(Hook::Sleep { .. }), _) => true,
+                (Some(_), HookKind::PostStart) => false,
+                (Some(_), HookKind::PreStop) => run.kill.is_none_or(|kill| now >= kill.hook_ends()),
             };
-            if begins && applies(c, kind) {
-                due.push(HookOrder {
-                    instance: pod.instance(&c.name, c.hooks.attempt),
-                    hook: kind,
-                });
+            if !over && !run.course.hooks.of(hook).in_flight && applies(run, hook) {
+                let instance = pod.instance(&c.name, run.attempt);
+                return Step::Begin(Task::Hook(HookOrder { instance, hook }));
             }
         }
     }
-    due
+    Step::Rest
 }
 
-/// When the next sleep is over: [`super::Event::TimePassed`] is to be said then.
-pub fn sleep_ends(pod: &PodState) -> Option<Time> {
+/// Records the end of a sleep.
+pub fn next_sleep(pod: &PodState, now: Time) -> Step {
     let ends = pod.each().filter_map(|(spec, c)| {
+        let run = c.run.running()?;
         let kinds = [HookKind::PostStart, HookKind::PreStop].into_iter();
         let ends = kinds.filter_map(|kind| match spec.lifecycle.hook(kind)? {
-            Hook::Sleep { ms } if applies(c, kind) => {
-                let progress = match kind {
-                    HookKind::PostStart => &c.hooks.post_start,
-                    HookKind::PreStop => &c.hooks.pre_stop,
-                };
-                Some(progress.begun?.plus(*ms))
+            Hook::Sleep { ms } if applies(run, kind) => {
+                Some(run.course.hooks.of(kind).begun?.plus(*ms))
             }
             Hook::Sleep { .. } | Hook::Exec(_) | Hook::HttpGet(_) | Hook::TcpSocket => None,
         });
         ends.min()
     });
+    let passed = || {
+        Step::Record(Event::Pod {
+            uid: pod.spec.uid.clone(),
+            fact: PodFact::TimePassed,
+        })
+    };
     ends.min()
+        .map_or(Step::Rest, |at| Step::when(at, now, passed))
 }
 
 impl PodState {
@@ -174,11 +202,14 @@ impl PodState {
     pub(super) fn note_sleeps(&mut self, now: Time) {
         let pod = Arc::clone(&self.spec);
         for (spec, c) in pod.all_containers().zip(&mut self.containers) {
+            let Some(run) = c.run.running_mut() else {
+                continue;
+            };
             for kind in [HookKind::PostStart, HookKind::PreStop] {
                 if let Some(Hook::Sleep { ms }) = spec.lifecycle.hook(kind)
-                    && applies(c, kind)
+                    && applies(run, kind)
                 {
-                    let progress = c.hooks.of_mut(kind);
+                    let progress = run.course.hooks.of_mut(kind);
                     let begun = *progress.begun.get_or_insert(now);
                     if now >= begun.plus(*ms) {
                         progress.done = Some(begun.plus(*ms));
@@ -189,58 +220,94 @@ impl PodState {
     }
 }
 
-/// What is known of the hooks, if the order is about the run that runs.
-fn find<'p>(pod: &'p mut PodState, order: &HookOrder) -> Option<&'p mut Hooks> {
-    let container = pod.container_mut(&order.instance.container)?;
-    let runs = container.run.is_running();
-    let newest = container.run.attempt() == Some(order.instance.attempt);
-    (runs && newest).then_some(&mut container.hooks)
+/// The hooks of the run, if it is the current one.
+fn find<'p>(pod: &'p mut PodState, instance: &Instance) -> Option<&'p mut Hooks> {
+    let run = pod.container_mut(&instance.container)?.run.running_mut()?;
+    (run.attempt == instance.attempt).then_some(&mut run.course.hooks)
 }
 
-pub(super) fn started(pod: &mut PodState, order: &HookOrder, now: Time, out: &mut Vec<Notice>) {
-    let Some(hooks) = find(pod, order) else {
+pub(super) fn started(
+    pod: &mut PodState,
+    (instance, hook): (&Instance, HookKind),
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
+    let Some(hooks) = find(pod, instance) else {
         return;
     };
-    let progress = hooks.of_mut(order.hook);
-    let again = progress.begun.is_some() && progress.done.is_none() && !progress.in_flight;
+    let progress = hooks.of_mut(hook);
+    let lost = !progress.in_flight && !std::mem::take(&mut progress.held);
+    let again = progress.begun.is_some() && progress.done.is_none() && lost;
     progress.in_flight |= progress.done.is_none();
     progress.begun.get_or_insert(now);
     if again {
         let why = "cut off by an agent restart, so it is carried out again";
-        tell_failure(pod, (&order.instance.container, order.hook), why, out);
+        tell_failure(pod, (&instance.container, hook), why, out);
+    }
+}
+
+/// Takes over the hooks that the shim holds from before an agent restart.
+pub(super) fn recover_held(
+    pod: &mut PodState,
+    container: &str,
+    held: &BTreeMap<HookKind, HeldHook>,
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
+    for (&hook, held) in held {
+        let Some(c) = pod.container_mut(container) else {
+            return;
+        };
+        let (Some(attempt), Some(course)) = (c.run.attempt(), c.run.course_mut()) else {
+            return;
+        };
+        let progress = course.hooks.of_mut(hook);
+        if progress.done.is_some() {
+            continue;
+        }
+        match held {
+            HeldHook::Running => progress.held = true,
+            HeldHook::Done(outcome) => {
+                progress.begun.get_or_insert(outcome.at.unwrap_or(now));
+                progress.in_flight = true;
+                let instance = pod.instance(container, attempt);
+                done(pod, (&instance, hook), outcome, now, out);
+            }
+        }
     }
 }
 
 pub(super) fn done(
     pod: &mut PodState,
-    order: &HookOrder,
+    (instance, hook): (&Instance, HookKind),
     outcome: &HookOutcome,
     now: Time,
     out: &mut Vec<Notice>,
 ) {
-    let Some(hooks) = find(pod, order) else {
+    let Some(hooks) = find(pod, instance) else {
         return;
     };
-    let progress = hooks.of_mut(order.hook);
+    let progress = hooks.of_mut(hook);
     if !std::mem::take(&mut progress.in_flight) {
         return;
     }
-    progress.done = Some(now);
-    if let (HookKind::PostStart, Some(failure)) = (order.hook, &outcome.failure) {
+    let begun = progress.begun.unwrap_or(now);
+    progress.done = Some(outcome.at.unwrap_or(now).clamp(begun, now.max(begun)));
+    if let (HookKind::PostStart, Some(failure)) = (hook, &outcome.failure) {
         hooks.failure = Some(failure.clone());
     }
     if let Some(host) = &outcome.fell_back {
         let text = format!(
             "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
         );
-        Notices::new(out, pod).pod(Kind::Warning, "LifecycleHTTPFallback", text);
+        Notices::new(out, pod).pod(Reason::LifecycleHTTPFallback, text);
     }
     if let Some(failure) = &outcome.failure {
-        tell_failure(pod, (&order.instance.container, order.hook), failure, out);
+        tell_failure(pod, (&instance.container, hook), failure, out);
     }
 }
 
-/// The kubelet's event, and why.
+/// Records a failed hook, with the kubelet's event.
 fn tell_failure(
     pod: &PodState,
     (container, hook): (&str, HookKind),
@@ -248,21 +315,24 @@ fn tell_failure(
     out: &mut Vec<Notice>,
 ) {
     let (reason, what) = match hook {
-        HookKind::PostStart => ("FailedPostStartHook", "PostStartHook failed"),
-        HookKind::PreStop => ("FailedPreStopHook", "PreStopHook failed"),
+        HookKind::PostStart => (Reason::FailedPostStartHook, "PostStartHook failed"),
+        HookKind::PreStop => (Reason::FailedPreStopHook, "PreStopHook failed"),
     };
     let text = format!("{what}: {why}");
-    Notices::new(out, pod).container(container, Kind::Warning, reason, text);
+    Notices::new(out, pod).container(container, reason, text);
 }
 
-/// A signal is about to be sent. The first one cuts off the `preStop` hook, if that is not done: its time is over.
+/// Notes that a signal is about to be sent. The first one cuts off a `preStop` hook that is not done.
 pub(super) fn overtaken(pod: &PodState, instance: &Instance, out: &mut Vec<Notice>) {
     let Some(c) = pod.container(&instance.container) else {
         return;
     };
-    let this = c.run.is_running() && c.run.attempt() == Some(instance.attempt);
-    let first = this && c.stop.asked.is_none();
-    if let Some(kill) = c.kill.filter(|_| first && c.hooks.pre_stop.is_open()) {
+    let Some(run) = c.run.running() else {
+        return;
+    };
+    let Course { hooks, stop, .. } = &run.course;
+    let first = run.attempt == instance.attempt && stop.asked.is_none();
+    if let Some(kill) = run.kill.filter(|_| first && hooks.pre_stop.is_open()) {
         let why = format!(
             "preStop hook not completed in grace period of {}",
             go_duration(kill.grace_ms)
@@ -272,15 +342,18 @@ pub(super) fn overtaken(pod: &PodState, instance: &Instance, out: &mut Vec<Notic
 }
 
 impl PodState {
-    /// Hooks of runs that have ended, also while there was no agent, never will be done. Said once for each run.
+    /// Hooks of ended runs never finish, even if the run ended while no agent ran. Emits one event for each run.
     pub(super) fn note_cut_off(&mut self, now: Time, out: &mut Vec<Notice>) {
         let mut cut_off = Vec::new();
         for c in &mut self.containers {
-            let over = c.run.ended().is_some() && c.run.attempt() == Some(c.hooks.attempt);
+            let Run::Ended(past) = &mut c.run else {
+                continue;
+            };
+            let Course { hooks, stop, .. } = &mut past.course;
             for hook in [HookKind::PostStart, HookKind::PreStop] {
-                let overtaken = hook == HookKind::PreStop && c.stop.asked.is_some();
-                let progress = c.hooks.of_mut(hook);
-                if !over || !progress.is_open() {
+                let overtaken = hook == HookKind::PreStop && stop.asked.is_some();
+                let progress = hooks.of_mut(hook);
+                if !progress.is_open() {
                     continue;
                 }
                 (progress.done, progress.in_flight) = (Some(now), false);

@@ -1,48 +1,49 @@
-//! The UID of each incarnation of a pod. A pod that is made anew (after a deletion, an edit that replaces it, an eviction,
-//! a preemption) has a UID of its own; one that only outlives an agent or a reboot keeps the one it had
-//! (kubelet-behaviour A24). A UID that the manifest gives stays as it is given.
+//! The UIDs of successive pods of one name. A recreated pod (after a deletion, an edit that replaces it, an
+//! eviction or a preemption) has a new UID; a pod that survives an agent restart or a reboot keeps its UID
+//! (`coracle help differences`). A UID given in the manifest stays as it is.
 //!
-//! Manifests know a pod by its template, a hash of what cannot change without a new pod. The first pod of a name has its
-//! template as UID, each later one a hash of its template and the UID of the pod before it.
+//! A manifest identifies a pod by its template, a hash of the fields that cannot change without a new pod. The
+//! first pod of a name has its template as UID, each later one a hash of its template and the UID of the pod before
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::event::{CrashBackoff, Desired};
+use super::event::Desired;
 use super::pressure::Evictions;
+use super::restart::CrashBackoff;
 use super::{NodeState, PodState};
 use crate::spec::{PodKey, PodSpec, PodUid, uid};
 
 /// Names that are remembered although no pod has them any more.
 const MAX_NAMES: usize = 1_000;
 
-/// What the newest pod of each name that is gone leaves to the next one. To be written down on disk: it outlives the
-/// boot.
+/// What the newest removed pod of each name leaves to its successor. Written to disk: it outlives the boot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(from = "Vec<Gone>", into = "Vec<Gone>")]
 pub struct Incarnations {
     gone: BTreeMap<PodKey, Gone>,
-    /// Of wanted pods that are not the first of their name: what the manifests ask for, by UID. Not written down.
+    /// The wanted pods that are not the first of their name, by UID. Not written to disk.
     asked: BTreeMap<PodUid, Arc<PodSpec>>,
     /// Grows with every change.
     changes: u64,
 }
 
-/// A pod that is gone.
+/// A removed pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Gone {
     #[serde(flatten)]
     key: PodKey,
     uid: PodUid,
-    /// How often it was evicted lately, if that is why it is gone.
+    /// Its recent evictions, if an eviction removed it.
     #[serde(default)]
     evictions: Evictions,
-    /// Likewise, how long its containers had to wait between restarts: milliseconds by name.
+    /// The back-off of its containers, if an eviction removed it: milliseconds by name.
     #[serde(default)]
     waits_ms: BTreeMap<String, u64>,
-    /// Which change it was: the oldest are forgotten first.
+    /// The number of the change that recorded it: the oldest are forgotten first.
     #[serde(skip)]
     change: u64,
 }
@@ -71,7 +72,7 @@ impl Incarnations {
         self.changes
     }
 
-    /// This pod is gone for good.
+    /// Records a removed pod.
     pub(super) fn ended(&mut self, pod: &PodState) {
         let mut gone = Gone {
             key: pod.spec.key.clone(),
@@ -80,7 +81,7 @@ impl Incarnations {
             waits_ms: BTreeMap::new(),
             change: 0,
         };
-        if pod.returns() && pod.stopping.is_none() {
+        if pod.returns() && pod.stopping().is_none() {
             gone.evictions = pod.evictions;
             let waits = pod.of_manifest().iter();
             let waits = waits.filter_map(|c| Some((c.name.clone(), c.backoff?.delay_ms)));
@@ -109,7 +110,7 @@ impl Incarnations {
         }
     }
 
-    /// What the pod before this new one leaves to it: an evicted pod that crashed goes on being restarted ever later.
+    /// What the pod before this new one leaves to it: an evicted pod that crashed keeps its back-off.
     pub(super) fn pass_on(&self, pod: &mut PodState) {
         let Some(gone) = self.gone.get(&pod.spec.key) else {
             return;
@@ -158,7 +159,7 @@ impl NodeState {
         }
     }
 
-    /// The pod with this UID; the same value as before if nothing has changed.
+    /// The pod with this UID; the same value as before if nothing changed.
     fn incarnation(&self, spec: &Arc<PodSpec>, uid: &PodUid) -> Arc<PodSpec> {
         if *uid == spec.uid {
             return Arc::clone(spec);
@@ -171,14 +172,14 @@ impl NodeState {
         }
     }
 
-    /// Whether this wanted pod has a UID that the next one made from its manifest will not have.
+    /// Whether the next pod made from this pod's manifest will have a different UID.
     pub(super) fn has_own_uid(&self, uid: &PodUid) -> bool {
         let wanted = self.desired.as_ref().and_then(|d| d.pods.get(uid));
         wanted
             .is_some_and(|spec| spec.template == *uid || self.incarnations.asked.contains_key(uid))
     }
 
-    /// This pod is gone for good. If its manifest is still there, the next one made from it is another.
+    /// Records that this pod is removed. If its manifest still exists, the next pod made from it has a new UID.
     pub(super) fn incarnation_ended(&mut self, pod: &PodState) {
         self.incarnations.ended(pod);
         let uid = &pod.spec.uid;

@@ -1,37 +1,38 @@
-//! Who is being ended, why, and how long has he got? A kill begins with the fact that makes it necessary, is written
-//! down before anything is done about it, and never gets longer (kubelet-behaviour §2.4, §2.5, §6.1, §6.3).
+//! Kills: which containers are stopped, why, and with how much grace. A kill begins with the fact that makes it
+//! necessary, is written to disk before any signal, and its grace only ever gets shorter (Kubernetes docs:
+//! Termination of Pods; the kubelet's `pkg/kubelet/kuberuntime`).
 //!
 //! ```text
 //! kill ──► preStop hook ──► its turn (sidecars) ──► stop signal ──what is left of the grace, 2 s at least──► SIGKILL
 //! ```
 //!
-//! A hook that is lost with the agent is repeated, and has the whole grace again: a few times, so that agents that die
-//! again and again put off no end for ever (part A22).
+//! A hook that is lost in an agent restart (an HTTP request; a program goes on in the shim) is repeated with the
+//! whole grace. The number of repeats is limited, so that an agent that keeps crashing does not put off the end for
+//! ever (`coracle help differences`).
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::hook::{Hooks, Progress};
-use super::notice::{Kind, Notices};
-use super::state::{ContainerState, Image, Role, Run};
+use super::notice::Notices;
+use super::run::{Course, Running};
+use super::state::{ContainerState, Image, Role};
 use super::{Notice, PodState, Time, probe};
-use crate::spec::{ContainerSpec, Hook, PodSpec, ProbeKind, RestartPolicy};
+use crate::spec::{ContainerSpec, Hook, PodSpec, ProbeKind, Reason, RestartPolicy};
 
-/// That a run is being ended. To be written down before the first signal.
+/// The end of a run. Written to disk before the first signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
-    /// The run's number.
-    pub attempt: u32,
-    /// Why.
+    /// Why the run is ended.
     pub reason: KillReason,
-    /// Since when.
+    /// When the kill began.
     pub since: Time,
-    /// How long from then to SIGKILL. At least [`Kill::FLOOR_MS`] of it come after the stop signal, even if it is less.
+    /// The time from then to SIGKILL. At least [`Kill::FLOOR_MS`] of it follow the stop signal, even if it is less.
     pub grace_ms: u64,
-    /// SIGKILL at once, and nothing before it.
+    /// SIGKILL at once, without hook or stop signal.
     pub at_once: bool,
-    /// How often it began again because an agent died before the hook was done.
+    /// How often it began again because the agent died before the hook was done.
     #[serde(default)]
     pub again: u8,
 }
@@ -39,7 +40,7 @@ pub struct Kill {
 /// Why a run is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillReason {
-    /// The pod goes, or has nothing left to do.
+    /// The pod is removed, or has finished.
     Stopping,
     /// The pod restarts in place.
     InPlace,
@@ -49,15 +50,16 @@ pub enum KillReason {
     Startup,
     /// Its `postStart` hook failed.
     PostStartHook,
-    /// Its manifest asks for another image.
+    /// Its manifest has a new image.
     DefinitionChanged,
     /// Its resources cannot be changed while it runs.
     Resize,
 }
 
 impl KillReason {
-    /// Whether another run follows a kill for this reason, whatever the exit code: the kubelet decides that with the
-    /// kill (kubelet-behaviour §2.4). After a failed `postStart` hook it decides by the exit code, like after any exit.
+    /// Whether another run follows a kill for this reason, whatever the exit code: the kubelet decides that with
+    /// the kill (the kubelet's `pkg/kubelet/kuberuntime`). After a failed `postStart` hook the kubelet decides by
+    /// the exit code, as after any exit.
     fn replaces(self, policy: RestartPolicy) -> bool {
         match self {
             Self::DefinitionChanged | Self::Resize => true,
@@ -68,18 +70,18 @@ impl KillReason {
 }
 
 impl Kill {
-    /// The shortest time between the stop signal and SIGKILL for anybody who is not killed at once.
+    /// The shortest time between the stop signal and SIGKILL, unless SIGKILL comes at once.
     pub const FLOOR_MS: u64 = 2_000;
 
-    /// So often a kill begins again at most.
+    /// The maximum number of times that a kill begins again.
     pub const MOST_AGAIN: u8 = 3;
 
-    /// Until when the `preStop` hook is waited for.
+    /// When the agent stops waiting for the `preStop` hook.
     pub(super) fn hook_ends(&self) -> Time {
         self.since.plus(self.grace_ms)
     }
 
-    /// When the `preStop` hook, if any, was over, and what it left of the grace: it costs whole seconds.
+    /// When the `preStop` hook was over, and how much grace it left: it costs whole seconds.
     fn after_hook(&self, hooks: &Hooks) -> (Time, u64) {
         match hooks.pre_stop {
             Progress { begun: None, .. } => (self.since, self.grace_ms),
@@ -95,7 +97,7 @@ impl Kill {
         grace_ms.saturating_sub(waited_ms / 1000 * 1000)
     }
 
-    /// Until when a sidecar waits for its turn.
+    /// When a sidecar stops waiting for its turn.
     pub(super) fn turn_ends(&self, hooks: &Hooks) -> Time {
         let (over, left) = self.after_hook(hooks);
         over.plus(left)
@@ -115,7 +117,7 @@ impl Kill {
 }
 
 impl PodState {
-    /// Notes whom the newest fact makes it necessary to end, and tells so once for each run.
+    /// Begins the kills that the newest fact makes necessary, with one event for each run.
     pub(super) fn note_kills(&mut self, now: Time, out: &mut Vec<Notice>) {
         if !self.any_running() {
             return;
@@ -124,38 +126,33 @@ impl PodState {
         let pod = Arc::clone(&self.spec);
         for (at, spec) in pod.all_containers().enumerate() {
             let c = &mut self.containers[at];
-            let Run::Running { attempt, .. } = c.run else {
-                continue;
-            };
-            let signalled = c.stop.asked.is_some();
-            // What was added goes on beside a pod that restarts in place.
-            let stays =
-                |kill: &Kill| c.role == Role::Ephemeral && kill.reason == KillReason::InPlace;
+            // Ephemeral containers keep running while the pod restarts in place.
+            let ephemeral = c.role == Role::Ephemeral;
+            let stays = |kill: &Kill| ephemeral && kill.reason == KillReason::InPlace;
             let of_all = of_all.filter(|kill| !stays(kill));
-            let wanted = match (&mut c.kill, of_all) {
-                (Some(kill), Some(other)) => {
+            let signalled = c.stop().asked.is_some();
+            if let Some(kill) = c.kill_mut() {
+                if let Some(other) = of_all {
                     kill.shorten(&other, signalled);
-                    continue;
                 }
-                (Some(_), None) => continue,
-                (None, Some(kill)) => Some(kill),
-                (None, None) => kill_of_one(&pod, spec, c, now),
-            };
-            let Some(wanted) = wanted.map(|kill| Kill { attempt, ..kill }) else {
+                continue;
+            }
+            let wanted = of_all.or_else(|| kill_of_one(&pod, spec, c, now));
+            let (Some(wanted), Some(run)) = (wanted, c.run.running_mut()) else {
                 continue;
             };
-            c.kill = Some(wanted);
+            run.kill = Some(wanted);
             let policy = spec.restart_policy.unwrap_or(pod.restart_policy);
             if wanted.reason.replaces(policy) {
-                let asked = c.asked.get_or_insert_with(|| spec.asked(attempt));
-                asked.again = true;
+                run.course.asked.get_or_insert_with(|| spec.asked()).again = true;
             }
             let text = text(policy, spec, at, &wanted, &pod);
-            Notices::new(out, self).container(&spec.name, Kind::Normal, "Killing", text);
+            Notices::new(out, self).container(&spec.name, Reason::Killing, text);
         }
     }
 
-    /// Begins the kills again whose hooks were lost with the agent. Sidecars go on waiting for those they serve.
+    /// Restarts the kills whose hooks were lost with the agent. Sidecars keep waiting for the containers that they
+    /// serve.
     pub(super) fn repeat_lost_hooks(&mut self, now: Time) {
         let pod = Arc::clone(&self.spec);
         let lost: Vec<bool> = pod
@@ -164,12 +161,13 @@ impl PodState {
             .map(|(spec, c)| loses_hook(spec, c))
             .collect();
         let stopping =
-            |c: &ContainerState| c.kill.is_some_and(|k| k.reason == KillReason::Stopping);
+            |c: &ContainerState| c.kill().is_some_and(|k| k.reason == KillReason::Stopping);
         let mut all = self.containers.iter().zip(&lost);
         let of_pod = all.any(|(c, lost)| *lost && stopping(c));
         for (c, lost) in self.containers.iter_mut().zip(lost) {
-            let waits = of_pod && c.role == Role::Sidecar && c.stop.asked.is_none() && stopping(c);
-            if let Some(kill) = c.kill.as_mut().filter(|_| lost || waits)
+            let open = c.stop().asked.is_none();
+            let waits = of_pod && c.role == Role::Sidecar && open && stopping(c);
+            if let Some(kill) = c.kill_mut().filter(|_| lost || waits)
                 && kill.again < Kill::MOST_AGAIN
             {
                 (kill.since, kill.again) = (now, kill.again + 1);
@@ -177,19 +175,21 @@ impl PodState {
         }
     }
 
-    /// Kills that began again last until then at most: there is no more time for this pod.
+    /// The latest moment at which a kill may begin again: after it the pod has no more time.
     pub(super) fn bound_repeated_kills(&mut self, until: Time) {
-        let kills = self.containers.iter_mut().filter_map(|c| c.kill.as_mut());
+        let kills = self
+            .containers
+            .iter_mut()
+            .filter_map(ContainerState::kill_mut);
         for kill in kills.filter(|kill| kill.again > 0) {
             kill.grace_ms = kill.grace_ms.min(until.since(kill.since));
         }
     }
 
-    /// Why every container of the pod is to end, if so.
+    /// Why every container of the pod ends, if they do.
     fn kill_of_all(&self, now: Time) -> Option<Kill> {
         let kill = |reason, since, grace_ms, at_once| {
             Some(Kill {
-                attempt: 0,
                 reason,
                 since,
                 grace_ms,
@@ -197,7 +197,7 @@ impl PodState {
                 again: 0,
             })
         };
-        if let Some(stopping) = &self.stopping {
+        if let Some(stopping) = &self.stopping() {
             let (since, grace_ms) = (stopping.since.time, stopping.grace_ms());
             return kill(KillReason::Stopping, since, grace_ms, false);
         }
@@ -209,7 +209,7 @@ impl PodState {
             return kill(KillReason::InPlace, now, 0, true);
         }
         if self.complete() {
-            let since = self.finishing.unwrap_or(now);
+            let since = self.finishing().unwrap_or(now);
             return kill(KillReason::Stopping, since, self.spec.grace_ms, false);
         }
         None
@@ -217,11 +217,11 @@ impl PodState {
 }
 
 impl Kill {
-    /// A second reason may leave a run less time, never more. The first one stays the reason, unless there is still
-    /// time for a sidecar to wait for those it serves.
+    /// A second reason may leave a run less time, never more. The first one stays the reason, unless a sidecar
+    /// still has time to wait for the containers that it serves.
     fn shorten(&mut self, other: &Kill, signalled: bool) {
         if other.grace_ms < self.grace_ms {
-            // What is said of the grace counts from when the other one began.
+            // The grace of the other kill counts from its own start.
             let late_ms = match self.again {
                 0 => 0,
                 _ => self.since.since(other.since),
@@ -235,21 +235,25 @@ impl Kill {
     }
 }
 
-/// Whether an agent that dies takes the `preStop` hook of this container along, or the time it had for it. A sleep goes on
-/// without an agent.
+/// Whether an agent restart loses this container's `preStop` hook, or the time that it had. A sleep goes on without
+/// an agent.
 fn loses_hook(spec: &ContainerSpec, c: &ContainerState) -> bool {
     let carried_out = match spec.lifecycle.pre_stop {
         Some(Hook::Exec(_) | Hook::HttpGet(_) | Hook::TcpSocket) => true,
         Some(Hook::Sleep { .. }) | None => false,
     };
-    let open = c.run.is_running() && c.stop.asked.is_none() && c.hooks.pre_stop.done.is_none();
-    carried_out && open && c.kill.is_some_and(|kill| !kill.at_once)
+    let lost = |run: &Running| {
+        let Course { hooks, stop, .. } = &run.course;
+        let hook = &hooks.pre_stop;
+        let open = stop.asked.is_none() && hook.done.is_none() && !hook.held;
+        open && run.kill.is_some_and(|kill| !kill.at_once)
+    };
+    carried_out && c.run.running().is_some_and(lost)
 }
 
-/// Why this container in particular is to end, if so.
+/// Why this container alone ends, if it does.
 fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Time) -> Option<Kill> {
     let kill = |reason, grace_ms| Kill {
-        attempt: 0,
         reason,
         since: now,
         grace_ms,
@@ -261,7 +265,7 @@ fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Tim
     }
     let probes = &spec.probes;
     let (reason, probe) = match probe::failed(c) {
-        _ if c.hooks.failure.is_some() => (KillReason::PostStartHook, None),
+        _ if c.hook_failure().is_some() => (KillReason::PostStartHook, None),
         Some(ProbeKind::Startup) => (KillReason::Startup, probes.startup.as_ref()),
         Some(ProbeKind::Liveness | ProbeKind::Readiness) => {
             (KillReason::Liveness, probes.liveness.as_ref())
@@ -273,7 +277,7 @@ fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Tim
     Some(kill(reason, own.unwrap_or(pod.grace_ms)))
 }
 
-/// What people read about it, as the kubelet says it.
+/// The kubelet's event message for a kill.
 fn text(
     policy: RestartPolicy,
     spec: &ContainerSpec,

@@ -1,16 +1,18 @@
-//! What happens next? The pure core: facts go in, decisions come out, nothing is done and no clock is read.
+//! The pure core: facts go in, decisions come out. It does no I/O and reads no clock.
 //!
-//! [`NodeState::apply`] records facts and never decides. [`plan()`] decides, never changes anything and cannot fail.
-//! [`status::pod`] turns state into what people see, [`network::view`] into whom pods can talk to. Time is data ([`Time`], [`Stamp`]).
+//! [`NodeState::apply`] records facts and never decides. [`Agenda::next`] decides and changes nothing.
+//! [`status::pod`] turns state into the shown status, [`network::view`] into the endpoints of services. Time is
+//! data ([`Time`], [`Stamp`]).
 //!
 //! ```text
-//! Event ──► apply.rs ──► NodeState ──► decide.rs ──► Plan { actions, wake_at }
-//!              │             └───────► status.rs ──► Pod as people see it
-//!              └─► Notice (a Kubernetes event)
+//! Event ──► agenda.rs ──► apply ──► NodeState ──► agenda.rs ──► Step { Record | Begin(Task) | WakeAt | Rest }
+//!                           │           └───────► status ─────► Pod as people see it
+//!                           └─► Notice (a Kubernetes event)
 //! ```
 
 pub mod action;
 mod admit;
+pub mod agenda;
 pub mod apply;
 pub mod classes;
 pub mod condition;
@@ -21,32 +23,35 @@ pub mod event;
 pub mod fit;
 pub mod former;
 pub mod garbage;
+pub mod health;
 pub mod hold;
 pub mod hook;
 pub mod incarnation;
 pub mod kill;
+pub mod memory;
 pub mod network;
 pub mod notice;
-mod order;
 mod preempt;
 pub mod pressure;
 pub mod preview;
 pub mod probe;
+pub mod recovered;
 pub mod resize;
 pub mod restart;
 pub mod retry;
 mod room;
-mod round;
+pub mod round;
+pub mod run;
 pub mod shutdown;
 mod stage;
 pub mod state;
 pub mod status;
 pub mod verdict;
 
-pub use crate::spec::{Stamp, Time, Wall};
-pub use action::{Action, Plan};
-pub use decide::{plan, plan_pod};
-pub use event::Event;
+pub use action::Action;
+pub use agenda::{Agenda, Step, Task};
+pub use event::{Event, NodeFact, PodFact, RunFact};
 pub use notice::Notice;
-pub use order::urgent_first;
 pub use state::{NodeState, PodState, Settings};
+
+use crate::types::{Stamp, Time, Wall};

@@ -1,6 +1,6 @@
-//! Who can be talked to? The pods with an address, and behind each service the pods that count.
+//! The network view: the pods that have an address, and the endpoints of each service.
 //!
-//! The view is made anew from all there is, and only when [`NodeState::network_changes`] has grown.
+//! The view is derived from the whole state, and only when [`NodeState::network_changes`] has grown.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,8 +14,8 @@ use crate::spec::{
     TargetPort,
 };
 
-/// Pods and services as they are now. `node_ips` are the node's addresses, the one of the default route first: those
-/// of pods on the node's network. Before the manifests were read there are no services, which is not to be acted on.
+/// The current pods and services. `node_ips` are the node's addresses, that of the default route first; pods on the
+/// host network have them. Before the manifests are read the view has no services, and must not be acted on.
 pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
     let node_ips = one_a_family(node_ips);
     let mut pods: Vec<(&PodState, Vec<IpAddr>)> = state
@@ -49,15 +49,15 @@ pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
     }
 }
 
-/// What the view depends on, of one pod, apart from its spec.
+/// The part of a pod's state that the view depends on, apart from its spec.
 pub(super) fn facts(pod: &PodState) -> (bool, bool, bool, Vec<IpAddr>) {
     let live = matches!(pod.sandbox, Sandbox::Ready { .. });
     (live, is_ready(pod), pod.finished(), pod.ips.clone())
 }
 
-/// A pod that goes is not ready, although its containers still run.
+/// A terminating pod is not ready, although its containers still run.
 fn is_ready(pod: &PodState) -> bool {
-    pod.flags.ready.yes && pod.stopping.is_none() && pod.verdict.is_none()
+    pod.flags.ready.yes && pod.stopping().is_none() && pod.verdict.is_none()
 }
 
 /// The first address of each family, IPv4 first.
@@ -77,9 +77,9 @@ fn entry(pod: &PodState, ips: &[IpAddr]) -> PodEntry {
     }
 }
 
-/// The pods behind a service, of those in its namespace.
+/// The pods behind a service, all of its namespace.
 fn endpoints(service: &ServiceSpec, pods: &[&(&PodState, Vec<IpAddr>)]) -> Vec<Endpoint> {
-    // No selector would be fulfilled by everybody, and the name of something elsewhere has no pods.
+    // An empty selector would match every pod, and an `ExternalName` service has no pods.
     if service.selector.is_empty() || matches!(service.address, ServiceAddress::External(_)) {
         return Vec::new();
     }
@@ -111,7 +111,7 @@ fn own_name<'p>(service: &ServiceSpec, pod: &'p PodSpec) -> Option<&'p str> {
     pod.given_hostname().filter(|_| here)
 }
 
-/// Where the pod listens for this port of a service.
+/// The pod's port number for this port of a service.
 fn target(port: &ServicePort, pod: &PodSpec) -> Option<u16> {
     match &port.target {
         TargetPort::Number(number) => Some(*number),
@@ -120,7 +120,7 @@ fn target(port: &ServicePort, pod: &PodSpec) -> Option<u16> {
 }
 
 fn named(name: &str, protocol: Protocol, pod: &PodSpec) -> Option<u16> {
-    // Init containers are gone when anybody listens, but for sidecars.
+    // Init containers have exited before a port is open, except for sidecars.
     let stays = |c: &&ContainerSpec| c.restart_policy == Some(RestartPolicy::Always);
     let sidecars = pod.init_containers.iter().filter(stays);
     let mut ports = pod.containers.iter().chain(sidecars).flat_map(|c| &c.ports);

@@ -1,14 +1,16 @@
-//! Whom does a service lead to? Tables over pods that come, get ready and go.
+//! Endpoints of services, as tables over pods that start, become ready and terminate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::view;
 use crate::plan::event::Desired;
-use crate::plan::{Action, Event, NodeState, Stamp, Time, Wall, plan};
+use crate::plan::{Action, Event, NodeFact, NodeState, PodFact, RunFact, Step, Task, decide};
+use crate::spec::PodUid;
 use crate::spec::cluster::{ClusterView, Endpoint};
 use crate::spec::convert::{ConvertContext, documents};
-use crate::spec::{Effective, Exit, PodUid};
+use crate::types::{Effective, Exit};
+use crate::types::{Stamp, Time, Wall};
 
 const NOW: Stamp = Stamp {
     time: Time(1_000),
@@ -18,7 +20,7 @@ const NOW: Stamp = Stamp {
 struct Node(NodeState);
 
 impl Node {
-    /// A node that has just read this.
+    /// A node that has just read these manifests.
     fn new(text: &str) -> Self {
         let mut node = Self(NodeState::default());
         node.read(text);
@@ -40,7 +42,7 @@ impl Node {
                 .map(|s| (s.spec.key.clone(), Arc::new(s.spec)))
                 .collect(),
         };
-        self.tell(Event::DesiredChanged(desired));
+        self.tell(Event::Node(NodeFact::DesiredChanged(desired)));
     }
 
     fn tell(&mut self, event: Event) {
@@ -58,12 +60,18 @@ impl Node {
         found.map(|p| p.spec.uid.clone()).next().unwrap()
     }
 
-    /// Begins what is to be done, for this pod if one is named.
+    /// Begins the due actions, only this pod's if one is given.
     fn begin(&mut self, only: Option<&PodUid>) -> Vec<Action> {
-        let mut actions = plan(&self.0, NOW.time).actions;
+        let steps = self.0.pods.values();
+        let steps = steps.map(|pod| decide::next(pod, &self.0.settings, NOW.time));
+        let actions = steps.filter_map(|step| match step {
+            Step::Begin(Task::Act(action)) => Some(action),
+            Step::Begin(_) | Step::Record(_) | Step::WakeAt(_) | Step::Rest => None,
+        });
+        let mut actions: Vec<Action> = actions.collect();
         actions.retain(|action| only.is_none_or(|uid| action.pod() == uid));
         for action in &actions {
-            self.tell(Event::ActionStarted(action.clone()));
+            self.tell(Event::action_started(action.clone()));
         }
         actions
     }
@@ -76,13 +84,15 @@ impl Node {
             };
             let name = self.0.pods[&pod].spec.key.name.clone();
             let ips = ips.iter().find(|(of, _)| *of == name);
-            self.tell(Event::SandboxCreated {
-                pod,
-                ips: ips.map_or(vec![], |(_, ips)| {
-                    ips.iter().map(|ip| ip.parse().unwrap()).collect()
-                }),
-                next_attempts: BTreeMap::new(),
-                warnings: vec![],
+            self.tell(Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxCreated {
+                    ips: ips.map_or(vec![], |(_, ips)| {
+                        ips.iter().map(|ip| ip.parse().unwrap()).collect()
+                    }),
+                    next_attempts: BTreeMap::new(),
+                    warnings: vec![],
+                },
             });
         }
     }
@@ -93,17 +103,21 @@ impl Node {
         for _ in 0..2 {
             for action in self.begin(Some(&uid)) {
                 match action {
-                    Action::EnsureImage { pod, container } => self.tell(Event::ImageReady {
-                        pod,
-                        container,
-                        image_id: "i".into(),
+                    Action::EnsureImage { pod, container } => self.tell(Event::Pod {
+                        uid: pod,
+                        fact: PodFact::ImageReady {
+                            container,
+                            image_id: "i".into(),
+                        },
                     }),
                     Action::StartContainer { instance, .. } => {
-                        self.tell(Event::ContainerStarted {
+                        self.tell(Event::Run {
                             instance,
-                            pid: 1,
-                            at: NOW,
-                            effective: Effective::default(),
+                            fact: RunFact::Started {
+                                pid: 1,
+                                at: NOW,
+                                effective: Effective::default(),
+                            },
                         });
                     }
                     _ => {}
@@ -123,7 +137,10 @@ impl Node {
             started: NOW,
             finished: NOW,
         };
-        self.tell(Event::ContainerExited { instance, exit });
+        self.tell(Event::Run {
+            instance,
+            fact: RunFact::Exited { exit },
+        });
     }
 
     fn view(&self) -> ClusterView {
@@ -179,7 +196,10 @@ fn a_pod_is_behind_a_service_from_ready_until_it_goes() {
     assert_eq!(node.behind("any"), ["a@[10.0.0.2]"]);
     assert!(!node.view().pods[0].ready);
     let uid = node.uid("a");
-    node.tell(Event::SandboxLost { pod: uid });
+    node.tell(Event::Pod {
+        uid,
+        fact: PodFact::SandboxLost,
+    });
     assert!(node.behind("any").is_empty());
     assert!(node.view().pods.is_empty());
 }

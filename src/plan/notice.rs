@@ -1,15 +1,14 @@
-//! What is worth telling people? Kubernetes events, in the kubelet's words (kubelet-behaviour §17). Counting repeated
-//! ones is left to whoever stores them.
+//! Notices: Kubernetes events about pods, in the kubelet's words (its `pkg/kubelet/events`). The store of events
+//! counts repeated ones.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::spec::{ContainerSpec, PodKey, PodSpec, PodUid};
+use crate::spec::{ContainerSpec, PodKey, PodSpec, PodUid, Reason};
 
 use super::PodState;
 
-/// A Kubernetes event in the making.
+/// A Kubernetes event without time and count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
     /// The pod's name.
@@ -18,37 +17,16 @@ pub struct Notice {
     pub uid: PodUid,
     /// `involvedObject.fieldPath`: `spec.containers{web}`, or `None` for the pod as a whole.
     pub field_path: Option<String>,
-    /// `type`.
-    pub kind: Kind,
-    /// `reason`.
-    pub reason: Cow<'static, str>,
+    /// `reason`, from which `type` follows.
+    pub reason: Reason,
     /// `message`.
     pub message: String,
     /// `metadata.annotations`.
     pub annotations: Annotations,
 }
 
-/// What an event says to programs, by name.
+/// Annotations of an event, by name.
 pub type Annotations = BTreeMap<&'static str, String>;
-
-/// `type` of a Kubernetes event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// As it should be.
-    Normal,
-    /// Somebody may want to look.
-    Warning,
-}
-
-impl Kind {
-    /// The Kubernetes word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "Normal",
-            Self::Warning => "Warning",
-        }
-    }
-}
 
 /// Collects the notices of one pod.
 #[derive(Debug)]
@@ -67,7 +45,7 @@ impl<'a> Notices<'a> {
         }
     }
 
-    /// Those that follow carry `annotations`.
+    /// Sets the annotations of the notices that follow.
     pub(super) fn with(self, annotations: Annotations) -> Self {
         Self {
             annotations,
@@ -75,24 +53,13 @@ impl<'a> Notices<'a> {
         }
     }
 
-    /// About the pod as a whole.
-    pub(super) fn pod(
-        &mut self,
-        kind: Kind,
-        reason: impl Into<Cow<'static, str>>,
-        message: String,
-    ) {
-        self.push(None, kind, reason.into(), message);
+    /// Adds a notice about the pod as a whole.
+    pub(super) fn pod(&mut self, reason: Reason, message: String) {
+        self.push(None, reason, message);
     }
 
-    /// About one container.
-    pub(super) fn container(
-        &mut self,
-        name: &str,
-        kind: Kind,
-        reason: &'static str,
-        message: String,
-    ) {
+    /// Adds a notice about one container.
+    pub(super) fn container(&mut self, name: &str, reason: Reason, message: String) {
         let among = |list: &[ContainerSpec]| list.iter().any(|c| c.name == name);
         let list = match () {
             () if among(&self.spec.init_containers) => "initContainers",
@@ -100,21 +67,14 @@ impl<'a> Notices<'a> {
             () => "containers",
         };
         let path = format!("spec.{list}{{{name}}}");
-        self.push(Some(path), kind, reason.into(), message);
+        self.push(Some(path), reason, message);
     }
 
-    fn push(
-        &mut self,
-        field_path: Option<String>,
-        kind: Kind,
-        reason: Cow<'static, str>,
-        message: String,
-    ) {
+    fn push(&mut self, field_path: Option<String>, reason: Reason, message: String) {
         self.out.push(Notice {
             pod: self.spec.key.clone(),
             uid: self.spec.uid.clone(),
             field_path,
-            kind,
             reason,
             message,
             annotations: self.annotations.clone(),

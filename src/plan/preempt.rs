@@ -1,25 +1,25 @@
-//! Who has to go for a more important pod? Only pods of lower priority, no more of them than needed, of priority as low as
-//! possible; among those the kubelet's choice (kubelet-behaviour §9.8, part A2).
+//! Preemption: which pods are stopped for a more important one. Only pods of lower priority, as few as needed and
+//! of the lowest priority possible; among those the kubelet's choice (its `pkg/kubelet/lifecycle`; `coracle help
+//! differences`).
 //!
 //! ```text
-//! refused for want of room ─► victims are ended ──all gone──► let in
-//!                                  └─► gone with all they had ─► wanted like any new pod ─► held
+//! refused for want of room ─► victims are stopped ──all gone──► admitted
+//!                                  └─► removed with their data ─► wanted like new pods ─► held
 //! ```
 //!
-//! While they end, the room they leave is kept for the one they end for: it is judged first, and what it asks for counts as
-//! given when others are judged after it.
+//! While the victims stop, their room is reserved for the pod that preempted them: it is checked first, and its
+//! requests count as given when later pods are checked.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::notice::{Kind, Notices};
+use super::notice::Notices;
 use super::room::{Capacity, Shortage};
 use super::verdict::{Cause, Verdict};
 use super::{NodeState, Notice, PodState, Stamp};
 use crate::spec::priority::CRITICAL;
-use crate::spec::{PodKey, PodSpec, PodUid, QosClass};
+use crate::spec::{PodKey, PodSpec, PodUid, QosClass, Reason, Resource};
 
-/// `status.message` of who makes room for a critical pod, and for another one.
+/// `status.message` of pods preempted for a critical pod, and for another pod.
 const FOR_CRITICAL: &str = "Preempted in order to admit critical pod";
 const FOR_OTHER: &str = "Preempted in order to admit a pod of higher priority";
 
@@ -32,12 +32,12 @@ pub(super) fn disruption(verdict: &Verdict) -> &str {
     }
 }
 
-/// What is missing: resource and amount, more than 0.
-type Need = (Cow<'static, str>, u64);
+/// A missing resource and its amount, more than 0.
+type Need = (Resource, u64);
 
 impl NodeState {
-    /// Ends whoever has to go for this pod, which is refused for want of room alone. Whether room is being made for it, now
-    /// or since before; `claimed` is for more important ones.
+    /// Preempts pods for this one, which is refused for want of room alone. Returns whether room is being made for
+    /// it, by this call or an earlier one; `claimed` is reserved for more important pods.
     pub(super) fn make_room(
         &mut self,
         pod: &PodSpec,
@@ -49,7 +49,7 @@ impl NodeState {
         let Some(first) = short.first() else {
             return self.pods.values().any(is_making_room);
         };
-        let resource = first.resource.clone();
+        let resource = first.resource;
         let Some(victims) = self.victims(pod, &short) else {
             return false;
         };
@@ -64,15 +64,15 @@ impl NodeState {
             if let Some(victim) = self.pods.get_mut(&uid) {
                 let grace_ms = victim.spec.grace_ms;
                 victim.fail(Cause::Preempted, message, grace_ms, now);
-                let reason = Cause::Preempted.as_str();
-                Notices::new(out, victim).pod(Kind::Warning, reason, message.to_owned());
+                Notices::new(out, victim).pod(Reason::Preempting, message.to_owned());
                 victim.settle(now, out);
             }
         }
         true
     }
 
-    /// Who would be ended for this pod if it were judged now: nobody if it is refused for anything but want of room.
+    /// The pods that would be preempted for this one now; empty if it is refused for any reason other than want of
+    /// room.
     pub(super) fn would_end(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<PodKey> {
         if self.shutdown.is_some() || self.refused_else(pod).is_some() {
             return Vec::new();
@@ -87,7 +87,7 @@ impl NodeState {
         names.collect()
     }
 
-    /// What there is too little of for this pod when all who leave are gone.
+    /// What is still missing for this pod once all leaving pods are gone.
     fn missing(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<Shortage> {
         let stays = |p: &&PodState| p.takes_room() && !is_leaving(p);
         let amounts = self.pods.values().filter(stays);
@@ -97,16 +97,13 @@ impl NodeState {
         capacity.map_or_else(Vec::new, |all| all.short_of(&Capacity::of(pod), &given))
     }
 
-    /// Whom to end, if that is of use: as few pods as can be of those whose priority is lowest.
+    /// The victims, if preemption helps: as few as possible, of the lowest possible priority.
     fn victims(&self, pod: &PodSpec, short: &[Shortage]) -> Option<Vec<PodUid>> {
         if !may_preempt(pod) {
             return None;
         }
-        let needs: Vec<Need> = short
-            .iter()
-            .map(|s| (s.resource.clone(), s.missing()))
-            .collect();
-        // Who is down for a shutdown cannot go before he is back.
+        let needs: Vec<Need> = short.iter().map(|s| (s.resource, s.missing())).collect();
+        // A pod stopped for a shutdown cannot be preempted until it is restored.
         let can_go = |p: &&PodState| {
             let less = p.spec.priority < pod.priority;
             less && p.takes_room() && !is_leaving(p) && p.verdict.is_none()
@@ -127,25 +124,26 @@ impl NodeState {
     }
 }
 
-/// Whether it may have others ended at all.
+/// Whether its `preemptionPolicy` allows preemption.
 fn may_preempt(pod: &PodSpec) -> bool {
     let spec = pod.manifest.spec.as_ref();
     let policy = spec.and_then(|spec| spec.preemption_policy.as_deref());
     policy != Some("Never")
 }
 
-/// Whether it is about to leave its room to others, for whatever reason.
+/// Whether it is about to give up its room, for whatever reason.
 fn is_leaving(pod: &PodState) -> bool {
-    pod.stopping.is_some() || pod.complete() && !pod.comes_back()
+    pod.stopping().is_some() || pod.complete() && !pod.comes_back()
 }
 
-/// Whether it ends for another pod.
+/// Whether it was preempted.
 fn is_making_room(pod: &PodState) -> bool {
     let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
     pod.takes_room() && cause == Some(Cause::Preempted)
 }
 
-/// The kubelet's choice: as few Guaranteed pods as possible, then as few Burstable ones, then as few BestEffort ones.
+/// The kubelet's choice: as few Guaranteed pods as possible, then as few Burstable ones, then as few BestEffort
+/// ones.
 fn choose<'p>(pods: &[&'p PodSpec], needs: &[Need]) -> Option<Vec<&'p PodSpec>> {
     let of = |class: QosClass| -> Vec<&'p PodSpec> {
         let some = pods.iter().copied().filter(|p| p.qos == class);
@@ -164,21 +162,18 @@ fn choose<'p>(pods: &[&'p PodSpec], needs: &[Need]) -> Option<Vec<&'p PodSpec>> 
     Some(all.collect())
 }
 
-/// What is still missing without these pods.
+/// The needs that remain without these pods.
 fn less(needs: &[Need], pods: &[&PodSpec]) -> Vec<Need> {
     let freed = pods.iter().map(|p| Capacity::of(p));
     let freed = freed.fold(Capacity::default(), Capacity::plus);
-    let left = needs.iter().map(|(resource, missing)| {
-        (
-            resource.clone(),
-            missing.saturating_sub(freed.get(resource)),
-        )
-    });
+    let left = needs
+        .iter()
+        .map(|(resource, missing)| (*resource, missing.saturating_sub(freed.get(*resource))));
     left.filter(|(_, missing)| *missing > 0).collect()
 }
 
-/// One after the other, always the one that comes nearest to what is missing; of equals the one that asks for less.
-/// `None` if all of them are not enough.
+/// Chooses pods one by one, always the one nearest to the remaining needs; of equals the one with the smaller
+/// requests. `None` if all of them are not enough.
 fn nearest(mut pods: Vec<&PodSpec>, mut needs: Vec<Need>) -> Option<Vec<&PodSpec>> {
     let mut chosen = Vec::new();
     while !needs.is_empty() {
@@ -200,7 +195,7 @@ fn nearest(mut pods: Vec<&PodSpec>, mut needs: Vec<Need>) -> Option<Vec<&PodSpec
     Some(chosen)
 }
 
-/// How far what this pod leaves is from what is missing, every resource counting alike.
+/// The distance between what this pod frees and what is missing; every resource counts alike.
 #[expect(
     clippy::cast_precision_loss,
     reason = "only which of two is smaller matters, as in the kubelet"
@@ -208,7 +203,7 @@ fn nearest(mut pods: Vec<&PodSpec>, mut needs: Vec<Need>) -> Option<Vec<&PodSpec
 fn distance(needs: &[Need], pod: &PodSpec) -> f64 {
     let own = Capacity::of(pod);
     let share = |(resource, missing): &Need| {
-        let left = missing.saturating_sub(own.get(resource));
+        let left = missing.saturating_sub(own.get(*resource));
         (left as f64 / *missing as f64).powi(2)
     };
     needs.iter().map(share).sum()

@@ -1,5 +1,5 @@
-//! What would become of a pod if its manifest were this one? `coracle plan` asks; nothing is decided here that the planner
-//! would decide in another way.
+//! The preview of an edited manifest, for `coracle plan`. It asks the planner's own functions, so that both decide
+//! alike.
 
 use super::edit::{self, Edit};
 use super::hold::Rejection;
@@ -8,41 +8,41 @@ use super::room::Capacity;
 use super::{NodeState, PodState};
 use crate::spec::{PodKey, PodSpec};
 
-/// What would become of it.
+/// What would become of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Preview {
-    /// There is none of that name, or nothing of it yet: it is made.
+    /// It does not exist yet: it is created.
     Create {
-        /// Why it would not be let in now, if so.
+        /// Why it would be held, if so.
         hold: Option<Held>,
     },
-    /// One of that name is being stopped: it is made when that one is gone.
+    /// A pod of that name is being stopped: the new one is created when that one is gone.
     CreateAfter {
-        /// Why it would not be let in then, as things are now.
+        /// Why it would be held then, as things are now.
         hold: Option<Held>,
     },
-    /// There is one, which goes on or makes room.
+    /// It exists, and is changed or replaced.
     Edit {
-        /// How.
+        /// The effect of the edit.
         edit: Edit,
-        /// Why other cpu and memory would have to wait, if so.
+        /// Why a change of cpu and memory would have to wait, if so.
         waits: Option<Refusal>,
-        /// Why the new pod that takes its place would not be let in, as things are now.
+        /// Why the new pod that replaces it would be held, as things are now.
         hold: Option<Held>,
     },
 }
 
-/// Why a pod would not be let in at once.
+/// Why a pod would be held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// Why.
+    /// The reason.
     pub rejection: Rejection,
-    /// Who would be ended to make room for it. If nobody, it waits.
+    /// The pods that would be preempted for it. If there are none, it waits.
     pub victims: Vec<PodKey>,
 }
 
 impl NodeState {
-    /// What would become of this pod.
+    /// Predicts the effect of this manifest.
     pub fn preview(&self, new: &PodSpec) -> Preview {
         let mut named = self.pods.values().filter(|p| p.spec.key == new.key);
         let Some(pod) = named.next() else {
@@ -50,12 +50,12 @@ impl NodeState {
                 hold: self.hold_of(new),
             };
         };
-        if pod.stopping.is_some() {
+        if pod.stopping().is_some() {
             return Preview::CreateAfter {
                 hold: self.hold_of(new),
             };
         }
-        // What it waits for already is what its manifest says now.
+        // A pending resize is part of its manifest already.
         let now = PodState {
             spec: pod.wanted().clone(),
             ..pod.clone()
@@ -64,10 +64,10 @@ impl NodeState {
         let (waits, hold) = match &edit {
             Edit::None => (
                 self.refusal(pod, new),
-                pod.hold.is_some().then(|| self.hold_of(new)),
+                pod.hold().is_some().then(|| self.hold_of(new)),
             ),
-            // It may be edited in any way.
-            Edit::Replace(_) | Edit::InPlace(_) if pod.hold.is_some() => {
+            // A held pod may be edited in any way.
+            Edit::Replace(_) | Edit::InPlace(_) if pod.hold().is_some() => {
                 return Preview::Create {
                     hold: self.hold_of(new),
                 };
@@ -82,7 +82,7 @@ impl NodeState {
         }
     }
 
-    /// Why this pod would not be let in when the one of its name is gone.
+    /// Why this pod would be held once the existing one of its name is gone.
     fn hold_of(&self, new: &PodSpec) -> Option<Held> {
         let mut then = self.clone();
         then.pods.retain(|_, pod| pod.spec.key != new.key);

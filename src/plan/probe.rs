@@ -1,5 +1,5 @@
-//! Is a container well? When each probe is to be carried out, what its outcomes add up to, and who has to be killed
-//! for it (kubelet-behaviour §5.2, §5.3). Probes are no lifecycle actions: they run beside them.
+//! Probes: when each one runs, what its outcomes add up to, and which containers are killed for them (Kubernetes
+//! docs: Probes). Probes are not pod actions: they run beside them.
 //!
 //! ```text
 //! started ──► startup probe ──success──► liveness and readiness probes, side by side
@@ -7,74 +7,90 @@
 //!                   └────────► stop signal ◄─────┘   (no more of these until the next run)
 //! ```
 //!
-//! The first probe comes as soon as it may, so that a container is ready early. A kubelet's comes up to one period later:
-//! failures of probes that begin within a period of the first one do not count, so that what lives on a kubelet lives
-//! here (part A21).
+//! The first probe runs as early as allowed, so that a container is ready early. A kubelet's first probe comes up
+//! to one period later. Failures of probes that begin within a period of the first one therefore do not count: a
+//! container that survives on a kubelet survives here (`coracle help differences`).
 
-use super::event::{Firsts, Health, Instance, Streak, Streaks};
+use std::collections::BTreeSet;
+
+use super::event::Instance;
+use super::health::{Firsts, Health, Streak, Streaks};
 use super::kill::KillReason;
-use super::notice::{Kind, Notices};
-use super::state::{ContainerState, Role, Run};
-use super::{Notice, PodState, Time, hook};
-use crate::spec::{ContainerSpec, Probe, ProbeKind, Probes};
+use super::notice::Notices;
+use super::run::Running;
+use super::state::{ContainerState, Role};
+use super::{Event, Notice, PodState, RunFact, Step, Task, Time, hook};
+use crate::spec::{ContainerSpec, Probe, ProbeKind, Probes, Reason};
 
-/// Probes that could not be carried out are repeated at once so many times before that counts as no outcome.
+/// A probe that could not run is repeated at once this many times before that counts as no outcome.
 pub const ERROR_RETRIES: u32 = 3;
 
-/// One probe to be carried out.
+/// One probe to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeOrder {
-    /// Of which run.
+    /// The run that it inspects.
     pub instance: Instance,
-    /// Which of its probes.
+    /// Which probe of the container.
     pub probe: ProbeKind,
 }
 
-/// How a probe went.
+impl ProbeOrder {
+    /// That the probe begins.
+    pub fn started(self) -> Event {
+        Event::Run {
+            instance: self.instance,
+            fact: RunFact::ProbeStarted(self.probe),
+        }
+    }
+
+    /// That the probe was carried out.
+    pub fn done(self, outcome: ProbeOutcome) -> Event {
+        Event::Run {
+            instance: self.instance,
+            fact: RunFact::ProbeDone {
+                probe: self.probe,
+                outcome,
+            },
+        }
+    }
+}
+
+/// The outcome of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeOutcome {
-    /// Well.
+    /// Success.
     Success,
-    /// Well, but people should know.
+    /// Success, with a warning for people.
     Warning(String),
-    /// Not well; the output.
+    /// Failure, with the output.
     Failure(String),
-    /// It could not be carried out.
+    /// It could not run.
     Error(String),
 }
 
-/// What to probe now, and when to ask again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Due {
-    /// To be started now; each is recorded with `ProbeStarted` before it runs.
-    pub orders: Vec<ProbeOrder>,
-    /// When to ask again if nothing happens before.
-    pub wake_at: Option<Time>,
-}
-
-/// What one probe has shown of the newest run.
+/// The results of one probe for the newest run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Track {
-    /// Not before this moment.
+    /// When the next probe is due.
     pub next: Time,
-    /// When the first one began.
+    /// When the first probe began.
     pub first: Option<Time>,
-    /// One is under way.
+    /// Whether a probe is running.
     pub in_flight: bool,
-    /// The one under way came too early for its failure to count.
+    /// The running probe began too early for its failure to count.
     pub early: bool,
-    /// The one under way is of a probe that was edited meanwhile, so its outcome says nothing.
+    /// The running probe was edited meanwhile, so its outcome does not count.
     pub outdated: bool,
     /// The newest outcome and how often it came in a row, up to the threshold.
     pub row: Option<(bool, u32)>,
-    /// What the outcomes have added up to.
+    /// The result of the outcomes so far.
     pub result: Option<bool>,
     /// Errors in a row.
     pub errors: u32,
 }
 
 impl Track {
-    /// The outcomes that count against the result; `at_first` is what holds as long as there is none.
+    /// The outcomes that count against the result; `at_first` is the result until there is one.
     fn streak(&self, at_first: bool) -> Option<Streak> {
         let (well, times) = self.row?;
         let counts = well != self.result.unwrap_or(at_first);
@@ -82,7 +98,7 @@ impl Track {
         counts.then_some(Streak { well, times, next })
     }
 
-    /// Goes on where a former agent was.
+    /// Restores the results from before an agent restart.
     fn resume(&mut self, first: Option<Time>, streak: Option<Streak>) {
         self.first = first;
         if let Some(streak) = streak {
@@ -92,19 +108,19 @@ impl Track {
     }
 }
 
-/// What all probes have shown of the newest run.
+/// The results of all probes of the newest run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tracks {
-    /// Once it failed, no more until the next run.
+    /// Once it failed, it does not run again until the next run.
     pub liveness: Track,
     /// Decides whether the container is ready.
     pub readiness: Track,
-    /// Once there is a result, no more until the next run.
+    /// Once it has a result, it does not run again until the next run.
     pub startup: Track,
 }
 
 impl Tracks {
-    /// Of a run that has just started.
+    /// The probes of a run that has just started.
     pub(super) fn new(probes: &Probes, started: Time) -> Self {
         let track = |probe: &Option<Probe>| Track {
             next: started.plus(probe.as_ref().map_or(0, |p| p.initial_delay_ms)),
@@ -117,7 +133,7 @@ impl Tracks {
         }
     }
 
-    /// Of a run that a former agent knew, if it did.
+    /// Restores the probes of a run from before an agent restart.
     pub(super) fn recovered(probes: &Probes, started: Time, known: Option<&Health>) -> Self {
         let mut tracks = Self::new(probes, started);
         let Some(known) = known else {
@@ -139,7 +155,7 @@ impl Tracks {
         tracks
     }
 
-    /// What the next agent has to know to go on counting. As long as all is as usual that stays the same.
+    /// What is saved of the counts for an agent restart. It stays the same as long as all is as usual.
     pub(super) fn streaks(&self) -> Streaks {
         Streaks {
             startup: self.startup.streak(true),
@@ -148,7 +164,7 @@ impl Tracks {
         }
     }
 
-    /// When each probe was first carried out.
+    /// When each probe first ran.
     pub(super) fn firsts(&self) -> Firsts {
         Firsts {
             startup: self.startup.first,
@@ -174,6 +190,19 @@ impl Tracks {
     }
 }
 
+impl PodState {
+    /// Makes the probes that the shim holds from before an agent restart due at once: asking the shim again gives
+    /// the outcome.
+    pub(super) fn join_probes(&mut self, container: &str, held: &BTreeSet<ProbeKind>, now: Time) {
+        let container = self.container_mut(container);
+        if let Some(run) = container.and_then(|c| c.run.running_mut()) {
+            for kind in held {
+                run.tracks.of_mut(*kind).next = now;
+            }
+        }
+    }
+}
+
 fn spec_of(probes: &Probes, kind: ProbeKind) -> Option<&Probe> {
     match kind {
         ProbeKind::Liveness => probes.liveness.as_ref(),
@@ -182,35 +211,35 @@ fn spec_of(probes: &Probes, kind: ProbeKind) -> Option<&Probe> {
     }
 }
 
-/// Whether a running container counts as started: it is through with its `postStart` hook and its startup probe, if any.
-pub(super) fn has_started(spec: &ContainerSpec, c: &ContainerState) -> bool {
-    c.run.is_running()
-        && hook::is_up(spec, c)
-        && (spec.probes.startup.is_none() || c.tracks.startup.result == Some(true))
+/// Whether a running container counts as started: its `postStart` hook and its startup probe, if any, are done.
+pub(super) fn has_started(spec: &ContainerSpec, run: &Running) -> bool {
+    hook::is_up(spec, run)
+        && (spec.probes.startup.is_none() || run.tracks.startup.result == Some(true))
 }
 
-/// Whether a running container may be sent work.
-pub(super) fn is_ready(spec: &ContainerSpec, c: &ContainerState) -> bool {
-    let passed = spec.probes.readiness.is_none() || c.tracks.readiness.result == Some(true);
-    has_started(spec, c) && passed
+/// Whether a running container is ready.
+pub(super) fn is_ready(spec: &ContainerSpec, run: &Running) -> bool {
+    let passed = spec.probes.readiness.is_none() || run.tracks.readiness.result == Some(true);
+    has_started(spec, run) && passed
 }
 
-/// The probe for whose failure this container is to be killed.
+/// The probe for whose failure this container is killed.
 pub(super) fn failed(c: &ContainerState) -> Option<ProbeKind> {
-    if c.tracks.startup.result == Some(false) {
+    let tracks = &c.run.running()?.tracks;
+    if tracks.startup.result == Some(false) {
         Some(ProbeKind::Startup)
-    } else if c.tracks.liveness.result == Some(false) {
+    } else if tracks.liveness.result == Some(false) {
         Some(ProbeKind::Liveness)
     } else {
         None
     }
 }
 
-/// What to probe now in this pod. Nothing is allocated when nothing is due.
-pub fn due(pod: &PodState, now: Time) -> Due {
-    let mut due = Due::default();
+/// Begins a probe of this pod.
+pub fn next(pod: &PodState, now: Time) -> Step {
+    let mut wake: Option<Time> = None;
     for (spec, container) in pod.each() {
-        let Run::Running { attempt, .. } = container.run else {
+        let Some(run) = container.run.running() else {
             continue;
         };
         let kinds = [
@@ -219,54 +248,58 @@ pub fn due(pod: &PodState, now: Time) -> Due {
             ProbeKind::Readiness,
         ];
         for kind in kinds {
-            let track = container.tracks.of(kind);
-            if track.in_flight || !applies(pod, spec, container, kind) {
+            let track = run.tracks.of(kind);
+            if track.in_flight || !applies(pod, spec, (container, run), kind) {
                 continue;
             }
-            if now < track.next {
-                let wake = due.wake_at.map_or(track.next, |old| old.min(track.next));
-                due.wake_at = Some(wake);
-            } else {
-                due.orders.push(ProbeOrder {
-                    instance: pod.instance(&container.name, attempt),
+            if now >= track.next {
+                return Step::Begin(Task::Probe(ProbeOrder {
+                    instance: pod.instance(&container.name, run.attempt),
                     probe: kind,
-                });
+                }));
             }
+            wake = Some(wake.map_or(track.next, |old| old.min(track.next)));
         }
     }
-    due
+    wake.map_or(Step::Rest, Step::WakeAt)
 }
 
-/// Whether this probe has a say now. Of a container that is being stopped only its readiness still counts; but sidecars of
-/// a pod that goes are looked at as before, so that people hear of it (kubelet-behaviour §2.7).
-fn applies(pod: &PodState, spec: &ContainerSpec, c: &ContainerState, kind: ProbeKind) -> bool {
+/// Whether this probe runs now. For a container that is being stopped only readiness still counts. Sidecars of a
+/// terminating pod are probed as before, so that their events still appear (the kubelet's
+/// `pkg/kubelet/kuberuntime`).
+fn applies(
+    pod: &PodState,
+    spec: &ContainerSpec,
+    (c, run): (&ContainerState, &Running),
+    kind: ProbeKind,
+) -> bool {
     if spec_of(&spec.probes, kind).is_none() {
         return false;
     }
     let stopping = match c.role {
         Role::Sidecar => {
-            c.kill.is_some_and(|k| k.reason != KillReason::Stopping) || failed(c).is_some()
+            run.kill.is_some_and(|k| k.reason != KillReason::Stopping) || failed(c).is_some()
         }
-        Role::Init | Role::Main | Role::Ephemeral => pod.stopping.is_some() || c.kill.is_some(),
+        Role::Init | Role::Main | Role::Ephemeral => pod.stopping().is_some() || run.kill.is_some(),
     };
     match kind {
         ProbeKind::Startup => {
-            !stopping && hook::is_up(spec, c) && c.tracks.startup.result.is_none()
+            !stopping && hook::is_up(spec, run) && run.tracks.startup.result.is_none()
         }
-        ProbeKind::Liveness => !stopping && has_started(spec, c),
-        ProbeKind::Readiness => has_started(spec, c),
+        ProbeKind::Liveness => !stopping && has_started(spec, run),
+        ProbeKind::Readiness => has_started(spec, run),
     }
 }
 
-/// The container's probes are others from now on. Those that changed are counted anew, in their new rhythm
-/// and from a first one that is early; what they had
-/// added up to stays until the new ones say otherwise, so that no edit by itself takes a pod out of service or kills it.
+/// Takes edited probes. The counts of changed probes begin again, with the new period and an early first probe.
+/// Their result stays until the new probes say otherwise, so that an edit by itself neither takes a pod out of
+/// service nor kills it.
 pub(super) fn edited(c: &mut ContainerState, specs: (&ContainerSpec, &ContainerSpec), now: Time) {
-    let Run::Running { started, .. } = c.run else {
+    let Some(run) = c.run.running_mut() else {
         return;
     };
     let (old, new) = specs;
-    let (had_started, was_ready) = (has_started(old, c), is_ready(old, c));
+    let (had_started, was_ready) = (has_started(old, run), is_ready(old, run));
     for kind in [
         ProbeKind::Startup,
         ProbeKind::Liveness,
@@ -281,9 +314,9 @@ pub(super) fn edited(c: &mut ContainerState, specs: (&ContainerSpec, &ContainerS
             ProbeKind::Readiness => was_ready,
             ProbeKind::Liveness => false,
         };
-        let track = c.tracks.of_mut(kind);
+        let track = run.tracks.of_mut(kind);
         *track = Track {
-            next: probe.map_or(now, |p| started.time.plus(p.initial_delay_ms).max(now)),
+            next: probe.map_or(now, |p| run.began.time.plus(p.initial_delay_ms).max(now)),
             in_flight: track.in_flight,
             outdated: track.in_flight,
             result: if well { Some(true) } else { track.result },
@@ -292,8 +325,8 @@ pub(super) fn edited(c: &mut ContainerState, specs: (&ContainerSpec, &ContainerS
     }
 }
 
-pub(super) fn started(pod: &mut PodState, order: &ProbeOrder, now: Time) {
-    if let Some((Some(probe), track)) = find(pod, order)
+pub(super) fn started(pod: &mut PodState, instance: &Instance, kind: ProbeKind, now: Time) {
+    if let Some((Some(probe), track)) = find(pod, instance, kind)
         && !track.in_flight
     {
         let first = *track.first.get_or_insert(now);
@@ -303,24 +336,26 @@ pub(super) fn started(pod: &mut PodState, order: &ProbeOrder, now: Time) {
     }
 }
 
-/// The probe, unless it was edited away, and what it has shown, if the order is about the run that runs.
-fn find<'p>(pod: &'p mut PodState, order: &ProbeOrder) -> Option<(Option<Probe>, &'p mut Track)> {
-    let spec = pod.spec.container(&order.instance.container)?;
-    let probe = spec_of(&spec.probes, order.probe).cloned();
-    let container = pod.container_mut(&order.instance.container)?;
-    let runs = container.run.is_running();
-    let newest = container.run.attempt() == Some(order.instance.attempt);
-    (runs && newest).then(|| (probe, container.tracks.of_mut(order.probe)))
+/// The probe and its results, if it still exists and this is the current run.
+fn find<'p>(
+    pod: &'p mut PodState,
+    instance: &Instance,
+    kind: ProbeKind,
+) -> Option<(Option<Probe>, &'p mut Track)> {
+    let spec = pod.spec.container(&instance.container)?;
+    let probe = spec_of(&spec.probes, kind).cloned();
+    let run = pod.container_mut(&instance.container)?.run.running_mut()?;
+    (run.attempt == instance.attempt).then(|| (probe, run.tracks.of_mut(kind)))
 }
 
 pub(super) fn done(
     pod: &mut PodState,
-    order: &ProbeOrder,
+    (instance, kind): (&Instance, ProbeKind),
     outcome: &ProbeOutcome,
     now: Time,
     out: &mut Vec<Notice>,
 ) {
-    let Some((probe, track)) = find(pod, order) else {
+    let Some((probe, track)) = find(pod, instance, kind) else {
         return;
     };
     if !std::mem::take(&mut track.in_flight) {
@@ -329,20 +364,20 @@ pub(super) fn done(
     let (false, Some(probe)) = (std::mem::take(&mut track.outdated), probe) else {
         return;
     };
-    let kind = order.probe.as_str();
+    let name = kind.as_str();
     let (said, well) = match outcome {
         ProbeOutcome::Success => (None, true),
         ProbeOutcome::Warning(text) => {
-            let text = format!("{kind} probe warning: {text}");
-            (Some(("ProbeWarning", text)), true)
+            let text = format!("{name} probe warning: {text}");
+            (Some((Reason::ProbeWarning, text)), true)
         }
         ProbeOutcome::Failure(_) if track.early => {
             track.errors = 0;
             return;
         }
         ProbeOutcome::Failure(text) => {
-            let text = format!("{kind} probe failed: {text}");
-            (Some(("Unhealthy", text)), false)
+            let text = format!("{name} probe failed: {text}");
+            (Some((Reason::Unhealthy, text)), false)
         }
         ProbeOutcome::Error(error) => {
             track.errors += 1;
@@ -351,14 +386,14 @@ pub(super) fn done(
                 return;
             }
             track.errors = 0;
-            let text = format!("{kind} probe errored and resulted in unknown state: {error}");
-            return say(pod, order, ("Unhealthy", text), out);
+            let text = format!("{name} probe errored and resulted in unknown state: {error}");
+            return emit(pod, instance, (Reason::Unhealthy, text), out);
         }
     };
     track.errors = 0;
-    count(track, &probe, order.probe, well);
+    count(track, &probe, kind, well);
     if let Some(said) = said {
-        say(pod, order, said, out);
+        emit(pod, instance, said, out);
     }
 }
 
@@ -368,19 +403,19 @@ fn count(track: &mut Track, probe: &Probe, kind: ProbeKind, well: bool) {
         false => probe.failure_threshold,
     };
     let row = match track.row {
-        // More than enough is no news.
+        // Outcomes beyond the threshold change nothing.
         Some((last, times)) if last == well => times.saturating_add(1).min(threshold),
         Some(_) | None => 1,
     };
     track.row = Some((well, row));
-    // What liveness and startup probes have failed for stays so until the next run.
+    // A failed liveness or startup probe stays failed until the next run.
     let held = kind != ProbeKind::Readiness && track.result == Some(false);
     if row >= threshold && !held {
         track.result = Some(well);
     }
 }
 
-fn say(pod: &PodState, order: &ProbeOrder, said: (&'static str, String), out: &mut Vec<Notice>) {
+fn emit(pod: &PodState, instance: &Instance, said: (Reason, String), out: &mut Vec<Notice>) {
     let (reason, message) = said;
-    Notices::new(out, pod).container(&order.instance.container, Kind::Warning, reason, message);
+    Notices::new(out, pod).container(&instance.container, reason, message);
 }

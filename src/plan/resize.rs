@@ -1,5 +1,5 @@
-//! Is there room for what a running pod is to have from now on, and how far is it with that? (kubelet-behaviour §3.5,
-//! §9.10)
+//! In-place resize: whether a running pod's new resources fit on the node, and how far they are applied (Kubernetes
+//! docs: Pod Lifecycle; KEP-1287).
 //!
 //! ```text
 //! edited ──► waits (Deferred, Infeasible) ──room──► in force (`PodState::spec`) ──Resize──► in the cgroups
@@ -12,45 +12,35 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use serde_json::json;
 
-use super::notice::{Kind, Notices};
+use super::notice::Notices;
 pub use super::room::Capacity;
 use super::room::not_enough;
-use super::state::{ContainerState, Retry, Run, Sandbox};
+use super::state::{ContainerState, Retry, Sandbox};
 use super::{Action, NodeState, Notice, PodState, Stamp, Time, Wall};
-use crate::spec::{ContainerResources, ContainerSpec, PodResources, PodSpec, PodUid, QosClass};
+use crate::spec::priority::CRITICAL;
+use crate::spec::{
+    ContainerResources, ContainerSpec, PodResources, PodSpec, PodUid, QosClass, Reason,
+};
+pub use crate::types::Swapping;
 
-/// A resize that failed is tried again after 1 s, then twice that, … at most 30 s.
+/// The wait before a failed resize is tried again: 1 s, doubling up to 30 s.
 pub const RESIZE_RETRY_MS: (u64, u64) = (1_000, 30_000);
 
-/// Who may swap (kubelet-behaviour §8.1, part A13).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Swapping {
-    /// Nobody, or there is nothing to swap to.
-    #[default]
-    Nobody,
-    /// Containers of Burstable pods whose memory request is not their limit.
-    Burstable,
-    /// All.
-    Everybody,
-}
-
-/// From this priority on a pod never swaps.
-const CRITICAL: i32 = 2_000_000_000;
-
 impl Swapping {
-    /// Whether a container with these figures may.
+    /// Whether a container with these resources may swap.
     fn allows(self, pod: &PodSpec, figures: &ContainerResources) -> bool {
         let request = memory_request(figures);
         let qualifies = pod.qos == QosClass::Burstable
             && request > 0
             && figures.memory_limit_bytes != Some(request);
         match (self, pod.swap_max_bytes) {
+            // As on the kubelet, critical pods never swap.
             _ if pod.priority >= CRITICAL => false,
-            (Self::Nobody, _) => false,
-            // The pod's own figure stands in place of shares.
-            (Self::Burstable | Self::Everybody, Some(own)) => own > 0,
+            (Self::Off, _) => false,
+            // The pod's own limit replaces the containers' shares.
+            (Self::Burstable | Self::All, Some(own)) => own > 0,
             (Self::Burstable, None) => qualifies,
-            (Self::Everybody, None) => true,
+            (Self::All, None) => true,
         }
     }
 }
@@ -60,28 +50,28 @@ fn memory_request(figures: &ContainerResources) -> u64 {
     figures.memory_request_bytes.or(limit).unwrap_or(0)
 }
 
-/// Other resources that are asked for and not given yet.
+/// Requested resources that are not granted yet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pending {
-    /// The pod as it is to be.
+    /// The pod with its new resources.
     pub spec: Arc<PodSpec>,
-    /// Since when.
+    /// When they were requested.
     pub since: Stamp,
-    /// Why not yet; `None` until that was looked at.
+    /// Why they are not granted; `None` until that was checked.
     pub refusal: Option<Refusal>,
 }
 
-/// Why resources are not given.
+/// Why resources are not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// There will never be enough; else there may be when other pods go.
+    /// The node can never grant them; otherwise it may once other pods are gone.
     pub infeasible: bool,
-    /// The sentence for people.
+    /// The message for people.
     pub message: String,
 }
 
 impl Refusal {
-    /// The Kubernetes word.
+    /// The reason of condition `PodResizePending`.
     pub fn reason(&self) -> &'static str {
         match self.infeasible {
             true => "Infeasible",
@@ -89,15 +79,15 @@ impl Refusal {
         }
     }
 
-    /// `reason` of the event about it.
-    pub fn event(&self) -> &'static str {
+    /// The reason of its event.
+    pub fn event(&self) -> Reason {
         match self.infeasible {
-            true => "ResizeInfeasible",
-            false => "ResizeDeferred",
+            true => Reason::ResizeInfeasible,
+            false => Reason::ResizeDeferred,
         }
     }
 
-    /// Label `reason_detail` of the kubelet's metric, which counts those that can never be.
+    /// Label `reason_detail` of the kubelet's metric, which counts infeasible resizes.
     pub fn detail(&self) -> Option<&'static str> {
         match self.infeasible {
             true if self.message == SWAPS => Some("swap_limitation"),
@@ -107,25 +97,23 @@ impl Refusal {
     }
 }
 
-/// How far the cgroups of a pod are.
+/// How far the resources are applied to a pod's cgroups.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Resizing {
-    /// What the pod's cgroup was given last.
+    /// The resources last written to the pod's cgroup.
     pub actuated: PodResources,
-    /// Condition `PodResizeInProgress`: since when, if so.
-    pub since: Option<Wall>,
     /// Why the last try failed.
     pub error: Option<String>,
-    /// Waits after tries that failed.
+    /// The wait after failed tries.
     pub retry: Retry,
 }
 
-/// What is said to who may not be resized for its swap.
+/// The message for a pod that cannot be resized because it may swap.
 const SWAPS: &str = "In-place resize of containers with swap is not supported.";
 
 impl NodeState {
-    /// Whether another memory request is for a container that may swap, and would not be restarted for it: how much it may
-    /// swap follows from that request (§8.3).
+    /// Whether the new memory request is for a container that may swap and is not restarted for it: its swap limit
+    /// follows from that request (KEP-2400).
     fn swaps_as_it_runs(&self, pod: &PodState, wanted: &PodSpec) -> bool {
         let rule = self.settings.swap;
         let differs = |new: &ContainerSpec| {
@@ -140,9 +128,9 @@ impl NodeState {
         wanted.all_containers().any(differs)
     }
 
-    /// Gives waiting pods what they ask for as far as there is room, in the kubelet's order.
+    /// Grants pending resizes as far as there is room, in the kubelet's order.
     pub(super) fn admit_resizes(&mut self, now: Stamp, out: &mut Vec<Notice>) {
-        let waits = |p: &&PodState| p.pending.is_some() && p.stopping.is_none();
+        let waits = |p: &&PodState| p.pending.is_some() && p.stopping().is_none();
         let mut order: Vec<_> = self.pods.values().filter(waits).map(rank).collect();
         order.sort();
         for (.., uid) in order {
@@ -156,21 +144,24 @@ impl NodeState {
             };
             match refusal {
                 None => {
+                    self.hold_changes += 1;
+                    pod.flags.resize_pending = None;
                     pod.forget_crashes_before(&pending.spec);
                     pod.spec = pending.spec;
                     pod.resizing.error = None;
                     pod.resizing.retry = Retry::default();
                     if pod.is_resizing() {
                         let text = summary("Pod resize started", &pod.spec, None);
-                        Notices::new(out, pod).pod(Kind::Normal, "ResizeStarted", text);
+                        Notices::new(out, pod).pod(Reason::ResizeStarted, text);
                     }
                     pod.settle(now, out);
                 }
                 Some(refusal) => {
                     if pending.refusal.as_ref() != Some(&refusal) {
+                        self.hold_changes += 1;
                         let title = format!("Pod resize {}", refusal.reason());
                         let text = summary(&title, &pending.spec, Some(&refusal.message));
-                        Notices::new(out, pod).pod(Kind::Warning, refusal.event(), text);
+                        Notices::new(out, pod).pod(refusal.event(), text);
                     }
                     pending.refusal = Some(refusal);
                     pod.pending = Some(pending);
@@ -179,18 +170,18 @@ impl NodeState {
         }
     }
 
-    /// Why there is no room for the pod with the cpu and memory of this manifest. Who asks for no more than he has is
-    /// always welcome, also on a node that gives more than it has.
+    /// Why there is no room for the pod with these resources. A pod that requests no more than it has always fits,
+    /// even on an overcommitted node.
     pub(super) fn refusal(&self, pod: &PodState, wanted: &PodSpec) -> Option<Refusal> {
-        if pod.hold.is_none() && self.swaps_as_it_runs(pod, wanted) {
+        if pod.hold().is_none() && self.swaps_as_it_runs(pod, wanted) {
             return Some(Refusal {
                 infeasible: true,
                 message: SWAPS.to_owned(),
             });
         }
         let capacity = self.settings.capacity.as_ref()?;
-        // Who is not let in yet may ask for anything.
-        if pod.hold.is_some() {
+        // A held pod may request anything.
+        if pod.hold().is_some() {
             return None;
         }
         let given = self.given(Some(&pod.spec.uid));
@@ -234,7 +225,7 @@ impl NodeState {
     }
 }
 
-/// Who asks for no more first, then by priority, class and age.
+/// The order of pending resizes: first those that request no more, then by priority, class and age.
 fn rank(pod: &PodState) -> (bool, Reverse<i32>, bool, Time, PodUid) {
     let pending = pod.pending.as_ref();
     let (old, new) = (
@@ -255,12 +246,12 @@ fn rank(pod: &PodState) -> (bool, Reverse<i32>, bool, Time, PodUid) {
 }
 
 impl PodState {
-    /// What is to be shown as its manifest: also what it waits for.
+    /// The manifest to show, including pending resources.
     pub fn wanted(&self) -> &Arc<PodSpec> {
         self.pending.as_ref().map_or(&self.spec, |p| &p.spec)
     }
 
-    /// What a container came to with other resources is no reason to wait with these, as with another image.
+    /// Resets the back-off of containers with new resources: earlier failures do not delay these.
     fn forget_crashes_before(&mut self, new: &PodSpec) {
         let specs = self.spec.all_containers().zip(new.all_containers());
         for ((old, new), container) in specs.zip(&mut self.containers) {
@@ -271,7 +262,7 @@ impl PodState {
         }
     }
 
-    /// Whether the cgroups are not yet as they are to be.
+    /// Whether the cgroups differ from the spec.
     pub fn is_resizing(&self) -> bool {
         let differs = |(spec, c): (&ContainerSpec, &ContainerState)| {
             c.run.is_running() && c.figures(spec) != spec.resources
@@ -280,19 +271,19 @@ impl PodState {
         live && (self.resizing.actuated != self.spec.resources || self.each().any(differs))
     }
 
-    /// Whether there is something to resize, and will be.
+    /// Whether there is a resize to apply.
     fn is_live(&self) -> bool {
-        let going = self.stopping.is_some() || self.verdict.is_some();
+        let going = self.stopping().is_some() || self.verdict.is_some();
         matches!(self.sandbox, Sandbox::Ready { .. }) && !going
     }
 
-    /// The order to do so, as far as that can be done without a restart. It waits for those that are being restarted:
-    /// what they have until then may be more than the pod is to have.
+    /// The resize action, as far as the pod can be resized without a restart. It waits for containers that are
+    /// being restarted: until then they may have more than the pod's new limit.
     pub(super) fn resize(&self) -> Option<Action> {
         let restarts = |(spec, c): (&ContainerSpec, &ContainerState)| {
-            c.run.is_running() && (c.kill.is_some() || c.resize_restarts(spec))
+            c.run.is_running() && (c.kill().is_some() || c.resize_restarts(spec))
         };
-        if self.resizing.since.is_none() || self.each().any(restarts) {
+        if self.flags.resizing.is_none() || self.each().any(restarts) {
             return None;
         }
         let containers = self
@@ -305,45 +296,48 @@ impl PodState {
         })
     }
 
-    /// It was done.
-    pub(super) fn resized(
-        &mut self,
-        to: PodResources,
-        containers: &[(String, ContainerResources)],
-    ) {
+    /// Records a successful resize.
+    pub(super) fn resized(&mut self) {
+        let is_resize = |action: &mut Action| matches!(action, Action::Resize { .. });
+        let Some(Action::Resize { to, containers, .. }) = self.in_flight.take_if(is_resize) else {
+            return;
+        };
         self.resizing.actuated = to;
         self.resizing.error = None;
         self.resizing.retry = Retry::default();
         for (name, resources) in containers {
-            if let Some(c) = self.container_mut(name).filter(|c| c.run.is_running()) {
-                let attempt = c.run.attempt();
-                if let Some(asked) = c.asked.as_mut().filter(|a| Some(a.attempt) == attempt) {
-                    asked.resources = Some(*resources);
-                }
+            if let Some(container) = self.container_mut(&name)
+                && let Some(run) = container.run.running_mut()
+                && let Some(asked) = &mut run.course.asked
+            {
+                asked.resources = Some(resources);
             }
         }
     }
 
-    /// It could not be done (entirely).
+    /// Records a resize that failed, entirely or in part.
     pub(super) fn resize_failed(&mut self, error: &str, now: Time, out: &mut Vec<Notice>) {
+        if !self.answered(|a| matches!(a, Action::Resize { .. })) {
+            return;
+        }
         let (first, max) = RESIZE_RETRY_MS;
         self.resizing.retry.fail(now, first, max);
         if self.resizing.error.replace(error.to_owned()).is_none() {
             let text = summary("Pod resize error", &self.spec, Some(error));
-            Notices::new(out, self).pod(Kind::Warning, "ResizeError", text);
+            Notices::new(out, self).pod(Reason::ResizeError, text);
         }
     }
 
-    /// Notes whether it is under way, and tells when it is done.
+    /// Updates `PodResizeInProgress`, and emits an event on completion.
     pub(super) fn note_resize(&mut self, now: Wall, out: &mut Vec<Notice>) {
         if self.is_resizing() {
-            self.resizing.since.get_or_insert(now);
+            self.flags.resizing.get_or_insert(now);
             return;
         }
         let live = self.is_live();
-        if self.resizing.since.take().is_some() && live {
+        if self.flags.resizing.take().is_some() && live {
             let text = summary("Pod resize completed", &self.spec, None);
-            Notices::new(out, self).pod(Kind::Normal, "ResizeCompleted", text);
+            Notices::new(out, self).pod(Reason::ResizeCompleted, text);
         }
         self.resizing.error = None;
         self.resizing.retry = Retry::default();
@@ -351,25 +345,25 @@ impl PodState {
 }
 
 impl ContainerState {
-    /// What its newest run has.
+    /// The resources of its newest run.
     pub fn figures(&self, spec: &ContainerSpec) -> ContainerResources {
         let asked = self.asked().and_then(|asked| asked.resources);
         asked.unwrap_or(spec.resources)
     }
 
-    /// Whether it has to be restarted to get what it is to have.
+    /// Whether it must be restarted to get its new resources.
     pub(super) fn resize_restarts(&self, spec: &ContainerSpec) -> bool {
         let (old, new) = (self.figures(spec), spec.resources);
         let cpu = (old.cpu_request_milli, old.cpu_limit_milli)
             != (new.cpu_request_milli, new.cpu_limit_milli);
         let memory = (old.memory_request_bytes, old.memory_limit_bytes)
             != (new.memory_request_bytes, new.memory_limit_bytes);
-        let running = matches!(self.run, Run::Running { .. });
+        let running = self.run.is_running();
         running && (cpu && spec.resize_restarts.cpu || memory && spec.resize_restarts.memory)
     }
 }
 
-/// The kubelet's words about it.
+/// The kubelet's event message.
 fn summary(title: &str, spec: &PodSpec, error: Option<&str>) -> String {
     let list = |containers: &[core::Container]| -> Vec<_> {
         let one = |c: &core::Container| json!({ "name": c.name, "resources": c.resources });

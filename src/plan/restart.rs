@@ -1,31 +1,47 @@
-//! Is an exited container started again, and when? Restart policy and crash back-off (kubelet-behaviour §4.2, §4.4).
+//! Container restarts: whether and when an exited container starts again, by restart policy and back-off
+//! (Kubernetes docs: Pod Lifecycle).
 //!
-//! The wait is counted from the newest exit. The first restart is immediate; then 10 s, 20 s, … up to the longest
-//! period. A run that ended more than 600 s after its start was permitted starts the series anew.
+//! The back-off counts from the newest exit. The first restart is immediate; then 10 s, 20 s, … up to the longest
+//! wait. A run that ended more than 600 s after its start was permitted resets the series.
 //!
-//! What the planner itself killed in order to start it again, for a failed probe, is measured by the exit before
-//! that: as the kubelet does, which kills and starts in one go and then has not yet seen the newest exit. So such a
-//! container has two restarts for nothing, and one that ran for longer than its wait starts at once.
+//! For a container that the planner killed to start it again, for a failed probe, the exit before that one counts.
+//! The kubelet does the same: it kills and starts in one step, before it has seen the newest exit. Such a container
+//! has two restarts without a wait, and starts at once if it ran for longer than its wait.
 
-use super::event::CrashBackoff;
-use super::state::{ContainerState, Ended};
+use serde::{Deserialize, Serialize};
+
+use super::run::Ended;
+use super::state::ContainerState;
 use super::{PodState, Settings, Time};
-use crate::spec::{Exit, PodSpec, RestartPolicy};
+use crate::spec::{PodSpec, RestartPolicy};
+use crate::types::Exit;
 
-/// A run that lasts longer than this is no crash loop.
+/// A run that lasts longer than this resets the back-off.
 pub const RESET_MS: u64 = 600_000;
 
-/// The waits of one pod's containers.
+/// Crash back-off of one container (Kubernetes docs: Pod Lifecycle).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CrashBackoff {
+    /// The wait that applies to the newest exit.
+    pub delay_ms: u64,
+    /// When the last restart was permitted.
+    pub permitted: Time,
+    /// A client does not want to wait for the next one.
+    #[serde(default)]
+    pub waived: bool,
+}
+
+/// The back-off of one pod's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waits {
-    /// Before the second restart.
+    /// The wait before the second restart.
     pub initial_ms: u64,
-    /// The longest.
+    /// The longest wait.
     pub max_ms: u64,
 }
 
 impl Waits {
-    /// The pod's own, else the node's. A longest wait that is shorter than the first one shortens that too.
+    /// The pod's own back-off, or else the node's. A longest wait below the first one shortens that, too.
     pub fn of(pod: &PodSpec, settings: &Settings) -> Self {
         let own = &pod.restart_backoff;
         let initial = own.initial_ms.unwrap_or(settings.initial_restart_period_ms);
@@ -40,7 +56,7 @@ impl Waits {
     }
 }
 
-/// Whether the policy starts a container again after this exit.
+/// Whether the policy restarts a container after this exit.
 pub fn wanted(policy: RestartPolicy, exit: &Exit) -> bool {
     match policy {
         RestartPolicy::Always => true,
@@ -53,11 +69,12 @@ fn expired(backoff: &CrashBackoff, finished: Time) -> bool {
     finished.since(backoff.permitted) > RESET_MS
 }
 
-/// The exit before the newest, and whether there is one, if the newest run was killed to be started again.
+/// The exit to count from: the one before the newest, if the newest run was killed to be started again, and whether
+/// there is one.
 fn killed_after(container: &ContainerState) -> Option<Option<&Ended>> {
-    // Whose hook failed has been killed before anything is decided anew.
-    let by_itself = container.hooks.failure.is_some();
-    let killed = container.stop.asked.is_some() && !by_itself && !container.stale();
+    // A container whose hook failed is killed before the restart is decided.
+    let by_itself = container.hook_failure().is_some();
+    let killed = container.stop().asked.is_some() && !by_itself && !container.stale();
     killed.then_some(container.previous.as_ref())
 }
 
@@ -87,10 +104,10 @@ pub fn earliest(container: &ContainerState, waits: Waits) -> Time {
     }
 }
 
-/// Records that a start was permitted: the next exit waits longer. Once for each attempt.
+/// Records that a start was permitted: the next exit waits longer. Called once for each attempt.
 pub(super) fn permit(container: &mut ContainerState, attempt: u32, waits: Waits, now: Time) {
     if container.permitted == Some(attempt) {
-        // A wish not to wait is for one start.
+        // A request to skip the wait is for one start.
         if let Some(backoff) = &mut container.backoff {
             backoff.waived = false;
         }
@@ -105,7 +122,7 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, waits: Waits,
         return;
     }
     if container.restored() && container.backoff.is_none_or(|backoff| backoff.waived) {
-        // It was the node's doing that it ended: the series is where it was.
+        // The node ended the run, not the container: the series stays where it was.
         if let Some(backoff) = &mut container.backoff {
             (backoff.permitted, backoff.waived) = (now, false);
         }
@@ -123,7 +140,7 @@ pub(super) fn permit(container: &mut ContainerState, attempt: u32, waits: Waits,
 }
 
 impl PodState {
-    /// The waits between restarts of its containers.
+    /// The back-off of its containers.
     pub fn waits(&self, settings: &Settings) -> Waits {
         Waits::of(&self.spec, settings)
     }

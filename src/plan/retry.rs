@@ -1,5 +1,5 @@
-//! What does a pod wait for before it tries again? Somebody who has mended the cause need not wait along: his wish ends
-//! the waits there are, and leaves every series of waits as it is, so that the next failure waits longer.
+//! Retries on request: what a pod waits for before it tries again. A person who has fixed the cause can end the
+//! current waits. Every series of waits stays as it is, so that the next failure waits longer.
 
 use std::fmt;
 
@@ -7,45 +7,48 @@ use super::state::{ContainerState, Image, Sandbox};
 use super::verdict::Cause;
 use super::{PodState, Settings, Time, restart};
 
-/// A wait that somebody can end.
+/// How long a pod waits for a running import before it reports its image as missing.
+pub const IMPORT_PATIENCE_MS: u64 = 30_000;
+
+/// A wait that can be ended on request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wait {
     /// This container crashed: `CrashLoopBackOff`.
     Crash(String),
     /// This container could not be created.
     Create(String),
-    /// This container's image was not to be had.
+    /// This container's image was not available.
     Image(String),
-    /// The sandbox could not be made, or got lost again and again.
+    /// The sandbox could not be created, or got lost again and again.
     Sandbox,
-    /// What is left of the pod could not be removed.
+    /// The rest of the pod could not be removed.
     Removal,
 }
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Crash(name) => write!(f, "container {name} is started now"),
-            Self::Create(name) => write!(f, "container {name} is created now"),
-            Self::Image(name) => write!(f, "the image of container {name} is looked for now"),
-            Self::Sandbox => write!(f, "the sandbox is made now"),
-            Self::Removal => write!(f, "what is left of it is removed now"),
+            Self::Crash(name) => write!(f, "starting container {name} now"),
+            Self::Create(name) => write!(f, "creating container {name} now"),
+            Self::Image(name) => write!(f, "looking for the image of container {name} now"),
+            Self::Sandbox => write!(f, "creating the sandbox now"),
+            Self::Removal => write!(f, "removing the rest of the pod now"),
         }
     }
 }
 
-/// Why there is nothing to wait for, as a sentence.
+/// Why the pod has no wait to end, as a sentence.
 pub fn idle(pod: &PodState, container: Option<&str>) -> String {
     let name = &pod.spec.key.name;
     let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
     let runs = |c: &ContainerState| c.run.is_running();
     let one = container.and_then(|name| pod.container(name));
-    if let Some(hold) = &pod.hold {
-        format!("pod {name} waits to be let in: {}", hold.message)
-    } else if pod.stopping.is_some() {
+    if let Some(hold) = pod.hold() {
+        format!("pod {name} waits for admission: {}", hold.message)
+    } else if pod.stopping().is_some() {
         format!("pod {name} is being stopped and waits for nothing")
     } else if let Some(Cause::Evicted | Cause::OverLimit) = cause {
-        format!("pod {name} was evicted, and is started again later; delete it to run it now")
+        format!("pod {name} was evicted and starts again later; delete it to run it now")
     } else if pod.finished() {
         format!("pod {name} has finished; delete it to run it again")
     } else if let Some(one) = one.filter(|c| runs(c)) {
@@ -53,20 +56,20 @@ pub fn idle(pod: &PodState, container: Option<&str>) -> String {
     } else if container.is_none() && pod.mains().iter().all(runs) {
         format!("all containers of pod {name} are running")
     } else {
-        format!("pod {name} waits for nothing that could be tried again")
+        format!("pod {name} waits for nothing that can be retried")
     }
 }
 
-/// What the pod waits for, or this container of it alone.
+/// What the pod, or this container of it alone, waits for.
 pub fn waits(pod: &PodState, container: Option<&str>, settings: &Settings, now: Time) -> Vec<Wait> {
     let mut found = Vec::new();
-    let removes = pod.stopping.is_some() || pod.finished();
+    let removes = pod.stopping().is_some() || pod.finished();
     let created = matches!(pod.sandbox, Sandbox::Ready { .. });
     if container.is_none() && !created && !removes {
-        let at = pod.create_retry.at.max(pod.lost_retry.at);
+        let at = pod.retries.create.at.max(pod.retries.lost.at);
         found.extend((at > now).then_some(Wait::Sandbox));
     }
-    if container.is_none() && removes && pod.remove_retry.at > now {
+    if container.is_none() && removes && pod.retries.remove.at > now {
         found.push(Wait::Removal);
     }
     let wanted = |name: &str| container.is_none_or(|only| only == name);
@@ -93,10 +96,10 @@ pub(super) fn retry(pod: &mut PodState, container: Option<&str>, settings: &Sett
     for wait in waits(pod, container, settings, now) {
         match wait {
             Wait::Sandbox => {
-                pod.create_retry.at = now;
-                pod.lost_retry.at = now;
+                pod.retries.create.at = now;
+                pod.retries.lost.at = now;
             }
-            Wait::Removal => pod.remove_retry.at = now,
+            Wait::Removal => pod.retries.remove.at = now,
             Wait::Crash(name) => {
                 let backoff = pod.container_mut(&name).and_then(|c| c.backoff.as_mut());
                 if let Some(backoff) = backoff {

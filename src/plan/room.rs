@@ -1,59 +1,58 @@
-//! How much of the node is given away, and what is too little for whom? The one arithmetic for pods that come in and for
-//! pods that want more (kubelet-behaviour §9.3, §9.7, §9.8).
-
-use std::borrow::Cow;
+//! The node's room: how much of it is granted, and what is missing for a pod. One arithmetic for admission and for
+//! resizes (Kubernetes docs: Resource Management, Reserve Compute Resources; the kubelet's
+//! `pkg/kubelet/lifecycle`).
 
 use super::hold::Rejection;
 use super::state::Sandbox;
 use super::{Action, NodeState, PodState};
-use crate::spec::{HugePages, PodSpec, PodUid};
+use crate::spec::{HugePages, PodSpec, PodUid, Reason, Resource};
 
-/// Amounts of what pods share: what the node can give to them (its allocatable), what is given, what one asks for.
+/// Amounts of shared resources: the node's allocatable, what is granted, or what a pod requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Places.
+    /// Number of pods.
     pub pods: u64,
     /// cpu in thousandths of a core.
     pub cpu_milli: u64,
-    /// Memory.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Disk.
+    /// Ephemeral storage in bytes.
     pub storage_bytes: u64,
-    /// Memory that is set aside as huge pages.
+    /// Huge pages in bytes, by size.
     pub huge_pages: HugePages,
 }
 
-/// Too little of one resource.
+/// A shortage of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Shortage {
-    /// The Kubernetes word for the resource.
-    pub(super) resource: Cow<'static, str>,
-    /// What is asked for.
+    /// The resource.
+    pub(super) resource: Resource,
+    /// The requested amount.
     wanted: u64,
-    /// What others are given.
+    /// The amount granted to other pods.
     given: u64,
-    /// What there is.
+    /// The node's allocatable amount.
     capacity: u64,
 }
 
 impl Shortage {
-    /// How much is missing.
+    /// The missing amount.
     pub(super) fn missing(&self) -> u64 {
         let wanted = self.given.saturating_add(self.wanted);
         wanted.saturating_sub(self.capacity)
     }
 
     pub(super) fn rejection(&self) -> Rejection {
-        let (name, wanted, given) = (&self.resource, self.wanted, self.given);
+        let (name, wanted, given) = (self.resource, self.wanted, self.given);
         Rejection {
-            reason: Cow::Owned(format!("OutOf{name}")),
-            message: not_enough(name, wanted, given, self.capacity),
+            reason: Reason::OutOf(name),
+            message: not_enough(&name.to_string(), wanted, given, self.capacity),
         }
     }
 }
 
 impl Capacity {
-    /// What a pod asks for.
+    /// What a pod requests.
     pub(super) fn of(pod: &PodSpec) -> Self {
         Self {
             pods: 1,
@@ -64,27 +63,26 @@ impl Capacity {
         }
     }
 
-    /// Each amount with the Kubernetes word for it, in the kubelet's order.
-    fn rows(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
+    /// Each amount, in the kubelet's order.
+    fn rows(&self) -> impl Iterator<Item = (Resource, u64)> {
         let rows = [
-            ("pods", self.pods),
-            ("cpu", self.cpu_milli),
-            ("memory", self.memory_bytes),
-            ("ephemeral-storage", self.storage_bytes),
+            (Resource::Pods, self.pods),
+            (Resource::Cpu, self.cpu_milli),
+            (Resource::Memory, self.memory_bytes),
+            (Resource::EphemeralStorage, self.storage_bytes),
         ];
-        let rows = rows.map(|(name, amount)| (Cow::Borrowed(name), amount));
         let huge = self.huge_pages.iter();
-        let huge = huge.map(|(size, bytes)| (Cow::Owned(size.resource()), *bytes));
+        let huge = huge.map(|(size, bytes)| (Resource::HugePages(*size), *bytes));
         rows.into_iter().chain(huge)
     }
 
-    /// The amount of that resource.
-    pub(super) fn get(&self, resource: &str) -> u64 {
-        let found = self.rows().find(|(name, _)| name == resource);
+    /// The amount of this resource.
+    pub(super) fn get(&self, resource: Resource) -> u64 {
+        let found = self.rows().find(|(name, _)| *name == resource);
         found.map_or(0, |(_, amount)| amount)
     }
 
-    /// Both together.
+    /// The sum of both.
     pub(super) fn plus(mut self, other: Self) -> Self {
         for (size, bytes) in other.huge_pages {
             let sum = self.huge_pages.entry(size).or_default();
@@ -99,12 +97,12 @@ impl Capacity {
         }
     }
 
-    /// What there is too little of here for somebody, with so much given to others. Of what nobody asks for there is
-    /// always enough.
+    /// What is short for `wanted` with `given` granted to other pods. A resource that is not requested is never
+    /// short.
     pub(super) fn short_of(&self, wanted: &Self, given: &Self) -> Vec<Shortage> {
         let all = wanted.rows().map(|(resource, wanted)| Shortage {
-            given: given.get(&resource),
-            capacity: self.get(&resource),
+            given: given.get(resource),
+            capacity: self.get(resource),
             resource,
             wanted,
         });
@@ -114,22 +112,22 @@ impl Capacity {
 }
 
 impl PodState {
-    /// Whether what it asks for is given to it: from when it was let in until nothing of it runs any more. A pod that was
-    /// taken down for a while gets it back.
+    /// Whether its requests count as granted: from admission until nothing of it runs any more. A pod that a
+    /// shutdown stopped keeps them.
     pub(super) fn takes_room(&self) -> bool {
-        // A container that is being started may run before it is heard of.
+        // A container that is being started may run before its start is reported.
         let starting = matches!(self.in_flight, Some(Action::StartContainer { .. }));
         let done = self.sandbox == Sandbox::Removed || self.finished() && !starting;
-        self.hold.is_none() && (!done || self.comes_back())
+        self.hold().is_none() && (!done || self.comes_back())
     }
 
-    /// Whether it is down for a while, and keeps its place.
+    /// Whether it is stopped for now, and keeps its place.
     pub(super) fn comes_back(&self) -> bool {
         let verdict = self.verdict.as_ref();
-        self.stopping.is_none() && verdict.is_some_and(|verdict| verdict.cause.keeps_place())
+        self.stopping().is_none() && verdict.is_some_and(|verdict| verdict.cause.keeps_place())
     }
 
-    /// Whether it has its ports of the node, or is about to: its sandbox has them, whatever runs in it.
+    /// Whether it holds its node ports, or is about to: they belong to its sandbox, whatever runs in it.
     pub(super) fn takes_ports(&self) -> bool {
         let made = matches!(self.sandbox, Sandbox::Ready { .. } | Sandbox::Lost);
         let making = matches!(self.in_flight, Some(Action::CreateSandbox { .. }));
@@ -138,7 +136,7 @@ impl PodState {
 }
 
 impl NodeState {
-    /// What all pods but this one are given.
+    /// What all pods but this one are granted.
     pub(super) fn given(&self, except: Option<&PodUid>) -> Capacity {
         let counts = |pod: &&PodState| pod.takes_room() && Some(&pod.spec.uid) != except;
         let pods = self.pods.values().filter(counts);
@@ -146,7 +144,7 @@ impl NodeState {
         amounts.fold(Capacity::default(), Capacity::plus)
     }
 
-    /// What there is too little of for a pod that is to come in; `claimed` is given to others soon.
+    /// What is short for a pod that is to be admitted; `claimed` is reserved for other pods.
     pub(super) fn short_of(&self, pod: &PodSpec, claimed: &Capacity) -> Vec<Shortage> {
         let given = self.given(Some(&pod.uid)).plus(claimed.clone());
         let capacity = self.settings.capacity.as_ref();
@@ -154,7 +152,7 @@ impl NodeState {
     }
 }
 
-/// The kubelet's sentence about it.
+/// The kubelet's message about it.
 pub(super) fn not_enough(name: &str, wanted: u64, given: u64, capacity: u64) -> String {
     format!(
         "Node didn't have enough resource: {name}, requested: {wanted}, used: {given}, capacity: {capacity}"

@@ -1,18 +1,36 @@
-//! Which runs count? Those of the pod's newest round. A round begins when the sandbox is lost, when a rule restarts all
-//! containers in place, and when the node lets a pod that it kept down run again: the pod begins with its first init
-//! container then.
+//! Rounds: only runs of the pod's newest round count. A round begins when the sandbox is lost, when a rule restarts
+//! all containers in place, and when a pod that the node stopped may run again: the pod then begins with its first
+//! init container.
 //!
 //! ```text
-//! a rule fires ──► the others are killed at once ──► round ──as long as the container whose rule fired waits──► starts
+//! a rule fires ──► the others are killed at once ──► round ──while the container whose rule fired waits──► starts
 //! ```
 //!
-//! No round forgets a back-off: a pod that fails in whatever way starts later each time (part A20).
+//! A round keeps every back-off: a pod that keeps failing starts later each time, whatever fails (`coracle help
+//! differences`).
+
+use serde::{Deserialize, Serialize};
 
 use super::restart::{self, RESET_MS};
-use super::state::{ContainerState, Role, Run};
+use super::run::Run;
+use super::state::{ContainerState, Role};
 use super::{PodState, Settings, Time};
-use crate::plan::event::Round;
 use crate::spec::{ContainerSpec, RestartAction};
+
+/// The round of a container, saved before its next start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// Runs with a smaller number are of an earlier round.
+    pub first: u32,
+    /// The earlier round was ended by `RestartAllContainers`, so this container starts whatever its policy.
+    pub in_place: bool,
+    /// This container's rule ended it, so the pod waits as long as this container would.
+    #[serde(default)]
+    pub fired: bool,
+    /// The pod was evicted, or stopped for a shutdown: this container starts whatever its policy.
+    #[serde(default)]
+    pub restored: bool,
+}
 
 /// Why a round begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,22 +39,22 @@ pub(super) enum Begun {
     Lost,
     /// A rule restarts all containers.
     InPlace,
-    /// The pod was evicted, or down for a shutdown, and may run again.
+    /// The pod was evicted, or stopped for a shutdown, and may run again.
     Restored,
 }
 
 impl ContainerState {
-    /// Whether the newest run is of an earlier round: it ended, and says nothing about how far the pod is now.
+    /// Whether the newest run is of an earlier round: it ended, and does not show how far the pod is now.
     pub fn stale(&self) -> bool {
         self.run.attempt().is_some_and(|a| a < self.round.first)
     }
 
-    /// Whether the newest run was taken away by `RestartAllContainers`.
+    /// Whether `RestartAllContainers` removed the newest run.
     pub fn removed_in_place(&self) -> bool {
         self.round.in_place && self.stale()
     }
 
-    /// Whether the pod begins again, and this container with it, as if neither had ever run.
+    /// Whether the pod, and this container with it, begins again as if neither had ever run.
     pub fn restored(&self) -> bool {
         self.round.restored && self.stale()
     }
@@ -46,18 +64,14 @@ impl ContainerState {
         self.round.fired && self.stale()
     }
 
-    /// Whether it restarts for another container's sake: it has nothing to wait for.
+    /// Whether it restarts for another container's sake, and so has no back-off.
     pub(super) fn follows(&self) -> bool {
         self.removed_in_place() && !self.round.fired
     }
 
     /// The newest run, if that counts.
     pub fn current(&self) -> Option<&Run> {
-        match self.run {
-            Run::None => None,
-            Run::Running { .. } | Run::Ended(_) if self.stale() => None,
-            Run::Running { .. } | Run::Ended(_) => Some(&self.run),
-        }
+        (self.run != Run::None && !self.stale()).then_some(&self.run)
     }
 
     fn begin_round(&mut self, begun: Begun, fires: bool, now: Time) {
@@ -66,7 +80,7 @@ impl ContainerState {
         self.round = Round {
             first: self.next_attempt,
             in_place: match begun {
-                // One that has not begun again yet is not taken away either.
+                // A container that has not begun again yet is not removed either.
                 Begun::InPlace => !restored,
                 Begun::Lost => removed,
                 Begun::Restored => false,
@@ -84,14 +98,15 @@ impl ContainerState {
         self.calm(begun, now);
     }
 
-    /// Its newest run is over for what happened to the pod, so its wait is counted from when it ended by itself, if it
-    /// did. Init containers never run for so long that their series would begin anew by that.
+    /// Ends the newest run because of the pod, so its back-off counts from when it ended by itself, if it did. Init
+    /// containers never run long enough for that to reset their series.
     fn calm(&mut self, begun: Begun, now: Time) {
-        let (Some(backoff), Run::Ended(ended)) = (&mut self.backoff, &self.run) else {
+        let stop = self.stop();
+        let (Some(backoff), Some(ended)) = (&mut self.backoff, self.run.ended()) else {
             return;
         };
         if self.permitted == Some(self.next_attempt) {
-            // Its next start need not wait, and is not counted again.
+            // Its next start has no wait, and does not count twice.
             return;
         }
         if now.since(backoff.permitted) > RESET_MS {
@@ -99,12 +114,12 @@ impl ContainerState {
             return;
         }
         let over = now >= ended.exit.finished.time.plus(backoff.delay_ms);
-        let stopped = begun == Begun::Restored && self.stop.asked.is_some();
+        let stopped = begun == Begun::Restored && stop.asked.is_some();
         backoff.waived |= over || stopped;
     }
 }
 
-/// Whether this container has ended in a way that restarts the whole pod in place, and that is not yet done.
+/// Whether this container ended in a way that restarts the whole pod in place, and that restart is still due.
 fn fires(spec: &ContainerSpec, c: &ContainerState) -> bool {
     let Some(ended) = c.current().and_then(Run::ended) else {
         return false;
@@ -115,33 +130,33 @@ fn fires(spec: &ContainerSpec, c: &ContainerState) -> bool {
 }
 
 impl PodState {
-    /// Whether a container has ended in a way that restarts the whole pod in place, and that is not yet done.
+    /// Whether any container ended in a way that restarts the whole pod in place, and that restart is still due.
     pub fn restarts_all(&self) -> bool {
         self.each().any(|(spec, c)| fires(spec, c)) && !self.over()
     }
 
-    /// What ran until now does not count any more: the pod begins again with its first init container.
+    /// Begins a round: earlier runs do not count any more, and the pod begins with its first init container.
     pub(super) fn begin_round(&mut self, begun: Begun, now: Time) {
         let fire = |(spec, c)| fires(spec, c);
         let firing: Vec<bool> = self.each().map(fire).collect();
         for (container, fires) in self.containers.iter_mut().zip(firing) {
-            // What was killed for another's rule may have ended as its own rule says.
-            let fires = fires && container.stop.asked.is_none();
+            // A container that was killed for another's rule may have ended as its own rule says.
+            let fires = fires && container.stop().asked.is_none();
             container.begin_round(begun, fires, now);
         }
     }
 
-    /// The last container that `RestartAllContainers` was to kill is gone: a new round begins.
+    /// The last container that `RestartAllContainers` kills is gone: a new round begins.
     pub(super) fn note_round(&mut self, now: Time) {
         let runs = self.of_manifest().iter().any(|c| c.run.is_running());
-        let waits = self.stopping.is_some() || self.in_flight.is_some() || runs;
+        let waits = self.stopping().is_some() || self.in_flight.is_some() || runs;
         if waits || !self.restarts_all() {
             return;
         }
         self.begin_round(Begun::InPlace, now);
     }
 
-    /// Before which moment no container of this round starts: those whose rules fired have to wait.
+    /// Before this moment no container of the round starts: those whose rules fired have to wait.
     pub(super) fn round_starts(&self, settings: &Settings) -> Time {
         let fired = self.of_manifest().iter().filter(|c| c.fired());
         let starts = fired.map(|c| restart::earliest(c, self.waits(settings)));

@@ -1,57 +1,50 @@
-//! In what order do pods stop when the node goes down? Group after group by rising priority, each with a time of its own;
-//! nothing new comes in meanwhile (kubelet-behaviour §7.3 to §7.7, part A1, A10).
+//! Graceful node shutdown: pods stop in groups by rising priority, each group with a time limit; no pod is admitted
+//! meanwhile (KEP-2000; KEP-2712; `coracle help differences`).
 //!
 //! ```text
-//! begun ─► the lowest group stops ──all its pods are gone, or its seconds over──► the next group ─► … ─► ended
-//!   └──────────── cancelled ─► what was stopped starts again, each pod as soon as it has ended
+//! begun ─► the lowest group stops ──all its pods are gone, or its time is over──► the next group ─► … ─► ended
+//!   └──────────── cancelled ─► each stopped pod starts again as soon as it has ended
 //! ```
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::admit;
-use super::notice::{Kind, Notices};
+use super::notice::Notices;
 use super::room::Capacity;
 use super::round::Begun;
-use super::state::{Retry, Sandbox};
-use super::verdict::{Cause, Due};
-use super::{Event, NodeState, Notice, PodState, Stamp, Time, pressure};
-use crate::spec::PodUid;
+use super::state::{Sandbox, SandboxRetries, Stage};
+use super::verdict::Cause;
+use super::{
+    Event, NodeFact, NodeState, Notice, PodFact, PodState, Stamp, Step, Time, admit, pressure,
+};
+use crate::spec::{PodUid, Reason};
+pub use crate::types::Group;
 
 /// `status.message` of pods that were stopped.
 const STOPPED: &str = "Pod was terminated in response to imminent node shutdown.";
 
-/// Why a pod is not let in.
+/// The message of a pod that is refused.
 const REJECTED: &str = "Pod was rejected as the node is shutting down.";
 
-/// Pods of one range of priorities.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Group {
-    /// Of this priority and above, up to that of the next group. The lowest group has those below it, too.
-    pub priority: i32,
-    /// How long they have, in seconds; with 0 they are stopped and not waited for.
-    pub seconds: u64,
-}
-
-/// That the node shuts down. To be written down before anything is done about it.
+/// A shutdown of the node. Written to disk before any pod is stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shutdown {
-    /// Who wants it.
+    /// The origin of the request.
     pub asked_by: AskedBy,
-    /// Since when.
+    /// When it began.
     pub since: Stamp,
-    /// By rising priority, as they were when it began.
+    /// The groups by rising priority, as they were when it began.
     pub groups: Vec<Group>,
-    /// Whose turn it is: an index of `groups`, or their number when all have had theirs.
+    /// The current group: an index of `groups`, or their number when all are through.
     pub turn: usize,
-    /// Since when.
+    /// When its turn began.
     pub turn_since: Time,
     /// When the last group was through.
     pub ended: Option<Stamp>,
 }
 
-/// Who wants a shutdown, and so can call it off.
+/// The origin of a shutdown, which alone can cancel it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AskedBy {
     /// systemd-logind, for the whole machine.
@@ -61,13 +54,13 @@ pub enum AskedBy {
 }
 
 impl Shutdown {
-    /// When the time of the group is over whose turn it is; `None` when all have had theirs.
+    /// When the time of the current group is over; `None` when all are through.
     pub fn turn_ends(&self) -> Option<Time> {
         let group = self.groups.get(self.turn)?;
         Some(self.turn_since.plus(group.seconds.saturating_mul(1000)))
     }
 
-    /// Whether nobody has to be waited for in this turn any more.
+    /// Whether no pod of the current group is left to wait for.
     fn turn_over(&self, pods: &BTreeMap<PodUid, PodState>, now: Time) -> bool {
         let mine = |pod: &&PodState| group_of(&self.groups, pod) == self.turn;
         self.turn_ends().is_some_and(|end| now >= end) || pods.values().filter(mine).all(is_gone)
@@ -95,34 +88,38 @@ pub fn members<'s>(state: &'s NodeState, groups: &[Group]) -> Vec<Vec<&'s PodSta
     members
 }
 
-/// What is to be recorded now, or when to ask again; `None` if no shutdown waits for anything.
-pub fn due(state: &NodeState, now: Time) -> Option<Due> {
+/// Records the end of a turn, or restores a pod after a cancelled shutdown.
+pub fn next(state: &NodeState, now: Time) -> Step {
     match &state.shutdown {
-        Some(shutdown) => {
-            let end = shutdown.turn_ends()?;
-            Some(match shutdown.turn_over(&state.pods, now) {
-                true => Due::Now(Event::ShutdownTurnOver),
-                false => Due::At(end),
-            })
-        }
+        Some(shutdown) => match shutdown.turn_ends() {
+            Some(_) if shutdown.turn_over(&state.pods, now) => {
+                Step::Record(Event::Node(NodeFact::ShutdownTurnOver))
+            }
+            Some(end) => Step::WakeAt(end),
+            None => Step::Rest,
+        },
         None => {
-            let pod = state.pods.values().find(|pod| is_to_be_restored(pod))?;
-            Some(Due::Now(Event::PodRestored {
-                pod: pod.spec.uid.clone(),
-            }))
+            let pod = state.pods.values().find(|pod| is_to_be_restored(pod));
+            pod.map_or(Step::Rest, |pod| {
+                let pod = pod.spec.uid.clone();
+                Step::Record(Event::Pod {
+                    uid: pod,
+                    fact: PodFact::Restored,
+                })
+            })
         }
     }
 }
 
-/// Whether nothing of it runs or is mounted, and nothing is about to be.
+/// Whether nothing of the pod runs or is mounted, or is about to be.
 pub fn is_gone(pod: &PodState) -> bool {
     let sandbox = matches!(pod.sandbox, Sandbox::None | Sandbox::Removed);
-    // Of a pod that never came up it is enough that it will not.
-    let will = pod.sandbox == Sandbox::None && pod.verdict.is_none() && pod.hold.is_none();
-    sandbox && !will && pod.in_flight.is_none() && pod.stopping.is_none()
+    // A pod that was never set up counts as gone once nothing will set it up.
+    let will = pod.sandbox == Sandbox::None && pod.verdict.is_none() && pod.hold().is_none();
+    sandbox && !will && pod.in_flight.is_none() && pod.stopping().is_none()
 }
 
-/// Whether only a shutdown keeps it down, and it has come to its end.
+/// Whether only a shutdown keeps it stopped, and it has ended.
 fn is_to_be_restored(pod: &PodState) -> bool {
     let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
     match cause {
@@ -133,7 +130,7 @@ fn is_to_be_restored(pod: &PodState) -> bool {
 }
 
 impl NodeState {
-    /// It begins, unless it has begun already.
+    /// Begins a shutdown, unless one has begun already.
     pub(super) fn shutdown_begun(
         &mut self,
         (groups, asked_by): (&[Group], AskedBy),
@@ -156,7 +153,7 @@ impl NodeState {
         self.take_turns(now, out);
     }
 
-    /// A former agent was at it.
+    /// Restores a shutdown from before an agent restart.
     pub(super) fn shutdown_recovered(
         &mut self,
         shutdown: &Shutdown,
@@ -175,7 +172,7 @@ impl NodeState {
         }
     }
 
-    /// Stops the pods whose turn it is, and goes on to the next group as long as there is nobody to wait for.
+    /// Stops the pods of the current group, and moves on to the next group as long as no pod is left to wait for.
     pub(super) fn take_turns(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         let Some(shutdown) = &mut self.shutdown else {
             return;
@@ -185,7 +182,7 @@ impl NodeState {
             let grace_ms = group.seconds.saturating_mul(1000);
             let until = shutdown.turn_since.plus(grace_ms);
             for pod in self.pods.values_mut() {
-                // Those of earlier groups were stopped before.
+                // Pods of earlier groups were stopped before.
                 if group_of(&shutdown.groups, pod) == shutdown.turn {
                     pod.bound_repeated_kills(until);
                     stop(pod, grace_ms, now, out);
@@ -200,12 +197,12 @@ impl NodeState {
         shutdown.ended.get_or_insert(now);
     }
 
-    /// It is called off. What it has stopped starts again as soon as it has ended.
+    /// Cancels the shutdown. Each pod that it stopped starts again as soon as it has ended.
     pub(super) fn shutdown_cancelled(&mut self) {
         self.shutdown = None;
     }
 
-    /// A pod that a shutdown kept down, or that was evicted, may run again.
+    /// Restores a pod that a shutdown stopped, or that was evicted.
     pub(super) fn pod_restored(&mut self, uid: &PodUid, now: Stamp, out: &mut Vec<Notice>) {
         let Some(pod) = self.pods.get(uid) else {
             return;
@@ -226,57 +223,60 @@ impl NodeState {
             let kept_out = self.kept_out(&pod.spec).is_some();
             self.on(uid, now, out, |pod, _, _| {
                 pod.restore(now);
-                // What is left of one that was sent away meanwhile goes; then it waits like others.
+                // A pod that a cordon keeps out is removed, and then held like others.
                 if kept_out {
                     admit::stop(pod, None, now);
                 }
             });
-            // A more important one may have waited for him to be there: he can go again.
+            // A more important pod may have waited to preempt this one: now it can.
             return self.admit(now, out);
         }
-        // It was never let in: whether it is has to be looked at.
+        // It was never admitted: check now whether it can be.
         if let Some(mut pod) = self.pods.remove(uid) {
             pod.restore(now);
-            self.judge(pod, &mut Capacity::default(), now, out);
+            self.admit_or_hold(pod, &mut Capacity::default(), now, out);
             self.on(uid, now, out, |_, _, _| {});
-            // Who had to go for it may have left more than it takes.
+            // The pods preempted for it may have left more room than it takes.
             self.admit(now, out);
         }
     }
 }
 
-/// A pod that goes, or has failed, anyway has no more time than the others; of one that is held there is nothing to stop.
+/// Bounds the grace of a pod that is stopping or has failed by the group's time. A held pod has nothing to stop.
 fn stop(pod: &mut PodState, grace_ms: u64, now: Stamp, out: &mut Vec<Notice>) {
-    if pod.hold.is_some() {
+    if pod.hold().is_some() {
         return;
     }
     let grace_ms = grace_ms.min(pod.spec.grace_ms);
     let from = |since: Stamp| now.time.since(since.time).saturating_add(grace_ms);
-    match (&mut pod.stopping, &mut pod.verdict) {
-        (Some(stopping), _) => stopping.asked_ms = stopping.asked_ms.min(from(stopping.since)),
-        (None, Some(verdict)) => verdict.grace_ms = verdict.grace_ms.min(from(verdict.since)),
-        (None, None) => pod.fail(Cause::NodeShutdown, STOPPED, grace_ms, now),
+    match (&mut pod.stage, &mut pod.verdict) {
+        (Stage::Stopping(stopping), _) => {
+            stopping.asked_ms = stopping.asked_ms.min(from(stopping.since))
+        }
+        (_, Some(verdict)) => verdict.grace_ms = verdict.grace_ms.min(from(verdict.since)),
+        (_, None) => pod.fail(Cause::NodeShutdown, STOPPED, grace_ms, now),
     }
     pod.settle(now, out);
 }
 
 impl PodState {
-    /// It is not let in.
+    /// Refuses the pod.
     pub(super) fn reject_at_shutdown(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         let message = format!("Pod was rejected: {REJECTED}");
         self.fail(Cause::RejectedAtShutdown, &message, 0, now);
-        let reason = Cause::RejectedAtShutdown.as_str();
-        Notices::new(out, self).pod(Kind::Warning, reason, REJECTED.to_owned());
+        Notices::new(out, self).pod(Reason::NodeShutdown, REJECTED.to_owned());
     }
 
-    /// It begins again, as if its containers had never run: also those that are never restarted. What they came to is
-    /// remembered, and how long they wait when they fail.
+    /// Restores the pod as if its containers had never run, including those that are never restarted. Their last
+    /// state and their back-off stay.
     fn restore(&mut self, now: Stamp) {
         self.created = now;
         self.verdict = None;
         self.sandbox = Sandbox::None;
-        (self.create_retry, self.lost_retry) = Default::default();
-        self.remove_retry = Retry::default();
+        self.retries = SandboxRetries {
+            for_host_port: self.retries.for_host_port,
+            ..SandboxRetries::default()
+        };
         self.begin_round(Begun::Restored, now.time);
     }
 }

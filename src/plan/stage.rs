@@ -1,5 +1,5 @@
-//! How far is a pod? Everything here follows from the containers' newest runs, so nothing of it has to be remembered
-//! (kubelet-behaviour §2.4, §2.5, §3.4, §4.2).
+//! How far a pod is. Everything here follows from the containers' newest runs, so none of it is stored (Kubernetes
+//! docs: Pod Lifecycle; the kubelet's `pkg/kubelet/kuberuntime`).
 //!
 //! ```text
 //! init containers, one after the other ──► regular containers ──► complete ──► sidecars stop ──► finished
@@ -8,27 +8,29 @@
 
 use std::sync::Arc;
 
-use super::event::Health;
-use super::state::{ContainerState, Role, Run, Sandbox};
+use super::health::Health;
+use super::run::{OfRun, Run};
+use super::state::{ContainerState, Role, Sandbox};
 use super::{PodState, hook, probe, restart};
 use crate::spec::{ContainerSpec, RestartPolicy};
 
 impl ContainerState {
     /// Whether it runs and has come up: field `started` of its status.
     pub fn started(&self) -> bool {
-        self.run.is_running() && self.started
+        self.run.running().is_some_and(|run| run.started)
     }
 
-    /// What the next agent has to know of a running container's probes.
-    pub fn health(&self) -> Option<Health> {
-        let attempt = self.run.attempt().filter(|_| self.run.is_running())?;
-        let (started, ready) = (self.started, self.ready);
-        Some(Health {
-            attempt,
-            started,
-            ready,
-            streaks: self.tracks.streaks(),
-            firsts: self.tracks.firsts(),
+    /// What is saved of a running container's probes for an agent restart.
+    pub fn health(&self) -> Option<OfRun<Health>> {
+        let run = self.run.running()?;
+        Some(OfRun {
+            attempt: run.attempt,
+            of: Health {
+                started: run.started,
+                ready: run.ready,
+                streaks: run.tracks.streaks(),
+                firsts: run.tracks.firsts(),
+            },
         })
     }
 
@@ -36,13 +38,13 @@ impl ContainerState {
     pub fn ready(&self) -> bool {
         match self.role {
             Role::Init => self.done_well(),
-            Role::Sidecar | Role::Main => self.run.is_running() && self.ready,
-            // Nobody asks, and nobody waits for it.
+            Role::Sidecar | Role::Main => self.run.running().is_some_and(|run| run.ready),
+            // Ephemeral containers have no readiness, and none is needed.
             Role::Ephemeral => false,
         }
     }
 
-    /// Whether this init container has done its work in this round.
+    /// Whether this init container is done in this round.
     pub(super) fn done_well(&self) -> bool {
         let ended = self.current().and_then(Run::ended);
         ended.is_some_and(|e| e.exit.code == 0 && !e.exit.oom_killed)
@@ -50,7 +52,7 @@ impl ContainerState {
 }
 
 impl PodState {
-    /// The containers of the manifest and what is wanted of them.
+    /// The containers of the manifest and their specs.
     pub(super) fn each(
         &self,
     ) -> impl DoubleEndedIterator<Item = (&ContainerSpec, &ContainerState)> {
@@ -60,13 +62,15 @@ impl PodState {
         inits.chain(self.spec.containers.iter().zip(mains))
     }
 
-    /// Notes what the probes' results come to.
+    /// Updates the readiness that follows from the probes.
     pub(super) fn note_health(&mut self) {
         let specs = Arc::clone(&self.spec);
         for (spec, c) in specs.all_containers().zip(&mut self.containers) {
-            c.up = c.run.is_running() && hook::is_up(spec, c);
-            c.started = probe::has_started(spec, c);
-            c.ready = probe::is_ready(spec, c);
+            if let Some(run) = c.run.running_mut() {
+                run.up = hook::is_up(spec, run);
+                run.started = probe::has_started(spec, run);
+                run.ready = probe::is_ready(spec, run);
+            }
         }
     }
 
@@ -81,18 +85,18 @@ impl PodState {
         &self.containers[inits..inits + self.spec.containers.len()]
     }
 
-    /// Containers the manifest asks for: they decide what becomes of the pod.
+    /// The containers of the manifest: they decide what becomes of the pod.
     pub fn of_manifest(&self) -> &[ContainerState] {
         let inits = self.spec.init_containers.len();
         &self.containers[..inits + self.spec.containers.len()]
     }
 
-    /// Containers added while the pod runs.
+    /// Ephemeral containers, added while the pod runs.
     pub fn ephemerals(&self) -> &[ContainerState] {
         &self.containers[self.of_manifest().len()..]
     }
 
-    /// Whether regular containers may start: the last init container is through, or one of them ran in this round.
+    /// Whether regular containers may start: the last init container is done, or a regular one ran in this round.
     pub fn is_initialized(&self) -> bool {
         let through = self.inits().last().is_none_or(|last| match last.role {
             Role::Init | Role::Main | Role::Ephemeral => last.done_well(),
@@ -101,12 +105,13 @@ impl PodState {
         through || self.mains().iter().any(|c| c.current().is_some())
     }
 
-    /// Whether this container, if it does not run, is to be started (again).
+    /// Whether this container, if it does not run, starts (again).
     pub fn wants_start(&self, container: &ContainerState) -> bool {
-        self.stopping.is_none() && self.left_to_run(container)
+        self.stopping().is_none() && self.left_to_run(container)
     }
 
-    /// As [`PodState::wants_start`], the pod itself being left alone. Of one that runs there is nothing to start again.
+    /// Like [`PodState::wants_start`], without regard to the pod as a whole. A running container does not start
+    /// again.
     pub(super) fn left_to_run(&self, c: &ContainerState) -> bool {
         let possible = match c.role {
             Role::Init | Role::Main => !self.over() && !self.init_failed(),
@@ -115,7 +120,7 @@ impl PodState {
         possible && self.again(c)
     }
 
-    /// Whether what its newest run has come to makes this container start (again).
+    /// Whether the end of its newest run makes this container start (again).
     fn again(&self, c: &ContainerState) -> bool {
         if c.run.ended().is_none() {
             return c.run == Run::None;
@@ -129,19 +134,19 @@ impl PodState {
             Role::Ephemeral => false,
             Role::Init => c.stale() || self.retries(c),
             Role::Main if !c.stale() => self.allows(c),
-            // A new sandbox is for everybody but those that have done their work.
+            // In a new sandbox all containers start, except those that are done.
             Role::Main => self.allows(c) || self.policy(c) != RestartPolicy::OnFailure,
         }
     }
 
-    /// Whether an init container that has ended runs again in this round: it failed, which the policy forgives.
+    /// Whether an exited init container runs again in this round: it failed, and the policy retries it.
     fn retries(&self, c: &ContainerState) -> bool {
-        // Killed for memory is a failure whatever the exit code.
+        // An OOM kill is a failure whatever the exit code.
         let oom = c.run.ended().is_some_and(|e| e.exit.oom_killed);
         !c.done_well() && (self.allows(c) || oom && self.policy(c) != RestartPolicy::Never)
     }
 
-    /// Whether policy and rules let an exited container start again.
+    /// Whether policy and rules restart an exited container.
     fn allows(&self, c: &ContainerState) -> bool {
         let spec = self.spec.container(&c.name);
         let (Some(spec), Some(ended)) = (spec, c.run.ended()) else {
@@ -160,8 +165,8 @@ impl PodState {
         own.unwrap_or(self.spec.restart_policy)
     }
 
-    /// A pod that has failed, or that is never restarted and lost its sandbox, starts nothing any more, whatever its
-    /// containers' own policies.
+    /// Whether the pod is beyond restarts: a pod that has failed, or that is never restarted and lost its sandbox,
+    /// starts no container, whatever its containers' own policies.
     pub(super) fn over(&self) -> bool {
         match self.sandbox {
             _ if self.verdict.is_some() => true,
@@ -183,14 +188,14 @@ impl PodState {
         self.inits().iter().any(failed)
     }
 
-    /// Whether nothing but sidecars and ephemeral containers is left to run: they are stopped, and the pod finishes.
+    /// Whether only sidecars and ephemeral containers are left to run: they are stopped, and the pod finishes.
     pub fn complete(&self) -> bool {
         let done = |c: &ContainerState| c.run.ended().is_some() && !self.again(c);
         let done = self.init_failed() || self.mains().iter().all(done);
         self.over() || done && !self.restarts_all()
     }
 
-    /// Whether every container ended and none will start again, the pod itself being left alone.
+    /// Whether every container ended and none will start again, without regard to the pod as a whole.
     pub fn finished(&self) -> bool {
         !self.any_running() && self.complete()
     }

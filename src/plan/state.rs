@@ -1,9 +1,8 @@
-//! What do we know? Facts only: every field is something an event said, or the moment it was said.
+//! The state of all pods. Facts only: every field is the content of an event, or its time.
 //!
-//! A container's run moves `None → Running → Ended → Running → …`; attempts only grow. A pod's sandbox moves
+//! A container's runs are in `run.rs`. A pod's sandbox moves
 //! `None → Ready → Lost → Ready → … → Removed`. A stopping pod never stops stopping: it ends by being forgotten.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,21 +11,22 @@ use serde::{Deserialize, Serialize};
 
 use super::condition::{self, Flags, Foreign};
 use super::cordon::Cordon;
-use super::event::{
-    Asked, CrashBackoff, Desired, ImageFailure, Instance, Round, SandboxWaits, StartFailure,
-};
+use super::event::{Desired, ImageFailure, Instance, StartFailure};
 use super::fit::NodeIdentity;
-use super::hold::Hold;
+use super::hold::{Hold, Holds};
 use super::hook::Hooks;
 use super::incarnation::Incarnations;
 use super::kill::Kill;
+use super::memory::SandboxWaits;
 use super::pressure::{Evictions, Pressure};
-use super::probe::Tracks;
 use super::resize::{Capacity, Pending, Resizing, Swapping};
+use super::restart::CrashBackoff;
+use super::round::Round;
+use super::run::{Asked, Ended, OfRun, Run, Stop};
 use super::shutdown::Shutdown;
 use super::verdict::Verdict;
 use super::{Action, Stamp, Time, Wall};
-use crate::spec::{ContainerSpec, Exit, PodSpec, PodUid, RestartPolicy};
+use crate::spec::{ContainerSpec, PodSpec, PodUid, Resource, RestartPolicy};
 
 /// The node's settings that decisions depend on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Settings {
     pub max_restart_period_ms: u64,
     /// What the node can give to pods; `None`: whatever they ask for.
     pub capacity: Option<Capacity>,
-    /// Who may swap.
+    /// Which pods may swap.
     pub swap: Swapping,
 }
 
@@ -47,7 +47,7 @@ impl Default for Settings {
             initial_restart_period_ms: 10_000,
             max_restart_period_ms: 300_000,
             capacity: None,
-            swap: Swapping::Nobody,
+            swap: Swapping::Off,
         }
     }
 }
@@ -68,36 +68,40 @@ impl Settings {
 pub struct NodeState {
     /// What decisions depend on.
     pub settings: Settings,
-    /// Which node this is; the same as long as the agent runs.
+    /// The identity of the node; constant while the agent runs.
     pub node: Arc<NodeIdentity>,
-    /// What the manifests ask for; `None` until that is known for the first time, and nothing is planned before.
+    /// The wanted pods and services; `None` until the manifests are read for the first time, and nothing begins before.
     pub desired: Option<Desired>,
-    /// What pods that are gone leave to those that take their names.
+    /// What removed pods leave to the next ones of their names.
     pub incarnations: Incarnations,
-    /// The pods that exist, wanted or not. A wanted pod is not here while an older one holds its name.
+    /// When pods were held before the agent restart; empty once the manifests are known.
+    pub former_holds: Holds,
+    /// The pods that exist, wanted or not. A wanted pod is missing while an older one has its name.
     pub pods: BTreeMap<PodUid, PodState>,
-    /// That the node shuts down.
+    /// Set while the node shuts down.
     pub shutdown: Option<Shutdown>,
-    /// What it is short of.
+    /// The resources the node is short of.
     pub pressure: Pressure,
-    /// That nobody new comes in.
+    /// Set while the node is cordoned.
     pub cordon: Option<Cordon>,
     /// Grows with every fact that may have changed what `plan::network::view` shows.
     pub network_changes: u64,
-    /// Grows whenever a pod is held, let in, or held for another reason: also with facts about other pods.
+    /// Grows whenever a fact may have changed what another pod waits for: a pod is held, admitted or held for another
+    /// reason, or its pending resize is granted or refused.
     pub hold_changes: u64,
-    /// How many pods were ended to make room, by what there was too little of.
-    pub preemptions: BTreeMap<Cow<'static, str>, u64>,
+    /// The number of pods ended to make room, by the resource that was missing.
+    pub preemptions: BTreeMap<Resource, u64>,
 }
 
 impl NodeState {
-    /// Nothing known yet.
+    /// A node of which nothing is known yet.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
             node: Arc::default(),
             desired: None,
             incarnations: Incarnations::default(),
+            former_holds: Holds::new(),
             pods: BTreeMap::new(),
             shutdown: None,
             pressure: Pressure::default(),
@@ -118,43 +122,67 @@ pub struct PodState {
     pub created: Stamp,
     /// Its sandbox.
     pub sandbox: Sandbox,
-    /// Its addresses; they stay shown after the sandbox is gone.
+    /// Its addresses; they are still shown after the sandbox is gone.
     pub ips: Vec<IpAddr>,
     /// Its containers: init containers and sidecars, then regular ones, then ephemeral ones, as in
     /// `spec.all_containers()`.
     pub containers: Vec<ContainerState>,
     /// The lifecycle action begun and not yet answered.
     pub in_flight: Option<Action>,
-    /// Images were added while one was being looked for: the answer may be stale.
-    pub images_changed: bool,
-    /// The image being looked for is not the one that is wanted any more.
-    pub image_edited: bool,
-    /// Why it is not let in yet; nothing is done for it as long as this is set.
-    pub hold: Option<Hold>,
-    /// Set once the pod is to go.
-    pub stopping: Option<Stopping>,
+    /// What happened to the image that the action in flight looks for.
+    pub look_up: LookUp,
+    /// Where it is in its life.
+    pub stage: Stage,
     /// Set once the pod has failed whatever its containers do.
     pub verdict: Option<Verdict>,
-    /// How often it was evicted lately.
+    /// Its recent evictions.
     pub evictions: Evictions,
-    /// Since when nothing but sidecars is left, so that they are stopped.
-    pub finishing: Option<Time>,
-    /// Waits between attempts to make a sandbox.
-    pub create_retry: Retry,
-    /// It was a port of the node that the last attempt failed for.
-    pub waits_for_host_port: bool,
-    /// Waits between sandboxes that get lost soon after they were made.
-    pub lost_retry: Retry,
-    /// Waits between attempts to remove a sandbox.
-    pub remove_retry: Retry,
-    /// Other resources that are asked for and not given yet.
+    /// Its waits for its sandbox.
+    pub retries: SandboxRetries,
+    /// The resize that waits for room.
     pub pending: Option<Pending>,
-    /// How far its cgroups are.
+    /// The progress of its resize.
     pub resizing: Resizing,
     /// Its own conditions.
     pub flags: Flags,
-    /// The conditions others have set, in the order in which they came.
+    /// The conditions that clients have set, in the order of arrival.
     pub foreign: Vec<Foreign>,
+}
+
+/// Where a pod is in its life. A stopping pod never stops stopping: it ends by being forgotten.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Stage {
+    /// It waits for admission: nothing is done for it.
+    Held(Hold),
+    /// It may have a sandbox and run.
+    Admitted {
+        /// When only sidecars were left, which are stopped then.
+        finishing: Option<Time>,
+    },
+    /// It is to go.
+    Stopping(Stopping),
+}
+
+/// What happened while an image was looked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LookUp {
+    /// Images were added to the store: the answer may be stale.
+    pub store_changed: bool,
+    /// An edit changed the image: the answer does not count.
+    pub edited: bool,
+}
+
+/// A pod's waits for its sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SandboxRetries {
+    /// Between attempts to make it.
+    pub create: Retry,
+    /// Whether the last attempt failed because of a port of the node.
+    pub for_host_port: bool,
+    /// Between sandboxes that get lost soon after they were made.
+    pub lost: Retry,
+    /// Between attempts to remove it.
+    pub remove: Retry,
 }
 
 /// A pod's sandbox.
@@ -164,7 +192,7 @@ pub enum Sandbox {
     None,
     /// Its shim lives.
     Ready {
-        /// Since when, as far as this agent knows.
+        /// When it became ready, as far as this agent knows.
         since: Time,
     },
     /// Its shim is gone; leftovers may be there.
@@ -176,15 +204,15 @@ pub enum Sandbox {
 /// A pod on its way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopping {
-    /// Since when.
+    /// When it began.
     pub since: Stamp,
     /// The grace period as asked for; see [`Stopping::grace_ms`].
     pub asked_ms: u64,
 }
 
 impl Stopping {
-    /// How long its containers have to end: a second at least, also for who asks for nothing (kubelet-behaviour §6.1,
-    /// §6.5).
+    /// How long its containers have to end: at least a second, even if none is asked for (Kubernetes docs: Termination of
+    /// Pods).
     pub fn grace_ms(&self) -> u64 {
         self.asked_ms.max(1_000)
     }
@@ -208,10 +236,10 @@ impl Retry {
     }
 }
 
-/// A yes or no that remembers when it changed.
+/// A yes or no with the time of its last change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flag {
-    /// Yes?
+    /// The value.
     pub yes: bool,
     /// `lastTransitionTime`.
     pub since: Wall,
@@ -226,7 +254,7 @@ impl Flag {
     }
 }
 
-/// What a container is in its pod.
+/// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// An init container: it ends well before the next one starts.
@@ -244,9 +272,9 @@ pub enum Role {
 pub struct ContainerState {
     /// Its name.
     pub name: String,
-    /// What it is in the pod.
+    /// Its role in the pod.
     pub role: Role,
-    /// Which of its runs count.
+    /// Its round: which of its runs count.
     pub round: Round,
     /// The number the next run gets. Never decreases.
     pub next_attempt: u32,
@@ -254,81 +282,34 @@ pub struct ContainerState {
     pub run: Run,
     /// The run before that: `lastState`.
     pub previous: Option<Ended>,
-    /// How it ended in an earlier boot; shown until another run has ended.
+    /// The end of its last run in an earlier boot; shown until another run ends.
     pub former: Option<Ended>,
     /// Its image, for the next start.
     pub image: Image,
-    /// Why it could not be created the last time that happened: the next time it waits longer, unless it has run for
-    /// long since. See [`ContainerState::start_error`].
+    /// The last failure to create it. The next one waits longer, unless the container has run for long since. See
+    /// [`ContainerState::start_error`].
     pub start_error: Option<StartError>,
     /// Crash back-off; `None` before the first restart.
     pub backoff: Option<CrashBackoff>,
-    /// The attempt whose start has been permitted: it need not wait again when its start has to be retried.
+    /// The attempt whose start was permitted: a retry of its start does not wait again.
     pub permitted: Option<u32>,
-    /// That the newest run is being ended.
-    pub kill: Option<Kill>,
-    /// How far the hooks of the newest run have come.
-    pub hooks: Hooks,
-    /// How far signalling the newest run has come.
-    pub stop: Stop,
-    /// What the newest run was asked with.
-    pub asked: Option<Asked>,
-    /// What the run that is being started is asked with.
-    pub starting: Option<Asked>,
-    /// What probes have shown of the newest run.
-    pub tracks: Tracks,
-    /// Whether the newest run is through with its `postStart` hook; until then it is shown as being created.
-    pub up: bool,
-    /// Whether the newest run has started, by its startup probe.
-    pub started: bool,
-    /// Whether it is ready, by its readiness probe.
-    pub ready: bool,
+    /// What the run that is being started is started with.
+    pub starting: Option<OfRun<Asked>>,
 }
 
-/// A container's newest run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Run {
-    /// It never ran.
-    None,
-    /// It runs.
-    Running {
-        /// Its number.
-        attempt: u32,
-        /// The image's config digest.
-        image_id: String,
-        /// Its first process.
-        pid: u32,
-        /// Since when.
-        started: Stamp,
-    },
-    /// It ended.
-    Ended(Ended),
-}
-
-/// A run that ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
-    /// Its number.
-    pub attempt: u32,
-    /// The image's config digest.
-    pub image_id: String,
-    /// How.
-    pub exit: Exit,
-}
-
-/// What is known about a container's image.
+/// A container's image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
-    /// To be found (again).
+    /// Not looked for yet, or to be looked for again.
     Unknown,
     /// In the store.
     Ready {
         /// The image's config digest.
         id: String,
     },
-    /// Not to be had.
+    /// Not available.
     Failed {
-        /// Why.
+        /// The reason.
         failure: ImageFailure,
         /// The sentence for people.
         message: String,
@@ -337,54 +318,17 @@ pub enum Image {
     },
 }
 
-/// A container that could not be created. To be written down, so that no agent tries sooner than the one before.
+/// A failure to create a container. Saved, so that an agent restart does not shorten the wait.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartError {
-    /// The number of the run that did not come about.
+    /// The number of the run that failed to start.
     pub attempt: u32,
-    /// At which step.
+    /// The step that failed.
     pub failure: StartFailure,
     /// The sentence for people.
     pub message: String,
     /// When to try again.
     pub retry: Retry,
-}
-
-/// How far stopping a run has come.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Stop {
-    /// When a signal was first asked for.
-    pub asked: Option<Time>,
-    /// When the stop signal was first sent.
-    pub sent: Option<Time>,
-    /// When SIGKILL was sent last.
-    pub killed: Option<Time>,
-    /// Waits after signals that could not be sent.
-    pub retry: Retry,
-}
-
-impl Run {
-    /// Whether a process is thought to be there.
-    pub fn is_running(&self) -> bool {
-        matches!(self, Self::Running { .. })
-    }
-
-    /// The run's number, if it ever ran.
-    pub fn attempt(&self) -> Option<u32> {
-        match self {
-            Self::None => None,
-            Self::Running { attempt, .. } => Some(*attempt),
-            Self::Ended(ended) => Some(ended.attempt),
-        }
-    }
-
-    /// How it ended, if it did.
-    pub fn ended(&self) -> Option<&Ended> {
-        match self {
-            Self::None | Self::Running { .. } => None,
-            Self::Ended(ended) => Some(ended),
-        }
-    }
 }
 
 impl ContainerState {
@@ -402,19 +346,37 @@ impl ContainerState {
             start_error: None,
             backoff: None,
             permitted: None,
-            kill: None,
-            hooks: Hooks::default(),
-            stop: Stop::default(),
-            asked: None,
             starting: None,
-            tracks: Tracks::default(),
-            up: false,
-            started: false,
-            ready: false,
         }
     }
 
-    /// Why it could not be created last time, until it starts.
+    /// The kill of its newest run, while that runs.
+    pub fn kill(&self) -> Option<&Kill> {
+        self.run.running()?.kill.as_ref()
+    }
+
+    pub(super) fn kill_mut(&mut self) -> Option<&mut Kill> {
+        self.run.running_mut()?.kill.as_mut()
+    }
+
+    /// How far the hooks of its newest run have come, if it ever ran.
+    pub fn hooks(&self) -> Option<&Hooks> {
+        self.run.course().map(|course| &course.hooks)
+    }
+
+    /// Why the `postStart` hook of its newest run failed, if it did.
+    pub fn hook_failure(&self) -> Option<&str> {
+        self.hooks()?.failure.as_deref()
+    }
+
+    /// How far stopping its newest run has come.
+    pub fn stop(&self) -> Stop {
+        self.run
+            .course()
+            .map_or(Stop::default(), |course| course.stop)
+    }
+
+    /// The last failure to create it, until it starts.
     pub fn start_error(&self) -> Option<&StartError> {
         let error = self.start_error.as_ref();
         error.filter(|error| error.attempt >= self.next_attempt)
@@ -430,6 +392,30 @@ impl ContainerState {
 }
 
 impl PodState {
+    /// Why it is held, if it is.
+    pub fn hold(&self) -> Option<&Hold> {
+        match &self.stage {
+            Stage::Held(hold) => Some(hold),
+            Stage::Admitted { .. } | Stage::Stopping(_) => None,
+        }
+    }
+
+    /// Set if it is to go.
+    pub fn stopping(&self) -> Option<Stopping> {
+        match self.stage {
+            Stage::Stopping(stopping) => Some(stopping),
+            Stage::Held(_) | Stage::Admitted { .. } => None,
+        }
+    }
+
+    /// When only sidecars were left, if it is about to finish.
+    pub fn finishing(&self) -> Option<Time> {
+        match self.stage {
+            Stage::Admitted { finishing } => finishing,
+            Stage::Held(_) | Stage::Stopping(_) => None,
+        }
+    }
+
     /// A pod of which nothing exists yet.
     pub fn new(spec: Arc<PodSpec>, now: Stamp) -> Self {
         let role = |c: &ContainerSpec| match c.restart_policy {
@@ -454,17 +440,11 @@ impl PodState {
             ips: Vec::new(),
             containers,
             in_flight: None,
-            images_changed: false,
-            image_edited: false,
-            hold: None,
-            stopping: None,
+            look_up: LookUp::default(),
+            stage: Stage::Admitted { finishing: None },
             verdict: None,
             evictions: Evictions::default(),
-            finishing: None,
-            create_retry: Retry::default(),
-            waits_for_host_port: false,
-            lost_retry: Retry::default(),
-            remove_retry: Retry::default(),
+            retries: SandboxRetries::default(),
             pending: None,
             resizing: Resizing::default(),
         }
@@ -488,11 +468,11 @@ impl PodState {
         }
     }
 
-    /// What the next agent has to know of its waits for a sandbox.
+    /// The waits for the sandbox, as they are saved.
     pub fn sandbox_waits(&self) -> SandboxWaits {
         SandboxWaits {
-            create: self.create_retry,
-            lost: self.lost_retry,
+            create: self.retries.create,
+            lost: self.retries.lost,
             ready_since: match self.sandbox {
                 Sandbox::Ready { since } => Some(since),
                 Sandbox::None | Sandbox::Lost | Sandbox::Removed => None,

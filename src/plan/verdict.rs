@@ -1,28 +1,30 @@
-//! Has a pod failed whatever its containers do? It was active for too long, or the node has no place for it any more.
-//! Its containers are stopped, nothing is started any more, and it stays to be seen as failed
-//! (kubelet-behaviour §6.7, §7.5, §9.8, §10.2).
+//! Verdicts: pods that have failed whatever their containers do, because they were active for too long or the node
+//! has no place for them any more. Their containers are stopped, none starts again, and the pod stays visible as
+//! failed (Kubernetes docs: Termination of Pods, Node-pressure Eviction; KEP-2000; KEP-2712; the kubelet's
+//! `pkg/kubelet/lifecycle`).
 
 use serde::{Deserialize, Serialize};
 
 use super::action::Keep;
-use super::notice::{Kind, Notices};
-use super::{Event, Notice, PodState, Stamp, Time};
+use super::notice::Notices;
+use super::{Event, Notice, PodFact, PodState, Stamp, Step, Time};
+use crate::spec::Reason;
 
-/// That a pod has failed. To be written down before anything is done about it.
+/// The failure of a pod. Written to disk before its containers are stopped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
     /// `status.message`.
     pub message: String,
-    /// Since when.
+    /// When it failed.
     pub since: Stamp,
-    /// How long its containers have to end, in milliseconds.
+    /// The grace period of its containers, in milliseconds.
     pub grace_ms: u64,
-    /// People were told that this was not enough.
+    /// An event reported that the grace was not enough.
     #[serde(default)]
     pub overdue: bool,
-    /// What is left of it goes, for the pod is made anew.
+    /// The rest of it is removed, for the pod is recreated.
     #[serde(default)]
     pub returning: bool,
 }
@@ -34,13 +36,13 @@ pub enum Cause {
     DeadlineExceeded,
     /// The node shuts down.
     NodeShutdown,
-    /// It came when the node was shutting down.
+    /// It was refused because the node was shutting down.
     RejectedAtShutdown,
-    /// The node is short of something.
+    /// The node is under pressure.
     Evicted,
-    /// It has more on disk than it may.
+    /// It uses more disk than its limit.
     OverLimit,
-    /// A pod of higher priority needs its place.
+    /// It was preempted by a pod of higher priority.
     Preempted,
 }
 
@@ -64,7 +66,7 @@ impl Cause {
         }
     }
 
-    /// Whether it was the node's doing rather than the pod's: condition `DisruptionTarget`.
+    /// Whether the node caused it rather than the pod: condition `DisruptionTarget`.
     pub fn disrupts(self) -> bool {
         match self {
             Self::DeadlineExceeded | Self::RejectedAtShutdown | Self::OverLimit => false,
@@ -73,32 +75,33 @@ impl Cause {
     }
 }
 
-/// Whoever has to make room for others is missed when half as long again as his grace is over, or this.
+/// The least time after which a preempted pod is reported overdue; it is 1.5 times the grace period if that is
+/// more.
 const OVERDUE_MS: u64 = 10_000;
 
-/// Whether time alone changes what is to be said about something.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Due {
-    /// It has: this is to be recorded.
-    Now(Event),
-    /// It will, at this moment.
-    At(Time),
-}
-
-/// When this pod will have been active, or on its way out, for too long; `None` if never.
-pub fn due(pod: &PodState, now: Time) -> Option<Due> {
+/// Records that this pod has been active, or stopping, for too long.
+pub fn next(pod: &PodState, now: Time) -> Step {
     let uid = || pod.spec.uid.clone();
-    let (at, event) = match deadline(pod) {
-        Some(at) => (at, Event::DeadlineExceeded { pod: uid() }),
-        None => (overdue(pod)?, Event::GraceExceeded { pod: uid() }),
+    if let Some(at) = deadline(pod) {
+        let exceeded = || {
+            Step::Record(Event::Pod {
+                uid: uid(),
+                fact: PodFact::DeadlineExceeded,
+            })
+        };
+        return Step::when(at, now, exceeded);
+    }
+    let exceeded = || {
+        Step::Record(Event::Pod {
+            uid: uid(),
+            fact: PodFact::GraceExceeded,
+        })
     };
-    Some(match now < at {
-        true => Due::At(at),
-        false => Due::Now(event),
-    })
+    overdue(pod).map_or(Step::Rest, |at| Step::when(at, now, exceeded))
 }
 
-/// When the kubelet stops waiting for a pod that makes room for others or for a shutdown (§6.4).
+/// When the kubelet stops waiting for a pod that is preempted or stopped for a shutdown (Kubernetes docs:
+/// Termination of Pods).
 fn overdue(pod: &PodState) -> Option<Time> {
     let verdict = pod.verdict.as_ref()?;
     let waits = verdict.cause.disrupts() && !verdict.overdue && pod.any_running();
@@ -106,7 +109,7 @@ fn overdue(pod: &PodState) -> Option<Time> {
     waits.then(|| verdict.since.time.plus(wait_ms.max(OVERDUE_MS)))
 }
 
-/// It is still there. Its end goes on.
+/// It still runs. Its termination continues.
 pub(super) fn grace_exceeded(pod: &mut PodState, now: Time, out: &mut Vec<Notice>) {
     if overdue(pod).is_none_or(|at| now < at) {
         return;
@@ -115,13 +118,13 @@ pub(super) fn grace_exceeded(pod: &mut PodState, now: Time, out: &mut Vec<Notice
         verdict.overdue = true;
     }
     let message = "Container runtime did not kill the pod within specified grace period.";
-    Notices::new(out, pod).pod(Kind::Warning, "ExceededGracePeriod", message.to_owned());
+    Notices::new(out, pod).pod(Reason::ExceededGracePeriod, message.to_owned());
 }
 
-/// Counted from the pod's start time (§6.7).
+/// Counted from the pod's start time (Kubernetes docs: Termination of Pods).
 fn deadline(pod: &PodState) -> Option<Time> {
-    let over = pod.stopping.is_some() || pod.verdict.is_some() || pod.finished();
-    let over = over || pod.hold.is_some();
+    let over = pod.stopping().is_some() || pod.verdict.is_some() || pod.finished();
+    let over = over || pod.hold().is_some();
     let active_ms = pod.spec.active_deadline_ms.filter(|_| !over)?;
     Some(pod.created.time.plus(active_ms))
 }
@@ -133,11 +136,11 @@ pub(super) fn deadline_exceeded(pod: &mut PodState, now: Stamp, out: &mut Vec<No
     let message = "Pod was active on the node longer than the specified deadline";
     let grace_ms = pod.spec.grace_ms;
     pod.fail(Cause::DeadlineExceeded, message, grace_ms, now);
-    Notices::new(out, pod).pod(Kind::Normal, "DeadlineExceeded", message.to_owned());
+    Notices::new(out, pod).pod(Reason::DeadlineExceeded, message.to_owned());
 }
 
 impl Cause {
-    /// What stays of a pod that has failed for it, once it has ended.
+    /// What is kept of a pod that has failed for it, once it has ended.
     pub(super) fn keeps(self) -> Keep {
         match self {
             Self::DeadlineExceeded
@@ -150,12 +153,12 @@ impl Cause {
 }
 
 impl PodState {
-    /// Whether it was evicted and is about to be made anew.
+    /// Whether it was evicted and is about to be recreated.
     pub(super) fn returns(&self) -> bool {
         self.verdict.as_ref().is_some_and(|v| v.returning)
     }
 
-    /// The pod has failed from now on; what has failed or ended before stays as it is.
+    /// Records the pod's failure; an earlier failure or end stays as it is.
     pub(super) fn fail(&mut self, cause: Cause, message: &str, grace_ms: u64, now: Stamp) {
         if self.verdict.is_none() && !self.finished() {
             self.verdict = Some(Verdict {

@@ -1,5 +1,5 @@
-//! How does a client take part in what a container says and hears? Its output goes on to the log and, besides, to whoever
-//! is attached ([`super::tap`]); its input is written to by clients themselves.
+//! Attached clients. A container's output goes to its log and to the attached clients ([`super::tap`]); clients
+//! write to its input themselves.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use super::tap::Tap;
 use crate::sys::process;
 
 impl Pod {
-    /// Lets a connection take part.
+    /// Attaches a connection.
     pub(super) fn attach(
         &mut self,
         request: &AttachRequest,
@@ -49,13 +49,12 @@ impl Pod {
         let tap = Tap::new(connection, request.stdin, fds)?;
         let log_bytes = container.log.attach(tap);
         Ok(Answer {
-            reply: Reply::Attached { tty, log_bytes },
             fd,
-            last: false,
+            ..Reply::Attached { tty, log_bytes }.into()
         })
     }
 
-    /// Who is attached on this connection writes no more.
+    /// Marks the client of this connection as done with writing.
     pub(super) fn end_input(&mut self, connection: u64) {
         for container in self.containers.values_mut() {
             let mut taps = container.log.taps.iter();
@@ -65,7 +64,7 @@ impl Pod {
         }
     }
 
-    /// Whoever was attached on a connection that has closed is forgotten; the container goes on.
+    /// Detaches the clients of a closed connection; the container goes on.
     pub(super) fn detach(&mut self, connection: u64) {
         self.end_input(connection);
         for container in self.containers.values_mut() {
@@ -79,7 +78,7 @@ impl Pod {
     }
 }
 
-/// A terminal has no end of input: somebody else may attach and type on.
+/// A terminal has no end of input: another client may attach and type on.
 fn end_input(container: &mut Container) {
     if container.request.stdin_once && !container.request.tty {
         container.stdin = None;

@@ -26,19 +26,19 @@ use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
 use serde_json::{Value, json};
 
 use super::ShimError;
+use super::bundle::Bundle;
 use super::protocol::StartRequest;
 use crate::sys::beneath;
-use crate::sys::file::{self, Durability};
 use crate::sys::mount_tree::{self, Spread};
 use crate::sys::process::{self, Fork};
 
-/// Mounts in `/dev` that the runtime has no business with once they are made.
+/// Mounts in `/dev` that the runtime does not touch once they are made.
 const HARMLESS: [&str; 2] = ["/dev/shm", "/dev/termination-log"];
 
-/// What the runtime makes symlinks in `/dev`; a mount takes the place of such a one.
+/// The symlinks that the runtime makes in `/dev`; a mount there replaces such a link.
 const LINKS: [&str; 7] = ["core", "fd", "kcore", "ptmx", "stderr", "stdin", "stdout"];
 
-/// What may be mounted in `/proc`, as runc has it (`checkProcMount`).
+/// What may be mounted in `/proc`, as in runc (`checkProcMount`).
 const IN_PROC: [&str; 10] = [
     "cpuinfo",
     "diskstats",
@@ -52,33 +52,32 @@ const IN_PROC: [&str; 10] = [
     "uptime",
 ];
 
-/// Longest message of the process that mounts.
+/// Longest message of the mounting process.
 const MESSAGE_BYTES: u64 = 1024;
 
-/// Mounts the shim makes itself, in this order.
+/// The mounts that the shim makes itself, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Late {
     binds: Vec<LateBind>,
-    /// The working folder, if it is in one of them: entered only when the program begins.
+    /// The working directory, if it is in one of them: entered only when the program begins.
     cwd: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 struct LateBind {
-    /// Where, without symlinks of the image.
+    /// The path without symlinks of the image.
     target: PathBuf,
     tree: OwnedFd,
     is_folder: bool,
 }
 
-/// Puts the mounts of `config.json` in order, with the root filesystem mounted at `root` and nothing on it yet.
+/// Sorts the mounts of `config.json`, with the root filesystem mounted at `root` and nothing on it yet.
 pub(super) fn settle(
     request: &StartRequest,
-    config: &mut Value,
+    bundle: &mut Bundle<'_>,
     root: BorrowedFd<'_>,
 ) -> Result<Late, ShimError> {
-    let mounts = config["mounts"].as_array_mut().map(std::mem::take);
-    let mut mounts = mounts.unwrap_or_default();
+    let mut mounts = std::mem::take(&mut bundle.mounts);
     let fixed_count = request.fixed_mounts.unwrap_or(mounts.len());
     let binds = mounts.split_off(fixed_count.min(mounts.len()));
     let binds = canonical(binds, root)?;
@@ -93,37 +92,26 @@ pub(super) fn settle(
         }
     }
     first.append(&mut next);
-    config["mounts"] = Value::Array(first);
-    let spread = match config["linux"]["rootfsPropagation"].as_str() {
+    bundle.mounts = first;
+    let spread = match bundle.linux.rootfs_propagation.as_deref() {
         Some("shared") => Spread::Shared,
         Some("private") => Spread::Private,
         _ => Spread::Slave,
     };
-    let cwd = PathBuf::from(config["process"]["cwd"].as_str().unwrap_or("/"));
-    let place = beneath::canonical(root, &cwd).map_err(ShimError::path("resolve", &cwd))?;
+    let cwd = &bundle.cwd;
+    let place = beneath::canonical(root, cwd).map_err(ShimError::path("resolve", cwd))?;
     let in_late = last.iter().any(|(target, _)| place.starts_with(target));
-    if in_late {
-        config["process"]["cwd"] = json!("/");
-    }
-    write(request, config)?;
-    config["process"]["cwd"] = json!(cwd);
+    bundle.write(if in_late { Path::new("/") } else { cwd })?;
     let late = last
         .into_iter()
         .map(|(target, bind)| LateBind::of(target, &bind, spread));
     Ok(Late {
         binds: late.collect::<Result<_, _>>()?,
-        cwd: in_late.then_some(cwd),
+        cwd: in_late.then(|| cwd.clone()),
     })
 }
 
-/// Writes `config.json` again.
-pub(super) fn write(request: &StartRequest, config: &Value) -> Result<(), ShimError> {
-    let path = request.bundle.join("config.json");
-    let text = serde_json::to_vec(config).expect("it was JSON");
-    file::replace(&path, &text, 0o600, Durability::Process).map_err(ShimError::path("write", &path))
-}
-
-/// The binds with where they lead in this image, parents before children.
+/// The binds with their resolved targets in this image, parents before children.
 fn canonical(binds: Vec<Value>, root: BorrowedFd<'_>) -> Result<Vec<(PathBuf, Value)>, ShimError> {
     let mut found = Vec::new();
     for bind in binds {
@@ -191,7 +179,7 @@ impl LateBind {
         let options = bind["options"].as_array();
         let read_only = options.is_some_and(|list| list.iter().any(|option| option == "ro"));
         let is_folder = fs::metadata(&source)
-            .map_err(ShimError::path("look at", &source))?
+            .map_err(ShimError::path("inspect", &source))?
             .is_dir();
         let tree = mount_tree::copy(&source, read_only, spread)
             .map_err(ShimError::path("copy the mount at", &source))?;
@@ -220,18 +208,18 @@ impl LateBind {
 }
 
 impl Late {
-    /// Whether there is nothing to do.
+    /// Whether there is nothing to mount.
     pub(super) fn is_empty(&self) -> bool {
         self.binds.is_empty()
     }
 
-    /// The working folder, if it is not there before these mounts.
+    /// The working directory, if it does not exist before these mounts.
     pub(super) fn cwd(&self) -> Option<&Path> {
         self.cwd.as_deref()
     }
 
     /// Makes the mounts in the mount namespace of `pid`, a container's first process whose program has not begun. A
-    /// forked child does so: the shim could not find back from there.
+    /// forked child does this: the shim could not return from that namespace.
     pub(super) fn attach(self, pid: i32) -> Result<(), ShimError> {
         if self.is_empty() {
             return Ok(());
@@ -250,7 +238,7 @@ impl Late {
             Fork::Parent(child) => {
                 drop(writer);
                 let mut said = String::new();
-                // What cannot be read is made up for by the exit code.
+                // Without the message the exit code still tells.
                 let _ = fs::File::from(reader)
                     .take(MESSAGE_BYTES)
                     .read_to_string(&mut said);
@@ -284,7 +272,7 @@ impl Late {
             dev_is_own &= bind.target != Path::new("/dev");
         }
         if let Some(cwd) = &self.cwd {
-            // As elsewhere, it is made if it can be; the program says what is wrong with it.
+            // As elsewhere, it is created if possible; the start of the program reports any error.
             let _ = beneath::canonical(root.as_fd(), cwd)
                 .and_then(|cwd| beneath::open_or_make(root.as_fd(), &cwd, 0o755));
         }

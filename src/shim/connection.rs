@@ -1,5 +1,5 @@
-//! What is one agent's connection? Bytes in, bytes out, never waiting: a peer that does not read is dropped. A peer that
-//! shuts down its writing side counts as gone, and its program is killed.
+//! One agent's connection: a byte stream that never blocks. A peer that does not read is dropped. A peer that shuts
+//! down its writing side counts as gone, and its program is killed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,13 +9,13 @@ use super::frame::{self, FrameError};
 use super::protocol::{Message, Request};
 use crate::sys::fdpass;
 
-/// Most unsent bytes before a peer counts as gone.
+/// The maximum of unsent bytes before a peer counts as gone.
 const MOST_UNSENT: usize = 1 << 20;
 
-/// Most open files a peer may have sent ahead of its request.
+/// The maximum of open files that a peer may send ahead of its request.
 const MOST_FDS: usize = 8;
 
-/// A connection, known by a number that is never used again.
+/// A connection, identified by a number that is never reused.
 pub(super) struct Connection {
     pub(super) number: u64,
     stream: UnixStream,
@@ -51,7 +51,7 @@ impl Connection {
         !self.output.is_empty()
     }
 
-    /// Takes in what is there.
+    /// Reads the available bytes.
     pub(super) fn fill(&mut self) {
         let mut buffer = [0; 4096];
         loop {
@@ -72,12 +72,12 @@ impl Connection {
         }
     }
 
-    /// The next request that has come in whole.
+    /// The next complete request.
     pub(super) fn next(&mut self) -> Result<Option<Request>, FrameError> {
         frame::decode(&mut self.input)
     }
 
-    /// Sends a message, with an open file if given, as far as the peer takes it now.
+    /// Sends a message, with an open file if given, as far as the peer accepts it now.
     pub(super) fn send(&mut self, message: &Message, fd: Option<OwnedFd>) {
         let Ok(bytes) = frame::encode(message) else {
             self.closed = true;

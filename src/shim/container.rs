@@ -1,7 +1,7 @@
-//! How is a container started through libcontainer, and what is left to undo after it?
+//! The start of a container through libcontainer, and its cleanup.
 //!
-//! libcontainer changes its caller (working directory, dumpable flag), leaks descriptors and children when it fails,
-//! and loses causes; all of that is set right here, around the only calls to it.
+//! libcontainer changes its caller (working directory, dumpable flag), leaks descriptors and children when it
+//! fails, and loses causes; all of that is corrected here, around the only calls to it.
 
 use std::fs;
 use std::io;
@@ -13,25 +13,23 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::binds::Late;
-use super::error::chain;
+use super::bundle::{self, Bundle};
 use super::executor::Program;
 use super::log::Log;
 use super::protocol::{ContainerRecord, StartRequest};
 use super::status::{Said, Status};
 use super::streams::Streams;
-use super::tighten::{self, BundleDevice, BundleResources};
-use super::{ShimError, binds, image_volumes, rootfs, setup, warn};
+use super::{ShimError, binds, image_volumes, rootfs, setup, tighten, warn};
+use crate::chain;
 use crate::layout;
-use crate::spec::{Stamp, Time, Wall};
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::file;
 use crate::sys::{clock, process, tree};
+use crate::types::{Stamp, Time, Wall};
 
-/// What a shim knows of one container: its newest attempt.
+/// The shim's state of one container: its newest attempt.
 pub(super) struct Container {
     pub(super) record: ContainerRecord,
     pub(super) request: StartRequest,
@@ -44,35 +42,6 @@ pub(super) struct Container {
     pub(super) stdin: Option<OwnedFd>,
 }
 
-/// The parts of `config.json` the shim needs itself.
-#[derive(Deserialize)]
-struct Bundle {
-    process: BundleProcess,
-    linux: BundleLinux,
-}
-
-#[derive(Deserialize)]
-struct BundleProcess {
-    user: BundleUser,
-    cwd: PathBuf,
-}
-
-#[derive(Deserialize)]
-pub(super) struct BundleUser {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-}
-
-#[derive(Deserialize)]
-struct BundleLinux {
-    #[serde(rename = "cgroupsPath")]
-    cgroups_path: String,
-    #[serde(default)]
-    resources: BundleResources,
-    #[serde(default)]
-    devices: Vec<BundleDevice>,
-}
-
 /// Both clocks now.
 pub(super) fn now() -> Stamp {
     Stamp {
@@ -81,7 +50,7 @@ pub(super) fn now() -> Stamp {
     }
 }
 
-/// Where things are for every start of a pod.
+/// The paths for every start of a pod.
 pub(super) struct Place<'a> {
     pub(super) run_dir: &'a Path,
     pub(super) hierarchies: &'a [Hierarchy],
@@ -92,20 +61,21 @@ impl Place<'_> {
         self.run_dir.join("libcontainer")
     }
 
-    /// Creates and starts a container. On an error nothing is left of it.
+    /// Creates and starts a container. An error leaves nothing behind.
     pub(super) fn start(&self, request: StartRequest) -> Result<Container, ShimError> {
-        let mut config = read_config(&request.bundle)?;
-        let bundle = read_bundle(&request.bundle, &config)?;
+        let text = bundle::read(&request.bundle)?;
+        let mut bundle = Bundle::parse(&request.bundle, &text)?;
         let group = bundle.linux.cgroups_path.clone();
         let before = own_fds();
-        let result = rootfs::prepare(&request, &bundle.process.cwd)
+        let result = rootfs::prepare(&request, &bundle.cwd)
             .and_then(|root| {
-                image_volumes::prepare(&request, &mut config, root.as_fd())?;
-                binds::settle(&request, &mut config, root.as_fd())
+                image_volumes::prepare(&request, &mut bundle, root.as_fd())?;
+                binds::settle(&request, &mut bundle, root.as_fd())
             })
-            .and_then(|late| self.launch(&request, &bundle, &config, late));
-        // As large as half of what the shim needs; gone before memory is given back.
-        drop((config, bundle));
+            .and_then(|late| self.launch(&request, &bundle, late));
+        // Dropped before memory is given back.
+        drop(bundle);
+        drop(text);
         process_restored();
         match result {
             Ok(launched) => Ok(Container {
@@ -125,7 +95,8 @@ impl Place<'_> {
         }
     }
 
-    /// Ends and removes all of an attempt but its writable layer: processes, cgroup, libcontainer's state, mounts.
+    /// Ends and removes everything of an attempt except its writable layer: processes, cgroup, libcontainer's
+    /// state, mounts.
     pub(super) fn remove(&self, request: &StartRequest, group: &str) {
         self.remove_state(&request.container, group);
         if let Err(error) = rootfs::unmount_all(request) {
@@ -133,7 +104,7 @@ impl Place<'_> {
         }
     }
 
-    /// Removes what libcontainer keeps of a container: its own `delete` fails for ever on nested cgroups.
+    /// Removes libcontainer's files of a container: its own `delete` fails for ever on nested cgroups.
     pub(super) fn remove_state(&self, container: &str, group: &str) {
         cgroup::kill(self.hierarchies, group);
         cgroup::remove(self.hierarchies, group);
@@ -149,13 +120,12 @@ impl Place<'_> {
     fn launch(
         &self,
         request: &StartRequest,
-        bundle: &Bundle,
-        config: &Value,
+        bundle: &Bundle<'_>,
         late: Late,
     ) -> Result<Launched, ShimError> {
         let oom_before = cgroup::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
         let status = Status::open()?;
-        let mut streams = Streams::open(request, &bundle.process.user, self.run_dir)?;
+        let mut streams = Streams::open(request, &bundle.user, self.run_dir)?;
         let program = Program {
             status: status.number(),
             complete: late.is_empty(),
@@ -171,8 +141,8 @@ impl Place<'_> {
             tighten::deny_devices(self.hierarchies, &linux.cgroups_path, &linux.resources)
                 .and_then(|()| tighten::close_device_folders(pid, &linux.devices))
                 .and_then(|()| match late.cwd() {
-                    // Programs that are executed in it later enter the folder that is meant.
-                    Some(_) => binds::write(request, config),
+                    // `exec` programs enter the working directory of the container.
+                    Some(cwd) => bundle.write(cwd),
                     None => Ok(()),
                 })
                 .and_then(|()| late.attach(pid))
@@ -270,21 +240,8 @@ struct Launched {
     stdin: Option<OwnedFd>,
 }
 
-fn read_config(bundle: &Path) -> Result<Value, ShimError> {
-    let path = bundle.join("config.json");
-    let text = file::read_record(&path).map_err(ShimError::path("read", &path))?;
-    serde_json::from_slice(&text).map_err(|source| ShimError::Json { path, source })
-}
-
-fn read_bundle(bundle: &Path, config: &Value) -> Result<Bundle, ShimError> {
-    Bundle::deserialize(config).map_err(|source| ShimError::Json {
-        path: bundle.join("config.json"),
-        source,
-    })
-}
-
-/// libcontainer's files become root's alone: they tell of the container's environment, and their modes follow the umask,
-/// which containers' mount points need as it is. Files that are written again keep their mode.
+/// Makes libcontainer's files readable by root alone: they contain the container's environment, and their modes
+/// follow the umask, which containers' mount points need as it is. Files that are rewritten keep their mode.
 fn seal(state: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     for entry in fs::read_dir(state)?.flatten() {
@@ -293,7 +250,7 @@ fn seal(state: &Path) -> io::Result<()> {
     fs::set_permissions(state, fs::Permissions::from_mode(0o700))
 }
 
-/// The best known reason of a failure, by what the children said.
+/// The best known reason of a failure, from the children's messages.
 fn explain(said: Said, error: String) -> ShimError {
     match said {
         Said { run: Some(run), .. } => ShimError::Run(run),
@@ -320,7 +277,7 @@ fn set_oom_score(pid: i32, score: i32) {
 /// Field 22 of `/proc/<pid>/stat`.
 fn start_time(pid: i32) -> io::Result<u64> {
     let text = file::read_text(format!("/proc/{pid}/stat"))?;
-    // The name in parentheses may hold anything, also parentheses.
+    // The name in parentheses may contain anything, also parentheses.
     text.rsplit(") ")
         .next()
         .and_then(|rest| rest.split(' ').nth(19))
@@ -328,7 +285,7 @@ fn start_time(pid: i32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// What libcontainer changed in its caller is set back.
+/// Restores what libcontainer changed in its caller.
 fn process_restored() {
     let _ = std::env::set_current_dir("/");
     setup::restore_oom_score();
@@ -354,7 +311,8 @@ fn own_fds() -> Vec<i32> {
         .collect()
 }
 
-/// Closes the sockets and pipes a failed create left. Folders stay: a library keeps its handle on `/proc` for good.
+/// Closes the sockets and pipes leaked by a failed create. Folders stay: a library keeps its handle on `/proc` for
+/// good.
 fn close_leaked(before: &[i32]) {
     if before.is_empty() {
         return;
@@ -369,7 +327,7 @@ fn close_leaked(before: &[i32]) {
     }
 }
 
-/// Kills and reaps the children a failed create left, known by the names libcontainer gives them.
+/// Kills and reaps the children leaked by a failed create, found by the names that libcontainer gives them.
 fn reap_leaked() {
     let children = file::read_text("/proc/thread-self/children").unwrap_or_default();
     for pid in children
@@ -383,7 +341,7 @@ fn reap_leaked() {
     }
 }
 
-/// Reaps one child that has ended, if there is one.
+/// Reaps one exited child, if there is one.
 pub(super) fn reap_next() -> Option<nix::sys::wait::WaitStatus> {
     loop {
         match waitpid(Pid::from_raw(-1), Some(WaitPidFlag::WNOHANG)) {

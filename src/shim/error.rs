@@ -1,40 +1,39 @@
-//! What can go wrong in a shim? Each error says what failed, on what, and why.
+//! Errors of a shim. Each says what failed, on what, and why.
 
-use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::protocol::FailedStep;
 
-/// Why a shim could not be set up, or a request could not be done.
+/// Why a shim could not be set up, or a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ShimError {
     /// A system call on a path failed.
     #[error("could not {what} `{path}`")]
     Path {
-        /// Verb.
+        /// The operation, as a verb.
         what: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// A system call on the process failed.
     #[error("could not {what}")]
     System {
-        /// What was to be done.
+        /// The operation, as a verb.
         what: &'static str,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// A file is not the JSON it should be.
     #[error("`{path}` is not valid")]
     Json {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The parser's error.
         #[source]
         source: serde_json::Error,
     },
@@ -47,7 +46,7 @@ pub enum ShimError {
     /// The program could not be executed.
     #[error("{0}")]
     Run(String),
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Request(String),
 }
@@ -82,19 +81,4 @@ impl ShimError {
             | Self::Create(_) => FailedStep::Create,
         }
     }
-}
-
-/// An error and all its causes in one line.
-pub(super) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let next_text = next.to_string();
-        if !text.ends_with(&next_text) {
-            text.push_str(": ");
-            text.push_str(&next_text);
-        }
-        cause = next.source();
-    }
-    text
 }

@@ -1,5 +1,5 @@
-//! How does a program start in a running container? Made by hand, not by libcontainer's tenant builder, which applies
-//! no seccomp filter, runs as root and leaks.
+//! The start of a program in a running container. It does not use libcontainer's tenant builder, which applies no
+//! seccomp filter, runs as root and leaks.
 //!
 //! The shim forks a **courier**, which joins the container's cgroup and namespaces and forks a sibling of itself (so a
 //! child of the shim) in the container's pid namespace: the **program**. It takes on the identity of the bundle's
@@ -24,10 +24,10 @@ use nix::unistd::Pid;
 
 use super::ShimError;
 use super::container::Container;
-use super::error::chain;
 use super::executor::{self, DEFAULT_PATH};
 use super::protocol::ExecRequest;
-use super::status::{Status, say};
+use super::status::{Status, report};
+use crate::chain;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::openat::{self, Found};
 use crate::sys::process::{self, Fork};
@@ -48,7 +48,8 @@ pub(super) struct Started {
     pub(super) terminal: Option<OwnedFd>,
 }
 
-/// Starts a program; returns when it runs or cannot. `stdio` is standard input, output and error without a terminal.
+/// Starts a program; returns when it runs or cannot. `stdio` is standard input, output and error without a
+/// terminal.
 pub(super) fn start(
     container: &Container,
     hierarchies: &[Hierarchy],
@@ -75,7 +76,7 @@ pub(super) fn start(
     match process::fork().map_err(ShimError::system("fork"))? {
         Fork::Child => {
             let failure = job.courier();
-            say(number, 'F', &failure);
+            report(number, 'F', &failure);
             process::exit_now(1);
         }
         Fork::Parent(courier) => {
@@ -108,7 +109,8 @@ pub(super) fn start(
     }
 }
 
-/// Kills courier and program without waiting for them: who is frozen dies when it thaws, and is reaped as all others.
+/// Kills courier and program without waiting for them: a frozen process dies when it thaws, and is reaped like all
+/// others.
 fn give_up(courier: i32, program: Option<i32>) -> ShimError {
     for pid in program.into_iter().chain([courier]) {
         let _ = process::kill(pid, libc::SIGKILL);
@@ -129,7 +131,7 @@ fn receive_terminal(socket: BorrowedFd<'_>, tty: bool) -> Result<Option<OwnedFd>
     Ok(fds.pop())
 }
 
-/// All a courier and its program need; lives in forked children only.
+/// The data of a courier and its program; used in forked children only.
 struct Job<'a> {
     container: &'a Container,
     hierarchies: &'a [Hierarchy],
@@ -140,17 +142,17 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Forks the program in the container; in the program, becomes it. Returns only what failed.
+    /// Forks the program in the container; in the program, becomes it. Returns only errors.
     fn courier(&self) -> String {
         let fork = self.read_spec().and_then(|spec| {
             self.enter()?;
             self.close_the_rest();
-            let fork = process::fork_sibling().map_err(told("fork"))?;
+            let fork = process::fork_sibling().map_err(failed("fork"))?;
             Ok((fork, spec))
         });
         match fork {
             Ok((Fork::Parent(pid), _)) => {
-                say(self.status, 'P', &pid.to_string());
+                report(self.status, 'P', &pid.to_string());
                 process::exit_now(0);
             }
             Ok((Fork::Child, spec)) => self.program(&spec).err().unwrap_or_default(),
@@ -158,7 +160,8 @@ impl Job<'_> {
         }
     }
 
-    /// Closes every descriptor the program has no use for: what runs in a container with CAP_SYS_PTRACE could take it.
+    /// Closes every descriptor that the program does not need: a process in the container with CAP_SYS_PTRACE could
+    /// take it.
     fn close_the_rest(&self) {
         let mut keep = vec![0, 1, 2, self.status, self.terminal.as_raw_fd()];
         keep.extend(self.stdio.iter().map(AsRawFd::as_raw_fd));
@@ -170,10 +173,10 @@ impl Job<'_> {
         Spec::load(&path).map_err(|error| format!("{}: {}", path.display(), chain(&error)))
     }
 
-    /// Joins cgroup and namespaces of the container. The pid namespace takes effect in children only.
+    /// Joins cgroup and namespaces of the container. The pid namespace takes effect only in children.
     fn enter(&self) -> Result<(), String> {
         let score = self.container.request.oom_score_adj.to_string();
-        // Without the right to lower it, it stays what the shim has.
+        // Without the right to lower it, the shim's value stays.
         let _ = std::fs::write("/proc/self/oom_score_adj", score);
         let joined: Vec<Hierarchy> = self
             .hierarchies
@@ -182,7 +185,7 @@ impl Job<'_> {
             .cloned()
             .collect();
         cgroup::join(&joined, &self.container.group)
-            .map_err(told("join the container's cgroup"))?;
+            .map_err(failed("join the container's cgroup"))?;
         let pid = self.container.record.pid;
         let kinds = [
             ("user", CloneFlags::CLONE_NEWUSER),
@@ -210,20 +213,20 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// Takes on the container's identity and becomes the program. In the order of libcontainer's first process.
+    /// Takes on the container's identity and becomes the program, in the order of libcontainer's first process.
     fn program(&self, spec: &Spec) -> Result<(), String> {
         let process = spec.process().as_ref().ok_or("the bundle has no process")?;
-        nix::unistd::setsid().map_err(told_nix("make a session"))?;
+        nix::unistd::setsid().map_err(failed_nix("make a session"))?;
         signals::reset();
         self.standard_streams(process.user().uid())?;
         set_limits(process)?;
         if process.no_new_privileges() == Some(true) {
-            process::set_no_new_privileges().map_err(told("set no_new_privs"))?;
+            process::set_no_new_privileges().map_err(failed("set no_new_privs"))?;
         }
         if let Some(mask) = process.user().umask() {
             nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(mask));
         }
-        nix::unistd::chdir(process.cwd()).map_err(told_nix("enter the working directory"))?;
+        nix::unistd::chdir(process.cwd()).map_err(failed_nix("enter the working directory"))?;
         let syscall = create_syscall();
         set_identity(process, syscall.as_ref())?;
         process::cloexec_rest();
@@ -259,16 +262,16 @@ impl Job<'_> {
             load()?;
         }
         let message = executor::run(&self.request.argv, &path, &env);
-        say(self.status, 'R', &message);
+        report(self.status, 'R', &message);
         process::exit_now(127);
     }
 
     fn standard_streams(&self, uid: u32) -> Result<(), String> {
         if self.request.tty {
-            return self.take_terminal(uid).map_err(told("make a terminal"));
+            return self.take_terminal(uid).map_err(failed("make a terminal"));
         }
         for (number, fd) in (0..).zip(self.stdio) {
-            process::place_fd(fd.as_fd(), number).map_err(told("set up standard streams"))?;
+            process::place_fd(fd.as_fd(), number).map_err(failed("set up standard streams"))?;
         }
         Ok(())
     }
@@ -322,7 +325,7 @@ fn foreign(theirs: &Path, own: &Path) -> Result<Option<File>, String> {
 
 fn set_limits(process: &Process) -> Result<(), String> {
     for limit in process.rlimits().iter().flatten() {
-        // The discriminants are the kernel's numbers on most architectures, so go by name.
+        // The discriminants are the kernel's numbers only on most architectures, so this goes by name.
         let name = format!("{:?}", limit.typ());
         let number = match name.as_str() {
             "RlimitCpu" => libc::RLIMIT_CPU,
@@ -357,7 +360,7 @@ fn set_identity(process: &Process, syscall: &dyn Syscall) -> Result<(), String> 
         .flatten()
         .map(|gid| nix::unistd::Gid::from_raw(*gid))
         .collect();
-    nix::unistd::setgroups(&groups).map_err(told_nix("set supplementary groups"))?;
+    nix::unistd::setgroups(&groups).map_err(failed_nix("set supplementary groups"))?;
     syscall
         .set_id(user.uid().into(), user.gid().into())
         .map_err(|error| format!("could not set user and group: {}", chain(&error)))
@@ -380,10 +383,10 @@ fn home_of(uid: u32) -> Option<String> {
     })
 }
 
-fn told(what: &'static str) -> impl Fn(io::Error) -> String {
+fn failed(what: &'static str) -> impl Fn(io::Error) -> String {
     move |error| format!("could not {what}: {error}")
 }
 
-fn told_nix(what: &'static str) -> impl Fn(nix::Error) -> String {
+fn failed_nix(what: &'static str) -> impl Fn(nix::Error) -> String {
     move |errno| format!("could not {what}: {}", errno.desc())
 }

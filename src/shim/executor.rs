@@ -1,42 +1,41 @@
-//! How does the container's first process become its program? In place of libcontainer's default, which rejects a
+//! The step from a container's first process to its program. It replaces libcontainer's default, which rejects a
 //! program that is not executable for others and leaves signals blocked.
 
 use std::ffi::CString;
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
 
-use super::status::say;
+use super::status::report;
 use crate::sys::{process, signals};
 
-/// Search path of a program that has none.
+/// The default search path of a program.
 pub(super) const DEFAULT_PATH: &str =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Tells through the status pipe why a program cannot be run.
+/// Reports through the status pipe why a program cannot be run.
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     /// The status pipe's number.
     pub(super) status: i32,
-    /// Whether all mounts are there before the start.
+    /// Whether all mounts exist before the start.
     pub(super) complete: bool,
-    /// The working folder, if it comes with mounts that are not.
+    /// The working directory, if it comes with mounts that do not exist yet.
     pub(super) cwd: Option<PathBuf>,
 }
 
 impl Executor for Program {
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
-        // The program may lie on a volume that comes later; then only the start finds it.
+        // The program may be on a volume that is mounted later; then only the start finds it.
         if !self.complete {
             return Ok(());
         }
         let (args, path) = command(spec);
         find(&args, &path).map(drop).map_err(|message| {
-            say(self.status, 'R', &message);
+            report(self.status, 'R', &message);
             ExecutorValidationError::ArgValidationError(message)
         })
     }
@@ -46,7 +45,7 @@ impl Executor for Program {
             && let Err(errno) = nix::unistd::chdir(cwd)
         {
             let (cwd, why) = (cwd.display(), errno.desc().to_lowercase());
-            say(
+            report(
                 self.status,
                 'R',
                 &format!("chdir to cwd (\"{cwd}\"): {why}"),
@@ -63,8 +62,8 @@ impl Executor for Program {
             })
             .collect();
         let message = run(&args, &path, &env);
-        say(self.status, 'R', &message);
-        // Nothing of the shim's may run on in the container: no exit handlers, no unwinding.
+        report(self.status, 'R', &message);
+        // The shim's exit handlers and unwinding must not run in the container.
         process::exit_now(128);
     }
 }
@@ -81,7 +80,7 @@ fn command(spec: &Spec) -> (Vec<String>, String) {
     (args, path.to_owned())
 }
 
-/// Becomes the program, or says why not.
+/// Becomes the program; returns the error if that fails.
 pub(super) fn run(args: &[String], path: &str, env: &[CString]) -> String {
     let program = match find(args, path) {
         Ok(program) => program,
@@ -93,7 +92,7 @@ pub(super) fn run(args: &[String], path: &str, env: &[CString]) -> String {
     format!("exec {}: {}", program.display(), errno_text(&error))
 }
 
-/// The file a command means, or the sentence that says why there is none. Run with the program's own identity.
+/// The file of a command, or why there is none. Runs with the program's own identity.
 fn find(args: &[String], path: &str) -> Result<PathBuf, String> {
     let Some(name) = args.first().filter(|name| !name.is_empty()) else {
         return Err("exec: no command specified".to_owned());
@@ -137,7 +136,7 @@ fn executable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The system's words for an error, without Rust's `(os error n)`.
+/// The system's text of an error, without Rust's `(os error n)`.
 fn errno_text(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => nix::errno::Errno::from_raw(number).desc().to_lowercase(),

@@ -1,4 +1,4 @@
-//! How did a container end? The termination message, and the code people know.
+//! The exit of a container: its termination message and exit code.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::sys::openat::{self, Found};
 
 /// Longest termination message in bytes.
 const MESSAGE_BYTES: u64 = 4096;
-/// Most of the log that replaces it.
+/// Longest piece of the log that replaces it.
 const LOG_LINES: usize = 80;
 const LOG_BYTES: usize = 2048;
 
@@ -24,7 +24,7 @@ pub(super) fn code(status: WaitStatus) -> Option<(i32, Option<i32>)> {
     }
 }
 
-/// The end of the termination message file or, if asked for and that is empty after a failure, of the log.
+/// The end of the termination message file. If that is empty after a failure, the end of the log, if requested.
 pub(super) fn message(request: &StartRequest, code: i32) -> String {
     let path = &request.termination_message;
     let text = match tail(path, MESSAGE_BYTES) {
@@ -45,7 +45,7 @@ pub(super) fn message(request: &StartRequest, code: i32) -> String {
     text
 }
 
-/// The last `limit` bytes of a file. Opened so that a pipe or device in its place cannot make us wait.
+/// The last `limit` bytes of a file. It is opened so that a pipe or device in its place cannot block.
 fn tail(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let Found::Regular(mut file) = openat::read_regular(path)? else {
         return Ok(Vec::new());

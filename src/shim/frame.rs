@@ -1,5 +1,5 @@
-//! How is one message cut from a stream of bytes? Four bytes of length, big-endian, then JSON. Shared by the shim, the
-//! agent and the blocking [`Client`].
+//! Frames: messages in a byte stream. Four bytes of length, big-endian, then JSON. Shared by the shim, the agent
+//! and the blocking [`Client`].
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use super::protocol::{MAX_FRAME, Message, Reply, Request, VERSION};
 use crate::sys::fdpass;
 
-/// Why bytes are no frame.
+/// Why a frame could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The length is over [`MAX_FRAME`].
@@ -30,7 +30,7 @@ pub enum FrameError {
     Closed,
 }
 
-/// A message as bytes to send.
+/// Encodes a message.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message)?;
@@ -43,7 +43,7 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(bytes)
 }
 
-/// Takes one message from the front of `bytes`, if a whole one is there.
+/// Removes one message from the front of `bytes`, if a complete one is there.
 pub fn decode<T: DeserializeOwned>(bytes: &mut Vec<u8>) -> Result<Option<T>, FrameError> {
     let Some(prefix) = bytes.first_chunk::<4>() else {
         return Ok(None);
@@ -102,7 +102,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request and waits for its reply; exits told in between are dropped.
+    /// Sends a request and waits for its reply; exits reported in between are dropped.
     pub fn call(&mut self, request: &Request) -> Result<Reply, FrameError> {
         self.send(request, &[])?;
         loop {
@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// The files that came so far.
+    /// The files received so far.
     pub fn take_fds(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.fds)
     }

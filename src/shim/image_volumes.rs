@@ -1,26 +1,27 @@
-//! The writable directories that an image asks for with `VOLUME`.
+//! The writable directories that an image requests with `VOLUME`.
 //!
-//! They are directories of one more overlay of the image's layers, whose writable part outlives the container and goes
-//! with its pod: they hold what the image has there, with its owners and modes, cost nothing until they are written to,
-//! and no crash can leave half of them. Binds of them go into `config.json` as if the pod had asked for them first.
+//! They are directories of another overlay of the image's layers, whose writable part outlives the container and is
+//! removed with its pod. They contain the image's files there with owners and modes, cost nothing until written to,
+//! and no crash can leave a partial copy. Their binds go into `config.json` before those of the pod.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::ShimError;
+use super::bundle::Bundle;
 use super::protocol::{ImageVolumes, StartRequest, SubPath};
 use super::rootfs::{self, Lasting};
 use crate::sys::beneath;
 
-/// Where nothing of an image is mounted: what lies there is the runtime's.
+/// Paths that belong to the runtime: no volume of an image is mounted there.
 const RESERVED: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// Mounts them, with the root filesystem at `root`, and adds them to the mounts of `config.json`.
 pub(super) fn prepare(
     request: &StartRequest,
-    config: &mut Value,
+    bundle: &mut Bundle<'_>,
     root: BorrowedFd<'_>,
 ) -> Result<(), ShimError> {
     let (Some(volumes), Some(fixed)) = (&request.image_volumes, request.fixed_mounts) else {
@@ -39,7 +40,7 @@ pub(super) fn prepare(
                 Ok(is_folder.unwrap_or(true).then_some(own))
             })
             .map_err(ShimError::path("resolve", path))?;
-        // A link may lead to where there can be none. A file is no volume.
+        // A link may lead to a forbidden path. A file is no volume.
         let reserved = RESERVED.iter().any(|reserved| seen.starts_with(reserved));
         let Some(own) = own.filter(|_| !reserved && seen != Path::new("/")) else {
             continue;
@@ -54,14 +55,12 @@ pub(super) fn prepare(
             "destination": path, "type": "bind", "source": target, "options": ["rbind", "rprivate", "rw"],
         }));
     }
-    if let Some(mounts) = config["mounts"].as_array_mut() {
-        let at = fixed.min(mounts.len());
-        mounts.splice(at..at, binds);
-    }
+    let at = fixed.min(bundle.mounts.len());
+    bundle.mounts.splice(at..at, binds);
     Ok(())
 }
 
-/// Takes the mounts of [`prepare`] away. What was written stays.
+/// Unmounts what [`prepare`] mounted. Written data stays.
 pub(super) fn unmount(request: &StartRequest) -> Result<(), ShimError> {
     let Some(ImageVolumes { paths, .. }) = &request.image_volumes else {
         return Ok(());

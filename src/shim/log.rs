@@ -1,5 +1,5 @@
-//! How does output become a log? CRI format: `<RFC3339Nano> <stdout|stderr> <F|P> <content>`, one read at a time, so
-//! that nobody starves; [`LogFile`] takes it to disk.
+//! A container's output as a log. CRI format: `<RFC3339Nano> <stdout|stderr> <F|P> <content>`, one read at a time,
+//! so that no stream starves; [`LogFile`] writes it to disk.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -27,14 +27,14 @@ impl Buffer {
     }
 }
 
-/// What a read found.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// Bytes; there may be more.
     Some,
     /// Nothing now.
     Nothing,
-    /// The end.
+    /// The end of the stream.
     End,
 }
 
@@ -42,20 +42,20 @@ pub(super) enum Found {
 pub(super) struct Stream {
     name: &'static str,
     pub(super) fd: Option<OwnedFd>,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of an unfinished line.
     pending: Vec<u8>,
 }
 
-/// The log of one attempt, and what is read into it.
+/// The log of one attempt, and its input streams.
 pub(super) struct Log {
     file: LogFile,
     pub(super) streams: [Stream; 2],
-    /// Who reads along.
+    /// The attached clients.
     pub(super) taps: Vec<Tap>,
 }
 
 impl Log {
-    /// A log appended to `path`, fed by the given descriptors.
+    /// A log appended to `path`, with the given descriptors as input.
     pub(super) fn new(
         path: PathBuf,
         max_bytes: u64,
@@ -69,7 +69,7 @@ impl Log {
             pending: Vec::new(),
         };
         let mut file = LogFile::new(path, max_bytes, max_files);
-        // Early, so that a container without output has a log too. Tried again at the first line.
+        // Early, so that a container without output has a log, too. Tried again at the first line.
         if let Err(error) = file.open() {
             warn(format_args!(
                 "could not open log `{}`: {error}, retrying with the next line",
@@ -83,7 +83,7 @@ impl Log {
         }
     }
 
-    /// Reads once from stream `index` and writes what came.
+    /// Reads once from stream `index` and writes the result to the log.
     pub(super) fn read(&mut self, index: usize, buffer: &mut Buffer) -> Found {
         let stream = &mut self.streams[index];
         let Some(fd) = &stream.fd else {
@@ -109,7 +109,7 @@ impl Log {
         }
     }
 
-    /// Lets somebody read along, and says how long the log is up to then. The line that has begun comes first: it may
+    /// Attaches a client, and returns the size of the log so far. The client first gets the unfinished line: it may
     /// be a prompt.
     pub(super) fn attach(&mut self, mut tap: Tap) -> u64 {
         for (index, stream) in self.streams.iter().enumerate() {
@@ -122,10 +122,10 @@ impl Log {
         self.file.size()
     }
 
-    /// Reads what is there now and ends both streams, whoever may still hold their other ends.
+    /// Reads what is available and ends both streams, even if other processes hold their write ends.
     pub(super) fn finish(&mut self, buffer: &mut Buffer) {
         for index in 0..self.streams.len() {
-            // A pipe holds at most 1 MiB; an orphan that writes on must not keep us here.
+            // A pipe holds at most 1 MiB; an orphan that keeps writing must not block the shim.
             for _ in 0..(2 << 20) / LONGEST {
                 if self.read(index, buffer) != Found::Some {
                     break;
@@ -150,12 +150,12 @@ impl Log {
         Found::End
     }
 
-    /// Says whether `pid` was this log's compressor, which has ended.
+    /// Whether `pid` was this log's compressor, which has ended.
     pub(super) fn compressor_ended(&mut self, pid: i32) -> bool {
         self.file.compressor_ended(pid)
     }
 
-    /// The compressor at work, if any.
+    /// The running compressor, if any.
     pub(super) fn compressor(&self) -> Option<i32> {
         self.file.compressor()
     }
@@ -177,7 +177,7 @@ fn feed(stream: &mut Stream, input: &[u8], emit: &mut impl FnMut(&str, char, [&[
     }
 }
 
-/// Adds `part` to the unfinished line; emits full pieces of it.
+/// Adds `part` to the unfinished line; emits complete pieces of it.
 fn split(stream: &mut Stream, mut part: &[u8], emit: &mut impl FnMut(&str, char, [&[u8]; 2])) {
     while stream.pending.len() + part.len() > LONGEST {
         let (now, later) = part.split_at(LONGEST - stream.pending.len());

@@ -1,5 +1,5 @@
-//! How does a log reach the disk? Appended, rotated by size. Trouble with the disk loses lines, is counted and told,
-//! and never makes a container wait.
+//! A log on disk: appended, rotated by size. Write errors lose lines, are counted and reported, and never block a
+//! container.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ pub(super) struct LogFile {
     lost: Option<(u64, io::Error)>,
     /// The last write stopped within a line.
     torn: bool,
-    /// Second in which rotating failed last: tried and told once a second.
+    /// The second in which rotating last failed: it is tried and reported once a second.
     failed: i64,
     compressor: Option<i32>,
 }
@@ -43,27 +43,27 @@ impl LogFile {
         }
     }
 
-    /// Where the current log is.
+    /// The path of the current log.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How long it is now.
+    /// Its current size.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// Opened again with the next line.
+    /// Reopens the log with the next line.
     pub(super) fn close(&mut self) {
         self.file = None;
     }
 
-    /// The compressor at work, if any.
+    /// The running compressor, if any.
     pub(super) fn compressor(&self) -> Option<i32> {
         self.compressor
     }
 
-    /// Says whether `pid` was this log's compressor, which has ended.
+    /// Whether `pid` was this log's compressor, which has ended.
     pub(super) fn compressor_ended(&mut self, pid: i32) -> bool {
         let mine = self.compressor == Some(pid);
         if mine {
@@ -73,7 +73,7 @@ impl LogFile {
         mine
     }
 
-    /// Adds one record to `output`, and writes that once it is long.
+    /// Adds one record to `output`, and writes that to disk once it is long.
     pub(super) fn record(
         &mut self,
         stamp: &Stamp,
@@ -93,7 +93,7 @@ impl LogFile {
         }
     }
 
-    /// Writes `output`, or counts it as lost. Never fails, never waits for room.
+    /// Writes `output`, or counts it as lost. Never fails, never waits for space.
     pub(super) fn flush(&mut self, output: &mut Vec<u8>) {
         if output.is_empty() {
             return;

@@ -1,19 +1,22 @@
-//! Who holds the pod? One single-threaded process a pod, re-executed from the same binary: the parent of its
-//! containers, the reader of their output, and the only code that calls libcontainer.
+//! The shim: one single-threaded process for each pod, re-executed from the same binary. It is the parent of the
+//! pod's containers, reads their output, and is the only code that calls libcontainer.
 //!
 //! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
-//! and reaps; [`container`] starts a container ([`rootfs`], [`image_volumes`], [`binds`], [`streams`], [`executor`], [`status`], [`tighten`]), [`exec`] a program in one;
+//! and reaps; [`container`] starts a container ([`bundle`], [`rootfs`], [`image_volumes`], [`binds`], [`streams`],
+//! [`executor`], [`status`], [`tighten`]), [`exec`] a program in one, which [`kept`] holds for hooks and probes;
 //! [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
 //! the agent.
 //!
-//! Signals: SIGCHLD, SIGHUP, SIGINT and SIGTERM are blocked and read from a descriptor. HUP and INT mean nothing to a
-//! shim. TERM is the system's good-bye (it reaches the containers as well): the shim leaves once none of them runs.
+//! Signals: SIGCHLD, SIGHUP, SIGINT and SIGTERM are blocked and read from a descriptor. HUP and INT are ignored.
+//! TERM comes from a system that shuts down (it reaches the containers as well): the shim leaves once none of them
+//! runs.
 
 pub mod frame;
 pub mod protocol;
 
 mod attach;
 mod binds;
+mod bundle;
 mod connection;
 mod container;
 mod error;
@@ -21,6 +24,7 @@ mod exec;
 mod executor;
 mod exit;
 mod image_volumes;
+mod kept;
 mod log;
 mod log_file;
 mod pod;
@@ -39,8 +43,8 @@ use std::path::Path;
 
 pub use error::ShimError;
 
-/// Holds a pod until it is shut down. `config_path` is a [`protocol::ShimConfig`] as JSON. Must be called before the
-/// process has a second thread.
+/// Holds a pod until it is shut down. `config_path` is a [`protocol::ShimConfig`] as JSON. Must be called before
+/// the process has a second thread.
 pub fn run(config_path: &Path) -> Result<(), ShimError> {
     let config = setup::read_config(config_path)?;
     let hierarchies = setup::enter(&config)?;
@@ -51,7 +55,7 @@ pub fn run(config_path: &Path) -> Result<(), ShimError> {
     server::serve(pod::Pod::new(config, hierarchies), listener, signals)
 }
 
-/// One line to the shim's own log, which is its standard error. A full disk must not stop a pod.
+/// Writes one line to the shim's own log, which is its standard error. A full disk must not stop a pod.
 fn warn(message: std::fmt::Arguments<'_>) {
     use std::io::Write;
     let (seconds, nanos) = crate::sys::clock::wall_ns();

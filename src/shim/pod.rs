@@ -1,4 +1,4 @@
-//! What does a shim hold, and how does it answer? Its containers and the programs run in them.
+//! A shim's pod: its containers, the programs run in them, and the answers to requests.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -8,41 +8,46 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::container::{Container, Place, now, reap_next};
-use super::error::chain;
+use super::kept::{self, Joined, Kept};
 use super::log::Buffer;
 use super::protocol::{
-    ContainerRecord, ExecRequest, FailedStep, Message, Reply, Request, ShimConfig, StartRequest,
-    TARGET_LINK, VERSION,
+    ContainerRecord, ExecRequest, FailedStep, Keep, Message, Reply, Request, ShimConfig,
+    StartRequest, TARGET_LINK, VERSION,
 };
 use super::{ShimError, exec, exit, record, warn};
-use crate::spec::{Exit, StopSignal};
+use crate::chain;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::process;
+use crate::types::{Exit, StopSignal};
 
-/// A pod.
+/// The pod of this shim.
 pub(super) struct Pod {
     pub(super) config: ShimConfig,
     hierarchies: Vec<Hierarchy>,
     pub(super) containers: BTreeMap<String, Container>,
-    /// Of containers whose newest start failed: as good as a run that has ended.
+    /// Containers whose newest start failed, shown like a run that has ended.
     failed: BTreeMap<String, ContainerRecord>,
-    /// Programs by pid, and the connection each belongs to.
+    /// Programs by pid, and the connection that each belongs to.
     programs: BTreeMap<i32, u64>,
+    /// Programs that belong to no connection.
+    pub(super) kept: Kept,
 }
 
-/// Something that ended, and whom to tell.
+/// An exit, and the connections to notify.
 pub(super) enum Ended {
-    /// Everybody who subscribed; and those attached, by their connections, of the exit code.
+    /// Goes to all subscribers; attached connections get the exit code.
     Container(Message, Vec<u64>, i32),
-    /// One connection.
+    /// Goes to the connection that waits for it.
     Program(u64, Message),
 }
 
-/// An answer.
+/// An answer to a request.
 pub(super) struct Answer {
     pub(super) reply: Reply,
     pub(super) fd: Option<OwnedFd>,
-    /// The shim ends after it.
+    /// A message that follows the reply.
+    pub(super) then: Option<Message>,
+    /// Whether the shim ends after it.
     pub(super) last: bool,
 }
 
@@ -51,6 +56,7 @@ impl From<Reply> for Answer {
         Self {
             reply,
             fd: None,
+            then: None,
             last: false,
         }
     }
@@ -64,10 +70,11 @@ impl Pod {
             containers: BTreeMap::new(),
             failed: BTreeMap::new(),
             programs: BTreeMap::new(),
+            kept: Kept::default(),
         }
     }
 
-    /// Does what is asked. `connection` and `fds` matter to programs and those attached only.
+    /// Handles a request. `connection` and `fds` matter only for programs and attached clients.
     pub(super) fn answer(
         &mut self,
         request: Request,
@@ -83,7 +90,10 @@ impl Pod {
                 attempt,
                 signal,
             } => self.signal(&container, attempt, signal).map(Answer::from),
-            Request::Exec(request) => self.exec(&request, connection, &fds),
+            Request::Exec(request) => match request.keep {
+                Some(keep) => self.exec_kept(&request, keep, connection, fds),
+                None => self.exec(&request, connection, &fds),
+            },
             Request::Attach(request) => self.attach(&request, connection, fds),
             Request::EndInput => {
                 self.end_input(connection);
@@ -92,9 +102,8 @@ impl Pod {
             Request::Shutdown => {
                 self.shut_down(buffer);
                 Ok(Answer {
-                    reply: Reply::Done,
-                    fd: None,
                     last: true,
+                    ..Reply::Done.into()
                 })
             }
         };
@@ -122,6 +131,7 @@ impl Pod {
             version: VERSION,
             pid: std::process::id(),
             containers,
+            kept: self.kept.list(),
         })
     }
 
@@ -135,7 +145,9 @@ impl Pod {
     fn start(&mut self, request: StartRequest) -> Result<Reply, ShimError> {
         let name = request.container.clone();
         if name.is_empty() || name.contains('/') || name.starts_with('.') {
-            return Err(ShimError::Request(format!("`{name}` is no container name")));
+            return Err(ShimError::Request(format!(
+                "`{name}` is not a container name"
+            )));
         }
         if let Some(known) = self.containers.get(&name) {
             let attempt = known.record.attempt;
@@ -190,7 +202,7 @@ impl Pod {
         }
     }
 
-    /// How the run before this one ended, also if it was another shim's.
+    /// How the previous run ended, even if it belonged to another shim.
     fn exit_before(&self, name: &str, attempt: u32) -> Option<Exit> {
         let known = self.containers.get(name).map(|c| &c.record);
         let newest = self.failed.get(name).or(known).cloned();
@@ -202,8 +214,8 @@ impl Pod {
         }
     }
 
-    /// Where the process namespace is that the container is to join. Its first process is an unreaped child of this
-    /// one, so the path cannot come to mean another.
+    /// The process namespace that the container joins. Its first process is an unreaped child of this one, so the
+    /// path cannot come to mean another process.
     fn link_target(&self, request: &StartRequest) -> Result<(), ShimError> {
         let Some(target) = &request.target else {
             return Ok(());
@@ -219,7 +231,7 @@ impl Pod {
             .map_err(ShimError::path("make", &link))
     }
 
-    /// A record that cannot be written costs something only if the shim dies too.
+    /// A record that cannot be written matters only if the shim dies, too.
     fn write_record(&self, record: &ContainerRecord) {
         if let Err(error) = record::write(&self.config.run_dir, record) {
             warn(format_args!("{}, ignoring", chain(&error)));
@@ -232,7 +244,7 @@ impl Pod {
         if container.record.attempt != attempt || container.record.exit.is_some() {
             return Ok(Reply::Signalled { at });
         }
-        // The pid is that of an unreaped child of this process, so it cannot have been given to another.
+        // The pid is that of an unreaped child of this process, so it cannot have been reused.
         let pid = i32::try_from(container.record.pid).unwrap_or(0);
         let number = match signal {
             StopSignal::Stop => container.request.stop_signal,
@@ -256,35 +268,72 @@ impl Pod {
         connection: u64,
         fds: &[OwnedFd],
     ) -> Result<Answer, ShimError> {
-        let name = &request.container;
-        let container = self.containers.get(name).ok_or_else(|| unknown(name))?;
-        if container.record.exit.is_some() {
-            return Err(ShimError::Request(format!("container `{name}` has ended")));
-        }
+        let container = self.running(&request.container)?;
         let started = exec::start(container, &self.hierarchies, request, fds)?;
         self.programs.insert(started.pid, connection);
         Ok(Answer {
-            reply: Reply::ExecStarted {
-                pid: u32::try_from(started.pid).unwrap_or(0),
-            },
             fd: started.terminal,
-            last: false,
+            ..exec_started(started.pid)
         })
     }
 
-    /// Kills the programs of a connection that has closed. They are reaped like all others.
+    /// Starts a program that outlives the connection, or joins it.
+    fn exec_kept(
+        &mut self,
+        request: &ExecRequest,
+        keep: Keep,
+        connection: u64,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer, ShimError> {
+        match self.kept.join(request, &keep, connection) {
+            Joined::Running(pid) => return Ok(exec_started(pid)),
+            Joined::Ended(message) => {
+                return Ok(Answer {
+                    then: Some(message),
+                    ..exec_started(0)
+                });
+            }
+            Joined::Absent => {}
+        }
+        let container = self.running(&request.container)?;
+        let current = container.record.attempt;
+        if current != keep.attempt {
+            return Err(ShimError::Request(format!(
+                "attempt {} of `{}` is not the current one, {current}",
+                keep.attempt, request.container
+            )));
+        }
+        let Some(stdin) = fds.into_iter().next().filter(|_| !request.tty) else {
+            let why = "a kept program needs a standard input, and has no terminal";
+            return Err(ShimError::Request(why.to_owned()));
+        };
+        let (pipes, [output, errors]) = kept::pipes()?;
+        let stdio = [stdin, output, errors];
+        let pid = exec::start(container, &self.hierarchies, request, &stdio)?.pid;
+        self.kept.add((request, keep), pid, connection, pipes);
+        Ok(exec_started(pid))
+    }
+
+    fn running(&self, name: &str) -> Result<&Container, ShimError> {
+        let container = self.containers.get(name).ok_or_else(|| unknown(name))?;
+        match container.record.exit {
+            Some(_) => Err(ShimError::Request(format!("container `{name}` has ended"))),
+            None => Ok(container),
+        }
+    }
+
+    /// Kills the programs of a closed connection. They are reaped like all others.
     pub(super) fn connection_closed(&mut self, connection: u64) {
         self.detach(connection);
+        self.kept.connection_closed(connection);
         for (pid, owner) in &self.programs {
             if *owner == connection {
-                // It leads its session and process group; a child that left them is the container's affair.
-                let _ = process::kill(-pid, libc::SIGKILL);
-                let _ = process::kill(*pid, libc::SIGKILL);
+                kept::kill(*pid);
             }
         }
     }
 
-    /// Reaps all that has ended.
+    /// Reaps all exited processes.
     pub(super) fn reap(&mut self, buffer: &mut Buffer) -> Vec<Ended> {
         let mut ended = Vec::new();
         while let Some(status) = reap_next() {
@@ -298,6 +347,14 @@ impl Pod {
         let (code, signal) = exit::code(status)?;
         if let Some(connection) = self.programs.remove(&pid) {
             return Some(Ended::Program(connection, Message::ExecExited { code }));
+        }
+        let containers = &self.containers;
+        let outlived = |name: &str, attempt: u32| {
+            let record = containers.get(name).map(|container| &container.record);
+            record.is_none_or(|record| record.attempt != attempt || record.exit.is_some())
+        };
+        if let Some(message) = self.kept.reaped(pid, code, outlived) {
+            return message.map(|(connection, message)| Ended::Program(connection, message));
         }
         for container in self.containers.values_mut() {
             if container.log.compressor_ended(pid) {
@@ -323,7 +380,7 @@ impl Pod {
         let container = self.containers.get_mut(name)?;
         let kills = cgroup::oom_kills(&self.hierarchies, &container.group);
         let oom_killed = kills > container.oom_before;
-        // Without a pid namespace of its own something may live on and hold the log's pipes.
+        // Without a pid namespace of its own a process may live on and hold the log's pipes.
         cgroup::kill(&self.hierarchies, &container.group);
         container.log.finish(buffer);
         let attached = std::mem::take(&mut container.log.taps);
@@ -339,6 +396,7 @@ impl Pod {
         container.record.exit = Some(exit.clone());
         let record = container.record.clone();
         self.write_record(&record);
+        self.kept.container_ended(name);
         if let Some(container) = self.containers.get(name) {
             self.place().remove(&container.request, &container.group);
         }
@@ -383,6 +441,12 @@ impl Pod {
         }
         self.containers.clear();
     }
+}
+
+fn exec_started(pid: i32) -> Answer {
+    Answer::from(Reply::ExecStarted {
+        pid: u32::try_from(pid).unwrap_or(0),
+    })
 }
 
 pub(super) fn unknown(name: &str) -> ShimError {

@@ -1,17 +1,18 @@
-//! How do agent and shim talk? Length-prefixed JSON over a unix stream socket at [`crate::layout::PodRunDir::shim_socket`]:
-//! four bytes big-endian length, then one [`Request`] (agent to shim) or [`Message`] (shim to agent). File
-//! descriptors travel as SCM_RIGHTS on the first byte of a frame.
+//! The protocol between agent and shim. Length-prefixed JSON over a unix stream socket at
+//! [`crate::layout::PodRunDir::shim_socket`]: four bytes big-endian length, then one [`Request`] (agent to shim) or
+//! [`Message`] (shim to agent). File descriptors travel as SCM_RIGHTS on the first byte of a frame.
 //!
-//! A shim serves any number of connections and handles one request at a time: a request in flight is finished before
-//! a new connection's `Hello` is answered. Versions: both sides say theirs in `Hello`; a shim keeps serving agents
-//! of its own major version, fields are only ever added.
+//! A shim serves any number of connections and handles one request at a time: a request in flight is finished
+//! before a new connection's `Hello` is answered. Versions: both sides send theirs in `Hello`; a shim keeps serving
+//! agents of its own major version, and fields are only ever added.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{Effective, Exit, Stamp, StopSignal, Time};
+use crate::spec::{HookKind, ProbeKind};
+use crate::types::{Effective, Exit, Stamp, StopSignal, Time};
 
 /// Version of this protocol.
 pub const VERSION: u32 = 1;
@@ -22,7 +23,8 @@ pub const TARGET_LINK: &str = "pid-namespace";
 /// Longest frame in bytes; a longer one is a protocol error and closes the connection.
 pub const MAX_FRAME: usize = 1 << 20;
 
-/// What a shim is started with: `coracle shim <path of this as JSON>`. Written by the agent (0600) before the start.
+/// The configuration of a shim: `coracle shim <path of this as JSON>`. Written by the agent (0600) before the
+/// start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShimConfig {
     /// The pod's UID.
@@ -32,10 +34,10 @@ pub struct ShimConfig {
     /// Absolute cgroup path below each hierarchy's mount, of the pod: `/coracle/pods/burstable/pod<uid>`. The shim
     /// joins `<this>/shim` first of all (the folder exists) and reads OOM counts below it.
     pub cgroup: String,
-    /// The network namespace to join, as a path; `None`: the node's. Containers inherit what the shim has.
+    /// The network namespace to join, as a path; `None`: the node's. Containers inherit the shim's.
     pub network: Option<PathBuf>,
-    /// Where other pods' namespaces are pinned. The shim lets go of its copies of these mounts, or it would keep those
-    /// namespaces alive.
+    /// The folder where other pods' namespaces are pinned. The shim unmounts its copies of these, which would
+    /// otherwise keep the namespaces alive.
     pub netns_dir: PathBuf,
     /// Own IPC namespace.
     pub new_ipc: bool,
@@ -45,24 +47,24 @@ pub struct ShimConfig {
     pub sysctls: Vec<(String, String)>,
 }
 
-/// Agent to shim. Every request but `Exec` is answered by exactly one [`Message::Reply`].
+/// A request of the agent. Every request except `Exec` is answered by exactly one [`Message::Reply`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// First on every connection. → `Reply::Hello`. With `subscribe`, exits are then told on this connection.
+    /// First on every connection. → `Reply::Hello`. With `subscribe`, exits are reported on this connection.
     Hello {
         /// The agent's version.
         version: u32,
-        /// Whether to be told of exits.
+        /// Whether to report exits.
         subscribe: bool,
     },
-    /// Create and start a container. → `Reply::Started` | `Reply::Failed`. Starting an attempt that already
-    /// runs or has ended answers with what is known of it; an older attempt than known is refused.
+    /// Create and start a container. → `Reply::Started` | `Reply::Failed`. Starting an attempt that already runs or
+    /// has ended returns its state; an older attempt than the newest is refused.
     Start(Box<StartRequest>),
     /// Signal a container. → `Reply::Signalled`, also when it has already ended or another attempt is current.
     Signal {
-        /// Container.
+        /// The container's name.
         container: String,
-        /// Attempt.
+        /// The attempt number.
         attempt: u32,
         /// `Stop` goes to the first process, `Kill` to the whole cgroup.
         signal: StopSignal,
@@ -70,32 +72,32 @@ pub enum Request {
     /// Run a program in a running container. Uses a connection of its own. With it come three file descriptors
     /// (stdin, stdout, stderr) unless `tty`. → `Reply::ExecStarted` (with the pty master as file descriptor if
     /// `tty`) | `Reply::Failed`, later `Message::ExecExited`. When the connection closes first, the program is
-    /// killed.
+    /// killed, unless it is kept ([`ExecRequest::keep`]).
     Exec(Box<ExecRequest>),
-    /// Take part in a running container's standard streams. Uses a connection of its own. With it come two file
-    /// descriptors for what the container writes: standard output and standard error; a container with a terminal has
+    /// Attach to a running container's standard streams. Uses a connection of its own. With it come two file
+    /// descriptors for the container's output: standard output and standard error; a container with a terminal has
     /// only the first. → `Reply::Attached` | `Reply::Failed`, later `Message::ExecExited` when the container ends.
     /// When the connection closes first, the container goes on.
     Attach(Box<AttachRequest>),
-    /// Who is attached on this connection writes no more; with `stdinOnce` the container's input is at its end.
-    /// → `Reply::Done`
+    /// The client attached on this connection writes no more; with `stdinOnce` the container's input ends. →
+    /// `Reply::Done`
     EndInput,
-    /// Kill what still runs, remove all mounts, and exit after answering. → `Reply::Done`
+    /// Kill all remaining processes, remove all mounts, and exit after answering. → `Reply::Done`
     Shutdown,
 }
 
-/// Shim to agent.
+/// A message of the shim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Message {
-    /// Answer to the request before.
+    /// Answer to the previous request.
     Reply(Reply),
     /// A container ended; its record was written before this.
     Exited {
-        /// Container.
+        /// The container's name.
         container: String,
-        /// Attempt.
+        /// The attempt number.
         attempt: u32,
-        /// How.
+        /// How it ended.
         exit: Exit,
     },
     /// A program started by `Exec` ended, or the container of an `Attach`.
@@ -103,12 +105,14 @@ pub enum Message {
         /// Exit code; 128 + n for death by signal n.
         code: i32,
     },
+    /// A kept program ended, possibly before it was asked for again.
+    KeptEnded(Box<KeptEnd>),
 }
 
-/// Answers.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Who the shim is and what it holds.
+    /// The shim's identity and state.
     Hello {
         /// The shim's protocol version.
         version: u32,
@@ -116,6 +120,9 @@ pub enum Reply {
         pid: u32,
         /// Its containers by name.
         containers: BTreeMap<String, ContainerRecord>,
+        /// The programs it keeps; absent if its version keeps none.
+        #[serde(default)]
+        kept: Vec<KeptProgram>,
     },
     /// The container was started (it may already have ended).
     Started(Box<ContainerRecord>),
@@ -129,30 +136,30 @@ pub enum Reply {
         /// Its process id on the node.
         pid: u32,
     },
-    /// From now on the container's output comes. With a terminal its master comes too, to be written to and resized
-    /// but not read; else the writing end of standard input, if that was asked for.
+    /// From now on the container's output follows. With a terminal its master comes too, to be written to and
+    /// resized but not read; otherwise the write end of standard input, if that was requested.
     Attached {
-        /// The container has a terminal.
+        /// Whether the container has a terminal.
         tty: bool,
-        /// What was written before are so many bytes of the run's current log.
+        /// The size of the run's current log, whose content was written before.
         #[serde(default)]
         log_bytes: u64,
     },
     /// Done.
     Done,
-    /// It could not be done; nothing is left of the try.
+    /// The request failed; nothing is left of the try.
     Failed {
-        /// At which step.
+        /// The step that failed.
         step: FailedStep,
         /// The whole chain of causes in one line.
         message: String,
     },
 }
 
-/// At which step a request failed.
+/// The step at which a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailedStep {
-    /// The request makes no sense (unknown container, wrong attempt, bad frame).
+    /// The request is invalid (unknown container, wrong attempt, bad frame).
     Request,
     /// Mounts, rootfs, cgroup, seccomp.
     Create,
@@ -172,8 +179,8 @@ pub struct StartRequest {
     /// Bundle folder; `config.json` in it is the OCI runtime spec with `root.path` = `rootfs`, complete but for
     /// the pod's namespaces (inherited from the shim) and sub-path mounts.
     pub bundle: PathBuf,
-    /// How many of the OCI spec's mounts, the first ones, are the runtime's own (`/proc`, `/dev`, …) and none of what
-    /// the pod asks for; absent if an older agent did not tell.
+    /// The number of mounts of the OCI spec, the first ones, that are the runtime's own (`/proc`, `/dev`, …) rather
+    /// than the pod's; absent in requests of older agents.
     #[serde(default)]
     pub fixed_mounts: Option<usize>,
     /// Unpacked layers, topmost first.
@@ -190,7 +197,7 @@ pub struct StartRequest {
     pub log_dir: PathBuf,
     /// Rotate at this size; 0 = never.
     pub log_max_bytes: u64,
-    /// Keep so many files, the current one included.
+    /// The maximum number of files, including the current one.
     pub log_max_files: u32,
     /// Termination message file on the node.
     pub termination_message: PathBuf,
@@ -198,7 +205,7 @@ pub struct StartRequest {
     pub termination_message_from_logs: bool,
     /// Number of the signal for `StopSignal::Stop`.
     pub stop_signal: i32,
-    /// What its record tells of that and of its user.
+    /// What its record says about that signal and its user.
     #[serde(default)]
     pub effective: Effective,
     /// `oom_score_adj` of the first process.
@@ -207,10 +214,10 @@ pub struct StartRequest {
     pub stdin: bool,
     /// Give it a terminal.
     pub tty: bool,
-    /// The input ends with that of the first who attaches and writes.
+    /// The input ends when the first client that attaches to it ends its own.
     #[serde(default)]
     pub stdin_once: bool,
-    /// Name of the running container whose process namespace is to be joined: the shim makes [`TARGET_LINK`] in the
+    /// Name of the running container whose process namespace this one joins: the shim makes [`TARGET_LINK`] in the
     /// bundle a link to it, which the OCI spec names.
     #[serde(default)]
     pub target: Option<String>,
@@ -219,7 +226,7 @@ pub struct StartRequest {
 /// Directories of an image that are writable and outlive the container (`VOLUME`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageVolumes {
-    /// Where what is written to them is kept; `upper` and `work` are made in it.
+    /// Where their data is kept; `upper` and `work` are made in it.
     pub folder: PathBuf,
     /// Absolute paths in the image.
     pub paths: Vec<PathBuf>,
@@ -249,6 +256,61 @@ pub struct ExecRequest {
     pub tty: bool,
     /// Its first size: columns, rows.
     pub size: Option<(u16, u16)>,
+    /// The program goes on when the connection closes, and the shim holds its result. Of the three file descriptors
+    /// only standard input is used: the program's output comes with its end ([`Message::KeptEnded`]). Asking again
+    /// for the same program joins it; there is no second one. A shim from before this field treats it as any other
+    /// program.
+    #[serde(default)]
+    pub keep: Option<Keep>,
+}
+
+/// How a program is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Keep {
+    /// Its purpose. A run of a container has at most one program for each purpose.
+    pub purpose: Purpose,
+    /// The container's attempt; any other than the current one is refused.
+    pub attempt: u32,
+    /// It is killed after this many milliseconds.
+    pub timeout_ms: Option<u64>,
+}
+
+/// The purpose of a kept program. The result of a hook is held until its container ends, that of a probe until it
+/// was delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Purpose {
+    /// A lifecycle hook.
+    Hook(HookKind),
+    /// A probe.
+    Probe(ProbeKind),
+}
+
+/// A program that the shim keeps.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptProgram {
+    /// Container name.
+    pub container: String,
+    /// The container's attempt.
+    pub attempt: u32,
+    /// Its purpose.
+    pub purpose: Purpose,
+    /// Whether it has ended.
+    pub ended: bool,
+}
+
+/// How a kept program ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptEnd {
+    /// Exit code; 128 + n for death by signal n.
+    pub code: i32,
+    /// Whether it was killed at its deadline.
+    pub timed_out: bool,
+    /// The beginning of its standard output.
+    pub output: String,
+    /// The beginning of its standard error.
+    pub errors: String,
+    /// When it ended.
+    pub at: Time,
 }
 
 /// A container to attach to.
@@ -260,7 +322,7 @@ pub struct AttachRequest {
     pub stdin: bool,
 }
 
-/// What is known of a container. Also the format of the record files in [`crate::layout::PodRunDir::records`]
+/// The state of a container. Also the format of the record files in [`crate::layout::PodRunDir::records`]
 /// (`<container>.json`), written by temp and rename before anything in them is reported.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerRecord {
@@ -276,13 +338,13 @@ pub struct ContainerRecord {
     pub pid_start: u64,
     /// When it started.
     pub started: Stamp,
-    /// What its start decided.
+    /// The decisions of its start.
     #[serde(default)]
     pub effective: Effective,
     /// When a stop signal was first sent.
     pub stop_sent: Option<Time>,
     /// How it ended.
     pub exit: Option<Exit>,
-    /// How the attempt before ended.
+    /// How the previous attempt ended.
     pub previous: Option<Exit>,
 }

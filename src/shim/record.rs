@@ -1,4 +1,4 @@
-//! What survives of a container when the shim does not? One JSON file each, replaced by rename.
+//! Records: the state of containers that survives the shim. One JSON file each, replaced by rename.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::protocol::ContainerRecord;
 
 use crate::sys::file::{self, Durability};
 
-/// Reads what a former shim wrote; nothing there, or nothing that can be read, is nothing known.
+/// Reads the record of an earlier shim; `None` if it is missing or unreadable.
 pub(super) fn read(run_dir: &Path, container: &str) -> Option<ContainerRecord> {
     let path = run_dir.join("records").join(format!("{container}.json"));
     serde_json::from_slice(&file::read_record(path).ok()?).ok()

@@ -1,5 +1,6 @@
-//! What does a container see as its files? An overlay of the image's layers under a writable one, and sub-paths of
-//! volumes bound so that no symlink in them can lead outside. All mounts live and die with the shim's namespace.
+//! A container's root filesystem: an overlay of the image's layers under a writable one, and sub-paths of volumes,
+//! bound so that no symlink in them can lead outside. All mounts exist only in the shim's mount namespace, and end
+//! with it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -21,8 +22,7 @@ pub(super) fn mount_point(bundle: &Path) -> PathBuf {
     bundle.join("rootfs")
 }
 
-/// Makes all mounts of a start. On an error some may be there: [`unmount_all`] takes them away.
-/// Returns the root.
+/// Makes all mounts of a start; returns the root. After an error some may exist: [`unmount_all`] removes them.
 pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<OwnedFd, ShimError> {
     let target = mount_point(&request.bundle);
     overlay(
@@ -32,13 +32,13 @@ pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<OwnedFd, Shi
         Lasting::Attempt,
     )?;
     let root = beneath::place(&target).map_err(ShimError::path("open", &target))?;
-    // Where the runtime mounts, and below which it writes: a symlink of the image there would lead it to the node.
+    // The runtime mounts there and writes below: a symlink of the image would lead it to the node.
     for name in ["dev", "proc", "sys"] {
         let path = Path::new(name);
         beneath::plain_folder(root.as_fd(), name, 0o755)
             .map_err(ShimError::path("make mount point", path))?;
     }
-    // As other runtimes do: a working folder the image forgot is made.
+    // As other runtimes do: a working directory that the image lacks is created.
     beneath::canonical(root.as_fd(), cwd)
         .and_then(|cwd| beneath::open_or_make(root.as_fd(), &cwd, 0o755))
         .map_err(ShimError::path("make working folder", cwd))?;
@@ -46,8 +46,8 @@ pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<OwnedFd, Shi
     Ok(root)
 }
 
-/// Takes the mounts of [`prepare`] away, as far as they are there. The writable layer is the agent's to remove: that
-/// may take long, and a shim has one thread.
+/// Unmounts what [`prepare`] mounted. The agent removes the writable layer: that may take long, and a shim has one
+/// thread.
 pub(super) fn unmount_all(request: &StartRequest) -> Result<(), ShimError> {
     for sub_path in &request.sub_paths {
         unmount(&sub_path.target)?;
@@ -60,7 +60,7 @@ fn remove_folder(path: &Path) -> Result<(), ShimError> {
     tree::remove(path).map_err(ShimError::path("remove", path))
 }
 
-/// Unmounts all that is mounted at `path`.
+/// Unmounts everything mounted at `path`.
 pub(super) fn unmount(path: &Path) -> Result<(), ShimError> {
     loop {
         match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
@@ -71,7 +71,7 @@ pub(super) fn unmount(path: &Path) -> Result<(), ShimError> {
     }
 }
 
-/// How long what is written to an overlay lasts.
+/// The lifetime of data written to an overlay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lasting {
     /// As long as the mount.
@@ -120,7 +120,8 @@ pub(super) fn overlay(
 }
 
 /// `volatile` spares the disk: the writable layer never outlives its attempt, so nothing in it needs syncing.
-/// Kernels before 5.10 do not know it. What lasts may meet the same layers unpacked again, which `index` would refuse.
+/// Kernels before 5.10 do not support it. Lasting data may meet the same layers unpacked again, which `index` would
+/// refuse.
 fn mount_overlay(target: &Path, options: &str, lasting: Lasting) -> nix::Result<()> {
     let attempt = |options: &str| {
         mount(
@@ -147,14 +148,14 @@ pub(super) fn bind_sub_path(sub_path: &SubPath) -> Result<(), ShimError> {
         target,
     } = sub_path;
     let mode = fs::metadata(volume)
-        .map_err(ShimError::path("look at volume", volume))?
+        .map_err(ShimError::path("inspect volume", volume))?
         .mode();
     let root = beneath::place(volume).map_err(ShimError::path("open volume", volume))?;
     let place = beneath::open_or_make(root.as_fd(), path, mode & 0o7777)
         .map_err(ShimError::path("open sub-path", &volume.join(path)))?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
     let is_folder = fs::metadata(&source)
-        .map_err(ShimError::path("look at sub-path", &volume.join(path)))?
+        .map_err(ShimError::path("inspect sub-path", &volume.join(path)))?
         .is_dir();
     unmount(target)?;
     make_target(target, is_folder).map_err(ShimError::path("make mount point", target))?;

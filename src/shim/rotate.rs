@@ -1,5 +1,5 @@
-//! Which old logs stay? `<n>.log` is current, `<n>.log.<YYYYMMDD-HHMMSS>` the newest before it, and older ones end in
-//! `.gz`, compressed by a child at the lowest priority: beside a `.tmp`, then renamed. Further ones of the same second
+//! Log rotation. `<n>.log` is current, `<n>.log.<YYYYMMDD-HHMMSS>` the newest before it, and older ones end in
+//! `.gz`, compressed by a child at the lowest priority: into a `.tmp`, then renamed. More logs of the same second
 //! are `<n>.log.<YYYYMMDD-HHMMSS>-0001` and so on.
 
 use std::fs;
@@ -12,8 +12,8 @@ use crate::sys::process::{self, Fork};
 /// Length of `YYYYMMDD-HHMMSS`.
 const STAMP: usize = 15;
 
-/// Moves the current log away under the name of second `now`; after a clock was set back, as a further one of the newest
-/// log's second, for by their names they are read and removed.
+/// Renames the current log after second `now`. After a clock was set back, it takes the newest log's second with
+/// the next number: readers and removal go by the names.
 pub(super) fn rename(current: &Path, now: i64) -> io::Result<()> {
     let [year, month, day, hour, minute, second] = civil(now);
     let stamp = format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}");
@@ -26,7 +26,7 @@ pub(super) fn rename(current: &Path, now: i64) -> io::Result<()> {
     fs::rename(current, with_suffix(current, &format!(".{target}")))
 }
 
-/// Second, and the which-th of it, of an old log.
+/// The second of an old log, and its number within that second.
 fn place(current: &Path, old: &Path) -> Option<(String, u32)> {
     let (current, old) = (current.to_string_lossy(), stem(old));
     let rest = old.to_string_lossy();
@@ -39,8 +39,8 @@ fn place(current: &Path, old: &Path) -> Option<(String, u32)> {
     Some((stamp.to_owned(), number))
 }
 
-/// Removes what a crashed compressor left (unless one is at `work`), plain files that have a compressed twin, and the
-/// oldest until `max_files` are left with the current one.
+/// Removes what a crashed compressor left (unless one is at `work`), plain files that have a compressed twin, and
+/// the oldest until `max_files` are left with the current one.
 pub(super) fn prune(current: &Path, max_files: u32, work: bool) -> io::Result<()> {
     if !work {
         for path in siblings(current)?
@@ -64,10 +64,11 @@ pub(super) fn prune(current: &Path, max_files: u32, work: bool) -> io::Result<()
     Ok(())
 }
 
-/// Starts a child that compresses all plain old logs but the newest. Says its pid, if there is something to do.
+/// Starts a child that compresses all plain old logs except the newest. Returns its pid if there is something to
+/// do.
 pub(super) fn compress(current: &Path) -> Option<i32> {
     let mut plain = rotated(current).ok()?;
-    // The newest stays as it is: somebody may be reading it.
+    // The newest stays as it is: a client may be reading it.
     plain.pop();
     plain.retain(|path| !ends_with(path, ".gz"));
     if plain.is_empty() {
@@ -131,7 +132,7 @@ fn siblings(current: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// The name an old log had at first.
+/// The original name of an old log.
 fn stem(path: &Path) -> PathBuf {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("gz" | "tmp") => path.with_extension(""),

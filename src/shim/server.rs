@@ -1,5 +1,5 @@
-//! What happens next in a shim? One poll loop over signals, containers' output, and connections. What ended is
-//! reaped before requests are answered, so no answer is older than what the kernel has said.
+//! The shim's poll loop over signals, containers' output, and connections. Exits are reaped before requests are
+//! answered, so no answer is older than the kernel's state.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
@@ -9,17 +9,17 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 
 use super::connection::Connection;
-use super::error::chain;
 use super::log::Buffer;
 use super::pod::{Ended, Pod};
 use super::protocol::{FailedStep, Message, Reply, Request};
 use super::{ShimError, warn};
+use crate::chain;
 use crate::sys::clock;
 
-/// A shim that holds nothing and that nobody ever talked to leaves after so long.
+/// A shim that holds nothing and has had no connection leaves after this time.
 const LONELY_MS: u64 = 60_000;
 
-/// Most connections at a time.
+/// The maximum number of connections at a time.
 const MOST_CONNECTIONS: usize = 256;
 
 struct Server {
@@ -39,9 +39,11 @@ enum Slot {
     Signals,
     Listener,
     Connection(usize),
+    /// A stream of a kept program: its pid and the stream's number.
+    Kept((i32, usize)),
 }
 
-/// What a poll found: slots, and streams by container and number.
+/// The result of a poll: slots, and streams by container and number.
 type Ready = (Vec<Slot>, Vec<(String, usize)>);
 
 /// Serves until the pod is shut down.
@@ -72,16 +74,16 @@ pub(super) fn serve(pod: Pod, listener: UnixListener, signals: SignalFd) -> Resu
 }
 
 impl Server {
-    /// Waits for something and does it. Says whether the shim is done.
+    /// Waits for one poll and handles it. Returns whether the shim is done.
     fn turn(&mut self, lonely_at: u64) -> Result<bool, ShimError> {
-        let timeout = match self.accepted {
-            0 => {
-                let left = lonely_at.saturating_sub(clock::boot_ms());
-                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-            }
-            _ => PollTimeout::NONE,
-        };
+        let lonely_at = (self.accepted == 0).then_some(lonely_at);
+        let wake_at = lonely_at.into_iter().chain(self.pod.kept.wake_at()).min();
+        let timeout = wake_at.map_or(PollTimeout::NONE, |at| {
+            let left = at.saturating_sub(clock::boot_ms());
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
         let (ready, output) = self.wait(timeout)?;
+        self.pod.kept.end_late();
         for slot in &ready {
             if let Slot::Signals = slot {
                 self.signalled();
@@ -96,6 +98,7 @@ impl Server {
         for slot in &ready {
             match slot {
                 Slot::Signals => {}
+                Slot::Kept(stream) => self.pod.kept.read(*stream),
                 Slot::Listener => self.accept(),
                 Slot::Connection(index) => done |= self.talk(*index),
             }
@@ -105,7 +108,8 @@ impl Server {
     }
 
     /// Polls once.
-    fn wait(&self, timeout: PollTimeout) -> Result<Ready, ShimError> {
+    fn wait(&mut self, timeout: PollTimeout) -> Result<Ready, ShimError> {
+        let kept = self.pod.kept.pipes();
         let mut polled = Vec::with_capacity(8);
         let mut slots = vec![Slot::Signals, Slot::Listener];
         polled.push(PollFd::new(self.signals.as_fd(), PollFlags::POLLIN));
@@ -115,6 +119,12 @@ impl Server {
             flags.set(PollFlags::POLLOUT, connection.has_output());
             polled.push(PollFd::new(connection.fd(), flags));
             slots.push(Slot::Connection(index));
+        }
+        for stream in kept {
+            if let Some(pipe) = self.pod.kept.pipe(stream) {
+                polled.push(PollFd::new(pipe, PollFlags::POLLIN));
+                slots.push(Slot::Kept(stream));
+            }
         }
         let mut streams = Vec::new();
         for (name, container) in &self.pod.containers {
@@ -192,7 +202,7 @@ impl Server {
         }
     }
 
-    /// Answers what a connection asks. Says whether the shim is done.
+    /// Answers the requests of a connection. Returns whether the shim is done.
     fn talk(&mut self, index: usize) -> bool {
         self.connections[index].flush();
         self.connections[index].fill();
@@ -219,6 +229,9 @@ impl Server {
             let answer = self.pod.answer(request, number, fds, &mut self.buffer);
             let last = answer.last;
             self.connections[index].send(&Message::Reply(answer.reply), answer.fd);
+            if let Some(message) = answer.then {
+                self.connections[index].send(&message, None);
+            }
             if last {
                 return true;
             }

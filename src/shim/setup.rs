@@ -1,5 +1,5 @@
-//! How does a process become a shim? Cgroup first (it opens a kernel grace period that later cgroup writes share),
-//! then session, namespaces, sysctls; the socket last: who can connect finds a finished shim.
+//! The setup of a shim process. Cgroup first (it opens a kernel grace period that later cgroup writes share), then
+//! session, namespaces, sysctls; the socket last: a client that can connect finds a finished shim.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -18,10 +18,10 @@ use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::file;
 use crate::sys::{mount, process, signals};
 
-/// The shim's `oom_score_adj`: the last to go, as the kubelet's sandbox.
+/// The shim's `oom_score_adj`: the last to be killed, like the kubelet's sandbox.
 const OOM_SCORE_ADJ: &str = "-998";
 
-/// Where the socket is bound below the run folder.
+/// The path of the socket below the run folder, until it is renamed.
 const SOCKET: &str = "shim.sock";
 
 pub(super) fn read_config(path: &Path) -> Result<ShimConfig, ShimError> {
@@ -32,7 +32,7 @@ pub(super) fn read_config(path: &Path) -> Result<ShimConfig, ShimError> {
     })
 }
 
-/// Everything but signals and socket. Returns the cgroup hierarchies.
+/// Everything except signals and socket. Returns the cgroup hierarchies.
 pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
     let hierarchies =
         cgroup::hierarchies().map_err(ShimError::system("list cgroup hierarchies"))?;
@@ -43,14 +43,15 @@ pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
         return Err(ShimError::NoCgroup(group));
     }
     process::tune_allocator();
-    // Containers inherit it, whatever the agent was started with.
+    // Containers inherit it, whatever umask the agent had.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     process::set_name(c"coracle-shim");
-    // Inherited by what is forked to enter a container: nobody in there may look at its descriptors before it has
-    // become the program that was asked for.
-    process::set_dumpable(false).map_err(ShimError::system("forbid being looked into"))?;
+    // Inherited by a process forked to enter a container: no process in there may inspect its descriptors before it
+    // has become the requested program.
+    process::set_dumpable(false)
+        .map_err(ShimError::system("forbid inspection by other processes"))?;
     fill_standard_fds()?;
-    // Fails only if the agent already made us a session leader.
+    // Fails only if the agent already made this process a session leader.
     let _ = nix::unistd::setsid();
     process::become_subreaper().map_err(ShimError::system("become a child subreaper"))?;
     leave_keyring();
@@ -61,7 +62,7 @@ pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
     Ok(hierarchies)
 }
 
-/// The pod's processes share a keyring of their own, not the agent's or that of a login.
+/// The pod's processes share a keyring of their own, not that of the agent or a login.
 fn leave_keyring() {
     match process::join_new_keyring() {
         Ok(()) => {}
@@ -82,7 +83,7 @@ fn clean_environment() {
     );
 }
 
-/// Descriptors 0, 1, 2 must be something, or the next one opened becomes a program's standard input.
+/// Descriptors 0, 1, 2 must be open, or the next one opened becomes a program's standard input.
 fn fill_standard_fds() -> Result<(), ShimError> {
     loop {
         let path = Path::new("/dev/null");
@@ -106,7 +107,7 @@ fn enter_namespaces(config: &ShimConfig) -> Result<(), ShimError> {
         let netns = fs::File::open(path).map_err(ShimError::path("open", path))?;
         setns(netns, CloneFlags::CLONE_NEWNET).map_err(system("join the network namespace"))?;
     }
-    // Mount propagation is left as it is: what is mounted into hostPath volumes must reach the containers.
+    // Mount propagation stays as it is: what is mounted into hostPath volumes must reach the containers.
     unshare(CloneFlags::CLONE_NEWNS).map_err(system("make a mount namespace"))?;
     let pins = &config.netns_dir;
     mount::let_go(pins).map_err(ShimError::path("let go of the mounts at", pins))?;
@@ -147,7 +148,7 @@ fn mount_shm(path: &Path) -> Result<(), ShimError> {
     .map_err(|errno| ShimError::path("mount a tmpfs at", path)(errno.into()))
 }
 
-/// Tells whoever started the shim that it can be talked to, by closing standard output.
+/// Closes standard output: it notifies the agent that the shim accepts connections.
 pub(super) fn announce() -> Result<(), ShimError> {
     let path = Path::new("/dev/null");
     let null = fs::File::options()
@@ -158,8 +159,9 @@ pub(super) fn announce() -> Result<(), ShimError> {
         .map_err(|errno| ShimError::system("close standard output")(errno.into()))
 }
 
-/// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`. Whichever of `.` and `/` comes first separates, the other
-/// one stands for itself or, between dots, for a dot: `net/ipv4/conf/eth0.1/mtu` is `net.ipv4.conf.eth0/1.mtu`.
+/// `net.ipv4.ip_forward` → `/proc/sys/net/ipv4/ip_forward`. The first of `.` and `/` in a name is the separator;
+/// the other one stands for itself or, between dots, for a dot: `net/ipv4/conf/eth0.1/mtu` is
+/// `net.ipv4.conf.eth0/1.mtu`.
 fn sysctl_path(name: &str) -> PathBuf {
     let by_slash = name
         .find(['.', '/'])
@@ -177,7 +179,7 @@ fn sysctl_path(name: &str) -> PathBuf {
     Path::new("/proc/sys").join(path.trim_start_matches('/'))
 }
 
-/// Sets the shim's own `oom_score_adj`; without CAP_SYS_RESOURCE it stays what it was.
+/// Sets the shim's own `oom_score_adj`; without CAP_SYS_RESOURCE it stays as it is.
 pub(super) fn restore_oom_score() {
     match fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ) {
         Ok(()) => {}

@@ -1,14 +1,14 @@
-//! How is a time written? In UTC, without a library: it happens for every piece of output.
+//! Timestamps of log records, in UTC. Written without a library, because every piece of output has one.
 
 use crate::sys::clock;
 
-/// A moment as logs write it.
+/// A moment in the notation of logs.
 pub(super) struct Stamp {
     pub(super) text: String,
 }
 
 impl Stamp {
-    /// This moment.
+    /// The current time.
     pub(super) fn now() -> Self {
         let (seconds, nanos) = clock::wall_ns();
         Self {

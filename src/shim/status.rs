@@ -1,7 +1,8 @@
-//! Why did a start fail? libcontainer's errors lose the cause, which appears only as a tracing event in the child.
+//! The cause of a failed start. libcontainer's errors lose it; it appears only as a tracing event in the child.
 //!
-//! A close-on-exec pipe is inherited by everything a start forks. Children write lines to it: `E…` for an error event
-//! of libcontainer, `R…` for a program that could not be executed, `F…` for anything else fatal, `P…` for a pid. Its end means: executed, or dead.
+//! A close-on-exec pipe is inherited by every process that a start forks. Children write lines to it: `E…` for an
+//! error event of libcontainer, `R…` for a program that could not be executed, `F…` for any other fatal error, `P…`
+//! for a pid. Its end means: executed, or dead.
 
 use std::fmt::{self, Write as _};
 use std::io::Read;
@@ -11,19 +12,18 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::field::{Field, Visit};
-use tracing::span;
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use super::ShimError;
 use crate::sys::{clock, fdpass, process};
 
-/// Most bytes of a line.
+/// The maximum length of a line in bytes.
 const LONGEST: usize = 1024;
 
-/// Most bytes of all.
+/// The maximum of all lines in bytes.
 const MOST: usize = 64 * 1024;
 
-/// Where events go now; -1 for nowhere. An atomic and no lock: it is read in forked children.
+/// The pipe for events; -1 for none. An atomic and no lock, because forked children read it.
 static SINK: AtomicI32 = AtomicI32::new(-1);
 
 /// The pipe of one start.
@@ -32,12 +32,12 @@ pub(super) struct Status {
     writer: Option<OwnedFd>,
 }
 
-/// What the children had to say.
+/// The children's messages.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     /// Why the program could not be executed.
     pub(super) run: Option<String>,
-    /// What failed for good, in the shim's own children.
+    /// A fatal error of the shim's own children.
     pub(super) fatal: Option<String>,
     /// The first error event: the innermost cause.
     pub(super) event: Option<String>,
@@ -45,16 +45,16 @@ pub(super) struct Said {
     pub(super) errno: Option<String>,
     /// A pid.
     pub(super) pid: Option<i32>,
-    /// Somebody held the pipe until the deadline.
+    /// A process held the pipe until the deadline.
     pub(super) late: bool,
 }
 
 impl Status {
-    /// Opens a pipe, and lets error events go to it until it is read.
+    /// Opens a pipe, which gets error events until it is read.
     pub(super) fn open() -> Result<Self, ShimError> {
         let (reader, writer) = nix::unistd::pipe2(OFlag::O_CLOEXEC)
             .map_err(|errno| ShimError::system("open a status pipe")(errno.into()))?;
-        // A child that has too much to say must not wait for a parent that waits for it.
+        // A child with too many messages must not block while its parent waits for it.
         fdpass::set_nonblocking(&writer).map_err(ShimError::system("set up a status pipe"))?;
         SINK.store(writer.as_raw_fd(), Ordering::Relaxed);
         Ok(Self {
@@ -63,12 +63,12 @@ impl Status {
         })
     }
 
-    /// The writing end's number, for children.
+    /// The number of the write end, for children.
     pub(super) fn number(&self) -> i32 {
         self.writer.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// As [`Status::read`], but stops waiting after so many milliseconds.
+    /// As [`Status::read`], with a timeout in milliseconds.
     pub(super) fn read_within(mut self, patience: u64) -> Said {
         SINK.store(-1, Ordering::Relaxed);
         self.writer = None;
@@ -88,14 +88,14 @@ impl Status {
                     break;
                 }
                 Err(nix::Error::EINTR) => continue,
-                // Reading says what is wrong.
+                // The read reports the error.
                 Ok(_) | Err(_) => {}
             }
             match nix::unistd::read(&self.reader, &mut piece) {
                 Ok(0) => break,
                 Ok(count) => text.extend_from_slice(&piece[..count]),
                 Err(nix::Error::EINTR) => {}
-                // What was read so far is left.
+                // The lines read so far are kept.
                 Err(_) => break,
             }
         }
@@ -103,13 +103,13 @@ impl Status {
         Said { late, ..said }
     }
 
-    /// Closes the own writing end and reads all that was said.
+    /// Closes the own write end and reads all messages.
     pub(super) fn read(mut self) -> Said {
         SINK.store(-1, Ordering::Relaxed);
         self.writer = None;
         let mut text = Vec::new();
         let mut file = std::fs::File::from(self.reader);
-        // An error leaves what was read so far.
+        // An error keeps the lines read so far.
         let _ = file.by_ref().take(MOST as u64).read_to_end(&mut text);
         parse(&String::from_utf8_lossy(&text))
     }
@@ -154,7 +154,7 @@ fn errno_in(text: &str) -> Option<&str> {
 }
 
 /// Writes one line to the pipe with this number.
-pub(super) fn say(number: i32, kind: char, text: &str) {
+pub(super) fn report(number: i32, kind: char, text: &str) {
     if number < 0 {
         return;
     }
@@ -171,7 +171,7 @@ pub(super) fn say(number: i32, kind: char, text: &str) {
 
 /// Makes this process and its forked children report libcontainer's error events.
 pub(super) fn install() {
-    // Fails only if the process already has a subscriber, which then is as good.
+    // Fails only if the process already has a subscriber, which serves as well.
     let _ = tracing::subscriber::set_global_default(Sink);
 }
 
@@ -193,7 +193,7 @@ impl Subscriber for Sink {
         }
         let mut text = Text::default();
         event.record(&mut text);
-        say(sink, 'E', &format!("{}{}", text.message, text.fields));
+        report(sink, 'E', &format!("{}{}", text.message, text.fields));
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {

@@ -1,4 +1,4 @@
-//! What are a container's standard streams? Pipes to the log, or a terminal whose master comes over a socket.
+//! A container's standard streams: pipes to the log, or a terminal whose master comes over a socket.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,26 +8,26 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 
 use super::ShimError;
-use super::container::BundleUser;
+use super::bundle::User;
 use super::protocol::StartRequest;
 use crate::sys::{fdpass, pty};
 
-/// What the shim keeps: standard output or the terminal, standard error, standard input.
+/// The shim's ends: standard output or the terminal, standard error, standard input.
 type Kept = (OwnedFd, Option<OwnedFd>, Option<OwnedFd>);
 
 /// The two sides of a container's standard streams.
 pub(super) struct Streams {
     console: Option<Console>,
-    /// What the container gets: in, out, err.
+    /// The container's ends: in, out, err.
     pub(super) inner: Option<[OwnedFd; 3]>,
-    /// What the shim keeps: out, err, in.
+    /// The shim's ends: out, err, in.
     outer: Option<(OwnedFd, OwnedFd, Option<OwnedFd>)>,
 }
 
 struct Console {
     listener: UnixListener,
     path: PathBuf,
-    /// Whose the terminal is to be.
+    /// The owner of the terminal.
     uid: u32,
 }
 
@@ -40,7 +40,7 @@ impl Drop for Console {
 impl Streams {
     pub(super) fn open(
         request: &StartRequest,
-        user: &BundleUser,
+        user: &User,
         run_dir: &Path,
     ) -> Result<Self, ShimError> {
         if request.tty {
@@ -75,12 +75,12 @@ impl Streams {
         })
     }
 
-    /// Where the container is to send its terminal.
+    /// The socket to which the container sends its terminal.
     pub(super) fn console_path(&self) -> Option<PathBuf> {
         self.console.as_ref().map(|console| console.path.clone())
     }
 
-    /// What the shim keeps: stdout or the terminal, stderr, stdin.
+    /// The shim's ends: stdout or the terminal, stderr, stdin.
     pub(super) fn outer(self) -> Result<Kept, ShimError> {
         if let Some((stdout, stderr, stdin)) = self.outer {
             return Ok((stdout, Some(stderr), stdin));
@@ -130,7 +130,7 @@ impl Console {
     }
 }
 
-fn pipe() -> Result<(OwnedFd, OwnedFd), ShimError> {
+pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd), ShimError> {
     nix::unistd::pipe2(OFlag::O_CLOEXEC)
         .map_err(|errno| ShimError::system("open a pipe")(errno.into()))
 }

@@ -1,29 +1,30 @@
-//! Who listens to a container's output besides its log? Whoever is attached: each gets what is read, and nobody is waited
-//! for. Who does not read in time misses what came meanwhile, and is told how much.
+//! Attached clients as readers of a container's output, beside its log. Each gets the output as it is read, and the
+//! container waits for none of them. A client that does not read in time misses output, and gets a note of how
+//! much.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::ShimError;
 use crate::sys::fdpass;
 
-/// One who is attached.
+/// An attached client.
 pub(super) struct Tap {
-    /// The connection it lives by.
+    /// Its connection: the client is detached when that closes.
     pub(super) connection: u64,
-    /// It may write to the container.
+    /// Whether it may write to the container.
     pub(super) stdin: bool,
     sinks: [Sink; 2],
 }
 
-/// Where one stream of output goes.
+/// The target of one output stream.
 struct Sink {
     fd: Option<OwnedFd>,
-    /// Bytes that were not taken, of which it was not told yet.
+    /// Bytes missed and not yet reported.
     missed: u64,
 }
 
 impl Tap {
-    /// `fds` are for standard output (or the terminal's) and standard error, as far as given.
+    /// `fds` are for standard output (or the terminal) and standard error, as far as given.
     pub(super) fn new(connection: u64, stdin: bool, fds: Vec<OwnedFd>) -> Result<Self, ShimError> {
         for fd in &fds {
             fdpass::set_nonblocking(fd).map_err(ShimError::system("set up an attached output"))?;
@@ -37,12 +38,12 @@ impl Tap {
         })
     }
 
-    /// Hands on what was read from stream `index`.
+    /// Passes on what was read from stream `index`.
     pub(super) fn write(&mut self, index: usize, bytes: &[u8]) {
         self.sinks[index].write(bytes);
     }
 
-    /// Stream `index` is at its end.
+    /// Ends stream `index`.
     pub(super) fn end(&mut self, index: usize) {
         let sink = &mut self.sinks[index];
         sink.tell();
@@ -60,7 +61,7 @@ impl Sink {
         self.missed += bytes.len().saturating_sub(taken) as u64;
     }
 
-    /// Says how much is missing, if there is room for that. So short a text is taken whole or not at all.
+    /// Reports how much is missing, if there is room for that. Such a short text is taken whole or not at all.
     fn tell(&mut self) {
         if self.missed == 0 {
             return;
@@ -74,7 +75,7 @@ impl Sink {
         }
     }
 
-    /// How much of it was taken.
+    /// The number of bytes taken.
     fn push(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while let (Some(fd), true) = (&self.fd, taken < bytes.len()) {
@@ -82,7 +83,7 @@ impl Sink {
                 Ok(count) => taken += count,
                 Err(nix::Error::EINTR) => {}
                 Err(nix::Error::EAGAIN) => break,
-                // Nobody reads any more.
+                // The client does not read any more.
                 Err(_) => self.fd = None,
             }
         }
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_reads_too_slowly_is_told_how_much_is_missing_and_nobody_waits() {
+    fn a_slow_client_learns_how_much_it_missed_and_delays_nothing() {
         let (reader, writer) = nix::unistd::pipe().expect("a pipe");
         let mut tap = Tap::new(1, false, vec![writer]).expect("made");
         let piece = [b'x'; 4096];
@@ -111,12 +112,12 @@ mod tests {
         tap.end(0);
         let mut rest = String::new();
         reader.read_to_string(&mut rest).expect("text");
-        let told = "\r\n[coracle: 65536 bytes were not read in time; `coracle logs` has them]\r\n";
-        assert_eq!(rest, format!("{told}later"));
+        let note = "\r\n[coracle: 65536 bytes were not read in time; `coracle logs` has them]\r\n";
+        assert_eq!(rest, format!("{note}later"));
     }
 
     #[test]
-    fn who_has_gone_costs_nothing() {
+    fn a_client_that_has_gone_costs_nothing() {
         let (reader, writer) = nix::unistd::pipe().expect("a pipe");
         let mut tap = Tap::new(1, false, vec![writer]).expect("made");
         drop(reader);

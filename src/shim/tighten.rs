@@ -1,4 +1,4 @@
-//! What does libcontainer leave wider open than other engines, and how is it closed between create and start?
+//! Permissions that libcontainer leaves wider open than other engines, corrected between create and start.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use super::ShimError;
 use crate::sys::beneath;
 use crate::sys::cgroup::Hierarchy;
 
-/// Allowed by libcontainer to everybody: making network tunnels, and the node's own console.
+/// Devices that libcontainer allows to all containers: network tunnels, and the node's own console.
 const DENIED: [&str; 2] = ["c 10:200 rwm", "c 5:1 rwm"];
 
 /// A device of `config.json`.
@@ -33,7 +33,7 @@ struct BundleDeviceRule {
     allow: bool,
 }
 
-/// Takes the devices above from a container whose rules begin with "none". Only cgroup v1 has such rules.
+/// Denies the devices above to a container whose rules begin with "none". Only cgroup v1 has such rules.
 pub(super) fn deny_devices(
     hierarchies: &[Hierarchy],
     group: &str,
@@ -54,8 +54,8 @@ pub(super) fn deny_devices(
     Ok(())
 }
 
-/// Folders made for device nodes (`/dev/net`) come out writable for everybody, because libcontainer makes them without
-/// a umask: sets them back. `pid` is the container's first process.
+/// Resets the modes of folders made for device nodes (`/dev/net`), which libcontainer makes without a umask and so
+/// writable for all users. `pid` is the container's first process.
 pub(super) fn close_device_folders(pid: i32, devices: &[BundleDevice]) -> Result<(), ShimError> {
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     for device in devices {
@@ -82,7 +82,7 @@ fn close_folder(root: &Path, folder: &Path) -> io::Result<()> {
     };
     let (_, _, dev) = device(Path::new("/dev"))?;
     let (_place, name, found) = device(folder)?;
-    // A volume mounted there keeps the mode it has.
+    // A volume mounted there keeps its mode.
     if found.dev() == dev.dev() && found.is_dir() && found.mode() & 0o7777 == 0o777 {
         fs::set_permissions(&name, fs::Permissions::from_mode(0o755))?;
     }

@@ -1,21 +1,21 @@
-//! Which annotations are ours? `coracle.dev/…`: a misspelt one would do nothing in silence, so that each which is not
-//! known gets a warning. Annotations of other domains are everybody's own.
+//! Coracle's own annotations, `coracle.dev/…`. An unknown one gets a warning, because a misspelling would silently have
+//! no effect. Annotations of other domains are ignored.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
 use super::{backoff, suggest, swap};
 
-/// The domain of our own annotations.
+/// The domain of coracle's annotations.
 const DOMAIN: &str = "coracle.dev";
 
-/// Those of pods.
+/// Annotations of pods.
 pub(crate) const OF_PODS: [&str; 2] = [backoff::ANNOTATION, swap::ANNOTATION];
 
-/// Those of services: none so far.
+/// Annotations of services: none so far.
 pub(crate) const OF_SERVICES: [&str; 0] = [];
 
-/// Warns of what stands in our domain and means nothing; `known` are the annotations of this kind of object.
+/// Warns of unknown annotations and of labels in coracle's domain; `known` are the annotations of this kind of object.
 pub(crate) fn check(metadata: &ObjectMeta, known: &[&str], path: &Path<'_>, report: &Report) {
     let at = path.field("annotations");
     for key in metadata.annotations.iter().flatten().map(|(key, _)| key) {

@@ -1,4 +1,4 @@
-//! Is it a valid pod? Goes through a defaulted manifest once, reports everything wrong, and builds the [`PodSpec`].
+//! Validation of a defaulted pod manifest: reports every error in one pass, and builds the [`PodSpec`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,21 +6,24 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec as Written, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::backoff::RestartBackoff;
 use super::condition::{self, Condition, MAX_CONDITIONS, STATUSES};
 use super::container::List;
 use super::default;
 use super::error::{Path, Report};
-use super::pod::{ContainerResources, ContainerSpec, PodKey, PodSpec, PodUid};
-use super::quantity::Quantity;
+use super::pod::{
+    ContainerResources, ContainerSpec, PodKey, PodResources, PodSpec, PodUid, QosClass,
+};
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::{
     annotations, backoff, confinement, container, huge_pages, names, network, placement, resources,
     restart, security, support, swap, uid, volume,
 };
+use crate::types::quantity::Quantity;
 
-/// Containers of a pod, init containers included; and so many ephemeral ones. Each costs descriptors and memory of the pod's
-/// shim.
+/// Limit of a pod's containers, including init containers, and separate limit of its ephemeral ones. Each costs
+/// descriptors and memory of the pod's shim.
 pub(crate) const MAX_CONTAINERS: usize = 100;
 
 /// Builds the spec of a decoded pod, or reports why not.
@@ -36,23 +39,26 @@ pub(crate) fn pod(
     let given = pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty());
     let uid = given.map_or_else(|| template.clone(), PodUid::from);
     default::identity(&mut pod, &uid, &template);
+    identified(pod, (uid, template), path, report)
+}
+
+/// Builds the spec of a pod whose identity is known.
+fn identified(
+    pod: Pod,
+    (uid, template): (PodUid, PodUid),
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<PodSpec> {
     let at = path.field("spec");
     let Some(spec) = &pod.spec else {
         report.required(&at);
         return None;
     };
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let name = pod.metadata.name.clone().unwrap_or_default();
+    let key = key(&pod.metadata);
     support::pod(spec, &at, report);
     let placement = placement::of(spec, &at, report);
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
-    let meta = path.field("metadata");
-    let at_annotations = meta.field("annotations");
-    let written = pod.metadata.annotations.as_ref();
-    confinement::annotations(written, &at_annotations, report);
-    annotations::check(&pod.metadata, &annotations::OF_PODS, &meta, report);
-    let restart_backoff = backoff::of(written, &at_annotations, report);
-    let swap_max_bytes = swap::max_bytes(written, &at_annotations, report);
+    let (restart_backoff, swap_max_bytes) = settings(&pod.metadata, path, report);
     let readiness_gates = readiness_gates(spec, &at, report);
     given_conditions(&pod, path, report);
     let grace_ms = grace_ms(spec, &at, report);
@@ -60,13 +66,12 @@ pub(crate) fn pod(
     let own_security = security::pod(spec, &at, report);
     let volumes = volume::volumes(spec, &at.field("volumes"), report);
     let (init_containers, containers) = containers(&pod, spec, &at, report);
-    let host_name = network::host_name(spec, (&namespace, &name), &at, report);
+    let host_name = network::host_name(spec, (&key.namespace, &key.name), &at, report);
     let host_aliases = network::host_aliases(spec, &at, report);
     let dns_policy = network::dns_policy(spec, &at, report);
     let dns_config = network::dns_config(spec, &at, report);
     let figures = Figures::of(&init_containers, &containers);
-    let pod_level = pod_resources(spec, &figures, &at, report);
-    let overhead = resources::overhead(&spec.overhead, &at.field("overhead"), report);
+    let (qos, resources) = qos_and_resources(spec, &figures, &at, report);
     let warnings = report.take_warnings();
     if !report.is_clean() {
         return None;
@@ -74,7 +79,7 @@ pub(crate) fn pod(
     Some(PodSpec {
         uid,
         template,
-        key: PodKey { namespace, name },
+        key,
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Always),
         restart_backoff,
         swap_max_bytes,
@@ -94,8 +99,8 @@ pub(crate) fn pod(
         fs_group: own_security.fs_group,
         supplemental_groups: own_security.supplemental_groups,
         sysctls: own_security.sysctls,
-        qos: resources::qos(pod_level.as_ref(), &figures),
-        resources: resources::effective(pod_level.as_ref(), &figures).with(&overhead),
+        qos,
+        resources,
         storage_request_bytes: resources::storage_request(spec)
             .saturating_add(resources::storage_overhead(spec)),
         huge_pages: huge_pages::of_pod(spec),
@@ -107,6 +112,13 @@ pub(crate) fn pod(
         warnings,
         manifest: Arc::new(with_foreign_conditions(pod)),
     })
+}
+
+fn key(metadata: &ObjectMeta) -> PodKey {
+    PodKey {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
 }
 
 fn metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) {
@@ -122,7 +134,7 @@ fn metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) {
     shared_metadata(metadata, path, report);
 }
 
-/// What holds for the metadata of everything but for its name.
+/// Checks the metadata of any object, except for the name.
 pub(crate) fn shared_metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) {
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
     if let Some(problem) = names::dns_label(namespace) {
@@ -156,6 +168,21 @@ pub(crate) fn shared_metadata(metadata: &ObjectMeta, path: &Path<'_>, report: &R
     }
 }
 
+/// The pod's own back-off and swap limit, which are written as annotations. Checks the other annotations, too.
+fn settings(
+    metadata: &ObjectMeta,
+    path: &Path<'_>,
+    report: &Report,
+) -> (RestartBackoff, Option<u64>) {
+    let path = path.field("metadata");
+    let at = path.field("annotations");
+    let written = metadata.annotations.as_ref();
+    confinement::annotations(written, &at, report);
+    annotations::check(metadata, &annotations::OF_PODS, &path, report);
+    let restart_backoff = backoff::of(written, &at, report);
+    (restart_backoff, swap::max_bytes(written, &at, report))
+}
+
 fn readiness_gates(spec: &Written, path: &Path<'_>, report: &Report) -> Vec<String> {
     let list = path.field("readinessGates");
     let gates = spec.readiness_gates.iter().flatten();
@@ -170,8 +197,8 @@ fn readiness_gates(spec: &Written, path: &Path<'_>, report: &Report) -> Vec<Stri
     read.collect()
 }
 
-/// Conditions written in the manifest itself. What coracle finds out by itself is there too if the manifest was
-/// taken from an API server, and means nothing.
+/// Checks conditions written in the manifest. Coracle's own conditions are ignored: they are present if the manifest
+/// was taken from an API server.
 fn given_conditions(pod: &Pod, path: &Path<'_>, report: &Report) {
     let list = path.field("status");
     let list = list.field("conditions");
@@ -198,7 +225,7 @@ fn given_conditions(pod: &Pod, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// The pod as it is kept: of its status, only conditions that others have set.
+/// Reduces the pod's status to conditions that are not coracle's own.
 fn with_foreign_conditions(mut pod: Pod) -> Pod {
     let conditions = pod.status.take().and_then(|status| status.conditions);
     let mut conditions = conditions.unwrap_or_default();
@@ -236,7 +263,7 @@ fn active_deadline_ms(spec: &Written, path: &Path<'_>, report: &Report) -> Optio
     }
 }
 
-/// Init containers and regular ones.
+/// Converts init and regular containers.
 fn containers(
     pod: &Pod,
     spec: &Written,
@@ -272,13 +299,28 @@ fn containers(
         report.error(&path.field(more.field()), detail);
         return (Vec::new(), Vec::new());
     }
-    // Regular ones first: of two with one name it is the init container that is wrong.
+    // Regular containers first: if two have one name, the error is about the init container.
     let regular = convert(List::Regular, &spec.containers);
     let init = convert(List::Init, written_init);
     if regular.len() == spec.containers.len() && init.len() == written_init.len() {
         network::port_conflicts(&regular, &init, path, report);
     }
     (init, regular)
+}
+
+/// The pod's QoS class and its resources with its overhead.
+fn qos_and_resources(
+    spec: &Written,
+    containers: &Figures,
+    path: &Path<'_>,
+    report: &Report,
+) -> (QosClass, PodResources) {
+    let own = pod_resources(spec, containers, path, report);
+    let overhead = resources::overhead(&spec.overhead, &path.field("overhead"), report);
+    (
+        resources::qos(own.as_ref(), containers),
+        resources::effective(own.as_ref(), containers).with(&overhead),
+    )
 }
 
 fn pod_resources(

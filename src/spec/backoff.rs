@@ -1,26 +1,26 @@
-//! How long does a crashed container wait? A pod's own waits, from an annotation (kubelet-behaviour A12).
+//! A pod's own restart back-off, from an annotation (`coracle help differences`).
 
 use super::error::{Path, Report};
-use super::time::duration_ms;
+use crate::types::duration_ms;
 
-/// The annotation: `coracle.dev/restart-backoff: initial=2s,max=60s`. Either part may be left out.
+/// The annotation: `coracle.dev/restart-backoff: initial=2s,max=60s`. Either part is optional.
 pub const ANNOTATION: &str = "coracle.dev/restart-backoff";
 
-/// What a wait may be, in milliseconds.
+/// Bounds of a wait, in milliseconds.
 const BOUNDS_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
 const FORM: &str = "must look like `initial=2s,max=60s`";
 
-/// A pod's own waits between restarts; what is absent is the node's.
+/// A pod's own waits between restarts; `None` means the node's setting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RestartBackoff {
-    /// The wait before the second restart.
+    /// Wait before the second restart, in milliseconds.
     pub initial_ms: Option<u64>,
-    /// The longest wait.
+    /// Longest wait, in milliseconds.
     pub max_ms: Option<u64>,
 }
 
-/// Reads the annotation's value; the sentence says what is wrong with it.
+/// Parses the annotation's value; the error is a sentence.
 fn parse(text: &str) -> Result<RestartBackoff, String> {
     let mut found = RestartBackoff::default();
     for part in text.split(',') {
@@ -48,7 +48,7 @@ fn parse(text: &str) -> Result<RestartBackoff, String> {
     }
 }
 
-/// A pod's annotation, if it has one.
+/// Returns the back-off of a pod's annotation, if it has one.
 pub(super) fn of(
     annotations: Option<&std::collections::BTreeMap<String, String>>,
     path: &Path<'_>,

@@ -1,4 +1,4 @@
-//! Where does a field belong? A field that stands one level too high or too low is known by its name.
+//! Advice for a known field at a wrong level of the manifest.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::{Deserialize, Deserializer, Visitor};
 
-/// An object's fields, what it is called in the object above it, and the advice.
+/// An object's fields, its name in the object above, and the advice.
 type Place = (fn() -> Fields, &'static str, &'static str);
 
 type Fields = &'static [&'static str];
@@ -26,8 +26,8 @@ const CONTAINERS: Place = (
     "it belongs to a container: below `containers`",
 );
 
-/// Where a field of that name would be right that is none of `object`: the field of `object` that would hold it, if it
-/// is one of its own, and the advice.
+/// Finds where a field that `object` does not have would be valid: the field of `object` that would hold it, if it has
+/// one, and the advice.
 pub(super) fn elsewhere(object: &str, key: &str) -> Option<(&'static str, String)> {
     let places: &[Place] = match object {
         "Pod" => &[SPEC, META],
@@ -86,7 +86,7 @@ pub(super) fn elsewhere(object: &str, key: &str) -> Option<(&'static str, String
     Some((field, (*advice).to_owned()))
 }
 
-/// The names of an object's fields, from the generated types themselves.
+/// Returns the names of an object's fields, from the generated types themselves.
 pub(super) fn fields<T: Deserialize<'static>>() -> Fields {
     match T::deserialize(Ask) {
         Ok(_) => &[],
@@ -94,7 +94,7 @@ pub(super) fn fields<T: Deserialize<'static>>() -> Fields {
     }
 }
 
-/// Asks an object for the names of its fields, which it tells before it reads anything.
+/// A deserializer that only collects the field names which an object announces before it reads anything.
 struct Ask;
 
 #[derive(Debug)]
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_that_stands_too_high_or_too_low_is_sent_to_its_place() {
+    fn a_field_at_a_wrong_level_gets_advice() {
         for (object, key, expected) in [
             ("Pod", "containers", Some("it belongs below `spec`")),
             ("Pod", "name", Some("it belongs below `metadata`")),

@@ -1,15 +1,15 @@
-//! Who is there to be talked to? The pods with an address and the services with the pods behind them: what names and
-//! routes are made from. Plain data: `plan::network` fills it, `effects::network` acts on it.
+//! The pods with addresses, and the services with their endpoints: the input for names and routes. Plain data:
+//! `plan::network` fills it, `network` acts on it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{PodKey, ServiceSpec};
 
-/// All pods and services as they are now.
+/// All reachable pods and services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClusterView {
-    /// Pods with addresses, sorted by name; those on the node's network have the node's.
+    /// Pods with addresses, sorted by name; host network pods have the node's addresses.
     pub pods: Vec<PodEntry>,
     /// Services, sorted by name.
     pub services: Vec<ServiceEntry>,
@@ -22,33 +22,33 @@ pub struct PodEntry {
     pub key: PodKey,
     /// Its addresses, IPv4 first.
     pub ips: Vec<IpAddr>,
-    /// `hostname` as it calls itself.
+    /// The pod's own hostname.
     pub hostname: String,
     /// `spec.subdomain` as written.
     pub subdomain: Option<String>,
-    /// Condition `Ready`.
+    /// Whether condition `Ready` is true.
     pub ready: bool,
 }
 
-/// A service and what is behind it.
+/// A service and its endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceEntry {
-    /// As written.
+    /// The service's spec.
     pub spec: Arc<ServiceSpec>,
-    /// The pods that count: selected, with an address, and ready unless the service takes others too.
+    /// Selected pods with an address that are ready, or also unready ones if the service publishes them.
     pub endpoints: Vec<Endpoint>,
 }
 
-/// A pod behind a service.
+/// A pod of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Which pod.
+    /// The pod.
     pub pod: PodKey,
-    /// `<hostname>.<service>` is a name of the pod: only if its manifest says `hostname` and its `subdomain` is this
+    /// The pod's hostname if `<hostname>.<service>` names it: its manifest sets `hostname`, and its `subdomain` is this
     /// service.
     pub hostname: Option<String>,
     /// Its addresses, IPv4 first.
     pub ips: Vec<IpAddr>,
-    /// Where it listens, for each port of the service in order; `None` if it has no port of that name.
+    /// The target port for each port of the service, in order; `None` if the pod has no port of that name.
     pub ports: Vec<Option<u16>>,
 }

@@ -1,5 +1,5 @@
-//! What may be said about a pod from outside? Conditions that are not coracle's own: written in a manifest's
-//! `status.conditions` or set later, and looked at by readiness gates (kubelet-behaviour §3.5, A17).
+//! Conditions of pods that are not coracle's own: given in a manifest's `status.conditions` or set by clients, and used
+//! by readiness gates (Kubernetes docs: Pod Lifecycle; `coracle help differences`).
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names;
 
-/// The types coracle finds out by itself: nobody else may set them.
+/// Condition types that coracle sets itself and clients may not set.
 const OWN: [&str; 9] = [
     "PodScheduled",
     "PodReadyToStartContainers",
@@ -21,28 +21,28 @@ const OWN: [&str; 9] = [
     "AllContainersRestarting",
 ];
 
-/// The words a condition's status may be.
+/// Valid statuses of a condition.
 pub const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
 
-/// So many conditions of others a pod may have.
+/// Limit of a pod's conditions that are not coracle's own.
 pub const MAX_CONDITIONS: usize = 64;
 
-/// So long may reason and message be, in bytes; the API server's limits for conditions.
+/// Limits of reason and message, in bytes, as in the API server.
 const MAX_TEXT: (usize, usize) = (1_024, 32_768);
 
 /// `status` of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConditionStatus {
-    /// It holds.
+    /// The condition holds.
     True,
-    /// It does not.
+    /// The condition does not hold.
     False,
-    /// Nobody can say.
+    /// It is not known whether the condition holds.
     Unknown,
 }
 
 impl ConditionStatus {
-    /// Reads the Kubernetes word.
+    /// Parses the Kubernetes word.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "True" => Some(Self::True),
@@ -68,25 +68,25 @@ impl fmt::Display for ConditionStatus {
     }
 }
 
-/// A condition as somebody sets it.
+/// A condition as set by a client or a manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// Its type, a qualified name like `example.com/warm`.
+    /// Type, a qualified name like `example.com/warm`.
     pub type_: String,
-    /// Its status.
+    /// Status.
     pub status: ConditionStatus,
-    /// One word for programs; may be empty.
+    /// Reason: one CamelCase word; may be empty.
     pub reason: String,
-    /// A sentence for people; may be empty.
+    /// Message for people; may be empty.
     pub message: String,
 }
 
-/// Whether coracle finds out this condition by itself.
+/// Whether coracle sets conditions of this type itself.
 pub fn is_own(type_: &str) -> bool {
     OWN.contains(&type_)
 }
 
-/// Whether somebody may set a condition of this type.
+/// Checks that clients may set conditions of this type.
 pub fn check_type(type_: &str) -> Result<(), String> {
     if is_own(type_) {
         return Err(format!("condition {type_} is set by coracle itself"));
@@ -95,7 +95,7 @@ pub fn check_type(type_: &str) -> Result<(), String> {
 }
 
 impl Condition {
-    /// Whether somebody may set this.
+    /// Checks that clients may set this condition.
     pub fn check(&self) -> Result<(), String> {
         check_type(&self.type_)?;
         for (what, text, max) in [
@@ -109,7 +109,7 @@ impl Condition {
         Ok(())
     }
 
-    /// What somebody wrote as a pod's condition; `None` if the status is no such word.
+    /// Converts a written condition; `None` if its status is invalid.
     pub fn of(written: &core::PodCondition) -> Option<Self> {
         Some(Self {
             type_: written.type_.clone(),
@@ -120,7 +120,7 @@ impl Condition {
     }
 }
 
-/// The conditions that a pod's manifest brings along, coracle's own left out.
+/// Returns the conditions in a pod's manifest, except for coracle's own.
 pub fn given(manifest: &core::Pod) -> impl Iterator<Item = Condition> {
     let all = manifest.status.iter();
     let all = all.flat_map(|status| status.conditions.iter().flatten());

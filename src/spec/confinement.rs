@@ -1,5 +1,5 @@
-//! What would confine a pod and is not here? AppArmor, SELinux and strict groups: a pod that asks for one of them is
-//! refused by name, for it would run with more rights than it was meant to have. To ask for none is fine.
+//! Confinement that is not supported: AppArmor, SELinux and strict supplemental groups. A pod that asks for one of them
+//! is refused by name, because it would run with more rights than intended. Asking for none is valid.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use k8s_openapi::api::core::v1::{
 use super::error::{Path, Report};
 use super::support;
 
-/// Annotation with a container's AppArmor profile, before the container's name.
+/// Prefix of annotations with a container's AppArmor profile; the container's name follows.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Annotations with seccomp profiles: the pod's, and a container's before its name.
+/// Annotations with seccomp profiles: the pod's, and the prefix of a container's.
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
-/// What to do instead of AppArmor and SELinux.
+/// Advice instead of AppArmor and SELinux.
 const INSTEAD: &str = "remove it; `seccompProfile`, `capabilities`, `runAsUser` and `readOnlyRootFilesystem` confine a container here";
 
-/// Goes through a pod's security context.
+/// Checks a pod's security context.
 pub(super) fn pod(context: &PodSecurityContext, path: &Path<'_>, report: &Report) {
     app_armor(context.app_armor_profile.as_ref(), path, report);
     se_linux(context.se_linux_options.as_ref(), path, report);
@@ -33,7 +33,7 @@ pub(super) fn pod(context: &PodSecurityContext, path: &Path<'_>, report: &Report
     support::refuse(&[strict], path, report);
 }
 
-/// Goes through a container's security context.
+/// Checks a container's security context.
 pub(super) fn container(context: &SecurityContext, path: &Path<'_>, report: &Report) {
     app_armor(context.app_armor_profile.as_ref(), path, report);
     se_linux(context.se_linux_options.as_ref(), path, report);
@@ -59,7 +59,7 @@ fn app_armor(profile: Option<&AppArmorProfile>, path: &Path<'_>, report: &Report
     }
 }
 
-/// The type of a process that SELinux leaves alone.
+/// The SELinux type of an unconfined process.
 const SUPER_PRIVILEGED: &str = "spc_t";
 
 fn se_linux(options: Option<&SELinuxOptions>, path: &Path<'_>, report: &Report) {
@@ -76,7 +76,7 @@ fn se_linux(options: Option<&SELinuxOptions>, path: &Path<'_>, report: &Report) 
     report.refuse(&at, detail, INSTEAD);
 }
 
-/// Goes through what stood in annotations before there were fields for it.
+/// Checks annotations that were used before there were fields.
 pub(super) fn annotations(
     annotations: Option<&BTreeMap<String, String>>,
     path: &Path<'_>,
@@ -93,7 +93,7 @@ pub(super) fn annotations(
     }
 }
 
-/// Kubernetes does not read these since 1.27.
+/// Checks a seccomp annotation. Kubernetes has not read these since 1.27.
 fn seccomp(value: &str, path: &Path<'_>, report: &Report) {
     const FIELD: &str = "`securityContext.seccompProfile`";
     match value {
@@ -103,7 +103,7 @@ fn seccomp(value: &str, path: &Path<'_>, report: &Report) {
                 "not read any more, but `RuntimeDefault` applies unless {FIELD} says otherwise"
             ),
         ),
-        // More is denied than was asked for, not less.
+        // The effect is stricter than what was asked for, so a warning is enough.
         "unconfined" => report.warn(
             path,
             format_args!("not read any more: `RuntimeDefault` applies; use {FIELD}"),

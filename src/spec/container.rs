@@ -1,4 +1,4 @@
-//! What runs in the pod? One entry of `containers` or `initContainers`, checked and converted.
+//! Validation and conversion of one entry of `containers`, `initContainers` or `ephemeralContainers`.
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
@@ -11,7 +11,7 @@ use super::{
     support, volume,
 };
 
-/// Which of a pod's lists a container is in.
+/// The list of the pod that a container is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum List {
     /// `containers`.
@@ -23,7 +23,7 @@ pub(crate) enum List {
 }
 
 impl List {
-    /// The field.
+    /// Returns the field's name.
     pub(crate) fn field(self) -> &'static str {
         match self {
             Self::Regular => "containers",
@@ -33,7 +33,7 @@ impl List {
     }
 }
 
-/// Checks and converts one container; `None` if there is no image to run.
+/// Validates and converts a container; `None` if it has no image.
 pub(crate) fn convert(
     pod: &Pod,
     spec: &PodSpec,
@@ -41,51 +41,39 @@ pub(crate) fn convert(
     path: &Path<'_>,
     report: &Report,
 ) -> Option<ContainerSpec> {
-    let name = path.field("name");
-    if container.name.is_empty() {
-        report.required(&name);
-    } else if let Some(problem) = names::dns_label(&container.name) {
-        report.invalid(&name, &container.name, problem);
-    }
+    name(container, path, report);
     support::container(container, path, report);
     let own_policy = container.restart_policy.as_deref();
     let restart_policy = restart::policy(own_policy, path, report);
     let restart_rules = restart::rules(container, path, report);
-    if list == List::Init && own_policy != Some("Always") {
+    let once = list == List::Init && own_policy != Some("Always");
+    if once {
         not_for_init(container, path, report);
     }
     let context = container.security_context.as_ref();
     let security = security::container(context, spec.security_context.as_ref(), path, report);
     let volumes = spec.volumes.as_deref().unwrap_or_default();
-    let host_network = spec.host_network == Some(true);
     let resources = container.resources.clone().unwrap_or_default();
     arguments(container, path, report);
     let working_dir = container.working_dir.clone().filter(|dir| !dir.is_empty());
     absolute(working_dir.as_deref(), &path.field("workingDir"), report);
-    let termination = container.termination_message_path.as_deref();
-    let at = path.field("terminationMessagePath");
-    absolute(termination, &at, report);
-    if let Some(written) = termination.filter(|written| written.starts_with('/')) {
-        // It is a mount like any other.
-        volume::mount_path(written, &at, report);
-    }
+    let termination_message_path = message_path(container, path, report);
     let image = container.image.clone().unwrap_or_default();
     let image_name = image_name(&image, &path.field("image"), report);
     let pull_policy = pull_policy(container, path, report);
     let mounts = volume::mounts(container, volumes, security.privileged, path, report);
-    // Everything is looked at before a missing image ends the matter.
+    // Check everything else before returning for a missing image.
     let env = env::convert(pod, container, path, report);
-    let ports = network::ports(container, host_network, path, report);
+    let ports = network::ports(container, spec.host_network == Some(true), path, report);
     let probes = probe_rules::convert(container, &ports, &env, path, report);
     let lifecycle = lifecycle_rules::convert(container, spec, &ports, path, report);
     let storage = resources::storage(&resources);
     let huge_pages = match list {
-        // Such a one asks for nothing.
+        // An ephemeral container has no resources.
         List::Ephemeral => HugePages::new(),
         List::Init | List::Regular => huge_pages::of_container(spec, container),
     };
     let resources = resources::convert(&resources, &path.field("resources"), report);
-    let once = list == List::Init && own_policy != Some("Always");
     let resize_restarts = resize::policy(spec, container, once, path, report);
     let termination_message_from_logs = message_from_logs(container, path, report);
     Some(ContainerSpec {
@@ -104,7 +92,7 @@ pub(crate) fn convert(
         huge_pages,
         resize_restarts,
         security,
-        termination_message_path: termination.unwrap_or("/dev/termination-log").to_owned(),
+        termination_message_path,
         termination_message_from_logs,
         stdin: container.stdin == Some(true),
         stdin_once: container.stdin_once == Some(true),
@@ -117,7 +105,16 @@ pub(crate) fn convert(
     })
 }
 
-/// What means nothing for a container that is to come to its end before others start.
+fn name(container: &Container, path: &Path<'_>, report: &Report) {
+    let at = path.field("name");
+    if container.name.is_empty() {
+        report.required(&at);
+    } else if let Some(problem) = names::dns_label(&container.name) {
+        report.invalid(&at, &container.name, problem);
+    }
+}
+
+/// Refuses fields that make no sense for init containers that must end before others start.
 fn not_for_init(container: &Container, path: &Path<'_>, report: &Report) {
     for (field, given) in [
         ("lifecycle", container.lifecycle.is_some()),
@@ -165,7 +162,7 @@ fn image_name(image: &str, path: &Path<'_>, report: &Report) -> Option<ImageName
 fn pull_policy(container: &Container, path: &Path<'_>, report: &Report) -> PullPolicy {
     match container.image_pull_policy.as_deref() {
         Some("Always") => PullPolicy::Always,
-        // Not defaulted only where the image's name was refused.
+        // Empty only if the image name was refused.
         None | Some("" | "IfNotPresent") => PullPolicy::IfNotPresent,
         Some("Never") => PullPolicy::Never,
         Some(other) => {
@@ -174,6 +171,17 @@ fn pull_policy(container: &Container, path: &Path<'_>, report: &Report) -> PullP
             PullPolicy::IfNotPresent
         }
     }
+}
+
+fn message_path(container: &Container, path: &Path<'_>, report: &Report) -> String {
+    let written = container.termination_message_path.as_deref();
+    let at = path.field("terminationMessagePath");
+    absolute(written, &at, report);
+    if let Some(written) = written.filter(|written| written.starts_with('/')) {
+        // The file is mounted, so the rules for mounts apply.
+        volume::mount_path(written, &at, report);
+    }
+    written.unwrap_or("/dev/termination-log").to_owned()
 }
 
 fn message_from_logs(container: &Container, path: &Path<'_>, report: &Report) -> bool {

@@ -1,6 +1,6 @@
-//! What does this file ask for? Bytes of a manifest file become valid pods and services, or *all* that is wrong with them.
+//! Conversion of a manifest file: bytes become valid pods and services, or the list of *all* errors.
 //!
-//! A file counts as a whole: one mistake anywhere and nothing of it is handed out.
+//! A file is all or nothing: a single error rejects all its documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,26 +18,26 @@ use super::{assemble, decode, ephemeral, kinds, service_rules, syntax};
 
 pub use super::parse::MAX_BYTES;
 
-/// What a manifest is converted for.
+/// Facts about the node that the conversion needs.
 #[derive(Debug, Clone, Copy)]
 pub struct ConvertContext<'a> {
-    /// The node's name, for `spec.nodeName`.
+    /// Node name, for `spec.nodeName`.
     pub node_name: &'a str,
 }
 
-/// What a manifest file asks for, in the order written.
+/// The objects of a manifest file, in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Documents {
-    /// Its pods; no two have one name.
+    /// Pods with unique names.
     pub pods: Vec<PodSpec>,
-    /// Its services; no two have one name or one port of the node.
+    /// Services with unique names and node ports.
     pub services: Vec<ServiceDocument>,
-    /// Its priority classes; no two have one name, and at most one is the default.
+    /// Priority classes with unique names, at most one of them the default.
     pub priority_classes: Vec<PriorityClass>,
 }
 
-/// The objects of a manifest file: YAML or JSON, several documents, `List`, `PodList` and `ServiceList`.
-/// A file without any document is valid and asks for nothing. `file` is what errors call it.
+/// Converts a manifest file: YAML or JSON, several documents, `List`, `PodList` and `ServiceList`. A file without
+/// documents is valid. `file` is its name in errors.
 pub fn documents(
     bytes: &[u8],
     file: &str,
@@ -46,7 +46,7 @@ pub fn documents(
     documents_beside(bytes, file, context, None)
 }
 
-/// As [`documents`]; pods may name the priority classes of other files, if those are known.
+/// Like [`documents`]; pods may also use the priority classes of other files, if those are known.
 pub fn documents_beside(
     bytes: &[u8],
     file: &str,
@@ -58,7 +58,7 @@ pub fn documents_beside(
     let mut result = Documents::default();
     let mut problems = Vec::new();
     let mut seen = Seen::default();
-    // A class may stand after the pods that name it.
+    // A class may come after the pods that use it.
     let mut own = PriorityClasses::new();
     values
         .iter()
@@ -102,7 +102,7 @@ pub fn documents_beside(
     }
 }
 
-/// The path of a document, or of an item of it.
+/// Calls `then` with the path of a document, or of an item of it.
 fn at(index: Option<usize>, then: impl FnOnce(&Path<'_>)) {
     let root = Path::Root;
     match index {
@@ -111,7 +111,7 @@ fn at(index: Option<usize>, then: impl FnOnce(&Path<'_>)) {
     }
 }
 
-/// What earlier objects of the file have taken.
+/// Names and ports used by earlier objects of the file.
 #[derive(Debug, Default)]
 struct Seen {
     pods: BTreeSet<PodKey>,
@@ -161,7 +161,8 @@ impl Seen {
     }
 }
 
-/// The priority classes of a document or of the items of a list; what is wrong with them is told when they are read.
+/// Collects the priority classes of a document or of a list's items; errors are reported later, when they are
+/// converted.
 fn find_classes(value: &Value, found: &mut PriorityClasses) {
     if value.get("kind") == Some(&Value::String("PriorityClass".to_owned())) {
         let (mut value, silent) = (value.clone(), Report::new(0));
@@ -177,7 +178,7 @@ fn find_classes(value: &Value, found: &mut PriorityClasses) {
     }
 }
 
-/// A pod as it was admitted: reads [`PodSpec::manifest`] back from JSON and gives the identical spec.
+/// Restores an admitted pod: converts the JSON of [`PodSpec::manifest`] back to the identical spec.
 pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     const FILE: &str = "pod.json";
     let text = text(json).map_err(|problem| placed(vec![problem], "", FILE))?;
@@ -202,7 +203,7 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
     Err(placed(report.into_problems(), text, FILE))
 }
 
-/// Adds positions and sorts by them.
+/// Adds positions to errors and sorts them.
 fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
     let unplaced = problems.iter().filter(|p| p.at.is_none());
     let mut wanted = unplaced.map(|p| (p.document, p.path.as_str())).peekable();
@@ -216,7 +217,7 @@ fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
             let (line, column) = problem.at.unwrap_or_else(|| {
                 positions.of(problem.document, &problem.path, problem.occurrence)
             });
-            // The tree has lost how a scalar was spelt: `1.10` is to be quoted as "1.10".
+            // The tree does not preserve how a scalar was spelled: `1.10` must be quoted as "1.10".
             let spelt = positions.scalar(problem.document, &problem.path);
             let hint = problem.hint.map(|hint| hint.sentence(spelt)).or_else(|| {
                 let advice = spelt.and_then(syntax::placeholder)?;
@@ -236,17 +237,17 @@ fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
     errors
 }
 
-/// One document being read.
+/// A document during conversion.
 struct Document<'r> {
-    /// `None`: the manifest's own.
+    /// `None`: keep the manifest's node name.
     node_name: Option<&'r str>,
     known: Known<'r>,
     report: &'r Report,
-    /// Pods with their index in a list, if they are in one.
+    /// Pods with their index, if they are items of a list.
     pods: Vec<(Option<usize>, PodSpec)>,
-    /// Services likewise.
+    /// Services with their index, if they are items of a list.
     services: Vec<(Option<usize>, ServiceDocument)>,
-    /// Priority classes likewise.
+    /// Priority classes with their index, if they are items of a list.
     classes: Vec<(Option<usize>, PriorityClass)>,
 }
 
@@ -262,7 +263,7 @@ impl<'r> Document<'r> {
         }
     }
 
-    /// Reads one object; `kind` is what items of a typed list are without saying so.
+    /// Converts one object; `implied` is the kind of items in a typed list.
     fn object(&mut self, value: &mut Value, path: &Path<'_>, implied: Option<&str>) {
         if *value == Value::Null {
             return;
@@ -385,7 +386,7 @@ impl<'r> Document<'r> {
         let conditions = value.get("status").and_then(|s| s.get("conditions"));
         let conditions = conditions.cloned();
         bare(value);
-        // The one part of a status that somebody may have written on purpose.
+        // Conditions are the only part of a status that may be written on purpose.
         if let (Some(conditions), Value::Map(fields)) = (conditions, &mut *value) {
             let kept = vec![("conditions".to_owned(), conditions)];
             fields.push(("status".to_owned(), Value::Map(kept)));
@@ -393,7 +394,7 @@ impl<'r> Document<'r> {
         let Some(mut pod) = decode::decode::<Pod>(value, path, self.report) else {
             return;
         };
-        // Its warnings are about this pod.
+        // Warnings from here on are about this pod.
         self.report.begin(path);
         if let Some(spec) = &mut pod.spec {
             priority::resolve(spec, self.known, &path.field("spec"), self.report);
@@ -427,7 +428,7 @@ impl<'r> Document<'r> {
     }
 }
 
-/// Drops what API servers write and what has no meaning here, not even read.
+/// Drops, unread, what API servers write and what has no meaning here.
 fn bare(value: &mut Value) {
     value.remove("status");
     if let Value::Map(entries) = value {

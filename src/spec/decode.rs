@@ -1,6 +1,5 @@
-//! Does it have the right shape? Turns a [`Value`] into a Kubernetes object through the object's own `Deserialize`,
-//! and reports *every* unknown field and wrong type on the way: after a mistake it hands on an empty value of the
-//! right type and goes on.
+//! Decoding of a [`Value`] into a Kubernetes object through the object's own `Deserialize`. It reports *every* unknown
+//! field and wrong type: after an error it supplies an empty value of the right type and continues.
 //!
 //! The field names come from the generated types themselves (`deserialize_struct`), so there is no table to keep.
 
@@ -12,7 +11,7 @@ use super::error::{Path, Report};
 use super::value::Value;
 use super::{belongs, suggest, volume};
 
-/// Decodes `value`. `None` only if something was reported that no empty value could stand in for.
+/// Decodes `value`. `None` only after an error for which no empty value can stand in.
 pub(crate) fn decode<'de, T: Deserialize<'de>>(
     value: &Value,
     path: &Path<'_>,
@@ -34,7 +33,7 @@ pub(crate) fn decode<'de, T: Deserialize<'de>>(
     }
 }
 
-/// A failure of the object's own code; `None` once it is in the report.
+/// An error of the object's own code; `None` once it is reported.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", .0.as_deref().unwrap_or("reported"))]
 struct Failure(Option<String>);
@@ -45,7 +44,7 @@ impl de::Error for Failure {
     }
 }
 
-/// A value, where it stands, and whom to tell.
+/// A value, its path, and the report for errors.
 #[derive(Clone, Copy)]
 struct Node<'a> {
     value: &'a Value,
@@ -62,7 +61,7 @@ impl<'a> Node<'a> {
         self.report.settle(self.path);
     }
 
-    /// Deserializes a value below this one; a failure of its own code is reported at its path.
+    /// Deserializes a nested value; reports an error of its own code at its path.
     fn below<'de, T: DeserializeSeed<'de>>(
         &self,
         seed: T,
@@ -99,7 +98,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A whole number within the bounds of the field's type.
+    /// Returns an integer within the bounds of the field's type.
     fn integer(&self, min: i128, max: i128) -> i128 {
         match self.value {
             Value::Int(i) if (min..=max).contains(i) => *i,
@@ -174,7 +173,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// YAML 1.1 octal such as `0644`, which the parser hands over as text. A quoted one is let through too.
+/// Parses a YAML 1.1 octal such as `0644`, which the parser returns as text. A quoted one is accepted, too.
 fn octal(text: &str) -> Option<i128> {
     let digits = text.strip_prefix('0')?;
     let digits = digits.strip_prefix('o').unwrap_or(digits);
@@ -329,7 +328,7 @@ impl<'de> de::SeqAccess<'de> for Items<'_> {
 /// The entries of a mapping; with `fields`, those of an object.
 struct Entries<'a> {
     node: Node<'a>,
-    /// What kind of object it is.
+    /// Name of the object's type.
     object: &'static str,
     fields: Option<&'static [&'static str]>,
     entries: std::slice::Iter<'a, (String, Value)>,
@@ -340,7 +339,7 @@ impl Entries<'_> {
     fn unknown(&self, key: &str, fields: &[&'static str]) {
         let (report, parent) = (self.node.report, self.node.path);
         let path = parent.field(key);
-        // If the field that was meant is not there: one error for one mistake.
+        // Suggest only a field that is not there yet, and settle it: one error for one mistake.
         let meant = |field: &str| {
             if self.node.value.get(field).is_none() {
                 report.settle(&parent.field(field));
@@ -391,7 +390,7 @@ impl<'de> de::MapAccess<'de> for Entries<'_> {
     }
 }
 
-/// Reports every key that occurs again in its mapping, in the whole tree.
+/// Reports every duplicate key in the whole tree.
 pub(crate) fn duplicate_keys(value: &Value, path: &Path<'_>, report: &Report) {
     match value {
         Value::Map(entries) => {

@@ -1,5 +1,5 @@
-//! What goes without saying? Fills in what the API server and the kubelet's file source would (kubelet-behaviour
-//! §1.4, §1.5), in the manifest itself. Doing it twice changes nothing.
+//! Defaults. Fills in what the API server and the kubelet's file source would (Kubernetes docs: Static Pods), in the
+//! manifest itself. Idempotent.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::pod::ImageName;
 use super::pod::PodUid;
-use super::quantity::Quantity;
 use super::resources::is_sound;
+use crate::types::quantity::Quantity;
 
 /// Annotation with the pod's UID.
 const HASH: &str = "kubernetes.io/config.hash";
-/// Annotation that names where the pod came from.
+/// Annotation with the pod's source.
 const SOURCE: &str = "kubernetes.io/config.source";
 
 /// Fills in every default that does not need the UID.
 pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
     let metadata = &mut pod.metadata;
-    // What an API server wrote into a manifest that was read from it is not true here.
+    // A manifest read from an API server has this, but it is not true here.
     metadata.creation_timestamp = None;
     metadata.deletion_timestamp = None;
     metadata.deletion_grace_period_seconds = None;
@@ -67,7 +67,7 @@ fn text(field: &mut Option<String>, default: &str) {
 }
 
 fn volume(volume: &mut Volume) {
-    // A volume without a source is an emptyDir; the name is the only field that is none.
+    // A volume without a source is an emptyDir; the name is the only field that is not a source.
     let bare = Volume {
         name: volume.name.clone(),
         ..Volume::default()
@@ -87,7 +87,7 @@ fn volume(volume: &mut Volume) {
     }
 }
 
-/// Fills in what a container leaves unsaid.
+/// Fills in a container's defaults.
 pub(crate) fn container(container: &mut Container, host_network: bool) {
     if container
         .image_pull_policy
@@ -106,7 +106,7 @@ pub(crate) fn container(container: &mut Container, host_network: bool) {
     text(&mut container.termination_message_policy, "File");
     for port in container.ports.iter_mut().flatten() {
         text(&mut port.protocol, "TCP");
-        // A wrong number is told where it was written.
+        // A wrong number is reported where it was written.
         let sound = u16::try_from(port.container_port).is_ok();
         if host_network && sound && port.host_port.unwrap_or(0) == 0 {
             port.host_port = Some(port.container_port);
@@ -140,7 +140,7 @@ pub(crate) fn container(container: &mut Container, host_network: bool) {
     }
 }
 
-/// Requests not given are the limits. A wrong limit is not copied: it is told where it was written.
+/// Copies limits to missing requests. An invalid limit is not copied, so that it is reported only where it was written.
 fn requests(resources: &mut ResourceRequirements) {
     if let Some(limits) = &resources.limits {
         let requests = resources.requests.get_or_insert_default();
@@ -157,7 +157,7 @@ fn requests(resources: &mut ResourceRequirements) {
     }
 }
 
-/// The API server's spelling; what is no quantity stays for the validation to find.
+/// Rewrites a quantity in the API server's spelling; validation reports an invalid one.
 fn canonical(written: &mut Written) {
     if let Ok(quantity) = Quantity::parse(&written.0) {
         written.0 = quantity.to_string();

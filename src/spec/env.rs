@@ -1,4 +1,4 @@
-//! What is in the environment? `env` entries, with references to the pod's own fields already followed.
+//! Environment variables: `env` entries, with references to the pod's own fields resolved.
 
 use k8s_openapi::api::core::v1::{
     Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector,
@@ -8,9 +8,9 @@ use super::error::{Path, Report};
 use super::huge_pages;
 use super::names;
 use super::pod::{EnvValue, EnvVar};
-use super::quantity::Quantity;
+use crate::types::quantity::Quantity;
 
-/// Values that follow from resources, as another edition of the pod has them; all else stays.
+/// Takes values derived from resources from another version of the pod; all others stay.
 pub(crate) fn same_but_resources(ours: &mut [EnvVar], theirs: &[EnvVar]) {
     let follows = |value: &EnvValue| match value {
         EnvValue::Resource(_) | EnvValue::NodeCpu { .. } | EnvValue::NodeMemory { .. } => true,
@@ -29,7 +29,7 @@ pub(crate) fn same_but_resources(ours: &mut [EnvVar], theirs: &[EnvVar]) {
     }
 }
 
-/// Checks and converts a container's `env` and `envFrom`.
+/// Validates and converts a container's `env` and `envFrom`.
 pub(crate) fn convert(
     pod: &Pod,
     container: &Container,
@@ -240,7 +240,7 @@ fn resource_ref(
     value
 }
 
-/// The figure divided and rounded up; `None` if there is none and the node has none to stand in for it.
+/// Returns the resource divided and rounded up; `None` if there is none and the node's value cannot stand in for it.
 fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Option<EnvValue> {
     let resources = container.resources.as_ref();
     let map = resources.and_then(|r| match kind {
@@ -253,7 +253,7 @@ fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Op
         .filter(|q| q.nano() > 0);
     match (amount, resource) {
         (Some(amount), _) => {
-            // cpu is rounded to thousandths before it is divided.
+            // cpu is rounded to thousandths before the division.
             let amount = match resource {
                 "cpu" => amount.ceil_milli(),
                 _ => amount.ceil(),
@@ -262,7 +262,7 @@ fn figure(container: &Container, kind: &str, resource: &str, divisor: u64) -> Op
             let quotient = amount / divisor + i128::from(amount % divisor != 0);
             Some(EnvValue::Resource(quotient.to_string()))
         }
-        // Whoever has no limit for huge pages can have none.
+        // Without a limit for huge pages a container cannot use any.
         (None, _) if kind == "requests" || huge_pages::is_resource(resource) => {
             Some(EnvValue::Resource("0".to_owned()))
         }
@@ -280,7 +280,7 @@ fn is_known(resource: &str) -> bool {
     matches!(resource, "cpu" | "memory" | "ephemeral-storage") || huge_pages::is_resource(resource)
 }
 
-/// The divisor in thousandths for cpu, in whole units otherwise; 0 means 1.
+/// Returns the divisor in thousandths for cpu, in whole units otherwise; 0 means 1.
 fn divisor(
     reference: &ResourceFieldSelector,
     resource: &str,
@@ -314,7 +314,7 @@ fn divisor(
         )
     };
     if !allowed {
-        // All sizes of huge pages are one resource here, in Kubernetes' words.
+        // Messages name all sizes of huge pages as one resource, as Kubernetes does.
         let resource = match huge_pages::is_resource(resource) {
             true => "hugepages",
             false => resource,

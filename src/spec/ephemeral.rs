@@ -1,5 +1,5 @@
-//! Which containers were added to a running pod? Ephemeral containers, by the API server's rules: they are only ever
-//! added, by the pod's subresource, and have no ports, probes, hooks, limits or restarts of their own.
+//! Ephemeral containers, by the API server's rules: they are only added, through the pod's subresource, and have no
+//! ports, probes, hooks, limits or restarts of their own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use super::{decode, default, parse};
 
 const FIELD: &str = "ephemeralContainers";
 
-/// The pod with exactly these ephemeral containers, those it has first.
+/// Returns the pod with exactly these ephemeral containers; the existing ones come first.
 ///
-/// Errors: every rule that is broken, as the API server says it: `spec.ephemeralContainers[0].image: Required value`.
-/// Those the pod has already may neither change nor be missing.
+/// Errors: every broken rule in the API server's words, such as `spec.ephemeralContainers[0].image: Required value`.
+/// Existing containers may neither change nor be missing.
 pub fn replace(pod: &PodSpec, wanted: &[EphemeralContainer]) -> Result<PodSpec, Vec<String>> {
     let report = Report::new(0);
     let root = Path::Root;
@@ -30,9 +30,9 @@ pub fn replace(pod: &PodSpec, wanted: &[EphemeralContainer]) -> Result<PodSpec, 
     }
 }
 
-/// Reads a list of ephemeral containers from JSON, as strictly as a manifest.
+/// Parses a list of ephemeral containers from JSON, as strictly as a manifest.
 ///
-/// Errors: everything that has the wrong shape.
+/// Errors: every wrong type and unknown field.
 pub fn parse(json: &str) -> Result<Vec<EphemeralContainer>, Vec<String>> {
     let mut values = parse::parse(json).map_err(|problem| vec![problem.message])?;
     let report = Report::new(0);
@@ -52,7 +52,7 @@ fn said(problem: Problem) -> String {
     format!("{}: {}", problem.path, problem.message)
 }
 
-/// As [`replace`]; what is wrong goes to the report.
+/// Like [`replace`]; errors go to the report.
 pub(crate) fn checked(
     pod: &PodSpec,
     wanted: &[EphemeralContainer],
@@ -101,20 +101,20 @@ pub(crate) fn checked(
 }
 
 impl PodSpec {
-    /// The ephemeral containers as they are shown.
+    /// Returns the ephemeral containers as shown.
     pub fn written_ephemeral(&self) -> &[EphemeralContainer] {
         let spec = self.manifest.spec.as_ref();
         let list = spec.and_then(|spec| spec.ephemeral_containers.as_deref());
         list.unwrap_or_default()
     }
 
-    /// This pod with the ephemeral containers of another one, most often of itself before an edit.
+    /// Returns this pod with the ephemeral containers of another one, usually of itself before an edit.
     pub fn with_ephemeral_of(&self, other: &Self) -> Self {
         let specs = other.ephemeral_containers.clone();
         with(self, other.written_ephemeral().to_vec(), specs)
     }
 
-    /// This pod as its manifest file asks for it.
+    /// Returns this pod without ephemeral containers, as in its manifest file.
     pub fn without_ephemeral(&self) -> Self {
         with(self, Vec::new(), Vec::new())
     }
@@ -156,7 +156,7 @@ fn convert(
     })
 }
 
-/// What a container that comes and goes beside the others may not have.
+/// Refuses fields that ephemeral containers may not have.
 fn refuse(written: &EphemeralContainer, path: &Path<'_>, report: &Report) {
     const DETAIL: &str = "cannot be set for an Ephemeral Container";
     let list = |given: Option<usize>| given.is_some_and(|length| length > 0);
@@ -199,7 +199,7 @@ fn refuse(written: &EphemeralContainer, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// The fields it may have as other containers have them.
+/// Returns the fields that all kinds of containers share.
 pub fn as_container(written: &EphemeralContainer) -> Container {
     Container {
         name: written.name.clone(),
@@ -222,7 +222,7 @@ pub fn as_container(written: &EphemeralContainer) -> Container {
     }
 }
 
-/// Fills in what goes without saying; gives the fields it shares with other containers.
+/// Fills in defaults; returns the fields shared with other containers.
 fn defaulted(written: &mut EphemeralContainer) -> Container {
     let mut common = as_container(written);
     default::container(&mut common, false);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_rules_are_told_in_the_api_servers_words() {
+    fn broken_rules_are_reported_in_the_api_servers_words() {
         const AT: &str = "spec.ephemeralContainers[0]";
         let cannot = "Forbidden: cannot be set for an Ephemeral Container";
         for (json, expected) in [
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn those_the_pod_has_may_neither_change_nor_go() {
+    fn existing_containers_may_neither_change_nor_go() {
         let json = r#"[{"name": "d", "image": "i", "targetContainerName": "app"}]"#;
         let with = add(&pod(), json).expect("valid");
         assert_eq!(with.ephemeral_containers[0].target.as_deref(), Some("app"));
@@ -328,9 +328,9 @@ mod tests {
         let shown = serde_json::to_string(with.written_ephemeral()).expect("plain data");
         assert_eq!(add(&with, &shown).expect("as shown"), with);
         let changed = add(&with, r#"[{"name": "d", "image": "other"}]"#);
-        let told = "spec.ephemeralContainers[0]: Forbidden: existing ephemeral containers \"d\" may not be";
-        assert_eq!(changed.err(), Some(format!("{told} changed")));
-        assert_eq!(add(&with, "[]").err(), Some(format!("{told} removed")));
+        let refusal = "spec.ephemeralContainers[0]: Forbidden: existing ephemeral containers \"d\" may not be";
+        assert_eq!(changed.err(), Some(format!("{refusal} changed")));
+        assert_eq!(add(&with, "[]").err(), Some(format!("{refusal} removed")));
         let both = add(
             &with,
             r#"[{"name": "e", "image": "i"}, {"name": "d", "image": "i", "targetContainerName": "app"}]"#,
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admitted_pod_comes_back_with_them_and_no_manifest_may_have_any() {
+    fn an_admitted_pod_keeps_ephemeral_containers_and_no_manifest_may_have_any() {
         let with = add(&pod(), r#"[{"name": "d", "image": "i"}]"#).expect("valid");
         let json = serde_json::to_vec(&*with.manifest).expect("plain data");
         assert_eq!(admitted(&json).expect("valid"), with);

@@ -1,29 +1,29 @@
-//! What is wrong, and where? Everything found wrong in a manifest, collected instead of stopping at the first.
+//! Errors of a manifest: all of them are collected instead of stopping at the first.
 //!
-//! While a document is read, problems carry a path only; [`super::position`] adds line and column at the end, so that
-//! a file without errors never pays for positions.
+//! While a document is read, problems carry a path only; [`super::position`] adds line and column at the end, so a file
+//! without errors does not pay for positions.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// More errors than this are not collected from one file.
+/// Limit of errors collected from one file.
 pub(crate) const MAX_ERRORS: usize = 200;
 
-/// One thing that is wrong in a manifest file.
+/// An error in a manifest file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct FieldError {
-    /// The file, as the caller named it.
+    /// File name as given by the caller.
     pub file: String,
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// Field path inside the document, e.g. `spec.containers[0].image`; empty if the error is about no field.
+    /// Field path inside the document, e.g. `spec.containers[0].image`; empty if the error is not about a field.
     pub path: String,
-    /// What is wrong, in the API server's words where it has some.
+    /// Message, in the API server's words where it has some.
     pub message: String,
-    /// How to mend it.
+    /// Advice how to fix it.
     pub hint: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Where in a document: a linked list on the stack, made into text only when something is wrong.
+/// A path in a document: a linked list on the stack, which becomes text only for errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Path<'a> {
     /// The document itself.
@@ -53,12 +53,12 @@ pub(crate) enum Path<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The path of a field below this one.
+    /// Returns the path of a field below this one.
     pub(crate) fn field(&'a self, name: &'a str) -> Path<'a> {
         Path::Field(self, name)
     }
 
-    /// The path of a list item below this one.
+    /// Returns the path of a list item below this one.
     pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
         Path::Index(self, index)
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// The path of field `name` below `parent`; keys that are no plain identifiers are put in brackets.
+/// Returns the path of field `name` below `parent`; keys that are not plain identifiers are put in brackets.
 pub(crate) fn join(parent: &str, name: &str) -> String {
     let plain = !name.is_empty()
         && name
@@ -90,17 +90,17 @@ pub(crate) fn join(parent: &str, name: &str) -> String {
     }
 }
 
-/// How to mend a problem.
+/// Advice how to fix a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Hint {
     /// A sentence.
     Text(String),
-    /// Put this scalar in quotes, as it is spelt in the file if that is known.
+    /// Put this scalar in quotes, as it is spelled in the file if that is known.
     Quote(String),
 }
 
 impl Hint {
-    /// The advice, with the scalar as it is spelt in the file if that is known.
+    /// Returns the advice, with the scalar as it is spelled in the file if that is known.
     pub(crate) fn sentence(&self, spelt: Option<&str>) -> String {
         match self {
             Self::Quote(text) => {
@@ -112,39 +112,39 @@ impl Hint {
     }
 }
 
-/// One problem before its position is known.
+/// A problem whose position is not known yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
-    /// Which document of the file, from 0.
+    /// Index of the document in the file.
     pub(crate) document: usize,
     /// Field path.
     pub(crate) path: String,
-    /// For duplicate keys: which of them, from 0.
+    /// Index among duplicate keys.
     pub(crate) occurrence: usize,
-    /// What is wrong.
+    /// Message.
     pub(crate) message: String,
-    /// How to mend it.
+    /// Advice.
     pub(crate) hint: Option<Hint>,
-    /// Line and column, where the parser already told them.
+    /// Line and column, if the parser reported them.
     pub(crate) at: Option<(usize, usize)>,
 }
 
-/// Collects problems and warnings of one document.
+/// Collected problems and warnings of one document.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     document: usize,
     problems: RefCell<Vec<Problem>>,
     warnings: RefCell<Vec<String>>,
-    /// Where the pod being read stands in its document; warnings are kept with the pod and name paths inside it.
+    /// Path of the current pod in its document; warnings are stored with the pod and name paths inside it.
     base: RefCell<String>,
-    /// Paths about which nothing more is said, because the cause was reported already.
+    /// Paths without further reports, because the cause was reported already.
     settled: RefCell<BTreeSet<String>>,
-    /// The document was valid once: what this version does not support is no problem of it.
+    /// The document was admitted once: fields that this version does not support are not errors.
     admitted: bool,
 }
 
 impl Report {
-    /// An empty report about the document of that number.
+    /// Creates an empty report about the document with that index.
     pub(crate) fn new(document: usize) -> Self {
         Self {
             document,
@@ -152,7 +152,7 @@ impl Report {
         }
     }
 
-    /// An empty report about a pod that runs. A version that supports less than the one that admitted it leaves it be.
+    /// Creates an empty report about an admitted pod. It tolerates fields that this version does not support.
     pub(crate) fn admitted() -> Self {
         Self {
             admitted: true,
@@ -160,7 +160,7 @@ impl Report {
         }
     }
 
-    /// Whether something inside this field is wrong: then that it lacks something has its cause there.
+    /// Whether something inside this field is wrong, which may be why it lacks something.
     pub(crate) fn is_wrong_below(&self, path: &Path<'_>) -> bool {
         let path = path.to_string();
         let problems = self.problems.borrow();
@@ -170,28 +170,28 @@ impl Report {
         })
     }
 
-    /// Ends collecting.
+    /// Returns the problems.
     pub(crate) fn into_problems(self) -> Vec<Problem> {
         self.problems.into_inner()
     }
 
-    /// Whether nothing is wrong so far.
+    /// Whether there are no problems so far.
     pub(crate) fn is_clean(&self) -> bool {
         self.problems.borrow().is_empty()
     }
 
-    /// The warnings so far, and an empty list for the next pod.
+    /// Takes the warnings so far; the next pod starts with an empty list.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         self.warnings.take()
     }
 
-    /// From now on warnings are about the object at this path.
+    /// Makes following warnings about the object at this path.
     pub(crate) fn begin(&self, path: &Path<'_>) {
         self.base.replace(path.to_string());
         self.warnings.borrow_mut().clear();
     }
 
-    /// Says that a field is accepted without effect.
+    /// Adds a warning that a field is accepted without effect.
     pub(crate) fn warn(&self, path: &Path<'_>, message: impl fmt::Display) {
         let path = path.to_string();
         let inside = path.strip_prefix(self.base.borrow().as_str());
@@ -201,8 +201,7 @@ impl Report {
             .push(format!("{inside}: {message}"));
     }
 
-    /// Says nothing more about this path and what is below it: what is wrong there was said, or has its cause
-    /// elsewhere.
+    /// Suppresses further problems at this path and below: they were reported, or have their cause elsewhere.
     pub(crate) fn settle(&self, path: &Path<'_>) {
         self.settled.borrow_mut().insert(path.to_string());
     }
@@ -217,7 +216,7 @@ impl Report {
         self.push(path, 0, message.to_string(), Some(Hint::Text(hint)));
     }
 
-    /// Adds the problem that a number or boolean stands where a string must.
+    /// Adds the problem that a number or boolean is used for a string.
     pub(crate) fn unquoted(&self, path: &Path<'_>, kind: &str, text: &str) {
         let message = format!("must be a string, not {kind}");
         self.push(path, 0, message, Some(Hint::Quote(text.to_owned())));
@@ -248,7 +247,7 @@ impl Report {
         self.error(path, format_args!("Invalid value: {value:?}: {detail}"));
     }
 
-    /// [`Self::invalid`] of a path, with advice where it is one of another system.
+    /// Like [`Self::invalid`] for a path, with advice if it looks like one of another system.
     pub(crate) fn invalid_path(&self, path: &Path<'_>, value: &str, detail: impl fmt::Display) {
         let message = format!("Invalid value: {value:?}: {detail}");
         if super::names::is_foreign_path(value) {
@@ -281,7 +280,7 @@ impl Report {
         self.error(path, format_args!("Forbidden: {detail}"));
     }
 
-    /// `Forbidden: detail`, about what Kubernetes has and this version does not; `instead` says what to do.
+    /// `Forbidden: detail`, for what Kubernetes has and this version does not; `instead` is the advice.
     pub(crate) fn refuse(&self, path: &Path<'_>, detail: impl fmt::Display, instead: &str) {
         if !self.admitted {
             self.error_hint(

@@ -1,5 +1,5 @@
-//! `\'` in double quotes: YAML has no such escape, but Kubernetes' own reader takes it, and manifests have it. It is
-//! rewritten as `'` before the text is parsed, and only there: elsewhere `\'` is what it looks like.
+//! The escape `\'` in double quotes. YAML has none, but Kubernetes' own reader accepts it, and manifests contain it. It
+//! is rewritten as `'` before the text is parsed, and only in double quotes.
 
 use std::borrow::Cow;
 
@@ -8,27 +8,27 @@ use serde::de::IgnoredAny;
 
 use super::position::Place;
 
-/// So many bytes are read in all to find such escapes, which costs a reading for each scalar that has some.
+/// Limit of bytes read in total to find such escapes: each scalar with some costs another read.
 const MAX_WORK: usize = 16 << 20;
 
 const ESCAPE: &str = "\\'";
 
-/// A text that the parsers can read.
+/// A text without such escapes.
 #[derive(Debug)]
 pub(super) struct Mended<'t> {
     /// The text.
     pub(super) text: Cow<'t, str>,
-    /// What a backslash is missing before, in order.
+    /// Places where a backslash was removed, in order.
     places: Vec<Place>,
 }
 
-/// Rewrites the text if need be.
+/// Rewrites the text if necessary.
 pub(super) fn mend(text: &str) -> Mended<'_> {
     let mut mended = Cow::Borrowed(text);
     let (mut work, mut dropped) = (0, Vec::new());
     while mended.contains(ESCAPE) && work < MAX_WORK {
         work += mended.len();
-        // Whether it is in double quotes only a parser can tell.
+        // Only a parser can tell whether it is in double quotes.
         let Some(at) = unknown_escape(&mended) else {
             break;
         };
@@ -43,7 +43,7 @@ pub(super) fn mend(text: &str) -> Mended<'_> {
     }
 }
 
-/// Where the parser stops because of an escape that it does not know: an offset in bytes.
+/// Returns the byte offset where the parser stops because of an unknown escape.
 fn unknown_escape(text: &str) -> Option<usize> {
     let error = serde_yaml::Deserializer::from_str(text)
         .find_map(|document| IgnoredAny::deserialize(document).err())?;
@@ -57,7 +57,7 @@ fn unknown_escape(text: &str) -> Option<usize> {
     text.is_char_boundary(offset).then_some(offset)
 }
 
-/// Rewrites one scalar, from its first such escape. `dropped` are offsets of what had a backslash.
+/// Rewrites one scalar from its first such escape on. `dropped` collects the offsets of removed backslashes.
 fn scalar(text: &str, from: usize, dropped: &mut Vec<usize>) -> String {
     let mut result = text[..from].to_owned();
     let mut rest = text[from..].chars();
@@ -84,7 +84,7 @@ fn scalar(text: &str, from: usize, dropped: &mut Vec<usize>) -> String {
 }
 
 impl Mended<'_> {
-    /// Where something is in the text as it was written that is at this place of the rewritten one.
+    /// Converts a place in the rewritten text to the place in the original.
     pub(super) fn written(&self, (line, column): Place) -> Place {
         let begin = self.places.partition_point(|place| *place < (line, 0));
         let end = self
@@ -94,7 +94,7 @@ impl Mended<'_> {
     }
 }
 
-/// Lines and columns of offsets, which are in order.
+/// Returns lines and columns of offsets, which are in ascending order.
 fn places(text: &str, offsets: &[usize]) -> Vec<Place> {
     let mut offsets = offsets.iter().peekable();
     let (mut line, mut column) = (1, 0);
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_escape_is_known_in_double_quotes_and_nowhere_else() {
+    fn the_escape_is_rewritten_in_double_quotes_only() {
         for (text, mended) in [
             (r#"a: "it\'s""#, Some(r#"a: "it's""#)),
             (r#"a: "\'x\' \\' \"\'""#, Some(r#"a: "'x' \\' \"'""#)),
@@ -141,7 +141,7 @@ mod tests {
             ("a: b # \"it\\'s\"", None),
             (r#"a: "it\\'s""#, None),
             (r#"a: say "it\'s""#, None),
-            // Another mistake comes first.
+            // Another error comes first.
             (r#"a: "\d \'""#, None),
         ] {
             let found = mend(text);

@@ -1,9 +1,9 @@
-//! What does `$(VAR)` become? The kubelet's expansion of env values, commands, arguments and `subPathExpr`
-//! (kubelet-behaviour §11.5).
+//! The kubelet's expansion of `$(VAR)` in env values, commands, arguments and `subPathExpr` (Kubernetes docs: Define
+//! Dependent Environment Variables).
 
 use std::borrow::Cow;
 
-/// Replaces `$(NAME)` by what `lookup` knows and leaves it as it is otherwise; `$$` is one `$`; any other `$` stays.
+/// Replaces `$(NAME)` by its value if `lookup` knows it; `$$` becomes `$`; any other `$` stays.
 pub fn expand<'v>(input: &str, lookup: impl Fn(&str) -> Option<Cow<'v, str>>) -> String {
     let mut output = String::with_capacity(input.len());
     let mut rest = input;
@@ -40,7 +40,7 @@ pub fn expand<'v>(input: &str, lookup: impl Fn(&str) -> Option<Cow<'v, str>>) ->
     output
 }
 
-/// Names of the variables in `input` that `lookup` does not know: `subPathExpr` may not have any.
+/// Returns the names of variables in `input` that are not known: `subPathExpr` may not have any.
 pub fn missing(input: &str, known: impl Fn(&str) -> bool) -> Vec<String> {
     let names = std::cell::RefCell::new(Vec::new());
     expand(input, |name| {

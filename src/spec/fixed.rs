@@ -1,7 +1,7 @@
-//! What makes it another pod? The parts of a manifest that cannot change while the pod runs, compared field by field;
-//! all else can be edited in a running pod (part A7 of the kubelet's behaviour as coracle has it).
+//! The parts of a manifest that cannot change while the pod runs, compared field by field; all others can be edited in
+//! a running pod (`coracle help differences`).
 //!
-//! Formatting and spelled-out defaults make no difference.
+//! Formatting and explicit defaults make no difference.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use super::pod::QosClass;
 use super::priority::CRITICAL;
 use super::resources::{self, Figures};
 
-/// Fields of the pod's spec that are no part of what it is: those that apply while it runs, and the node's name, which
-/// the manifest does not decide.
+/// Fields of the pod's spec that can change: those that apply while it runs, and the node's name, which the manifest
+/// does not decide.
 const CHANGEABLE: [&str; 6] = [
     "terminationGracePeriodSeconds",
     "activeDeadlineSeconds",
@@ -24,7 +24,7 @@ const CHANGEABLE: [&str; 6] = [
     "priorityClassName",
 ];
 
-/// Likewise of each container.
+/// Fields of each container that can change.
 const CHANGEABLE_OF_CONTAINERS: [&str; 6] = [
     "image",
     "imagePullPolicy",
@@ -40,15 +40,15 @@ const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 /// A manifest in two parts.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// What cannot change without a new pod, as in the manifest; and `status.qosClass`, which decides where the pod
-    /// stands in the cgroup tree.
+    /// Fields that require a new pod, as in the manifest; and `status.qosClass`, which decides the pod's place in the
+    /// cgroup tree.
     pub(crate) fixed: Value,
-    /// What can.
+    /// Fields that can change in a running pod.
     pub(crate) changeable: Value,
 }
 
 impl Parts {
-    /// Of a defaulted manifest.
+    /// Splits a defaulted manifest.
     pub(crate) fn of(pod: &Pod) -> Self {
         // Serializing these types to a value cannot fail: all keys are strings.
         let mut spec = serde_json::to_value(&pod.spec).unwrap_or_default();
@@ -61,7 +61,7 @@ impl Parts {
         if let Value::Object(fields) = &mut spec {
             changeable = split(fields, &CHANGEABLE);
             changeable.remove("nodeName");
-            // The kernel was told of it when the containers started.
+            // The kernel's OOM score of a critical pod is set when its containers start.
             if priority >= CRITICAL {
                 fields.insert("priority".to_owned(), priority.into());
             }
@@ -93,7 +93,7 @@ impl Parts {
     }
 }
 
-/// Takes these fields, and what can be resized of `resources`, out of an object.
+/// Takes these fields, and the resizable part of `resources`, out of an object.
 fn split(fields: &mut Map<String, Value>, names: &[&str]) -> Map<String, Value> {
     let mut taken = Map::new();
     for name in names {
@@ -117,7 +117,7 @@ fn split(fields: &mut Map<String, Value>, names: &[&str]) -> Map<String, Value> 
     taken
 }
 
-/// The quality of service class of a manifest that may not be valid.
+/// Returns the QoS class of a manifest that may be invalid.
 fn class(spec: &PodSpec) -> QosClass {
     let silent = Report::new(0);
     let of = |resources: &Option<_>| match resources {
@@ -130,8 +130,8 @@ fn class(spec: &PodSpec) -> QosClass {
     resources::qos(pod.as_ref(), &Figures::lasting(all.collect()))
 }
 
-/// The paths of the fields in which two values differ: `spec.containers[0].args`, `spec.volumes` where there is
-/// another number of them.
+/// Returns the paths of fields that differ: `spec.containers[0].args`, or `spec.volumes` if the number of items
+/// differs.
 pub(crate) fn differences(old: &Value, new: &Value) -> Vec<String> {
     let mut found = Vec::new();
     compare("", (Some(old), Some(new)), &Path::Root, &mut found);
@@ -164,7 +164,7 @@ fn compare(
     }
 }
 
-/// Whether a field says what leaving it out says too.
+/// Whether a field has the same meaning as leaving it out.
 pub(crate) fn is_absent(key: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -176,7 +176,7 @@ pub(crate) fn is_absent(key: &str, value: &Value) -> bool {
     }
 }
 
-/// Fields for which `false` is the default; for others, such as `allowPrivilegeEscalation`, it is not.
+/// Fields whose default is `false`; for others, such as `allowPrivilegeEscalation`, it is not.
 const FALSE_BY_DEFAULT: [&str; 11] = [
     "hostIPC",
     "hostNetwork",
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_name_the_field_and_what_says_the_same_is_none() {
+    fn differences_name_the_field_and_ignore_equivalent_values() {
         let old = serde_json::json!({
             "a": { "list": [1, { "x": "1" }], "tty": false, "gone": "" },
             "b": [1], "c": { "k/y": 1 }, "same": null,

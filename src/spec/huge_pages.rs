@@ -1,5 +1,5 @@
-//! How many huge pages may it use, of which sizes? Kubernetes' rules for the resources `hugepages-<size>`: nobody can have
-//! more than he asks for, so that limits are requests (kubelet-behaviour §9.3, §9.4;
+//! Huge pages: Kubernetes' rules for the resources `hugepages-<size>`. They cannot be overcommitted, so limits are
+//! requests (Kubernetes docs: Resource Management;
 //! <https://kubernetes.io/docs/tasks/manage-hugepages/scheduling-hugepages/>).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,31 +9,34 @@ use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::error::{Path, Report};
-use super::quantity::Quantity;
 use super::resources::most_at_once;
+use crate::types::quantity::Quantity;
 
-/// What the names of these resources begin with.
+/// Prefix of these resources.
 const PREFIX: &str = "hugepages-";
 
-/// How large a huge page is, in bytes; never 0.
+/// Size of a huge page in bytes; never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageSize(u64);
 
-/// Bytes, by the size of the pages they are in.
+/// Bytes by page size.
 pub type HugePages = BTreeMap<PageSize, u64>;
 
 impl PageSize {
-    /// So many KiB; `None` for 0.
+    /// 2 MiB, for examples.
+    pub(super) const EXAMPLE: Self = Self(2 << 20);
+
+    /// Creates a size from KiB; `None` for 0.
     pub fn from_kib(kib: u64) -> Option<Self> {
         Some(Self(kib.checked_mul(1024)?)).filter(|size| size.0 > 0)
     }
 
-    /// Of a resource: `hugepages-2Mi`.
+    /// Parses a resource: `hugepages-2Mi`.
     pub fn of_resource(name: &str) -> Option<Self> {
         Self::parse(name.strip_prefix(PREFIX)?)
     }
 
-    /// Reads `2Mi`, which must be a whole number of bytes.
+    /// Parses `2Mi`, which must be a whole number of bytes.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let size = Quantity::parse(text).ok()?;
         let bytes = u64::try_from(size.ceil()).ok()?;
@@ -41,12 +44,12 @@ impl PageSize {
         Some(Self(bytes)).filter(|size| whole && size.0 > 0)
     }
 
-    /// In bytes.
+    /// The size in bytes.
     pub fn bytes(self) -> u64 {
         self.0
     }
 
-    /// The resource: `hugepages-2Mi`.
+    /// Returns the resource: `hugepages-2Mi`.
     pub fn resource(self) -> String {
         format!("{PREFIX}{self}")
     }
@@ -59,12 +62,12 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// Whether that is the name of such a resource, whatever its size.
+/// Whether this is the name of such a resource, of any size.
 pub(crate) fn is_resource(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// What Kubernetes checks of them (`ValidateResourceRequirements`); `limits` and `requests` are those of all resources.
+/// Checks the rules of Kubernetes (`ValidateResourceRequirements`); `limits` and `requests` have all resources.
 pub(super) fn check(
     limits: &BTreeMap<&str, Quantity>,
     requests: &BTreeMap<&str, Quantity>,
@@ -73,7 +76,7 @@ pub(super) fn check(
 ) {
     let (below_limits, below_requests) = (path.field("limits"), path.field("requests"));
     let of = |name: &&str| is_resource(name);
-    // What is wrong is as if it were not there: then nothing is said of what is missing.
+    // With other errors in `path`, do not report what seems to be missing.
     let complete = !report.is_wrong_below(path);
     for (name, limit) in limits.iter().filter(|(name, _)| of(name)) {
         whole_pages(name, *limit, &below_limits.field(name), report);
@@ -92,7 +95,7 @@ pub(super) fn check(
                 report.invalid(&at, request.to_string(), detail);
                 whole_pages(name, *request, &at, report);
             }
-            // What is wrong with the limit was said of it.
+            // The error in the limit was reported already.
             Some(_) => {}
         }
     }
@@ -111,7 +114,7 @@ fn whole_pages(name: &str, amount: Quantity, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// What these resources, which [`check`] has found to be right, say of them.
+/// Returns the huge pages in resources that [`check`] accepted.
 pub(super) fn of(resources: Option<&ResourceRequirements>) -> HugePages {
     let limits = resources.and_then(|r| r.limits.as_ref());
     let amount = |(name, written): (&String, &Written)| {
@@ -122,14 +125,14 @@ pub(super) fn of(resources: Option<&ResourceRequirements>) -> HugePages {
     limits.into_iter().flatten().filter_map(amount).collect()
 }
 
-/// What a container may have: its own limits, and where it has none the pod's, which it shares with the others.
+/// Returns a container's huge pages: its own limits, else the pod's, which containers share.
 pub(super) fn of_container(spec: &PodSpec, container: &Container) -> HugePages {
     let mut pages = of(spec.resources.as_ref());
     pages.extend(of(container.resources.as_ref()));
     pages
 }
 
-/// What a pod's containers may have together at one time.
+/// Returns the most huge pages that a pod's containers use at one time.
 pub(super) fn of_containers(spec: &PodSpec) -> HugePages {
     let own = |container: &Container| of(container.resources.as_ref());
     let all = spec.init_containers.iter().flatten();
@@ -142,15 +145,15 @@ pub(super) fn of_containers(spec: &PodSpec) -> HugePages {
     sizes.into_iter().map(most).collect()
 }
 
-/// What a pod may have. Of a size that the pod itself has a limit for, that counts alone.
+/// Returns a pod's huge pages. Its own limit of a size replaces the sum of its containers.
 pub(super) fn of_pod(spec: &PodSpec) -> HugePages {
     let mut pages = of_containers(spec);
     pages.extend(of(spec.resources.as_ref()));
     pages
 }
 
-/// The size of the pages that an emptyDir of this medium (`HugePages`, `HugePages-2Mi`) in this pod is made of; the
-/// kubelet finds out when it mounts it (`getPageSizeMountOption`).
+/// Returns the page size of an emptyDir with this medium (`HugePages`, `HugePages-2Mi`) in this pod; the kubelet
+/// determines it when it mounts the volume (`getPageSizeMountOption`).
 pub(super) fn of_medium(medium: &str, pod: &PodSpec) -> Result<PageSize, String> {
     let none = || {
         format!(
@@ -225,7 +228,7 @@ mod tests {
         let multiple = "is not positive integer multiple of";
         for (limits, requests, expected) in [
             (&[("memory", "1Mi"), ("hugepages-2Mi", "4Mi")][..], &[("hugepages-2Mi", "4Mi")][..], vec![]),
-            // What is asked for of cpu or memory may be anywhere, and pages may be none.
+            // cpu and memory may be in either list, and the number of pages may be 0.
             (&[("hugepages-2Mi", "0")], &[("cpu", "1"), ("hugepages-2Mi", "0")], vec![]),
             (
                 &[("hugepages-2Mi", "4Mi")],
@@ -266,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_what_its_containers_have_at_one_time_or_what_is_said_of_all_of_them() {
+    fn a_pod_has_the_pages_of_its_containers_at_one_time_or_its_own_limit() {
         let mut sidecar = container(&[("hugepages-2Mi", "2Mi")]);
         sidecar["restartPolicy"] = "Always".into();
         let mut spec = serde_json::json!({

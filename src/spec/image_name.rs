@@ -1,45 +1,45 @@
-//! Which image does `nginx:1.25` mean? Docker's rules for short and full names.
+//! Image names: Docker's rules for short and full names.
 
 use std::fmt;
 
 use super::pod::{ImageName, PullPolicy};
 
-/// Where images without a registry host come from.
+/// Registry of names without a registry host.
 const DEFAULT_REGISTRY: &str = "docker.io";
-/// And in which namespace, if the repository has none.
+/// Namespace in that registry, if the repository has none.
 const DEFAULT_NAMESPACE: &str = "library/";
 
-/// Not an image name.
+/// An invalid image name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImageNameError {
-    /// Nothing.
+    /// The name is empty.
     #[error("image name is empty")]
     Empty,
-    /// Docker's well-known answer.
+    /// The repository has upper-case letters; Docker's message.
     #[error("repository name `{0}` must be lowercase")]
     UpperCase(String),
-    /// Longer than 255 with registry.
+    /// Longer than 255 characters with registry.
     #[error("repository name must not be more than 255 characters")]
     TooLong,
-    /// Not `host` or `host:port`.
+    /// Invalid registry: not `host` or `host:port`.
     #[error("`{0}` is no registry host")]
     Registry(String),
-    /// Not `a/b-c/d_e.f`.
+    /// Invalid repository: not `a/b-c/d_e.f`.
     #[error("`{0}` is no repository name")]
     Repository(String),
-    /// Not 1–128 letters, digits, `_`, `.`, `-`.
+    /// Invalid tag: not 1–128 letters, digits, `_`, `.`, `-`.
     #[error("`{0}` is no tag")]
     Tag(String),
-    /// Not `sha256:<64 hex digits>`.
+    /// Invalid digest: not `sha256:<64 hex digits>`.
     #[error("`{0}` is no digest")]
     Digest(String),
-    /// 64 hex digits alone name an image id, not a repository.
+    /// An image id, 64 hex digits, is no repository name.
     #[error("`{0}` looks like an image id; a repository name is needed")]
     Id(String),
 }
 
 impl ImageName {
-    /// Reads `busybox`, `localhost:5000/a/b:tag`, `acme/web@sha256:…`.
+    /// Parses `busybox`, `localhost:5000/a/b:tag`, `acme/web@sha256:…`.
     pub fn parse(text: &str) -> Result<Self, ImageNameError> {
         if text.is_empty() {
             return Err(ImageNameError::Empty);
@@ -48,7 +48,7 @@ impl ImageName {
             Some((name, digest)) => (name, Some(digest)),
             None => (text, None),
         };
-        // A colon after the last slash begins the tag; one before belongs to the registry's port.
+        // A colon after the last slash starts the tag; one before belongs to the registry's port.
         let (name, tag) = match name.rsplit_once(':') {
             Some((name, tag)) if !tag.contains('/') => (name, Some(tag)),
             _ => (name, None),
@@ -85,7 +85,7 @@ impl ImageName {
         })
     }
 
-    /// The short form people type and `docker images` shows: `busybox:latest`.
+    /// Returns the short form that people type and `docker images` shows: `busybox:latest`.
     pub fn familiar(&self) -> String {
         let mut text = String::new();
         if self.registry != DEFAULT_REGISTRY {
@@ -100,7 +100,7 @@ impl ImageName {
         text
     }
 
-    /// The default of `imagePullPolicy`: `Always` for the tag `latest`, else `IfNotPresent`.
+    /// Returns the default of `imagePullPolicy`: `Always` for the tag `latest`, else `IfNotPresent`.
     pub fn default_pull_policy(&self) -> PullPolicy {
         match self.tag.as_deref() {
             Some("latest") => PullPolicy::Always,
@@ -121,7 +121,7 @@ impl ImageName {
 }
 
 impl fmt::Display for ImageName {
-    /// The full name: `docker.io/library/busybox:latest`.
+    /// Formats the full name: `docker.io/library/busybox:latest`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = format!("{}/{}", self.registry, self.repository);
         self.push_suffix(&mut text);
@@ -129,7 +129,8 @@ impl fmt::Display for ImageName {
     }
 }
 
-/// The first component is a host if it could not be a namespace: it has a dot, a port or capitals, or is `localhost`.
+/// Splits off the registry. The first component is a host if it cannot be a namespace: it has a dot, a port or
+/// capitals, or is `localhost`.
 fn split_registry(name: &str) -> (&str, &str) {
     match name.split_once('/') {
         Some((first, rest))
@@ -137,7 +138,7 @@ fn split_registry(name: &str) -> (&str, &str) {
                 || first == "localhost"
                 || first.bytes().any(|b| b.is_ascii_uppercase()) =>
         {
-            // Docker's two old names of one registry.
+            // Docker has two old names for one registry.
             let registry = if first == "index.docker.io" {
                 DEFAULT_REGISTRY
             } else {
@@ -330,7 +331,7 @@ mod tests {
             ("a:latest", PullPolicy::Always),
             ("a:1", PullPolicy::IfNotPresent),
             (digest_only.as_str(), PullPolicy::IfNotPresent),
-            // Kubernetes looks at the tag alone.
+            // Kubernetes considers the tag only.
             (latest_pinned.as_str(), PullPolicy::Always),
         ] {
             assert_eq!(

@@ -1,11 +1,11 @@
-//! Which kinds of document are read, and what to do instead of the others? A kind is refused by name: to ignore a policy
-//! would be worse, and to ignore a Deployment would leave people waiting.
+//! The kinds of documents that are read, and advice for all others. Other kinds are refused by name: ignoring a policy
+//! would be worse, and ignoring a Deployment would leave users waiting.
 
 use super::error::{Path, Report};
 use super::suggest;
 use super::value::Value;
 
-/// What is read.
+/// Kinds that are read.
 const READ: [&str; 5] = ["Pod", "Service", "PriorityClass", "List", "PodList"];
 
 const ONLY: &str = "only Pod, Service and PriorityClass are";
@@ -13,14 +13,14 @@ const ONLY: &str = "only Pod, Service and PriorityClass are";
 /// A group of kinds, why they are not read, and what to do instead.
 type Group = (&'static [&'static str], &'static str, &'static str);
 
-/// Read by a later version.
+/// The kind will be read by a later version.
 const YET: &str = "";
 
 const GROUPS: &[Group] = &[
     (
         &["Deployment", "DaemonSet", "StatefulSet"],
         YET,
-        "write its `spec.template` as a document of `kind: Pod`, with a `metadata.name`; it is restarted for ever",
+        "write its `spec.template` as a document of `kind: Pod`, with a `metadata.name`; it restarts forever",
     ),
     (
         &["ConfigMap", "Secret"],
@@ -39,22 +39,22 @@ const GROUPS: &[Group] = &[
             "CSIDriver",
             "VolumeSnapshot",
         ],
-        "there is no storage to be claimed",
+        "there is no storage to claim",
         "use a `hostPath` volume of type `DirectoryOrCreate`, which outlives the pod",
     ),
     (
         &["ReplicaSet", "ReplicationController", "PodTemplate"],
-        "there is nothing that makes pods of templates",
+        "no controller here creates pods from templates",
         "write its template as a document of `kind: Pod`, with a `metadata.name`",
     ),
     (
         &["Job"],
-        "there is nothing that makes pods of templates",
+        "no controller here creates pods from templates",
         "write its `spec.template` as a document of `kind: Pod`, with `restartPolicy: OnFailure` or `Never`",
     ),
     (
         &["CronJob"],
-        "there is nothing that makes pods at set times",
+        "no controller here starts pods at set times",
         "let a pod that always runs do the waiting, or the node's own timers",
     ),
     (
@@ -94,7 +94,7 @@ const GROUPS: &[Group] = &[
     ),
     (
         &["Namespace"],
-        "a namespace is there as soon as it is named",
+        "a namespace exists as soon as an object names it",
         "remove it; `metadata.namespace` of a pod is enough",
     ),
     (
@@ -129,7 +129,7 @@ const GROUPS: &[Group] = &[
             "ValidatingWebhookConfiguration",
             "MutatingWebhookConfiguration",
         ],
-        "nothing judges or changes manifests here",
+        "there are no admission controllers here",
         "remove it, and write `securityContext` into each pod",
     ),
     (
@@ -144,7 +144,7 @@ const GROUPS: &[Group] = &[
     ),
     (
         &["Kustomization"],
-        "it is not a manifest but says how to make some",
+        "it describes how to build manifests and is not one",
         "build it first: `kubectl kustomize DIRECTORY`",
     ),
     (
@@ -158,6 +158,11 @@ const GROUPS: &[Group] = &[
         "set labels by `coracle.nodeLabels` in the settings",
     ),
 ];
+
+/// Returns the kinds that are refused by name, in groups, each with advice.
+pub fn refused() -> impl Iterator<Item = (&'static [&'static str], &'static str)> {
+    GROUPS.iter().map(|(kinds, _, instead)| (*kinds, *instead))
+}
 
 /// Reports a document of a kind that is not read.
 pub(super) fn refuse(kind: &str, path: &Path<'_>, report: &Report) {
@@ -182,7 +187,7 @@ pub(super) fn refuse(kind: &str, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// Reports a document that does not say what it is, where that can be guessed.
+/// Reports a document without `kind`, with a guess of what it is.
 pub(super) fn nameless(value: &Value, path: &Path<'_>, report: &Report) {
     let has = |key: &str| value.get(key).is_some();
     let lists = ["resources", "bases", "helmCharts", "patches", "components"];
@@ -210,7 +215,7 @@ pub(super) fn nameless(value: &Value, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// Whether these are a compose file's services, and the key that they stand below, if there is one.
+/// Whether these are a compose file's services, and the key above them, if there is one.
 fn compose(value: &Value) -> Option<Option<&'static str>> {
     if value.get("services").is_some() {
         return Some(Some("services"));
@@ -228,7 +233,7 @@ fn compose(value: &Value) -> Option<Option<&'static str>> {
     }
 }
 
-/// Reports that a document has no `wanted`, at a key that is meant to be it if there is one.
+/// Reports that a document has no `wanted`, at a key that resembles it if there is one.
 pub(super) fn missing(value: &Value, wanted: &str, advice: &str, path: &Path<'_>, report: &Report) {
     let meant = match value {
         Value::Map(entries) => entries

@@ -1,37 +1,38 @@
-//! What is done when a container starts and before it is stopped, and with which signal it is? (kubelet-behaviour §5.9,
-//! §6.2).
+//! Lifecycle hooks and stop signals (Kubernetes docs: Container Lifecycle Hooks, Termination of Pods).
+
+use serde::{Deserialize, Serialize};
 
 use super::probe::HttpGet;
 
 /// A container's `lifecycle`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Lifecycle {
-    /// Once its process runs; it counts as running after that.
+    /// Runs once the process runs; the container counts as running after it.
     pub post_start: Option<Hook>,
-    /// Before its stop signal, within the grace period.
+    /// Runs before the stop signal, within the grace period.
     pub pre_stop: Option<Hook>,
     /// `stopSignal`; `None`: the image's, or SIGTERM.
     pub stop_signal: Option<StopSignalName>,
 }
 
-/// What a hook does.
+/// Action of a hook.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hook {
     /// Runs a program in the container, as written.
     Exec(Vec<String>),
-    /// Asks for a page; any answer will do.
+    /// Sends an HTTP GET; any answer will do.
     HttpGet(HttpGet),
     /// Accepted for compatibility, and fails.
     TcpSocket,
-    /// Lets time pass.
+    /// Waits.
     Sleep {
-        /// How much.
+        /// Duration in milliseconds.
         ms: u64,
     },
 }
 
-/// Which of a container's hooks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Kind of a hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum HookKind {
     /// `postStart`.
     PostStart,
@@ -40,7 +41,7 @@ pub enum HookKind {
 }
 
 impl Lifecycle {
-    /// The hook of that kind.
+    /// Returns the hook of that kind.
     pub fn hook(&self, kind: HookKind) -> Option<&Hook> {
         match kind {
             HookKind::PostStart => self.post_start.as_ref(),
@@ -49,16 +50,16 @@ impl Lifecycle {
     }
 }
 
-/// A signal as `stopSignal` names it.
+/// A signal named by `stopSignal`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopSignalName {
-    /// `SIGUSR1`.
+    /// Name, such as `SIGUSR1`.
     pub name: String,
     /// The kernel's number.
     pub number: i32,
 }
 
-/// The signals that have a name of their own, with their numbers on every machine coracle is built for.
+/// Signals with names of their own, and their numbers on all supported architectures.
 const SIGNALS: [(&str, i32); 34] = [
     ("SIGABRT", 6),
     ("SIGALRM", 14),
@@ -96,12 +97,12 @@ const SIGNALS: [(&str, i32); 34] = [
     ("SIGXFSZ", 25),
 ];
 
-/// The first and last real-time signal as programs know them: the C library keeps two for itself.
+/// The first and last real-time signal for programs: the C library reserves two.
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
 impl StopSignalName {
-    /// Reads one of the names Kubernetes allows on Linux: `SIGABRT` … `SIGXFSZ`, `SIGRTMIN`, `SIGRTMIN+1` … `+15`,
+    /// Parses a name that Kubernetes allows on Linux: `SIGABRT` … `SIGXFSZ`, `SIGRTMIN`, `SIGRTMIN+1` … `+15`,
     /// `SIGRTMAX-14` … `-1`, `SIGRTMAX`.
     pub fn parse(name: &str) -> Option<Self> {
         let plain = SIGNALS.iter().find(|(known, _)| *known == name);
@@ -131,7 +132,7 @@ impl StopSignalName {
         })
     }
 
-    /// The name of a signal that has one. Of two, the one that comes first in the alphabet.
+    /// Returns the name of a signal, if it has one; of two names, the first in alphabetical order.
     pub fn of(number: i32) -> Option<Self> {
         let plain = SIGNALS.iter().find(|(_, known)| *known == number);
         let name = match (plain, number - RTMIN, RTMAX - number) {
@@ -145,7 +146,7 @@ impl StopSignalName {
         Some(Self { name, number })
     }
 
-    /// All names, for people who wrote another one.
+    /// Returns all names, for error messages.
     pub(super) fn all() -> Vec<String> {
         let mut names: Vec<String> = SIGNALS.iter().map(|(name, _)| (*name).to_owned()).collect();
         names.push("SIGRTMIN".to_owned());

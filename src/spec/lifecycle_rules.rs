@@ -1,5 +1,5 @@
-//! What may a container's `lifecycle` be? Its hooks and its stop signal, checked and converted (kubelet-behaviour §5.9,
-//! §6.2).
+//! Validation and conversion of a container's `lifecycle` (Kubernetes docs: Container Lifecycle Hooks, Termination of
+//! Pods).
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, PodSpec};
 
@@ -8,7 +8,7 @@ use super::lifecycle::{Hook, Lifecycle, StopSignalName};
 use super::pod::ContainerPort;
 use super::probe_rules::{exactly_one, exec_action, http_get, page, tcp_socket};
 
-/// Checks and converts it. `ports` are the container's own.
+/// Validates and converts `lifecycle`. `ports` are the container's own.
 pub(crate) fn convert(
     container: &Container,
     spec: &PodSpec,
@@ -45,7 +45,7 @@ fn check(hook: &LifecycleHandler, grace: Option<i64>, path: &Path<'_>, report: &
     http_get(hook.http_get.as_ref(), path, report);
     tcp_socket(hook.tcp_socket.as_ref(), path, report);
     let Some(sleep) = &hook.sleep else { return };
-    // A wrong grace period is reported by itself.
+    // An invalid grace period is reported elsewhere.
     let grace = grace.filter(|seconds| *seconds >= 0).unwrap_or(i64::MAX);
     if !(0..=grace).contains(&sleep.seconds) {
         let at = path.field("sleep");
@@ -56,7 +56,7 @@ fn check(hook: &LifecycleHandler, grace: Option<i64>, path: &Path<'_>, report: &
     }
 }
 
-/// What is done; `None` if that is not clear, which was reported.
+/// Returns the action; `None` after an error.
 fn handler(
     hook: &LifecycleHandler,
     ports: &[ContainerPort],

@@ -1,19 +1,17 @@
-//! What is wanted? Manifest bytes become [`PodSpec`]s and [`ServiceSpec`]s that cannot be wrong, or a list of everything that is wrong.
+//! Manifests: bytes become [`PodSpec`]s and [`ServiceSpec`]s that cannot be invalid, or a list of all errors.
 //!
-//! Pure: no I/O, no clock, no async. The doors in are [`convert::documents`] for files people write and
+//! Pure: no I/O, no clock, no async. The entry points are [`convert::documents`] for files that people write and
 //! [`convert::admitted`] for what an agent stored.
 //!
-//! The way of a manifest: bytes → `parse` → `value` (a tree) → `decode` (Kubernetes' types, every misspelling reported) →
-//! `default` → `assemble` (every rule checked, [`PodSpec`] built) or → `position` (errors get line and column). Services go
-//! through `service_rules` instead of the last two.
+//! The stages of a manifest: bytes → `parse` → `value` (a tree) → `decode` (Kubernetes' types; reports every
+//! misspelling) → `default` → `assemble` (checks every rule and builds the [`PodSpec`]) or → `position` (errors get
+//! line and column). Services go through `service_rules` instead of the last two.
 
 pub mod backoff;
 pub mod cluster;
 pub mod condition;
 pub mod convert;
-pub mod effective;
 pub mod ephemeral;
-pub mod exit;
 pub mod expand;
 pub mod huge_pages;
 pub mod image_name;
@@ -23,13 +21,11 @@ pub mod placement;
 pub mod pod;
 pub mod priority;
 pub mod probe;
-pub mod quantity;
+pub mod reason;
 pub mod service;
 pub mod service_links;
 pub mod sysctl;
-pub mod time;
 pub mod uid;
-pub mod usage;
 
 mod annotations;
 mod assemble;
@@ -66,15 +62,14 @@ pub use error::FieldError;
 
 pub use backoff::RestartBackoff;
 pub use condition::{Condition, ConditionStatus};
-pub use effective::{Effective, LinuxUser};
-pub use exit::{Exit, StopSignal};
 pub use huge_pages::{HugePages, PageSize};
+pub use kinds::refused as refused_kinds;
 pub use lifecycle::{Hook, HookKind, Lifecycle, StopSignalName};
 pub use names::{node_name, node_name_of_host};
 pub use placement::Placement;
 pub use pod::*;
 pub use probe::{HttpGet, Probe, ProbeHandler, ProbeKind, Probes};
+pub use reason::{Reason, Resource, Severity};
 pub use resize::ResizeRestarts;
 pub use restart::{ExitCodes, RestartAction, RestartPolicy, RestartRule};
 pub use service::{ServiceAddress, ServiceDocument, ServicePort, ServiceSpec, TargetPort};
-pub use time::{Stamp, Time, Wall};

@@ -1,5 +1,4 @@
-//! What may things be called? Kubernetes' rules for names, with the API server's sentences. Each function returns
-//! what is wrong, or nothing.
+//! Kubernetes' rules for names, with the API server's messages. Each function returns what is wrong, or `None`.
 
 /// A DNS-1123 label: container, volume and host names, namespaces.
 pub(crate) fn dns_label(text: &str) -> Option<String> {
@@ -40,12 +39,12 @@ pub(crate) fn dns_subdomain(text: &str) -> Option<String> {
     })
 }
 
-/// A node's name: a subdomain that can be a label's value, too (`kubernetes.io/hostname`).
+/// A node's name: a subdomain that is also valid as a label value (`kubernetes.io/hostname`).
 pub fn node_name(text: &str) -> Option<String> {
     dns_subdomain(text).or_else(|| (text.len() > 63).then(|| too_long(63)))
 }
 
-/// The nearest thing to a host's name that can be a node's: what no such name may have becomes `-`.
+/// Turns a host's name into a valid node name: invalid characters become `-`.
 pub fn node_name_of_host(host: &str) -> String {
     let lower = host.trim().to_lowercase();
     let allowed = |c: char| match c {
@@ -127,7 +126,7 @@ pub(crate) fn port_name(text: &str) -> Option<String> {
     Some(problem.to_owned())
 }
 
-/// A UID is used as a file name and as a cgroup name.
+/// A UID, which is used as a file name and as a cgroup name.
 pub(crate) fn uid(text: &str) -> Option<String> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     let fits =
@@ -137,7 +136,7 @@ pub(crate) fn uid(text: &str) -> Option<String> {
     })
 }
 
-/// Whether this is how paths look on another system: `C:\data`, `D:/work`, `..\x`.
+/// Whether this is a path of another system: `C:\data`, `D:/work`, `..\x`.
 pub(crate) fn is_foreign_path(text: &str) -> bool {
     let mut start = text.chars();
     let drive = start.next().is_some_and(|c| c.is_ascii_alphabetic())
@@ -191,7 +190,7 @@ mod tests {
     type Rule<'a> = (fn(&str) -> Option<String>, &'a [&'a str], &'a [&'a str]);
 
     #[test]
-    fn every_hosts_name_comes_to_a_nodes_name() {
+    fn every_host_name_becomes_a_valid_node_name() {
         let long = format!("{}.example.org", "a".repeat(62));
         for (host, expected) in [
             ("box", "box"),

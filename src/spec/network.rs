@@ -1,4 +1,4 @@
-//! How is it reached, and what can it resolve? Ports, host names, host aliases, DNS.
+//! Network settings of pods and containers: ports, host names, host aliases, DNS.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::error::{Path, Report};
 use super::names;
 use super::pod::{ContainerPort, ContainerSpec, DnsConfig, DnsPolicy, HostAlias, Protocol};
 
-/// Checks and converts a container's ports.
+/// Validates and converts a container's ports.
 pub(crate) fn ports(
     container: &Container,
     host_network: bool,
@@ -67,8 +67,8 @@ pub(crate) fn ports(
     result
 }
 
-/// Reports node ports that two entries of one pod ask for. Init containers that are no sidecars run by themselves:
-/// their ports stand in nobody's way.
+/// Reports host ports that two containers of one pod use. Init containers that are not sidecars run alone, so their
+/// ports conflict with none.
 pub(crate) fn port_conflicts(
     regular: &[ContainerSpec],
     init: &[ContainerSpec],
@@ -96,7 +96,7 @@ pub(crate) fn port_conflicts(
     }
 }
 
-/// 0 is as good as nothing, and was looked at before.
+/// Returns a valid port; 0 means absent, and is checked elsewhere.
 fn port_number(number: i32, path: &Path<'_>, report: &Report) -> Option<u16> {
     match u16::try_from(number) {
         Ok(port) => Some(port),
@@ -116,16 +116,16 @@ fn address(text: &str, path: &Path<'_>, report: &Report) -> Option<IpAddr> {
     address
 }
 
-/// What the pod is called on the network.
+/// The pod's host name.
 #[derive(Debug, Default)]
 pub(crate) struct HostName {
-    /// Its own name, at most 63 characters.
+    /// The pod's own name, at most 63 characters.
     pub(crate) hostname: String,
     /// `<subdomain>.<namespace>.svc`.
     pub(crate) subdomain: Option<String>,
 }
 
-/// Checks and converts `hostname`, `subdomain` and `hostnameOverride`.
+/// Validates and converts `hostname`, `subdomain` and `hostnameOverride`.
 pub(crate) fn host_name(
     spec: &PodSpec,
     (namespace, name): (&str, &str),
@@ -173,7 +173,7 @@ pub(crate) fn host_name(
     }
 }
 
-/// Checks and converts `hostAliases`.
+/// Validates and converts `hostAliases`.
 pub(crate) fn host_aliases(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Vec<HostAlias> {
     let list = path.field("hostAliases");
     let mut result = Vec::new();
@@ -196,7 +196,7 @@ pub(crate) fn host_aliases(spec: &PodSpec, path: &Path<'_>, report: &Report) -> 
     result
 }
 
-/// Checks and converts `dnsPolicy`.
+/// Validates and converts `dnsPolicy`.
 pub(crate) fn dns_policy(spec: &PodSpec, path: &Path<'_>, report: &Report) -> DnsPolicy {
     match spec.dns_policy.as_deref() {
         None | Some("ClusterFirst") => DnsPolicy::ClusterFirst,
@@ -221,7 +221,7 @@ pub(crate) fn dns_policy(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Dn
     }
 }
 
-/// Checks and converts `dnsConfig`.
+/// Validates and converts `dnsConfig`.
 pub(crate) fn dns_config(spec: &PodSpec, path: &Path<'_>, report: &Report) -> DnsConfig {
     let Some(config) = &spec.dns_config else {
         return DnsConfig::default();

@@ -1,5 +1,5 @@
-//! On which port of the node is a service reached whose manifest does not say? Kubernetes takes one by chance; here the
-//! same service gets the same port on every node and after every restart, unless somebody else has it.
+//! Node ports of services whose manifests give none. Kubernetes chooses a random one; here the same service gets the
+//! same port on every node and after every restart, unless it is taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -7,15 +7,15 @@ use std::ops::RangeInclusive;
 use super::service::ServiceDocument;
 use super::{PodKey, Protocol};
 
-/// Ports of the node that services may have (`--service-node-port-range`).
+/// Range of node ports (`--service-node-port-range`).
 pub const RANGE: RangeInclusive<u16> = 30_000..=32_767;
 
-/// Which port of which service.
+/// A port of a service.
 pub type PortOf = (PodKey, Protocol, u16);
 
-/// Gives every port that is to have one a port on the node. What is written comes first, then what a service had
-/// `before`, then the next free one after a number made from namespace, name and port. Returns all that were chosen.
-/// A port stays without when the whole range is taken.
+/// Assigns a node port to every service port that needs one: first those written, then those a service had `before`,
+/// then the next free one after a hash of namespace, name and port. Returns all chosen ports. A port gets none if the
+/// whole range is taken.
 pub fn assign(
     services: &mut [ServiceDocument],
     before: &BTreeMap<PortOf, u16>,
@@ -34,7 +34,7 @@ pub fn assign(
             }
         }
     }
-    // The order of files must not matter.
+    // The result does not depend on the order of files.
     open.sort();
     let mut chosen = BTreeMap::new();
     for (of, _, _) in &open {
@@ -60,7 +60,7 @@ pub fn assign(
 
 fn next_free(of: &PortOf, taken: &mut BTreeSet<(Protocol, u16)>) -> Option<u16> {
     let (key, protocol, port) = of;
-    // Without the protocol: TCP and UDP of one port are on one port of the node too.
+    // The hash leaves out the protocol, so that TCP and UDP of one port get the same node port.
     let wish = fnv1a(format!("{key}:{port}").as_bytes());
     let count = RANGE.end() - RANGE.start() + 1;
     let first = u16::try_from(wish % u32::from(count)).expect("less than the range is long");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_not_given_to_others_and_what_was_chosen_stays() {
+    fn a_written_port_is_reserved_and_a_chosen_one_stays() {
         let mut alone = services(&service("a", "{port: 80}"));
         let before = assign(&mut alone, &BTreeMap::new());
         let wish = ports(&alone)["a"];

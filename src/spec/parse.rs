@@ -1,6 +1,6 @@
-//! Is it YAML or JSON at all? Bytes become trees, within limits on size, depth and aliases.
+//! Parsing of YAML and JSON into trees, with limits on size, depth and aliases.
 //!
-//! The only file that knows the parsers.
+//! No other file knows the parsers.
 
 use std::cell::Cell;
 
@@ -11,10 +11,10 @@ use super::escape;
 use super::syntax::{explain, place};
 use super::value::{MAX_VALUES, Reader, Value};
 
-/// Largest manifest file, the kubelet's limit.
+/// Limit of a manifest file in bytes, as the kubelet's.
 pub const MAX_BYTES: usize = 10 << 20;
 
-/// The file as text.
+/// Returns the file as text.
 pub(crate) fn text(bytes: &[u8]) -> Result<&str, Problem> {
     if bytes.len() > MAX_BYTES {
         let message = format!(
@@ -64,7 +64,8 @@ fn is_tar(bytes: &[u8]) -> bool {
 
 const UTF_8: &str = "save it as UTF-8";
 
-/// What some editors and shells write: known by its mark, or by the zero bytes beside the first letters.
+/// Returns another encoding that some editors and shells write: recognized by its mark, or by zero bytes beside the
+/// first letters.
 fn other_encoding(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] | [_, 0, 0, 0, ..] | [0, 0, 0, _, ..] => {
@@ -86,7 +87,7 @@ fn syntax(message: String, at: (usize, usize)) -> Problem {
     }
 }
 
-/// All documents, empty ones as [`Value::Null`].
+/// Parses all documents; empty ones are [`Value::Null`].
 pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
     if let Some(at) = too_deep(text) {
         let message = format!("nested more than {MAX_BRACKETS} brackets deep");
@@ -98,7 +99,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
     }
     let left = Cell::new(MAX_VALUES);
     if text.trim_start().starts_with('{') {
-        // What is no JSON may still be YAML in braces, whose error then counts.
+        // Text that is not JSON may be YAML flow style; then the YAML error counts.
         if let Ok(values) = parse_json(text, Reader { left: &left }) {
             return Ok(values);
         }
@@ -112,14 +113,14 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
             Err(error) => {
                 let place = error.location().map(|at| (at.line(), at.column()));
                 let message = error.to_string();
-                // An empty stream is no error.
+                // An empty stream is not an error.
                 if message.starts_with("EOF while parsing") {
                     break;
                 }
-                let told = explain(&mended.text, place, &message);
+                let explained = explain(&mended.text, place, &message);
                 return Err(Problem {
-                    hint: told.hint.map(|hint| Hint::Text(hint.to_owned())),
-                    ..syntax(told.message, mended.written(told.at))
+                    hint: explained.hint.map(|hint| Hint::Text(hint.to_owned())),
+                    ..syntax(explained.message, mended.written(explained.at))
                 });
             }
         }
@@ -127,8 +128,8 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Value>, Problem> {
     Ok(values)
 }
 
-/// Brackets open at once, beyond which a file is not even parsed: the YAML scanner's time grows with their square.
-/// They are counted in text too, where they come in pairs or in small numbers.
+/// Limit of open brackets; a file beyond it is not parsed, because the YAML scanner's time grows with their square.
+/// Brackets in strings count too; they come in pairs or in small numbers.
 const MAX_BRACKETS: usize = 512;
 
 fn too_deep(text: &str) -> Option<(usize, usize)> {
@@ -148,8 +149,8 @@ fn too_deep(text: &str) -> Option<(usize, usize)> {
     None
 }
 
-/// Entries and lines, beyond which a file is not even parsed: the YAML reader takes some 400 bytes for each, all of them at once.
-/// They are counted in text, too.
+/// Limit of entries and lines; a file beyond it is not parsed, because the YAML reader takes some 400 bytes for each,
+/// all at once. Those in strings count too.
 const MAX_ENTRIES: usize = 200_000;
 
 fn too_many(text: &str) -> Option<(usize, usize)> {
@@ -172,7 +173,7 @@ fn too_many(text: &str) -> Option<(usize, usize)> {
     None
 }
 
-/// One or more JSON documents after one another.
+/// Parses one or more JSON documents in a row.
 fn parse_json(text: &str, reader: Reader<'_>) -> Result<Vec<Value>, serde_json::Error> {
     let mut values = Vec::new();
     let mut stream = serde_json::Deserializer::from_str(text);

@@ -1,5 +1,5 @@
-//! On which nodes may a pod run? `nodeSelector`, the node affinity that is required, and the operating system. What is
-//! only preferred means nothing on a single node.
+//! Placement rules: `nodeSelector`, required node affinity, and the operating system. Preferences have no effect on a
+//! single node.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use k8s_openapi::api::core::v1::{
 use super::error::{Path, Report};
 use super::names;
 
-/// What a node must be like.
+/// Requirements for the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// `os.name` is another than `linux`.
+    /// `os.name` is not `linux`.
     pub other_os: bool,
     /// `nodeSelector`: labels the node must have.
     pub selector: BTreeMap<String, String>,
-    /// `requiredDuringSchedulingIgnoredDuringExecution`: one of these must hold; `None`: nothing is required.
+    /// `requiredDuringSchedulingIgnoredDuringExecution`: at least one term must match; `None`: no requirement.
     pub terms: Option<Vec<Term>>,
 }
 
-/// Requirements that must hold together; where there are none, nothing holds.
+/// Requirements that must all match; an empty term matches nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Term {
-    /// `matchExpressions`: of the node's labels.
+    /// `matchExpressions`: requirements for the node's labels.
     pub labels: Vec<Requirement>,
-    /// `matchFields`: of the node's name.
+    /// `matchFields`: requirements for the node's name.
     pub names: Vec<Requirement>,
 }
 
@@ -35,29 +35,29 @@ pub struct Term {
 pub struct Requirement {
     /// The label's key, or `metadata.name`.
     pub key: String,
-    /// What must be true of its value.
+    /// Test of the value.
     pub test: Test,
 }
 
-/// What must be true of a value.
+/// Test of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
-    /// It is one of these.
+    /// The value is one of these.
     In(Vec<String>),
-    /// It is none of these, or there is none.
+    /// The value is none of these, or missing.
     NotIn(Vec<String>),
-    /// There is one.
+    /// The value exists.
     Exists,
-    /// There is none.
+    /// The value does not exist.
     DoesNotExist,
-    /// It is a number above this one.
+    /// The value is a number greater than this.
     Above(i64),
-    /// It is a number below this one.
+    /// The value is a number less than this.
     Below(i64),
 }
 
 impl Placement {
-    /// Whether a node of that name, with these labels, is one by selector and affinity.
+    /// Whether a node with this name and these labels matches selector and affinity.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
         let term = |term: &Term| {
@@ -86,7 +86,7 @@ impl Test {
     }
 }
 
-/// Reads it, with the API server's rules.
+/// Validates and converts the placement, with the API server's rules.
 pub(crate) fn of(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Placement {
     let selector = spec.node_selector.clone().unwrap_or_default();
     let at = path.field("nodeSelector");
@@ -191,7 +191,7 @@ fn number(values: &[String], path: &Path<'_>, report: &Report) -> Option<i64> {
     number
 }
 
-/// The only field of a node that a pod can ask for is its name.
+/// Checks the field: a node's only selectable field is its name.
 fn field(
     written: &NodeSelectorRequirement,
     path: &Path<'_>,

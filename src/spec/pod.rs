@@ -1,5 +1,5 @@
-//! A pod that passed validation: every default is filled in, every quantity is a number with a unit, and every
-//! combination the rest of the program would have to refuse is already refused.
+//! A valid pod: every default is filled in, every quantity is a number with a unit, and combinations that cannot be run
+//! are refused.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ use super::probe::Probes;
 use super::resize::ResizeRestarts;
 use super::restart::{RestartPolicy, RestartRule};
 
-/// A pod's UID: 32 lower-hex digits derived from the manifest, or `metadata.uid` as the user wrote it.
-/// Safe as a file name and as a cgroup name.
+/// A pod's UID: 32 lower-hex digits derived from the manifest, or `metadata.uid` as written. Safe as a file name and as
+/// a cgroup name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PodUid(pub Arc<str>);
 
 impl PodUid {
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -47,7 +47,7 @@ impl fmt::Display for PodUid {
     }
 }
 
-/// Namespace and name: what people call a pod, and unique among the pods that may run.
+/// Namespace and name: a pod's name for people, unique among the pods that may run.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodKey {
     /// `metadata.namespace`, `default` if absent.
@@ -67,10 +67,10 @@ impl fmt::Display for PodKey {
 pub struct PodSpec {
     /// Its identity for everything coracle stores.
     pub uid: PodUid,
-    /// A hash of everything that cannot change without a new pod. Of a pod as the manifest directory asks for it this is
-    /// also the UID, unless the manifest gives one.
+    /// A hash of everything that cannot change without a new pod. For a pod in the manifest directory this is also the
+    /// UID, unless the manifest gives one.
     pub template: PodUid,
-    /// Who it is for people.
+    /// Namespace and name.
     pub key: PodKey,
     /// The manifest after defaulting, as it is shown by `get -o json` (status comes from `plan::status`).
     pub manifest: Arc<k8s_openapi::api::core::v1::Pod>,
@@ -78,7 +78,8 @@ pub struct PodSpec {
     pub restart_policy: RestartPolicy,
     /// The pod's own waits between restarts (annotation `coracle.dev/restart-backoff`).
     pub restart_backoff: RestartBackoff,
-    /// How many bytes its containers may swap together, where pods may swap (annotation `coracle.dev/memory-swap-max`).
+    /// Limit of swap that its containers may use together, where pods may swap (annotation
+    /// `coracle.dev/memory-swap-max`).
     pub swap_max_bytes: Option<u64>,
     /// `spec.readinessGates`: conditions that must be true for the pod to be ready.
     pub readiness_gates: Vec<String>,
@@ -117,59 +118,64 @@ pub struct PodSpec {
     pub init_containers: Vec<ContainerSpec>,
     /// Regular containers in manifest order; never empty, names unique.
     pub containers: Vec<ContainerSpec>,
-    /// Containers added while the pod ran, in the order they came; no manifest file has any.
+    /// Containers added while the pod ran, in the order of addition; a manifest file has none.
     pub ephemeral_containers: Vec<ContainerSpec>,
     /// Volumes in manifest order, names unique.
     pub volumes: Vec<VolumeSpec>,
     /// Quality of service class.
     pub qos: QosClass,
-    /// Effective pod-level figures (kubelet-behaviour §9.3, §9.4).
+    /// Effective pod-level requests and limits (Kubernetes docs: Resource Management).
     pub resources: PodResources,
-    /// Disk it asks for (`ephemeral-storage`), by the same rule.
+    /// Requests for `ephemeral-storage`, by the same rule.
     pub storage_request_bytes: u64,
-    /// Huge pages it may have, by the same rule.
+    /// Limits of huge pages, by the same rule.
     pub huge_pages: HugePages,
-    /// On which nodes it may run.
+    /// Requirements for the node.
     pub placement: Placement,
-    /// Fields that are valid Kubernetes but do nothing here, each as a sentence that names the field.
+    /// Warnings about fields without effect here, each a sentence that names the field.
     pub warnings: Vec<String>,
 }
 
 impl PodSpec {
-    /// The container of that name, of any kind.
+    /// Returns the container of any kind with that name.
     pub fn container(&self, name: &str) -> Option<&ContainerSpec> {
         self.all_containers().find(|c| c.name == name)
     }
 
-    /// The bytes of disk in `overhead`: they come on top of the limits of its containers, too.
+    /// Whether the pod needs the node's bridge: for its own address, or for the name server there.
+    pub fn uses_bridge(&self) -> bool {
+        !self.host_network || self.dns_policy == DnsPolicy::ClusterFirstWithHostNet
+    }
+
+    /// Returns the `ephemeral-storage` in `overhead`, which also adds to the limits of its containers.
     pub fn storage_overhead_bytes(&self) -> u64 {
         let written = self.manifest.spec.as_ref();
         written.map_or(0, super::resources::storage_overhead)
     }
 
-    /// Init containers and sidecars, then regular ones, each in manifest order, then ephemeral ones.
+    /// Returns init containers and sidecars, then regular containers, each in manifest order, then ephemeral ones.
     pub fn all_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
         self.manifest_containers().chain(&self.ephemeral_containers)
     }
 
-    /// Those the manifest asks for: init containers and sidecars, then regular ones, each in manifest order.
+    /// Returns the manifest's containers: init containers and sidecars, then regular ones, each in manifest order.
     pub fn manifest_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
         self.init_containers.iter().chain(&self.containers)
     }
 
-    /// Those meant to run as long as the pod, and so to be reached: regular containers, then sidecars.
+    /// Returns containers that run as long as the pod: regular containers, then sidecars.
     pub fn lasting_containers(&self) -> impl Iterator<Item = &ContainerSpec> {
         let sidecars = self.init_containers.iter().filter(|c| c.is_sidecar());
         self.containers.iter().chain(sidecars)
     }
 
-    /// `spec.hostname` as written; [`PodSpec::hostname`] is what becomes of it.
+    /// `spec.hostname` as written; [`PodSpec::hostname`] is the effective one.
     pub fn given_hostname(&self) -> Option<&str> {
         let given = self.manifest.spec.as_ref()?.hostname.as_deref();
         given.filter(|text| !text.is_empty())
     }
 
-    /// `spec.subdomain` as written; [`PodSpec::subdomain`] is what becomes of it.
+    /// `spec.subdomain` as written; [`PodSpec::subdomain`] is the effective one.
     pub fn given_subdomain(&self) -> Option<&str> {
         let given = self.manifest.spec.as_ref()?.subdomain.as_deref();
         given.filter(|text| !text.is_empty())
@@ -180,18 +186,18 @@ impl PodSpec {
         self.manifest.metadata.labels.as_ref()
     }
 
-    /// `<name>_<namespace>(<uid>)`, the way the kubelet names a pod in messages.
+    /// `<name>_<namespace>(<uid>)`, as the kubelet names a pod in messages.
     pub fn kubelet_name(&self) -> String {
         format!("{}_{}({})", self.key.name, self.key.namespace, self.uid)
     }
 }
 
-/// Quality of service class (kubelet-behaviour §9.2).
+/// Quality of service class (Kubernetes docs: Pod QoS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QosClass {
     /// Requests equal limits for cpu and memory in every container.
     Guaranteed,
-    /// Something in between.
+    /// Neither of the other two.
     Burstable,
     /// No requests and no limits.
     BestEffort,
@@ -211,7 +217,7 @@ impl QosClass {
 /// `spec.dnsPolicy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DnsPolicy {
-    /// Cluster DNS; the node's resolver while there is none.
+    /// Cluster DNS, or the node's resolver without cluster DNS.
     ClusterFirst,
     /// Cluster DNS for pods on the node's network too.
     ClusterFirstWithHostNet,
@@ -241,7 +247,7 @@ pub struct HostAlias {
     pub hostnames: Vec<String>,
 }
 
-/// A container: regular, init or sidecar.
+/// A container of any kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerSpec {
     /// A DNS label, unique in the pod.
@@ -266,9 +272,9 @@ pub struct ContainerSpec {
     pub ports: Vec<ContainerPort>,
     /// cpu and memory.
     pub resources: ContainerResources,
-    /// What it may have on disk.
+    /// Request and limit of `ephemeral-storage`.
     pub storage: StorageBounds,
-    /// Huge pages it may have: `limits.hugepages-<size>`, its own or the pod's.
+    /// Limits of huge pages: `limits.hugepages-<size>`, its own or the pod's.
     pub huge_pages: HugePages,
     /// `resizePolicy`.
     pub resize_restarts: ResizeRestarts,
@@ -280,7 +286,7 @@ pub struct ContainerSpec {
     pub termination_message_from_logs: bool,
     /// `stdin`.
     pub stdin: bool,
-    /// `stdinOnce`: its input ends with that of the first who attaches.
+    /// `stdinOnce`: standard input closes when the first attached client closes it.
     pub stdin_once: bool,
     /// `tty`.
     pub tty: bool,
@@ -292,12 +298,12 @@ pub struct ContainerSpec {
     pub probes: Probes,
     /// Its hooks and stop signal; none on init containers that are no sidecars.
     pub lifecycle: Lifecycle,
-    /// `targetContainerName` of an ephemeral container: whose processes it is to see.
+    /// `targetContainerName` of an ephemeral container: the container whose processes it sees.
     pub target: Option<String>,
 }
 
 impl ContainerSpec {
-    /// Whether this, an init container, is one that runs as long as the pod.
+    /// Whether this init container runs as long as the pod.
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy == Some(RestartPolicy::Always)
     }
@@ -319,11 +325,11 @@ pub struct ImageName {
 /// `imagePullPolicy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// Ask the registry each time.
+    /// Pull each time.
     Always,
-    /// Ask the registry if the image is not there.
+    /// Pull only if the image is missing.
     IfNotPresent,
-    /// Never ask.
+    /// Never pull.
     Never,
 }
 
@@ -343,16 +349,16 @@ impl PullPolicy {
 pub struct EnvVar {
     /// Printable ASCII without `=`.
     pub name: String,
-    /// Where the value comes from.
+    /// Source of the value.
     pub value: EnvValue,
 }
 
-/// Where an environment variable's value comes from.
+/// Source of an environment variable's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvValue {
     /// `value`, with `$(VAR)` not yet expanded.
     Literal(String),
-    /// `fieldRef`: already looked up in the metadata.
+    /// `fieldRef`: already resolved from the metadata.
     Metadata(String),
     /// `fieldRef: status.hostIP`.
     HostIp,
@@ -400,9 +406,9 @@ pub struct VolumeMount {
 pub enum MountPropagation {
     /// Private.
     None,
-    /// The container sees the host's later mounts (rslave).
+    /// The container sees later mounts of the host (rslave).
     HostToContainer,
-    /// And the host sees the container's (rshared).
+    /// The host also sees mounts of the container (rshared).
     Bidirectional,
 }
 
@@ -443,7 +449,8 @@ impl Protocol {
     }
 }
 
-/// A container's cpu and memory figures; `None` = not given (requests already copied from limits).
+/// A container's requests and limits of cpu and memory; `None`: not given (limits are already copied to missing
+/// requests).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerResources {
     /// `requests.cpu` in thousandths of a core.
@@ -456,7 +463,8 @@ pub struct ContainerResources {
     pub memory_limit_bytes: Option<u64>,
 }
 
-/// A container's figures of `ephemeral-storage`: its writable layer and its logs. No limit is as good as 0.
+/// A container's request and limit of `ephemeral-storage`, for its writable layer and logs. No limit equals a limit of
+/// 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StorageBounds {
     /// `requests.ephemeral-storage` in bytes; 0 if absent.
@@ -465,7 +473,7 @@ pub struct StorageBounds {
     pub limit_bytes: Option<u64>,
 }
 
-/// Effective pod-level figures: limits are set only where every container has one.
+/// Effective pod-level requests and limits; a limit is set only if every container has one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodResources {
     /// Sum of cpu requests in thousandths of a core.
@@ -506,9 +514,9 @@ pub struct Security {
 /// `seccompProfile`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seccomp {
-    /// The profile shipped with coracle; the default (part A19).
+    /// The profile in coracle; the default (`coracle help differences`).
     RuntimeDefault,
-    /// No filter; also what `privileged` means.
+    /// No filter, as for `privileged`.
     Unconfined,
     /// A profile file below `<root>/seccomp`.
     Localhost(String),
@@ -519,11 +527,11 @@ pub enum Seccomp {
 pub struct VolumeSpec {
     /// A DNS label, unique in the pod.
     pub name: String,
-    /// What it is.
+    /// Source of the volume.
     pub source: VolumeSource,
 }
 
-/// What a volume is.
+/// Source of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VolumeSource {
     /// `emptyDir` on disk.
@@ -538,7 +546,7 @@ pub enum VolumeSource {
     },
     /// `emptyDir` with `medium: HugePages`: a hugetlbfs.
     HugePageDir {
-        /// Of which pages, one that the pod asks for.
+        /// Page size, which the pod must request.
         page_size: PageSize,
         /// `sizeLimit`.
         size_limit_bytes: Option<u64>,
@@ -547,9 +555,26 @@ pub enum VolumeSource {
     HostPath {
         /// Absolute, without `..`.
         path: String,
-        /// What must be there, or be made.
+        /// What must exist, or is created.
         kind: HostPathType,
     },
+}
+
+/// A directory of the pod's own on the node's disk: it counts as local storage and is removed with the pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OnDisk {
+    /// `sizeLimit`.
+    pub size_limit_bytes: Option<u64>,
+}
+
+impl VolumeSource {
+    /// Returns the volume's directory on the node's disk, if it is the pod's own; `None` for memory and for host paths.
+    pub fn on_disk(&self) -> Option<OnDisk> {
+        match *self {
+            Self::EmptyDir { size_limit_bytes } => Some(OnDisk { size_limit_bytes }),
+            Self::MemoryDir { .. } | Self::HugePageDir { .. } | Self::HostPath { .. } => None,
+        }
+    }
 }
 
 /// `hostPath.type`.
@@ -557,13 +582,13 @@ pub enum VolumeSource {
 pub enum HostPathType {
     /// No check.
     Any,
-    /// Made if absent (0755).
+    /// Created if missing (0755).
     DirectoryOrCreate,
-    /// Must be there.
+    /// A directory that must exist.
     Directory,
-    /// Made if absent (0644); the parent is not.
+    /// Created if missing (0644); its parent must exist.
     FileOrCreate,
-    /// Must be there.
+    /// A file that must exist.
     File,
     /// A unix socket.
     Socket,

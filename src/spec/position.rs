@@ -1,5 +1,5 @@
-//! Where in the file is a field? Reads the file a second time, with positions, and finds those of the paths asked
-//! for. Runs only when there are errors to show.
+//! Positions of fields in a file. Reads the file a second time, with positions, and finds those of the wanted paths.
+//! Runs only when there are errors to show.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,12 @@ pub(crate) type Place = (usize, usize);
 pub(crate) struct Positions {
     places: BTreeMap<(usize, String), Vec<Place>>,
     documents: Vec<Place>,
-    /// Scalars at wanted paths, as spelt in the file.
+    /// Scalars at wanted paths, as spelled in the file.
     scalars: BTreeMap<(usize, String), String>,
 }
 
 impl Positions {
-    /// Finds the wanted paths. What the parser cannot read stays unknown.
+    /// Finds the wanted paths. Whatever the parser cannot read has no position.
     pub(crate) fn find<'p>(text: &str, wanted: impl Iterator<Item = (usize, &'p str)>) -> Self {
         let wanted = wanted
             .flat_map(|(document, path)| {
@@ -43,13 +43,13 @@ impl Positions {
         walk.found
     }
 
-    /// How the scalar at this path is spelt.
+    /// Returns the spelling of the scalar at this path.
     pub(crate) fn scalar(&self, document: usize, path: &str) -> Option<&str> {
         let found = self.scalars.get(&(document, path.to_owned()));
         found.map(String::as_str)
     }
 
-    /// The place of the `occurrence`th such path, or of what is nearest above it.
+    /// Returns the position of the `occurrence`th such path, or of its nearest known ancestor.
     pub(crate) fn of(&self, document: usize, path: &str, occurrence: usize) -> Place {
         ancestors(path)
             .find_map(|path| {
@@ -61,13 +61,13 @@ impl Positions {
     }
 }
 
-/// The path itself, then what is above it, nearest first.
+/// Returns the path, then its ancestors, nearest first.
 pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     std::iter::successors(Some(path), |path| {
         if path.is_empty() {
             return None;
         }
-        // A key in brackets may hold dots: it ends at its own opening bracket.
+        // A key in brackets may contain dots: cut at its own opening bracket.
         let cut = match path.strip_suffix(']') {
             Some(inner) => inner.rfind('['),
             None => path.rfind('.'),
@@ -76,7 +76,7 @@ pub(crate) fn ancestors(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// One open list or mapping.
+/// An open list or mapping.
 enum Open {
     List { path: String, next: usize },
     Map { path: String, key: Option<String> },
@@ -86,7 +86,7 @@ struct Walk {
     wanted: BTreeSet<(usize, String)>,
     found: Positions,
     open: Vec<Open>,
-    /// Documents begun so far.
+    /// Number of documents begun.
     started: usize,
 }
 
@@ -138,7 +138,7 @@ impl Walk {
         }
     }
 
-    /// A value begins: its path. List items stand where they begin, fields where their key stands.
+    /// Begins a value and returns its path. An item's position is its beginning, a field's that of its key.
     fn value(&mut self, place: Place) -> String {
         match self.open.last_mut() {
             None => {
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_stand_at_their_keys_items_where_they_begin_and_absent_ones_at_what_holds_them() {
+    fn a_field_is_at_its_key_an_item_at_its_beginning_and_an_absent_one_at_its_parent() {
         let text = "\
 # comment
 a: 1

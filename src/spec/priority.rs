@@ -1,5 +1,5 @@
-//! How important is a pod? `PriorityClass` documents, the two classes that need none, and what a pod gets of them
-//! (part A1 of the kubelet's behaviour as coracle has it).
+//! Pod priority: `PriorityClass` documents, the two built-in classes, and the priority that a pod gets from them
+//! (`coracle help differences`).
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ pub const CRITICAL: i32 = 2_000_000_000;
 /// Priority of `system-node-critical`.
 pub const NODE_CRITICAL: i32 = 2_000_001_000;
 
-/// The highest value of a class that is not built in.
+/// Highest value of a class that is not built in.
 const HIGHEST: i32 = 1_000_000_000;
 
 const POLICIES: [&str; 2] = ["PreemptLowerPriority", "Never"];
 
-/// The classes there are without any document: name, value, description.
+/// Built-in classes: name, value, description.
 pub const BUILT_IN: [(&str, i32, &str); 2] = [
     (
         "system-cluster-critical",
@@ -34,20 +34,20 @@ pub const BUILT_IN: [(&str, i32, &str); 2] = [
     ),
 ];
 
-/// Valid classes by name, without those built in.
+/// Valid classes by name, without the built-in ones.
 pub type PriorityClasses = BTreeMap<String, PriorityClass>;
 
-/// The class of that name.
+/// Returns the class's name.
 pub(super) fn name(class: &PriorityClass) -> &str {
     class.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Whether it is that of pods that name none.
+/// Whether the class is the default for pods without a class.
 pub fn is_default(class: &PriorityClass) -> bool {
     class.global_default == Some(true)
 }
 
-/// The built-in classes as they are shown.
+/// Returns the built-in classes as objects.
 pub fn built_in() -> impl Iterator<Item = PriorityClass> {
     BUILT_IN.iter().map(|(name, value, description)| {
         let mut class = PriorityClass {
@@ -61,7 +61,7 @@ pub fn built_in() -> impl Iterator<Item = PriorityClass> {
     })
 }
 
-/// Checks a decoded class in the API server's words, and fills in its defaults.
+/// Validates a decoded class with the API server's messages, and fills in defaults.
 pub(crate) fn class(
     mut class: PriorityClass,
     path: &Path<'_>,
@@ -93,12 +93,12 @@ pub(crate) fn class(
         let detail = "not allowed on this type";
         report.forbidden(&metadata.field("namespace"), detail);
     }
-    // Its other checks are of namespaced things.
+    // The remaining checks expect an object with a namespace.
     class.metadata.namespace = Some("default".to_owned());
     assemble::shared_metadata(&class.metadata, &metadata, report);
     class.metadata.namespace = None;
     match class.value {
-        // Without one it would be 0, and hardly be meant so.
+        // The default 0 would hardly be intended.
         None => report.required(&path.field("value")),
         Some(value) if value > HIGHEST => {
             let detail = "maximum allowed value of a user defined priority is 1000000000";
@@ -115,17 +115,17 @@ pub(crate) fn class(
     report.is_clean().then_some(class)
 }
 
-/// The classes a pod may name.
+/// The classes that a pod may use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'c> {
-    /// Of the pod's own file.
+    /// Classes of the pod's own file.
     pub(crate) own: &'c PriorityClasses,
-    /// Of all others; `None` if those are not known, so that a class that is missing may be in one of them.
+    /// Classes of all other files; `None` if those are unknown, so that a missing class may be in one of them.
     pub(crate) others: Option<&'c PriorityClasses>,
 }
 
 impl Known<'_> {
-    /// Value and preemption policy of a class.
+    /// Returns value and preemption policy of a class.
     fn find(&self, wanted: &str) -> Option<(i32, String)> {
         if let Some((_, value, _)) = BUILT_IN.iter().find(|(name, ..)| *name == wanted) {
             return Some((*value, POLICIES[0].to_owned()));
@@ -143,7 +143,7 @@ impl Known<'_> {
     }
 }
 
-/// Gives a pod the priority and the preemption policy of its class, or of the default class if it says nothing.
+/// Sets a pod's priority and preemption policy from its class, or from the default class.
 pub(crate) fn resolve(spec: &mut PodSpec, known: Known<'_>, path: &Path<'_>, report: &Report) {
     let policy = spec.preemption_policy.as_deref().unwrap_or_default();
     if !policy.is_empty() && !POLICIES.contains(&policy) {

@@ -1,19 +1,19 @@
-//! How is a container's health asked for? Probes as they are carried out: all defaults filled in, named ports resolved
-//! (kubelet-behaviour §5).
+//! Probes with all defaults filled in and named ports resolved (Kubernetes docs: Probes).
+use serde::{Deserialize, Serialize};
 
-/// What a container's probes are, each at most once.
+/// A container's probes, each optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Probes {
-    /// Is it to be restarted?
+    /// Failure restarts the container.
     pub liveness: Option<Probe>,
-    /// May it be sent work?
+    /// Success makes the container ready.
     pub readiness: Option<Probe>,
-    /// Has it come up? The other two wait for that.
+    /// The other two probes wait for its success.
     pub startup: Option<Probe>,
 }
 
-/// Which of a container's probes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Kind of a probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
     /// `livenessProbe`.
     Liveness,
@@ -24,7 +24,7 @@ pub enum ProbeKind {
 }
 
 impl ProbeKind {
-    /// As events name it.
+    /// Name in events.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Liveness => "Liveness",
@@ -34,10 +34,10 @@ impl ProbeKind {
     }
 }
 
-/// One probe.
+/// A probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// What is done.
+    /// Action of the probe.
     pub handler: ProbeHandler,
     /// `initialDelaySeconds`.
     pub initial_delay_ms: u64,
@@ -45,48 +45,48 @@ pub struct Probe {
     pub period_ms: u64,
     /// `timeoutSeconds`.
     pub timeout_ms: u64,
-    /// So many in a row count as success.
+    /// Consecutive successes that count as success.
     pub success_threshold: u32,
-    /// So many in a row count as failure.
+    /// Consecutive failures that count as failure.
     pub failure_threshold: u32,
-    /// `terminationGracePeriodSeconds`: instead of the pod's when this probe kills.
+    /// `terminationGracePeriodSeconds`: replaces the pod's when this probe kills the container.
     pub grace_ms: Option<u64>,
 }
 
-/// What a probe does.
+/// Action of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeHandler {
     /// Runs a program in the container; `$(VAR)` expanded from literal variables.
     Exec(Vec<String>),
-    /// Asks for a page.
+    /// Sends an HTTP GET.
     HttpGet(HttpGet),
-    /// Opens a connection.
+    /// Opens a TCP connection.
     TcpSocket {
         /// `None`: the pod's address.
         host: Option<String>,
-        /// Where.
+        /// Port.
         port: u16,
     },
-    /// Asks `grpc.health.v1.Health/Check`.
+    /// Calls `grpc.health.v1.Health/Check`.
     Grpc {
-        /// Where, at the pod's address.
+        /// Port at the pod's address.
         port: u16,
-        /// `service`, empty for the server as a whole.
+        /// `service`; empty for the server as a whole.
         service: String,
     },
 }
 
-/// A page to ask for.
+/// An HTTP GET request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpGet {
     /// `scheme: HTTPS`; certificates are not verified.
     pub tls: bool,
     /// `None`: the pod's address.
     pub host: Option<String>,
-    /// Where.
+    /// Port.
     pub port: u16,
-    /// With query, begins with `/`.
+    /// Path with query, begins with `/`.
     pub path: String,
-    /// In order, names as written.
+    /// Headers in order, names as written.
     pub headers: Vec<(String, String)>,
 }

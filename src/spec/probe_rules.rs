@@ -1,4 +1,4 @@
-//! How is health asked for? The rules for probes, which hooks share in part (kubelet-behaviour §5.1).
+//! The rules for probes, some of which also apply to hooks (Kubernetes docs: Probes).
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use super::names;
 use super::pod::{ContainerPort, EnvValue, EnvVar};
 use super::probe::{HttpGet, Probe, ProbeHandler, Probes};
 
-/// Checks and converts a container's probes. `ports` and `env` are its own.
+/// Validates and converts a container's probes. `ports` and `env` are its own.
 pub(crate) fn convert(
     container: &Container,
     ports: &[ContainerPort],
@@ -34,7 +34,7 @@ pub(crate) fn convert(
     }
 }
 
-/// Figures were checked before, so that what does not fit is of no pod that will be.
+/// Converts a probe. Its figures are already checked: a value that does not fit belongs to a rejected pod.
 fn probe(written: &Written, handler: ProbeHandler) -> Probe {
     let number = |value: Option<i32>| value.and_then(|value| u32::try_from(value).ok());
     let ms = |value: Option<i32>| u64::from(number(value).unwrap_or(0)) * 1000;
@@ -51,7 +51,7 @@ fn probe(written: &Written, handler: ProbeHandler) -> Probe {
     }
 }
 
-/// What is done; `None` if that is not clear, which was reported.
+/// Returns the action; `None` after an error.
 fn probe_handler(
     written: &Written,
     ports: &[ContainerPort],
@@ -81,7 +81,7 @@ fn probe_handler(
     })
 }
 
-/// A page to ask for; `None` if its port is not clear, which was reported.
+/// Returns an HTTP GET request; `None` after an error in its port.
 pub(super) fn page(
     get: &HTTPGetAction,
     ports: &[ContainerPort],
@@ -104,7 +104,7 @@ fn named(host: &Option<String>) -> Option<String> {
     host.clone().filter(|host| !host.is_empty())
 }
 
-/// The value of a variable that is written in the manifest; the last of that name counts.
+/// Returns the value of a literal variable in the manifest; the last one with that name counts.
 fn literal<'v>(env: &'v [EnvVar], name: &str) -> Option<Cow<'v, str>> {
     let variable = env.iter().rev().find(|variable| variable.name == name)?;
     match &variable.value {
@@ -121,7 +121,7 @@ fn literal<'v>(env: &'v [EnvVar], name: &str) -> Option<Cow<'v, str>> {
     }
 }
 
-/// The number, or that of the container's port of that name.
+/// Returns a port by number, or by the name of a port of the container.
 fn own_port(
     port: &IntOrString,
     ports: &[ContainerPort],
@@ -130,7 +130,7 @@ fn own_port(
 ) -> Option<u16> {
     match port {
         IntOrString::Int(number) => u16::try_from(*number).ok(),
-        // That it is no name was reported.
+        // An invalid name was reported.
         IntOrString::String(name) if names::port_name(name).is_some() => None,
         IntOrString::String(name) => {
             let named = ports.iter().find(|port| port.name.as_ref() == Some(name));
@@ -232,7 +232,7 @@ fn grpc(action: Option<&GRPCAction>, path: &Path<'_>, report: &Report) {
     port_number(action.port, &at.field("port"), report);
 }
 
-/// A number, or the name of one of the container's ports.
+/// Checks a port: a number, or a valid port name.
 fn port(port: &IntOrString, path: &Path<'_>, report: &Report) {
     match port {
         IntOrString::Int(number) => port_number(*number, path, report),

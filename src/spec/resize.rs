@@ -1,5 +1,4 @@
-//! What happens to a container whose cpu or memory is changed while it runs? `resizePolicy`, and pods that have other
-//! resources than their manifest asks for.
+//! In-place resize of cpu and memory: `resizePolicy`, and pods whose resources differ from their manifest's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,16 +9,16 @@ use super::env::same_but_resources;
 use super::error::{Path, Report};
 use super::pod::{ContainerSpec, PodSpec};
 
-/// For which resources a container is restarted when they change; `resizePolicy: RestartContainer`.
+/// Resources whose change restarts a container; `resizePolicy: RestartContainer`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResizeRestarts {
-    /// When cpu changes.
+    /// cpu.
     pub cpu: bool,
-    /// When memory changes.
+    /// Memory.
     pub memory: bool,
 }
 
-/// Checks and converts `resizePolicy`. `once` containers come to an end before others start.
+/// Validates and converts `resizePolicy`. `once` containers end before others start.
 pub(crate) fn policy(
     pod: &Written,
     container: &Container,
@@ -63,14 +62,14 @@ pub(crate) fn policy(
 }
 
 impl PodSpec {
-    /// Whether both ask for the same cpu and memory everywhere.
+    /// Whether both pods have the same cpu and memory figures everywhere.
     pub fn has_resources_of(&self, other: &PodSpec) -> bool {
         let pairs = self.all_containers().zip(other.all_containers());
         let mut pairs = pairs.map(|(ours, theirs)| ours.resources == theirs.resources);
         self.resources == other.resources && pairs.all(|same| same)
     }
 
-    /// This pod with the cpu and memory of another edition of it.
+    /// Returns this pod with the cpu and memory of another version of it.
     pub fn with_resources_of(&self, other: &PodSpec) -> PodSpec {
         let mut pod = self.clone();
         pod.resources = other.resources;

@@ -1,4 +1,4 @@
-//! How much may it use? cpu and memory of containers and pods, and the quality of service class that follows.
+//! Resources: cpu and memory of containers and pods, and the resulting quality of service class.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use super::error::{Path, Report};
 use super::huge_pages;
 use super::pod::{ContainerResources, ContainerSpec, PodResources, QosClass, StorageBounds};
-use super::quantity::Quantity;
 use super::suggest;
+use crate::types::quantity::Quantity;
 
-/// Checks and converts `resources`, requests already copied from limits.
+/// Validates and converts `resources`; limits are already copied to missing requests.
 pub(crate) fn convert(
     resources: &ResourceRequirements,
     path: &Path<'_>,
@@ -29,7 +29,7 @@ pub(crate) fn convert(
     for name in limits.keys() {
         idle(name, &path.field("limits"), report);
     }
-    // What is in both, or was copied, is said once.
+    // Report a resource only once if both lists have it.
     for name in requests.keys().filter(|name| !limits.contains_key(*name)) {
         idle(name, &path.field("requests"), report);
     }
@@ -57,8 +57,8 @@ pub(crate) fn convert(
     }
 }
 
-/// Checks and converts `overhead`: what the pod takes beside its containers. Kubernetes takes it from the RuntimeClass;
-/// where there is but one runtime, it counts as it is written (KEP-688).
+/// Validates and converts `overhead`: resources of the pod beside its containers. Kubernetes takes it from the
+/// RuntimeClass; there is only one runtime here, so it counts as written (KEP-688).
 pub(crate) fn overhead(
     written: &Option<BTreeMap<String, Written>>,
     path: &Path<'_>,
@@ -80,7 +80,7 @@ pub(crate) fn overhead(
     }
 }
 
-/// The bytes of disk in a pod's `overhead`, which [`overhead`] has checked.
+/// Returns the disk bytes in a pod's `overhead`, which [`overhead`] has checked.
 pub(crate) fn storage_overhead(spec: &PodSpec) -> u64 {
     let written = spec.overhead.as_ref();
     let written = written.and_then(|overhead| overhead.get("ephemeral-storage"));
@@ -92,7 +92,8 @@ fn whole(written: &Written) -> Option<u64> {
     u64::try_from(quantity.ceil()).ok()
 }
 
-/// What `resources`, which [`convert`] has checked, says of disk use. A limit of 0 is none, as in the kubelet.
+/// Returns disk request and limit in `resources`, which [`convert`] has checked. A limit of 0 is none, as in the
+/// kubelet.
 pub(crate) fn storage(resources: &ResourceRequirements) -> StorageBounds {
     let of = |map: &Option<BTreeMap<String, Written>>| {
         whole(map.as_ref()?.get("ephemeral-storage")?).filter(|bytes| *bytes > 0)
@@ -103,7 +104,7 @@ pub(crate) fn storage(resources: &ResourceRequirements) -> StorageBounds {
     }
 }
 
-/// One quantity that may not be negative.
+/// Parses a quantity that must not be negative.
 pub(crate) fn amount(written: &Written, path: &Path<'_>, report: &Report) -> Option<Quantity> {
     match Quantity::parse(&written.0) {
         Ok(quantity) if quantity.is_negative() => {
@@ -122,7 +123,7 @@ pub(crate) fn amount(written: &Written, path: &Path<'_>, report: &Report) -> Opt
     }
 }
 
-/// `1 gb` is meant to be `1G`.
+/// Suggests `1G` for `1 gb`.
 fn meant(written: &str) -> Option<String> {
     const UNITS: [&str; 12] = [
         "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "k", "M", "G", "T", "P", "E",
@@ -135,7 +136,7 @@ fn meant(written: &str) -> Option<String> {
     Quantity::parse(&meant).is_ok().then_some(meant)
 }
 
-/// Whether a resource has a name that it may have and an amount that it may have.
+/// Whether name and amount of a resource are valid.
 pub(super) fn is_sound(name: &str, written: &Written) -> bool {
     let silent = Report::new(0);
     is_known(name) && amount(written, &Path::Root, &silent).is_some()
@@ -159,7 +160,7 @@ fn amounts<'m>(
             let detail = "must be a standard resource type or fully qualified";
             let message = format!("Invalid value: {name:?}: {detail}");
             let known = ["cpu", "memory", "ephemeral-storage", "hugepages-2Mi"];
-            // A `gpu` is no `cpu`.
+            // `gpu` is not a misspelled `cpu`.
             let near = suggest::nearest(name, &known).filter(|_| name != "gpu");
             match near {
                 Some(near) => report.error_hint(&path, message, format!("did you mean `{near}`?")),
@@ -174,7 +175,7 @@ fn amounts<'m>(
     result
 }
 
-/// Warns of a resource that is only written down.
+/// Warns of a resource without effect.
 fn idle(name: &str, path: &Path<'_>, report: &Report) {
     if name.contains('/') {
         let what = "accepted, but there are no device plugins here";
@@ -182,17 +183,17 @@ fn idle(name: &str, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// What the containers of a pod ask for, by when they run.
+/// Resources of a pod's containers, by when they run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures {
-    /// Of those that run as long as the pod: regular containers and sidecars.
+    /// Containers that run as long as the pod: regular containers and sidecars.
     lasting: Vec<ContainerResources>,
-    /// Of each other init container, with the sidecars that run beside it.
+    /// For each other init container, its resources and those of the sidecars that run beside it.
     passing: Vec<Vec<ContainerResources>>,
 }
 
 impl Figures {
-    /// The figures of a pod's containers.
+    /// Collects the resources of a pod's containers.
     pub(crate) fn of(init: &[ContainerSpec], regular: &[ContainerSpec]) -> Self {
         let mut sidecars = Vec::new();
         let mut passing = Vec::new();
@@ -212,7 +213,7 @@ impl Figures {
         }
     }
 
-    /// Of containers that all run as long as the pod.
+    /// Creates figures of containers that all run as long as the pod.
     pub(crate) fn lasting(containers: Vec<ContainerResources>) -> Self {
         Self {
             lasting: containers,
@@ -220,12 +221,12 @@ impl Figures {
         }
     }
 
-    /// Every container, init containers that come to an end last; sidecars may come more than once.
+    /// Returns all containers, init containers last; sidecars may occur more than once.
     fn all(&self) -> impl Iterator<Item = &ContainerResources> {
         self.lasting.iter().chain(self.passing.iter().flatten())
     }
 
-    /// The most that is asked for at one time.
+    /// Returns the maximum at one time.
     fn most(&self, of: fn(&ContainerResources) -> Option<u64>) -> u64 {
         let sum = |list: &Vec<ContainerResources>| {
             let add = |total: u64, c| total.saturating_add(of(c).unwrap_or(0));
@@ -236,7 +237,7 @@ impl Figures {
     }
 }
 
-/// Quality of service class (kubelet-behaviour §9.2); `pod` are pod-level resources, which alone count if given.
+/// Returns the QoS class (Kubernetes docs: Pod QoS). Pod-level resources `pod` replace those of the containers.
 pub(crate) fn qos(pod: Option<&ContainerResources>, containers: &Figures) -> QosClass {
     let counted: Vec<&ContainerResources> = match pod {
         Some(own) => vec![own],
@@ -269,7 +270,7 @@ pub(crate) fn qos(pod: Option<&ContainerResources>, containers: &Figures) -> Qos
     }
 }
 
-/// Effective figures of the pod without its overhead (kubelet-behaviour §9.3).
+/// Returns the pod's effective figures without overhead (Kubernetes docs: Resource Management).
 pub(crate) fn effective(pod: Option<&ContainerResources>, containers: &Figures) -> PodResources {
     let limit = |of: fn(&ContainerResources) -> Option<u64>| {
         // 0 means no limit.
@@ -289,7 +290,7 @@ pub(crate) fn effective(pod: Option<&ContainerResources>, containers: &Figures) 
 }
 
 impl PodResources {
-    /// With what the pod takes beside its containers; of what has no limit there is none with it either.
+    /// Adds overhead; it adds to a limit only where there is one.
     pub(crate) fn with(self, overhead: &ContainerResources) -> Self {
         let cpu = overhead.cpu_request_milli.unwrap_or(0);
         let memory = overhead.memory_request_bytes.unwrap_or(0);
@@ -303,7 +304,7 @@ impl PodResources {
     }
 }
 
-/// Bytes of disk that a pod's containers ask for, by the rule of [`effective`].
+/// Returns the disk request of a pod's containers, by the rule of [`effective`].
 pub(crate) fn storage_request(spec: &PodSpec) -> u64 {
     let own = |container: &Container| {
         let requests = container.resources.as_ref()?.requests.as_ref()?;
@@ -312,8 +313,8 @@ pub(crate) fn storage_request(spec: &PodSpec) -> u64 {
     most_at_once(spec, own)
 }
 
-/// The most that a pod's containers ask for at one time: those that last together, or an init container with the
-/// sidecars before it.
+/// Returns the maximum at one time: the sum of the lasting containers, or an init container with the sidecars before
+/// it.
 pub(super) fn most_at_once(spec: &PodSpec, own: impl Fn(&Container) -> Option<u64>) -> u64 {
     let own = |container| own(container).unwrap_or(0);
     let (mut sidecars, mut passing) = (0u64, 0u64);

@@ -1,39 +1,38 @@
-//! When does an exited container start again? Restart policies of pods and containers, and rules on exit codes
-//! (kubelet-behaviour §4.1).
+//! Restart policies of pods and containers, and rules for exit codes (Kubernetes docs: Pod Lifecycle).
 
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule};
 use serde::{Deserialize, Serialize};
 
 use super::error::{Path, Report};
 
-/// So many rules may a container have.
+/// Limit of a container's rules.
 const MAX_RULES: usize = 20;
 
-/// So many exit codes may a rule have.
+/// Limit of a rule's exit codes.
 const MAX_CODES: usize = 255;
 
-/// When exited containers start again.
+/// When a container restarts after its exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RestartPolicy {
-    /// Whatever the exit code.
+    /// After any exit code.
     Always,
-    /// If the exit code is not 0.
+    /// After an exit code other than 0.
     OnFailure,
-    /// Not at all.
+    /// Never.
     Never,
 }
 
-/// One `restartPolicyRules` entry: the first that matches an exit code decides.
+/// An entry of `restartPolicyRules`: the first that matches an exit code decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RestartRule {
-    /// Which exit codes it is about.
+    /// Exit codes that match.
     pub codes: ExitCodes,
-    /// What happens then.
+    /// Action for these exit codes.
     pub action: RestartAction,
 }
 
 impl RestartRule {
-    /// Whether the rule is about this exit code.
+    /// Whether the rule matches this exit code.
     pub fn matches(&self, code: i32) -> bool {
         match &self.codes {
             ExitCodes::In(codes) => codes.contains(&code),
@@ -54,13 +53,13 @@ pub enum ExitCodes {
 /// `action` of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartAction {
-    /// The container starts again.
+    /// Restart the container.
     Restart,
-    /// The whole pod starts again in place.
+    /// Restart all containers of the pod in place.
     RestartAllContainers,
 }
 
-/// Checks and converts a `restartPolicy`, of a pod or a container.
+/// Validates and converts a `restartPolicy` of a pod or a container.
 pub(crate) fn policy(
     written: Option<&str>,
     path: &Path<'_>,
@@ -78,7 +77,7 @@ pub(crate) fn policy(
     }
 }
 
-/// Checks and converts a container's `restartPolicyRules`.
+/// Validates and converts a container's `restartPolicyRules`.
 pub(crate) fn rules(container: &Container, path: &Path<'_>, report: &Report) -> Vec<RestartRule> {
     let written = container.restart_policy_rules.as_deref();
     let written = written.unwrap_or_default();

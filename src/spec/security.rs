@@ -1,4 +1,4 @@
-//! Who may do what? Security contexts of pod and container merged, and what contradicts itself refused.
+//! Security contexts of pod and container, merged; contradictions are refused.
 
 use k8s_openapi::api::core::v1::{
     Capabilities, PodSecurityContext, PodSpec, SeccompProfile, SecurityContext, Sysctl,
@@ -8,18 +8,18 @@ use super::error::{Path, Report};
 use super::pod::{Seccomp, Security};
 use super::{names, suggest, sysctl};
 
-/// Pod-level figures of a security context.
+/// Pod-level fields of a security context.
 #[derive(Debug, Default)]
 pub(crate) struct PodSecurity {
     /// `fsGroup`.
     pub(crate) fs_group: Option<u32>,
     /// `supplementalGroups`.
     pub(crate) supplemental_groups: Vec<u32>,
-    /// `sysctls` with dots.
+    /// `sysctls`, names with dots.
     pub(crate) sysctls: Vec<(String, String)>,
 }
 
-/// Checks and converts what belongs to the pod alone; the rest is merged by [`container`].
+/// Validates and converts the fields that only a pod has; [`container`] merges the others.
 pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) -> PodSecurity {
     let Some(context) = &spec.security_context else {
         return PodSecurity::default();
@@ -37,7 +37,7 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) -> PodSecuri
         .filter_map(|(index, group)| id(Some(*group), &groups.index(index), report))
         .collect();
     match context.supplemental_groups_policy.as_deref() {
-        // What is not there is refused with the others of its kind.
+        // Unsupported values are refused elsewhere.
         None | Some("" | "Merge" | "Strict") => {}
         Some(other) => {
             let at = path.field("supplementalGroupsPolicy");
@@ -55,7 +55,7 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) -> PodSecuri
     }
 }
 
-/// Checks a container's security context and merges the pod's into it.
+/// Validates a container's security context and merges the pod's into it.
 pub(crate) fn container(
     own: Option<&SecurityContext>,
     pod: Option<&PodSecurityContext>,
@@ -98,7 +98,7 @@ pub(crate) fn container(
     let own_seccomp = own.seccomp_profile.as_ref();
     let chosen = own_seccomp.map(|p| seccomp(p, &path.field("seccompProfile"), report));
     let profile = chosen.unwrap_or_else(|| {
-        // The pod's was checked already.
+        // The pod's own profile was checked already.
         let inherited = pod.seccomp_profile.as_ref();
         inherited.map_or(Seccomp::RuntimeDefault, |p| {
             seccomp(p, &path, &Report::default())
@@ -122,7 +122,7 @@ pub(crate) fn container(
     }
 }
 
-/// A user or group id.
+/// Validates a user or group id.
 fn id(value: Option<i64>, path: &Path<'_>, report: &Report) -> Option<u32> {
     let value = value?;
     match u32::try_from(value) {
@@ -292,7 +292,7 @@ fn sysctls(
     result
 }
 
-/// A sysctl must belong to a namespace the pod has for itself.
+/// Checks that a sysctl belongs to a namespace of the pod's own.
 fn check_namespace(name: &str, spec: &PodSpec, path: &Path<'_>, report: &Report) {
     let ipc = name == "kernel.sem"
         || ["kernel.shm", "kernel.msg", "fs.mqueue."]

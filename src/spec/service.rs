@@ -1,4 +1,4 @@
-//! Which services are there? A valid `Service` document: how pods are found by others, by name and by address.
+//! Services: how pods are found by name and by address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,74 +12,74 @@ use super::{PodKey, Protocol};
 pub struct ServiceSpec {
     /// Namespace and name.
     pub key: PodKey,
-    /// Labels a pod of the same namespace must have, all of them; empty: no pod is ever behind the service.
+    /// Labels that a pod in the same namespace must have; empty: the service has no pods.
     pub selector: BTreeMap<String, String>,
-    /// Where it is reached.
+    /// Address of the service.
     pub address: ServiceAddress,
-    /// Its ports; their names are unique, and empty only if there is one port.
+    /// Ports; names are unique, and empty only for a single port.
     pub ports: Vec<ServicePort>,
-    /// `publishNotReadyAddresses`: pods count although they are not ready.
+    /// `publishNotReadyAddresses`: includes pods that are not ready.
     pub with_unready: bool,
-    /// `sessionAffinity: ClientIP`: one client always gets to the same pod.
+    /// `sessionAffinity: ClientIP`: a client always reaches the same pod.
     pub client_affinity: bool,
-    /// Fields that are valid Kubernetes but do nothing here, each as a sentence that names the field.
+    /// Warnings about fields without effect here, each a sentence that names the field.
     pub warnings: Vec<String>,
 }
 
-/// Where a service is reached.
+/// Address of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceAddress {
     /// An address of the node's service range, chosen by the node and kept.
     Any,
     /// `clusterIPs`, as written.
     Given(Vec<IpAddr>),
-    /// `clusterIP: None`: its name stands for its pods' addresses.
+    /// `clusterIP: None`: its name resolves to its pods' addresses.
     Headless,
-    /// `type: ExternalName`: its name stands for another name.
+    /// `type: ExternalName`: its name is an alias of another name.
     External(String),
 }
 
-/// One port of a service.
+/// A port of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Its name; empty if it is the only one.
+    /// Name; empty for a single port.
     pub name: String,
     /// Transport.
     pub protocol: Protocol,
-    /// Where clients connect.
+    /// Port that clients connect to.
     pub port: u16,
-    /// Where pods listen.
+    /// Port of the pods.
     pub target: TargetPort,
-    /// On every address of the node, if any.
+    /// Port on every address of the node, if any.
     pub node_port: Option<u16>,
 }
 
-/// Where pods listen.
+/// Port of a service's pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TargetPort {
     /// The same number in every pod.
     Number(u16),
-    /// The container port of that name, which may differ from pod to pod.
+    /// The container port with that name, which may differ between pods.
     Name(String),
 }
 
-/// A valid service together with what was written.
+/// A valid service with its manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceDocument {
-    /// What it means.
+    /// The service.
     pub spec: ServiceSpec,
-    /// The manifest after defaulting, as it is shown by `get -o json`.
+    /// The manifest after defaulting, as shown by `get -o json`.
     pub manifest: core::Service,
 }
 
 impl ServiceDocument {
-    /// Whether each port is to have a port on the node, written or chosen (`spec::node_ports`).
+    /// Whether its ports have node ports, written or chosen (`spec::node_ports`).
     pub fn wants_node_ports(&self) -> bool {
         let spec = self.manifest.spec.as_ref();
         spec.and_then(|spec| spec.type_.as_deref()) == Some("NodePort")
     }
 
-    /// Gives the port of that index a port on the node.
+    /// Sets the node port of the port with that index.
     pub fn set_node_port(&mut self, index: usize, number: u16) {
         if let Some(port) = self.spec.ports.get_mut(index) {
             port.node_port = Some(number);

@@ -1,5 +1,5 @@
-//! What do containers know of services without asking? The variables of Docker's links and of Kubernetes' services
-//! (`pkg/kubelet/envvars`), for each service with an address in the pod's namespace.
+//! Environment variables of Docker's links and of Kubernetes' services (`pkg/kubelet/envvars`), for each service with
+//! an address in the pod's namespace.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -7,14 +7,14 @@ use std::net::{IpAddr, SocketAddr};
 use super::{PodSpec, Protocol, ServiceSpec};
 
 impl PodSpec {
-    /// `enableServiceLinks`: its containers have these variables.
+    /// `enableServiceLinks`: whether the containers have these variables.
     pub fn service_links(&self) -> bool {
         let spec = self.manifest.spec.as_ref();
         spec.and_then(|spec| spec.enable_service_links) != Some(false)
     }
 }
 
-/// The variables of services at these addresses.
+/// Returns the variables of services at these addresses.
 pub fn variables<'s>(
     services: impl IntoIterator<Item = (&'s ServiceSpec, IpAddr)>,
 ) -> BTreeMap<String, String> {
@@ -66,12 +66,12 @@ mod tests {
     use crate::spec::convert::{ConvertContext, documents};
 
     #[test]
-    fn a_service_is_told_with_its_address_and_each_of_its_ports() {
+    fn a_service_has_variables_for_its_address_and_each_port() {
         let text = "{apiVersion: v1, kind: Service, metadata: {name: my-db}, spec: {selector: {a: b}, ports: [\
                     {name: sql, port: 5432}, {name: my-stats, port: 53, protocol: UDP}]}}";
         let context = ConvertContext { node_name: "n" };
         let found = documents(text.as_bytes(), "f", &context).expect("valid");
-        let told = |address: &str| {
+        let variables_for = |address: &str| {
             let address = address.parse().expect("an address");
             variables([(&found.services[0].spec, address)])
                 .into_iter()
@@ -79,7 +79,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(
-            told("10.0.0.7"),
+            variables_for("10.0.0.7"),
             [
                 "MY_DB_PORT=tcp://10.0.0.7:5432",
                 "MY_DB_PORT_53_UDP=udp://10.0.0.7:53",
@@ -97,6 +97,6 @@ mod tests {
             ]
         );
         let url = "MY_DB_PORT=tcp://[fd00::7]:5432".to_owned();
-        assert!(told("fd00::7").contains(&url));
+        assert!(variables_for("fd00::7").contains(&url));
     }
 }

@@ -1,4 +1,4 @@
-//! On which ports is a service reached, and where do its pods listen? The API server's rules for `spec.ports`.
+//! Validation of `spec.ports` of a service, by the API server's rules.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use super::service::{ServiceAddress, ServicePort, TargetPort};
 use super::service_rules::Type;
 use super::{names, node_ports};
 
-/// The port of an API server's node agent, which a load balancer may not lead to.
+/// Port of the kubelet, which a load balancer may not use.
 const KUBELET_PORT: i32 = 10250;
 
-/// Checks and converts all ports.
+/// Validates and converts all ports.
 pub(crate) fn ports(
     spec: &core::ServiceSpec,
     kind: Type,
@@ -75,7 +75,7 @@ fn one_port(port: &core::ServicePort, kind: Type, path: &Path<'_>, report: &Repo
         report.invalid(path, port.port, detail);
     }
     let target = match &port.target_port {
-        // An absent one is the port itself, and what is wrong with that was said.
+        // The target defaults to the port itself; errors in that are already reported.
         None => TargetPort::Number(number),
         Some(IntOrString::Int(same)) if *same == port.port => TargetPort::Number(number),
         Some(IntOrString::Int(other)) => {

@@ -1,5 +1,5 @@
-//! Is it a valid service? The API server's rules (`ValidateService`) in its words, its defaults, and a warning for each
-//! field that does nothing on one node.
+//! Validation of services: the API server's rules (`ValidateService`) and messages, its defaults, and a warning for
+//! each field without effect on one node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ pub(crate) enum Type {
     ExternalName,
 }
 
-/// Builds a decoded service, or reports why not.
+/// Validates and converts a decoded service.
 pub(crate) fn service(
     mut service: core::Service,
     path: &Path<'_>,
@@ -65,7 +65,7 @@ pub(crate) fn service(
     })
 }
 
-/// What the API server fills in.
+/// Fills in the API server's defaults.
 fn defaults(service: &mut core::Service) {
     service.status = None;
     let metadata = &mut service.metadata;
@@ -206,7 +206,7 @@ fn given(
     let mut result: Vec<IpAddr> = Vec::new();
     for (index, text) in ips.iter().enumerate() {
         let at = list.index(index);
-        // Where people write it, if they wrote it there.
+        // Report the error at the field that the user wrote.
         let single = path.field("clusterIP");
         let at = match index == 0 && spec.cluster_ip.is_some() {
             true => &single,
@@ -314,7 +314,7 @@ fn affinity(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) -> bool 
     }
 }
 
-/// Fields with few values. On one node it makes no difference which.
+/// Checks fields with a fixed set of values, which make no difference on one node.
 fn policies(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) {
     let families = ["PreferDualStack", "RequireDualStack", "SingleStack"];
     let traffic = ["Cluster", "Local"];
@@ -353,7 +353,7 @@ fn policies(spec: &core::ServiceSpec, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// What does nothing here.
+/// Warns of fields without effect here.
 fn idle(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) {
     const NO_BALANCER: &str = "there is no load balancer here";
     let some = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|l| !l.is_empty());
@@ -400,7 +400,7 @@ fn idle(spec: &core::ServiceSpec, kind: Type, path: &Path<'_>, report: &Report) 
         report.warn(&path.field(field), format_args!("accepted, but {what}"));
     }
     if some(&spec.load_balancer_source_ranges) {
-        // To ignore it would open what is meant to be closed.
+        // Ignoring it would open a service that is meant to be restricted.
         report.error_hint(
             &path.field("loadBalancerSourceRanges"),
             "is not supported: clients are not limited to ranges",

@@ -1,6 +1,6 @@
-//! What did they mean? The nearest known name to a misspelt one.
+//! Suggestions for misspelled names.
 
-/// The candidate nearest to `given`, if any is near enough to be meant.
+/// Returns the candidate nearest to `given`, if it is near enough.
 pub(crate) fn nearest<'a>(given: &str, candidates: &[&'a str]) -> Option<&'a str> {
     // Bounds the work on hostile input; no Kubernetes field name is longer.
     if given.is_empty() || given.len() > 64 {
@@ -16,7 +16,7 @@ pub(crate) fn nearest<'a>(given: &str, candidates: &[&'a str]) -> Option<&'a str
                 return Some((0, *candidate));
             }
             let distance = strsim::damerau_levenshtein(&lower, &known);
-            // A third of the letters may be wrong, and a plural `s` or one slip in a short word.
+            // Allow errors in a third of the letters, and a plural `s` or one typo in a short word.
             let allowed = (given.chars().count().max(known.len()) / 3).max(1);
             (distance <= allowed).then_some((distance, *candidate))
         })

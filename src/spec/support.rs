@@ -1,17 +1,17 @@
-//! Which fields do nothing here? Fields that are valid Kubernetes but without effect get a warning that says why that is
-//! harmless; fields that would be wrong to ignore are refused, with what to use instead.
+//! Fields without support here. A field that is harmless to ignore gets a warning that says why; a field that would be
+//! wrong to ignore is refused, with advice.
 //!
-//! `tests/spec_properties/fields.rs` lists every field there is, and what becomes of it.
+//! `tests/spec_properties/fields.rs` lists every field and how it is treated.
 
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, PodSpec};
 
 use super::confinement;
 use super::error::{Path, Report};
 
-/// A field, whether it is given, and what happens instead of what it asks for.
+/// A field, whether it is given, and the reason why it has no effect.
 type Idle<'a> = (&'a str, bool, &'a str);
 
-/// A field, whether it is given, what it asks for, and what to do instead.
+/// A field, whether it is given, what it asks for, and the advice.
 pub(super) type Refused<'a> = (&'a str, bool, &'a str, &'a str);
 
 fn warn(fields: &[Idle<'_>], path: &Path<'_>, report: &Report) {
@@ -32,7 +32,7 @@ pub(super) fn refuse(fields: &[Refused<'_>], path: &Path<'_>, report: &Report) {
     }
 }
 
-/// Goes through the pod's own fields.
+/// Checks the pod's own fields.
 pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
     refuse(&not_ignored(spec), path, report);
     runtime_class(spec, path, report);
@@ -43,7 +43,7 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
         report.forbidden(&at, detail);
     }
     match spec.os.as_ref().map(|os| os.name.as_str()) {
-        // Of the wrong one it is not let in.
+        // A pod for another system is valid, but not admitted.
         None | Some("linux" | "windows") => {}
         Some(other) => report.unsupported(
             &path.field("os").field("name"),
@@ -58,7 +58,7 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
     }
 }
 
-/// Without these a pod would not be what it is meant to be.
+/// Returns fields that would change what the pod is if they were ignored.
 fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 4] {
     [
         (
@@ -88,7 +88,7 @@ fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 4] {
     ]
 }
 
-/// What needs more than one node, or an API server.
+/// Returns fields that need other nodes or an API server.
 fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 9] {
     const ALONE: &str = "there is only this node";
     const NO_SERVER: &str = "there is no API server to log in to";
@@ -143,10 +143,10 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 9] {
     ]
 }
 
-/// Names that people give to the runtimes which do what ours does.
+/// Common names for runtimes that do the same as coracle's.
 const PLAIN_RUNTIMES: [&str; 4] = ["crun", "libcontainer", "runc", "youki"];
 
-/// Others stand for virtual machines, sandboxes or devices, without which a pod would not be what it is meant to be.
+/// Checks the runtime class. Other names stand for virtual machines, sandboxes or devices, which the pod would lack.
 fn runtime_class(spec: &PodSpec, path: &Path<'_>, report: &Report) {
     let Some(name) = spec.runtime_class_name.as_deref() else {
         return;
@@ -193,7 +193,7 @@ fn pod_security(context: &PodSecurityContext, path: &Path<'_>, report: &Report) 
     }
 }
 
-/// Goes through one container's fields.
+/// Checks a container's fields.
 pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report) {
     let devices = (
         "volumeDevices",
@@ -207,7 +207,7 @@ pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report)
     }
 }
 
-/// Whether an optional list or map has something in it.
+/// Whether an optional list or map is not empty.
 fn some<T>(field: &Option<T>) -> bool
 where
     for<'a> &'a T: IntoIterator,

@@ -1,14 +1,14 @@
-//! How much may a pod swap? Its own figure, from an annotation (kubelet-behaviour A13).
+//! A pod's own limit of swap, from an annotation (`coracle help differences`).
 
 use std::collections::BTreeMap;
 
 use super::error::{Path, Report};
-use super::quantity::Quantity;
+use crate::types::quantity::Quantity;
 
 /// The annotation: `coracle.dev/memory-swap-max: 64Mi`.
 pub(super) const ANNOTATION: &str = "coracle.dev/memory-swap-max";
 
-/// A pod's annotation in bytes, if it has one.
+/// Returns a pod's annotation in bytes, if it has one.
 pub(super) fn max_bytes(
     annotations: Option<&BTreeMap<String, String>>,
     path: &Path<'_>,

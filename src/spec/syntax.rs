@@ -1,8 +1,8 @@
-//! Why can it not be read? What the parser says of a text that is no YAML, in words that help.
+//! Explanations of syntax errors, from the parser's messages.
 
 use super::position::Place;
 
-/// What is wrong, where, and how to mend it.
+/// An error, its position, and advice.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Explained {
     pub(super) at: Place,
@@ -15,13 +15,13 @@ const TEMPLATE: &str =
 
 const TAB: &str = "replace it by spaces";
 
-/// Reads the parser's `message`, with the place that it gave.
+/// Explains the parser's `message` at the position it gave.
 pub(super) fn explain(text: &str, at: Option<Place>, message: &str) -> Explained {
     if let Some(offset) = message.split_once("control characters are not allowed at position ") {
         return control_character(text, offset.1.parse().unwrap_or(0));
     }
     if let Some(at) = text.find('\u{feff}') {
-        // Files that were put together: each began with one.
+        // Concatenated files: each began with a mark.
         return Explained {
             at: place(text, at),
             message: "not valid YAML: a byte order mark inside the file".to_owned(),
@@ -41,7 +41,7 @@ pub(super) fn explain(text: &str, at: Option<Place>, message: &str) -> Explained
             ..own("a tab, where only spaces may be", Some(TAB))
         };
     }
-    // The place is shown before the message; it need not be in it too.
+    // The position is shown before the message; leave it out of the message.
     let bare = match message.split(" at line ").next().unwrap_or_default() {
         "repetition limit exceeded" => "too many aliases of aliases",
         bare => bare,
@@ -85,7 +85,7 @@ pub(super) fn explain(text: &str, at: Option<Place>, message: &str) -> Explained
     }
 }
 
-/// The column of a tab that is in the way: at the place itself, or before the first word of its line.
+/// Returns the column of an unexpected tab: at the position itself, or before the first word of its line.
 fn tab(line: &str, column: usize) -> Option<usize> {
     let nth = column.saturating_sub(1);
     if line.chars().nth(nth) == Some('\t') {
@@ -96,7 +96,7 @@ fn tab(line: &str, column: usize) -> Option<usize> {
     Some(tab + 1)
 }
 
-/// Where what is not at its end has begun, if that is in another line: `…, while parsing X at line 3 column 1`.
+/// Adds where an unfinished construct began if that is a different line: `…, while parsing X at line 3 column 1`.
 fn begun(message: &str, line: usize) -> String {
     let parts = message
         .split_once(", while ")
@@ -111,7 +111,7 @@ fn begun(message: &str, line: usize) -> String {
     }
 }
 
-/// The place of an offset.
+/// Returns the position of an offset.
 pub(super) fn place(text: &str, offset: usize) -> Place {
     let before = text.get(..offset).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
@@ -131,7 +131,7 @@ fn control_character(text: &str, offset: usize) -> Explained {
     }
 }
 
-/// Advice for a value that was to be replaced by something before.
+/// Returns advice for a value that looks like an unreplaced placeholder.
 pub(super) fn placeholder(value: &str) -> Option<&'static str> {
     if value.contains("{{") && value.contains("}}") {
         return Some(TEMPLATE);
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
     use crate::spec::parse;
 
-    /// What is said of a text: place, message, advice.
+    /// Returns the explanation of a text: position, message, advice.
     fn said(text: &str) -> String {
         let problem = parse::parse(text).expect_err(text);
         let (line, column) = problem.at.expect("known");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_writing_are_named_where_they_are() {
+    fn syntax_errors_are_explained_at_their_position() {
         let tab = "not valid YAML: a tab, where only spaces may be; replace it by spaces";
         for (text, place) in [
             ("a:\n\tb: c\n", "2:1"),

@@ -1,5 +1,6 @@
-//! Which sysctls are a pod's own affair? Safe ones change nothing outside the pod; others are let in only where the node's
-//! `allowedUnsafeSysctls` names them (kubelet-behaviour §9.8, §11.7).
+//! Safe and unsafe sysctls. Safe ones change nothing outside the pod; others are admitted only if the node's
+//! `allowedUnsafeSysctls` has them (Kubernetes docs: Configure a Security Context; the kubelet's
+//! `pkg/kubelet/lifecycle`).
 
 /// The kubelet's list of 1.36 (`pkg/kubelet/sysctl/safe_sysctls.go`), for Linux 4.15 and later.
 const SAFE: [&str; 12] = [
@@ -17,7 +18,7 @@ const SAFE: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// What has a namespace of the pod's own: whole names, and beginnings of names.
+/// Namespaced sysctls: whole names, and prefixes.
 const NAMESPACED: [&str; 5] = [
     "kernel.sem",
     "kernel.shm*",
@@ -26,12 +27,12 @@ const NAMESPACED: [&str; 5] = [
     "net.*",
 ];
 
-/// Whether nobody but the pod can notice it.
+/// Whether the sysctl affects only the pod.
 pub fn is_safe(name: &str) -> bool {
     SAFE.contains(&name)
 }
 
-/// Whether the node lets it in: `patterns` are names, or beginnings of names with `*`.
+/// Whether the node allows the sysctl: `patterns` are names, or prefixes with `*`.
 pub fn is_allowed(name: &str, patterns: &[String]) -> bool {
     is_safe(name)
         || patterns
@@ -39,7 +40,7 @@ pub fn is_allowed(name: &str, patterns: &[String]) -> bool {
             .any(|pattern| covers(&dotted(pattern), name))
 }
 
-/// What is wrong with an item of `allowedUnsafeSysctls`, in the kubelet's words.
+/// Returns what is wrong with an item of `allowedUnsafeSysctls`, in the kubelet's words.
 pub fn pattern_problem(pattern: &str) -> Option<String> {
     let dotted = dotted(pattern);
     let bare = match dotted.strip_suffix('*') {
@@ -65,7 +66,7 @@ fn covers(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// `net/ipv4/conf/eth0.1/x` is the other spelling: slash and dot change places.
+/// Converts the other spelling, `net/ipv4/conf/eth0.1/x`, in which slash and dot are swapped.
 pub(super) fn dotted(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(i) if name.as_bytes()[i] == b'/' => {

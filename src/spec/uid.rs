@@ -1,7 +1,7 @@
-//! The UIDs of pods whose manifests give none. The first pod made from a manifest has a hash of what cannot change without
-//! a new pod; each later one has a hash of that and of the UID before it (kubelet-behaviour A24).
+//! UIDs of pods whose manifests give none. The first pod of a manifest gets a hash of everything that cannot change
+//! without a new pod; each later one gets a hash of that and of the previous UID (`coracle help differences`).
 //!
-//! Formatting, spelled-out defaults and whatever can be edited in a running pod leave it as it is.
+//! Formatting, explicit defaults and fields that can be edited in a running pod do not change it.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use serde_json::Value;
 use super::fixed::{Parts, is_absent};
 use super::pod::{PodSpec, PodUid};
 
-/// Whether it looks like one of [`of`] or [`next`]; a user may give one that does.
+/// Whether it has the form of one by [`of`] or [`next`]; a manifest may give such a UID, too.
 pub fn is_derived(uid: &PodUid) -> bool {
     let uid = uid.as_str();
     uid.len() == 32 && uid.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// The UID of a pod made from this template after the pod with the UID `former`, which had the same name.
+/// The UID of a pod of this template that replaces the pod `former` with the same name.
 pub fn next(template: &PodUid, former: &PodUid) -> PodUid {
     let text = format!("{template}\0{former}");
     PodUid::from(format!("{:032x}", fnv1a(text.as_bytes())).as_str())
@@ -28,7 +28,7 @@ pub(crate) fn of(pod: &Pod) -> String {
     let mut text = String::new();
     for part in [&pod.metadata.namespace, &pod.metadata.name] {
         text.push_str(part.as_deref().unwrap_or_default());
-        // Cannot occur in a name, so that two parts never read like two others.
+        // A zero byte cannot occur in a name, so different parts never give the same text.
         text.push('\0');
     }
     canonical(&Parts::of(pod).fixed, &mut text);
@@ -71,7 +71,7 @@ fn fnv1a(bytes: &[u8]) -> u128 {
 }
 
 impl PodSpec {
-    /// This pod with another UID.
+    /// Returns this pod with another UID.
     pub fn with_uid(&self, uid: &PodUid) -> Self {
         let mut pod = self.clone();
         pod.uid = uid.clone();

@@ -1,26 +1,26 @@
-//! What is written? A document as a tree that remembers what the typed objects cannot: repeated keys, and whether a
-//! scalar was a string or a number.
+//! A document as a tree that preserves what typed objects do not: duplicate keys, and whether a scalar was a string or
+//! a number.
 //!
-//! The tree's size is bounded, so aliases cannot blow it up; its depth is bounded by the parsers (128).
+//! The tree's size is limited, so aliases cannot blow it up; the parsers limit its depth (128).
 
 use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 
-/// Most values one file may have, aliases counted as often as they are used.
+/// Limit of values in one file; an alias counts each time it is used.
 pub(crate) const MAX_VALUES: usize = 1_000_000;
 
-/// One value.
+/// A value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
-    /// Nothing, `~` or `null`.
+    /// Empty, `~` or `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(i128),
-    /// Another number.
+    /// A number with a fraction or an exponent.
     Float(f64),
     /// Text.
     String(String),
@@ -31,7 +31,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// The last value of a key: the one typed decoding uses too.
+    /// Returns the last value of a key, which typed decoding uses too.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         match self {
             Value::Map(entries) => entries.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v),
@@ -39,14 +39,14 @@ impl Value {
         }
     }
 
-    /// Drops a key.
+    /// Removes a key.
     pub(crate) fn remove(&mut self, key: &str) {
         if let Value::Map(entries) = self {
             entries.retain(|(k, _)| k != key);
         }
     }
 
-    /// What a message calls it.
+    /// Returns the name of the kind of value, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Value::Null => "nothing",
@@ -58,7 +58,7 @@ impl Value {
         }
     }
 
-    /// A scalar as text; `None` for lists and mappings.
+    /// Returns a scalar as text; `None` for lists and mappings.
     pub(crate) fn scalar_text(&self) -> Option<String> {
         match self {
             Value::Null => Some(String::new()),
@@ -71,10 +71,10 @@ impl Value {
     }
 }
 
-/// Reads a [`Value`] from any format, counting down what is `left` of [`MAX_VALUES`].
+/// Reads a [`Value`] from any format, and counts down from [`MAX_VALUES`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'b> {
-    /// How many values may still be read.
+    /// Number of values that may still be read.
     pub(crate) left: &'b Cell<usize>,
 }
 
@@ -174,7 +174,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-/// YAML's merge key, as kubectl understands it: keys written in the mapping itself win.
+/// Merges YAML's `<<` key as kubectl does: keys of the mapping itself take precedence.
 fn merge(entries: &mut Vec<(String, Value)>, merged: Vec<Value>) -> Result<(), &'static str> {
     for value in merged {
         let sources = match value {

@@ -1,4 +1,4 @@
-//! Which directories does the pod bring? Volumes, and where containers mount them.
+//! Volumes, and the mounts of containers.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::names;
 use super::pod::{HostPathType, MountPropagation, VolumeMount, VolumeSource, VolumeSpec};
 use super::resources;
 
-/// Checks and converts `spec.volumes`.
+/// Validates and converts `spec.volumes`.
 pub(crate) fn volumes(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Vec<VolumeSpec> {
     let mut seen = BTreeSet::new();
     let mut result = Vec::new();
@@ -119,7 +119,7 @@ fn empty_dir(
 
 const FILES: &str = "keep the files on the node, and mount their directory by a `hostPath` volume";
 
-/// Sources that a later version brings, and what to do until then.
+/// Volume sources that a later version will support, and advice until then.
 const LATER: [(&str, &str); 6] = [
     ("configMap", FILES),
     (
@@ -138,11 +138,11 @@ const LATER: [(&str, &str); 6] = [
     ("secret", FILES),
 ];
 
-/// What to do without drivers of disks and of file systems in the network.
+/// Advice instead of drivers for disks and network file systems.
 const ELSEWHERE: &str =
     "mount it on the node, and give the pod its directory by a `hostPath` volume";
 
-/// The kinds of volume there are.
+/// Supported kinds of volumes.
 pub(super) const KINDS: &str =
     "volumes may be of kind `emptyDir` (a tmpfs with `medium: Memory`) or `hostPath`";
 
@@ -157,7 +157,7 @@ const HOST_PATH_TYPES: [(&str, HostPathType); 8] = [
     ("Socket", HostPathType::Socket),
 ];
 
-/// The sources given that are known to Kubernetes only. They are found by name, so that a new one cannot be missed.
+/// Returns the given sources that are not supported. They are found by name, so that a new one is never missed.
 fn unsupported(volume: &Volume) -> Vec<String> {
     let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(volume) else {
         return Vec::new();
@@ -170,7 +170,7 @@ fn unsupported(volume: &Volume) -> Vec<String> {
         .collect()
 }
 
-/// Checks and converts a container's `volumeMounts`.
+/// Validates and converts a container's `volumeMounts`.
 pub(crate) fn mounts(
     container: &Container,
     volumes: &[Volume],
@@ -238,7 +238,7 @@ pub(crate) fn mounts(
     result
 }
 
-/// Where something is mounted in a container. As the kubelet does, a relative path is taken to begin at the root.
+/// Returns the path of a mount in a container. A relative path starts at the root, as in the kubelet.
 pub(super) fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> String {
     if written.is_empty() {
         report.required(path);
@@ -258,7 +258,7 @@ pub(super) fn mount_path(written: &str, path: &Path<'_>, report: &Report) -> Str
     if parts.is_empty() {
         report.invalid(path, written, "must not be the container's root");
     }
-    // The runtime trusts what it reads there, about itself and about the container.
+    // The runtime trusts what it reads there about itself and the container.
     match parts.as_slice() {
         ["proc"] => report.invalid(path, written, "must not be /proc"),
         ["proc", ..] => report.invalid(path, written, "must not be below /proc"),

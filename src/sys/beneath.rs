@@ -1,4 +1,4 @@
-//! How is a place below a folder reached, and made where it is missing, so that nothing in it leads outside?
+//! Paths below a folder, opened or created so that no symlink in them leads outside.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,7 +14,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use super::openat;
 use super::process::c_string;
 
-/// Opens a folder or file as a mere place (O_PATH).
+/// Opens a folder or file as a place only (O_PATH).
 pub fn place(path: &Path) -> io::Result<OwnedFd> {
     Ok(File::options()
         .read(true)
@@ -32,8 +32,8 @@ pub fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     openat::open_in_root(root, path, how)
 }
 
-/// Opens `path` below `root` as a place and makes missing folders with `mode` on the way. Symlinks stay inside; `..`
-/// is refused.
+/// Opens `path` below `root` as a place and makes missing folders with `mode` on the way. Symlinks stay inside;
+/// `..` is refused.
 pub fn open_or_make(root: BorrowedFd<'_>, path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let mut so_far = PathBuf::new();
     let mut at = open(root, &so_far)?;
@@ -61,11 +61,11 @@ pub fn open_or_make(root: BorrowedFd<'_>, path: &Path, mode: u32) -> io::Result<
     Ok(at)
 }
 
-/// Most symlinks on the way to a place, as in the kernel.
+/// The maximum number of symlinks on the way to a place, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// Where `path` leads with `root` as its `/`: an absolute path without symlinks and `..`. What is not there is taken
-/// as written. The answer holds as long as nothing in `root` is renamed or replaced.
+/// The target of `path` with `root` as its `/`: an absolute path without symlinks and `..`. Missing components are
+/// taken as written. The answer holds as long as nothing in `root` is renamed or replaced.
 pub fn canonical(root: BorrowedFd<'_>, path: &Path) -> io::Result<PathBuf> {
     let mut found = PathBuf::from("/");
     let mut links = 0;
@@ -110,7 +110,7 @@ fn reversed(path: &Path) -> Vec<OsString> {
     names
 }
 
-/// What a symlink says; `None` for anything else.
+/// The target of a symlink; `None` for anything else.
 fn link_at(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<PathBuf>> {
     let how = openat::How {
         flags: OFlag::O_PATH | OFlag::O_NOFOLLOW,
@@ -121,7 +121,7 @@ fn link_at(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<PathBuf>> {
     let name = path.file_name().expect("it ends with a name");
     match nix::fcntl::readlinkat(&folder, name) {
         Ok(target) => Ok(Some(target.into())),
-        // No symlink: but is it there?
+        // No symlink, but it may be missing.
         Err(nix::errno::Errno::EINVAL) => {
             openat::open_beneath(&folder, Path::new(name), how).map(|_| None)
         }
@@ -129,7 +129,7 @@ fn link_at(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Whether a canonical path is a folder; `None` if nothing is there.
+/// Whether a canonical path is a folder; `None` if it is missing.
 pub fn is_folder(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<bool>> {
     match open(root, path) {
         Ok(place) => {
@@ -144,7 +144,7 @@ pub fn is_folder(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<bool>> 
     }
 }
 
-/// Makes `name` in `folder` a plain folder: whatever else has that name is unlinked.
+/// Makes `name` in `folder` a plain folder: anything else of that name is unlinked.
 pub fn plain_folder(folder: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result<()> {
     let found = nix::sys::stat::fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW);
     match found {
@@ -156,7 +156,8 @@ pub fn plain_folder(folder: BorrowedFd<'_>, name: &str, mode: u32) -> io::Result
     make(folder, name.as_ref(), mode)
 }
 
-/// Opens `path` below `root` as a place for a file to be mounted on: made empty, with its folders, where it is missing.
+/// Opens `path` below `root` as a mount point for a file: if it is missing, an empty file is made, with its
+/// folders.
 pub fn open_or_make_file(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     let parent = open_or_make(root, path.parent().unwrap_or(Path::new("")), 0o755)?;
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -179,8 +180,8 @@ fn make(parent: BorrowedFd<'_>, name: &Path, mode: u32) -> io::Result<()> {
                 _ => Err(error),
             };
         }
-        // The umask took bits away; a symlink put in place of the folder is not followed out: the name is beneath
-        // a folder that was opened, and only its mode changes.
+        // The umask removed bits. A symlink in place of the folder is not followed outside: the name is beneath a
+        // folder that was opened, and only its mode changes.
         libc::fchmodat(
             parent.as_raw_fd(),
             name.as_ptr(),

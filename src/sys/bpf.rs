@@ -1,5 +1,5 @@
-//! Which devices may processes of a cgroup open? On v2 a small program of ours in the kernel says (bpf(2),
-//! `BPF_PROG_TYPE_CGROUP_DEVICE`); what a group may not, those below it may not either.
+//! Device access of a cgroup on v2, restricted by a small program in the kernel (bpf(2),
+//! `BPF_PROG_TYPE_CGROUP_DEVICE`). What a group may not access, groups below it may not either.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -60,20 +60,20 @@ struct QueryArguments {
     query_flags: u32,
     attach_flags: u32,
     prog_ids: u64,
-    /// In: how many fit. Out: how many there are.
+    /// In: the room for ids. Out: their number.
     prog_cnt: u32,
     padding: u32,
 }
 
-/// A program in the kernel that lets processes open `devices` and no others. Nodes of all devices may be made:
-/// what matters is who can open them.
+/// A program in the kernel that lets processes open `devices` and no others. Device nodes of all kinds may be made:
+/// only opening them matters.
 #[derive(Debug)]
 pub struct DeviceRules {
     program: OwnedFd,
 }
 
 impl DeviceRules {
-    /// Loads the program. Fails where the kernel has no such programs, or does not let us.
+    /// Loads the program. Fails if the kernel has no such programs, or forbids it.
     pub fn load(devices: &[Device]) -> io::Result<Self> {
         let code = program(devices);
         let license = c"Apache-2.0";
@@ -90,8 +90,9 @@ impl DeviceRules {
         Ok(Self { program })
     }
 
-    /// Puts the program in force for a cgroup, given by its folder, for as long as that exists. Where one is in force
-    /// already, as after a restart of its container, that one stays: all have to agree, and there is room for 64.
+    /// Attaches the program to a cgroup, given by its folder, for as long as that exists. If one is attached
+    /// already, as after a restart of its container, that one stays: all programs must agree, and there is room for
+    /// 64.
     pub fn attach(&self, group: BorrowedFd<'_>) -> io::Result<()> {
         let number = |fd: BorrowedFd<'_>| u32::try_from(fd.as_raw_fd()).unwrap_or(u32::MAX);
         let mut query = QueryArguments {
@@ -130,9 +131,9 @@ fn bpf<T>(command: libc::c_int, arguments: &mut T) -> io::Result<i32> {
     }
 }
 
-/// The program: every test that is passed jumps to its end, where the answer is yes.
+/// The program: a test that succeeds jumps to the end, where the answer is yes.
 fn program(devices: &[Device]) -> Vec<Instruction> {
-    /// Continues if the register is not equal; else jumps so far, counted from the next instruction.
+    /// Continues if the register is not equal; otherwise jumps this far, counted from the next instruction.
     fn if_equal(register: u8, value: i32, offset: i16) -> Instruction {
         instruction(0x15, register, offset, value)
     }
@@ -162,7 +163,7 @@ fn program(devices: &[Device]) -> Vec<Instruction> {
         match minor {
             None => code.push(if_equal(3, *major, YES)),
             Some(minor) => {
-                // Another major: over the next one.
+                // Another major: skip to the next one.
                 code.push(instruction(0x55, 3, 1, *major));
                 code.push(if_equal(4, *minor, YES));
             }
@@ -217,12 +218,12 @@ mod tests {
         let rules = DeviceRules::load(&[(1, Some(3)), (5, None)]).unwrap();
         rules.attach(folder.as_fd()).unwrap();
         drop(rules);
-        // Another agent's, for a container that starts again: nothing changes.
+        // A program from before the agent restart, for a container that starts again: nothing changes.
         let others = DeviceRules::load(&[]).unwrap();
         others.attach(folder.as_fd()).unwrap();
         let nodes = std::env::temp_dir().join(format!("coracle-devices-{}", std::process::id()));
         fs::create_dir(&nodes).unwrap();
-        // null, zero, the terminal, and a disk that has the numbers of null.
+        // null, zero, the terminal, and a disk with the numbers of null.
         let script = "read start; cd \"$0\"; \
             for node in 'c 1 3' 'c 1 5' 'c 5 0' 'b 1 3'; do \
                 rm -f node; mknod node $node || exit 1; \

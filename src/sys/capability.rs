@@ -1,4 +1,4 @@
-//! Which capabilities does this process keep? Only the calling thread is changed: call it before others exist.
+//! Capabilities of this process. Only the calling thread is changed: call it before other threads exist.
 
 use std::io;
 

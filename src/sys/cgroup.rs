@@ -1,4 +1,4 @@
-//! Where are the cgroup hierarchies, and how does one join, empty and remove a group in all of them?
+//! Cgroup hierarchies: groups are joined, emptied and removed in all of them.
 //!
 //! A group is named by its path below each hierarchy's mount; it need not exist in every hierarchy.
 
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag};
@@ -16,6 +16,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::{process, tree};
+use crate::sys::clock;
 
 /// One mounted hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +27,8 @@ pub struct Hierarchy {
     pub v2: bool,
     /// Whether memory is accounted in it.
     pub memory: bool,
-    /// Whether it has no controllers: systemd's own, or cgroup2 beside v1 hierarchies. libcontainer leaves containers
-    /// out of these; moving them there too would cost a kernel grace period (8 ms) a start.
+    /// Whether it has no controllers: systemd's own, or cgroup2 beside v1 hierarchies. libcontainer does not move
+    /// containers into these; doing so would cost a kernel grace period (8 ms) a start.
     pub bare: bool,
 }
 
@@ -77,7 +78,7 @@ fn parse(mountinfo: &str) -> Vec<Hierarchy> {
     found
 }
 
-/// Moves the caller into `group` of every hierarchy that has it. Says in how many.
+/// Moves the caller into `group` of every hierarchy that has it. Returns the number of hierarchies.
 pub fn join(hierarchies: &[Hierarchy], group: &str) -> io::Result<usize> {
     let mut joined = 0;
     for hierarchy in hierarchies {
@@ -94,7 +95,7 @@ pub fn join(hierarchies: &[Hierarchy], group: &str) -> io::Result<usize> {
     Ok(joined)
 }
 
-/// Which of many hierarchies failed is half of the cause: an empty cpuset says "no space left on device".
+/// The failing hierarchy is half of the cause: an empty cpuset says "no space left on device".
 fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))
 }
@@ -113,7 +114,7 @@ pub fn kill(hierarchies: &[Hierarchy], group: &str) {
         if hierarchy.v2 && fs::write(folder.join("cgroup.kill"), "1").is_ok() {
             continue;
         }
-        // A fork may race with the kill: look again, but never for ever.
+        // A fork may race with the kill: check again, but never for ever.
         for _ in 0..16 {
             let pids = processes(&folder);
             let signalled = pids
@@ -124,14 +125,14 @@ pub fn kill(hierarchies: &[Hierarchy], group: &str) {
             }
         }
     }
-    // Whoever froze the group from inside may have done so again before the signal came.
+    // A process of the group may have frozen it again before the signal came.
     thaw_all();
 }
 
-/// Thaws a group's folder and all below it. A v1 process that is frozen does not even die of SIGKILL.
+/// Thaws a group's folder and all below it. A frozen v1 process does not even die of SIGKILL.
 pub fn thaw(folder: &Path) {
     let switches = [(c"freezer.state", "THAWED"), (c"cgroup.freeze", "0")];
-    // Folders of one hierarchy have the same files, so one look spares the walk through all the others.
+    // Folders of one hierarchy have the same files, so one check spares the walk through all the others.
     let has = |name: &CStr| folder.join(OsStr::from_bytes(name.to_bytes())).exists();
     let Some((name, value)) = switches.into_iter().find(|(name, _)| has(name)) else {
         return;
@@ -181,10 +182,10 @@ struct Level {
     below: Vec<OsString>,
 }
 
-/// Visits a group's folder and all below it: `enter` on the way down, `leave` (with the parent's folder and the name)
-/// on the way up, but not for `folder` itself. One folder is open at a time and no path is built, so that groups
-/// nested deeper than a path is long are reached too. Way up is `..`: groups never move to another parent.
-/// An absent folder is fine. Goes on after an error; the first one is told.
+/// Visits a group's folder and all below it: `enter` on the way down, `leave` (with the parent's folder and the
+/// name) on the way up, but not for `folder` itself. One folder is open at a time and no path is built, so that
+/// groups nested deeper than the longest path are reached, too. The way up is `..`: groups never move to another
+/// parent. An absent folder is fine. Goes on after an error; returns the first one.
 fn walk(
     folder: &Path,
     enter: &mut dyn FnMut(BorrowedFd<'_>),
@@ -204,7 +205,7 @@ fn walk(
     let mut result = Ok(());
     while let Some(level) = levels.last_mut() {
         if let Some(name) = level.below.pop() {
-            // Gone meanwhile, or no folder.
+            // Removed meanwhile, or no folder.
             let Ok(next) = tree::open_folder(at.as_fd(), &name) else {
                 continue;
             };
@@ -219,7 +220,7 @@ fn walk(
         if levels.is_empty() {
             break;
         }
-        // It fails if the group was removed behind our back; then nothing is left to do above it either.
+        // It fails if the group was removed by another process; then nothing is left to do above it either.
         at = nix::fcntl::openat(&at, "..", flags, Mode::empty())?;
         result = result.and(leave(at.as_fd(), &name));
     }
@@ -254,18 +255,18 @@ pub fn remove(hierarchies: &[Hierarchy], group: &str) {
     }
 }
 
-/// How long the kernel may take to see that the last process of a group has gone.
+/// How long the kernel may take to notice that the last process of a group has gone.
 const EMPTY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Blocking. Removes what an agent made for its pods, as far as it is empty: `<root>/pods` and all below, and the root unless
-/// it is a unit of systemd's.
+/// Blocking. Removes what an agent made for its pods, as far as it is empty: `<root>/pods` and all below, and the
+/// root unless it is a unit of systemd's.
 pub fn dismantle(hierarchies: &[Hierarchy], root: &str) {
     let pods = format!("{root}/pods");
-    let begin = Instant::now();
+    let begin = clock::now();
     let left = || hierarchies.iter().any(|h| h.folder(&pods).exists());
     loop {
         remove(hierarchies, &pods);
-        if !left() || begin.elapsed() > EMPTY_PATIENCE {
+        if !left() || clock::now().duration_since(begin) > EMPTY_PATIENCE {
             break;
         }
         // There is no event for "a folder can be removed now".
@@ -276,13 +277,13 @@ pub fn dismantle(hierarchies: &[Hierarchy], root: &str) {
         return;
     }
     for hierarchy in hierarchies {
-        // Only if nothing else is in it.
+        // Only if it is empty.
         let _ = fs::remove_dir(hierarchy.folder(root));
     }
 }
 
-/// Removes a group's folder and all below it, deepest first; absent ones are fine. Goes on after an error; the first
-/// one is told.
+/// Removes a group's folder and all below it, deepest first; absent ones are fine. Goes on after an error; returns
+/// the first one.
 pub fn remove_folder(folder: &Path) -> io::Result<()> {
     let gone = |result: nix::Result<()>| match result {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -294,7 +295,7 @@ pub fn remove_folder(folder: &Path) -> io::Result<()> {
     below.and(gone(unlinkat(AT_FDCWD, folder, UnlinkatFlags::RemoveDir)))
 }
 
-/// How many processes of `group` the kernel has killed for memory.
+/// The number of OOM kills in `group`.
 pub fn oom_kills(hierarchies: &[Hierarchy], group: &str) -> u64 {
     let count = |hierarchy: &Hierarchy| {
         let file = if hierarchy.v2 {

@@ -1,8 +1,19 @@
-//! What time is it? The only reader of clocks.
+//! The clocks. No other file reads one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use nix::time::{ClockId, clock_gettime};
+
+/// A moment of CLOCK_MONOTONIC, for measuring and waiting within one process.
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// The wall clock, for people.
+pub fn timestamp() -> Timestamp {
+    Timestamp::now()
+}
 
 /// Milliseconds of CLOCK_BOOTTIME.
 pub fn boot_ms() -> u64 {

@@ -1,6 +1,6 @@
-//! Does the kernel believe its clock is right?
+//! The synchronisation of the kernel's clock.
 
-/// Whether something (NTP, PTP) keeps the clock synchronised.
+/// Whether a program (NTP, PTP) keeps the clock synchronised.
 pub fn is_synchronized() -> bool {
     // SAFETY: all-zero is a valid `timex` that asks for nothing to be changed.
     let mut timex: libc::timex = unsafe { std::mem::zeroed() };

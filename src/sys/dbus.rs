@@ -1,32 +1,32 @@
-//! What do messages of D-Bus look like? Only what a client needs that calls a few methods and hears a few signals:
-//! strings and numbers, no nested types (<https://dbus.freedesktop.org/doc/dbus-specification.html>). A general library
-//! adds 650 KB to the program, this 35.
+//! D-Bus messages, as far as needed by a client that calls a few methods and receives a few signals: strings and
+//! numbers, no nested types (<https://dbus.freedesktop.org/doc/dbus-specification.html>). A general library adds
+//! 650 KB to the program, this 35.
 
-/// Longest message that is taken; those that matter have some hundred bytes.
+/// Longest message that is accepted; those that matter have a few hundred bytes.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The fixed part of a header.
 const FIXED: usize = 16;
 
-/// Sort of a message.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Somebody calls a method.
+    /// A method call.
     Call,
-    /// What a call has returned.
+    /// The result of a call.
     Return,
-    /// Why a call has failed.
+    /// The error of a call.
     Error,
-    /// Something has happened.
+    /// A signal.
     Signal,
-    /// A sort that came with a later version, to be ignored.
+    /// A type of a later version, to be ignored.
     Other,
 }
 
 /// A call of a method, without its arguments.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'c> {
-    /// The name on the bus.
+    /// The destination's name on the bus.
     pub destination: &'c str,
     /// The object.
     pub path: &'c str,
@@ -45,10 +45,10 @@ pub enum Argument<'a> {
     Int32(i32),
 }
 
-/// A message that has come.
+/// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its sort.
+    /// Its type.
     pub kind: Kind,
     /// The call it answers, or 0.
     pub reply_to: u32,
@@ -60,15 +60,15 @@ pub struct Message {
     pub member: String,
     /// The name of the error.
     pub error: String,
-    /// The types of what it says.
+    /// The signature of its body.
     pub signature: String,
-    /// How many open files came with it.
+    /// The number of descriptors that came with it.
     pub files: u32,
     body: Vec<u8>,
     big: bool,
 }
 
-/// Something that is not a message, or none that can be understood.
+/// An invalid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message that cannot be understood")]
 pub struct Malformed;
@@ -115,7 +115,7 @@ pub fn call(serial: u32, call: Call<'_>, arguments: &[Argument<'_>]) -> Vec<u8> 
     message.bytes
 }
 
-/// The first message in what has come, and how many bytes it takes; `None` if it is not whole yet.
+/// The first message in the input, and its length; `None` if it is incomplete.
 pub fn first(bytes: &[u8]) -> Result<Option<(Message, usize)>, Malformed> {
     let Some(fixed) = bytes.get(..FIXED) else {
         return Ok(None);
@@ -183,7 +183,7 @@ pub fn first(bytes: &[u8]) -> Result<Option<(Message, usize)>, Malformed> {
 }
 
 impl Message {
-    /// What it says, from its beginning.
+    /// A reader of its body, from the beginning.
     fn body(&self) -> Reader<'_> {
         Reader {
             bytes: &self.body,
@@ -192,7 +192,7 @@ impl Message {
         }
     }
 
-    /// The truth value that is all, or the first, it says.
+    /// The first value of the body, a boolean.
     pub fn truth(&self) -> Option<bool> {
         let yes = self.signature.starts_with('b');
         yes.then(|| self.body().number().ok())
@@ -200,20 +200,20 @@ impl Message {
             .map(|n| n != 0)
     }
 
-    /// The text that is all, or the first, it says: of an error, why.
+    /// The first value of the body, a string: of an error, the reason.
     pub fn text(&self) -> Option<String> {
         let yes = self.signature.starts_with('s');
         yes.then(|| self.body().string().ok()).flatten()
     }
 
-    /// The value of a property that is a truth value.
+    /// The value of a boolean property.
     pub fn property_truth(&self) -> Option<bool> {
         let mut body = self.body();
         let is = self.signature == "v" && body.signature().ok()? == "b";
         is.then(|| body.number().ok()).flatten().map(|n| n != 0)
     }
 
-    /// The value of a property that is a number of 64 bits without sign.
+    /// The value of a 64-bit unsigned property.
     pub fn property_number(&self) -> Option<u64> {
         let mut body = self.body();
         let is = self.signature == "v" && body.signature().ok()? == "t";
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(message.truth(), None);
     }
 
-    /// A return value from a machine whose numbers begin with the highest byte.
+    /// A return value from a big-endian machine.
     #[test]
     fn both_orders_of_bytes_are_read() {
         let big: &[&[u8]] = &[

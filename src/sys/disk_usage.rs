@@ -1,5 +1,5 @@
-//! How much does a tree take on disk that somebody else fills? Without following symlinks or crossing mounts, and without
-//! more work than is asked for: neither its depth nor its size can hurt whoever looks.
+//! The disk use of a tree that other programs write to. The walk follows no symlinks, crosses no mounts and is
+//! bounded: neither the depth nor the size of the tree can exhaust the caller.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use super::tree::{Entries, open_folder};
 /// Folders are counted down to this depth; one descriptor is open for each.
 const MAX_DEPTH: usize = 256;
 
-/// What a tree takes.
+/// The disk use of a tree.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Blocks, in bytes; files with several names count once.
@@ -25,7 +25,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// Both together.
+    /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
             bytes: self.bytes.saturating_add(other.bytes),
@@ -40,8 +40,8 @@ impl Taken {
     }
 }
 
-/// Counts a tree, or one file, at most so many entries, which are taken off `budget`. What is not there, or goes
-/// meanwhile, takes nothing. With `only`, just those entries of the folder itself.
+/// Counts a tree, or one file, up to `budget` entries, which are subtracted from it. Missing and vanishing entries
+/// count as nothing. With `only`, counts just those entries of the folder itself.
 pub fn of(path: &Path, only: Option<&dyn Fn(&OsStr) -> bool>, budget: &mut u64) -> Taken {
     let mut taken = Taken::default();
     let mut several = HashSet::new();
@@ -88,7 +88,7 @@ pub fn of(path: &Path, only: Option<&dyn Fn(&OsStr) -> bool>, budget: &mut u64) 
     taken
 }
 
-/// Counts single files. What is not there takes nothing.
+/// Counts single files. A missing file counts as nothing.
 pub fn of_files(paths: &[impl AsRef<Path>]) -> Taken {
     let mut taken = Taken::default();
     for path in paths {

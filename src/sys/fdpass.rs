@@ -1,14 +1,14 @@
-//! How do open files travel between processes? SCM_RIGHTS beside ordinary bytes, close-on-exec on arrival.
+//! Descriptors passed between processes: SCM_RIGHTS beside ordinary bytes, close-on-exec on arrival.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 
-/// Most files taken with one read; more are dropped by the kernel.
+/// The maximum of files taken with one read; the kernel drops more.
 pub const MAX_FDS: usize = 8;
 
-/// Sends bytes, with `fds` on the first of them. Says how many bytes were taken.
+/// Sends bytes, with `fds` on the first of them. Returns the number of bytes taken.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let raw: Vec<_> = fds.iter().map(|fd| fd.as_raw_fd()).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
@@ -40,7 +40,7 @@ pub fn receive(
     for part in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(raw) = part {
             for fd in raw {
-                // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+                // SAFETY: the kernel just made this descriptor for this process; it has no other owner.
                 fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -59,7 +59,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Makes reads and writes of `fd` return instead of waiting.
+/// Makes reads and writes of `fd` non-blocking.
 pub fn set_nonblocking(fd: impl AsFd) -> io::Result<()> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     let flags = OFlag::from_bits_retain(fcntl(fd.as_fd(), FcntlArg::F_GETFL)?);

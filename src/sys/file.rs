@@ -1,4 +1,4 @@
-//! Files of our own and of the node: written whole (beside it, flush, rename, flush the folder), read with a bound.
+//! Files, replaced atomically (written beside the old one, flushed, renamed, folder flushed) and read with a bound.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// Whether a write must survive a power cut, or only be seen whole by other processes (tmpfs).
+/// Whether a write must survive a power cut, or only appear complete to other processes (tmpfs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// fsync of file and folder.
@@ -44,11 +44,12 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32, durability: Durability) -> 
     Ok(())
 }
 
-/// Most bytes of a record of our own, of a document of the node, or of a text of the kernel.
+/// The maximum of a record of coracle, of a document of the node, or of a text of the kernel.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Reads a file of at most `limit` bytes. A longer one, and anything but a regular file, is an error, and costs nothing:
-/// what others may write is read with a bound, and what they put in a file's place makes us wait for nothing.
+/// Reads a file of at most `limit` bytes. A longer one, and anything but a regular file, is an error, and costs
+/// nothing: files that other programs write are read with a bound, and a pipe or device in a file's place cannot
+/// block.
 pub fn read_bounded(path: impl AsRef<Path>, limit: u64) -> io::Result<Vec<u8>> {
     let file = open_now(path.as_ref())?;
     let found = file.metadata()?;
@@ -61,13 +62,13 @@ pub fn read_bounded(path: impl AsRef<Path>, limit: u64) -> io::Result<Vec<u8>> {
     read_at_most(file, found.len(), limit)
 }
 
-/// Reads a record of our own, or a document of the node, with a bound that is far away.
+/// Reads a record of coracle, or a document of the node, with a generous bound.
 pub fn read_record(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     read_bounded(path, MOST_BYTES)
 }
 
-/// Reads a text of the kernel (`/proc`, `/sys`, cgroups) or of the node, with a bound that is far away. Bytes that are
-/// no UTF-8 are replaced: processes choose their names themselves.
+/// Reads a text of the kernel (`/proc`, `/sys`, cgroups) or of the node, with a generous bound. Bytes that are no
+/// UTF-8 are replaced: processes choose their names themselves.
 pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     text_of(open_now(path.as_ref())?)
 }
@@ -118,7 +119,7 @@ pub fn remove_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a file so that it stays away after a power cut; an absent one is fine.
+/// Removes a file so that it stays removed after a power cut; an absent one is fine.
 pub fn remove_durably(path: &Path) -> io::Result<()> {
     remove_file(path)?;
     match path.parent() {
@@ -137,6 +138,15 @@ pub fn try_lock(path: &Path) -> io::Result<Option<Flock<File>>> {
         .truncate(false)
         .mode(0o600)
         .open(path)?;
+    take_lock(file)
+}
+
+/// Takes an exclusive lock on a folder; `None` if another process has it.
+pub fn try_lock_dir(path: &Path) -> io::Result<Option<Flock<File>>> {
+    take_lock(File::open(path)?)
+}
+
+fn take_lock(file: File) -> io::Result<Option<Flock<File>>> {
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),

@@ -1,11 +1,11 @@
-//! How does a log entry get to systemd's journal with its fields? Its native protocol: one datagram an entry
+//! Log entries with fields for systemd's journal. Its native protocol: one datagram an entry
 //! (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// Where the journal listens.
+/// The socket of the journal.
 const SOCKET: &str = "/run/systemd/journal/socket";
 
 /// How long an entry waits for room in the journal's queue.
@@ -21,7 +21,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// The journal, if standard error goes there: then entries may as well come with fields.
+    /// The journal, if standard error goes there: only then are fields useful.
     pub fn behind_stderr() -> Option<Self> {
         let said = std::env::var("JOURNAL_STREAM").ok()?;
         let stat = nix::sys::stat::fstat(io::stderr()).ok()?;
@@ -30,7 +30,7 @@ impl Journal {
         }
         let socket = UnixDatagram::unbound().ok()?;
         socket.connect(SOCKET).ok()?;
-        // A journal that hangs must not take the agent with it.
+        // A journal that hangs must not block the agent.
         socket.set_write_timeout(Some(PATIENCE)).ok()?;
         Some(Self { socket })
     }
@@ -41,7 +41,7 @@ impl Journal {
     }
 }
 
-/// An entry in the making.
+/// An entry being built.
 #[derive(Debug, Default)]
 pub struct Entry {
     bytes: Vec<u8>,

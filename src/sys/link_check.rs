@@ -1,5 +1,5 @@
-//! Which kinds of network interfaces can this kernel make? Tried for real, in a network namespace that is gone with the
-//! thread that made it.
+//! Kinds of network interfaces that this kernel supports, found by trial in a network namespace that ends with its
+//! thread.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 use nix::sched::{CloneFlags, unshare};
 
-/// Runs something on a thread in a fresh network namespace, which goes with it.
+/// Runs a function on a thread in a fresh network namespace, which ends with it.
 pub fn in_fresh_namespace<T: Send>(f: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

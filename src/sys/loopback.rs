@@ -1,4 +1,4 @@
-//! How does `lo` come up in a fresh network namespace? By ioctl, so that no netlink code is needed.
+//! `lo` brought up in a fresh network namespace. By ioctl, so that no netlink code is needed.
 
 use std::io;
 use std::os::fd::AsRawFd;

@@ -1,4 +1,4 @@
-//! What does Linux need? Thin wrappers around system calls; all `unsafe` lives here. No policy, no Kubernetes words.
+//! Thin wrappers around system calls. Nearly all `unsafe` code is here. No policy, no Kubernetes words.
 
 pub mod beneath;
 pub mod bpf;
@@ -10,9 +10,11 @@ pub mod dbus;
 pub mod disk_usage;
 pub mod fdpass;
 pub mod file;
+pub mod file_system;
 pub mod journal;
 pub mod link_check;
 pub mod loopback;
+pub mod meminfo;
 pub mod mount;
 pub mod mount_tree;
 pub mod netlink;

@@ -1,4 +1,4 @@
-//! What is mounted where? Mounting, unmounting and the mount table.
+//! Mounting, unmounting and the mount table.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use procfs::process::Process;
 /// One line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
+    /// The mount point.
     pub target: PathBuf,
     /// File system type: `cgroup2`, `tmpfs`.
     pub kind: String,
@@ -41,8 +41,8 @@ pub fn table() -> io::Result<Vec<Mount>> {
         .collect())
 }
 
-/// Makes `path` a mount point of its own whose mounts do not spread to or from other namespaces' peers.
-/// Doing it again changes nothing.
+/// Makes `path` a mount point of its own whose mounts do not propagate to or from other namespaces' peers. It is
+/// idempotent.
 pub fn make_private(path: &Path) -> io::Result<()> {
     if !table()?.iter().any(|mount| mount.target == path) {
         mount(
@@ -63,8 +63,8 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets go of a mount point and everything below it in this mount namespace only, after a copy of the table was made
-/// (`unshare`). No mount point there is fine.
+/// Unmounts a mount point and everything below it in this mount namespace only, after a copy of the table was made
+/// (`unshare`). A missing mount point is fine.
 pub fn let_go(path: &Path) -> io::Result<()> {
     let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
     match mount(None::<&str>, path, None::<&str>, private, None::<&str>) {
@@ -78,8 +78,8 @@ pub fn let_go(path: &Path) -> io::Result<()> {
     )?)
 }
 
-/// Mounts a tmpfs, without swap where the kernel can (Linux 6.4) and `noswap` asks for it. A mounted one is left
-/// as it is.
+/// Mounts a tmpfs, kept out of swap if `noswap` asks for it and the kernel supports it (Linux 6.4). A mounted one
+/// is left as it is.
 pub fn tmpfs(path: &Path, size_bytes: Option<u64>, noswap: bool) -> io::Result<()> {
     if table()?.iter().any(|mount| mount.target == path) {
         return Ok(());
@@ -115,7 +115,7 @@ pub fn hugetlbfs(path: &Path, page_bytes: u64, size_bytes: Option<u64>) -> io::R
     Ok(mount(kind, path, kind, flags, options)?)
 }
 
-/// Whether a tmpfs can be kept out of swap: one is mounted for a moment, in a folder made for it.
+/// Whether the kernel can keep a tmpfs out of swap: tests it by a short mount in a folder of its own.
 pub fn can_keep_from_swap(trial: &Path) -> bool {
     let _ = std::fs::create_dir(trial);
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -127,7 +127,7 @@ pub fn can_keep_from_swap(trial: &Path) -> bool {
     mounted
 }
 
-/// Unmounts `path` and everything mounted on or below it, lazily; nothing there is fine.
+/// Unmounts `path` and everything mounted on or below it, lazily; a missing mount is fine.
 pub fn unmount_below(path: &Path) -> io::Result<()> {
     let mut targets: Vec<PathBuf> = table()?
         .into_iter()

@@ -1,4 +1,4 @@
-//! A copy of a mounted tree that hangs nowhere yet: made in one mount namespace, attached in another.
+//! Detached copies of mounted trees: made in one mount namespace, attached in another.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,7 +10,7 @@ use super::process::c_string;
 
 const EMPTY: &CStr = c"";
 
-/// How mounts made later spread between the copy and what it was copied from.
+/// How later mounts propagate between the copy and its original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
     /// Not at all.
@@ -48,7 +48,7 @@ pub fn copy(source: &Path, read_only: bool, spread: Spread) -> io::Result<OwnedF
     Ok(tree)
 }
 
-/// Hangs a copy where `target` is, which must be in the caller's mount namespace.
+/// Attaches a copy at `target`, which must be in the caller's mount namespace.
 pub fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     const FROM_EMPTY: libc::c_long = 0x4;
     const TO_EMPTY: libc::c_long = 0x40;
@@ -74,7 +74,7 @@ fn set(tree: BorrowedFd<'_>, attributes: u64, propagation: u64, flags: i32) -> i
     let mut wanted: libc::mount_attr = unsafe { mem::zeroed() };
     wanted.attr_set = attributes;
     wanted.propagation = propagation;
-    // SAFETY: the structure is whole and its size is told.
+    // SAFETY: the structure is whole and its size is passed.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

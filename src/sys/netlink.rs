@@ -1,8 +1,8 @@
-//! How is the kernel asked about links, addresses and routes? Requests, acknowledgements and dumps over a blocking
-//! rtnetlink socket, and a socket that hears of changes.
+//! Rtnetlink: requests, acknowledgements and dumps for links, addresses and routes over a blocking socket, and a
+//! socket that receives changes.
 //!
-//! A socket belongs for ever to the network namespace its opening thread was in. Requests are built from typed messages;
-//! answers are handed out raw, because a kernel newer than the message types must not make them unreadable.
+//! A socket belongs for ever to the network namespace its opening thread was in. Requests are built from typed
+//! messages; answers are returned raw, so that those of a kernel newer than the message types stay readable.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,9 +20,9 @@ const HEADER_BYTES: usize = 16;
 const TYPE_ERROR: u16 = 2;
 /// The end of a dump.
 const TYPE_DONE: u16 = 3;
-/// A dump that was disturbed by changes is begun again at most so often.
+/// The maximum number of restarts of a dump that was interrupted by changes.
 const DUMP_ATTEMPTS: usize = 5;
-/// Flag of a dump's part: it was disturbed.
+/// Flag of a dump's part: it was interrupted.
 const DUMP_DISTURBED: u16 = 0x10;
 
 /// One message of a dump.
@@ -30,7 +30,7 @@ const DUMP_DISTURBED: u16 = 0x10;
 pub struct Raw {
     /// `RTM_*`.
     pub kind: u16,
-    /// What follows the netlink header.
+    /// The bytes after the netlink header.
     pub body: Vec<u8>,
 }
 
@@ -62,8 +62,8 @@ impl Netlink {
         })
     }
 
-    /// Sends all requests in one go; the kernel carries them out in this order, also those after one that fails.
-    /// One result each.
+    /// Sends all requests in one go; the kernel executes them in this order, also those after one that fails. One
+    /// result each.
     pub fn batch(&mut self, requests: Vec<Request>) -> io::Result<Vec<io::Result<()>>> {
         let first = self.sequence.wrapping_add(1);
         let count = requests.len();
@@ -113,7 +113,7 @@ impl Netlink {
         }
     }
 
-    /// All there is of a kind. Begun again if something changed meanwhile, so that nothing is missing.
+    /// All entries of a kind. The dump is restarted if something changed meanwhile, so that nothing is missing.
     pub fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<Raw>> {
         for _ in 0..DUMP_ATTEMPTS {
             if let Some(found) = self.dump_once(message.clone())? {
@@ -169,7 +169,7 @@ struct Header {
     sequence: u32,
 }
 
-/// The messages of one datagram; what is cut off is left out.
+/// The messages of one datagram; a truncated one is left out.
 fn split(mut bytes: &[u8]) -> Vec<(Header, Vec<u8>)> {
     let mut messages = Vec::new();
     while bytes.len() >= HEADER_BYTES {
@@ -203,7 +203,7 @@ fn error_of(body: &[u8]) -> Option<io::Error> {
     }
 }
 
-/// A socket that hears of changes in the namespace it was opened in. Non-blocking, to be waited on for reading.
+/// A socket that receives changes in the namespace it was opened in. Non-blocking, to be polled for reading.
 pub struct Subscription {
     socket: Socket,
 }

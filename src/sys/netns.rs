@@ -1,5 +1,5 @@
-//! How is a network namespace made, kept and entered? By threads of their own that end there, so that no other code of
-//! this process ever runs in a foreign namespace.
+//! Network namespaces: made, pinned and entered. This runs on threads of their own that end there, so that no other
+//! code of this process ever runs in a foreign namespace.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,8 +15,8 @@ use nix::sched::{CloneFlags, setns, unshare};
 /// The namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// Makes a network namespace, pins it at `pin` and runs `inside` in it. `before` is run first, in the caller's
-/// namespace but on the same thread. The pin is removed again if it could not be made whole.
+/// Makes a network namespace, pins it at `pin` and runs `inside` in it. `before` runs first, in the caller's
+/// namespace but on the same thread. The pin is removed again if a step fails.
 pub fn make<B, T, E>(
     pin: &Path,
     before: impl FnOnce() -> Result<B, E> + Send,
@@ -54,11 +54,11 @@ where
     })
 }
 
-/// Removes a pin; the namespace ends with its last process. Nothing there is fine.
+/// Removes a pin; the namespace ends with its last process. A missing pin is fine.
 pub fn unpin(pin: &Path) -> io::Result<()> {
     loop {
         match umount2(pin, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-            // Whatever is mounted below goes too.
+            // Mounts below it go, too.
             Ok(()) => {}
             Err(Errno::EINVAL | Errno::ENOENT) => break,
             Err(errno) => return Err(errno.into()),
@@ -70,7 +70,7 @@ pub fn unpin(pin: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether a namespace is pinned at `pin`: a file that a crash left without its mount is none.
+/// Whether a namespace is pinned at `pin`: a file that a crash left without its mount does not count.
 pub fn is_pin(pin: &Path) -> bool {
     nix::sys::statfs::statfs(pin)
         .is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)

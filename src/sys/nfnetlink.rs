@@ -1,5 +1,4 @@
-//! How does the kernel's packet filter speak? Netlink messages of the netfilter family: built, sent, received and taken
-//! apart.
+//! Netlink messages of the kernel's packet filter (the netfilter family): built, sent, received and parsed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,21 +19,21 @@ const DONE: u16 = 3;
 const TYPE: u16 = 0x3fff;
 /// The kernel sends at most 32 KiB at a time.
 const ROOM: usize = 64 << 10;
-/// What a group may tell before somebody listens; taken only while it is full.
+/// The buffer of a group's messages until they are read; memory is used only while it is full.
 const WATCH_BUFFER: usize = 4 << 20;
 
 /// One message, without its headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Which part of netfilter.
+    /// The subsystem of netfilter.
     pub subsystem: u8,
-    /// What it is about, in the words of that part.
+    /// The message type within that subsystem.
     pub kind: u8,
     /// Address family.
     pub family: u8,
-    /// Port of who caused it: in most programs the process id.
+    /// The sender's port: in most programs the process id.
     pub sender: u32,
-    /// Attributes, undivided.
+    /// The attributes, unparsed.
     pub attributes: Vec<u8>,
 }
 
@@ -58,7 +57,7 @@ pub fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     None
 }
 
-/// Puts an attribute at the end.
+/// Appends an attribute.
 pub fn put(bytes: &mut Vec<u8>, kind: u16, value: &[u8]) {
     let length = u16::try_from(value.len() + 4).unwrap_or(u16::MAX);
     bytes.extend(length.to_ne_bytes());
@@ -100,12 +99,12 @@ impl Socket {
         })
     }
 
-    /// For what the kernel tells a group; never blocks.
+    /// A socket for a group's messages; never blocks.
     pub fn listening(group: u32) -> io::Result<Self> {
         let socket = Self::new()?;
         socket.raw.set_non_blocking(true)?;
-        // The usual buffer overflows when a hundred pods start at once, and what is lost counts as somebody's doing.
-        // Without the right to a larger one the usual one has to do.
+        // The default buffer overflows when a hundred pods start at once, and lost messages count as foreign
+        // changes. Without the right to a larger one the default has to do.
         let _best_effort = setsockopt(&socket, sockopt::RcvBufForce, &WATCH_BUFFER);
         socket.raw.add_membership(group)?;
         Ok(socket)
@@ -122,7 +121,7 @@ impl Socket {
         Ok(found)
     }
 
-    /// Asks for a list and hands over each message.
+    /// Requests a list and passes on each message.
     pub fn dump(
         &mut self,
         subsystem: u8,
@@ -238,7 +237,7 @@ impl Part<'_> {
     }
 }
 
-/// Goes through a datagram until `take` has enough.
+/// Walks through a datagram until `take` has enough.
 fn each<'b>(mut bytes: &'b [u8], mut take: impl FnMut(Part<'b>) -> bool) {
     let number = |bytes: &[u8], at: usize| {
         let four = bytes.get(at..).and_then(|rest| rest.first_chunk());

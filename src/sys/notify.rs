@@ -1,5 +1,5 @@
-//! How does a service manager hear how its service is? systemd's notification protocol (sd_notify(3)): lines of text in
-//! datagrams.
+//! systemd's notification protocol (sd_notify(3)), by which a service reports its state to the service manager:
+//! lines of text in datagrams.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,16 +13,16 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::{fdpass, process};
 
-/// The manager, if it listens.
+/// The manager, if there is one.
 #[derive(Debug)]
 pub struct Manager {
     socket: UnixDatagram,
-    /// It wants to hear from the service at least so often, in milliseconds.
+    /// The watchdog interval in milliseconds.
     pub watchdog_ms: Option<u64>,
     held: Vec<(String, OwnedFd)>,
 }
 
-/// Open files that the manager keeps while the service does not run; they are there again when it does.
+/// Descriptors that the manager keeps while the service is down, and returns at its next start.
 #[derive(Debug)]
 pub struct Kept {
     socket: UnixDatagram,
@@ -30,20 +30,20 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Gives it an open file, under a name. One that is of no use any more (as the other end of a pipe that is closed) it
-    /// lets go by itself.
+    /// Stores a descriptor with the manager, under a name. The manager drops a useless one (like the end of a pipe
+    /// whose other end is closed) by itself.
     pub fn keep(&self, name: &str, file: BorrowedFd<'_>) -> io::Result<()> {
         let lines = format!("FDSTORE=1\nFDNAME={name}");
         fdpass::send(self.socket.as_fd(), lines.as_bytes(), &[file]).map(drop)
     }
 
-    /// Lets go of all it keeps under a name.
+    /// Removes all descriptors of a name from the manager's store.
     pub fn forget(&self, name: &str) -> io::Result<()> {
         let lines = format!("FDSTOREREMOVE=1\nFDNAME={name}");
         self.socket.send(lines.as_bytes()).map(drop)
     }
 
-    /// What was kept under a name.
+    /// The stored descriptors of a name.
     pub fn take(&mut self, name: &str) -> Option<OwnedFd> {
         let at = self.held.iter().position(|(n, _)| n == name)?;
         Some(self.held.swap_remove(at).1)
@@ -51,8 +51,8 @@ impl Kept {
 }
 
 impl Manager {
-    /// The manager that started this process; `None` if there is none. What is said about it in the environment is
-    /// taken out, for it is not meant for children. Before any thread exists.
+    /// The manager that started this process; `None` if there is none. Its variables are removed from the
+    /// environment, because children must not see them. Before any thread exists.
     pub fn of_this_service() -> io::Result<Option<Self>> {
         let take = |name: &str| {
             let value = std::env::var_os(name);
@@ -85,7 +85,7 @@ impl Manager {
         }))
     }
 
-    /// What the manager keeps for the service, and has given back to this process. To be called once.
+    /// The stored descriptors that the manager has returned to this process. To be called once.
     pub fn kept(&mut self) -> io::Result<Kept> {
         Ok(Kept {
             socket: self.socket.try_clone()?,
@@ -93,13 +93,13 @@ impl Manager {
         })
     }
 
-    /// Says lines like `READY=1`.
-    pub fn say(&self, lines: &str) -> io::Result<()> {
+    /// Sends lines like `READY=1`.
+    pub fn send(&self, lines: &str) -> io::Result<()> {
         self.socket.send(lines.as_bytes()).map(|_| ())
     }
 }
 
-/// The open files that this process was started with (sd_listen_fds(3)), by name; children do not get them.
+/// The descriptors that this process was started with (sd_listen_fds(3)), by name; children do not get them.
 fn held(
     pid: Option<OsString>,
     count: Option<OsString>,
@@ -154,10 +154,10 @@ mod tests {
                 watchdog_ms: None,
                 held: Vec::new(),
             };
-            service.say("READY=1\nSTATUS=fine").unwrap();
-            let mut heard = [0; 64];
-            let length = manager.recv(&mut heard).unwrap();
-            assert_eq!(&heard[..length], b"READY=1\nSTATUS=fine");
+            service.send("READY=1\nSTATUS=fine").unwrap();
+            let mut received = [0; 64];
+            let length = manager.recv(&mut received).unwrap();
+            assert_eq!(&received[..length], b"READY=1\nSTATUS=fine");
         }
         std::fs::remove_dir_all(&folder).unwrap();
     }

@@ -1,5 +1,5 @@
-//! How is a path opened that somebody else made up? With `openat2(2)`, which lets the kernel refuse to leave a
-//! directory: no check-then-open race, no string comparison.
+//! Untrusted paths, opened with `openat2(2)`: the kernel itself refuses to leave a directory, without a
+//! check-then-open race or string comparison.
 
 use std::fs::File;
 use std::io;
@@ -52,7 +52,7 @@ pub fn open_in_root(dirfd: impl AsFd, path: &Path, how: How) -> io::Result<Owned
     open(dirfd, path, how, resolve)
 }
 
-/// What lies at a path somebody else made up.
+/// The kind of file at an untrusted path.
 #[derive(Debug)]
 pub enum Found {
     /// A regular file, open for reading.
@@ -63,8 +63,8 @@ pub enum Found {
     Other,
 }
 
-/// Opens `path` as if `dirfd` were `/` if it is a regular file. Nothing else is opened, not even for a moment: a pipe
-/// would make the caller wait, and opening a device may already do something.
+/// Opens `path` as if `dirfd` were `/` if it is a regular file. Nothing else is opened, not even for a moment: a
+/// pipe would block the caller, and opening a device may have effects.
 pub fn read_regular_in_root(dirfd: impl AsFd, path: &Path) -> io::Result<Found> {
     let place = How {
         flags: OFlag::O_PATH,
@@ -73,7 +73,8 @@ pub fn read_regular_in_root(dirfd: impl AsFd, path: &Path) -> io::Result<Found> 
     read_if_regular(open_in_root(dirfd, path, place)?)
 }
 
-/// Opens `path` if it is a regular file, in the same way. Its last component may be no symlink; the folders are trusted.
+/// Opens `path` if it is a regular file, in the same way. Its last component may not be a symlink; the folders are
+/// trusted.
 pub fn read_regular(path: &Path) -> io::Result<Found> {
     let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     read_if_regular(nix::fcntl::open(path, flags, Mode::empty())?)
@@ -88,7 +89,7 @@ fn read_if_regular(place: OwnedFd) -> io::Result<Found> {
     if kind != SFlag::S_IFREG.bits() {
         return Ok(Found::Other);
     }
-    // The very same file: the link leads to what is open, whatever has its name by now.
+    // The same file: the link leads to what is open, whatever now has its name.
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -159,7 +160,7 @@ mod tests {
         std::os::unix::fs::symlink("loop", dir.join("loop")).unwrap();
         nix::unistd::mkfifo(&dir.join("fifo"), Mode::from_bits_truncate(0o600)).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.join("socket")).unwrap();
-        // Whiteouts may be made by anyone, devices by root.
+        // Any user may make whiteouts, and root may make devices.
         let zero = nix::sys::stat::makedev(0, 0);
         mknod(&dir.join("whiteout"), SFlag::S_IFCHR, Mode::empty(), zero).unwrap();
         let console = nix::sys::stat::makedev(5, 1);

@@ -1,4 +1,4 @@
-//! Can an overlay be mounted here? Tried for real, in a mount namespace of a child, so that nothing is left behind.
+//! Support for overlay mounts, found by trial in the mount namespace of a child, so that nothing is left behind.
 
 use std::io;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! How is this program started again so that nobody can write to its file? A process in a container can open the file
-//! of a program that is about to enter it (`/proc/<pid>/exe`), keep it, and write once nothing runs from it any more
-//! (CVE-2019-5736). Started from a read-only view of the file, every such attempt fails.
+//! The own binary, started from a view that no process can write to. A process in a container can open the file of
+//! a program that is about to enter it (`/proc/<pid>/exe`), keep it, and write once nothing runs from it any more
+//! (CVE-2019-5736). From a read-only view of the file, every such attempt fails.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// The program's own file, to be executed through `/proc/self/fd/<n>`. A detached read-only mount of it, which costs
-/// nothing; before Linux 5.12 a sealed copy in memory.
+/// The program's own file, to be executed through `/proc/self/fd/<n>`: a detached read-only mount of it, which
+/// costs nothing; before Linux 5.12 a sealed copy in memory.
 pub fn read_only() -> io::Result<OwnedFd> {
     detached_mount().or_else(|_| sealed_copy())
 }

@@ -1,4 +1,4 @@
-//! How are processes made and changed? Fork, namespaces, identity and the few process-wide switches.
+//! Processes: fork, namespaces, identity and the few process-wide switches.
 
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr};
@@ -16,11 +16,11 @@ use nix::unistd::{AccessFlags, access};
 pub enum Fork {
     /// The new process.
     Child,
-    /// The old one, with the child's pid as it sees it.
+    /// The caller, with the child's pid.
     Parent(i32),
 }
 
-/// Forks. The caller's process must have one thread only: then everything is allowed in the child.
+/// Forks. The caller's process must have only one thread: then everything is allowed in the child.
 pub fn fork() -> io::Result<Fork> {
     // SAFETY: coracle forks only in its single-threaded shim, so no lock can be held by a vanished thread.
     match unsafe { libc::fork() } {
@@ -48,7 +48,7 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Where a program is: in the folders of PATH, or in one where administration's programs usually are.
+/// The path of a program: in the folders of PATH, or in those of administration's programs.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
@@ -59,7 +59,7 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file() && access(file, AccessFlags::X_OK).is_ok())
 }
 
-/// Waits until a child has ended, at most so long; one that has not is left alone, and never waited for.
+/// Waits until a child has ended, up to a timeout; one that still runs is left alone, and never waited for.
 pub fn wait_at_most(child: &mut std::process::Child, patience: Duration) {
     let ends = i32::try_from(child.id()).map_or(Err(io::Error::other("no pid")), open);
     if let Ok(ends) = ends {
@@ -83,12 +83,20 @@ pub fn exec(program: &CString, args: &[CString], env: &[CString]) -> io::Error {
 }
 
 /// Sets an environment variable of a single-threaded process.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the process has one thread and becomes another program's"
+)]
 pub fn set_env(name: &str, value: &str) {
     // SAFETY: called before any thread exists, or in a process that never has one.
     unsafe { std::env::set_var(name, value) };
 }
 
 /// Removes an environment variable of a single-threaded process.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the process has one thread and becomes another program's"
+)]
 pub fn unset_env(name: &str) {
     // SAFETY: called before any thread exists, or in a process that never has one.
     unsafe { std::env::remove_var(name) };
@@ -105,17 +113,17 @@ pub fn become_subreaper() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
 }
 
-/// Whether others of the same user may look into the process, and who owns its `/proc` files.
+/// Sets whether processes of the same user may inspect this one, which also decides the owner of its `/proc` files.
 pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(dumpable))
 }
 
-/// No program started from here gains privileges.
+/// Keeps programs started from here from gaining privileges.
 pub fn set_no_new_privileges() -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
 }
 
-/// The caller's name as `ps` shows it, at most 15 bytes.
+/// Sets the caller's name as `ps` shows it, at most 15 bytes.
 pub fn set_name(name: &std::ffi::CStr) {
     // SAFETY: PR_SET_NAME reads a terminated string; a failure changes nothing that matters.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
@@ -130,7 +138,7 @@ fn prctl(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
     }
 }
 
-/// Leaves the session keyring of whoever started us for a new, empty one that children inherit.
+/// Leaves the inherited session keyring for a new, empty one that children inherit.
 pub fn join_new_keyring() -> io::Result<()> {
     // KEYCTL_JOIN_SESSION_KEYRING; all of keyctl's arguments are as wide as a register.
     let (join, no_name): (libc::c_long, libc::c_long) = (1, 0);
@@ -141,7 +149,7 @@ pub fn join_new_keyring() -> io::Result<()> {
     }
 }
 
-/// Gives memory that is not in use back to the system: freed heap, and what the stack once needed.
+/// Returns unused memory to the system: freed heap, and former stack.
 pub fn trim_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim has no preconditions.
@@ -185,7 +193,7 @@ fn page_size() -> libc::c_long {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }
 }
 
-/// Keeps the allocator from hoarding: one arena for all threads, small top pad, large blocks by mmap.
+/// Limits the allocator's reserve: one arena for all threads, small top pad, large blocks by mmap.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt has no preconditions; unknown options only fail.
@@ -197,7 +205,7 @@ pub fn tune_allocator() {
     }
 }
 
-/// How many processes the machine may have, threads counted one by one.
+/// The machine's maximum number of processes and threads.
 pub fn most() -> Option<u64> {
     let read = |name: &str| {
         let text = super::file::read_text(format!("/proc/sys/kernel/{name}")).ok()?;
@@ -206,7 +214,7 @@ pub fn most() -> Option<u64> {
     Some(read("pid_max")?.min(read("threads-max").unwrap_or(u64::MAX)))
 }
 
-/// Sets the caller's own `oom_score_adj`. Less than it ever was needs CAP_SYS_RESOURCE.
+/// Sets the caller's own `oom_score_adj`. A value below the lowest so far needs CAP_SYS_RESOURCE.
 pub fn set_oom_score_adj(score: i32) -> io::Result<()> {
     const FILE: &str = "/proc/self/oom_score_adj";
     let wanted = score.to_string();
@@ -225,10 +233,10 @@ pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Whether this process runs: it is there, and has not ended unreaped.
+/// Whether this process runs: it exists, and is no zombie.
 pub fn runs(pid: u32) -> bool {
     let stat = super::file::read_text(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may hold anything, also parentheses.
+    // The name before it may contain anything, also parentheses.
     let state = stat
         .rsplit(") ")
         .next()
@@ -261,7 +269,7 @@ pub fn place_fd(fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
     }
 }
 
-/// Writes to a descriptor known by number only, as forked children know what they inherited. Errors are ignored.
+/// Writes to a descriptor known by number only, as in forked children. Errors are ignored.
 pub fn write_to(number: i32, bytes: &[u8]) {
     // SAFETY: reads `bytes` only; a number that is not open fails.
     unsafe { libc::write(number, bytes.as_ptr().cast(), bytes.len()) };
@@ -273,7 +281,7 @@ pub fn close_leaked(number: i32) {
     unsafe { libc::close(number) };
 }
 
-/// Closes every descriptor but these, whoever owns them: for forked children that are about to become something else.
+/// Closes every descriptor except these, whatever owns them: for forked children that are about to exec.
 pub fn close_except(keep: &mut [i32]) {
     keep.sort_unstable();
     let mut next = 0;
@@ -329,7 +337,7 @@ pub fn c_string(text: impl AsRef<OsStr>) -> CString {
     CString::new(&bytes[..end]).unwrap_or_default()
 }
 
-/// Lets everything else go first.
+/// Gives the caller the lowest priority.
 pub fn lowest_priority() {
     // SAFETY: changes only the caller's own priority.
     unsafe { libc::nice(19) };

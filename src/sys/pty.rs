@@ -1,4 +1,4 @@
-//! How does a program get a terminal? Pseudo-terminals from the caller's `/dev/ptmx`, so in a container its own.
+//! Pseudo-terminals, from the caller's `/dev/ptmx`, so in a container its own.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ pub fn open() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// The other side of a terminal, unlocked already.
 pub fn slave(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // By ioctl and not by path: what lies at /dev/pts in a container is not to be trusted.
+    // By ioctl and not by path: `/dev/pts` of a container cannot be trusted.
     // SAFETY: TIOCGPTPEER takes open flags by value and returns a new descriptor.
     let slave = unsafe {
         libc::ioctl(
@@ -40,7 +40,7 @@ pub fn slave(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(slave) })
 }
 
-/// Columns and rows of a terminal; `None` if `fd` is none.
+/// Columns and rows of a terminal; `None` if `fd` is not a terminal.
 pub fn size(fd: impl AsFd) -> Option<(u16, u16)> {
     let mut size = libc::winsize {
         ws_row: 0,

@@ -1,4 +1,5 @@
-//! Which signals reach whom? The shim reads its own from a descriptor; programs it starts get a clean slate.
+//! Signal masks and handlers. The shim reads its signals from a descriptor; programs that it starts get the
+//! defaults.
 
 use std::io;
 
@@ -18,11 +19,12 @@ pub fn watch(signals: &[Signal]) -> io::Result<SignalFd> {
     )?)
 }
 
-/// Nothing blocked, nothing ignored: what a program expects at its start. Rust's runtime ignores SIGPIPE, and the
-/// shim blocks what it reads from a descriptor; both would be inherited across an exec.
+/// Unblocks all signals and resets their handlers, which a program expects at its start. Rust's runtime ignores
+/// SIGPIPE, and the shim blocks the signals that it reads from a descriptor; both would be inherited across an
+/// exec.
 pub fn reset() {
-    // All zero means "default" in every architecture's layout. By system call, because the C library refuses to touch
-    // signals 32 and 33, which whoever started us may have ignored.
+    // All zero means "default" in every architecture's layout. By system call, because the C library refuses to
+    // touch signals 32 and 33, which the parent may have ignored.
     let default = [0u64; 8];
     for number in 1..=64 as libc::c_long {
         // SAFETY: the kernel reads one sigaction, which is shorter than the buffer, and is not asked for the old one;

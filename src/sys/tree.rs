@@ -1,8 +1,8 @@
-//! How does a tree go that somebody else made? Without recursion, with a bounded number of open folders, and without
-//! ever following a symlink or crossing a mount: neither its depth nor its names can hurt whoever removes it.
+//! The removal of untrusted trees. Without recursion, with a bounded number of open folders, and without ever
+//! following a symlink or crossing a mount: neither depth nor names can exhaust the caller.
 //!
-//! The walk descends at most [`MAX_OPEN`] folders. What lies deeper is moved up to the tree's own root under a fresh
-//! name, and removed from there: no name is ever longer than one component, so no path can be too long.
+//! The walk descends at most [`MAX_OPEN`] folders. Deeper entries are moved up to the tree's own root under a fresh
+//! name, and removed from there: every name used is a single component, so no path can be too long.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io;
@@ -16,14 +16,16 @@ use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, rename
 use nix::sys::stat::{Mode, SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-/// Most folders open at once; ordinary trees are not deeper.
+/// The maximum of folders open at once; ordinary trees are not deeper.
 const MAX_OPEN: usize = 32;
 
-/// Most times the root is read again. One is enough unless a disk was too full to move folders, or somebody still writes.
+/// The maximum number of passes over the root. One is enough unless a disk was too full to move folders, or a
+/// process still writes.
 const MAX_PASSES: usize = 64;
 
 /// Removes a folder and everything below it, or a file; an absent one is fine. Symlinks are removed, not followed.
-/// Goes on after an error; the first one is told, with its path. A mount point in the tree is such an error (`EBUSY`).
+/// Goes on after an error; returns the first one, with its path. A mount point in the tree is such an error
+/// (`EBUSY`).
 pub fn remove(path: &Path) -> io::Result<()> {
     remove_at(AT_FDCWD, path)
 }
@@ -82,7 +84,7 @@ fn open_root(base: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
     nix::fcntl::openat(base, path, flags, Mode::empty())
 }
 
-/// A folder that is being emptied.
+/// A folder being emptied.
 struct Level {
     name: OsString,
     entries: Entries,
@@ -95,13 +97,13 @@ struct Walk<'a> {
     fresh: u64,
     /// Number of the first fresh name that has not been removed yet.
     next: u64,
-    /// How many entries went, or moved up: as long as some do, another pass makes sense.
+    /// The number of entries removed, or moved up: as long as it grows, another pass makes sense.
     removed: u64,
     first_error: Option<io::Error>,
 }
 
 impl Walk<'_> {
-    /// Empties the root once: what is listed in it, then what was moved into it meanwhile.
+    /// Empties the root once: the entries listed in it, then those moved into it meanwhile.
     fn pass(&mut self) {
         let mut listed = match Entries::of(self.root.as_fd()) {
             Ok(listed) => listed,
@@ -163,7 +165,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The deepest level has been read to its end: it can go.
+    /// The deepest level has been read to its end, and can be removed.
     fn leave(&mut self, levels: &mut Vec<Level>) {
         let Some(level) = levels.pop() else { return };
         let folder = levels
@@ -184,7 +186,7 @@ impl Walk<'_> {
             let fresh = fresh_name(self.fresh);
             self.fresh += 1;
             match renameat(level.entries.fd(), name, &self.root, fresh.as_os_str()) {
-                // Whoever made the tree has made this name too: the next one, this entry is removed in its turn.
+                // The tree already has this name: take the next one. This entry is removed in its turn.
                 Err(Errno::EEXIST | Errno::ENOTEMPTY | Errno::ENOTDIR) => {}
                 other => return other,
             }
@@ -217,7 +219,7 @@ enum Removal {
     Failed(Errno),
 }
 
-/// Removes what can be removed at once: anything but a folder with something in it.
+/// Removes an entry at once if possible: anything except a folder with entries.
 fn unlink(folder: BorrowedFd<'_>, name: &OsStr) -> Removal {
     match unlinkat(folder, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => return Removal::Gone,
@@ -238,7 +240,7 @@ fn is_folder(folder: BorrowedFd<'_>, name: &OsStr) -> bool {
         .is_ok_and(|found| found.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFDIR.bits())
 }
 
-/// Opens a folder that is really there, on the file system of its parent.
+/// Opens an existing folder on the file system of its parent.
 pub fn open_folder(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
     let how = OpenHow::new()
         .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
@@ -256,11 +258,11 @@ pub fn open_folder(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd>
     }
 }
 
-/// The names in an open folder, read as they are asked for.
+/// The names in an open folder, read one by one.
 pub(super) struct Entries(NonNull<libc::DIR>);
 
 impl Entries {
-    /// From the beginning; the folder's own descriptor is opened anew.
+    /// From the beginning; the folder's own descriptor is reopened.
     pub(super) fn of(folder: BorrowedFd<'_>) -> nix::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = nix::fcntl::openat(folder, ".", flags, Mode::empty())?;
@@ -281,11 +283,11 @@ impl Entries {
         Ok(self.next_kind()?.map(|(name, _)| name))
     }
 
-    /// Like `next`, and whether the file system says at once that it is a folder.
+    /// Like `next`, with whether the file system already reports it as a folder.
     pub(super) fn next_kind(&mut self) -> nix::Result<Option<(OsString, bool)>> {
         loop {
             Errno::clear();
-            // SAFETY: the stream is open, and nobody else reads it.
+            // SAFETY: the stream is open, and only this iterator reads it.
             let entry = unsafe { libc::readdir64(self.0.as_ptr()) };
             if entry.is_null() {
                 return match Errno::last_raw() {

@@ -1,5 +1,5 @@
-//! How is a socket reached whose path is long? Addresses hold 107 bytes; through a descriptor of its folder any path
-//! is short enough.
+//! Unix sockets with long paths. Addresses hold 107 bytes; through a descriptor of its folder any path is short
+//! enough.
 
 use std::fs::File;
 use std::io;

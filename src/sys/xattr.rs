@@ -1,12 +1,12 @@
-//! How is an extended attribute set on a directory entry of any kind, symlinks and device nodes included?
+//! Extended attributes of directory entries of any kind, including symlinks and device nodes.
 
 use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// Sets attribute `key` of the entry `name` (a single component; `.` for the directory itself) in `dir`.
-/// The entry itself is meant, also if it is a symlink. Needs `/proc`.
+/// Sets attribute `key` of the entry `name` (a single component; `.` for the directory itself) in `dir`, also if
+/// the entry is a symlink. Needs `/proc`.
 pub fn set_at(dir: BorrowedFd<'_>, name: &OsStr, key: &OsStr, value: &[u8]) -> io::Result<()> {
     // There is no setxattrat(2) before Linux 6.13; the way through /proc ends at `name` and does not follow it.
     let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();

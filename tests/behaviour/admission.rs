@@ -1,7 +1,9 @@
-//! Who is let in, who waits, and what is said about it?
+//! Admission: which pods are admitted, which wait, and what is reported about them.
 
 #[path = "admission/preempt.rs"]
 mod preempt;
+#[path = "admission/reasons.rs"]
+mod reasons;
 
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use coracle::plan::event::{AskedBy, Group};
 use coracle::plan::fit::NodeIdentity;
 use coracle::plan::resize::Capacity;
 use coracle::plan::verdict::Cause;
-use coracle::plan::{Event, Settings};
+use coracle::plan::{Event, NodeFact, PodFact, RunFact, Settings, status};
 use coracle::spec::placement::{Requirement, Term, Test};
 use coracle::spec::{ContainerPort, HugePages, PodSpec, Protocol, QosClass, RestartPolicy};
 
@@ -39,16 +41,16 @@ fn pages(sizes: &[(&str, u64)]) -> HugePages {
 impl Node {
     fn wants(&mut self, pods: &[&PodSpec]) {
         let pods: Vec<_> = pods.iter().map(|p| Arc::new((*p).clone())).collect();
-        self.tell(Event::DesiredChanged(desired(
+        self.tell(Event::Node(NodeFact::DesiredChanged(desired(
             &pods.iter().collect::<Vec<_>>(),
-        )));
+        ))));
         self.work();
     }
 
-    /// Which pods run, and which wait for what.
+    /// Which pods run, and what each of the others waits for.
     fn stands(&self) -> Vec<String> {
         let all = self.state.pods.values().map(|pod| {
-            let how = match &pod.hold {
+            let how = match &pod.hold() {
                 Some(hold) => hold.reason.to_string(),
                 None if pod.any_running() => "runs".to_owned(),
                 None => "does not run".to_owned(),
@@ -56,235 +58,6 @@ impl Node {
             format!("{} {how}", pod.spec.key.name)
         });
         all.collect()
-    }
-}
-
-#[test]
-fn a_pod_that_does_not_fit_is_shown_as_pending_with_the_kubelets_reason() {
-    let mut node = Node::set(small());
-    node.wants(&[&sized("p", 1_001, 10)]);
-    assert_eq!(node.open, []);
-    let text = "Node didn't have enough resource: cpu, requested: 1001, used: 0, capacity: 1000";
-    assert_eq!(node.said(), [format!("Warning OutOfcpu {text}")]);
-    let shown = node.shown();
-    let status = shown.status.unwrap();
-    assert_eq!(status.phase.as_deref(), Some("Pending"));
-    assert_eq!(status.reason.as_deref(), Some("OutOfcpu"));
-    assert_eq!(status.message.as_deref(), Some(text));
-    // kubectl shows the reason as its status then.
-    assert_eq!(status.container_statuses, None);
-    assert_eq!(status.start_time, None);
-    let line = node.line();
-    let condition = format!("PodScheduled=False Unschedulable: {text}");
-    assert!(line.contains(&condition), "{line}");
-    assert_eq!(node.wake_at(), None);
-}
-
-/// What the node says of this pod, or nothing.
-fn refused(node: &mut Node, spec: &PodSpec) -> Option<(String, String)> {
-    node.wants(&[spec]);
-    let hold = node.state.pods[&spec.uid].hold.clone()?;
-    Some((hold.reason.to_string(), hold.message))
-}
-
-#[test]
-fn every_resource_has_its_reason_and_the_first_one_that_is_short_is_told() {
-    let spec = |cpu, mib, disk| {
-        let mut spec = sized("p", cpu, mib);
-        spec.storage_request_bytes = disk;
-        spec
-    };
-    let huge = |sizes: &[(&str, u64)]| {
-        let mut spec = sized("p", 1_000, 100);
-        spec.huge_pages = pages(sizes);
-        spec
-    };
-    for (spec, reason, figures) in [
-        (
-            huge(&[("2Mi", 10 * MIB), ("1Gi", 0)]),
-            "OutOfhugepages-2Mi",
-            "hugepages-2Mi, requested: 10485760, used: 0, capacity: 8388608",
-        ),
-        (
-            huge(&[("2Mi", 2 * MIB), ("64Ki", MIB)]),
-            "OutOfhugepages-64Ki",
-            "hugepages-64Ki, requested: 1048576, used: 0, capacity: 0",
-        ),
-        (
-            spec(1_001, 101, 2_000),
-            "OutOfcpu",
-            "cpu, requested: 1001, used: 0, capacity: 1000",
-        ),
-        (
-            spec(1_000, 101, 2_000),
-            "OutOfmemory",
-            "memory, requested: 105906176, used: 0, capacity: 104857600",
-        ),
-        (
-            spec(1_000, 100, 1_001),
-            "OutOfephemeral-storage",
-            "ephemeral-storage, requested: 1001, used: 0, capacity: 1000",
-        ),
-    ] {
-        let message = format!("Node didn't have enough resource: {figures}");
-        let expected = Some((reason.to_owned(), message));
-        assert_eq!(refused(&mut Node::set(small()), &spec), expected);
-    }
-    assert_eq!(
-        refused(&mut Node::set(small()), &spec(1_000, 100, 1_000)),
-        None
-    );
-    // Whoever asks for nothing needs a place all the same.
-    let bare = |n: u32| {
-        pod(
-            &format!("p{n:02}"),
-            &format!("p{n:02}"),
-            RestartPolicy::Always,
-            &["c"],
-        )
-    };
-    let all: Vec<_> = (0..12).map(bare).collect();
-    let mut node = Node::set(small());
-    node.wants(&all.iter().collect::<Vec<_>>());
-    let stands = node.stands();
-    assert_eq!(&stands[9..], ["p09 runs", "p10 OutOfpods", "p11 OutOfpods"]);
-    let hold = node.state.pods[&all[10].uid].hold.clone().unwrap();
-    let text = "Node didn't have enough resource: pods, requested: 1, used: 10, capacity: 10";
-    assert_eq!(hold.message, text);
-    // Nothing but a place, on a node that has given away more than it has.
-    let mut node = Node::set(small());
-    node.wants(&[&sized("big", 1_000, 100)]);
-    let mut less = small();
-    less.capacity.as_mut().unwrap().cpu_milli = 10;
-    node.tell(Event::SettingsChanged(less));
-    node.wants(&[&sized("big", 1_000, 100), &bare(1)]);
-    assert_eq!(node.stands(), ["big runs", "p01 runs"]);
-}
-
-fn with_label(mut spec: PodSpec, key: &str, value: &str) -> PodSpec {
-    let labels = &mut Arc::make_mut(&mut spec.manifest).metadata.labels;
-    let labels = labels.get_or_insert_default();
-    labels.insert(key.to_owned(), value.to_owned());
-    spec
-}
-
-#[test]
-fn an_unsafe_sysctl_waits_until_the_node_allows_it() {
-    let with = |name: &str| {
-        let mut pod = sized("p", 100, 10);
-        pod.sysctls = vec![(name.to_owned(), "1".to_owned())];
-        pod
-    };
-    let node = |allowed: &[&str]| {
-        let mut node = Node::set(small());
-        node.state.node = Arc::new(NodeIdentity {
-            unsafe_sysctls: allowed.iter().map(|name| name.to_string()).collect(),
-            ..NodeIdentity::default()
-        });
-        node
-    };
-    let told = refused(&mut node(&[]), &with("net.core.somaxconn")).unwrap();
-    let text = "forbidden sysctl: \"net.core.somaxconn\" not allowlisted";
-    assert_eq!(told, ("SysctlForbidden".into(), text.into()));
-    for (name, allowed, fine) in [
-        ("net.ipv4.tcp_syncookies", &[] as &[&str], true),
-        ("net.core.somaxconn", &["net.core.*"], true),
-        ("kernel.msgmax", &["net.core.*"], false),
-    ] {
-        let told = refused(&mut node(allowed), &with(name));
-        assert_eq!(told.is_none(), fine, "{name}");
-    }
-}
-
-#[test]
-fn a_pod_for_another_system_or_node_waits_with_the_kubelets_reason() {
-    let node = || {
-        let mut node = Node::set(small());
-        node.state.node = Arc::new(NodeIdentity {
-            name: "gw-1".to_owned(),
-            labels: [("disk", "ssd"), ("slots", "4"), ("empty", "")]
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ..NodeIdentity::default()
-        });
-        node
-    };
-    let os = with_label(sized("p", 100, 10), "kubernetes.io/os", "windows");
-    let told = refused(&mut node(), &os).unwrap();
-    let text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
-    assert_eq!(
-        told,
-        ("PodOSSelectorNodeLabelDoesNotMatch".into(), text.into())
-    );
-    let linux = with_label(sized("p", 100, 10), "kubernetes.io/os", "linux");
-    assert_eq!(refused(&mut node(), &linux), None);
-    let mut os = sized("p", 5_000, 10);
-    os.placement.other_os = true;
-    let text = "Failed to admit pod as the OS field doesn't match node OS";
-    let told = refused(&mut node(), &os).unwrap();
-    assert_eq!(
-        told,
-        ("PodOSNotSupported".into(), text.into()),
-        "before resources"
-    );
-    let text = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
-    let elsewhere = Some(("NodeAffinity".to_owned(), text.to_owned()));
-    let list = |values: &[&str]| values.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>();
-    let label = |key: &str, test: Test| Term {
-        labels: vec![Requirement {
-            key: key.to_owned(),
-            test,
-        }],
-        names: vec![],
-    };
-    let name = |test: Test| Term {
-        labels: vec![],
-        names: vec![Requirement {
-            key: "metadata.name".to_owned(),
-            test,
-        }],
-    };
-    let both = Term {
-        names: name(Test::In(list(&["gw-2"]))).names,
-        ..label("disk", Test::Exists)
-    };
-    let table: [(&[Term], bool); 21] = [
-        (&[label("disk", Test::In(list(&["hdd", "ssd"])))], true),
-        (&[label("disk", Test::In(list(&["hdd"])))], false),
-        (&[label("none", Test::In(list(&[""])))], false),
-        (&[label("disk", Test::NotIn(list(&["hdd"])))], true),
-        (&[label("disk", Test::NotIn(list(&["ssd"])))], false),
-        (&[label("none", Test::NotIn(list(&["ssd"])))], true),
-        (&[label("empty", Test::Exists)], true),
-        (&[label("none", Test::Exists)], false),
-        (&[label("none", Test::DoesNotExist)], true),
-        (&[label("empty", Test::DoesNotExist)], false),
-        (&[label("slots", Test::Above(3))], true),
-        (&[label("slots", Test::Above(4))], false),
-        (&[label("slots", Test::Below(5))], true),
-        (&[label("slots", Test::Below(4))], false),
-        (&[label("disk", Test::Above(0))], false),
-        (&[name(Test::In(list(&["gw-1"])))], true),
-        (&[name(Test::NotIn(list(&["gw-1"])))], false),
-        // All of a term, any of the terms.
-        (std::slice::from_ref(&both), false),
-        (&[both.clone(), label("disk", Test::Exists)], true),
-        (&[Term::default()], false),
-        (&[], false),
-    ];
-    for (terms, fits) in table {
-        let mut spec = sized("p", 100, 10);
-        spec.placement.terms = Some(terms.to_vec());
-        let expected = elsewhere.clone().filter(|_| !fits);
-        assert_eq!(refused(&mut node(), &spec), expected, "{terms:?}");
-    }
-    for (value, fits) in [("ssd", true), ("hdd", false)] {
-        let mut spec = sized("p", 100, 10);
-        spec.placement.selector = [("disk".to_owned(), value.to_owned())].into();
-        assert_eq!(
-            refused(&mut node(), &spec),
-            elsewhere.clone().filter(|_| !fits)
-        );
     }
 }
 
@@ -301,63 +74,35 @@ fn on_port(name: &str, ip: Option<&str>, port: u16, protocol: Protocol) -> PodSp
 }
 
 #[test]
-fn a_port_of_the_node_is_one_pods_and_the_next_ones_when_it_is_free() {
-    use Protocol::{Tcp, Udp};
-    let text =
-        "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
-    for (first, second, both) in [
-        ((None, 80, Tcp), (None, 80, Tcp), false),
-        ((None, 80, Tcp), (None, 81, Tcp), true),
-        ((None, 80, Tcp), (None, 80, Udp), true),
-        (
-            (Some("10.0.0.1"), 80, Tcp),
-            (Some("10.0.0.2"), 80, Tcp),
-            true,
-        ),
-        (
-            (Some("10.0.0.1"), 80, Tcp),
-            (Some("10.0.0.1"), 80, Tcp),
-            false,
-        ),
-        ((Some("10.0.0.1"), 80, Tcp), (None, 80, Tcp), false),
-        (
-            (Some("0.0.0.0"), 80, Tcp),
-            (Some("10.0.0.1"), 80, Tcp),
-            false,
-        ),
-    ] {
-        let a = on_port("a", first.0, first.1, first.2);
-        let b = on_port("b", second.0, second.1, second.2);
-        let mut node = Node::set(small());
-        node.wants(&[&a]);
-        node.wants(&[&a, &b]);
-        let how = if both { "b runs" } else { "b NodePorts" };
-        assert_eq!(node.stands(), ["a runs", how], "{first:?} {second:?}");
-        if !both {
-            let hold = node.state.pods[&b.uid].hold.clone().unwrap();
-            let whose = format!("{text} (80/TCP is in use by pod default/a)");
-            assert_eq!(hold.message, whose);
-        }
-        node.wants(&[&b]);
-        node.end_of(&a.uid, 0);
-        node.work();
-        assert_eq!(node.stands(), ["b runs"]);
-    }
-    // A pod that has finished has its ports until its sandbox is gone.
-    let mut a = on_port("a", None, 80, Tcp);
-    a.restart_policy = RestartPolicy::Never;
-    let b = on_port("b", None, 80, Tcp);
+fn a_pod_that_does_not_fit_is_pending_with_the_kubelets_reason() {
     let mut node = Node::set(small());
-    node.wants(&[&a]);
-    node.wants(&[&a, &b]);
-    node.end_of(&a.uid, 0);
-    assert!(node.state.pods[&b.uid].hold.is_some());
-    node.work();
-    assert_eq!(node.stands(), ["a does not run", "b runs"]);
+    node.wants(&[&sized("p", 1_001, 10)]);
+    assert_eq!(node.open, []);
+    let text = "Node didn't have enough resource: cpu, requested: 1001, used: 0, capacity: 1000";
+    assert_eq!(node.said(), [format!("Warning OutOfcpu {text}")]);
+    let shown = node.shown();
+    let status = shown.status.unwrap();
+    assert_eq!(status.phase.as_deref(), Some("Pending"));
+    assert_eq!(status.reason.as_deref(), Some("OutOfcpu"));
+    assert_eq!(status.message.as_deref(), Some(text));
+    // kubectl then shows the reason as the status.
+    assert_eq!(status.container_statuses, None);
+    assert_eq!(status.start_time, None);
+    let line = node.line();
+    let condition = format!("PodScheduled=False Unschedulable: {text}");
+    assert!(line.contains(&condition), "{line}");
+    assert_eq!(node.wake_at(), None);
+}
+
+/// Why the node refuses this pod, if it does.
+fn refused(node: &mut Node, spec: &PodSpec) -> Option<(String, String)> {
+    node.wants(&[spec]);
+    let hold = node.state.pods[&spec.uid].hold()?;
+    Some((hold.reason.to_string(), hold.message.clone()))
 }
 
 #[test]
-fn whoever_waits_is_let_in_as_soon_as_there_is_room() {
+fn a_pod_that_waits_is_admitted_as_soon_as_there_is_room() {
     let finishing = |name: &str| {
         let mut spec = pod(name, name, RestartPolicy::Never, &["c"]);
         set_resources(&mut spec, "c", 600, 10 * MIB);
@@ -373,48 +118,48 @@ fn whoever_waits_is_let_in_as_soon_as_there_is_room() {
         assert_eq!(node.stands(), blocked);
         node
     };
-    // The other one ends.
+    // The running pod ends.
     let mut node = full();
     node.wait(5_000);
     node.end_of(&first.uid, 0);
     node.work();
     assert_eq!(node.stands(), ["a does not run", "b runs"]);
     let started = node.state.pods[&waits.uid].created.time.0;
-    assert_eq!(started, node.now, "its time begins when it is let in");
-    // It goes.
+    assert_eq!(started, node.now, "its time begins when it is admitted");
+    // The running pod is removed.
     let mut node = full();
     node.wants(&[&waits]);
     assert_eq!(node.stands(), blocked);
     node.end_of(&first.uid, 143);
     node.work();
     assert_eq!(node.stands(), ["b runs"]);
-    // It is to have less.
+    // The running pod is edited to request less.
     let mut node = full();
     let mut less = first.clone();
     set_resources(&mut less, "c", 400, 10 * MIB);
     node.wants(&[&less, &waits]);
     assert_eq!(node.stands(), ["a runs", "b runs"]);
-    // The one who waits asks for less.
+    // The waiting pod is edited to request less.
     let mut node = full();
     node.wants(&[&first, &sized("b", 400, 10)]);
     assert_eq!(node.stands(), ["a runs", "b runs"]);
     assert_eq!(node.state.pods[&waits.uid].pending, None);
-    // The node has more.
+    // The node gets more.
     let mut node = full();
-    node.tell(Event::SettingsChanged(Settings::default()));
+    node.tell(Event::Node(NodeFact::SettingsChanged(Settings::default())));
     node.work();
     assert_eq!(node.stands(), ["a runs", "b runs"]);
 }
 
 #[test]
-fn a_reason_is_said_once_until_it_is_another() {
+fn a_reason_is_reported_once_until_it_changes() {
     let mut node = Node::set(small());
     let (a, p) = (sized("a", 500, 90), sized("p", 600, 20));
     node.wants(&[&a]);
     node.wait(1);
     node.wants(&[&a, &p]);
-    let since = node.state.pods[&p.uid].hold.clone().unwrap().since;
-    node.tell(Event::SettingsChanged(small()));
+    let since = node.state.pods[&p.uid].hold().cloned().unwrap().since;
+    node.tell(Event::Node(NodeFact::SettingsChanged(small())));
     node.wait(1_000);
     node.wants(&[&a, &p]);
     let about = |node: &Node| {
@@ -425,7 +170,7 @@ fn a_reason_is_said_once_until_it_is_another() {
     let smaller = sized("p", 100, 20);
     node.wants(&[&a, &smaller]);
     assert_eq!(about(&node), ["OutOfcpu", "OutOfmemory"]);
-    let hold = node.state.pods[&p.uid].hold.clone().unwrap();
+    let hold = node.state.pods[&p.uid].hold().cloned().unwrap();
     assert_eq!(hold.since, since);
     let text = "Node didn't have enough resource: memory, requested: 20971520, used: 94371840, \
                 capacity: 104857600";
@@ -433,7 +178,7 @@ fn a_reason_is_said_once_until_it_is_another() {
 }
 
 #[test]
-fn the_more_important_comes_first_then_the_older_and_a_smaller_one_need_not_wait() {
+fn the_more_important_pod_comes_first_then_the_older_and_a_smaller_one_need_not_wait() {
     let mut node = Node::set(small());
     let first = with_priority(sized("first", 900, 10), 1);
     node.wants(&[&first]);
@@ -469,22 +214,24 @@ fn the_more_important_comes_first_then_the_older_and_a_smaller_one_need_not_wait
 }
 
 #[test]
-fn a_pod_that_waits_may_be_edited_in_any_way_deleted_and_taken_away() {
+fn a_pod_that_waits_may_be_edited_in_any_way_deleted_and_removed() {
     let mut node = Node::set(small());
     let p = sized("p", 2_000, 10);
     node.wants(&[&p]);
     let uid = p.uid.clone();
-    node.tell(Event::ConditionsSet {
-        pod: uid.clone(),
-        changes: vec![gate(true)],
+    node.tell(Event::Pod {
+        uid: uid.clone(),
+        fact: PodFact::ConditionsSet {
+            changes: vec![gate(true)],
+        },
     });
     let mut other = p.clone();
     set_image(&mut other, "c", "img:2");
     node.wants(&[&other]);
     let held = &node.state.pods[&uid];
     assert_eq!(held.spec.containers[0].image, "img:2");
-    assert_eq!(held.foreign.len(), 1, "what was said of it stays said");
-    // What would need another pod.
+    assert_eq!(held.foreign.len(), 1, "its foreign conditions stay");
+    // An edit for which a running pod would be replaced.
     let mut other = sized("p", 3_000, 10);
     Arc::make_mut(&mut other.manifest)
         .spec
@@ -496,33 +243,31 @@ fn a_pod_that_waits_may_be_edited_in_any_way_deleted_and_taken_away() {
     let held = &node.state.pods[&uid];
     assert_eq!(held.spec.restart_policy, RestartPolicy::Never);
     assert!(
-        held.hold
-            .clone()
+        held.hold()
+            .cloned()
             .unwrap()
             .message
             .contains("requested: 3000")
     );
-    assert!(held.stopping.is_none());
+    assert!(held.stopping().is_none());
     node.wait(1_000);
-    node.tell(Event::DeleteRequested {
-        pod: uid.clone(),
-        grace_ms: None,
+    node.tell(Event::Pod {
+        uid: uid.clone(),
+        fact: PodFact::DeleteRequested { grace_ms: None },
     });
     let held = &node.state.pods[&uid];
-    assert!(held.hold.is_some() && held.stopping.is_none());
+    assert!(held.hold().is_some() && held.stopping().is_none());
     node.wants(&[]);
     assert!(node.state.pods.is_empty());
     assert_eq!(node.open, []);
 }
 
 #[test]
-fn what_a_former_agent_left_was_let_in_and_others_are_judged_anew() {
+fn pods_from_before_the_agent_restart_stay_admitted_and_others_are_judged_again() {
     let mut node = Node::set(small());
     let (a, b) = (sized("a", 600, 10), sized("b", 600, 10));
     node.wants(&[&a, &b]);
     assert_eq!(node.stands(), ["a runs", "b OutOfcpu"]);
-    // Of pods that wait nothing is written down.
-    node.state.pods.remove(&b.uid);
     let (a, b) = (Arc::new(a), Arc::new(b));
     let tight = Settings {
         capacity: Some(Capacity {
@@ -535,39 +280,75 @@ fn what_a_former_agent_left_was_let_in_and_others_are_judged_anew() {
         ..Settings::default()
     };
     let mut new = reborn(&node, &[&a], ready());
-    new.tell(Event::SettingsChanged(tight));
-    new.tell(Event::DesiredChanged(desired(&[&a, &b])));
+    new.tell(Event::Node(NodeFact::SettingsChanged(tight)));
+    new.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&a, &b]))));
     new.work();
     assert_eq!(new.stands(), ["a runs", "b OutOfcpu"]);
     let text = "requested: 600, used: 600, capacity: 100";
-    let hold = new.state.pods[&b.uid].hold.clone().unwrap();
+    let hold = new.state.pods[&b.uid].hold().cloned().unwrap();
     assert!(hold.message.ends_with(text), "{hold:?}");
 }
 
 #[test]
-fn a_shutdown_does_not_wait_for_pods_that_were_not_let_in_nor_gives_their_place_away() {
+fn the_next_agent_knows_since_when_a_pod_has_waited() {
+    let mut node = Node::set(small());
+    let (a, b) = (sized("a", 600, 10), sized("b", 600, 10));
+    node.wants(&[&a]);
+    node.now += 10_000;
+    node.wants(&[&a, &b]);
+    node.wait(20_000);
+    let (a, b) = (Arc::new(a), Arc::new(b));
+    let shown = |node: &Node| {
+        let pod = &node.state.pods[&b.uid];
+        let shown = status::pod(pod, &status::NodeFacts::default(), &node.state.settings);
+        (shown.metadata.creation_timestamp, shown.status)
+    };
+    let mut new = reborn(&node, &[&a, &b], ready());
+    assert_eq!(new.stands(), ["a runs", "b OutOfcpu"]);
+    assert_eq!(shown(&new), shown(&node));
+    // Its time begins once it is admitted.
+    new.now += 10_000;
+    new.want(&[&b]);
+    new.work();
+    new.end_of(&a.uid, 0);
+    new.work();
+    assert_eq!(new.stands(), ["b runs"]);
+    assert!(new.state.pods[&b.uid].created > node.state.pods[&b.uid].created);
+
+    // A pod that need not wait any more is like a new one.
+    let new = reborn(&node, &[&b], ready());
+    assert_eq!(new.stands(), ["a runs", "b OutOfcpu"]);
+    node.state.settings = Settings::default();
+    let new = reborn(&node, &[&a, &b], ready());
+    let pod = &new.state.pods[&b.uid];
+    assert_eq!((&pod.hold(), pod.created), (&None, at(new.now)));
+    assert!(new.state.former_holds.is_empty());
+}
+
+#[test]
+fn a_shutdown_does_not_wait_for_pods_that_were_not_admitted_and_they_keep_their_place() {
     let mut node = Node::set(small());
     let (a, b) = (sized("a", 600, 10), sized("b", 600, 10));
     node.wants(&[&a, &b]);
-    node.tell(Event::ShutdownBegun {
+    node.tell(Event::Node(NodeFact::ShutdownBegun {
         groups: vec![Group {
             priority: 0,
             seconds: 30,
         }],
         asked_by: AskedBy::Command,
-    });
+    }));
     node.work();
     let late = sized("late", 600, 10);
     node.wants(&[&a, &b, &late]);
     node.end_of(&a.uid, 143);
     node.work();
     let ended = node.state.shutdown.as_ref().unwrap().ended;
-    assert!(ended.is_some(), "nobody is waited for");
+    assert!(ended.is_some(), "the shutdown waits for no pod");
     assert_eq!(
         node.stands(),
         ["a does not run", "b OutOfcpu", "late does not run"]
     );
-    node.tell(Event::ShutdownCancelled);
+    node.tell(Event::Node(NodeFact::ShutdownCancelled));
     node.work();
     assert_eq!(node.stands(), ["a runs", "b OutOfcpu", "late OutOfcpu"]);
 }

@@ -1,12 +1,13 @@
-//! When does a crashing container start again? The kubelet's figures (kubelet-behaviour §16.3), a pod's own waits, and
-//! waits that somebody ends.
+//! When a crashing container starts again: the kubelet's figures, a pod's own waits, and waits that a client ends with
+//! `retry`.
 
 use std::sync::Arc;
 
 use coracle::plan::event::*;
 use coracle::plan::retry::{Wait, waits};
-use coracle::plan::{Action, Event, Settings, Time};
+use coracle::plan::{Action, Event, NodeFact, PodFact, RunFact, Settings};
 use coracle::spec::{RestartBackoff, RestartPolicy};
+use coracle::types::Time;
 
 use crate::node::{Node, one, ready, reborn};
 use crate::pods::{desired, pod};
@@ -17,7 +18,9 @@ fn starts(settings: &Settings, own: RestartBackoff, run_ms: u64, count: usize) -
     spec.restart_backoff = own;
     let mut node = Node::set(settings.clone());
     let begin = node.now;
-    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &Arc::new(spec),
+    ]))));
     let mut starts = vec![];
     while starts.len() < count {
         node.work();
@@ -40,7 +43,7 @@ fn longest(max_restart_period_ms: u64) -> Settings {
 }
 
 #[test]
-fn a_crashing_container_starts_when_the_kubelet_would_start_it() {
+fn a_crashing_container_starts_when_a_kubelet_would_start_it() {
     let reduced_300 = Settings {
         max_restart_period_ms: 300_000,
         ..Settings::reduced()
@@ -71,7 +74,7 @@ fn a_crashing_container_starts_when_the_kubelet_would_start_it() {
 }
 
 #[test]
-fn a_pods_own_waits_come_before_the_nodes() {
+fn a_pods_own_back_off_settings_override_the_nodes() {
     let own = |initial_ms, max_ms| RestartBackoff { initial_ms, max_ms };
     let table: [(Settings, RestartBackoff, &[u64]); 5] = [
         (
@@ -120,7 +123,7 @@ fn uid(node: &Node) -> coracle::spec::PodUid {
     node.state.pods.keys().next().unwrap().clone()
 }
 
-/// What it waits for now; nothing any more at the moment when it is tried again.
+/// What the pod waits for now. At the moment of the next try it waits for nothing.
 fn waiting(node: &Node) -> Vec<Wait> {
     let pod = node.state.pods.values().next().unwrap();
     let at = |now| waits(pod, None, &node.state.settings, Time(now));
@@ -132,26 +135,31 @@ fn waiting(node: &Node) -> Vec<Wait> {
 }
 
 fn retry(node: &mut Node, container: Option<&str>) {
-    node.tell(Event::RetryRequested {
-        pod: uid(node),
-        container: container.map(str::to_owned),
+    node.tell(Event::Pod {
+        uid: uid(node),
+        fact: PodFact::RetryRequested {
+            container: container.map(str::to_owned),
+        },
     });
 }
 
 #[test]
-fn a_retry_ends_the_wait_and_the_series_goes_on() {
+fn a_retry_ends_the_wait_and_keeps_the_back_off_series() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     assert_eq!(waiting(&node), []);
     crash_until(&mut node, 20_000);
     assert_eq!(waiting(&node), [Wait::Crash("c".into())]);
     retry(&mut node, Some("other"));
-    assert!(node.open.is_empty(), "another container is meant");
-    // The wish survives an agent that dies before the start.
+    assert!(
+        node.open.is_empty(),
+        "the retry is for a different container"
+    );
+    // The request survives an agent that dies before the start.
     node.state.apply(
-        &Event::RetryRequested {
-            pod: uid(&node),
-            container: None,
+        &Event::Pod {
+            uid: uid(&node),
+            fact: PodFact::RetryRequested { container: None },
         },
         crate::pods::at(node.now),
     );
@@ -161,7 +169,11 @@ fn a_retry_ends_the_wait_and_the_series_goes_on() {
     assert_eq!(node.line(), "Running; c: running < Error 1, 3");
     node.end("c", 1);
     assert_eq!(node.wake_at(), Some(node.now + 40_000), "twice as long");
-    assert_eq!(waiting(&node), [Wait::Crash("c".into())], "once means once");
+    assert_eq!(
+        waiting(&node),
+        [Wait::Crash("c".into())],
+        "a retry counts once"
+    );
 }
 
 #[test]
@@ -170,9 +182,9 @@ fn a_retry_ends_waits_for_images_sandboxes_and_starts() {
     let pod = uid(&node);
     node.take();
     let failure = SandboxFailure::Sandbox("no".into());
-    node.tell(Event::SandboxFailed {
-        pod: pod.clone(),
-        failure,
+    node.tell(Event::Pod {
+        uid: pod.clone(),
+        fact: PodFact::SandboxFailed { failure },
     });
     assert_eq!(waiting(&node), [Wait::Sandbox]);
     retry(&mut node, Some("c"));
@@ -180,11 +192,13 @@ fn a_retry_ends_waits_for_images_sandboxes_and_starts() {
     retry(&mut node, None);
     node.answer_one();
     node.take();
-    node.tell(Event::ImageFailed {
-        pod: pod.clone(),
-        container: "c".into(),
-        failure: ImageFailure::Pull,
-        message: "no".into(),
+    node.tell(Event::Pod {
+        uid: pod.clone(),
+        fact: PodFact::ImageFailed {
+            container: "c".into(),
+            failure: ImageFailure::Pull,
+            message: "no".into(),
+        },
     });
     assert_eq!(waiting(&node), [Wait::Image("c".into())]);
     retry(&mut node, Some("c"));
@@ -192,21 +206,26 @@ fn a_retry_ends_waits_for_images_sandboxes_and_starts() {
     let Action::StartContainer { instance, .. } = node.take() else {
         panic!("the image is there");
     };
-    node.tell(Event::ContainerStartFailed {
+    node.tell(Event::Run {
         instance,
-        failure: StartFailure::Config,
-        message: "no".into(),
+        fact: RunFact::StartFailed {
+            failure: StartFailure::Config,
+            message: "no".into(),
+        },
     });
     assert_eq!(waiting(&node), [Wait::Create("c".into())]);
     retry(&mut node, None);
     node.work();
     assert_eq!(node.line(), "Running; c: running < -, 0");
-    node.tell(Event::DesiredChanged(Default::default()));
+    node.tell(Event::Node(NodeFact::DesiredChanged(Default::default())));
     node.answer_one();
     node.end("c", 0);
     node.take();
     let error = "busy".into();
-    node.tell(Event::SandboxRemoveFailed { pod, error });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::SandboxRemoveFailed { error },
+    });
     assert_eq!(waiting(&node), [Wait::Removal]);
     retry(&mut node, Some("c"));
     assert!(node.open.is_empty(), "it is the pod that waits");
@@ -216,7 +235,7 @@ fn a_retry_ends_waits_for_images_sandboxes_and_starts() {
 }
 
 #[test]
-fn an_exit_that_is_heard_of_when_its_wait_is_over_is_not_said_to_wait() {
+fn an_exit_reported_after_its_back_off_is_over_causes_no_event() {
     for (late_ms, said) in [(9_999, 1), (10_000, 0)] {
         let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
         node.work();
@@ -226,19 +245,25 @@ fn an_exit_that_is_heard_of_when_its_wait_is_over_is_not_said_to_wait() {
         let instance = pod.instance("c", 1);
         let exit = crate::pods::exit(1, crate::pods::at(node.now), crate::pods::at(node.now));
         node.now += late_ms;
-        node.tell(Event::ContainerExited { instance, exit });
-        let waits = node.notices.iter().filter(|n| n.reason == "BackOff");
+        node.tell(Event::Run {
+            instance,
+            fact: RunFact::Exited { exit },
+        });
+        let waits = node
+            .notices
+            .iter()
+            .filter(|n| n.reason.as_str() == "BackOff");
         assert_eq!(waits.count(), said, "{late_ms}");
     }
 }
 
 #[test]
-fn why_there_is_nothing_to_try_again_is_a_sentence() {
+fn a_refused_retry_says_why_in_a_sentence() {
     let idle = |node: &Node, container| {
         let pod = node.state.pods.values().next().unwrap();
         coracle::plan::retry::idle(pod, container)
     };
-    let nothing = "pod p waits for nothing that could be tried again";
+    let nothing = "pod p waits for nothing that can be retried";
     let mut node = Node::with(&one(RestartPolicy::OnFailure, &["a", "b"]));
     assert_eq!(idle(&node, None), nothing);
     node.work();
@@ -251,13 +276,45 @@ fn why_there_is_nothing_to_try_again_is_a_sentence() {
     node.end("b", 0);
     let finished = "pod p has finished; delete it to run it again";
     assert_eq!(idle(&node, None), finished);
-    node.tell(Event::DesiredChanged(Default::default()));
+    node.tell(Event::Node(NodeFact::DesiredChanged(Default::default())));
     let stopped = "pod p is being stopped and waits for nothing";
     assert_eq!(idle(&node, Some("b")), stopped);
 }
 
 #[test]
-fn a_run_of_more_than_ten_minutes_begins_the_series_anew() {
+fn a_run_of_more_than_ten_minutes_resets_the_waits_for_creation() {
+    let fail = |node: &mut Node| {
+        let Action::StartContainer { instance, .. } = node.take() else {
+            panic!("the image is there");
+        };
+        node.tell(Event::Run {
+            instance,
+            fact: RunFact::StartFailed {
+                failure: StartFailure::Create,
+                message: "no".into(),
+            },
+        });
+        node.wake_at().map(|at| at - node.now)
+    };
+    for (run_ms, wait) in [(600_000, 40_000), (600_001, 10_000)] {
+        let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+        node.answer_one();
+        node.answer_one();
+        assert_eq!(fail(&mut node), Some(10_000));
+        node.wait(10_000);
+        node.answer_one();
+        assert_eq!(fail(&mut node), Some(20_000));
+        node.wait(20_000);
+        node.work();
+        node.wait(run_ms);
+        node.end("c", 1);
+        node.answer_one();
+        assert_eq!(fail(&mut node), Some(wait), "{run_ms}");
+    }
+}
+
+#[test]
+fn a_run_of_more_than_ten_minutes_resets_the_back_off() {
     for (run_ms, wait) in [(600_000, Some(40_000)), (600_001, None)] {
         let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
         crash_until(&mut node, 20_000);

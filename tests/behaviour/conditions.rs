@@ -1,9 +1,10 @@
-//! Which conditions does a pod show, since when, and what do readiness gates make of them (kubelet-behaviour §3.5)?
+//! The conditions that a pod shows, since when, and the effect of readiness gates (Kubernetes docs: Pod Lifecycle).
 
 use std::sync::Arc;
 
 use coracle::plan::event::*;
-use coracle::plan::{Event, NodeState, network};
+use coracle::plan::recovered::*;
+use coracle::plan::{Event, NodeFact, NodeState, PodFact, network};
 use coracle::spec::condition::MAX_CONDITIONS;
 use coracle::spec::{Condition, ConditionStatus, PodSpec, RestartPolicy};
 use k8s_openapi::api::core::v1 as core;
@@ -29,7 +30,10 @@ fn condition(type_: &str, status: ConditionStatus, reason: &str) -> Condition {
 fn change(node: &mut Node, change: ConditionChange) {
     let pod = node.state.pods.keys().next().unwrap().clone();
     let changes = vec![change];
-    node.tell(Event::ConditionsSet { pod, changes });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::ConditionsSet { changes },
+    });
 }
 
 fn set(node: &mut Node, type_: &str, status: ConditionStatus) {
@@ -40,7 +44,7 @@ fn shown(node: &Node) -> Vec<core::PodCondition> {
     node.shown().status.unwrap().conditions.unwrap()
 }
 
-/// Second of the test's day at which the condition last changed.
+/// The second of the test's day at which the condition last changed.
 fn since(node: &Node, type_: &str) -> i64 {
     let all = shown(node);
     let found = all.iter().find(|c| c.type_ == type_).unwrap();
@@ -62,7 +66,7 @@ fn a_gated_pod_is_ready_when_every_gate_is_true() {
         let text =
             format!("Running; Ready=False ReadinessGatesNotReady: {message}; c: running < -, 0");
         let own = node.line();
-        // Without the gates' own conditions, which come first.
+        // Without the conditions that the gates name, which come first.
         let own = own
             .split("; ")
             .filter(|part| !part.starts_with("a.ex") && !part.starts_with("b="));
@@ -82,11 +86,11 @@ fn a_gated_pod_is_ready_when_every_gate_is_true() {
     set(&mut node, "a.example/x", True);
     assert_eq!(node.line(), "Running; c: running < -, 0");
     assert!(network::view(&node.state, &[]).pods[0].ready);
-    assert!(node.state.network_changes > before, "services are told");
+    assert!(node.state.network_changes > before, "services hear of it");
     change(&mut node, ConditionChange::Unset("b".into()));
     expect(&node, none("b"));
     set(&mut node, "b", True);
-    // Containers come first.
+    // Unready containers are reported before gates.
     node.end("c", 1);
     let unready = "containers with unready status: [c]";
     assert!(
@@ -131,7 +135,7 @@ fn foreign_conditions_come_first_and_change_their_time_only_with_their_status() 
 }
 
 #[test]
-fn conditions_and_their_times_survive_the_agent_and_die_with_the_pod() {
+fn conditions_and_their_times_survive_the_agent_and_end_with_the_pod() {
     let spec = Arc::new(gated(&["b"]));
     let mut node = Node::with(&spec);
     node.now += 3_000;
@@ -144,13 +148,16 @@ fn conditions_and_their_times_survive_the_agent_and_die_with_the_pod() {
     assert_eq!(shown(&node), before);
     let pod = spec.uid.clone();
     let grace_ms = Some(0);
-    node.tell(Event::DeleteRequested { pod, grace_ms });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeleteRequested { grace_ms },
+    });
     node.answer_one();
     node.end("c", 137);
     node.work();
     assert!(
         node.shown().metadata.deletion_timestamp.is_none(),
-        "the next one"
+        "this is the next pod"
     );
     assert_eq!(shown(&node).len(), 5);
 }
@@ -170,7 +177,7 @@ fn given(spec: &mut PodSpec, conditions: &[(&str, &str)]) {
 }
 
 #[test]
-fn conditions_of_the_manifest_count_and_its_edits_are_taken_over() {
+fn conditions_in_the_manifest_count_and_edits_of_them_apply() {
     let mut spec = gated(&["b"]);
     given(&mut spec, &[("b", "True"), ("x", "False")]);
     let mut node = Node::with(&Arc::new(spec.clone()));
@@ -188,13 +195,17 @@ fn conditions_of_the_manifest_count_and_its_edits_are_taken_over() {
         "ready: {}",
         node.line()
     );
-    // What was set since stays when the manifest says nothing new of it.
+    // A condition set since then stays as long as the manifest does not change it.
     set(&mut node, "b", ConditionStatus::False);
     given(&mut spec, &[("b", "True"), ("y", "Unknown")]);
-    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec.clone())])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &Arc::new(spec.clone()),
+    ]))));
     assert_eq!(line(&node), "b=False y=Unknown");
     given(&mut spec, &[("b", "Unknown")]);
-    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &Arc::new(spec),
+    ]))));
     assert_eq!(line(&node), "b=Unknown");
 }
 
@@ -210,9 +221,11 @@ fn the_generation_is_shown_if_the_manifest_has_one() {
     set_resources(&mut spec, "c", 100, 100);
     let mut node = Node::with(&Arc::new(spec.clone()));
     node.work();
-    // Conditions of all kinds: about a resize, and that it has to go.
+    // Conditions of all kinds: about a resize, and about the pod's end.
     set_resources(&mut spec, "c", 200, 100);
-    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &Arc::new(spec),
+    ]))));
     let all = shown(&node);
     let resize = all.iter().find(|c| c.type_ == "PodResizeInProgress");
     assert_eq!(resize.map(|c| c.status.as_str()), Some("True"));
@@ -221,7 +234,7 @@ fn the_generation_is_shown_if_the_manifest_has_one() {
         seconds: 1,
     };
     let (groups, asked_by) = (vec![group], AskedBy::Command);
-    node.tell(Event::ShutdownBegun { groups, asked_by });
+    node.tell(Event::Node(NodeFact::ShutdownBegun { groups, asked_by }));
     let disrupted = shown(&node);
     assert!(disrupted.iter().any(|c| c.type_ == "DisruptionTarget"));
     for condition in all.iter().chain(&disrupted) {
@@ -244,7 +257,7 @@ fn a_gate_may_be_one_of_the_conditions_that_every_pod_has() {
         node.work();
         assert_eq!(node.line(), "Running; c: running < -, 0", "{type_}");
     }
-    // Nobody can be ready before he is.
+    // A pod cannot be ready before it is ready.
     let mut node = Node::with(&Arc::new(gated(&["Ready"])));
     node.work();
     let text = "the status of pod readiness gate \"Ready\" is not \"True\", but False";
@@ -252,7 +265,7 @@ fn a_gate_may_be_one_of_the_conditions_that_every_pod_has() {
 }
 
 #[test]
-fn a_condition_of_somebody_else_is_shown_with_its_reason_and_message() {
+fn a_foreign_condition_is_shown_with_its_reason_and_message() {
     let mut node = Node::with(&Arc::new(gated(&[])));
     node.work();
     let said = Condition {
@@ -262,12 +275,12 @@ fn a_condition_of_somebody_else_is_shown_with_its_reason_and_message() {
     change(&mut node, ConditionChange::Set(said));
     let all = shown(&node);
     let found = all.iter().find(|c| c.type_ == "a.example/x").unwrap();
-    let told = (found.reason.as_deref(), found.message.as_deref());
-    assert_eq!(told, (Some("Said"), Some("on purpose")));
+    let reasons = (found.reason.as_deref(), found.message.as_deref());
+    assert_eq!(reasons, (Some("Said"), Some("on purpose")));
 }
 
 #[test]
-fn a_condition_may_say_so_much_and_no_more() {
+fn the_reason_and_message_of_a_condition_are_limited() {
     for (reason, message, refused) in [
         (1_024, 32_768, None),
         (1_025, 0, Some("reason may not be longer than 1024 bytes")),
@@ -286,7 +299,7 @@ fn a_condition_may_say_so_much_and_no_more() {
 }
 
 #[test]
-fn a_pod_has_so_many_conditions_of_others_and_no_more() {
+fn the_number_of_foreign_conditions_of_a_pod_is_limited() {
     let mut node = Node::with(&Arc::new(gated(&[])));
     for i in 0..=MAX_CONDITIONS {
         set(&mut node, &format!("c{i}"), ConditionStatus::True);
@@ -303,7 +316,7 @@ fn a_pod_has_so_many_conditions_of_others_and_no_more() {
 }
 
 #[test]
-fn conditions_of_a_pod_without_a_memory_of_them_are_as_old_as_its_containers_newest_change() {
+fn conditions_without_a_record_are_as_old_as_the_newest_change_of_the_containers() {
     let spec = Arc::new(gated(&[]));
     let mut node = Node::with(&spec);
     node.work();
@@ -315,26 +328,29 @@ fn conditions_of_a_pod_without_a_memory_of_them_are_as_old_as_its_containers_new
     let found = |node: &Node| {
         let pod = node.state.pods.values().next().unwrap();
         let mut found = crate::pods::recovered(pod, ready());
-        found.flags = None;
+        found.memory.flags = None;
         found
     };
     let mut found = found(&node);
     let since_restart = |found: &Recovered| {
         let mut state = NodeState::default();
-        let event = Event::PodRecovered(Box::new(found.clone()));
+        let event = Event::recovered(found.clone());
         state.apply(&event, at(node.now));
         state.pods[&spec.uid].flags.ready
     };
     let flag = since_restart(&found);
     assert_eq!((flag.yes, flag.since), (true, at(started).wall));
-    // Of one that never ran they are as old as the pod.
+    // The conditions of a pod that never ran are as old as the pod.
     found.containers.clear();
     let flag = since_restart(&found);
-    assert_eq!((flag.yes, flag.since), (false, found.created.wall));
+    assert_eq!(
+        (flag.yes, flag.since),
+        (false, found.memory.created.unwrap().wall)
+    );
 }
 
 #[test]
-fn a_pod_that_has_succeeded_was_initialized_when_its_init_containers_were_through() {
+fn a_pod_that_has_succeeded_was_initialized_when_its_init_containers_finished() {
     let mut spec = pod("u1", "p", RestartPolicy::OnFailure, &["c"]);
     spec = with_inits(spec, &["i1"]);
     let mut node = Node::with(&Arc::new(spec));

@@ -1,14 +1,15 @@
-//! Who may come in, who goes on and who leaves while a node is cordoned or drained, and does everybody come back
-//! (kubelet-behaviour part A15)?
+//! A node that is cordoned or drained: which pods may start, stay or leave, and that all of them return
+//! (`coracle help differences`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use coracle::plan::cordon::{candidates, due};
-use coracle::plan::event::{AskedBy, Group, RecoveredSandbox};
+use coracle::plan::cordon::{candidates, next};
+use coracle::plan::event::{AskedBy, Group};
+use coracle::plan::recovered::RecoveredSandbox;
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::{Event, PodState};
-use coracle::spec::{PodSpec, PodUid, RestartPolicy};
+use coracle::plan::{Event, NodeFact, PodFact, PodState, Step};
+use coracle::spec::{PodSpec, PodUid, Reason, RestartPolicy};
 
 use crate::node::{Node, ready, reborn};
 use crate::pods::{desired, pod};
@@ -25,30 +26,30 @@ fn ordinary(name: &str) -> Arc<PodSpec> {
 
 fn running(pods: &[&Arc<PodSpec>]) -> Node {
     let mut node = Node::new(300_000);
-    node.tell(Event::DesiredChanged(desired(pods)));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(pods))));
     node.work();
     node
 }
 
 fn drain(node: &mut Node, grace_ms: Option<u64>) {
-    node.tell(Event::DrainBegun {
+    node.tell(Event::Node(NodeFact::DrainBegun {
         pods: None,
         grace_ms,
-    });
+    }));
 }
 
 fn state<'n>(node: &'n Node, name: &str) -> &'n PodState {
     &node.state.pods[&PodUid::from(name)]
 }
 
-/// `r` for each pod that runs, `s` that stops, `w` that waits until the node is uncordoned.
+/// `r` for each pod that runs, `s` for one that stops, `w` for one that waits until the node is uncordoned.
 fn line(node: &Node) -> String {
-    let letter = |pod: &PodState| match &pod.hold {
+    let letter = |pod: &PodState| match &pod.hold() {
         Some(hold) => {
-            assert_eq!(hold.reason, "NodeCordoned");
+            assert_eq!(hold.reason, Reason::NodeCordoned);
             'w'
         }
-        None if pod.stopping.is_some() => 's',
+        None if pod.stopping().is_some() => 's',
         None if pod.any_running() => 'r',
         None => '-',
     };
@@ -57,7 +58,7 @@ fn line(node: &Node) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The pod ends and is cleared away.
+/// The pod ends and is removed.
 fn end(node: &mut Node, name: &str) {
     node.work();
     node.end_of(&PodUid::from(name), 143);
@@ -66,18 +67,20 @@ fn end(node: &mut Node, name: &str) {
 
 fn delete(node: &mut Node, name: &str) {
     let pod = PodUid::from(name);
-    node.tell(Event::DeleteRequested {
-        pod,
-        grace_ms: None,
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeleteRequested { grace_ms: None },
     });
 }
 
 #[test]
-fn new_pods_wait_are_shown_so_and_come_in_afterwards() {
+fn new_pods_wait_visibly_and_start_after_the_uncordon() {
     let (old, new) = (ordinary("old"), ordinary("new"));
     let mut node = running(&[&old]);
-    node.tell(Event::Cordoned);
-    node.tell(Event::DesiredChanged(desired(&[&old, &new])));
+    node.tell(Event::Node(NodeFact::Cordoned));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &old, &new,
+    ]))));
     node.work();
     assert_eq!(line(&node), "new w, old r");
     let shown = status::pod(
@@ -92,59 +95,61 @@ fn new_pods_wait_are_shown_so_and_come_in_afterwards() {
     assert_eq!(status.message.as_deref(), Some(message));
     let event = format!("Warning NodeCordoned {message}");
     assert_eq!(node.said().iter().filter(|said| **said == event).count(), 1);
-    // It is not said again, whatever happens.
-    node.tell(Event::Cordoned);
+    // It is not reported again, whatever happens.
+    node.tell(Event::Node(NodeFact::Cordoned));
     node.wait(1_000_000);
     assert_eq!(node.said().iter().filter(|said| **said == event).count(), 1);
-    node.tell(Event::Uncordoned);
+    node.tell(Event::Node(NodeFact::Uncordoned));
     node.work();
     assert_eq!(line(&node), "new r, old r");
 }
 
 #[test]
-fn what_was_there_goes_on_crashes_restarts_and_is_edited() {
+fn a_pod_that_was_there_still_runs_crashes_restarts_and_is_edited() {
     let old = ordinary("old");
     let mut node = running(&[&old]);
-    node.tell(Event::Cordoned);
+    node.tell(Event::Node(NodeFact::Cordoned));
     node.end_of(&old.uid, 1);
     node.wait(20_000);
     node.work();
     assert_eq!(line(&node), "old r");
-    // Another manifest of that name takes its place.
+    // A new manifest of that name takes its place.
     let mut edited = pod("other", "old", RestartPolicy::Never, &["c"]);
     edited.grace_ms = 1_000;
-    node.tell(Event::DesiredChanged(desired(&[&Arc::new(edited)])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &Arc::new(edited),
+    ]))));
     end(&mut node, "old");
     assert_eq!(line(&node), "other r");
 }
 
 #[test]
-fn who_has_not_come_up_yet_when_it_is_cordoned_still_does() {
+fn a_pod_that_has_not_come_up_when_the_node_is_cordoned_still_does() {
     let mut node = Node::with(&ordinary("slow"));
-    node.tell(Event::Cordoned);
+    node.tell(Event::Node(NodeFact::Cordoned));
     node.work();
     assert_eq!(line(&node), "slow r");
 }
 
 #[test]
-fn who_is_deleted_stays_away_until_it_is_uncordoned() {
+fn a_deleted_pod_stays_away_until_the_node_is_uncordoned() {
     let (a, b) = (ordinary("a"), ordinary("b"));
     let mut node = running(&[&a, &b]);
-    node.tell(Event::Cordoned);
+    node.tell(Event::Node(NodeFact::Cordoned));
     delete(&mut node, "a");
     end(&mut node, "a");
     assert_eq!(line(&node), "a w, b r");
-    // Also for the next agent.
+    // The next agent does the same.
     let mut node = reborn(&node, &[&a, &b], ready());
     node.work();
     assert_eq!(line(&node), "a w, b r");
-    node.tell(Event::Uncordoned);
+    node.tell(Event::Node(NodeFact::Uncordoned));
     node.work();
     assert_eq!(line(&node), "a r, b r");
 }
 
 #[test]
-fn a_drain_stops_those_of_each_priority_when_the_ones_below_are_gone() {
+fn a_drain_stops_the_pods_of_each_priority_when_those_below_are_gone() {
     let pods = [
         important("a", 1_000, 30_000),
         important("b", 0, 30_000),
@@ -158,7 +163,7 @@ fn a_drain_stops_those_of_each_priority_when_the_ones_below_are_gone() {
     assert_eq!(order, ["e", "b", "c", "a", "d"]);
     drain(&mut node, None);
     assert_eq!(line(&node), "a r, b r, c r, d r, e s");
-    // However long that takes.
+    // However long the lowest pod takes.
     node.work();
     node.wait(29_999);
     node.work();
@@ -166,7 +171,7 @@ fn a_drain_stops_those_of_each_priority_when_the_ones_below_are_gone() {
     end(&mut node, "e");
     assert_eq!(line(&node), "a r, b s, c s, d r, e w");
     // Each has its own grace period.
-    let grace = |name| state(&node, name).stopping.unwrap().asked_ms;
+    let grace = |name| state(&node, name).stopping().unwrap().asked_ms;
     assert_eq!((grace("b"), grace("c")), (30_000, 5_000));
     end(&mut node, "b");
     assert_eq!(line(&node), "a r, b w, c s, d r, e w");
@@ -175,17 +180,17 @@ fn a_drain_stops_those_of_each_priority_when_the_ones_below_are_gone() {
     end(&mut node, "a");
     end(&mut node, "d");
     assert_eq!(line(&node), "a w, b w, c w, d w, e w");
-    assert_eq!(due(&node.state), None);
+    assert_eq!(next(&node.state), Step::Rest);
     node.wait(10_000_000);
     assert!(node.open.is_empty() && node.wake_at().is_none());
-    node.tell(Event::Uncordoned);
+    node.tell(Event::Node(NodeFact::Uncordoned));
     node.work();
     assert_eq!(line(&node), "a r, b r, c r, d r, e r");
 }
 
 #[test]
-fn a_grace_period_given_replaces_each_pods_own_and_shortens_what_goes_on() {
-    // The pod's own, the one given, what comes of it.
+fn the_grace_period_of_a_drain_replaces_each_pods_own_and_shortens_stops_in_progress() {
+    // The pod's own grace period, the drain's, and the result.
     let table = [
         (30_000, None, 30_000),
         (30_000, Some(5_000), 5_000),
@@ -195,7 +200,7 @@ fn a_grace_period_given_replaces_each_pods_own_and_shortens_what_goes_on() {
     for (own, given, grace_ms) in table {
         let mut node = running(&[&important("p", 0, own)]);
         drain(&mut node, given);
-        let stopping = state(&node, "p").stopping.unwrap();
+        let stopping = state(&node, "p").stopping().unwrap();
         assert_eq!(stopping.grace_ms(), grace_ms);
     }
     let (low, top) = (important("low", 0, 600_000), important("top", 9, 600_000));
@@ -204,22 +209,25 @@ fn a_grace_period_given_replaces_each_pods_own_and_shortens_what_goes_on() {
     node.work();
     node.wait(10_000);
     drain(&mut node, Some(5_000));
-    let stopping = state(&node, "low").stopping.unwrap();
-    assert_eq!(stopping.asked_ms, 15_000, "counted from when it is asked");
+    let stopping = state(&node, "low").stopping().unwrap();
+    assert_eq!(stopping.asked_ms, 15_000, "counted from the request");
     end(&mut node, "low");
-    let stopping = state(&node, "top").stopping.unwrap();
-    assert_eq!(stopping.asked_ms, 5_000, "also for those whose turn comes");
+    let stopping = state(&node, "top").stopping().unwrap();
+    assert_eq!(
+        stopping.asked_ms, 5_000,
+        "it also applies to pods whose turn comes later"
+    );
 }
 
 #[test]
-fn only_those_that_are_chosen_leave_and_those_that_stay_go_on() {
+fn only_the_chosen_pods_leave_and_the_others_stay() {
     let (a, b) = (ordinary("a"), important("b", -9, 0));
     let mut node = running(&[&a, &b]);
     let chosen = BTreeSet::from([a.key.clone()]);
-    node.tell(Event::DrainBegun {
+    node.tell(Event::Node(NodeFact::DrainBegun {
         pods: Some(chosen),
         grace_ms: None,
-    });
+    }));
     assert_eq!(line(&node), "a s, b r");
     end(&mut node, "a");
     assert_eq!(line(&node), "a w, b r");
@@ -230,7 +238,7 @@ fn only_those_that_are_chosen_leave_and_those_that_stay_go_on() {
 }
 
 #[test]
-fn who_has_finished_stays_to_be_seen_and_is_not_waited_for() {
+fn a_finished_pod_stays_visible_and_the_drain_does_not_wait_for_it() {
     let once = Arc::new(pod("once", "once", RestartPolicy::Never, &["c"]));
     let top = important("top", 5, 0);
     let mut node = running(&[&once, &top]);
@@ -240,13 +248,13 @@ fn who_has_finished_stays_to_be_seen_and_is_not_waited_for() {
     assert!(state(&node, "once").finished());
     end(&mut node, "top");
     assert_eq!(line(&node), "once -, top w");
-    node.tell(Event::Uncordoned);
+    node.tell(Event::Node(NodeFact::Uncordoned));
     node.work();
     assert_eq!(line(&node), "once -, top r");
 }
 
 #[test]
-fn who_fails_meanwhile_is_waited_for_and_has_no_more_time_than_is_given() {
+fn the_drain_waits_for_a_pod_that_fails_meanwhile_for_no_more_than_its_grace_period() {
     let mut late = (*important("late", 0, 600_000)).clone();
     late.active_deadline_ms = Some(5_000);
     let top = important("top", 5, 0);
@@ -264,23 +272,23 @@ fn who_fails_meanwhile_is_waited_for_and_has_no_more_time_than_is_given() {
 }
 
 #[test]
-fn uncordoned_in_the_middle_of_a_drain_everybody_comes_back() {
+fn every_pod_comes_back_after_an_uncordon_in_the_middle_of_a_drain() {
     let (low, top) = (ordinary("low"), important("top", 5, 0));
     let mut node = running(&[&low, &top]);
     drain(&mut node, None);
     node.work();
-    node.tell(Event::Uncordoned);
+    node.tell(Event::Node(NodeFact::Uncordoned));
     assert_eq!(line(&node), "low s, top r");
     end(&mut node, "low");
     assert_eq!(line(&node), "low r, top r");
-    // Nothing is left of it: the next cordon lets them stay.
-    node.tell(Event::Cordoned);
+    // Nothing of the drain is left: the next cordon lets the pods stay.
+    node.tell(Event::Node(NodeFact::Cordoned));
     node.work();
     assert_eq!(line(&node), "low r, top r");
 }
 
 #[test]
-fn an_agent_that_dies_at_any_point_of_a_drain_is_followed_by_one_that_goes_on() {
+fn an_agent_that_dies_at_any_point_of_a_drain_is_followed_by_one_that_continues_it() {
     let pods = [
         important("a", 0, 30_000),
         important("b", 5, 30_000),
@@ -293,23 +301,25 @@ fn an_agent_that_dies_at_any_point_of_a_drain_is_followed_by_one_that_goes_on() 
         end(&mut node, name);
         assert_eq!(line(&node), next);
     }
-    // Its shim has died, too.
+    // The pod's shim has died, too.
     node = reborn(&node, &pods.each_ref(), RecoveredSandbox::Lost);
     node.work();
     assert_eq!(line(&node), "a w, b w, c w");
 }
 
 #[test]
-fn after_a_boot_only_those_that_stayed_are_let_in() {
+fn after_a_boot_only_the_pods_that_stayed_are_admitted() {
     let (a, b, new) = (ordinary("a"), ordinary("b"), ordinary("new"));
     let mut node = running(&[&a, &b]);
-    node.tell(Event::Cordoned);
+    node.tell(Event::Node(NodeFact::Cordoned));
     delete(&mut node, "b");
     let cordon = node.state.cordon.clone().unwrap();
     let boot = |cordon| {
         let mut node = Node::new(300_000);
-        node.tell(Event::CordonRecovered(cordon));
-        node.tell(Event::DesiredChanged(desired(&[&a, &b, &new])));
+        node.tell(Event::Node(NodeFact::CordonRecovered(cordon)));
+        node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+            &a, &b, &new,
+        ]))));
         node.work();
         node
     };
@@ -318,32 +328,32 @@ fn after_a_boot_only_those_that_stayed_are_let_in() {
     let cordon = node.state.cordon.clone().unwrap();
     let mut node = boot(cordon);
     assert_eq!(line(&node), "a w, b w, new w");
-    node.tell(Event::Uncordoned);
+    node.tell(Event::Node(NodeFact::Uncordoned));
     node.work();
     assert_eq!(line(&node), "a r, b r, new r");
 }
 
 #[test]
-fn a_shutdown_that_is_called_off_brings_back_only_who_was_not_drained() {
+fn a_cancelled_shutdown_brings_back_only_pods_that_were_not_drained() {
     let (a, b) = (ordinary("a"), important("b", 5, 30_000));
     let mut node = running(&[&a, &b]);
     let chosen = BTreeSet::from([a.key.clone()]);
-    node.tell(Event::DrainBegun {
+    node.tell(Event::Node(NodeFact::DrainBegun {
         pods: Some(chosen),
         grace_ms: None,
-    });
+    }));
     end(&mut node, "a");
     let groups = vec![Group {
         priority: 0,
         seconds: 60,
     }];
-    node.tell(Event::ShutdownBegun {
+    node.tell(Event::Node(NodeFact::ShutdownBegun {
         groups,
         asked_by: AskedBy::Command,
-    });
+    }));
     end(&mut node, "b");
     assert!(node.state.shutdown.as_ref().unwrap().ended.is_some());
-    node.tell(Event::ShutdownCancelled);
+    node.tell(Event::Node(NodeFact::ShutdownCancelled));
     node.work();
     assert_eq!(line(&node), "a w, b r");
 }

@@ -1,12 +1,12 @@
-//! Is a pod that was active for too long stopped, seen as failed, and left alone (kubelet-behaviour §6.7)?
+//! A pod that was active for too long is stopped, shown as failed, and left alone (Kubernetes docs: Termination of Pods).
 
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::RecoveredSandbox;
-use coracle::plan::verdict::{self, Due};
-use coracle::plan::{Action, Event, Time};
-use coracle::spec::{PodSpec, RestartPolicy, StopSignal};
+use coracle::plan::recovered::RecoveredSandbox;
+use coracle::plan::{Action, Event, NodeFact, PodFact, Step, verdict};
+use coracle::spec::{PodSpec, RestartPolicy};
+use coracle::types::{StopSignal, Time};
 
 use crate::node::{Node, reborn};
 use crate::pods::{desired, pod, with_inits};
@@ -20,8 +20,8 @@ fn limited(policy: RestartPolicy) -> PodSpec {
     spec
 }
 
-fn due(node: &Node) -> Option<Due> {
-    verdict::due(node.state.pods.values().next().unwrap(), Time(node.now))
+fn due(node: &Node) -> Step {
+    verdict::next(node.state.pods.values().next().unwrap(), Time(node.now))
 }
 
 fn sent(node: &mut Node) -> StopSignal {
@@ -45,11 +45,11 @@ fn a_pod_fails_at_its_deadline_whatever_its_policy() {
         let mut node = Node::with(&Arc::new(limited(policy)));
         let begin = node.now;
         node.work();
-        assert_eq!(due(&node), Some(Due::At(Time(begin + 60_000))));
+        assert_eq!(due(&node), Step::WakeAt(Time(begin + 60_000)));
         node.wait(59_999);
         assert!(node.open.is_empty());
         node.wait(1);
-        assert_eq!(due(&node), None, "once");
+        assert_eq!(due(&node), Step::Rest, "once");
         assert_eq!(
             node.said().last().unwrap(),
             "Normal Killing Stopping container main"
@@ -62,7 +62,7 @@ fn a_pod_fails_at_its_deadline_whatever_its_policy() {
             let status = node.shown().status.unwrap();
             (status.phase.unwrap(), status.reason, status.message)
         };
-        // It is over once nothing of it runs.
+        // The pod has failed once nothing of it runs.
         assert_eq!(shown(&node), ("Running".to_owned(), None, None));
 
         assert_eq!(sent(&mut node), StopSignal::Stop);
@@ -91,8 +91,8 @@ fn a_pod_fails_at_its_deadline_whatever_its_policy() {
 }
 
 #[test]
-fn nothing_is_started_after_the_deadline() {
-    // It fails while it is initialized, while it waits for its back-off, and while an image is missing.
+fn nothing_starts_after_the_deadline() {
+    // The pod fails while it is initialized, while it waits for its back-off, and while an image is missing.
     let mut node = Node::with(&Arc::new(with_inits(
         limited(RestartPolicy::Always),
         &["i1"],
@@ -123,36 +123,42 @@ fn nothing_is_started_after_the_deadline() {
 }
 
 #[test]
-fn who_has_finished_before_is_not_judged() {
+fn the_deadline_does_not_apply_to_a_pod_that_has_finished() {
     let mut node = Node::with(&Arc::new(limited(RestartPolicy::Never)));
     node.work();
     node.end("main", 0);
     node.work();
-    assert_eq!(due(&node), None);
+    assert_eq!(due(&node), Step::Rest);
     let pod = node.state.pods.keys().next().unwrap().clone();
-    node.tell(Event::DeadlineExceeded { pod });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeadlineExceeded,
+    });
     node.wait(60_000);
     assert!(node.line().starts_with("Succeeded"), "{}", node.line());
 }
 
 #[test]
-fn early_word_of_a_deadline_is_not_believed() {
+fn an_early_report_of_a_deadline_is_ignored() {
     let mut node = Node::with(&Arc::new(limited(RestartPolicy::Never)));
     node.work();
     let pod = node.state.pods.keys().next().unwrap().clone();
-    node.tell(Event::DeadlineExceeded { pod });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeadlineExceeded,
+    });
     assert!(node.line().starts_with("Running"), "{}", node.line());
 }
 
 #[test]
-fn a_new_agent_goes_on_with_deadline_and_verdict() {
+fn a_new_agent_keeps_the_deadline_and_the_verdict() {
     let spec = Arc::new(limited(RestartPolicy::Always));
     let mut node = Node::with(&spec);
     let begin = node.now;
     node.work();
     node.wait(20_000);
     let mut node = reborn(&node, &[&spec], RecoveredSandbox::Ready { ips: vec![] });
-    assert_eq!(due(&node), Some(Due::At(Time(begin + 60_000))));
+    assert_eq!(due(&node), Step::WakeAt(Time(begin + 60_000)));
     node.wait(40_000);
     assert_eq!(sent(&mut node), StopSignal::Stop);
     node.wait(2_000);
@@ -163,7 +169,7 @@ fn a_new_agent_goes_on_with_deadline_and_verdict() {
 }
 
 #[test]
-fn another_deadline_applies_at_once() {
+fn an_edited_deadline_applies_at_once() {
     let old = limited(RestartPolicy::Always);
     let mut node = Node::with(&Arc::new(old.clone()));
     let begin = node.now;
@@ -175,6 +181,6 @@ fn another_deadline_applies_at_once() {
         manifest: Arc::new(manifest),
         ..old
     });
-    node.tell(Event::DesiredChanged(desired(&[&new])));
-    assert_eq!(due(&node), Some(Due::At(Time(begin + 90_000))));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&new]))));
+    assert_eq!(due(&node), Step::WakeAt(Time(begin + 90_000)));
 }

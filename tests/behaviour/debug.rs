@@ -1,17 +1,18 @@
-//! Containers added to a pod that runs.
+//! Ephemeral containers: containers added to a pod that runs.
 
 use std::sync::Arc;
 
 use coracle::plan::event::*;
-use coracle::plan::{Action, Event};
+use coracle::plan::{Action, Event, NodeFact, PodFact, RunFact};
 use coracle::spec::convert::{ConvertContext, documents};
 use coracle::spec::ephemeral::{parse, replace};
-use coracle::spec::{PodSpec, PullPolicy, RestartPolicy, StopSignal};
+use coracle::spec::{PodSpec, PullPolicy, RestartPolicy};
+use coracle::types::StopSignal;
 
 use crate::node::{Node, one, ready, reborn};
 use crate::pods::{desired, pod, with_ephemeral, with_inits};
 
-/// The pod runs, and somebody adds this container to it.
+/// The pod runs, and a client adds this container to it.
 fn debugged(spec: &Arc<PodSpec>, target: Option<&str>) -> Node {
     let mut node = Node::with(spec);
     node.work();
@@ -23,11 +24,14 @@ fn add(node: &mut Node, target: Option<&str>) {
     let pod = node.state.pods.values().next().unwrap();
     let spec = Arc::new(with_ephemeral(&pod.spec, "debug", target));
     let pod = spec.uid.clone();
-    node.tell(Event::EphemeralAdded { pod, spec });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::EphemeralAdded { spec },
+    });
 }
 
 #[test]
-fn an_ephemeral_container_starts_beside_the_others_and_says_so() {
+fn an_ephemeral_container_starts_beside_the_others_and_is_reported() {
     let mut node = debugged(&one(RestartPolicy::Always, &["x"]), None);
     assert_eq!(
         node.line(),
@@ -80,16 +84,18 @@ fn an_ephemeral_container_also_starts_while_an_init_container_runs() {
 }
 
 #[test]
-fn an_image_that_is_missing_is_waited_for_without_holding_up_the_pod() {
+fn a_missing_image_of_an_ephemeral_container_does_not_hold_up_the_pod() {
     let mut node = debugged(&one(RestartPolicy::Always, &["x"]), None);
     let Action::EnsureImage { pod, container } = node.take() else {
         panic!("the image comes first");
     };
-    node.tell(Event::ImageFailed {
-        pod,
-        container,
-        failure: ImageFailure::Pull,
-        message: "no such image".into(),
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::ImageFailed {
+            container,
+            failure: ImageFailure::Pull,
+            message: "no such image".into(),
+        },
     });
     assert!(
         node.line()
@@ -100,23 +106,25 @@ fn an_image_that_is_missing_is_waited_for_without_holding_up_the_pod() {
     node.end("x", 1);
     node.work();
     assert!(node.line().contains("x: running"), "{}", node.line());
-    node.tell(Event::ImagesChanged);
+    node.tell(Event::Node(NodeFact::ImagesChanged));
     node.work();
     assert!(node.line().contains("debug: running"), "{}", node.line());
 }
 
 #[test]
-fn who_targets_a_container_that_does_not_run_starts_when_it_does() {
+fn an_ephemeral_container_starts_when_its_target_runs() {
     let spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["x"]), &["i1"]);
     let mut node = debugged(&Arc::new(spec), Some("x"));
     node.answer_one();
     let Action::StartContainer { instance, .. } = node.take() else {
-        panic!("it is tried");
+        panic!("the start is tried");
     };
-    node.tell(Event::ContainerStartFailed {
+    node.tell(Event::Run {
         instance,
-        failure: StartFailure::Create,
-        message: "target container `x` does not run".into(),
+        fact: RunFact::StartFailed {
+            failure: StartFailure::Create,
+            message: "target container `x` does not run".into(),
+        },
     });
     assert!(
         node.line().contains(
@@ -131,17 +139,17 @@ fn who_targets_a_container_that_does_not_run_starts_when_it_does() {
 }
 
 #[test]
-fn a_complete_pod_ends_its_ephemeral_containers_before_it_is_over() {
+fn a_complete_pod_ends_its_ephemeral_containers_before_it_finishes() {
     let mut node = debugged(&one(RestartPolicy::Never, &["x"]), None);
     node.work();
     node.end("x", 0);
     assert!(node.line().starts_with("Running"), "{}", node.line());
     let Action::Signal { instance, .. } = node.open[0].clone() else {
-        panic!("it is told to stop");
+        panic!("it gets its stop signal");
     };
     assert_eq!(instance.container, "debug");
     node.work();
-    // It does not listen: the pod's grace period, then SIGKILL.
+    // It ignores the signal: SIGKILL comes after the pod's grace period.
     assert_eq!(node.wake_at(), Some(node.now + 30_000));
     node.wait(30_000);
     assert!(matches!(
@@ -163,14 +171,14 @@ fn sidecars_do_not_wait_for_ephemeral_containers() {
     let mut node = debugged(&Arc::new(spec), None);
     node.work();
     node.end("x", 0);
-    let mut told = vec![];
+    let mut stopped = vec![];
     while !node.open.is_empty() {
         if let Action::Signal { instance, .. } = &node.open[0] {
-            told.push(instance.container.clone());
+            stopped.push(instance.container.clone());
         }
         node.answer_one();
     }
-    assert_eq!(told, ["debug", "s1"]);
+    assert_eq!(stopped, ["debug", "s1"]);
 }
 
 #[test]
@@ -178,7 +186,10 @@ fn ephemeral_containers_end_with_their_sandbox_and_do_not_run_in_the_next() {
     let mut node = debugged(&one(RestartPolicy::Always, &["x"]), None);
     node.work();
     let pod = node.state.pods.keys().next().unwrap().clone();
-    node.tell(Event::SandboxLost { pod });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::SandboxLost,
+    });
     node.work();
     let line = "Running; x: running < ContainerStatusUnknown 137, 1; \
                 debug: ContainerStatusUnknown 137 < -, 0, ready=false";
@@ -194,14 +205,17 @@ fn an_edit_that_applies_in_place_keeps_ephemeral_containers_and_a_replaced_pod_l
         grace_ms: 5_000,
         ..(*spec).clone()
     });
-    node.tell(Event::DesiredChanged(desired(&[&edited])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&edited]))));
     let pod = node.state.pods.values().next().unwrap();
     assert_eq!((pod.spec.grace_ms, pod.ephemerals().len()), (5_000, 1));
-    assert!(pod.stopping.is_none() && pod.spec.container("debug").is_some());
+    assert!(pod.stopping().is_none() && pod.spec.container("debug").is_some());
     assert!(node.line().contains("debug: running"), "{}", node.line());
     let pod = pod.spec.uid.clone();
     let grace_ms = Some(0);
-    node.tell(Event::DeleteRequested { pod, grace_ms });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeleteRequested { grace_ms },
+    });
     node.work();
     node.end("x", 137);
     node.work();
@@ -211,7 +225,7 @@ fn an_edit_that_applies_in_place_keeps_ephemeral_containers_and_a_replaced_pod_l
 }
 
 #[test]
-fn ephemeral_containers_survive_the_agent_running_or_ended_or_yet_to_start() {
+fn ephemeral_containers_survive_an_agent_restart_running_ended_or_yet_to_start() {
     let spec = one(RestartPolicy::Always, &["x"]);
     let mut node = debugged(&spec, None);
     let mut new = reborn(&node, &[&spec], ready());
@@ -228,7 +242,7 @@ fn ephemeral_containers_survive_the_agent_running_or_ended_or_yet_to_start() {
 }
 
 #[test]
-fn an_added_container_has_all_it_is_given() {
+fn an_ephemeral_container_keeps_every_field_it_is_given() {
     let manifest = b"{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {volumes: [{name: v, emptyDir: {}}], \
                      containers: [{name: x, image: i}]}}";
     let context = ConvertContext { node_name: "n" };
@@ -268,7 +282,7 @@ fn an_added_container_has_all_it_is_given() {
 }
 
 #[test]
-fn an_added_container_that_never_ran_was_not_lost_with_the_pod() {
+fn an_ephemeral_container_that_never_ran_does_not_count_as_lost_with_the_pod() {
     let spec = one(RestartPolicy::Never, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -276,11 +290,13 @@ fn an_added_container_that_never_ran_was_not_lost_with_the_pod() {
     let Action::EnsureImage { pod, container } = node.take() else {
         panic!("its image: {:?}", node.open);
     };
-    node.tell(Event::ImageFailed {
-        pod,
-        container,
-        failure: ImageFailure::Pull,
-        message: "no".into(),
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::ImageFailed {
+            container,
+            failure: ImageFailure::Pull,
+            message: "no".into(),
+        },
     });
     node.end("c", 0);
     node.work();

@@ -1,10 +1,10 @@
-//! What becomes of a pod whose manifest is edited? What can change does so in the running pod, all else makes it anew.
+//! Edits of a pod's manifest: what can change in place does so in the running pod, anything else replaces the pod.
 
 use std::sync::Arc;
 
 use coracle::plan::edit::{Changes, Edit, between};
 use coracle::plan::event::{ImageFailure, ProbeOrder, ProbeOutcome};
-use coracle::plan::{Action, Event, Time, probe};
+use coracle::plan::{Action, Event, NodeFact, PodFact, Task};
 use coracle::spec::convert::{ConvertContext, documents};
 use coracle::spec::{PodSpec, RestartPolicy};
 
@@ -36,7 +36,7 @@ fn read(text: &str) -> PodSpec {
     found.expect("valid").pods.remove(0)
 }
 
-/// Each change in a word.
+/// The edit in words, one part for each change.
 fn words(edit: Edit) -> String {
     match edit {
         Edit::None => "nothing".to_owned(),
@@ -71,7 +71,7 @@ fn words(edit: Edit) -> String {
 }
 
 #[test]
-fn each_edit_is_as_small_as_it_can_be() {
+fn each_edit_changes_as_little_as_possible() {
     for (from, to, expected) in [
         ("args: [a]", "args: ['a']", "nothing"),
         ("args: [a]", "tty: false\n    args: [a]", "nothing"),
@@ -194,7 +194,7 @@ fn each_edit_is_as_small_as_it_can_be() {
         let edit = between(&old, &new);
         let replaced = matches!(edit, Edit::Replace(_));
         assert_eq!(words(edit), expected, "{from} to {to}");
-        assert_eq!(replaced, old.uid != new.uid, "{to}: the UID says the same");
+        assert_eq!(replaced, old.uid != new.uid, "{to}: the UID agrees");
     }
 }
 
@@ -219,14 +219,19 @@ fn with(edit: impl FnOnce(&mut PodSpec)) -> Arc<PodSpec> {
 
 impl Node {
     fn edit(&mut self, spec: &Arc<PodSpec>) {
-        self.tell(Event::DesiredChanged(desired(&[spec])));
+        self.tell(Event::Node(NodeFact::DesiredChanged(desired(&[spec]))));
     }
 
     fn due_at(&self) -> Result<Vec<ProbeOrder>, u64> {
-        let due = probe::due(self.state.pods.values().next().unwrap(), Time(self.now));
-        match due.wake_at {
-            Some(at) if due.orders.is_empty() => Err(at.0 - self.now),
-            Some(_) | None => Ok(due.orders),
+        let (tasks, wake_at) = self.foresee();
+        let probes = tasks.into_iter().filter_map(|task| match task {
+            Task::Probe(order) => Some(order),
+            Task::Act(_) | Task::Hook(_) | Task::Relieve(_) => None,
+        });
+        let orders: Vec<ProbeOrder> = probes.collect();
+        match wake_at {
+            Some(at) if orders.is_empty() => Err(at.0 - self.now),
+            Some(_) | None => Ok(orders),
         }
     }
 
@@ -235,15 +240,12 @@ impl Node {
             true => ProbeOutcome::Success,
             false => ProbeOutcome::Failure("no".into()),
         };
-        self.tell(Event::ProbeDone {
-            order: order.clone(),
-            outcome,
-        });
+        self.tell(order.clone().done(outcome));
     }
 
     fn begin_probe(&mut self) -> ProbeOrder {
         let order = self.due_at().expect("due")[0].clone();
-        self.tell(Event::ProbeStarted(order.clone()));
+        self.tell(order.clone().started());
         order
     }
 
@@ -253,7 +255,7 @@ impl Node {
 }
 
 #[test]
-fn labels_and_grace_change_in_the_running_pod_and_are_shown_at_once() {
+fn labels_and_grace_period_change_in_the_running_pod_and_are_shown_at_once() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     node.work();
     let before = node.state.network_changes;
@@ -265,18 +267,18 @@ fn labels_and_grace_change_in_the_running_pod_and_are_shown_at_once() {
     node.edit(&edited);
     assert!(
         node.open.is_empty(),
-        "nothing is to be done: {:?}",
+        "there is nothing to do: {:?}",
         node.open
     );
     assert_eq!(node.shown().metadata.labels.unwrap()["app"], "new");
-    assert!(node.state.network_changes > before, "services select anew");
-    node.tell(Event::DesiredChanged(desired(&[])));
+    assert!(node.state.network_changes > before, "services select again");
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[]))));
     let pod = node.state.pods.values().next().unwrap();
-    assert_eq!(pod.stopping.unwrap().grace_ms(), 5_000);
+    assert_eq!(pod.stopping().unwrap().grace_ms(), 5_000);
 }
 
 #[test]
-fn another_readiness_probe_counts_from_its_first_outcome_and_takes_nobody_out_of_service_before() {
+fn an_edited_readiness_probe_counts_from_its_first_outcome_and_the_pod_stays_ready_until_then() {
     let probe = |period, threshold| {
         with(|spec| of(spec, "c").probes.readiness = Some(probing(period, threshold)))
     };
@@ -287,11 +289,11 @@ fn another_readiness_probe_counts_from_its_first_outcome_and_takes_nobody_out_of
     assert!(node.is_ready());
     assert_eq!(node.due_at(), Err(60_000));
     node.edit(&probe(5_000, 2));
-    assert!(node.is_ready(), "until the new one says otherwise");
+    assert!(node.is_ready(), "ready until the new probe says otherwise");
     for early in [true, false] {
         let order = node.begin_probe();
         node.answer(&order, false);
-        assert!(node.is_ready(), "once is not twice: {early}");
+        assert!(node.is_ready(), "one failure is not enough: {early}");
         assert_eq!(node.due_at(), Err(5_000));
         node.wait(5_000);
     }
@@ -300,7 +302,7 @@ fn another_readiness_probe_counts_from_its_first_outcome_and_takes_nobody_out_of
     node.answer(&order, false);
     assert!(
         node.is_ready(),
-        "the outcome of a former probe says nothing"
+        "the outcome of the old probe does not count"
     );
     for early in [true, false] {
         let order = node.begin_probe();
@@ -309,21 +311,24 @@ fn another_readiness_probe_counts_from_its_first_outcome_and_takes_nobody_out_of
         node.wait(5_000);
     }
     node.edit(&with(|_| {}));
-    assert!(node.is_ready(), "without a probe it is");
+    assert!(node.is_ready(), "without a probe it is ready");
     assert_eq!(node.due_at(), Ok(vec![]));
 }
 
 #[test]
-fn a_probe_that_goes_while_one_is_under_way_can_come_back() {
+fn a_probe_that_is_removed_while_one_runs_can_come_back() {
     let probe = with(|spec| of(spec, "c").probes.readiness = Some(probing(5_000, 1)));
     let mut node = Node::with(&probe);
     node.work();
     let order = node.begin_probe();
     node.edit(&with(|_| {}));
     node.edit(&probe);
-    assert_eq!(node.due_at(), Ok(vec![]), "one at a time");
+    assert_eq!(node.due_at(), Ok(vec![]), "only one probe runs at a time");
     node.answer(&order, false);
-    assert!(node.is_ready(), "as it was without the probe");
+    assert!(
+        node.is_ready(),
+        "the outcome of the removed probe does not count"
+    );
     for early in [true, false] {
         let order = node.begin_probe();
         node.answer(&order, false);
@@ -333,7 +338,7 @@ fn a_probe_that_goes_while_one_is_under_way_can_come_back() {
 }
 
 #[test]
-fn a_startup_probe_added_to_what_runs_does_not_start_it_over() {
+fn a_startup_probe_added_to_a_running_container_does_not_make_it_unstarted() {
     let startup = with(|spec| of(spec, "c").probes.startup = Some(probing(1_000, 1)));
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     node.work();
@@ -351,11 +356,11 @@ fn a_startup_probe_added_to_what_runs_does_not_start_it_over() {
     node.edit(&slower);
     assert_eq!(node.due_at(), Err(7_000), "counted from the start");
     node.edit(&one(RestartPolicy::Always, &["c"]));
-    assert!(node.is_ready(), "nothing to wait for any more");
+    assert!(node.is_ready(), "there is no probe to wait for");
 }
 
 #[test]
-fn a_liveness_probe_that_has_failed_kills_although_it_is_edited_then() {
+fn a_failed_liveness_probe_kills_even_if_it_is_edited_afterwards() {
     let probe =
         |threshold| with(|spec| of(spec, "c").probes.liveness = Some(probing(1_000, threshold)));
     let mut node = Node::with(&probe(1));
@@ -369,7 +374,7 @@ fn a_liveness_probe_that_has_failed_kills_although_it_is_edited_then() {
     assert_eq!(node.line(), "Running; c: running < Error 143, 1");
 }
 
-/// The pod with another image for this container.
+/// The pod with a new image for this container.
 fn from_image(spec: &PodSpec, name: &str, image: &str) -> Arc<PodSpec> {
     let mut spec = spec.clone();
     set_image(&mut spec, name, image);
@@ -377,20 +382,22 @@ fn from_image(spec: &PodSpec, name: &str, image: &str) -> Arc<PodSpec> {
 }
 
 impl Node {
-    /// Says that the image being looked for is not there.
+    /// Reports that the image being ensured is missing.
     fn no_image(&mut self) {
         let Action::EnsureImage { pod, container } = self.take() else {
             panic!("an image: {:?}", self.open);
         };
-        self.tell(Event::ImageFailed {
-            pod,
-            container,
-            failure: ImageFailure::Pull,
-            message: "gone".into(),
+        self.tell(Event::Pod {
+            uid: pod,
+            fact: PodFact::ImageFailed {
+                container,
+                failure: ImageFailure::Pull,
+                message: "gone".into(),
+            },
         });
     }
 
-    /// Does what is open and what follows, but for the end of what is signalled; whom that is.
+    /// Answers what is open and what follows, except for the exit of a signalled container; returns that container.
     fn work_till_signal(&mut self) -> String {
         loop {
             if let Some(Action::Signal { instance, .. }) = self.open.first().cloned() {
@@ -410,7 +417,7 @@ impl Node {
 }
 
 #[test]
-fn another_image_restarts_that_container_alone_whatever_the_policy() {
+fn a_new_image_restarts_that_container_alone_whatever_the_policy() {
     for policy in [
         RestartPolicy::Always,
         RestartPolicy::OnFailure,
@@ -422,7 +429,7 @@ fn another_image_restarts_that_container_alone_whatever_the_policy() {
         node.end("i1", 0);
         node.work();
         node.edit(&from_image(&spec, "c", "img:2"));
-        assert_eq!(node.image_of("c"), "img:1", "what runs");
+        assert_eq!(node.image_of("c"), "img:1", "the running image");
         assert_eq!(node.work_till_signal(), "c");
         let text = "Normal Killing Container c definition changed, will be restarted";
         assert!(node.said().contains(&text.to_owned()), "{:?}", node.said());
@@ -433,17 +440,17 @@ fn another_image_restarts_that_container_alone_whatever_the_policy() {
                      c: running < Completed 0, 1; d: running < -, 0";
         assert_eq!(node.line(), shown, "{policy:?}");
         let pulled = node.said().iter().filter(|s| s.contains("img:2")).count();
-        assert_eq!(pulled, 1, "looked for once: {:?}", node.said());
+        assert_eq!(pulled, 1, "one pull: {:?}", node.said());
         node.edit(&from_image(&spec, "s2", "img:2"));
         assert_eq!(node.work_till_signal(), "s2");
-        assert_eq!(node.work_till_signal(), "c", "back to the old one");
+        assert_eq!(node.work_till_signal(), "c", "c returns to its old image");
         let text = "Normal Killing Init container s2 definition changed";
         assert!(node.said().contains(&text.to_owned()), "{:?}", node.said());
     }
 }
 
 #[test]
-fn what_runs_is_not_given_up_for_an_image_that_is_not_there() {
+fn a_running_container_is_not_stopped_for_an_image_that_is_missing() {
     let spec = one(RestartPolicy::Never, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -453,7 +460,7 @@ fn what_runs_is_not_given_up_for_an_image_that_is_not_there() {
     let text = "Warning Failed Failed to pull image \"img:2\": gone";
     assert!(node.said().contains(&text.to_owned()), "{:?}", node.said());
     assert_eq!(node.wake_at(), Some(node.now + 10_000));
-    node.tell(Event::ImagesChanged);
+    node.tell(Event::Node(NodeFact::ImagesChanged));
     assert_eq!(node.work_till_signal(), "c");
     node.end("c", 143);
     node.work();
@@ -461,7 +468,7 @@ fn what_runs_is_not_given_up_for_an_image_that_is_not_there() {
 }
 
 #[test]
-fn an_image_edited_away_again_changes_nothing() {
+fn an_image_edit_that_is_reverted_changes_nothing() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -472,7 +479,7 @@ fn an_image_edited_away_again_changes_nothing() {
 }
 
 #[test]
-fn the_answer_about_an_image_that_is_not_wanted_any_more_says_nothing() {
+fn a_report_about_an_image_that_is_not_wanted_any_more_is_ignored() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.answer_one();
@@ -486,7 +493,7 @@ fn the_answer_about_an_image_that_is_not_wanted_any_more_says_nothing() {
 }
 
 #[test]
-fn an_image_edited_during_the_start_takes_its_turn_after_it() {
+fn an_image_edited_during_a_start_applies_after_it() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.answer_one();
@@ -499,7 +506,7 @@ fn an_image_edited_during_the_start_takes_its_turn_after_it() {
 }
 
 #[test]
-fn a_wrong_image_is_mended_without_waiting_for_its_back_off() {
+fn a_corrected_image_does_not_wait_for_the_back_off() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -517,28 +524,28 @@ fn a_wrong_image_is_mended_without_waiting_for_its_back_off() {
 }
 
 #[test]
-fn an_agent_that_dies_at_any_moment_of_it_has_the_new_image_run_in_the_end() {
+fn an_image_edit_survives_an_agent_that_dies_at_any_moment() {
     let spec = one(RestartPolicy::Never, &["c"]);
     let edited = from_image(&spec, "c", "img:2");
     for steps in 0..8 {
         let mut node = Node::with(&spec);
         node.work();
         node.edit(&edited);
-        let mut told = false;
+        let mut ended = false;
         for _ in 0..steps {
-            if node.open.is_empty() && !told {
+            if node.open.is_empty() && !ended {
                 node.end("c", 0);
-                told = true;
+                ended = true;
             } else if !node.open.is_empty() {
                 node.answer_one();
             }
         }
         let mut node = reborn(&node, &[&edited], ready());
-        // It cannot know that the start it may find permitted came to nothing.
+        // The new agent cannot know that a start permitted by the old one never happened.
         let wait = node.wake_at().map_or(0, |at| at - node.now);
         node.wait(wait);
         node.work();
-        if !told {
+        if !ended {
             node.end("c", 0);
             node.work();
         }
@@ -549,7 +556,7 @@ fn an_agent_that_dies_at_any_moment_of_it_has_the_new_image_run_in_the_end() {
 }
 
 #[test]
-fn a_finished_pod_runs_again_from_another_image_as_a_new_one() {
+fn a_finished_pod_runs_a_new_image_as_a_new_pod() {
     let spec = one(RestartPolicy::Never, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -563,7 +570,7 @@ fn a_finished_pod_runs_again_from_another_image_as_a_new_one() {
 }
 
 #[test]
-fn init_containers_that_are_through_are_not_run_again_for_another_image() {
+fn finished_init_containers_do_not_run_again_for_a_new_image() {
     let spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["i1"]);
     let mut node = Node::with(&Arc::new(spec.clone()));
     node.work();
@@ -580,7 +587,7 @@ fn init_containers_that_are_through_are_not_run_again_for_another_image() {
 }
 
 #[test]
-fn for_what_is_being_ended_anyway_no_image_is_looked_for_before_it_has() {
+fn the_image_of_a_container_that_is_ending_is_ensured_only_after_its_end() {
     let spec = with(|spec| of(spec, "c").probes.liveness = Some(probing(1_000, 1)));
     let mut node = Node::with(&spec);
     node.work();

@@ -1,10 +1,10 @@
-//! What is shown of a pod besides its states: messages, addresses, mounts, times (kubelet-behaviour §3.3, §3.6).
+//! What is shown of a pod besides its states: messages, addresses, mounts, times (Kubernetes docs: Pod Lifecycle).
 
 use std::sync::Arc;
 
-use coracle::plan::state::Ended;
+use coracle::plan::run::Ended;
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::{Action, Event, former};
+use coracle::plan::{Action, Event, PodFact, RunFact, former};
 use coracle::spec::{PodSpec, RestartPolicy};
 
 use crate::node::{Node, one};
@@ -12,14 +12,17 @@ use crate::pods::{at, exit, of, pod, with_inits};
 use crate::statuses::play;
 
 #[test]
-fn what_a_program_left_as_its_message_is_shown_with_its_end() {
+fn a_programs_termination_message_is_shown_with_its_exit() {
     let mut node = Node::with(&one(RestartPolicy::Never, &["c"]));
     node.work();
     let pod = node.state.pods.values().next().expect("the pod");
     let instance = pod.instance("c", 0);
     let mut exit = exit(3, at(node.now), at(node.now + 1_000));
     exit.message = "disk full".into();
-    node.tell(Event::ContainerExited { instance, exit });
+    node.tell(Event::Run {
+        instance,
+        fact: RunFact::Exited { exit },
+    });
     let status = node.shown().status.expect("a status");
     let ended = status.container_statuses.expect("statuses")[0]
         .state
@@ -49,21 +52,23 @@ fn last(node: &Node) -> (Option<(i32, String)>, i32) {
 }
 
 #[test]
-fn how_a_container_ended_before_the_reboot_is_shown_until_it_ends_again_and_decides_nothing() {
+fn an_exit_from_before_the_reboot_is_shown_until_the_next_exit_and_decides_nothing() {
     let spec = one(RestartPolicy::Never, &["c"]);
     let mut killed = exit(137, at(0), at(0));
     killed.oom_killed = true;
-    let former = |attempt, exit| Event::FormerEnds {
-        pod: spec.uid.clone(),
-        ends: [(
-            "c".to_owned(),
-            Ended {
-                attempt,
-                image_id: "sha256:1".into(),
-                exit,
-            },
-        )]
-        .into(),
+    let former = |attempt, exit| Event::Pod {
+        uid: spec.uid.clone(),
+        fact: PodFact::FormerEnds {
+            ends: [(
+                "c".to_owned(),
+                Ended {
+                    attempt,
+                    image_id: "sha256:1".into(),
+                    exit,
+                },
+            )]
+            .into(),
+        },
     };
     let shows = |node: &Node, phase: &str, end: &str| {
         let line = node.line();
@@ -76,11 +81,11 @@ fn how_a_container_ended_before_the_reboot_is_shown_until_it_ends_again_and_deci
     shows(&node, "Pending;", "c: ContainerCreating < OOMKilled 137, 5");
     node.work();
     shows(&node, "Running;", "c: running < OOMKilled 137, 5");
-    // A new agent of the same boot reads it again; what it knows better stays.
+    // A new agent of the same boot reads it again; newer facts stay.
     node.tell(former(4, killed));
     assert_eq!(last(&node), (oom.clone(), 5));
     node.tell(former(5, exit(0, at(0), at(0))));
-    assert_eq!(last(&node), (oom, 5), "that run is this boot's");
+    assert_eq!(last(&node), (oom, 5), "attempt 5 is a run of this boot");
     node.end("c", 3);
     shows(&node, "Failed;", "c: Error 3 < OOMKilled 137, 5");
 
@@ -89,12 +94,12 @@ fn how_a_container_ended_before_the_reboot_is_shown_until_it_ends_again_and_deci
     node.work();
     node.end("c", 1);
     node.work();
-    // The first restart is at once, as if there had been no boot before, and the newest end counts.
+    // The first restart is immediate, as if there had been no boot before, and the newest exit counts.
     shows(&node, "Running;", "c: running < Error 1, 2");
 }
 
 #[test]
-fn what_is_remembered_of_ends_is_the_newest_of_each_container_that_may_come_again() {
+fn the_newest_exit_of_each_container_is_remembered_while_its_pod_exists() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c", "d"]));
     let remembered = |node: &Node| -> Vec<(String, u32, i32)> {
         let pod = node.state.pods.values().next().expect("the pod");
@@ -113,7 +118,7 @@ fn what_is_remembered_of_ends_is_the_newest_of_each_container_that_may_come_agai
     let both = [("c".to_owned(), 1, 2), ("d".to_owned(), 0, 0)];
     assert_eq!(remembered(&node), both);
     play(&mut node, "delete");
-    assert_eq!(remembered(&node), [], "its file goes with it");
+    assert_eq!(remembered(&node), [], "a deleted pod's exits are forgotten");
 }
 
 #[test]
@@ -140,11 +145,13 @@ fn addresses_are_the_pods_or_the_nodes_one_of_each_family() {
         } else {
             of_pod.to_vec()
         };
-        node.tell(Event::SandboxCreated {
-            pod,
-            ips,
-            next_attempts: Default::default(),
-            warnings: vec![],
+        node.tell(Event::Pod {
+            uid: pod,
+            fact: PodFact::SandboxCreated {
+                ips,
+                next_attempts: Default::default(),
+                warnings: vec![],
+            },
         });
         let state = node.state.pods.values().next().expect("the pod");
         let status = status::pod(state, &facts, &node.state.settings)
@@ -170,7 +177,7 @@ fn addresses_are_the_pods_or_the_nodes_one_of_each_family() {
 }
 
 #[test]
-fn mounts_say_whether_what_lies_below_is_read_only_too() {
+fn mounts_say_whether_submounts_are_read_only_too() {
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
     let mut manifest = (*spec.manifest).clone();
     let mount = |path: &str, read_only| k8s_openapi::api::core::v1::VolumeMount {
@@ -193,7 +200,7 @@ fn mounts_say_whether_what_lies_below_is_read_only_too() {
 }
 
 #[test]
-fn a_pod_that_goes_says_until_when_and_who_has_restarted_says_how_often() {
+fn a_stopping_pod_shows_its_deadline_and_a_restarted_container_its_count() {
     let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["i1"]);
     of(&mut spec, "c").restart_policy = Some(RestartPolicy::Never);
     let mut node = Node::with(&Arc::new(spec));

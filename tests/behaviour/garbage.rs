@@ -1,4 +1,4 @@
-//! Is of earlier runs only kept what is still of use?
+//! Garbage: which logs and layers of earlier runs are kept.
 
 use coracle::plan::garbage::kept;
 use coracle::spec::RestartPolicy::{self, Always};
@@ -6,7 +6,7 @@ use coracle::spec::RestartPolicy::{self, Always};
 use crate::node::{Node, one, ready, reborn};
 use crate::pods::{pod, with_inits};
 
-/// `name: first log kept, first layer kept` of each container that has something to lose.
+/// `name: first log kept, first layer kept` for each container that has something to remove.
 fn line(node: &Node, max_dead: u32) -> String {
     let pod = node.state.pods.values().next().unwrap();
     let all = kept(pod, max_dead).into_iter();
@@ -15,7 +15,7 @@ fn line(node: &Node, max_dead: u32) -> String {
 }
 
 #[test]
-fn the_newest_log_and_so_many_before_it_stay_and_no_layer_but_the_one_in_use() {
+fn the_newest_logs_up_to_the_limit_are_kept_and_only_the_layer_in_use() {
     let spec = one(Always, &["c"]);
     for (max_dead, expected) in [
         (
@@ -47,7 +47,7 @@ fn the_newest_log_and_so_many_before_it_stay_and_no_layer_but_the_one_in_use() {
                 assert_eq!(
                     line(&again, max_dead),
                     line(&node, max_dead),
-                    "told from what is left"
+                    "the next agent decides the same"
                 );
             }
             node.end("c", 1);
@@ -60,7 +60,7 @@ fn the_newest_log_and_so_many_before_it_stay_and_no_layer_but_the_one_in_use() {
 }
 
 #[test]
-fn the_layer_of_an_init_container_that_is_through_goes_at_once() {
+fn the_layer_of_a_finished_init_container_is_removed_at_once() {
     let spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
     let spec = std::sync::Arc::new(with_inits(spec, &["i", "s"]));
     let mut node = Node::with(&spec);

@@ -1,22 +1,24 @@
-//! What is done and said when an image is not to be had?
+//! An image that is not available: what the planner does and reports.
 
 use super::*;
 
-/// Answers the open search for an image.
+/// Answers that the image being ensured is missing.
 fn no_image(node: &mut Node, failure: ImageFailure) {
     let Action::EnsureImage { pod, container } = node.take() else {
-        panic!("the image is looked for");
+        panic!("the image is ensured");
     };
-    node.tell(Event::ImageFailed {
-        pod,
-        container,
-        failure,
-        message: "registry is down".into(),
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::ImageFailed {
+            container,
+            failure,
+            message: "registry is down".into(),
+        },
     });
 }
 
 #[test]
-fn a_missing_image_is_told_like_the_kubelets_and_tried_again_when_images_change() {
+fn a_missing_image_is_reported_as_by_a_kubelet_and_tried_again_when_images_change() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     make_sandbox(&mut node);
     no_image(&mut node, ImageFailure::NeverPull);
@@ -33,7 +35,7 @@ fn a_missing_image_is_told_like_the_kubelets_and_tried_again_when_images_change(
         ]
     );
     assert_eq!(node.wake_at(), Some(node.now + 10_000));
-    node.tell(Event::ImagesChanged);
+    node.tell(Event::Node(NodeFact::ImagesChanged));
     node.work();
     assert_eq!(node.line(), "Running; c: running < -, 0");
 }

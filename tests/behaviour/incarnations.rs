@@ -1,11 +1,12 @@
-//! The UIDs of pods: a new one each time a pod is made anew, the same one over agents and boots (kubelet-behaviour A24).
+//! The UIDs of pods: a new one each time a pod is made again, the same one across agent restarts and boots
+//! (`coracle help differences`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use coracle::plan::event::RecoveredSandbox;
+use coracle::plan::recovered::RecoveredSandbox;
 use coracle::plan::resize::Capacity;
-use coracle::plan::{Event, Settings};
+use coracle::plan::{Event, NodeFact, PodFact, Settings};
 use coracle::spec::{PodSpec, PodUid, RestartPolicy};
 
 use crate::node::{Node, ready, reborn};
@@ -31,11 +32,11 @@ fn uid(node: &Node) -> PodUid {
 }
 
 fn want(node: &mut Node, pods: &[&Arc<PodSpec>]) {
-    node.tell(Event::DesiredChanged(desired(pods)));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(pods))));
     node.work();
 }
 
-/// The only pod ends, and everything is done that follows.
+/// The only pod ends, and what follows is done.
 fn end(node: &mut Node) {
     node.work();
     node.end("c", 143);
@@ -44,22 +45,22 @@ fn end(node: &mut Node) {
 
 fn delete(node: &mut Node) {
     let pod = uid(node);
-    node.tell(Event::DeleteRequested {
-        pod,
-        grace_ms: None,
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeleteRequested { grace_ms: None },
     });
     end(node);
 }
 
 #[test]
-fn a_deleted_pod_comes_again_under_another_uid_each_time() {
+fn a_deleted_pod_returns_under_a_new_uid_each_time() {
     let wanted = arc("a");
     let mut node = Node::with(&wanted);
     let mut seen = BTreeSet::new();
     for _ in 0..4 {
         node.work();
-        assert!(seen.insert(uid(&node)), "{} was there before", uid(&node));
-        // The files are read again: the same pod goes on.
+        assert!(seen.insert(uid(&node)), "{} was used before", uid(&node));
+        // The files are read again: the pod stays the same.
         let before = node.state.pods.values().next().unwrap().spec.clone();
         want(&mut node, &[&wanted]);
         let after = node.state.pods.values().next().unwrap().spec.clone();
@@ -70,7 +71,7 @@ fn a_deleted_pod_comes_again_under_another_uid_each_time() {
 }
 
 #[test]
-fn an_edit_there_and_back_makes_three_pods() {
+fn an_edit_that_is_reverted_makes_three_pods() {
     let (one, other) = (arc("a"), arc("b"));
     let mut node = Node::with(&one);
     node.work();
@@ -78,12 +79,12 @@ fn an_edit_there_and_back_makes_three_pods() {
     for wanted in [&other, &one, &other, &one] {
         want(&mut node, &[wanted]);
         end(&mut node);
-        assert!(seen.insert(uid(&node)), "{} was there before", uid(&node));
+        assert!(seen.insert(uid(&node)), "{} was used before", uid(&node));
     }
 }
 
 #[test]
-fn a_file_that_goes_and_comes_back_asks_for_another_pod() {
+fn a_file_that_is_removed_and_restored_makes_a_new_pod() {
     let wanted = arc("a");
     let mut node = Node::with(&wanted);
     node.work();
@@ -118,7 +119,7 @@ fn an_edit_in_place_keeps_the_uid_of_a_later_pod() {
 }
 
 #[test]
-fn uids_outlive_agents_and_boots() {
+fn uids_survive_agent_restarts_and_boots() {
     let wanted = arc("a");
     let mut node = Node::with(&wanted);
     node.work();
@@ -136,7 +137,7 @@ fn uids_outlive_agents_and_boots() {
 }
 
 #[test]
-fn a_running_pod_keeps_its_uid_when_nothing_is_known_of_those_before_it() {
+fn a_running_pod_keeps_its_uid_even_without_a_record_of_its_predecessors() {
     let wanted = arc("a");
     let mut node = Node::with(&wanted);
     node.work();
@@ -150,7 +151,7 @@ fn a_running_pod_keeps_its_uid_when_nothing_is_known_of_those_before_it() {
 }
 
 #[test]
-fn a_pod_that_is_deleted_while_it_waits_is_another_and_goes_on_waiting() {
+fn a_pod_that_is_deleted_while_it_waits_gets_a_new_uid_and_still_waits() {
     let mut node = Node::set(Settings {
         capacity: Some(Capacity::default()),
         ..Settings::default()
@@ -159,16 +160,16 @@ fn a_pod_that_is_deleted_while_it_waits_is_another_and_goes_on_waiting() {
     want(&mut node, &[&wanted]);
     let first = uid(&node);
     let pod = first.clone();
-    node.tell(Event::DeleteRequested {
-        pod,
-        grace_ms: None,
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeleteRequested { grace_ms: None },
     });
     assert_ne!(uid(&node), first);
-    assert!(node.state.pods[&uid(&node)].hold.is_some());
+    assert!(node.state.pods[&uid(&node)].hold().is_some());
     let second = uid(&node);
     want(&mut node, &[]);
     want(&mut node, &[&wanted]);
-    assert_ne!(uid(&node), second, "its file went and came back");
+    assert_ne!(uid(&node), second, "its file was removed and restored");
 }
 
 #[test]
@@ -185,7 +186,7 @@ fn a_uid_that_the_manifest_gives_stays() {
 }
 
 #[test]
-fn a_pod_that_never_runs_again_stays_the_same_over_agents() {
+fn a_finished_pod_keeps_its_uid_across_agent_restarts() {
     let wanted = Arc::new(of_template(pod("a", "p", RestartPolicy::Never, &["c"])));
     let mut node = Node::with(&wanted);
     node.work();
@@ -197,7 +198,7 @@ fn a_pod_that_never_runs_again_stays_the_same_over_agents() {
 }
 
 #[test]
-fn of_names_that_are_gone_the_newest_thousand_are_remembered() {
+fn the_newest_thousand_removed_names_are_remembered() {
     let mut node = Node::new(300_000);
     let named = |n: usize| {
         let name = format!("p{n}");

@@ -1,11 +1,12 @@
-//! Do init containers run, fail and look as the kubelet's do? Status lines from recordings of a real kubelet.
+//! Init containers run, fail and look as on a kubelet. Status lines come from recordings of a real kubelet.
 
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::RecoveredSandbox;
-use coracle::plan::state::{Run, Sandbox};
-use coracle::plan::{Action, Event};
+use coracle::plan::recovered::RecoveredSandbox;
+use coracle::plan::run::Run;
+use coracle::plan::state::Sandbox;
+use coracle::plan::{Action, Event, PodFact, RunFact};
 use coracle::spec::RestartPolicy;
 
 use crate::node::{Node, ready, reborn};
@@ -32,7 +33,7 @@ const DONE: &str = "Completed 0 < -, 0, ready=true started=false";
 const RUNS: &str = "running < -, 0, ready=false started=true";
 
 #[test]
-fn init_containers_run_one_after_the_other_and_look_like_the_kubelets() {
+fn init_containers_run_one_after_the_other_and_look_as_on_a_kubelet() {
     let mut node = two_inits(RestartPolicy::Always);
     let waits = format!("i1: {WAITS}; i2: {WAITS}; c: {WAITS}");
     let all = incomplete("i1 i2");
@@ -74,7 +75,7 @@ fn init_containers_run_one_after_the_other_and_look_like_the_kubelets() {
 }
 
 #[test]
-fn a_failing_init_container_fails_a_never_pod_like_the_kubelets() {
+fn a_failing_init_container_fails_a_never_pod_as_on_a_kubelet() {
     let spec = Arc::new(with_inits(
         pod("u1", "p", RestartPolicy::Never, &["c"]),
         &["i1"],
@@ -170,7 +171,10 @@ fn out_of_memory_is_a_failure_of_an_init_container_whatever_its_exit_code() {
         let instance = pod.instance("i1", 0);
         let mut exit = crate::pods::exit(0, crate::pods::at(node.now), crate::pods::at(node.now));
         exit.oom_killed = true;
-        node.tell(Event::ContainerExited { instance, exit });
+        node.tell(Event::Run {
+            instance,
+            fact: RunFact::Exited { exit },
+        });
         node.work();
         let line = node.line();
         assert!(line.contains(shown), "{policy:?}: {line}");
@@ -194,8 +198,9 @@ fn a_lost_sandbox_runs_all_init_containers_again_and_an_agent_restart_none() {
     let new = reborn(&new, &[&spec], ready());
     assert!(new.open.is_empty(), "c runs: {:?}", new.open);
     let mut node = new;
-    node.tell(Event::SandboxLost {
-        pod: spec.uid.clone(),
+    node.tell(Event::Pod {
+        uid: spec.uid.clone(),
+        fact: PodFact::SandboxLost,
     });
     node.work();
     let again = "i1: running < Completed 0, 1, ready=false started=true; i2: PodInitializing < Completed 0, 0; \
@@ -204,7 +209,7 @@ fn a_lost_sandbox_runs_all_init_containers_again_and_an_agent_restart_none() {
         node.line(),
         format!("Pending; {}; {again}", incomplete("i1 i2"))
     );
-    // What counts survives the agent, too.
+    // The count survives an agent restart, too.
     let mut node = reborn(&node, &[&spec], ready());
     assert_eq!(
         node.line(),
@@ -220,7 +225,7 @@ fn a_lost_sandbox_runs_all_init_containers_again_and_an_agent_restart_none() {
 }
 
 #[test]
-fn a_lost_sandbox_in_which_all_was_done_unseen_is_not_replaced_after_all() {
+fn a_lost_sandbox_is_not_replaced_when_its_work_turns_out_to_be_done() {
     let spec = Arc::new(with_inits(
         pod("u1", "p", RestartPolicy::OnFailure, &["c"]),
         &["i1"],
@@ -230,14 +235,17 @@ fn a_lost_sandbox_in_which_all_was_done_unseen_is_not_replaced_after_all() {
     node.end("i1", 0);
     node.work();
     let pod = spec.uid.clone();
-    node.tell(Event::SandboxLost { pod });
-    // The shim had written down, before it was killed, that the program ended well; the agent dies before it reads that.
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::SandboxLost,
+    });
+    // The shim recorded, before it was killed, that the program ended well; the agent dies before it reads that.
     let pod = node.state.pods.get_mut(&spec.uid).unwrap();
-    let Run::Ended(ended) = &mut pod.containers[1].run else {
-        panic!("what ran has ended: {pod:?}");
+    let Run::Ended(past) = &mut pod.containers[1].run else {
+        panic!("the run has ended: {pod:?}");
     };
-    ended.exit.code = 0;
-    ended.exit.message = String::new();
+    past.ended.exit.code = 0;
+    past.ended.exit.message = String::new();
     let mut node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
     node.work();
     assert!(node.state.pods[&spec.uid].finished());
@@ -248,7 +256,7 @@ fn a_lost_sandbox_in_which_all_was_done_unseen_is_not_replaced_after_all() {
 }
 
 #[test]
-fn an_init_container_that_waits_does_so_in_a_new_sandbox_too() {
+fn an_init_container_keeps_its_back_off_in_a_new_sandbox() {
     let mut node = two_inits(RestartPolicy::Always);
     node.work();
     for _ in 0..3 {
@@ -260,7 +268,10 @@ fn an_init_container_that_waits_does_so_in_a_new_sandbox_too() {
     node.end("i1", 1);
     assert!(node.line().contains("back-off 40s"), "{}", node.line());
     let pod = node.state.pods.keys().next().unwrap().clone();
-    node.tell(Event::SandboxLost { pod });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::SandboxLost,
+    });
     node.work();
     assert!(node.line().contains("back-off 40s"), "{}", node.line());
     assert_eq!(node.wake_at(), Some(node.now + 40_000));
@@ -282,7 +293,10 @@ fn an_init_container_that_has_done_its_work_waits_in_a_new_sandbox_only_if_the_l
             node.end("i2", 0);
             node.work();
             node.wait(life_ms);
-            node.tell(Event::SandboxLost { pod: pod.clone() });
+            node.tell(Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::SandboxLost,
+            });
             node.wait(1_000);
             node.now -= 1_000;
         }

@@ -1,17 +1,17 @@
-//! What of facts that come late, early, twice or about others? They change nothing. And what could not be done is told.
+//! Facts that come late, early, twice or about other runs change nothing. Actions that fail are reported.
 
 use std::sync::Arc;
 
 use coracle::plan::event::*;
-use coracle::plan::{Action, Event, PodState};
-use coracle::spec::RestartPolicy;
+use coracle::plan::{Action, Event, NodeFact, PodFact, PodState, RunFact};
+use coracle::spec::{Reason, RestartPolicy};
 
 use crate::make_sandbox;
 use crate::node::{Node, one};
 use crate::pods::{at, desired, exit, pod};
 
 #[test]
-fn the_end_of_a_run_that_nobody_began_changes_nothing() {
+fn the_exit_of_a_run_that_never_began_changes_nothing() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["a", "b"]));
     loop {
         if let [Action::StartContainer { instance, .. }, ..] = &node.open[..] {
@@ -26,14 +26,20 @@ fn the_end_of_a_run_that_nobody_began_changes_nothing() {
         let instance = pod.instance(name, attempt);
         let exit = exit(1, at(node.now), at(node.now));
         let mut state = node.state.clone();
-        let told = state.apply(&Event::ContainerExited { instance, exit }, at(node.now));
-        assert!(told.is_empty(), "{told:?}");
+        let notices = state.apply(
+            &Event::Run {
+                instance,
+                fact: RunFact::Exited { exit },
+            },
+            at(node.now),
+        );
+        assert!(notices.is_empty(), "{notices:?}");
         assert_eq!(state.pods, node.state.pods, "{name} {attempt}");
     }
     assert_eq!(node.line(), before);
 }
 
-/// Answers what is open until this container is being started; that run.
+/// Answers what is open until this container is being started; returns that run.
 fn starting(node: &mut Node, name: &str) -> Instance {
     loop {
         if let Some(Action::StartContainer { instance, .. }) = node.open.first()
@@ -46,12 +52,14 @@ fn starting(node: &mut Node, name: &str) -> Instance {
 }
 
 #[test]
-fn an_end_heard_before_the_start_is_believed_once_and_no_failure_to_start_after_it() {
+fn an_exit_heard_before_the_start_counts_once_and_a_later_start_failure_is_ignored() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     let instance = starting(&mut node, "c");
-    let ended = |code| Event::ContainerExited {
+    let ended = |code| Event::Run {
         instance: instance.clone(),
-        exit: exit(code, at(node.now), at(node.now)),
+        fact: RunFact::Exited {
+            exit: exit(code, at(node.now), at(node.now)),
+        },
     };
     let (first, second) = (ended(1), ended(2));
     node.tell(first);
@@ -59,10 +67,12 @@ fn an_end_heard_before_the_start_is_believed_once_and_no_failure_to_start_after_
     assert!(node.line().contains("c: Error 1 < -, 0"), "{}", node.line());
     node.tell(second);
     assert_eq!(node.state.pods, known);
-    let failed = Event::ContainerStartFailed {
+    let failed = Event::Run {
         instance: instance.clone(),
-        failure: StartFailure::Run,
-        message: "no such file".into(),
+        fact: RunFact::StartFailed {
+            failure: StartFailure::Run,
+            message: "no such file".into(),
+        },
     };
     node.take();
     node.tell(failed);
@@ -71,34 +81,38 @@ fn an_end_heard_before_the_start_is_believed_once_and_no_failure_to_start_after_
 }
 
 #[test]
-fn answers_about_another_containers_image_say_nothing() {
+fn reports_about_another_containers_image_are_ignored() {
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["a", "b"]);
     spec.containers[1].image = "other:1".into();
     let mut node = Node::with(&Arc::new(spec));
     make_sandbox(&mut node);
     let Some(Action::EnsureImage { pod, container }) = node.open.first().cloned() else {
-        panic!("an image is looked for: {:?}", node.open);
+        panic!("an image is ensured: {:?}", node.open);
     };
     assert_eq!(container, "a");
     let known = node.state.pods.clone();
     let of_b = || "b".to_owned();
-    node.tell(Event::ImageReady {
-        pod: pod.clone(),
-        container: of_b(),
-        image_id: "sha256:cd".into(),
+    node.tell(Event::Pod {
+        uid: pod.clone(),
+        fact: PodFact::ImageReady {
+            container: of_b(),
+            image_id: "sha256:cd".into(),
+        },
     });
-    node.tell(Event::ImageFailed {
-        pod,
-        container: of_b(),
-        failure: ImageFailure::Pull,
-        message: "no".into(),
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::ImageFailed {
+            container: of_b(),
+            failure: ImageFailure::Pull,
+            message: "no".into(),
+        },
     });
     assert_eq!(node.state.pods, known);
 }
 
 #[test]
-fn a_lost_sandbox_is_told_of_a_pod_that_goes_on_alone() {
-    for (policy, goes, told) in [
+fn a_lost_sandbox_is_reported_only_if_the_pod_goes_on() {
+    for (policy, goes, reports) in [
         (RestartPolicy::Always, false, 1),
         (RestartPolicy::Always, true, 0),
         (RestartPolicy::Never, false, 0),
@@ -107,52 +121,66 @@ fn a_lost_sandbox_is_told_of_a_pod_that_goes_on_alone() {
         let mut node = Node::with(&spec);
         node.work();
         if goes {
-            node.tell(Event::DesiredChanged(desired(&[])));
+            node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[]))));
         }
         let pod = spec.uid.clone();
-        node.tell(Event::SandboxLost { pod });
-        let changed = node.notices.iter().filter(|n| n.reason == "SandboxChanged");
-        assert_eq!(changed.count(), told, "{policy:?} {goes}");
+        node.tell(Event::Pod {
+            uid: pod,
+            fact: PodFact::SandboxLost,
+        });
+        let changed = node
+            .notices
+            .iter()
+            .filter(|n| n.reason == Reason::SandboxChanged);
+        assert_eq!(changed.count(), reports, "{policy:?} {goes}");
     }
 }
 
 #[test]
-fn what_ends_in_a_pod_that_goes_is_not_said_to_wait() {
+fn a_container_that_ends_in_a_stopping_pod_reports_no_back_off() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     node.work();
     node.end("c", 1);
     node.work();
-    node.tell(Event::DesiredChanged(desired(&[])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[]))));
     node.end("c", 1);
-    assert!(!node.notices.iter().any(|n| n.reason == "BackOff"));
+    assert!(!node.notices.iter().any(|n| n.reason.as_str() == "BackOff"));
 }
 
 #[test]
-fn the_manifest_of_a_pod_that_goes_changes_nothing_about_it() {
+fn an_edit_of_a_stopping_pod_changes_nothing() {
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&Arc::new(spec.clone()));
     node.work();
     let pod = spec.uid.clone();
     let grace_ms = None;
-    node.tell(Event::DeleteRequested { pod, grace_ms });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeleteRequested { grace_ms },
+    });
     let labels = &mut Arc::make_mut(&mut spec.manifest).metadata.labels;
     *labels = Some([("app".to_owned(), "other".to_owned())].into());
-    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &Arc::new(spec),
+    ]))));
     let shown = node.shown().metadata.labels.unwrap();
     assert_eq!(shown["app"], "p");
 }
 
 #[test]
-fn what_could_not_be_ended_or_removed_is_told() {
+fn a_signal_or_sandbox_removal_that_fails_is_reported() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
-    node.tell(Event::DesiredChanged(desired(&[])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[]))));
     let Action::Signal { instance, .. } = node.take() else {
         panic!("a signal");
     };
     let error = "no way".to_owned();
-    node.tell(Event::SignalFailed { instance, error });
+    node.tell(Event::Run {
+        instance,
+        fact: RunFact::SignalFailed { error },
+    });
     let text = "Warning FailedKillPod error killing pod: no way".to_owned();
     assert_eq!(node.said().last(), Some(&text));
     node.notices.clear();
@@ -163,27 +191,32 @@ fn what_could_not_be_ended_or_removed_is_told() {
         panic!("the sandbox goes");
     };
     let error = "no way".to_owned();
-    node.tell(Event::SandboxRemoveFailed { pod, error });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::SandboxRemoveFailed { error },
+    });
     assert_eq!(node.said(), [text]);
 }
 
 #[test]
-fn new_addresses_of_the_node_are_news_for_whoever_talks_to_pods() {
+fn new_addresses_of_the_node_count_as_a_network_change() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     let before = node.state.network_changes;
-    node.tell(Event::NodeAddressesChanged);
+    node.tell(Event::Node(NodeFact::AddressesChanged));
     assert!(node.state.network_changes > before);
 }
 
 #[test]
-fn after_a_start_that_failed_the_image_is_looked_for_again() {
+fn after_a_failed_start_the_image_is_ensured_again() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     let instance = starting(&mut node, "c");
     node.take();
-    node.tell(Event::ContainerStartFailed {
+    node.tell(Event::Run {
         instance,
-        failure: StartFailure::Run,
-        message: "no such file".into(),
+        fact: RunFact::StartFailed {
+            failure: StartFailure::Run,
+            message: "no such file".into(),
+        },
     });
     assert!(
         matches!(&node.open[..], [Action::EnsureImage { .. }]),
@@ -199,11 +232,17 @@ fn an_event_says_which_pod_it_is_about() {
     let instance = PodState::new(Arc::clone(&spec), at(0)).instance("c", 0);
     let exit = exit(0, at(0), at(0));
     for event in [
-        Event::TimePassed { pod: uid() },
-        Event::ContainerExited { instance, exit },
-        Event::ActionStarted(Action::CreateSandbox { pod: uid() }),
+        Event::Pod {
+            uid: uid(),
+            fact: PodFact::TimePassed,
+        },
+        Event::Run {
+            instance,
+            fact: RunFact::Exited { exit },
+        },
+        Event::action_started(Action::CreateSandbox { pod: uid() }),
     ] {
         assert_eq!(event.pod(), Some(&spec.uid), "{event:?}");
     }
-    assert_eq!(Event::ImagesChanged.pod(), None);
+    assert_eq!(Event::Node(NodeFact::ImagesChanged).pod(), None);
 }

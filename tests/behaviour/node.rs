@@ -3,12 +3,18 @@
 use std::sync::Arc;
 
 use coracle::plan::event::*;
-use coracle::plan::incarnation::Incarnations;
+use coracle::plan::pressure::Walk;
+use coracle::plan::recovered::*;
 use coracle::plan::resize::Capacity;
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::verdict::Due;
-use coracle::plan::{Action, Event, NodeState, Notice, Settings, Time, cordon, plan, shutdown};
-use coracle::spec::{Effective, PageSize, PodSpec, PodUid, RestartPolicy};
+use coracle::plan::{
+    Action, Agenda, Event, NodeFact, NodeState, Notice, PodFact, RunFact, Settings, Step, Task,
+};
+use coracle::spec::{PageSize, PodSpec, PodUid, RestartPolicy};
+use coracle::types::{Effective, Time};
+
+use k8s_openapi::serde::Serialize;
+use k8s_openapi::serde::de::DeserializeOwned;
 
 use crate::pods::{self, at, desired, exit, pod};
 
@@ -17,9 +23,9 @@ pub(crate) struct Node {
     pub(crate) state: NodeState,
     pub(crate) now: u64,
     pub(crate) notices: Vec<Notice>,
-    /// Actions begun and not answered.
+    /// Actions that have begun and have no answer yet.
     pub(crate) open: Vec<Action>,
-    /// What starts decide.
+    /// The effective settings that starts report.
     pub(crate) effective: Effective,
 }
 
@@ -41,10 +47,10 @@ impl Node {
         }
     }
 
-    /// A node on which this pod has just been asked for.
+    /// A node whose manifests have just asked for this pod.
     pub(crate) fn with(spec: &Arc<PodSpec>) -> Self {
         let mut node = Self::new(300_000);
-        node.tell(Event::DesiredChanged(desired(&[spec])));
+        node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[spec]))));
         node
     }
 
@@ -53,21 +59,55 @@ impl Node {
         self.decide();
     }
 
+    /// Takes a turn. Hooks, probes and actions against shortages are left to the test, see [`Node::foresee`].
     pub(crate) fn decide(&mut self) {
-        for event in pods::passed(&self.state, Time(self.now)) {
+        let (events, _, _) = self.turn();
+        for event in events {
+            if let Event::Pod {
+                fact: PodFact::ActionStarted(action),
+                ..
+            } = &event
+            {
+                self.open.push(action.clone());
+            }
             self.notices.extend(self.state.apply(&event, at(self.now)));
         }
-        let turn = |state: &NodeState, now| match shutdown::due(state, now) {
-            Some(Due::Now(event)) => Some(event),
-            Some(Due::At(_)) | None => cordon::due(state),
-        };
-        while let Some(event) = turn(&self.state, Time(self.now)) {
-            self.notices.extend(self.state.apply(&event, at(self.now)));
-        }
-        for action in plan(&self.state, Time(self.now)).actions {
-            let begun = Event::ActionStarted(action.clone());
-            self.notices.extend(self.state.apply(&begun, at(self.now)));
-            self.open.push(action);
+    }
+
+    /// The tasks left to the test that would begin now, and when the next turn would be taken.
+    pub(crate) fn foresee(&self) -> (Vec<Task>, Option<Time>) {
+        let (_, tasks, wake_at) = self.turn();
+        (tasks, wake_at)
+    }
+
+    /// A turn of a node that begins everything: what it records, the tasks left to the test, and when it wakes.
+    fn turn(&self) -> (Vec<Event>, Vec<Task>, Option<Time>) {
+        let mut state = self.state.clone();
+        let mut agenda = Agenda::new(&state);
+        let (mut events, mut tasks) = (vec![], vec![]);
+        loop {
+            let event = match agenda.next(&state, Time(self.now)) {
+                Step::Begin(task @ Task::Act(_)) => task.begun(),
+                Step::Begin(task) => {
+                    agenda.record(&mut state, &task.begun(), at(self.now));
+                    tasks.push(task);
+                    continue;
+                }
+                Step::Record(Event::Pod {
+                    fact: PodFact::Evicted { .. },
+                    ..
+                }) => {
+                    let (pods, disk) = (false, Walk::None);
+                    let look = Event::Node(NodeFact::ReliefBegun(Order::Look { pods, disk }));
+                    agenda.record(&mut state, &look, at(self.now));
+                    continue;
+                }
+                Step::Record(event) => event,
+                Step::WakeAt(at) => return (events, tasks, Some(at)),
+                Step::Rest => return (events, tasks, None),
+            };
+            agenda.record(&mut state, &event, at(self.now));
+            events.push(event);
         }
     }
 
@@ -77,55 +117,69 @@ impl Node {
     }
 
     pub(crate) fn wake_at(&self) -> Option<u64> {
-        plan(&self.state, Time(self.now)).wake_at.map(|t| t.0)
+        self.foresee().1.map(|at| at.0)
     }
 
     pub(crate) fn take(&mut self) -> Action {
-        assert!(!self.open.is_empty(), "something is to be done");
+        assert!(!self.open.is_empty(), "an action is open");
         self.open.remove(0)
     }
 
-    /// Does whatever is open, and what follows, until nothing is.
+    /// Answers open actions, and what follows, until none is left.
     pub(crate) fn work(&mut self) {
         while !self.open.is_empty() {
             self.answer_one();
         }
     }
 
-    /// Does what has been open for longest.
+    /// Answers the action that has been open for longest.
     pub(crate) fn answer_one(&mut self) {
         let event = match self.take() {
-            Action::CreateSandbox { pod } => Event::SandboxCreated {
-                pod,
-                ips: vec!["10.88.0.94".parse().unwrap()],
-                next_attempts: Default::default(),
-                warnings: vec![],
+            Action::CreateSandbox { pod } => Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxCreated {
+                    ips: vec!["10.88.0.94".parse().unwrap()],
+                    next_attempts: Default::default(),
+                    warnings: vec![],
+                },
             },
-            Action::EnsureImage { pod, container } => Event::ImageReady {
-                pod,
-                container,
-                image_id: "sha256:ab".into(),
+            Action::EnsureImage { pod, container } => Event::Pod {
+                uid: pod,
+                fact: PodFact::ImageReady {
+                    container,
+                    image_id: "sha256:ab".into(),
+                },
             },
-            Action::StartContainer { instance, .. } => Event::ContainerStarted {
+            Action::StartContainer { instance, .. } => Event::Run {
                 instance,
-                pid: 7,
-                at: at(self.now),
-                effective: self.effective.clone(),
+                fact: RunFact::Started {
+                    pid: 7,
+                    at: at(self.now),
+                    effective: self.effective.clone(),
+                },
             },
             Action::Signal {
                 instance, signal, ..
-            } => Event::SignalSent {
+            } => Event::Run {
                 instance,
-                signal,
-                at: Time(self.now),
+                fact: RunFact::SignalSent {
+                    signal,
+                    at: Time(self.now),
+                },
             },
-            Action::Resize { pod, .. } => Event::Resized { pod },
-            Action::RemoveSandbox { pod, .. } => Event::SandboxRemoved { pod },
+            Action::Resize { pod, .. } => Event::Pod {
+                uid: pod,
+                fact: PodFact::Resized,
+            },
+            Action::RemoveSandbox { pod, .. } => Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxRemoved,
+            },
         };
         self.tell(event);
     }
 
-    /// Does what is open for this pod, leaving others waiting.
+    /// Answers what is open for this pod and leaves the other actions open.
     pub(crate) fn work_on(&mut self, uid: &PodUid) {
         while let Some(at) = self.open.iter().position(|a| a.pod() == uid) {
             let (others, mine) = std::mem::take(&mut self.open)
@@ -136,13 +190,18 @@ impl Node {
             let event = match mine.into_iter().next().unwrap().1 {
                 Action::Signal {
                     instance, signal, ..
-                } => Event::SignalSent {
+                } => Event::Run {
                     instance,
-                    signal,
-                    at: Time(self.now),
+                    fact: RunFact::SignalSent {
+                        signal,
+                        at: Time(self.now),
+                    },
                 },
-                Action::RemoveSandbox { pod, .. } => Event::SandboxRemoved { pod },
-                other => panic!("the pod only goes: {other:?}"),
+                Action::RemoveSandbox { pod, .. } => Event::Pod {
+                    uid: pod,
+                    fact: PodFact::SandboxRemoved,
+                },
+                other => panic!("this pod is only going away: {other:?}"),
             };
             self.open = others;
             self.tell(event);
@@ -151,20 +210,26 @@ impl Node {
 
     /// The first container of this pod ends now.
     pub(crate) fn end_of(&mut self, uid: &PodUid, code: i32) {
-        let pod = &self.state.pods[uid];
-        let container = &pod.containers[0];
-        let instance = pod.instance(&container.name, container.run.attempt().unwrap());
-        let exit = exit(code, at(self.now), at(self.now));
-        self.tell(Event::ContainerExited { instance, exit });
+        let container = self.state.pods[uid].containers[0].name.clone();
+        self.end_in(uid, &container, code);
     }
 
     /// The newest run of this container ends now.
     pub(crate) fn end(&mut self, container: &str, code: i32) {
-        let pod = self.state.pods.values().next().unwrap();
-        let attempt = pod.container(container).unwrap().run.attempt().unwrap();
-        let instance = pod.instance(container, attempt);
-        let exit = exit(code, at(self.now), at(self.now));
-        self.tell(Event::ContainerExited { instance, exit });
+        let uid = self.state.pods.keys().next().unwrap().clone();
+        self.end_in(&uid, container, code);
+    }
+
+    fn end_in(&mut self, uid: &PodUid, container: &str, code: i32) {
+        let pod = &self.state.pods[uid];
+        let run = &pod.container(container).unwrap().run;
+        let instance = pod.instance(container, run.attempt().unwrap());
+        let began = run.running().map_or(at(self.now), |run| run.began);
+        let exit = exit(code, began, at(self.now));
+        self.tell(Event::Run {
+            instance,
+            fact: RunFact::Exited { exit },
+        });
     }
 
     pub(crate) fn shown(&self) -> k8s_openapi::api::core::v1::Pod {
@@ -194,7 +259,7 @@ impl Node {
             let state = word(&c.state.unwrap());
             let last = word(&c.last_state.unwrap());
             text += &format!("; {}: {state} < {last}, {}", c.name, c.restart_count);
-            // Ephemeral containers are neither.
+            // Ephemeral containers are never ready or started.
             let Some(started) = c.started else {
                 text += &format!(", ready={}", c.ready);
                 continue;
@@ -208,7 +273,14 @@ impl Node {
     }
 
     pub(crate) fn said(&self) -> Vec<String> {
-        let line = |n: &Notice| format!("{} {} {}", n.kind.as_str(), n.reason, n.message);
+        let line = |n: &Notice| {
+            format!(
+                "{} {} {}",
+                n.reason.severity().as_str(),
+                n.reason,
+                n.message
+            )
+        };
         self.notices.iter().map(line).collect()
     }
 }
@@ -250,32 +322,48 @@ pub(crate) fn one(policy: RestartPolicy, containers: &[&str]) -> Arc<PodSpec> {
     Arc::new(pod("u1", "p", policy, containers))
 }
 
-/// As it is on disk.
-fn written(incarnations: &Incarnations) -> Incarnations {
-    let json = serde_json::to_vec(incarnations).unwrap();
+/// The value as it reads after a round trip to disk.
+fn written<T: Serialize + DeserializeOwned>(of: &T) -> T {
+    let json = serde_json::to_vec(of).unwrap();
     serde_json::from_slice(&json).unwrap()
 }
 
-/// The agent dies and a new one finds what the old one knew.
+/// The agent dies, and a new one finds what the old one recorded.
 pub(crate) fn reborn(node: &Node, wanted: &[&Arc<PodSpec>], sandbox: RecoveredSandbox) -> Node {
+    reborn_as(node, wanted, sandbox, |_| {})
+}
+
+/// The same, with a change to what the new agent finds.
+pub(crate) fn reborn_as(
+    node: &Node,
+    wanted: &[&Arc<PodSpec>],
+    sandbox: RecoveredSandbox,
+    change: impl Fn(&mut Recovered),
+) -> Node {
     let mut new = Node::new(300_000);
     new.now = node.now;
+    new.state.settings = node.state.settings.clone();
     new.state.incarnations = written(&node.state.incarnations);
-    // Of those that are held there is nothing to be found.
-    for pod in node.state.pods.values().filter(|pod| pod.hold.is_none()) {
-        let found = Box::new(pods::recovered(pod, sandbox.clone()));
-        let notices = new.state.apply(&Event::PodRecovered(found), at(new.now));
+    new.state.former_holds = written(&node.state.holds());
+    // Held pods have nothing else on the node.
+    for pod in node.state.pods.values().filter(|pod| pod.hold().is_none()) {
+        let mut found = pods::recovered(pod, sandbox.clone());
+        change(&mut found);
+        let notices = new.state.apply(&Event::recovered(found), at(new.now));
         new.notices.extend(notices);
     }
     if let Some(shutdown) = node.state.shutdown.clone() {
-        new.tell(Event::ShutdownRecovered(shutdown));
+        new.tell(Event::Node(NodeFact::ShutdownRecovered(shutdown)));
     }
     if let Some(cordon) = node.state.cordon.clone() {
-        new.tell(Event::CordonRecovered(cordon));
+        new.tell(Event::Node(NodeFact::CordonRecovered(cordon)));
     }
     new.decide();
-    assert!(new.open.is_empty(), "nothing before the manifests are read");
-    new.tell(Event::DesiredChanged(desired(wanted)));
+    assert!(
+        new.open.is_empty(),
+        "no action before the manifests are read"
+    );
+    new.tell(Event::Node(NodeFact::DesiredChanged(desired(wanted))));
     new
 }
 

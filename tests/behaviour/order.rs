@@ -1,16 +1,16 @@
-//! Who is looked at first?
+//! The order in which pods are planned.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use coracle::plan::{Event, urgent_first};
-use coracle::spec::{PodSpec, PodUid, RestartPolicy};
+use coracle::plan::{Agenda, NodeState};
+use coracle::plan::{Event, NodeFact, Step, Task};
+use coracle::spec::{PodSpec, RestartPolicy};
+use coracle::types::Time;
 
-use crate::node::Node;
-use crate::pods::{desired, pod};
+use crate::pods::{at, desired, pod};
 
 #[test]
-fn pods_of_higher_priority_come_first_and_those_that_are_gone_last() {
+fn pods_of_higher_priority_come_first() {
     let of = |uid: &str, priority: i32| -> Arc<PodSpec> {
         let mut spec = pod(uid, uid, RestartPolicy::Always, &["c"]);
         spec.priority = priority;
@@ -23,10 +23,17 @@ fn pods_of_higher_priority_come_first_and_those_that_are_gone_last() {
         of("d", 0),
         of("e", 1_000),
     ];
-    let mut node = Node::new(300_000);
-    node.tell(Event::DesiredChanged(desired(&all.each_ref())));
-    let asked: BTreeSet<PodUid> = ["a", "b", "c", "d", "e", "gone"].map(PodUid::from).into();
-    let order = urgent_first(&node.state, asked);
-    let order: Vec<&str> = order.iter().map(PodUid::as_str).collect();
-    assert_eq!(order, ["b", "e", "a", "d", "c", "gone"]);
+    let mut state = NodeState::default();
+    let mut agenda = Agenda::new(&state);
+    let wanted = Event::Node(NodeFact::DesiredChanged(desired(&all.each_ref())));
+    agenda.record(&mut state, &wanted, at(1));
+    let mut order = vec![];
+    while let Step::Begin(task) = agenda.next(&state, Time(1)) {
+        agenda.record(&mut state, &task.begun(), at(1));
+        let Task::Act(action) = task else {
+            panic!("{task:?}")
+        };
+        order.push(state.pods[action.pod()].spec.key.name.clone());
+    }
+    assert_eq!(order, ["b", "e", "a", "d", "c"]);
 }

@@ -1,5 +1,5 @@
-//! When is the node short of something, what is said and done about it, which pod goes, and when does it come back
-//! (kubelet-behaviour §10)?
+//! Node pressure: when the node is short of something, what is reported and done, which pod goes, and when it returns
+//! (Kubernetes docs: Node-pressure Eviction).
 
 #[path = "pressure/back.rs"]
 mod back;
@@ -12,14 +12,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::{Observation, Order, RecoveredSandbox};
+use coracle::plan::event::{Observation, Order};
 use coracle::plan::pressure::images::{Goal, ImageFacts, ImagePolicy, doomed};
 use coracle::plan::pressure::{
-    Amount, Condition, LOOK_MS, Policy, Signal, Step, Threshold, Walk, Watch, next,
+    Amount, Condition, LOOK_MS, Policy, Signal, Threshold, Walk, Watch, next,
 };
-use coracle::plan::{Action, Event, PodState, Time};
-use coracle::spec::usage::{ContainerUsage, DiskUsage, FileSystem, PodUsage, Space};
+use coracle::plan::recovered::RecoveredSandbox;
+use coracle::plan::{Action, Event, NodeFact, PodFact, PodState, Step, Task};
 use coracle::spec::{PodSpec, PodUid, QosClass, RestartPolicy, VolumeSource, VolumeSpec};
+use coracle::types::Time;
+use coracle::types::usage::{ContainerUsage, DiskUsage, FileSystem, PodUsage, Space};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::node::{Node, reborn};
@@ -44,14 +46,14 @@ fn policy(thresholds: &[Threshold]) -> Policy {
     }
 }
 
-/// A node of 1000 Mi of everything that runs these pods and watches this.
+/// A node with 1000 Mi of everything that runs these pods under this policy.
 fn node(policy: Policy, pods: &[PodSpec]) -> Node {
     let mut node = Node::new(300_000);
-    node.tell(Event::PolicyChanged(Arc::new(policy)));
+    node.tell(Event::Node(NodeFact::PolicyChanged(Arc::new(policy))));
     let pods: Vec<_> = pods.iter().cloned().map(Arc::new).collect();
-    node.tell(Event::DesiredChanged(desired(
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(
         &pods.iter().collect::<Vec<_>>(),
-    )));
+    ))));
     node.work();
     node.wait(1);
     node
@@ -67,41 +69,45 @@ fn step(node: &Node) -> Step {
     next(&node.state, Time(node.now))
 }
 
-/// Does what is due: takes the order.
+/// Takes the order that is due.
 fn order(node: &mut Node) -> Order {
     match step(node) {
-        Step::Do(order) => {
-            node.tell(Event::ReliefBegun(order));
-            assert!(!matches!(step(node), Step::Do(_)), "one at a time");
+        Step::Begin(Task::Relieve(order)) => {
+            node.tell(Event::Node(NodeFact::ReliefBegun(order)));
+            assert!(!matches!(step(node), Step::Begin(_)), "one order at a time");
             order
         }
         other => panic!("an order, not {other:?}"),
     }
 }
 
-/// The node is looked at, which is due, and this is found.
+/// Answers the observation that is due with these figures.
 fn look(node: &mut Node, found: &Observation) -> (bool, Walk) {
     let Order::Look { pods, disk } = order(node) else {
         panic!("a look is due");
     };
-    node.tell(Event::Observed(Box::new(found.clone())));
+    node.tell(Event::Node(NodeFact::Observed(Box::new(found.clone()))));
     (pods, disk)
 }
 
-/// Somebody is evicted, which is due.
+/// Records the eviction that is due.
 fn evicted(node: &mut Node) -> (String, String) {
     let Step::Record(event) = step(node) else {
-        panic!("somebody goes: {:?}", step(node));
+        panic!("an eviction is due: {:?}", step(node));
     };
-    let Event::PodEvicted { pod, eviction } = &event else {
-        panic!("somebody goes: {event:?}");
+    let Event::Pod {
+        uid: pod,
+        fact: PodFact::Evicted { eviction },
+    } = &event
+    else {
+        panic!("an eviction is due: {event:?}");
     };
     let found = (pod.to_string(), eviction.message.clone());
     node.tell(event);
     found
 }
 
-/// Watches memory.
+/// A policy that watches memory.
 fn watchful() -> Policy {
     policy(&[hard(Signal::Memory, 100 * MI)])
 }
@@ -156,45 +162,49 @@ fn of_disk(available: u64, pods: &[(&str, u64)]) -> Observation {
 }
 
 #[test]
-fn a_node_without_thresholds_and_limits_is_left_alone() {
+fn a_node_without_thresholds_and_limits_is_not_observed() {
     assert_eq!(step(&node(policy(&[]), &[named("a", 0)])), Step::Rest);
 }
 
 #[test]
-fn it_is_looked_at_every_ten_seconds_and_sooner_when_the_kernel_calls() {
+fn the_node_is_observed_every_ten_seconds_and_sooner_after_an_alarm() {
     let mut node = node(watchful(), &[named("a", 0)]);
-    let idle = (false, Walk::Nobody);
+    let idle = (false, Walk::None);
     assert_eq!(look(&mut node, &of_memory(500 * MI, &[])), idle);
-    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + LOOK_MS)));
     node.wait(100);
-    node.tell(Event::Alarmed);
+    node.tell(Event::Node(NodeFact::Alarmed));
     assert_eq!(
         step(&node),
-        Step::At(Time(node.now + 400)),
-        "but not all the time"
+        Step::WakeAt(Time(node.now + 400)),
+        "but not at once"
     );
     node.wait(400);
     assert_eq!(look(&mut node, &of_memory(500 * MI, &[])), idle);
     node.wait(3_000);
-    node.tell(Event::Alarmed);
+    node.tell(Event::Node(NodeFact::Alarmed));
     assert_eq!(look(&mut node, &of_memory(500 * MI, &[])), idle);
-    // A threshold is what there must be less than.
+    // A threshold is met below its value, not at it.
     node.wait(LOOK_MS);
     look(&mut node, &of_memory(100 * MI, &[]));
-    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + LOOK_MS)));
 }
 
 #[test]
-fn the_pod_that_goes_is_told_in_the_kubelets_words() {
+fn an_eviction_is_reported_in_the_kubelets_words() {
     let mut spec = named("hog", 0);
     set_resources(&mut spec, "c", 100, 50 * MI);
     let mut node = node(watchful(), &[spec]);
     let found = of_memory(98_832 * 1024, &[("hog", 300 * MI)]);
     look(&mut node, &found);
     assert!(node.state.pressure.condition(Condition::Memory).yes);
-    assert_eq!(look(&mut node, &found), (true, Walk::Nobody), "now at pods");
-    let Step::Record(Event::PodEvicted { eviction, .. }) = step(&node) else {
-        panic!("it goes: {:?}", step(&node));
+    assert_eq!(look(&mut node, &found), (true, Walk::None), "now with pods");
+    let Step::Record(Event::Pod {
+        fact: PodFact::Evicted { eviction, .. },
+        ..
+    }) = step(&node)
+    else {
+        panic!("it is evicted: {:?}", step(&node));
     };
     let (pod, message) = evicted(&mut node);
     assert_eq!(pod, "hog");
@@ -210,8 +220,8 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
         Container c was using 300Mi, request is 50Mi, has larger consumption of memory. ";
     assert_eq!(message, expected);
     assert!(node.said().contains(&format!("Warning Evicted {expected}")));
-    // Until it is gone, but not for ever, nobody else has to go.
-    assert_eq!(step(&node), Step::At(Time(node.now + 30_000)));
+    // Until it is gone, for a limited time, no other pod has to go.
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + 30_000)));
     node.work();
     node.end("c", 137);
     assert!(matches!(
@@ -222,10 +232,10 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
         }]
     ));
     node.work();
-    // What it had may not have come back at once.
-    assert_eq!(step(&node), Step::At(Time(node.now + 1_000)));
-    node.tell(Event::Alarmed);
-    assert_eq!(step(&node), Step::At(Time(node.now + 1_000)));
+    // The memory it had may take a moment to come back.
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + 1_000)));
+    node.tell(Event::Node(NodeFact::Alarmed));
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + 1_000)));
     let status = node.shown().status.unwrap();
     assert_eq!(status.phase.as_deref(), Some("Failed"));
     assert_eq!(status.reason.as_deref(), Some("Evicted"));
@@ -241,8 +251,8 @@ fn the_pod_that_goes_is_told_in_the_kubelets_words() {
 }
 
 #[test]
-fn who_exceeds_his_request_goes_first_then_who_matters_less_then_who_exceeds_more() {
-    // Priority, request and use of each pod; the order in which they go.
+fn pods_over_their_request_go_first_then_lower_priority_then_higher_excess() {
+    // Priority, request and use of each pod; then the order in which they go.
     type Pod = (&'static str, i32, u64, u64);
     let table: [(&[Pod], &[&str]); 4] = [
         (&[("a", 0, 400, 300), ("b", 900, 100, 150)], &["b", "a"]),
@@ -274,8 +284,8 @@ fn who_exceeds_his_request_goes_first_then_who_matters_less_then_who_exceeds_mor
         loop {
             node.wait(30_001);
             look(&mut node, &found);
-            let Step::At(_) = step(&node) else {
-                if let Step::Do(_) = step(&node) {
+            let Step::WakeAt(_) = step(&node) else {
+                if let Step::Begin(_) = step(&node) {
                     look(&mut node, &found);
                 }
                 gone.push(evicted(&mut node).0);
@@ -288,7 +298,7 @@ fn who_exceeds_his_request_goes_first_then_who_matters_less_then_who_exceeds_mor
 }
 
 #[test]
-fn a_soft_threshold_waits_for_its_grace_and_leaves_pods_theirs() {
+fn a_soft_threshold_waits_for_its_grace_period_and_gives_pods_theirs() {
     let soft = Threshold {
         grace_ms: 90_000,
         ..hard(Signal::Memory, 300 * MI)
@@ -302,10 +312,10 @@ fn a_soft_threshold_waits_for_its_grace_and_leaves_pods_theirs() {
     let begin = node.now;
     while node.now < begin + 90_000 {
         look(&mut node, &found);
-        assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+        assert_eq!(step(&node), Step::WakeAt(Time(node.now + LOOK_MS)));
         assert!(
             node.state.pressure.condition(Condition::Memory).yes,
-            "at once"
+            "the condition shows at once"
         );
         node.wait(LOOK_MS);
     }
@@ -316,7 +326,7 @@ fn a_soft_threshold_waits_for_its_grace_and_leaves_pods_theirs() {
 }
 
 #[test]
-fn more_than_just_enough_has_to_be_there_before_it_is_over() {
+fn a_shortage_ends_only_when_the_minimum_is_reclaimed() {
     let threshold = Threshold {
         min_reclaim: Some(Amount::Share(50_000)),
         ..hard(Signal::Memory, 100 * MI)
@@ -326,7 +336,7 @@ fn more_than_just_enough_has_to_be_there_before_it_is_over() {
         ..policy(&[threshold])
     };
     let mut node = node(policy, &[]);
-    // Of 1000 Mi five percent more.
+    // Five percent of 1000 Mi more than the threshold.
     for (available, met) in [
         (149, false),
         (99, true),
@@ -337,7 +347,7 @@ fn more_than_just_enough_has_to_be_there_before_it_is_over() {
         look(&mut node, &of_memory(available * MI, &[]));
         let held = node.state.pressure.condition(Condition::Memory).yes;
         assert_eq!(held, met, "{available}");
-        if let Step::Do(_) = step(&node) {
+        if let Step::Begin(_) = step(&node) {
             look(&mut node, &of_memory(available * MI, &[]));
         }
         node.wait(LOOK_MS);
@@ -371,7 +381,7 @@ fn a_condition_stays_for_the_transition_period() {
 }
 
 #[test]
-fn who_comes_to_a_node_that_is_short_waits_unless_it_is_not_short_for_him() {
+fn a_new_pod_waits_while_the_node_is_short_unless_the_shortage_does_not_concern_it() {
     let memory = "The node had condition: [MemoryPressure]. ";
     let both = "The node had condition: [MemoryPressure PIDPressure]. ";
     for (pids, qos, priority, tolerates, expected) in [
@@ -405,20 +415,22 @@ fn who_comes_to_a_node_that_is_short_waits_unless_it_is_not_short_for_him() {
             let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
             manifest.tolerations = Some(vec![toleration]);
         }
-        node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
-        let hold = |node: &Node| node.state.pods.values().next().unwrap().hold.clone();
-        let found_hold = hold(&node).map(|hold| (hold.reason.into_owned(), hold.message));
+        node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+            &Arc::new(spec),
+        ]))));
+        let hold = |node: &Node| node.state.pods.values().next().unwrap().hold().cloned();
+        let found_hold = hold(&node).map(|hold| (hold.reason.to_string(), hold.message));
         let expected = expected.map(|message| ("Evicted".to_owned(), message.to_owned()));
         assert_eq!(found_hold, expected, "{pids} {qos:?} {priority}");
         let begin = node.now;
         while node.now < begin + 310_000 {
-            if let Step::Do(Order::Look { .. }) = step(&node) {
+            if let Step::Begin(Task::Relieve(Order::Look { .. })) = step(&node) {
                 let enough = found(500 * MI, 500);
                 look(&mut node, &enough);
             }
             node.wait(LOOK_MS);
         }
-        assert_eq!(hold(&node), None, "it is let in");
+        assert_eq!(hold(&node), None, "it is admitted");
         node.work();
         assert!(node.line().starts_with("Running"), "{}", node.line());
     }
@@ -454,7 +466,7 @@ fn filled(volume: u64, layer: u64, logs: u64) -> Observation {
 }
 
 #[test]
-fn a_critical_pod_is_left_alone_whatever_it_uses() {
+fn a_critical_pod_is_not_evicted_whatever_it_uses() {
     let mut spec = limited();
     spec.priority = 2_000_000_000;
     let mut node = node(watchful(), &[spec]);
@@ -465,11 +477,11 @@ fn a_critical_pod_is_left_alone_whatever_it_uses() {
     });
     look(&mut node, &found);
     look(&mut node, &found);
-    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + LOOK_MS)));
 }
 
 #[test]
-fn the_kernel_is_asked_to_call_when_the_nearest_threshold_is_reached() {
+fn the_kernel_alarm_is_set_to_the_nearest_threshold() {
     let soft = Threshold {
         grace_ms: 60_000,
         ..hard(Signal::Memory, 800 * MI)
@@ -487,11 +499,11 @@ fn the_kernel_is_asked_to_call_when_the_nearest_threshold_is_reached() {
         capacity: 120 * MI,
     });
     look(&mut node, &found);
-    // A little beyond, so that it is met when the kernel calls.
+    // A little beyond the threshold, so that it is met when the alarm comes.
     let beyond = 120 * MI / 256;
     assert_eq!(node.state.pressure.watch(), Watch::At(70 * MI + beyond));
     node.wait(LOOK_MS);
-    // However little is left, and never more beyond than half of what is to be kept.
+    // The alarm is set even when little is left, and at most half of the reserve beyond the threshold.
     let memory = found.node.memory.as_mut().unwrap();
     (memory.available, memory.capacity) = (100 * MI + 1, 1 << 50);
     look(&mut node, &found);
@@ -508,7 +520,7 @@ fn the_kernel_is_asked_to_call_when_the_nearest_threshold_is_reached() {
         (600, Watch::Nothing),
     ] {
         node.wait(after);
-        node.tell(Event::Alarmed);
+        node.tell(Event::Node(NodeFact::Alarmed));
         look(&mut node, &found);
         assert_eq!(node.state.pressure.watch(), expected);
     }
@@ -522,7 +534,7 @@ const IMAGES: ImagePolicy = ImagePolicy {
 };
 
 #[test]
-fn a_node_tells_what_it_is_short_of_in_the_kubelets_words() {
+fn a_node_reports_shortages_in_the_kubelets_words() {
     for (condition, short, enough) in [
         (
             Condition::Memory,
@@ -540,16 +552,16 @@ fn a_node_tells_what_it_is_short_of_in_the_kubelets_words() {
             "KubeletHasSufficientPID: kubelet has sufficient PID available",
         ),
     ] {
-        let told = [true, false].map(|holds| {
+        let texts = [true, false].map(|holds| {
             let (reason, message) = condition.why(holds);
             format!("{reason}: {message}")
         });
-        assert_eq!(told, [short, enough]);
+        assert_eq!(texts, [short, enough]);
     }
 }
 
 #[test]
-fn signals_have_the_names_that_settings_and_metrics_give_them() {
+fn signals_have_the_names_used_in_settings_and_metrics() {
     for (signal, name) in [
         (Signal::Memory, "memory.available"),
         (Signal::PodsMemory, "allocatableMemory.available"),

@@ -1,10 +1,10 @@
-//! What is said beforehand of an edit is what becomes of it.
+//! Previews of edits: a preview says what the edit then does.
 
 use std::sync::Arc;
 
-use coracle::plan::Event;
 use coracle::plan::edit::Edit;
 use coracle::plan::preview::{Held, Preview};
+use coracle::plan::{Event, NodeFact};
 use coracle::spec::{PodSpec, RestartPolicy};
 
 use crate::node::{Node, small};
@@ -19,10 +19,10 @@ fn sized(name: &str, mib: u64) -> PodSpec {
 }
 
 #[test]
-fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
+fn a_pod_is_created_at_once_or_after_the_one_of_its_name_or_edited() {
     let (p, q) = (Arc::new(sized("p", 10)), Arc::new(sized("q", 10)));
     let mut node = Node::set(small());
-    node.tell(Event::DesiredChanged(desired(&[&q, &p])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&q, &p]))));
     node.work();
     let preview = |node: &Node, spec: &PodSpec| node.state.preview(spec);
     assert_eq!(
@@ -57,9 +57,11 @@ fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
         ),
         "the other pod has some of it: {found:?}"
     );
-    // What it waits for is what its manifest says.
+    // A pod that waits for a resize counts as having the manifest it waits for.
     let large = Arc::new(sized("p", 95));
-    node.tell(Event::DesiredChanged(desired(&[&q, &large])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &q, &large,
+    ]))));
     let found = preview(&node, &large);
     let none = |found: &Preview| {
         matches!(
@@ -73,12 +75,12 @@ fn a_pod_is_made_at_once_or_after_the_one_of_its_name_or_edited() {
     assert!(none(&found), "{found:?}");
     let found = preview(&node, &p);
     assert!(!none(&found), "{found:?}");
-    node.tell(Event::DesiredChanged(desired(&[&q])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&q]))));
     assert_eq!(preview(&node, &p), Preview::CreateAfter { hold: None });
 }
 
 #[test]
-fn another_uid_that_was_given_is_another_pod() {
+fn a_different_uid_in_the_manifest_is_a_different_pod() {
     let with = |uid: &str| {
         let mut spec = sized("p", 10);
         spec.uid = uid.into();
@@ -107,7 +109,7 @@ fn another_uid_that_was_given_is_another_pod() {
 }
 
 #[test]
-fn a_finished_pod_is_made_anew_for_another_image_which_is_named() {
+fn a_finished_pod_is_replaced_for_a_new_image_and_the_preview_names_the_field() {
     let spec = with_inits(sized("p", 10), &["i"]);
     let mut node = Node::with(&Arc::new(spec.clone()));
     node.work();
@@ -132,10 +134,10 @@ fn a_finished_pod_is_made_anew_for_another_image_which_is_named() {
 }
 
 #[test]
-fn it_is_said_beforehand_that_a_pod_would_wait_to_be_let_in() {
+fn a_preview_says_that_a_pod_would_wait_for_admission() {
     let mut node = Node::set(small());
     let p = Arc::new(sized("p", 60));
-    node.tell(Event::DesiredChanged(desired(&[&p])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&p]))));
     node.work();
     let reason = |hold: Option<Held>| hold.map(|hold| hold.rejection.reason.to_string());
     let memory = Some("OutOfmemory".to_owned());
@@ -145,7 +147,7 @@ fn it_is_said_beforehand_that_a_pod_would_wait_to_be_let_in() {
     };
     assert_eq!(create(&node, &sized("q", 40)), None);
     assert_eq!(create(&node, &sized("q", 41)), memory);
-    // Another pod in its place has its room.
+    // A pod that replaces it gets its room.
     for (mib, expected) in [(100, None), (101, memory.clone())] {
         let mut other = sized("p", mib);
         Arc::make_mut(&mut other.manifest).metadata.uid = Some("other".to_owned());
@@ -161,9 +163,9 @@ fn it_is_said_beforehand_that_a_pod_would_wait_to_be_let_in() {
         };
         assert_eq!(reason(hold), expected);
     }
-    // One that waits.
+    // A pod that waits.
     let q = Arc::new(sized("q", 50));
-    node.tell(Event::DesiredChanged(desired(&[&p, &q])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&p, &q]))));
     let found = node.state.preview(&q);
     assert!(
         matches!(
@@ -178,15 +180,15 @@ fn it_is_said_beforehand_that_a_pod_would_wait_to_be_let_in() {
     );
     assert_eq!(create(&node, &sized("q", 40)), None);
     assert_eq!(create(&node, &sized("q", 70)), memory);
-    node.tell(Event::DesiredChanged(desired(&[&q])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&q]))));
     assert_eq!(node.state.preview(&p), Preview::CreateAfter { hold: None });
 }
 
 #[test]
-fn it_is_said_beforehand_who_would_be_ended_for_a_pod() {
+fn a_preview_names_the_pods_that_would_be_preempted() {
     let mut node = Node::set(small());
     let (p, q) = (Arc::new(sized("p", 60)), Arc::new(sized("q", 30)));
-    node.tell(Event::DesiredChanged(desired(&[&p, &q])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&p, &q]))));
     node.work();
     type Change = fn(&mut PodSpec);
     let never: Change = |spec| {
@@ -197,11 +199,11 @@ fn it_is_said_beforehand_who_would_be_ended_for_a_pod() {
     };
     let table: [(&str, u64, i32, Change, &[&str]); 6] = [
         ("there is room", 10, 1, |_| {}, &[]),
-        ("nobody is less important", 40, 0, |_| {}, &[]),
+        ("no pod is less important", 40, 0, |_| {}, &[]),
         ("one is enough", 40, 1, |_| {}, &["q"]),
         ("both have to go", 95, 1, |_| {}, &["p", "q"]),
-        ("it would be of no use", 101, 1, |_| {}, &[]),
-        ("it may not", 40, 1, never, &[]),
+        ("all of them would not be enough", 101, 1, |_| {}, &[]),
+        ("it never preempts", 40, 1, never, &[]),
     ];
     for (sentence, mib, priority, change, expected) in table {
         let mut spec = sized("r", mib);

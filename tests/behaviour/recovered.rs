@@ -1,9 +1,9 @@
-//! What does a new agent know of what the former one did?
+//! Recovery: what a new agent knows after an agent restart.
 
 use super::*;
 
 #[test]
-fn an_agent_restart_changes_nothing_people_see() {
+fn an_agent_restart_changes_nothing_visible() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -13,7 +13,7 @@ fn an_agent_restart_changes_nothing_people_see() {
     let running = reborn(&node, &[&spec], ready());
     assert_eq!(running.shown().status, {
         let mut old = node.shown().status.unwrap();
-        // When the sandbox was made is not remembered; the pod's start is shown instead.
+        // The time of the sandbox's creation is not recorded; the pod's start is shown instead.
         old.conditions.as_mut().unwrap()[0].last_transition_time = old.start_time.clone();
         Some(old)
     });
@@ -37,11 +37,11 @@ fn a_finished_pod_does_not_run_again_after_an_agent_restart() {
 }
 
 #[test]
-fn a_stop_under_way_keeps_its_deadline_over_an_agent_restart() {
+fn a_stop_in_progress_keeps_its_deadline_across_an_agent_restart() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();
-    node.tell(Event::DesiredChanged(desired(&[])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[]))));
     node.work();
     let deadline = node.wake_at();
     node.wait(10_000);
@@ -57,7 +57,7 @@ fn a_stop_under_way_keeps_its_deadline_over_an_agent_restart() {
 }
 
 #[test]
-fn a_pod_whose_file_went_while_the_agent_was_down_gets_its_full_grace() {
+fn a_pod_whose_file_was_removed_while_the_agent_was_down_gets_its_full_grace_period() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     node.work();

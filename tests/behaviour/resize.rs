@@ -1,9 +1,12 @@
-//! What becomes of cpu and memory that are edited while the pod runs?
+//! Resizes: cpu and memory that are edited while the pod runs.
+
+#[path = "resize/refused.rs"]
+mod refused;
 
 use std::sync::Arc;
 
 use coracle::plan::resize::Swapping;
-use coracle::plan::{Action, Event, Settings};
+use coracle::plan::{Action, Event, NodeFact, PodFact, Settings, status};
 use coracle::spec::convert::{ConvertContext, documents};
 use coracle::spec::{EnvValue, Hook, PodSpec, QosClass, RestartPolicy};
 use k8s_openapi::api::core::v1::ContainerStatus;
@@ -13,7 +16,7 @@ use crate::pods::{desired, of, pod, set_image, set_resources, with_inits};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A pod of `c` with this much, and `d`, which has 100m and 10 MiB.
+/// A pod with this much for `c`, and 100m and 10 MiB for `d`.
 pub(crate) fn sized(uid: &str, cpu_milli: u64, mib: u64) -> PodSpec {
     let mut spec = pod(uid, uid, RestartPolicy::Always, &["c", "d"]);
     set_resources(&mut spec, "d", 100, 10 * MIB);
@@ -36,23 +39,26 @@ fn restarting(mut spec: PodSpec) -> PodSpec {
 impl Node {
     pub(crate) fn small(pods: &[&Arc<PodSpec>]) -> Self {
         let mut node = Self::new(300_000);
-        node.tell(Event::SettingsChanged(small()));
+        node.tell(Event::Node(NodeFact::SettingsChanged(small())));
         node.want(pods);
         node.work();
         node
     }
 
     pub(crate) fn want(&mut self, pods: &[&Arc<PodSpec>]) {
-        self.tell(Event::DesiredChanged(desired(pods)));
+        self.tell(Event::Node(NodeFact::DesiredChanged(desired(pods))));
     }
 
-    /// Says that what is open could not be done.
+    /// Answers that the open resize failed.
     pub(crate) fn fail_resize(&mut self, error: &str) {
         let Action::Resize { pod, .. } = self.take() else {
             panic!("a resize");
         };
         let error = error.to_owned();
-        self.tell(Event::ResizeFailed { pod, error });
+        self.tell(Event::Pod {
+            uid: pod,
+            fact: PodFact::ResizeFailed { error },
+        });
     }
 
     pub(crate) fn container(&self, name: &str) -> ContainerStatus {
@@ -66,7 +72,7 @@ impl Node {
         all.find(|c| c.name == name).unwrap()
     }
 
-    /// Memory of `c`: asked for in the spec, allocated, and had.
+    /// Memory of `c`: requested in the spec, allocated, and actual.
     pub(crate) fn memory(&self) -> [u64; 3] {
         let bytes = |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
             let text = &q.0;
@@ -106,7 +112,7 @@ impl Node {
 }
 
 #[test]
-fn containers_get_what_they_are_to_have_without_a_restart() {
+fn containers_are_resized_without_a_restart() {
     let mut node = Node::small(&[&Arc::new(sized("u1", 200, 20))]);
     let wanted = Arc::new(sized("u1", 300, 30));
     node.want(&[&wanted]);
@@ -125,10 +131,10 @@ fn containers_get_what_they_are_to_have_without_a_restart() {
     assert_eq!(node.memory(), [30, 30, 30]);
     assert_eq!(node.line(), "Running; c: running < -, 0; d: running < -, 0");
     assert_eq!(node.reasons(), ["ResizeStarted", "ResizeCompleted"]);
-    let told = node.said().pop().unwrap();
+    let said = node.said().pop().unwrap();
     let text = "Normal ResizeCompleted Pod resize completed: {\"containers\":[{\"name\":\"c\",";
-    assert!(told.starts_with(text), "{told}");
-    // Runs to come have it from the start.
+    assert!(said.starts_with(text), "{said}");
+    // Later runs have it from the start.
     node.end("c", 1);
     node.work();
     assert_eq!(node.memory(), [30, 30, 30]);
@@ -136,7 +142,7 @@ fn containers_get_what_they_are_to_have_without_a_restart() {
 }
 
 #[test]
-fn where_the_policy_says_so_a_restart_brings_it() {
+fn a_resize_restarts_the_container_if_its_policy_says_so() {
     let mut node = Node::small(&[&Arc::new(restarting(sized("u1", 200, 30)))]);
     // Only memory needs a restart.
     node.want(&[&Arc::new(restarting(sized("u1", 300, 30)))]);
@@ -153,11 +159,11 @@ fn where_the_policy_says_so_a_restart_brings_it() {
         node.answer_one();
         assert!(
             node.open.is_empty(),
-            "the pod waits for it: {:?}",
+            "the pod waits for its exit: {:?}",
             node.open
         );
         node.end("c", 0);
-        // The crash back-off is kept, as on the kubelet.
+        // The crash back-off applies, as on the kubelet.
         let wait = node.wake_at().map_or(0, |at| at - node.now);
         node.wait(wait);
         node.work();
@@ -170,7 +176,7 @@ fn where_the_policy_says_so_a_restart_brings_it() {
 }
 
 #[test]
-fn what_fails_is_shown_said_once_and_tried_again_ever_later() {
+fn a_failed_resize_is_shown_reported_once_and_tried_again_with_back_off() {
     let mut node = Node::small(&[&Arc::new(sized("u1", 200, 40))]);
     node.want(&[&Arc::new(sized("u1", 200, 20))]);
     let mut waits = vec![];
@@ -189,7 +195,7 @@ fn what_fails_is_shown_said_once_and_tried_again_ever_later() {
         node.reasons(),
         ["ResizeStarted", "ResizeError", "ResizeCompleted"]
     );
-    // Another edit does not wait for the one that failed.
+    // A new edit does not wait for the one that failed.
     node.want(&[&Arc::new(sized("u1", 200, 10))]);
     node.fail_resize("no way");
     node.want(&[&Arc::new(sized("u1", 200, 15))]);
@@ -197,83 +203,7 @@ fn what_fails_is_shown_said_once_and_tried_again_ever_later() {
 }
 
 #[test]
-fn more_than_the_node_has_is_never_given_and_more_than_it_has_left_later() {
-    let (a, b) = (sized("u1", 200, 20), Arc::new(alone("u2", 50)));
-    let mut node = Node::small(&[&Arc::new(a.clone()), &b]);
-    node.want(&[&Arc::new(sized("u1", 200, 91)), &b]);
-    let mut infeasible = "PodResizePending Infeasible: Node didn't have enough capacity: \
-                          memory, requested: 105906176, capacity: 104857600";
-    assert_eq!(node.resizing(), infeasible);
-    assert_eq!(node.memory(), [91, 20, 20]);
-    assert!(node.open.is_empty());
-    node.want(&[&Arc::new(sized("u1", 1_000, 20)), &b]);
-    infeasible = "PodResizePending Infeasible: Node didn't have enough capacity: \
-                  cpu, requested: 1100, capacity: 1000";
-    assert_eq!(node.resizing(), infeasible);
-    let more = Arc::new(sized("u1", 200, 60));
-    node.want(&[&more, &b]);
-    let deferred = "PodResizePending Deferred: Node didn't have enough resource: \
-                    memory, requested: 73400320, used: 52428800, capacity: 104857600";
-    assert_eq!(node.resizing(), deferred);
-    // It stays so, and says so no more, while nothing changes.
-    node.want(&[&Arc::new(sized("u1", 200, 60)), &b]);
-    assert_eq!(node.resizing(), deferred);
-    assert_eq!(
-        node.reasons(),
-        ["ResizeInfeasible", "ResizeInfeasible", "ResizeDeferred"]
-    );
-    // Less of something is always given.
-    node.want(&[&Arc::new(sized("u1", 100, 20)), &b]);
-    node.work();
-    assert_eq!(node.resizing(), "");
-    node.want(&[&more, &b]);
-    assert_eq!(node.resizing(), deferred);
-    // Room comes when the other pod has gone, not before.
-    node.want(&[&more]);
-    assert_eq!(node.resizing(), deferred);
-    node.work_on(&b.uid);
-    node.end_of(&b.uid, 0);
-    assert_eq!(node.resizing(), deferred);
-    node.work_on(&b.uid);
-    node.work();
-    assert_eq!(node.resizing(), "");
-    assert_eq!(node.memory(), [60, 60, 60]);
-    let told = &node.reasons()[3..];
-    let expected = [
-        "ResizeStarted",
-        "ResizeCompleted",
-        "ResizeDeferred",
-        "Killing",
-        "ResizeStarted",
-        "ResizeCompleted",
-    ];
-    assert_eq!(told, expected);
-}
-
-#[test]
-fn where_room_is_short_the_more_important_pod_gets_it() {
-    let important = |mib| {
-        let mut spec = sized("u2", 200, mib);
-        spec.priority = 10;
-        Arc::new(spec)
-    };
-    let a = |mib| Arc::new(sized("u1", 200, mib));
-    let mut node = Node::small(&[&a(20), &important(20)]);
-    node.want(&[&a(50), &important(50)]);
-    node.work();
-    let has = |uid: &str| {
-        let pod = node
-            .state
-            .pods
-            .values()
-            .find(|p| p.spec.uid.as_str() == uid);
-        pod.unwrap().spec.resources.memory_request_bytes / MIB
-    };
-    assert_eq!((has("u1"), has("u2")), (30, 60));
-}
-
-#[test]
-fn the_next_agent_finishes_what_the_former_one_began() {
+fn a_resize_survives_an_agent_restart_at_any_step() {
     for restarts in [false, true] {
         let size = |mib| {
             let spec = sized("u1", 200, mib);
@@ -282,20 +212,20 @@ fn the_next_agent_finishes_what_the_former_one_began() {
         for steps in 0..6 {
             let mut node = Node::small(&[&size(20)]);
             node.want(&[&size(30)]);
-            let mut told = !restarts;
+            let mut ended = !restarts;
             for _ in 0..steps {
                 if !node.open.is_empty() {
                     node.answer_one();
-                } else if !told {
+                } else if !ended {
                     node.end("c", 0);
-                    told = true;
+                    ended = true;
                 }
             }
             let mut node = reborn(&node, &[&size(30)], ready());
             let wait = node.wake_at().map_or(0, |at| at - node.now);
             node.wait(wait);
             node.work();
-            if !told {
+            if !ended {
                 node.end("c", 0);
                 node.work();
             }
@@ -313,7 +243,55 @@ fn the_next_agent_finishes_what_the_former_one_began() {
 }
 
 #[test]
-fn a_pod_that_goes_is_not_resized() {
+fn an_agent_restart_does_not_change_the_times_of_resize_conditions() {
+    let (a, b) = (
+        |mib| Arc::new(sized("u1", 200, mib)),
+        Arc::new(alone("u2", 50)),
+    );
+    let resize = |node: &Node| {
+        let mut pods = node.state.pods.values();
+        let pod = pods.find(|p| p.spec.uid.as_str() == "u1").unwrap();
+        let shown = status::pod(pod, &status::NodeFacts::default(), &node.state.settings);
+        let all = shown.status.unwrap().conditions.unwrap().into_iter();
+        let some = all.filter(|c| c.type_.starts_with("PodResize"));
+        some.map(|c| (c.type_, c.last_transition_time.unwrap().0))
+            .collect::<Vec<_>>()
+    };
+    let mut node = Node::small(&[&a(20), &b]);
+    node.wait(5_000);
+    node.want(&[&a(60), &b]);
+    node.wait(5_000);
+    let pending = resize(&node);
+    assert_eq!(pending[0].0, "PodResizePending");
+    let mut new = reborn(&node, &[&a(60), &b], ready());
+    assert_eq!(resize(&new), pending);
+    new = reborn(&new, &[&a(60), &b], ready());
+    assert_eq!(resize(&new), pending);
+    // The condition ends, and a new one begins later.
+    new.want(&[&a(20), &b]);
+    assert_eq!(resize(&new), []);
+    new.wait(5_000);
+    new.want(&[&a(60), &b]);
+    assert!(resize(&new)[0].1 > pending[0].1);
+    // Meanwhile the edit was reverted.
+    let mut new = reborn(&node, &[&a(20), &b], ready());
+    assert_eq!(resize(&new), []);
+    new.wait(5_000);
+    new.want(&[&a(60), &b]);
+    assert!(resize(&new)[0].1 > pending[0].1);
+
+    node.want(&[&a(30), &b]);
+    let begun = resize(&node);
+    assert_eq!(begun[0].0, "PodResizeInProgress");
+    node.now += 5_000;
+    let mut new = reborn(&node, &[&a(30), &b], ready());
+    assert_eq!(resize(&new), begun);
+    new.work();
+    assert_eq!(resize(&new), []);
+}
+
+#[test]
+fn a_stopping_pod_is_not_resized() {
     let mut node = Node::small(&[&Arc::new(sized("u1", 200, 20))]);
     node.want(&[&Arc::new(sized("u1", 200, 30))]);
     node.fail_resize("no way");
@@ -325,7 +303,7 @@ fn a_pod_that_goes_is_not_resized() {
 }
 
 #[test]
-fn what_crashed_for_want_of_memory_does_not_wait_when_it_has_more() {
+fn a_container_that_crashed_for_lack_of_memory_does_not_wait_after_a_resize() {
     let spec = Arc::new(alone("p", 16));
     let mut node = Node::small(&[&spec]);
     for _ in 0..3 {
@@ -336,7 +314,7 @@ fn what_crashed_for_want_of_memory_does_not_wait_when_it_has_more() {
     }
     node.end("c", 137);
     assert_eq!(node.wake_at(), Some(node.now + 40_000));
-    // As long as there is no room nothing has changed.
+    // As long as there is no room, nothing has changed.
     let most = Arc::new(alone("p", 200));
     node.want(&[&most]);
     node.work();
@@ -349,119 +327,7 @@ fn what_crashed_for_want_of_memory_does_not_wait_when_it_has_more() {
 }
 
 #[test]
-fn a_container_that_may_swap_is_resized_only_by_a_restart() {
-    use Swapping::{Burstable, Everybody, Nobody};
-    const REFUSED: &str = "PodResizePending Infeasible: In-place resize of containers with swap is \
-                           not supported.";
-    // Requests and limits in MiB, before and after.
-    let spec = |request: u64, limit: Option<u64>| {
-        let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
-        spec.qos = QosClass::Burstable;
-        let c = &mut of(&mut spec, "c").resources;
-        c.memory_request_bytes = Some(request * MIB);
-        c.memory_limit_bytes = limit.map(|mib| mib * MIB);
-        spec.resources.memory_request_bytes = request * MIB;
-        spec.resources.memory_limit_bytes = limit.map(|mib| mib * MIB);
-        spec
-    };
-    let critical = |mut spec: PodSpec| {
-        spec.priority = 2_000_000_000;
-        spec
-    };
-    let own = |mut spec: PodSpec, bytes: u64| {
-        spec.swap_max_bytes = Some(bytes);
-        spec
-    };
-    let (some, more) = (spec(10, Some(30)), spec(20, Some(30)));
-    for (sentence, rule, old, new, refused) in [
-        ("nobody swaps", Nobody, some.clone(), more.clone(), false),
-        ("who may", Burstable, some.clone(), more.clone(), true),
-        (
-            "without a limit",
-            Burstable,
-            spec(10, None),
-            spec(20, None),
-            true,
-        ),
-        (
-            "or might then",
-            Burstable,
-            spec(30, Some(30)),
-            spec(20, Some(30)),
-            true,
-        ),
-        (
-            "only the limit",
-            Burstable,
-            some.clone(),
-            spec(10, Some(40)),
-            false,
-        ),
-        (
-            "all may",
-            Everybody,
-            spec(10, Some(10)),
-            spec(20, Some(20)),
-            true,
-        ),
-        (
-            "request and limit are one",
-            Burstable,
-            spec(10, Some(10)),
-            spec(20, Some(20)),
-            false,
-        ),
-        (
-            "critical pods never swap",
-            Everybody,
-            critical(some.clone()),
-            critical(more.clone()),
-            false,
-        ),
-        (
-            "by a restart",
-            Burstable,
-            restarting(some.clone()),
-            restarting(more.clone()),
-            false,
-        ),
-        (
-            "a figure of its own",
-            Burstable,
-            own(spec(9, Some(9)), 1),
-            own(spec(8, Some(8)), 1),
-            true,
-        ),
-        (
-            "which is none",
-            Everybody,
-            own(some.clone(), 0),
-            own(more.clone(), 0),
-            false,
-        ),
-    ] {
-        let mut node = Node::small(&[&Arc::new(old)]);
-        node.tell(Event::SettingsChanged(Settings {
-            swap: rule,
-            ..small()
-        }));
-        node.want(&[&Arc::new(new)]);
-        assert_eq!(
-            node.resizing() == REFUSED,
-            refused,
-            "{sentence}: {}",
-            node.resizing()
-        );
-        assert_eq!(
-            node.reasons().iter().any(|r| r == "ResizeInfeasible"),
-            refused,
-            "{sentence}"
-        );
-    }
-}
-
-#[test]
-fn a_resize_waits_for_the_end_of_whoever_is_being_killed_and_is_told_with_all_containers() {
+fn a_resize_waits_for_a_kill_in_progress_and_is_reported_with_all_containers() {
     let mut spec = with_inits(sized("u1", 200, 20), &["i1"]);
     let hook = Some(Hook::Sleep { ms: 5_000 });
     of(&mut spec, "c").lifecycle.pre_stop = hook;
@@ -482,15 +348,15 @@ fn a_resize_waits_for_the_end_of_whoever_is_being_killed_and_is_told_with_all_co
     node.end("c", 0);
     let begun = |action: &Action| matches!(action, Action::Resize { .. });
     assert!(node.open.iter().any(begun), "{:?}", node.open);
-    let told = node.said();
-    let started = told.iter().find(|text| text.contains("ResizeStarted"));
-    let started = started.expect("it is said");
+    let said = node.said();
+    let started = said.iter().find(|text| text.contains("ResizeStarted"));
+    let started = started.expect("the start of the resize is reported");
     let inits = "\"initContainers\":[{\"name\":\"i1\"";
     assert!(started.contains(inits), "{started}");
 }
 
 #[test]
-fn a_restart_for_cpu_is_for_cpu_alone_and_one_for_memory_for_memory() {
+fn a_resize_policy_for_cpu_does_not_apply_to_memory_and_vice_versa() {
     for (restarts_cpu, restarts_memory, cpu, mib, killed) in [
         (true, false, 300, 20, true),
         (true, false, 200, 30, false),
@@ -514,7 +380,7 @@ fn a_restart_for_cpu_is_for_cpu_alone_and_one_for_memory_for_memory() {
 }
 
 #[test]
-fn a_variable_with_a_limit_keeps_its_value_until_the_limit_is_given() {
+fn a_variable_with_a_limit_keeps_its_value_until_the_resize_begins() {
     let read = |memory: &str| {
         let text = format!(
             "{{apiVersion: v1, kind: Pod, metadata: {{name: p}}, spec: {{containers: [{{name: c, image: 'img:1',
@@ -560,7 +426,7 @@ fn a_container_restarted_for_a_resize_starts_again_however_it_ended() {
 }
 
 #[test]
-fn resources_are_shown_as_they_were_written_while_the_container_has_them() {
+fn resources_are_shown_as_written_in_the_manifest_while_the_container_has_them() {
     let mut node = Node::small(&[&Arc::new(alone("u1", 20))]);
     let shown = |node: &Node| {
         let resources = node.container("c").resources.unwrap();
@@ -568,13 +434,13 @@ fn resources_are_shown_as_they_were_written_while_the_container_has_them() {
     };
     assert_eq!(shown(&node), (20 * MIB).to_string());
     node.want(&[&Arc::new(alone("u1", 30))]);
-    assert_eq!(shown(&node), "20Mi", "as the kernel says it");
+    assert_eq!(shown(&node), "20Mi", "as the kernel reports it");
     node.work();
     assert_eq!(shown(&node), (30 * MIB).to_string());
 }
 
 #[test]
-fn what_one_container_gives_to_another_is_a_resize_although_the_pod_has_as_much_as_before() {
+fn moving_resources_between_containers_is_a_resize_even_if_the_pods_sum_is_the_same() {
     let size = |c, d| {
         let mut spec = pod("u1", "u1", RestartPolicy::Always, &["c", "d"]);
         set_resources(&mut spec, "c", 100, c * MIB);

@@ -1,16 +1,16 @@
-//! Who gets cpu and memory where not all can have what they ask for?
+//! Room for resizes: which pod gets cpu and memory when not all can have what they request.
 
 use std::sync::Arc;
 
 use coracle::plan::resize::Capacity;
-use coracle::plan::{Action, Event};
+use coracle::plan::{Action, Event, NodeFact, PodFact};
 use coracle::spec::{PodSpec, QosClass, RestartPolicy};
 
 use crate::node::{Node, small};
 use crate::resize::{MIB, alone, sized};
 
 #[test]
-fn what_finished_pods_had_is_free_at_once() {
+fn the_room_of_a_finished_pod_is_free_at_once() {
     let mut done = alone("u2", 50);
     done.restart_policy = RestartPolicy::Never;
     let done = Arc::new(done);
@@ -29,7 +29,7 @@ fn what_finished_pods_had_is_free_at_once() {
 }
 
 #[test]
-fn who_waits_for_what_a_pod_has_gets_it_when_that_one_finishes() {
+fn a_resize_that_waits_for_another_pods_room_gets_it_when_that_pod_finishes() {
     let mut done = alone("u2", 50);
     done.restart_policy = RestartPolicy::Never;
     let done = Arc::new(done);
@@ -42,8 +42,7 @@ fn who_waits_for_what_a_pod_has_gets_it_when_that_one_finishes() {
 }
 
 #[test]
-fn of_pods_that_wait_for_room_the_most_important_gets_it_then_the_class_then_who_has_waited_longest()
- {
+fn room_goes_by_priority_then_by_qos_class_then_by_the_longest_wait() {
     type Change = fn(&mut PodSpec);
     let table: [(&str, Change, bool, &str); 4] = [
         ("all alike", |_| {}, false, "u1"),
@@ -84,7 +83,7 @@ fn of_pods_that_wait_for_room_the_most_important_gets_it_then_the_class_then_who
 }
 
 #[test]
-fn who_gives_something_back_does_so_before_others_ask() {
+fn pods_give_room_back_before_others_claim_it() {
     for (before, after) in [
         ([(100, 20), (100, 50)], [(100, 60), (100, 10)]),
         ([(100, 20), (600, 20)], [(700, 20), (100, 20)]),
@@ -104,7 +103,7 @@ fn who_gives_something_back_does_so_before_others_ask() {
 }
 
 #[test]
-fn what_fits_exactly_fits_and_who_asks_for_no_more_is_welcome_where_more_was_given_than_there_is() {
+fn an_exact_fit_fits_and_a_request_for_no_more_is_granted_on_an_overcommitted_node() {
     let mut node = Node::small(&[&Arc::new(sized("u1", 100, 20))]);
     node.want(&[&Arc::new(sized("u1", 900, 90))]);
     node.work();
@@ -114,7 +113,7 @@ fn what_fits_exactly_fits_and_who_asks_for_no_more_is_welcome_where_more_was_giv
         cpu_milli: capacity.cpu_milli / 2,
         ..capacity
     });
-    node.tell(Event::SettingsChanged(less));
+    node.tell(Event::Node(NodeFact::SettingsChanged(less)));
     node.want(&[&Arc::new(sized("u1", 900, 80))]);
     node.work();
     assert_eq!(node.memory(), [80, 80, 80]);
@@ -122,20 +121,23 @@ fn what_fits_exactly_fits_and_who_asks_for_no_more_is_welcome_where_more_was_giv
 }
 
 #[test]
-fn a_pod_that_goes_gets_no_more_than_it_has() {
+fn a_stopping_pod_gets_no_more_than_it_has() {
     let (now, more) = (sized("u1", 200, 20), sized("u1", 200, 60));
     let (now, more) = (Arc::new(now), Arc::new(more));
     let other = Arc::new(alone("u2", 50));
     let mut node = Node::small(&[&now, &other]);
     node.want(&[&more, &other]);
     let (pod, grace_ms) = (now.uid.clone(), None);
-    node.tell(Event::DeleteRequested { pod, grace_ms });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::DeleteRequested { grace_ms },
+    });
     let mut large = small();
     large.capacity = large.capacity.map(|capacity| Capacity {
         memory_bytes: 1_000 * MIB,
         ..capacity
     });
-    node.tell(Event::SettingsChanged(large));
+    node.tell(Event::Node(NodeFact::SettingsChanged(large)));
     assert!(!node.reasons().contains(&"ResizeStarted".to_owned()));
     let pod = &node.state.pods[&now.uid];
     assert_eq!(pod.spec.resources, now.resources);

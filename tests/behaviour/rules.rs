@@ -1,9 +1,10 @@
-//! Do containers' own restart policies and rules decide as the kubelet's, and does a pod restart in place?
+//! Restart policies and rules of containers, as the kubelet applies them, and restarts of a pod in place.
 
 use std::sync::Arc;
 
-use coracle::plan::{Action, Event};
-use coracle::spec::{ExitCodes, PodSpec, RestartAction, RestartPolicy, StopSignal};
+use coracle::plan::{Action, Event, NodeFact, PodFact};
+use coracle::spec::{ExitCodes, PodSpec, RestartAction, RestartPolicy};
+use coracle::types::StopSignal;
 
 use crate::node::{Node, ready, reborn};
 use crate::pods::{of, pod, rule, with_inits};
@@ -11,7 +12,7 @@ use crate::pods::{of, pod, rule, with_inits};
 use RestartPolicy::{Always, Never, OnFailure};
 
 #[test]
-fn the_first_rule_that_matches_decides_else_the_containers_policy_else_the_pods() {
+fn the_first_matching_rule_decides_else_the_containers_policy_else_the_pods() {
     let restart = |codes| vec![rule(codes, RestartAction::Restart)];
     let table = [
         (Never, None, vec![], 0, false),
@@ -104,7 +105,7 @@ fn restarting_all_containers_kills_the_others_and_begins_with_the_first_init_con
         ready_line.contains("AllContainersRestarting=False"),
         "{ready_line}"
     );
-    // What ended well before starts again, too.
+    // A container that has exited with 0 starts again, too.
     node.end("b", 0);
     node.work();
     node.now += 1_000;
@@ -156,7 +157,7 @@ fn restarting_all_containers_kills_the_others_and_begins_with_the_first_init_con
     );
 }
 
-/// Ends everything that is to be killed in place.
+/// Ends every container that is killed in place.
 fn swept(node: &mut Node) {
     while let Some(Action::Signal { instance, .. }) = node.open.first().cloned() {
         node.answer_one();
@@ -167,7 +168,7 @@ fn swept(node: &mut Node) {
 #[test]
 fn a_restart_in_place_waits_as_long_as_the_container_whose_rule_fired_would() {
     let spec = in_place();
-    // How long each run lasts, and how long the next round waits after it.
+    // How long each run lasts, and how long each round waits after it.
     let table: [(u64, &[u64]); 4] = [
         (0, &[0, 10, 20, 40, 80, 160, 300, 300]),
         (5_000, &[0, 10, 20, 40]),
@@ -244,7 +245,7 @@ fn rounds_of_several_rules_wait_together_and_no_round_forgets_a_back_off() {
         waits.push((node.now - begin) / 1_000);
         assert!(
             node.line().contains("c: running"),
-            "it has to wait for nothing else"
+            "c has nothing else to wait for"
         );
     }
     assert_eq!(waits, [0, 10, 20, 40]);
@@ -265,9 +266,9 @@ fn a_retry_ends_the_wait_of_a_round() {
         swept(&mut node);
         if again {
             assert!(node.open.is_empty());
-            node.tell(Event::RetryRequested {
-                pod: spec.uid.clone(),
-                container: None,
+            node.tell(Event::Pod {
+                uid: spec.uid.clone(),
+                fact: PodFact::RetryRequested { container: None },
             });
         }
         node.work();
@@ -285,7 +286,7 @@ fn a_retry_ends_the_wait_of_a_round() {
 }
 
 #[test]
-fn a_restart_in_place_goes_on_after_an_agent_restart_at_any_instant() {
+fn a_restart_in_place_continues_after_an_agent_restart_at_any_instant() {
     let spec = in_place();
     let mut node = up(&spec);
     node.end("b", 0);
@@ -326,10 +327,12 @@ fn a_restart_in_place_goes_on_after_an_agent_restart_at_any_instant() {
 }
 
 #[test]
-fn a_pod_that_goes_does_not_restart_in_place() {
+fn a_stopping_pod_does_not_restart_in_place() {
     let spec = in_place();
     let mut node = up(&spec);
-    node.tell(Event::DesiredChanged(crate::pods::desired(&[])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(crate::pods::desired(
+        &[],
+    ))));
     node.work();
     for name in ["a", "b"] {
         node.end(name, 88);
@@ -340,7 +343,7 @@ fn a_pod_that_goes_does_not_restart_in_place() {
     assert!(node.state.pods.is_empty());
 }
 
-/// Answers what is open for this container's start, if anything is.
+/// The open start of a container, if there is one.
 fn start_open(node: &Node) -> Option<&coracle::plan::event::Instance> {
     node.open.iter().find_map(|action| match action {
         Action::StartContainer { instance, .. } => Some(instance),
@@ -349,7 +352,7 @@ fn start_open(node: &Node) -> Option<&coracle::plan::event::Instance> {
 }
 
 #[test]
-fn a_restart_in_place_waits_for_the_start_that_is_under_way() {
+fn a_restart_in_place_waits_for_a_start_in_progress() {
     let spec = in_place();
     let mut node = Node::with(&spec);
     node.work();
@@ -372,7 +375,7 @@ fn a_restart_in_place_waits_for_the_start_that_is_under_way() {
             &node.open[..],
             [Action::Signal { instance, signal: StopSignal::Kill }] if instance.container == "b"
         ),
-        "it is of the round that is over: {:?}",
+        "b belongs to the round that is over: {:?}",
         node.open
     );
 }

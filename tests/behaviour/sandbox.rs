@@ -1,9 +1,10 @@
-//! What becomes of a pod whose sandbox is lost, or cannot be made?
+//! Pods whose sandbox is lost, or cannot be made.
 
 use super::*;
+use coracle::spec::Reason;
 
 #[test]
-fn a_lost_sandbox_is_replaced_and_never_pods_end() {
+fn a_lost_sandbox_is_replaced_unless_the_policy_is_never() {
     for (policy, expected) in [
         (
             RestartPolicy::Always,
@@ -18,8 +19,9 @@ fn a_lost_sandbox_is_replaced_and_never_pods_end() {
         let spec = one(policy, &["c"]);
         let mut node = Node::with(&spec);
         node.work();
-        node.tell(Event::SandboxLost {
-            pod: spec.uid.clone(),
+        node.tell(Event::Pod {
+            uid: spec.uid.clone(),
+            fact: PodFact::SandboxLost,
         });
         node.work();
         assert_eq!(node.line(), expected);
@@ -27,22 +29,25 @@ fn a_lost_sandbox_is_replaced_and_never_pods_end() {
 }
 
 #[test]
-fn a_start_under_way_when_the_sandbox_is_lost_counts_as_a_run() {
+fn a_start_in_progress_when_the_sandbox_is_lost_counts_as_a_run() {
     let spec = one(RestartPolicy::Always, &["c"]);
     let mut node = Node::with(&spec);
     make_sandbox(&mut node);
     let Action::EnsureImage { pod, container } = node.take() else {
         panic!("the image comes first");
     };
-    node.tell(Event::ImageReady {
-        pod,
-        container,
-        image_id: "sha256:ab".into(),
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::ImageReady {
+            container,
+            image_id: "sha256:ab".into(),
+        },
     });
     assert!(matches!(node.take(), Action::StartContainer { .. }));
-    // The program may have run: its attempt number is used up.
-    node.tell(Event::SandboxLost {
-        pod: spec.uid.clone(),
+    // The program may have run: its attempt number is used.
+    node.tell(Event::Pod {
+        uid: spec.uid.clone(),
+        fact: PodFact::SandboxLost,
     });
     node.work();
     assert_eq!(
@@ -52,7 +57,7 @@ fn a_start_under_way_when_the_sandbox_is_lost_counts_as_a_run() {
 }
 
 #[test]
-fn sandbox_failures_wait_longer_each_time() {
+fn sandbox_failures_back_off() {
     type Failure = fn() -> SandboxFailure;
     let volume: Failure = || SandboxFailure::Volume {
         volume: "v".into(),
@@ -82,9 +87,9 @@ fn sandbox_failures_wait_longer_each_time() {
             let Action::CreateSandbox { pod } = node.take() else {
                 panic!("the sandbox comes first");
             };
-            node.tell(Event::SandboxFailed {
-                pod,
-                failure: failure(),
+            node.tell(Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxFailed { failure: failure() },
             });
             let wait = node.wake_at().unwrap() - node.now;
             waits.push(wait);
@@ -112,20 +117,28 @@ fn a_pod_that_waits_for_a_host_port_is_tried_again_when_any_other_sandbox_goes()
         );
         let mut node = Node::with(&other);
         node.work();
-        node.tell(Event::DesiredChanged(desired(&[&other, &waiting])));
+        node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+            &other, &waiting,
+        ]))));
         let uid = waiting.uid.clone();
         for _ in 0..5 {
             let Action::CreateSandbox { pod } = node.take() else {
                 panic!("the sandbox comes first");
             };
             let failure = failure.clone();
-            node.tell(Event::SandboxFailed { pod, failure });
+            node.tell(Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxFailed { failure },
+            });
             node.wait(node.wake_at().unwrap() - node.now);
         }
         let Action::CreateSandbox { pod } = node.take() else {
             panic!("the sandbox comes first");
         };
-        node.tell(Event::SandboxFailed { pod, failure });
+        node.tell(Event::Pod {
+            uid: pod,
+            fact: PodFact::SandboxFailed { failure },
+        });
         let shown = status::pod(
             &node.state.pods[&uid],
             &NodeFacts::default(),
@@ -135,7 +148,7 @@ fn a_pod_that_waits_for_a_host_port_is_tried_again_when_any_other_sandbox_goes()
         assert_eq!(shown.phase.as_deref(), Some("Pending"));
         let container = &shown.container_statuses.unwrap()[0];
         assert_eq!(word(container.state.as_ref().unwrap()), "ContainerCreating");
-        node.tell(Event::DesiredChanged(desired(&[&waiting])));
+        node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&waiting]))));
         node.now += 100;
         node.work_on(&other.uid);
         node.end_of(&other.uid, 0);
@@ -147,19 +160,21 @@ fn a_pod_that_waits_for_a_host_port_is_tried_again_when_any_other_sandbox_goes()
 }
 
 #[test]
-fn what_a_sandbox_was_made_without_is_a_warning_event() {
+fn a_sandbox_made_without_something_gets_a_warning_event() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     let Action::CreateSandbox { pod } = node.take() else {
         panic!("the sandbox comes first");
     };
-    let created = Event::SandboxCreated {
-        pod,
-        ips: vec![],
-        next_attempts: Default::default(),
-        warnings: vec![("MissingClusterDNS".into(), "none".into())],
+    let created = Event::Pod {
+        uid: pod,
+        fact: PodFact::SandboxCreated {
+            ips: vec![],
+            next_attempts: Default::default(),
+            warnings: vec![(Reason::MissingClusterDNS, "none".into())],
+        },
     };
     node.tell(created.clone());
     assert_eq!(node.said(), ["Warning MissingClusterDNS none"]);
     node.tell(created);
-    assert_eq!(node.said().len(), 1, "heard twice, said once");
+    assert_eq!(node.said().len(), 1, "a repeated fact is reported once");
 }

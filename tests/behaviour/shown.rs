@@ -1,14 +1,14 @@
-//! What is shown beside states and conditions: addresses, generations, mounts, ports, and what waits for what.
+//! What is shown beside states and conditions: addresses, generations, mounts, ports, and the reasons for waiting.
 
 use std::sync::Arc;
 
-use coracle::plan::event::{ImageFailure, ProbeOutcome, RecoveredSandbox};
+use coracle::plan::event::{ImageFailure, ProbeOutcome};
+use coracle::plan::recovered::RecoveredSandbox;
 use coracle::plan::retry::Wait;
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::{Action, Event, network};
-use coracle::spec::{
-    Effective, Exit, LinuxUser, PodUid, ProbeKind, Protocol, RestartPolicy, StopSignal, TargetPort,
-};
+use coracle::plan::{Action, Event, NodeFact, PodFact, RunFact, network};
+use coracle::spec::{PodUid, ProbeKind, Protocol, Reason, RestartPolicy, TargetPort};
+use coracle::types::{Effective, Exit, LinuxUser, StopSignal};
 use k8s_openapi::api::core::v1 as core;
 
 use crate::node::{Node, one, ready, reborn};
@@ -50,7 +50,7 @@ fn a_status_has_the_nodes_addresses_the_generation_and_the_mounts() {
 }
 
 #[test]
-fn endpoints_have_the_names_of_ports_that_have_one() {
+fn endpoints_carry_the_names_of_named_ports() {
     let spec = Arc::new(pod("u1", "p", RestartPolicy::Always, &["c"]));
     let mut wanted = desired(&[&spec]);
     let mut service = service("s", true);
@@ -61,7 +61,7 @@ fn endpoints_have_the_names_of_ports_that_have_one() {
     service.ports.extend([named, udp]);
     wanted.services = [(service.key.clone(), Arc::new(service))].into();
     let mut node = Node::new(300_000);
-    node.tell(Event::DesiredChanged(wanted));
+    node.tell(Event::Node(NodeFact::DesiredChanged(wanted)));
     node.work();
     let view = network::view(&node.state, &[]);
     let shown = status::endpoints(&view.services[0]);
@@ -90,8 +90,9 @@ fn the_second_loss_of_a_sandbox_in_a_row_waits_a_second_and_the_third_two() {
     let spec = Arc::new(pod("u1", "p", RestartPolicy::Always, &["c"]));
     let mut node = Node::with(&spec);
     node.work();
-    let lost = || Event::SandboxLost {
-        pod: spec.uid.clone(),
+    let lost = || Event::Pod {
+        uid: spec.uid.clone(),
+        fact: PodFact::SandboxLost,
     };
     node.tell(lost());
     node.work();
@@ -105,28 +106,28 @@ fn the_second_loss_of_a_sandbox_in_a_row_waits_a_second_and_the_third_two() {
     node.tell(lost());
     assert!(
         !node.open.is_empty(),
-        "one that lived for long is replaced at once"
+        "a sandbox that lived for long is replaced at once"
     );
 }
 
 #[test]
-fn what_does_not_wait_any_more_is_said() {
+fn the_end_of_a_wait_is_described() {
     let name = || "c".to_owned();
     for (wait, text) in [
-        (Wait::Crash(name()), "container c is started now"),
-        (Wait::Create(name()), "container c is created now"),
+        (Wait::Crash(name()), "starting container c now"),
+        (Wait::Create(name()), "creating container c now"),
         (
             Wait::Image(name()),
-            "the image of container c is looked for now",
+            "looking for the image of container c now",
         ),
-        (Wait::Sandbox, "the sandbox is made now"),
+        (Wait::Sandbox, "creating the sandbox now"),
     ] {
         assert_eq!(wait.to_string(), text);
     }
 }
 
 #[test]
-fn in_a_new_sandbox_runs_again_whoever_had_not_done_its_work() {
+fn a_new_sandbox_runs_the_containers_that_had_not_done_their_work() {
     use RestartPolicy::{Always, Never, OnFailure};
     for (pods, own, code, again) in [
         (Always, None, 0, true),
@@ -142,7 +143,7 @@ fn in_a_new_sandbox_runs_again_whoever_had_not_done_its_work() {
         let spec = Arc::new(spec);
         let mut node = Node::with(&spec);
         node.work();
-        // The second end waits for its back-off.
+        // The second exit leads to a back-off.
         for _ in 0..2 {
             if node.line().contains("; c: running") {
                 node.end("c", code);
@@ -151,7 +152,10 @@ fn in_a_new_sandbox_runs_again_whoever_had_not_done_its_work() {
         }
         assert!(!node.line().contains("; c: running"), "{}", node.line());
         let pod = spec.uid.clone();
-        node.tell(Event::SandboxLost { pod });
+        node.tell(Event::Pod {
+            uid: pod,
+            fact: PodFact::SandboxLost,
+        });
         node.work();
         node.wait(300_000);
         node.work();
@@ -166,35 +170,35 @@ fn in_a_new_sandbox_runs_again_whoever_had_not_done_its_work() {
 }
 
 #[test]
-fn a_new_agent_says_that_the_sandbox_was_lost_unless_none_is_needed() {
+fn a_new_agent_reports_a_lost_sandbox_unless_none_is_needed() {
     let spec = Arc::new(pod("u1", "p", RestartPolicy::OnFailure, &["c"]));
-    let told = |node: &Node, sandbox| {
+    let reports = |node: &Node, sandbox| {
         let new = reborn(node, &[&spec], sandbox);
         new.state.pods.len() == 1 && {
             let mut again = Node::new(300_000);
             again.now = node.now;
             let pod = node.state.pods.values().next().unwrap();
-            let found = Box::new(recovered(pod, RecoveredSandbox::Lost));
-            again.tell(Event::PodRecovered(found));
+            let found = recovered(pod, RecoveredSandbox::Lost);
+            again.tell(Event::recovered(found));
             again.said().iter().any(|s| s.contains("SandboxChanged"))
         }
     };
     let mut node = Node::with(&spec);
     node.work();
-    assert!(told(&node, ready()));
+    assert!(reports(&node, ready()));
     let mut done = Node::with(&spec);
     done.work();
     done.end("c", 0);
     done.work();
-    assert!(!told(&done, RecoveredSandbox::Lost), "it has finished");
-    node.tell(Event::DesiredChanged(Default::default()));
-    assert!(!told(&node, RecoveredSandbox::Lost), "it goes");
+    assert!(!reports(&done, RecoveredSandbox::Lost), "it has finished");
+    node.tell(Event::Node(NodeFact::DesiredChanged(Default::default())));
+    assert!(!reports(&node, RecoveredSandbox::Lost), "it is going away");
 }
 
 #[test]
-fn an_image_that_fails_again_is_backed_off_from() {
+fn an_image_that_fails_again_backs_off() {
     let mut node = Node::with(&Arc::new(pod("u1", "p", RestartPolicy::Always, &["c"])));
-    for (failure, told) in [
+    for (failure, backs_off) in [
         (ImageFailure::Pull, false),
         (ImageFailure::Pull, true),
         (ImageFailure::Inspect, false),
@@ -206,22 +210,24 @@ fn an_image_that_fails_again_is_backed_off_from() {
             }
         }
         let Action::EnsureImage { pod, container } = node.take() else {
-            panic!("the image is looked for");
+            panic!("the image is ensured");
         };
         node.notices.clear();
-        node.tell(Event::ImageFailed {
-            pod,
-            container,
-            failure,
-            message: "no".into(),
+        node.tell(Event::Pod {
+            uid: pod,
+            fact: PodFact::ImageFailed {
+                container,
+                failure,
+                message: "no".into(),
+            },
         });
         let text = "Normal BackOff Back-off pulling image \"img:1\"".to_owned();
-        assert_eq!(node.said().contains(&text), told, "{failure:?}");
+        assert_eq!(node.said().contains(&text), backs_off, "{failure:?}");
     }
 }
 
 #[test]
-fn a_lost_run_and_one_that_never_began_are_told_from_programs_that_end_alike() {
+fn a_lost_run_and_one_that_never_began_differ_from_programs_that_exit_alike() {
     let (lost, failed) = (
         Exit::lost(at(1), at(2)),
         Exit::not_started("no".into(), at(2)),
@@ -260,12 +266,12 @@ fn a_lost_run_and_one_that_never_began_are_told_from_programs_that_end_alike() {
 }
 
 #[test]
-fn a_stop_signal_that_could_not_be_sent_is_sent_again_and_does_not_put_off_the_end() {
+fn a_stop_signal_that_could_not_be_sent_is_sent_again_and_does_not_delay_the_kill() {
     let spec = Arc::new(pod("u1", "p", RestartPolicy::Always, &["c"]));
     let mut node = Node::with(&spec);
     node.work();
     let begin = node.now;
-    node.tell(Event::DesiredChanged(Default::default()));
+    node.tell(Event::Node(NodeFact::DesiredChanged(Default::default())));
     let mut sent = vec![];
     while sent.last() != Some(&StopSignal::Kill) {
         let Action::Signal {
@@ -275,9 +281,11 @@ fn a_stop_signal_that_could_not_be_sent_is_sent_again_and_does_not_put_off_the_e
             panic!("a signal");
         };
         sent.push(signal);
-        node.tell(Event::SignalFailed {
+        node.tell(Event::Run {
             instance,
-            error: "busy".into(),
+            fact: RunFact::SignalFailed {
+                error: "busy".into(),
+            },
         });
         if node.open.is_empty() {
             node.wait(node.wake_at().unwrap() - node.now);
@@ -289,12 +297,12 @@ fn a_stop_signal_that_could_not_be_sent_is_sent_again_and_does_not_put_off_the_e
             .iter()
             .all(|s| *s == StopSignal::Stop)
     );
-    assert!(node.now >= begin + 30_000, "after its grace");
-    assert!(node.now < begin + 60_000, "and not for ever later");
+    assert!(node.now >= begin + 30_000, "after the grace period");
+    assert!(node.now < begin + 60_000, "and not much later");
 }
 
 #[test]
-fn a_pod_in_a_new_sandbox_is_pending_until_its_init_containers_are_through_again() {
+fn a_pod_in_a_new_sandbox_is_pending_until_its_init_containers_finish_again() {
     for name in ["i1", "s1"] {
         let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &[name]);
         if name == "s1" {
@@ -315,15 +323,16 @@ fn a_pod_in_a_new_sandbox_is_pending_until_its_init_containers_are_through_again
         };
         through(&mut node);
         node.end("c", 1);
-        node.tell(Event::SandboxLost {
-            pod: spec.uid.clone(),
+        node.tell(Event::Pod {
+            uid: spec.uid.clone(),
+            fact: PodFact::SandboxLost,
         });
         through(&mut node);
     }
 }
 
 #[test]
-fn an_endpoint_has_the_host_name_of_a_pod_in_the_services_domain() {
+fn an_endpoint_has_the_pods_host_name_in_the_services_domain() {
     for (subdomain, expected) in [(Some("s"), Some("own")), (Some("t"), None), (None, None)] {
         let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
         spec.hostname = "own".into();
@@ -335,7 +344,7 @@ fn an_endpoint_has_the_host_name_of_a_pod_in_the_services_domain() {
         let service = service("s", true);
         wanted.services = [(service.key.clone(), Arc::new(service))].into();
         let mut node = Node::new(300_000);
-        node.tell(Event::DesiredChanged(wanted));
+        node.tell(Event::Node(NodeFact::DesiredChanged(wanted)));
         node.work();
         let shown = status::endpoints(&network::view(&node.state, &[]).services[0]);
         let addresses = shown.subsets.unwrap().remove(0).addresses.unwrap();
@@ -348,7 +357,7 @@ fn an_endpoint_has_the_host_name_of_a_pod_in_the_services_domain() {
 }
 
 #[test]
-fn what_a_start_decided_is_shown_of_that_run_also_by_the_next_agent() {
+fn the_effective_settings_of_a_run_survive_an_agent_restart() {
     let effective = Effective {
         user: Some(LinuxUser {
             uid: 1000,
@@ -380,7 +389,7 @@ fn what_a_start_decided_is_shown_of_that_run_also_by_the_next_agent() {
 }
 
 #[test]
-fn what_a_container_was_given_is_shown_from_its_first_start_on() {
+fn the_resources_of_a_container_are_shown_from_its_first_start_on() {
     let mut node = Node::with(&Arc::new(pod("u1", "p", RestartPolicy::Never, &["c"])));
     let given = |node: &Node| {
         let pod = node.state.pods.values().next().unwrap();
@@ -397,18 +406,20 @@ fn what_a_container_was_given_is_shown_from_its_first_start_on() {
 }
 
 #[test]
-fn what_people_should_know_is_told_of_the_container_or_the_pod_and_changes_nothing() {
+fn a_warning_is_reported_for_the_container_or_the_pod_and_changes_nothing() {
     let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
     node.work();
     let before = node.state.pods.clone();
     for (container, path) in [(None, None), (Some("c"), Some("spec.containers{c}"))] {
         node.notices.clear();
-        node.tell(Event::Warned {
-            pod: PodUid::from("u1"),
-            container: container.map(str::to_owned),
-            warnings: vec![("CgroupMismatch", "cpu.max is another".to_owned())],
+        node.tell(Event::Pod {
+            uid: PodUid::from("u1"),
+            fact: PodFact::Warned {
+                container: container.map(str::to_owned),
+                warnings: vec![(Reason::CgroupMismatch, "cpu.max has changed".to_owned())],
+            },
         });
-        assert_eq!(node.said(), ["Warning CgroupMismatch cpu.max is another"]);
+        assert_eq!(node.said(), ["Warning CgroupMismatch cpu.max has changed"]);
         assert_eq!(node.notices[0].field_path.as_deref(), path);
     }
     assert_eq!(node.state.pods, before);

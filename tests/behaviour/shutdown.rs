@@ -1,14 +1,15 @@
-//! Do pods stop group by group when the node shuts down, each with its time, and do they come back if it does not
-//! (kubelet-behaviour §7, §16.4, part A10)?
+//! Node shutdown: pods stop group by group, each group with its time, and return if the shutdown is cancelled
+//! (KEP-2000; KEP-2712; `coracle help differences`).
 
 use std::sync::Arc;
 
-use coracle::plan::event::{AskedBy, Group, RecoveredSandbox};
-use coracle::plan::shutdown::{due, group_of, members};
+use coracle::plan::event::{AskedBy, Group};
+use coracle::plan::recovered::RecoveredSandbox;
+use coracle::plan::shutdown::{group_of, members, next};
 use coracle::plan::status::{self, NodeFacts, phase};
-use coracle::plan::verdict::Due;
-use coracle::plan::{Action, Event, PodState, Time};
-use coracle::spec::{PodSpec, PodUid, RestartPolicy, StopSignal};
+use coracle::plan::{Action, Event, NodeFact, PodFact, PodState, Step};
+use coracle::spec::{PodSpec, PodUid, RestartPolicy};
+use coracle::types::{StopSignal, Time};
 
 use crate::node::{Node, ready, reborn};
 use crate::pods::{self, at, desired, pod};
@@ -32,19 +33,19 @@ fn important(name: &str, priority: i32, grace_ms: u64) -> Arc<PodSpec> {
 
 fn running(pods: &[&Arc<PodSpec>]) -> Node {
     let mut node = Node::new(300_000);
-    node.tell(Event::DesiredChanged(desired(pods)));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(pods))));
     node.work();
     node
 }
 
 fn begin(node: &mut Node, table: &[(i32, u64)]) {
-    node.tell(Event::ShutdownBegun {
+    node.tell(Event::Node(NodeFact::ShutdownBegun {
         groups: groups(table),
         asked_by: AskedBy::Command,
-    });
+    }));
 }
 
-/// Who is being stopped or has been.
+/// The pods that are being stopped or have been.
 fn down(node: &Node) -> Vec<&str> {
     let pods = node.state.pods.values();
     let down = pods.filter(|p| p.verdict.is_some());
@@ -59,7 +60,7 @@ fn ended(node: &Node) -> bool {
     node.state.shutdown.as_ref().unwrap().ended.is_some()
 }
 
-/// It ends and is cleared away.
+/// The pod ends and is removed.
 fn end(node: &mut Node, name: &str) {
     let uid = PodUid::from(name);
     node.end_of(&uid, 143);
@@ -95,31 +96,31 @@ fn each_group_stops_when_the_one_before_is_gone_or_its_time_is_over() {
     );
     let mut node = running(&[&low, &mid, &top]);
     let start = node.now;
-    // Not by rising priority, and one group nobody is in.
+    // The groups are not in order of priority, and one of them has no pod.
     begin(
         &mut node,
         &[(2_000_000_000, 10), (500, 100), (0, 20), (1000, 40)],
     );
     assert_eq!(down(&node), ["low"]);
     assert_eq!(
-        due(&node.state, Time(node.now)),
-        Some(Due::At(Time(start + 20_000)))
+        next(&node.state, Time(node.now)),
+        Step::WakeAt(Time(start + 20_000))
     );
     node.work();
     node.wait(3_000);
     end(&mut node, "low");
-    // The empty group is not waited for, and nobody gets its time.
+    // The shutdown does not wait for the empty group, and no pod gets its time.
     assert_eq!(down(&node), ["low", "mid"]);
     assert_eq!(
         state(&node, "mid").verdict.as_ref().unwrap().grace_ms,
         30_000
     );
     assert_eq!(
-        due(&node.state, Time(node.now)),
-        Some(Due::At(Time(start + 43_000)))
+        next(&node.state, Time(node.now)),
+        Step::WakeAt(Time(start + 43_000))
     );
     node.work();
-    // It has 30 s of its own, then it is killed, and will not die: the time of its group ends its turn.
+    // The pod has 30 s of its own, is killed then, and does not end: the time of its group ends the turn.
     node.wait(39_999);
     node.work();
     assert_eq!(down(&node), ["low", "mid"]);
@@ -132,8 +133,11 @@ fn each_group_stops_when_the_one_before_is_gone_or_its_time_is_over() {
     assert!(!ended(&node));
     node.work();
     end(&mut node, "top");
-    assert!(ended(&node), "nobody waits for who had his time");
-    assert_eq!(due(&node.state, Time(node.now)), None);
+    assert!(
+        ended(&node),
+        "the shutdown does not wait for a pod whose time is over"
+    );
+    assert_eq!(next(&node.state, Time(node.now)), Step::Rest);
     end(&mut node, "mid");
     for name in ["low", "mid", "top"] {
         let shown = status::pod(
@@ -157,7 +161,7 @@ fn each_group_stops_when_the_one_before_is_gone_or_its_time_is_over() {
 
 #[test]
 fn a_pod_has_its_own_grace_period_or_that_of_its_group() {
-    // Own grace, seconds of the group, what comes of it.
+    // The pod's own grace period, the seconds of the group, and the result.
     let table = [
         (5_000, 20, 5_000),
         (30_000, 20, 20_000),
@@ -177,7 +181,7 @@ fn a_pod_has_its_own_grace_period_or_that_of_its_group() {
 }
 
 #[test]
-fn a_group_without_time_is_stopped_and_not_waited_for() {
+fn the_shutdown_stops_a_group_without_time_and_does_not_wait_for_it() {
     let (low, top) = (important("low", 0, 30_000), important("top", 5, 30_000));
     let mut node = running(&[&low, &top]);
     begin(&mut node, &[(0, 0), (5, 0)]);
@@ -188,7 +192,7 @@ fn a_group_without_time_is_stopped_and_not_waited_for() {
 }
 
 #[test]
-fn who_has_finished_takes_no_part() {
+fn a_finished_pod_takes_no_part() {
     let mut spec = pod("p", "p", RestartPolicy::Never, &["c"]);
     spec.priority = 0;
     let mut node = running(&[&Arc::new(spec)]);
@@ -205,7 +209,7 @@ fn who_has_finished_takes_no_part() {
         "its exit code says so"
     );
     assert!(down(&node).is_empty());
-    node.tell(Event::ShutdownCancelled);
+    node.tell(Event::Node(NodeFact::ShutdownCancelled));
     assert!(node.open.is_empty(), "and it does not run again");
 }
 
@@ -226,22 +230,22 @@ fn containers_restart_until_it_is_their_turn() {
 }
 
 #[test]
-fn who_goes_anyway_has_no_more_time_than_the_others() {
+fn a_pod_that_is_stopping_anyway_has_no_more_time_than_the_others() {
     let (gone, late) = (important("gone", 0, 600_000), important("late", 0, 600_000));
     let mut limited = (*late).clone();
     limited.active_deadline_ms = Some(5_000);
     let late = Arc::new(limited);
     let mut node = running(&[&gone, &late]);
-    node.tell(Event::DesiredChanged(desired(&[&late])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[&late]))));
     node.work();
     node.wait(5_000);
     node.work();
     node.wait(1_000);
     begin(&mut node, &[(0, 20)]);
-    // What passed before does not count against them.
+    // The time before the shutdown does not count against them.
     let expected = node.now + 20_000;
     let (gone, late) = (state(&node, "gone"), state(&node, "late"));
-    let stopping = gone.stopping.unwrap();
+    let stopping = gone.stopping().unwrap();
     assert_eq!(stopping.since.time.plus(stopping.asked_ms), Time(expected));
     let verdict = late.verdict.as_ref().unwrap();
     assert_eq!(verdict.since.time.plus(verdict.grace_ms), Time(expected));
@@ -260,11 +264,13 @@ fn who_goes_anyway_has_no_more_time_than_the_others() {
 }
 
 #[test]
-fn nobody_is_let_in_meanwhile_and_everybody_afterwards() {
+fn no_pod_is_admitted_during_a_shutdown_and_every_pod_after_a_cancelled_one() {
     let (old, new) = (important("old", 0, 30_000), important("new", 0, 30_000));
     let mut node = running(&[&old]);
     begin(&mut node, &[(0, 20)]);
-    node.tell(Event::DesiredChanged(desired(&[&old, &new])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &old, &new,
+    ]))));
     node.work();
     let shown = status::pod(
         state(&node, "new"),
@@ -281,7 +287,7 @@ fn nobody_is_let_in_meanwhile_and_everybody_afterwards() {
     assert_eq!(
         fields,
         ["message", "phase", "qosClass", "reason"],
-        "no more"
+        "no other fields"
     );
     let event = "Warning NodeShutdown Pod was rejected as the node is shutting down.";
     assert_eq!(node.said().iter().filter(|s| *s == event).count(), 1);
@@ -289,10 +295,10 @@ fn nobody_is_let_in_meanwhile_and_everybody_afterwards() {
         state(&node, "new").sandbox,
         coracle::plan::state::Sandbox::None
     );
-    // A pod that is deleted does not come back either.
-    node.tell(Event::DeleteRequested {
-        pod: old.uid.clone(),
-        grace_ms: Some(0),
+    // A pod that is deleted does not return either.
+    node.tell(Event::Pod {
+        uid: old.uid.clone(),
+        fact: PodFact::DeleteRequested { grace_ms: Some(0) },
     });
     node.work();
     end(&mut node, "old");
@@ -301,7 +307,7 @@ fn nobody_is_let_in_meanwhile_and_everybody_afterwards() {
         "NodeShutdown"
     );
     assert!(ended(&node));
-    node.tell(Event::ShutdownCancelled);
+    node.tell(Event::Node(NodeFact::ShutdownCancelled));
     node.work();
     assert!(state(&node, "old").any_running() && state(&node, "new").any_running());
     assert!(down(&node).is_empty());
@@ -324,8 +330,8 @@ fn a_cancelled_shutdown_restarts_what_it_has_stopped_whatever_the_policy() {
             node.work();
             end(&mut node, "low");
             node.work();
-            // One is gone, the other about to end.
-            node.tell(Event::ShutdownCancelled);
+            // One pod is gone, the other is about to end.
+            node.tell(Event::Node(NodeFact::ShutdownCancelled));
             assert_eq!(down(&node), ["top"]);
             node.work();
             if agent_dies {
@@ -344,13 +350,13 @@ fn a_cancelled_shutdown_restarts_what_it_has_stopped_whatever_the_policy() {
             assert_eq!(
                 state(&node, "top").any_running(),
                 again,
-                "as usual: {policy:?}"
+                "the policy decides again: {policy:?}"
             );
         }
     }
 }
 
-/// A pod of which everything has come to something else, and then was stopped with the node.
+/// A pod whose containers had all ended differently when it was stopped with the node.
 fn stopped() -> (Arc<PodSpec>, Node) {
     let spec = pod("u1", "p", RestartPolicy::OnFailure, &["a", "b"]);
     let spec = Arc::new(pods::with_inits(spec, &["i1", "s2"]));
@@ -369,10 +375,10 @@ fn stopped() -> (Arc<PodSpec>, Node) {
 }
 
 #[test]
-fn what_starts_after_a_cancelled_shutdown_looks_like_new_and_shows_how_it_really_ended() {
+fn a_pod_restored_after_a_cancelled_shutdown_looks_new_and_shows_the_earlier_exits() {
     for agent_dies in [false, true] {
         let (spec, mut node) = stopped();
-        node.tell(Event::ShutdownCancelled);
+        node.tell(Event::Node(NodeFact::ShutdownCancelled));
         if agent_dies {
             node.open.clear();
             node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
@@ -405,7 +411,7 @@ fn what_starts_after_a_cancelled_shutdown_looks_like_new_and_shows_how_it_really
 }
 
 #[test]
-fn a_container_that_was_stopped_with_the_node_starts_at_once_and_its_series_of_waits_goes_on() {
+fn a_container_stopped_with_the_node_starts_at_once_and_keeps_its_back_off_series() {
     let spec = Arc::new(pod("p", "p", RestartPolicy::Always, &["c"]));
     let mut node = running(&[&spec]);
     for _ in 0..3 {
@@ -418,7 +424,7 @@ fn a_container_that_was_stopped_with_the_node_starts_at_once_and_its_series_of_w
         node.work();
         node.end("c", 143);
         node.work();
-        node.tell(Event::ShutdownCancelled);
+        node.tell(Event::Node(NodeFact::ShutdownCancelled));
         if agent_dies {
             node.open.clear();
             node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
@@ -435,7 +441,7 @@ fn a_container_that_was_stopped_with_the_node_starts_at_once_and_its_series_of_w
 }
 
 #[test]
-fn an_agent_that_dies_after_a_cancelled_shutdown_restores_who_was_down() {
+fn the_next_agent_restores_the_pods_after_a_cancelled_shutdown() {
     for sandbox in [RecoveredSandbox::Removed, RecoveredSandbox::Lost] {
         let spec = Arc::new(pod("p", "p", RestartPolicy::Never, &["a", "b"]));
         let mut node = running(&[&spec]);
@@ -449,13 +455,13 @@ fn an_agent_that_dies_after_a_cancelled_shutdown_restores_who_was_down() {
         let mut node = reborn(&node, &[&spec], sandbox);
         node.work();
         assert!(node.line().starts_with("Running"), "{}", node.line());
-        // Its new sandbox is lost before anything of it ran: it is still to run.
+        // The new sandbox is lost before anything ran in it: the pod still has to run.
         let spec = Arc::new(pod("q", "q", RestartPolicy::Never, &["a"]));
         let mut node = running(&[&spec]);
         begin(&mut node, &[(0, 20)]);
         node.work();
         end(&mut node, "q");
-        node.tell(Event::ShutdownCancelled);
+        node.tell(Event::Node(NodeFact::ShutdownCancelled));
         node.open.clear();
         let mut node = reborn(&node, &[&spec], RecoveredSandbox::Lost);
         node.work();
@@ -464,7 +470,7 @@ fn an_agent_that_dies_after_a_cancelled_shutdown_restores_who_was_down() {
 }
 
 #[test]
-fn a_new_agent_goes_on_where_the_old_one_was() {
+fn a_new_agent_continues_a_shutdown_where_the_old_one_was() {
     let (low, top) = (important("low", 0, 30_000), important("top", 5, 30_000));
     let mut node = running(&[&low, &top]);
     let start = node.now;
@@ -475,12 +481,12 @@ fn a_new_agent_goes_on_where_the_old_one_was() {
     assert_eq!(down(&node), ["low"]);
     assert!(node.open.is_empty(), "the signal was sent");
     assert_eq!(
-        due(&node.state, Time(node.now)),
-        Some(Due::At(Time(start + 20_000)))
+        next(&node.state, Time(node.now)),
+        Step::WakeAt(Time(start + 20_000))
     );
     node.wait(16_000);
     assert_eq!(down(&node), ["low", "top"]);
-    // It dies before it has written down that this pod is to stop: its turn is not over for that.
+    // The agent dies before it has recorded that this pod has to stop: that does not end the pod's turn.
     node.state.pods.get_mut(&top.uid).unwrap().verdict = None;
     let mut node = reborn(&node, &[&low, &top], ready());
     assert_eq!(down(&node), ["low", "top"]);
@@ -493,53 +499,55 @@ fn a_new_agent_goes_on_where_the_old_one_was() {
 }
 
 #[test]
-fn early_or_repeated_word_changes_nothing() {
+fn early_or_repeated_facts_change_nothing() {
     let spec = important("p", 0, 30_000);
     let mut node = running(&[&spec]);
-    node.tell(Event::ShutdownTurnOver);
-    node.tell(Event::ShutdownCancelled);
-    node.tell(Event::PodRestored {
-        pod: spec.uid.clone(),
+    node.tell(Event::Node(NodeFact::ShutdownTurnOver));
+    node.tell(Event::Node(NodeFact::ShutdownCancelled));
+    node.tell(Event::Pod {
+        uid: spec.uid.clone(),
+        fact: PodFact::Restored,
     });
     assert!(node.state.shutdown.is_none() && state(&node, "p").any_running());
     begin(&mut node, &[(0, 20)]);
     let first = node.state.shutdown.clone();
     node.wait(1_000);
     begin(&mut node, &[(0, 600)]);
-    node.tell(Event::ShutdownTurnOver);
-    node.tell(Event::PodRestored {
-        pod: spec.uid.clone(),
+    node.tell(Event::Node(NodeFact::ShutdownTurnOver));
+    node.tell(Event::Pod {
+        uid: spec.uid.clone(),
+        fact: PodFact::Restored,
     });
     assert_eq!(node.state.shutdown, first);
     assert_eq!(down(&node), ["p"]);
 }
 
 #[test]
-fn who_is_still_there_after_half_as_long_again_as_its_grace_is_told_of_once() {
-    const TOLD: &str = "Warning ExceededGracePeriod Container runtime did not kill the pod within \
+fn a_pod_still_there_after_one_and_a_half_grace_periods_is_reported_once() {
+    const OVERDUE: &str = "Warning ExceededGracePeriod Container runtime did not kill the pod within \
                         specified grace period.";
-    // Grace, what the kubelet waits for the end of it.
+    // The grace period, and how long the kubelet waits for the pod's end.
     for (grace_ms, wait_ms) in [(30_000, 45_000), (2_000, 10_000), (0, 10_000)] {
         let spec = important("p", 0, grace_ms);
         let mut node = running(&[&spec]);
         begin(&mut node, &[(0, 60)]);
         node.work();
         let begun = node.now;
-        let told = |node: &Node| node.said().iter().filter(|said| *said == TOLD).count();
+        let reports = |node: &Node| node.said().iter().filter(|said| *said == OVERDUE).count();
         while node.now < begun + wait_ms - 1 {
             node.wait(begun + wait_ms - 1 - node.now);
             node.work();
         }
-        assert_eq!(told(&node), 0, "{grace_ms}");
+        assert_eq!(reports(&node), 0, "{grace_ms}");
         node.wait(1);
-        assert_eq!(told(&node), 1, "{grace_ms}");
-        // Neither again nor by the next agent.
+        assert_eq!(reports(&node), 1, "{grace_ms}");
+        // It is not reported again, nor by the next agent.
         let mut node = reborn(&node, &[&spec], ready());
         node.work();
         node.wait(1_000_000);
-        assert_eq!(told(&node), 0, "{grace_ms}");
+        assert_eq!(reports(&node), 0, "{grace_ms}");
     }
-    // Who ends in time is not told of.
+    // A pod that ends in time is not reported.
     let mut node = running(&[&important("p", 0, 30_000)]);
     begin(&mut node, &[(0, 60)]);
     end(&mut node, "p");
@@ -553,7 +561,7 @@ fn who_is_still_there_after_half_as_long_again_as_its_grace_is_told_of_once() {
 }
 
 #[test]
-fn those_a_shutdown_would_stop_are_listed_by_group_and_name() {
+fn the_pods_a_shutdown_would_stop_are_listed_by_group_and_name() {
     let low = [important("b", 0, 1_000), important("a", -1, 1_000)];
     let high = important("c", 5, 1_000);
     let node = running(&[&low[0], &low[1], &high]);
@@ -567,10 +575,13 @@ fn those_a_shutdown_would_stop_are_listed_by_group_and_name() {
 }
 
 #[test]
-fn only_who_was_kept_down_is_restored() {
+fn only_a_pod_that_was_stopped_is_restored() {
     let mut node = running(&[&important("p", 0, 1_000)]);
     let known = node.state.pods.clone();
     let pod = PodUid::from("p");
-    node.tell(Event::PodRestored { pod });
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::Restored,
+    });
     assert_eq!(node.state.pods, known);
 }

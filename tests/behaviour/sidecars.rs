@@ -1,10 +1,12 @@
-//! Do sidecars come first, stay, and go last? Status lines from a recording of a real kubelet.
+//! Sidecars come first, stay, and go last. Status lines come from a recording of a real kubelet.
 
 use std::sync::Arc;
 
-use coracle::plan::event::{ProbeOutcome, RecoveredSandbox};
-use coracle::plan::{Action, Event};
-use coracle::spec::{Hook, PodSpec, RestartPolicy, StopSignal};
+use coracle::plan::event::ProbeOutcome;
+use coracle::plan::recovered::RecoveredSandbox;
+use coracle::plan::{Action, Event, NodeFact, PodFact};
+use coracle::spec::{Hook, PodSpec, RestartPolicy};
+use coracle::types::StopSignal;
 
 use crate::node::{Node, ready, reborn};
 use crate::pods::{desired, of, pod, probing, set_image, with_inits};
@@ -13,7 +15,7 @@ fn spec(policy: RestartPolicy, inits: &[&str]) -> Arc<PodSpec> {
     Arc::new(with_inits(pod("u1", "p", policy, &["main"]), inits))
 }
 
-/// The signals sent since the last look, with those of containers that were told to end.
+/// The signals sent since the last call.
 fn signals(node: &mut Node) -> Vec<String> {
     let mut sent = vec![];
     while let Some(Action::Signal {
@@ -36,7 +38,7 @@ fn unready(names: &str) -> String {
 }
 
 #[test]
-fn a_pod_with_a_sidecar_completes_like_the_kubelets() {
+fn a_pod_with_a_sidecar_completes_as_on_a_kubelet() {
     let mut node = Node::with(&spec(RestartPolicy::Never, &["side", "i2"]));
     let waits = "PodInitializing < -, 0";
     let initialized = |names: &str| {
@@ -121,7 +123,7 @@ fn a_sidecar_is_restarted_whatever_the_policy_and_exit_code() {
         assert_eq!(
             node.wake_at(),
             Some(node.now + 10_000),
-            "the same back-off as anybody's"
+            "the same back-off as for any container"
         );
     }
 }
@@ -144,7 +146,7 @@ fn sidecars_stop_last_and_in_reverse_order() {
     let mut node = Node::with(&spec(RestartPolicy::Always, &["s1", "s2"]));
     node.work();
     let start = node.now;
-    node.tell(Event::DesiredChanged(desired(&[])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[]))));
     assert_eq!(signals(&mut node), ["TERM main"]);
     node.wait(10_000);
     assert!(node.open.is_empty());
@@ -167,10 +169,10 @@ fn sidecars_stop_last_and_in_reverse_order() {
 }
 
 #[test]
-fn at_the_end_of_the_grace_period_all_go_together() {
+fn at_the_end_of_the_grace_period_all_containers_are_signalled_together() {
     let mut node = Node::with(&spec(RestartPolicy::Always, &["s1", "s2"]));
     node.work();
-    node.tell(Event::DesiredChanged(desired(&[])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[]))));
     assert_eq!(signals(&mut node), ["TERM main"]);
     node.wait(30_000);
     let mut sent = signals(&mut node);
@@ -183,13 +185,13 @@ fn at_the_end_of_the_grace_period_all_go_together() {
 }
 
 #[test]
-fn without_grace_sidecars_wait_for_a_second() {
+fn without_a_grace_period_sidecars_wait_for_a_second() {
     let spec = spec(RestartPolicy::Always, &["s1"]);
     let mut node = Node::with(&spec);
     node.work();
-    node.tell(Event::DeleteRequested {
-        pod: spec.uid.clone(),
-        grace_ms: Some(0),
+    node.tell(Event::Pod {
+        uid: spec.uid.clone(),
+        fact: PodFact::DeleteRequested { grace_ms: Some(0) },
     });
     assert_eq!(signals(&mut node), ["TERM main"]);
     node.wait(1_000);
@@ -201,7 +203,7 @@ fn without_grace_sidecars_wait_for_a_second() {
 }
 
 #[test]
-fn a_new_agent_goes_on_with_stopping_sidecars() {
+fn a_new_agent_continues_to_stop_sidecars() {
     let spec = spec(RestartPolicy::Never, &["s1", "s2"]);
     let mut node = Node::with(&spec);
     node.work();
@@ -230,12 +232,12 @@ fn sidecars_of_a_pod_whose_init_container_failed_are_stopped() {
 }
 
 #[test]
-fn that_a_sidecar_is_ended_late_for_a_probe_does_not_shorten_its_grace() {
+fn a_sidecar_killed_late_for_a_probe_still_has_its_whole_grace_period() {
     let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
     of(&mut spec, "s1").probes.liveness = Some(probing(1_000, 1));
     let mut node = Node::with(&Arc::new(spec));
     node.work();
-    // Nothing else is done for the pod while an image is looked for.
+    // The pod's only action is the one for the image.
     node.probe(&ProbeOutcome::Failure("early".into()));
     node.wait(1_000);
     node.end("c", 1);
@@ -252,10 +254,10 @@ fn that_a_sidecar_is_ended_late_for_a_probe_does_not_shorten_its_grace() {
 }
 
 #[test]
-fn only_a_pod_that_has_sidecars_left_to_end_notes_since_when() {
+fn only_a_pod_that_still_ends_its_sidecars_records_since_when() {
     let finishing = |node: &Node| {
         let pod = node.state.pods.values().next().unwrap();
-        pod.finishing.map(|at| at.0)
+        pod.finishing().map(|at| at.0)
     };
     let mut node = Node::with(&spec(RestartPolicy::Never, &["s1"]));
     node.work();
@@ -264,18 +266,18 @@ fn only_a_pod_that_has_sidecars_left_to_end_notes_since_when() {
     assert_eq!(finishing(&node), begun);
     node.wait(1_000);
     assert_eq!(finishing(&node), begun);
-    node.tell(Event::DesiredChanged(Default::default()));
+    node.tell(Event::Node(NodeFact::DesiredChanged(Default::default())));
     assert_eq!(finishing(&node), None, "the whole pod goes");
     let mut node = Node::with(&spec(RestartPolicy::Never, &["s1"]));
     node.work();
     node.end("main", 0);
     node.answer_one();
     node.end("s1", 0);
-    assert_eq!(finishing(&node), None, "nobody is left");
+    assert_eq!(finishing(&node), None, "no sidecar is left");
 }
 
 #[test]
-fn a_sidecar_that_is_being_ended_waits_for_those_it_serves_once_the_whole_pod_goes() {
+fn a_sidecar_that_is_being_killed_waits_for_the_containers_it_serves_once_the_pod_stops() {
     let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
     for (name, ms) in [("s1", 5_000), ("c", 20_000)] {
         of(&mut spec, name).lifecycle.pre_stop = Some(Hook::Sleep { ms });
@@ -283,19 +285,21 @@ fn a_sidecar_that_is_being_ended_waits_for_those_it_serves_once_the_whole_pod_go
     let mut node = Node::with(&Arc::new(spec.clone()));
     node.work();
     set_image(&mut spec, "s1", "img:2");
-    node.tell(Event::DesiredChanged(desired(&[&Arc::new(spec)])));
+    node.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &Arc::new(spec),
+    ]))));
     node.work();
     assert!(
         node.said()
             .iter()
             .any(|text| text.contains("s1 definition changed"))
     );
-    node.tell(Event::DesiredChanged(Default::default()));
+    node.tell(Event::Node(NodeFact::DesiredChanged(Default::default())));
     node.wait(6_000);
     assert_eq!(
         signals(&mut node),
         [""; 0],
-        "it serves `c`, whose hook goes on"
+        "it serves `c`, whose hook still runs"
     );
     node.wait(14_000);
     assert_eq!(signals(&mut node), ["TERM c"]);
@@ -304,7 +308,7 @@ fn a_sidecar_that_is_being_ended_waits_for_those_it_serves_once_the_whole_pod_go
 }
 
 #[test]
-fn a_sidecar_that_comes_back_does_not_make_a_pod_wait_for_its_first_start_again() {
+fn a_sidecar_that_restarts_does_not_make_its_pod_pending_again() {
     let mut spec = with_inits(pod("u1", "p", RestartPolicy::Always, &["c"]), &["s1"]);
     of(&mut spec, "s1").probes.startup = Some(probing(1_000, 3));
     let mut node = Node::with(&Arc::new(spec));

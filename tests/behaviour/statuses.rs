@@ -1,16 +1,16 @@
-//! Pods of every kind and what is shown of them, as a table: phase, conditions, states, counts (kubelet-behaviour §3).
+//! The status of pods of every kind, as a table: phase, conditions, states, counts (Kubernetes docs: Pod Lifecycle).
 
 use std::sync::Arc;
 
 use coracle::plan::event::*;
-use coracle::plan::{Action, Event};
+use coracle::plan::{Action, Event, PodFact, RunFact};
 use coracle::spec::RestartPolicy;
 
 use crate::node::{Node, one};
 use crate::pods::{at, exit, of, pod, with_inits};
 
-/// Plays a story, a word a step, and does whatever follows from each: `c=7` ends container `c` with that code, `c=oom` for
-/// memory, `+10` lets ten seconds go by, `delete` wants the pod gone.
+/// Plays a story, one word for each step, and does what follows from it: `c=7` ends container `c` with that code,
+/// `c=oom` for memory, `+10` lets ten seconds pass, `delete` deletes the pod.
 pub(crate) fn play(node: &mut Node, story: &str) {
     node.work();
     for step in story.split_whitespace() {
@@ -21,13 +21,19 @@ pub(crate) fn play(node: &mut Node, story: &str) {
                 let instance = pod.instance(name, attempt.expect("it ran"));
                 let mut exit = exit(137, at(node.now), at(node.now));
                 (exit.oom_killed, exit.signal) = (true, Some(9));
-                node.tell(Event::ContainerExited { instance, exit });
+                node.tell(Event::Run {
+                    instance,
+                    fact: RunFact::Exited { exit },
+                });
             }
             Some((name, code)) => node.end(name, code.parse().expect("a code")),
             None if step == "delete" => {
                 let pod = node.state.pods.keys().next().expect("the pod").clone();
                 let grace_ms = None;
-                node.tell(Event::DeleteRequested { pod, grace_ms });
+                node.tell(Event::Pod {
+                    uid: pod,
+                    fact: PodFact::DeleteRequested { grace_ms },
+                });
             }
             None => {
                 let seconds: u64 = step[1..].parse().expect("seconds");
@@ -62,7 +68,7 @@ const FAILED: &str = "Ready=False PodFailed; ContainersReady=False PodFailed";
 const DONE: &str = "Completed 0 < -, 0, ready=true started=false";
 const WAITS: &str = "PodInitializing < -, 0";
 
-/// The pod's policy, its init containers, its regular ones, the story, and what is shown in the end.
+/// The pod's policy, its init containers, its regular ones, the story, and the status at the end.
 type Row = (
     RestartPolicy,
     &'static [&'static str],
@@ -72,10 +78,10 @@ type Row = (
 );
 
 #[test]
-fn every_kind_of_pod_looks_like_the_kubelets() {
+fn every_kind_of_pod_looks_as_on_a_kubelet() {
     use RestartPolicy::{Always, Never, OnFailure};
     let table: Vec<Row> = vec![
-        // A container that ends well under Always waits like any other.
+        // A container that exits with 0 under Always waits like any other.
         (
             Always,
             &[],
@@ -164,7 +170,7 @@ fn every_kind_of_pod_looks_like_the_kubelets() {
             "c=oom",
             "Running; c: running < OOMKilled 137, 1".into(),
         ),
-        // Messages name containers as the manifest does, statuses are sorted.
+        // Messages list containers in the order of the manifest, statuses are sorted.
         (
             Never,
             &[],
@@ -246,7 +252,7 @@ fn every_kind_of_pod_looks_like_the_kubelets() {
             "i1=0 c=4",
             format!("Failed; {OVER}; {FAILED}; i1: {DONE}; c: Error 4 < -, 0"),
         ),
-        // Sidecars: those that crash keep a pod unready, and never make it fail.
+        // Sidecars that crash keep a pod unready, and never make it fail.
         (
             Never,
             &["s1"],
@@ -281,7 +287,7 @@ fn every_kind_of_pod_looks_like_the_kubelets() {
             "c=1 s1=0",
             format!("Failed; {OVER}; {FAILED}; s1: Completed 0 < -, 0; c: Error 1 < -, 0"),
         ),
-        // A pod that goes is as ready as its containers are.
+        // A pod that is going away is as ready as its containers are.
         (
             Always,
             &[],
@@ -312,27 +318,28 @@ fn every_kind_of_pod_looks_like_the_kubelets() {
     }
 }
 
-/// Answers the open search for the image, or the open start, with a failure.
+/// Answers that the open image, or else the open start, has failed.
 fn fail(node: &mut Node, image: Option<ImageFailure>, start: StartFailure) {
     while let Some(action) = node.open.first().cloned() {
         let message = "it is broken".to_owned();
         match (action, image) {
             (Action::EnsureImage { pod, container }, Some(failure)) => {
                 node.take();
-                return node.tell(Event::ImageFailed {
-                    pod,
-                    container,
-                    failure,
-                    message,
+                return node.tell(Event::Pod {
+                    uid: pod,
+                    fact: PodFact::ImageFailed {
+                        container,
+                        failure,
+                        message,
+                    },
                 });
             }
             (Action::StartContainer { instance, .. }, None) => {
                 node.take();
                 let failure = start;
-                return node.tell(Event::ContainerStartFailed {
+                return node.tell(Event::Run {
                     instance,
-                    failure,
-                    message,
+                    fact: RunFact::StartFailed { failure, message },
                 });
             }
             _ => node.answer_one(),
@@ -380,7 +387,7 @@ fn every_failure_to_start_has_the_kubelets_reason_and_text() {
         let phase = if ran { "Running" } else { "Pending" };
         assert_eq!(node.line(), format!("{phase}{line}"));
     }
-    // Who is not tried again has ended.
+    // A failed start that is not tried again is an exit.
     let mut node = Node::with(&one(RestartPolicy::Never, &["c"]));
     fail(&mut node, None, StartFailure::Run);
     assert!(
@@ -392,7 +399,7 @@ fn every_failure_to_start_has_the_kubelets_reason_and_text() {
 }
 
 #[test]
-fn of_a_pod_that_is_over_who_never_ran_could_not_be_located() {
+fn a_container_that_never_ran_in_a_finished_pod_could_not_be_located() {
     let never_ran = "ContainerStatusUnknown 137 < -, 0";
     // The deadline comes while an image is missing.
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["a", "b"]);
@@ -418,7 +425,7 @@ fn of_a_pod_that_is_over_who_never_ran_could_not_be_located() {
     let message = state.and_then(|s| s.terminated).and_then(|t| t.message);
     let text = "The container could not be located when the pod was terminated";
     assert_eq!(message.as_deref(), Some(text));
-    // The sandbox goes, and the pod is not to run again.
+    // The sandbox is lost, and the pod does not run again.
     let mut spec = pod("u1", "p", RestartPolicy::Never, &["a", "b"]);
     of(&mut spec, "a").image = "other:1".into();
     let mut node = Node::with(&Arc::new(spec));
@@ -429,12 +436,15 @@ fn of_a_pod_that_is_over_who_never_ran_could_not_be_located() {
     );
     node.work();
     let uid = node.state.pods.keys().next().expect("the pod").clone();
-    node.tell(Event::SandboxLost { pod: uid });
+    node.tell(Event::Pod {
+        uid,
+        fact: PodFact::SandboxLost,
+    });
     node.work();
     let lost = "ContainerStatusUnknown 137 < -, 0";
     let line = format!("Failed; {OVER}; {FAILED}; a: {never_ran}; b: {lost}");
     assert_eq!(node.line(), line);
-    // One that never got as far says what it waited for.
+    // A container whose turn never came shows what it waited for.
     let spec = with_inits(pod("u1", "p", RestartPolicy::Never, &["c"]), &["i1"]);
     let mut node = Node::with(&Arc::new(spec));
     play(&mut node, "i1=1");

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Measures coracle's budgets, beside peers where they are installed, and prints one table.
+"""Measures coracle's figures against their budgets, and peers if they are installed, and prints one table.
 
-    tests/bench/run [--pods 50] [--rounds 15] [--only network|planner|pods|probes]
+    tests/bench/run [--pods 50] [--rounds 15] [--only network|planner|pods|probes|start]
 
-Times come from the pods themselves (a busybox container makes a file, which the kernel stamps), so that no polling is
-measured. Figures are for comparison within one run on one machine; nothing here passes or fails.
+Times come from the pods themselves (a busybox container makes a file, and the kernel stamps it), so that polling is not
+measured. Figures can be compared within one run on one machine; no figure passes or fails.
 """
 
 import argparse
@@ -22,6 +22,7 @@ import time
 
 import network
 import probes
+import start
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
 IMAGE = "docker.io/library/busybox:bench"
@@ -47,17 +48,24 @@ class Agent:
         self.cgroup = f"coracle-bench-{os.getpid()}"
         for part in ("manifests", "out", "preload"):
             (self.dir / part).mkdir()
-        # State of the boot lies on tmpfs on a real node.
+        # On a real node the state of the boot is on tmpfs, too.
         (self.dir / "run").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "bench", self.dir / "run"], check=True)
         self.env = dict(os.environ, CORACLE_SOCKET=str(self.dir / "run/coracle.sock"))
         self.log = open(self.dir / "agent.log", "wb")
-        # A network of its own: its bridge, rules and ports are not the machine's.
+        # The agent has a network of its own, apart from the machine's bridges, rules and ports.
+        self.launch("unshare", "--net", "--", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+        self.wait_listening()
+        self.idle_pss = pss([self.process.pid])
+
+    def launch(self, *before):
         self.process = subprocess.Popen(
-            ["unshare", "--net", "--", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", binary, "run", "--manifests", self.dir / "manifests", "--root", self.dir / "root", "--run-dir",
+            [*before, self.binary, "run", "--manifests", self.dir / "manifests", "--root", self.dir / "root", "--run-dir",
              self.dir / "run", "--log-dir", self.dir / "logs", "--preload", self.dir / "preload", "--cgroup-parent",
              "/" + self.cgroup, "--stop-pods-on-exit"],
-            stdout=subprocess.DEVNULL, stderr=self.log)
+            stdout=subprocess.DEVNULL, stderr=self.log, close_fds=False)
+
+    def wait_listening(self):
         while True:
             try:
                 probe = socket.socket(socket.AF_UNIX)
@@ -66,10 +74,12 @@ class Agent:
                 break
             except OSError:
                 time.sleep(0.01)
-        self.idle_pss = pss([self.process.pid])
 
     def cli(self, *args):
-        return subprocess.run([self.binary, *args], env=self.env, check=True, capture_output=True, text=True).stdout
+        done = subprocess.run([self.binary, *args], env=self.env, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stderr)
+        return done.stdout
 
     def write(self, name, text):
         hidden = self.dir / "manifests" / f".{name}"
@@ -99,7 +109,7 @@ class Agent:
         self.wait_empty()
 
     def pids(self):
-        """Agent and shims."""
+        """The pids of agent and shims."""
         found = [self.process.pid]
         for folder in pathlib.Path("/sys/fs/cgroup").glob(f"**/{self.cgroup}/pods/**/shim/cgroup.procs"):
             found += [int(pid) for pid in folder.read_text().split()]
@@ -141,7 +151,7 @@ def cpu_and_writes(pids):
 
 
 def stamp(agent, name):
-    """When the container made its file, on CLOCK_BOOTTIME: the kernel's own time stamp, nothing is polled."""
+    """The time at which the container made its file, on CLOCK_BOOTTIME, from the kernel's own time stamp."""
     wall = (agent.dir / "out" / name).stat().st_mtime_ns / 1e9
     return wall - (time.time() - boottime())
 
@@ -161,12 +171,32 @@ def start_once(agent, name, network=False):
         sys.exit((agent.dir / "agent.log").read_text())
     took = stamp(agent, name) - at
     agent.remove(name + ".json")
-    time.sleep(0.2)  # isolated starts: the kernel's grace period is paid each time
+    time.sleep(0.2)  # starts are isolated, so that each one pays for the kernel's grace period
     return took
 
 
 def start_latency(agent, rounds):
     return [start_once(agent, f"start{index}") for index in range(rounds)]
+
+
+def cold_start(agent, name):
+    """Exec of an agent that is killed and started again -> process of a pod that was written meanwhile."""
+    with open(f"/proc/{agent.process.pid}/ns/net", "rb") as netns:
+        agent.process.kill()
+        agent.process.wait()
+        (agent.dir / "run/coracle.sock").unlink()
+        agent.write(name + ".json", agent.pod(name, f": > /out/{name}; exec sleep 1000"))
+        os.set_inheritable(netns.fileno(), True)
+        at = boottime()
+        agent.launch("nsenter", f"--net=/proc/self/fd/{netns.fileno()}", "--")
+        os.set_inheritable(netns.fileno(), False)
+        if not wait_file(agent.dir / "out" / name):
+            sys.exit((agent.dir / "agent.log").read_text())
+    agent.wait_listening()
+    (agent.dir / "manifests" / (name + ".json")).unlink()
+    while name in agent.cli("get", "pods"):
+        time.sleep(0.05)
+    return stamp(agent, name) - at
 
 
 def crash_latency(agent, rounds):
@@ -195,7 +225,7 @@ def many(agent, count):
 
 
 def peer_runc(rounds):
-    """create + start + run of the same program by runc, a fresh process each time."""
+    """The time of create + start + run of the same program by runc, a new process each time."""
     if not shutil.which("runc"):
         return None
     folder = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench-runc.", dir="/tmp"))
@@ -268,13 +298,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--pods", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--idle", type=int, default=60, help="seconds of idling that are measured")
-    parser.add_argument("--only", choices=["network", "planner", "pods", "probes"], help="one part of the figures")
+    parser.add_argument("--idle", type=int, default=60, help="seconds for which the idle agent is measured")
+    parser.add_argument("--only", choices=["network", "planner", "pods", "probes", "start"], help="measure only this part")
+    parser.add_argument("--binary", type=pathlib.Path, help="measure this build, not the newest release build")
     args = parser.parse_args()
     if args.only == "planner":
         row("figure (median)", "coracle", "budget")
         return planner()
-    binary = find_binary()
+    binary = args.binary or find_binary()
     archive = pathlib.Path(tempfile.mkdtemp(prefix="coracle-bench-image.", dir="/tmp")) / "busybox.tar"
     subprocess.run(["sh", REPO / "examples/make-image.sh", archive, IMAGE], check=True)
     agent = Agent(binary)
@@ -283,6 +314,8 @@ def main():
         row("figure (median)", "coracle", "budget")
         if args.only in (None, "pods"):
             pods(agent, args)
+        if args.only in (None, "start"):
+            start.cold(agent, row, args.rounds, lambda name: cold_start(agent, name))
         if args.only in (None, "network"):
             pods_network(agent, args)
         if args.only in (None, "probes"):

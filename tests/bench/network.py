@@ -1,7 +1,7 @@
-"""Measures the pods' network: beside the node's own, and beside a bridge made by hand. Used by bench.py.
+"""Compares the pods' network with the node's own and with a bridge made by hand. Used by bench.py.
 
-Everything runs in network namespaces of its own. Rounds of the things compared are interleaved, so that a machine that
-is busy with something else slows both down.
+Everything runs in network namespaces of its own. Rounds of the compared networks alternate, so that other work of the
+machine slows all of them down.
 """
 
 import json
@@ -49,7 +49,7 @@ def unique(name):
 
 
 class Host:
-    """A network namespace by the file that holds it: a named one, or a process's."""
+    """A network namespace, by its file: that of a named namespace, or of a process."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -61,7 +61,7 @@ class Host:
         return run(*self.words(*words))
 
     def start(self, *words, wait_line=None):
-        """A server; returns once it has printed a line with `wait_line`."""
+        """Starts a server; returns once it has printed a line with `wait_line`."""
         process = subprocess.Popen(self.words(*words), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         while wait_line:
             line = process.stdout.readline()
@@ -73,7 +73,7 @@ class Host:
 
 
 class HandMade:
-    """What one would type: a bridge, a pair of interfaces a pod; no rules at all, or the one that lets pods out."""
+    """A network made by hand: a bridge, a pair of interfaces for each pod, and no rules, or only the one that lets pods out."""
 
     def __init__(self, masquerade=False):
         self.names = [unique(f"{name}{'m' if masquerade else ''}") for name in ("node", "p1", "p2")]
@@ -107,7 +107,7 @@ def pod_hosts(agent, names):
     hosts, ips = [], []
     for name in names:
         while True:
-            # The list, because the agent may not have read the file yet, and one pod by name would be an error then.
+            # A list, because a single pod would be an error until the agent has read its file.
             pods = json.loads(agent.cli("get", "pods", "-o", "json"))["items"]
             pod = next((pod for pod in pods if pod["metadata"]["name"] == name), {"status": {}})
             ip, states = pod["status"].get("podIP"), pod["status"].get("containerStatuses") or [{}]
@@ -131,7 +131,7 @@ def latency(client, to, count):
 
 
 def compare(agent, row, rounds):
-    """Throughput and latency of our bridge and of a hand-made one."""
+    """Measures throughput and latency of coracle's bridge and of a hand-made one."""
     if not shutil.which("iperf3"):
         sys.exit("error: iperf3 is missing\n  hint: apt-get install iperf3")
     for name in ("net1", "net2"):
@@ -144,7 +144,7 @@ def compare(agent, row, rounds):
             servers.append(server.start("iperf3", "-s", "--forceflush", wait_line="Server listening"))
             servers.append(server.start(sys.executable, "-c", ECHO, wait_line="listening"))
         node = Host(f"/proc/{agent.process.pid}/ns/net")
-        # The servers' output is read no further: iperf3 says little, and the pipe takes it.
+        # The servers' output is not read from here on: iperf3 prints little, and the pipe can hold it.
         for what, own, inside in (("pod - pod", ours[0], True), ("node - pod", node, False)):
             ways = [(own, ips[1])] + [(peer.pods[0] if inside else peer.node, peer.address[1])
                                       for peer in (bare, masqueraded)]
@@ -178,7 +178,7 @@ def metric(agent, name):
 
 
 def starts(agent, row, rounds, start_once):
-    """File written -> process running, on the bridge and on the node's network, in turns."""
+    """Measures file written -> process running, on the bridge and on the node's network, in turns."""
     start_once("warm-up", True)
     times = {True: [], False: []}
     for index in range(rounds):
@@ -189,7 +189,7 @@ def starts(agent, row, rounds, start_once):
 
 
 def many_ports(agent, row, count):
-    """`count` pods with two ports each: how long their rules take, all at once and one more."""
+    """Measures the time of rules for `count` pods with two ports each, all at once and for one more."""
     def port_pod(index):
         pod = json.loads(agent.pod(f"port{index}", "exec sleep 100000", network=True))
         first = 20000 + 2 * index
@@ -208,7 +208,7 @@ def many_ports(agent, row, count):
     node = Host(f"/proc/{agent.process.pid}/ns/net")
 
     def restored():
-        """Flush to whole again, by the last port's rule in the kernel's list."""
+        """The time from a flush until the last port's rule is in the kernel's list again."""
         node.run("nft", "flush", "ruleset")
         began = time.monotonic()
         while str(20000 + 2 * count - 1) not in node.run("nft", "list", "ruleset"):

@@ -1,4 +1,4 @@
-"""Measures what probes cost: the agent's part with many by HTTP, and a program's whole way. Used by bench.py."""
+"""Measures the cost of probes: the agent's cpu with many HTTP probes, and the whole cost of an exec probe. Used by bench.py."""
 
 import json
 import os
@@ -21,13 +21,13 @@ def fetch(agent, path):
 
 
 def carried_out(agent):
-    """How many probes were successful so far."""
+    """The number of successful probes so far."""
     text = fetch(agent, "/metrics/probes")
     return sum(int(float(n)) for n in re.findall(r'^prober_probe_total\{.*result="successful".*\} (\S+)', text, re.M))
 
 
 def cpu(pids, children):
-    """Seconds that processes took, with what they reaped if asked for."""
+    """The cpu seconds of processes, including children that they have reaped if `children` is set."""
     total = 0
     for pid in pids:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -42,7 +42,7 @@ def pod(agent, name, script, probe, network):
 
 
 def measure(agent, pids, children, seconds):
-    """CPU a second and a probe, and probes a second: the middle one of three measurements."""
+    """CPU per second, CPU per probe, and probes per second: the median of three measurements."""
     return sorted(measure_once(agent, pids, children, seconds / 3) for _ in range(3))[1]
 
 

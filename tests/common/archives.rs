@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The images tests start from; each has the name `docker.io/library/<word>:test`.
+/// The images that tests start from; each has the name `docker.io/library/<word>:test`.
 #[derive(Debug, Clone, Copy)]
 pub enum Image {
     Busybox,
@@ -16,7 +16,7 @@ pub enum Image {
 }
 
 impl Image {
-    /// Where the archive lies; it is made if it is not there.
+    /// The path of the archive, which is made if it is not there.
     pub fn archive(self) -> &'static Path {
         static ARCHIVES: [OnceLock<PathBuf>; 4] = [const { OnceLock::new() }; 4];
         let (index, what) = match self {
@@ -36,7 +36,7 @@ fn make(what: &str) -> PathBuf {
     if path.exists() {
         return path;
     }
-    // Test programs may run side by side: whoever renames last wins, and all archives are the same.
+    // Test programs may run side by side: the last rename wins, and all archives are the same.
     let staged = folder.join(format!("{what}-{}.tar", std::process::id()));
     let (script, first) = match what {
         "busybox" => ("make-image.sh", None),
@@ -59,7 +59,7 @@ fn make(what: &str) -> PathBuf {
     path
 }
 
-/// Changes with what images are made by.
+/// A hash that changes with the scripts that make images.
 fn recipe(examples: &Path) -> u64 {
     let mut hasher = DefaultHasher::new();
     for file in ["make-image.sh", "make-server-image.sh", "musl-getent.c"] {

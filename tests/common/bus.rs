@@ -1,5 +1,5 @@
-//! A system bus with a logind on it: answers what it is asked, to any number of clients. Shared with the unit tests of
-//! `effects/logind.rs`, which is why it takes `dbus` and `fdpass` from the module around it.
+//! A system bus with a logind on it that answers any number of clients. Shared with the unit tests of
+//! `effects/logind/mod.rs`, which is why it takes `dbus` and `fdpass` from the module around it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{dbus, fdpass};
 
-/// The bus; its clients are served as long as they like.
+/// The bus; it serves its clients for as long as they stay.
 pub(crate) struct Bus {
     folder: PathBuf,
     delay_us: Arc<AtomicU64>,
 }
 
 impl Bus {
-    /// Whose logind waits so long, and begins to go down (`PrepareForShutdown`) or not before it says so.
+    /// Starts a bus whose logind delays a shutdown by `seconds`. With `preparing`, it announces `PrepareForShutdown`.
     pub(crate) fn serve(name: &str, seconds: u64, preparing: bool) -> Self {
         let folder = std::env::temp_dir().join(format!("coracle-{name}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("temp dir");
@@ -37,13 +37,16 @@ impl Bus {
         bus
     }
 
-    /// Where it listens.
+    /// The path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.join("bus")
     }
 
-    /// From now on logind waits so long; it tells nobody.
-    #[allow(dead_code, reason = "not each test that includes this file changes it")]
+    /// Changes logind's delay, without a signal to its clients.
+    #[allow(
+        dead_code,
+        reason = "not every test that includes this file changes it"
+    )]
     pub(crate) fn set_delay(&self, seconds: u64) {
         self.delay_us.store(seconds * 1_000_000, Ordering::Relaxed);
     }
@@ -55,7 +58,7 @@ impl Drop for Bus {
     }
 }
 
-/// `fields` are those after the reply's number, with their padding.
+/// A message; `fields` are those after the reply's number, with their padding.
 fn message(kind: u8, fields: &[u8], body: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).expect("short").to_le_bytes();
     let mut bytes = vec![b'l', kind, 0, 1];
@@ -96,7 +99,7 @@ fn signal(begins: u8) -> Vec<u8> {
     message(4, &fields, &[begins, 0, 0, 0])
 }
 
-/// The greeting, then answers, until the client goes.
+/// Answers the greeting, then every call, until the client leaves.
 fn client(mut stream: UnixStream, delay_us: &AtomicU64, preparing: bool) {
     let mut reader = BufReader::new(stream.try_clone().expect("cloned"));
     let uid = nix::unistd::geteuid().to_string();
@@ -141,7 +144,7 @@ fn client(mut stream: UnixStream, delay_us: &AtomicU64, preparing: bool) {
                 }
                 _ => reply(serial, "", &[], 0),
             };
-            // Bit by bit.
+            // The bytes arrive in several pieces.
             for part in answer.chunks(7) {
                 if stream.write_all(part).is_err() {
                     return;

@@ -1,15 +1,16 @@
-//! A real agent in directories, cgroups and a network namespace of its own, with an image; gone without a trace when
+//! A real agent in its own directories, cgroups and network namespace, with an image. It leaves no trace when
 //! dropped.
 #![allow(
     dead_code,
     unreachable_pub,
     missing_docs,
-    reason = "each test crate uses a part"
+    reason = "each test crate uses a part of it"
 )]
 #![allow(clippy::print_stderr, reason = "a failing test shows the agent's log")]
 
 pub mod archives;
 pub mod bus;
+mod leftovers;
 pub mod netns;
 
 use std::fs;
@@ -28,16 +29,16 @@ use serde_json::Value;
 /// How long anything may take on a machine that is busy with other things.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The bridge an agent makes unless it is told another name.
+/// The bridge that an agent makes by default.
 pub const BRIDGE: &str = "coracle0";
 
-/// What the names of pods' interfaces on the node begin with.
+/// The prefix of pods' interfaces on the node.
 pub const VETH_PREFIX: &str = "vc";
 
 /// The image every test starts from.
 pub const IMAGE: &str = "docker.io/library/busybox:test";
 
-/// How full the machine is that tests run on is none of their business, unless they say so by a `--config-dir` of their own.
+/// Settings that make the fill level of the test machine irrelevant, unless a test gives a `--config-dir` of its own.
 pub const NEVER_SHORT: &str = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n\
     evictionHard: {memory.available: 16Mi}\nimageGCHighThresholdPercent: 100\n";
 
@@ -60,9 +61,9 @@ pub struct Agent {
     /// The node's network; never the machine's.
     pub netns: Arc<Netns>,
     flags: Vec<String>,
-    /// A script the agent is started by, in a mount namespace of its own; it ends with `exec "$@"`.
+    /// A script that starts the agent in its own mount namespace; it ends with `exec "$@"`.
     wrapper: Option<&'static str>,
-    /// The system bus, if there is one.
+    /// The socket of the system bus, if there is one.
     bus: Option<PathBuf>,
     child: Mutex<Option<Child>>,
 }
@@ -82,7 +83,7 @@ impl Agent {
         agent
     }
 
-    /// Makes an agent's directories, and does not start it.
+    /// Prepares an agent's directories without starting it.
     pub fn prepare(netns: Arc<Netns>, flags: &[&str], wrapper: Option<&'static str>) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
@@ -114,7 +115,7 @@ impl Agent {
         self
     }
 
-    /// Gives it a system bus for the next launch.
+    /// Gives the agent a system bus for the next launch.
     #[must_use]
     pub fn with_bus(mut self, bus: &bus::Bus) -> Self {
         self.bus = Some(bus.socket());
@@ -145,16 +146,16 @@ impl Agent {
         }
     }
 
-    /// Whether the agent that was started has not ended.
+    /// Whether the agent was started and has not ended.
     pub fn is_up(&self) -> bool {
         let mut child = self.child.lock().expect("lock");
         let ended = child.as_mut().map(|c| c.try_wait().expect("own child"));
         matches!(ended, Some(None))
     }
 
-    /// Starts the agent (again), and does not wait for it.
+    /// Starts the agent (again) without waiting for it.
     pub fn spawn(&self) {
-        // A former agent's: a program it was about to start when it was killed may still hold it open.
+        // From before the agent restart: a program that the killed agent was about to start may still hold it open.
         let _ = fs::remove_file(self.socket());
         let log = fs::OpenOptions::new()
             .create(true)
@@ -190,7 +191,7 @@ impl Agent {
                 command
             }
         };
-        // The machine's own logind is none of its business.
+        // The agent must not use the machine's own logind.
         let bus = self.bus.as_deref().unwrap_or(Path::new("/nowhere"));
         command.env(
             "DBUS_SYSTEM_BUS_ADDRESS",
@@ -233,14 +234,19 @@ impl Agent {
         child.wait().expect("own child")
     }
 
-    /// kill -9, and a new one.
+    /// Kills the agent with SIGKILL and starts a new one.
     pub fn kill_and_restart(&self) {
-        self.signal(nix::sys::signal::Signal::SIGKILL);
-        self.wait();
+        self.kill();
         self.launch();
     }
 
-    /// Kills everything and empties what lies on tmpfs, as a reboot would.
+    /// Kills the agent only.
+    pub fn kill(&self) {
+        self.signal(nix::sys::signal::Signal::SIGKILL);
+        self.wait();
+    }
+
+    /// Kills everything and removes what is on tmpfs, as a reboot would.
     pub fn power_cut(&self) {
         self.signal(nix::sys::signal::Signal::SIGKILL);
         self.wait();
@@ -252,64 +258,20 @@ impl Agent {
         self.kill_pods();
         self.unmount();
         fs::remove_dir_all(self.root.join("run")).expect("removed");
-        // A machine that starts has neither bridges nor rules; the uplink is the test's.
+        // A machine that boots has neither bridges nor rules; the uplink belongs to the test.
         for link in self.netns.links() {
             if link == BRIDGE || link.starts_with(VETH_PREFIX) {
-                // One whose pod was killed may go by itself.
+                // An interface may go by itself when its pod is killed.
                 self.netns.output("ip", &["link", "del", &link]);
             }
         }
         self.netns.ok("nft", &["flush", "ruleset"]);
-        // The next boot is another one.
+        // The next boot has a new id.
         fs::write(
             self.root.join("root/boot.json"),
-            r#"{"boot_id":"of a former boot","ended":false}"#,
+            r#"{"boot_id":"of an earlier boot","ended":false}"#,
         )
         .expect("written");
-    }
-
-    /// Kills everything in the agent's cgroups and removes them.
-    fn kill_pods(&self) {
-        let folders = cgroup_folders(&self.cgroup);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            let processes: Vec<i32> = folders
-                .iter()
-                .filter_map(|folder| fs::read_to_string(folder.join("cgroup.procs")).ok())
-                .flat_map(|text| {
-                    text.lines()
-                        .filter_map(|line| line.parse().ok())
-                        .collect::<Vec<i32>>()
-                })
-                .collect();
-            for pid in &processes {
-                let _ = nix::sys::signal::kill(
-                    nix::unistd::Pid::from_raw(*pid),
-                    nix::sys::signal::Signal::SIGKILL,
-                );
-            }
-            if processes.is_empty() || Instant::now() > deadline {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(2)); // v1 has no event for an empty cgroup.
-        }
-        for folder in folders.iter().rev() {
-            let _ = fs::remove_dir(folder);
-        }
-    }
-
-    /// Unmounts whatever is mounted below the agent's directories.
-    fn unmount(&self) {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut targets: Vec<&str> = mounts
-            .lines()
-            .filter_map(|line| line.split(' ').nth(4))
-            .filter(|target| Path::new(target).starts_with(&self.root))
-            .collect();
-        targets.sort_unstable();
-        for target in targets.into_iter().rev() {
-            let _ = nix::mount::umount2(target, nix::mount::MntFlags::MNT_DETACH);
-        }
     }
 
     pub fn socket(&self) -> PathBuf {
@@ -320,7 +282,7 @@ impl Agent {
         fs::read_to_string(self.root.join("agent.log")).unwrap_or_default()
     }
 
-    /// Puts a manifest in place, as one step.
+    /// Writes a manifest, in one step.
     pub fn write(&self, file: &str, text: &str) {
         let temporary = self.root.join("manifests").join(format!(".{file}"));
         fs::write(&temporary, text).expect("temp dir");
@@ -353,7 +315,7 @@ impl Agent {
         text
     }
 
-    /// Waits until a pod's container says a line.
+    /// Waits until a pod's container prints a line.
     pub fn wait_line(&self, pod: &str, line: &str) {
         let mut child = coracle()
             .args(["logs", "-f", pod])
@@ -368,7 +330,7 @@ impl Agent {
         let _ = child.wait();
         assert!(
             said,
-            "pod {pod} never said `{line}`\nagent:\n{}",
+            "pod {pod} never printed `{line}`\nagent:\n{}",
             self.log()
         );
     }
@@ -390,7 +352,7 @@ impl Agent {
             }
         }
         panic!(
-            "pod {name} never got there: {last:#}\nagent:\n{}",
+            "pod {name} never got into the wanted state: {last:#}\nagent:\n{}",
             self.log()
         );
     }
@@ -431,17 +393,17 @@ impl Agent {
         self.wait_pod(name, |pod| pod["status"]["phase"] == phase)
     }
 
-    /// A watch's events, until it has been silent for too long.
+    /// The events of a watch, until it is silent for longer than `PATIENCE`.
     pub fn watch(&self, path: &str) -> impl Iterator<Item = Value> + use<> {
         let mut stream = UnixStream::connect(self.socket()).expect("the agent listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
         write!(stream, "GET {path} HTTP/1.1\r\nHost: coracle\r\n\r\n").expect("written");
-        // Chunk sizes and headers are lines that are no JSON objects.
+        // Chunk sizes and headers are lines that are not JSON objects.
         BufReader::new(stream)
             .lines()
             .map_while(Result::ok)
             .filter(|line| line.starts_with('{'))
-            .map(|line| serde_json::from_str(&line).expect("an event a line"))
+            .map(|line| serde_json::from_str(&line).expect("one event on each line"))
     }
 
     /// A GET request: body and status line.
@@ -471,7 +433,7 @@ impl Agent {
             .to_owned()
     }
 
-    /// Where it lies.
+    /// The path of that file.
     pub fn cgroup_path(&self, controller: &str, below: &str, file: &str) -> PathBuf {
         let v1 = Path::new("/sys/fs/cgroup").join(controller);
         let base = if v1.is_dir() {
@@ -483,64 +445,6 @@ impl Agent {
             .join("pods")
             .join(below)
             .join(file)
-    }
-
-    /// The folders of all its cgroups.
-    pub fn cgroup_folders(&self) -> Vec<PathBuf> {
-        cgroup_folders(&self.cgroup)
-    }
-
-    /// Everything that hangs around of this agent's pods: mounts, cgroup folders, processes in them, interfaces, pins
-    /// of namespaces, addresses in packet rules.
-    pub fn leftovers(&self) -> Vec<String> {
-        let mut left = self.network_leftovers();
-        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("proc");
-        for part in ["run/pods/", "run/netns/"] {
-            let below = format!("{}/{part}", self.root.display());
-            let found = mounts.lines().filter(|line| line.contains(&below));
-            left.extend(found.map(str::to_owned));
-        }
-        for folder in cgroup_folders(&self.cgroup) {
-            if folder
-                .file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with("pod") && name != "pods")
-            {
-                left.push(folder.display().to_string());
-            }
-        }
-        for part in ["run/pods", "run/netns", "root/pods", "logs"] {
-            let entries = fs::read_dir(self.root.join(part))
-                .into_iter()
-                .flatten()
-                .flatten();
-            left.extend(entries.map(|entry| entry.path().display().to_string()));
-        }
-        left
-    }
-}
-
-impl Agent {
-    /// Pods' interfaces, and rules that name an interface of a pod.
-    fn network_leftovers(&self) -> Vec<String> {
-        let mut left = self.netns.links();
-        left.retain(|link| link.starts_with(VETH_PREFIX));
-        if self.netns.links().iter().any(|link| link == BRIDGE) {
-            let rules = self.netns.ok("nft", &["list", "ruleset"]);
-            let named = |line: &&str| {
-                line.split(['"', ' ', ',']).any(|word| {
-                    word.strip_prefix(VETH_PREFIX).is_some_and(|rest| {
-                        rest.len() > 4 && rest.chars().all(|c| c.is_ascii_hexdigit())
-                    })
-                })
-            };
-            left.extend(
-                rules
-                    .lines()
-                    .filter(named)
-                    .map(|line| line.trim().to_owned()),
-            );
-        }
-        left
     }
 }
 
@@ -558,37 +462,6 @@ impl Drop for Agent {
         }
         // Some tests make trees deeper than the standard library can remove.
         let _ = coracle::sys::tree::remove(&self.root);
-    }
-}
-
-/// The folders of a cgroup subtree in every hierarchy, parents first.
-fn cgroup_folders(path: &str) -> Vec<PathBuf> {
-    let mut bases = vec![PathBuf::from("/sys/fs/cgroup")];
-    let entries = fs::read_dir("/sys/fs/cgroup")
-        .into_iter()
-        .flatten()
-        .flatten();
-    bases.extend(
-        entries
-            .map(|entry| entry.path())
-            .filter(|path| path.is_dir()),
-    );
-    let mut folders = Vec::new();
-    for base in bases {
-        let top = base.join(path.trim_start_matches('/'));
-        if top.is_dir() {
-            collect(&top, &mut folders);
-        }
-    }
-    folders
-}
-
-fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
-    into.push(folder.to_owned());
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect(&entry.path(), into);
-        }
     }
 }
 

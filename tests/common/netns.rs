@@ -1,4 +1,4 @@
-//! Network namespaces of the tests: each node, each host beside it has one, none is the machine's.
+//! Network namespaces of the tests: each node and each host beside it has its own, and none is the machine's.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// A network namespace with `lo` up. It is gone when this is dropped and nothing runs in it.
+/// A network namespace with `lo` up. It ends when this is dropped and nothing runs in it.
 #[derive(Debug)]
 pub struct Netns {
     fd: File,
@@ -16,19 +16,19 @@ pub struct Netns {
 impl Netns {
     pub fn new() -> Self {
         let (give, take) = mpsc::channel();
-        // A thread of its own: the caller stays where it is.
+        // In a separate thread: the caller stays in its own namespace.
         let maker = std::thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).expect("network namespaces: run as root");
             coracle::sys::loopback::up().expect("lo comes up");
             let fd = File::open("/proc/thread-self/ns/net").expect("own namespace");
-            give.send(fd).expect("somebody waits");
+            give.send(fd).expect("the caller waits");
         });
         let fd = take.recv().expect("the namespace is made");
         maker.join().expect("ends");
         Self { fd }
     }
 
-    /// Runs something in the namespace, on a thread of its own; what it opens or starts stays there.
+    /// Runs a function in the namespace, on a separate thread; what it opens or starts stays there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -81,7 +81,7 @@ impl Netns {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
     }
 
-    /// The interfaces that are there, without `lo`.
+    /// The names of the interfaces, without `lo`.
     pub fn links(&self) -> Vec<String> {
         let text = self.ok("ip", &["-br", "link"]);
         let names = text

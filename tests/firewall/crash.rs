@@ -1,18 +1,18 @@
-//! What is left of an update whose process was killed in the middle? All of it or nothing.
+//! An update whose process is killed in the middle: all of it is there, or nothing.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use coracle::effects::network::firewall::Firewall;
+use coracle::network::firewall::Firewall;
 use coracle::spec::Protocol;
 
 use crate::world::{World, host_port, inside, pod, rules};
 
 const NETNS: &str = "CORACLE_FIREWALL_NETNS";
 
-/// Not a test of its own: the process that is killed.
+/// Not a test by itself: this is the process that is killed.
 #[test]
-fn updates_without_end_for_the_test_that_kills_them() {
+fn endless_updates_for_the_test_that_kills_them() {
     let Ok(netns) = std::env::var(NETNS) else {
         return;
     };
@@ -21,7 +21,7 @@ fn updates_without_end_for_the_test_that_kills_them() {
         firewall.update(rules).unwrap();
         for number in (10_u16..250).cycle() {
             let (uid, pod) = pod(number, &[host_port(Protocol::Tcp, None, number, 80)]);
-            let toggle = |rules: &mut coracle::effects::network::firewall::Ruleset| {
+            let toggle = |rules: &mut coracle::network::firewall::Ruleset| {
                 if rules.pods.remove(&uid).is_none() {
                     rules.pods.insert(uid.clone(), pod.clone());
                 }
@@ -33,13 +33,13 @@ fn updates_without_end_for_the_test_that_kills_them() {
 }
 
 #[test]
-fn an_update_that_was_killed_is_there_as_a_whole_or_not_at_all() {
+fn a_killed_update_is_there_as_a_whole_or_not_at_all() {
     let world = World::new();
     for round in 0..10 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "crash::updates_without_end_for_the_test_that_kills_them",
+                "crash::endless_updates_for_the_test_that_kills_them",
                 "--nocapture",
             ])
             .env(NETNS, &world.node)

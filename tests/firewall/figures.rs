@@ -1,8 +1,9 @@
-//! How long do changes take? Printed, not judged: the machine may be busy. `cargo test --test firewall figures -- --nocapture`
+//! The time that changes of the rules take. Printed, not judged: the machine may be busy.
+//! `cargo test --test firewall figures -- --nocapture`
 
 use std::time::{Duration, Instant};
 
-use coracle::effects::network::firewall::Firewall;
+use coracle::network::firewall::Firewall;
 use coracle::spec::Protocol;
 
 use crate::world::{World, host_port, inside, pod, rules};
@@ -59,7 +60,7 @@ fn figures_of_a_hundred_pods_with_two_ports_each() {
                     .unwrap()
             }));
         }
-        // Without a removal just before, after which the kernel still goes through its connections.
+        // Additions without a removal just before: after a removal the kernel still walks its connections.
         let mut alone = Vec::new();
         for number in 210..220 {
             alone.push(timed(|| {

@@ -1,13 +1,14 @@
-//! Can a pod pretend to be somebody else? Frames made by hand leave one pod; the other and the node tell which arrived.
+//! Spoofing: a pod cannot pretend to be another. Forged frames leave one pod; the other pod and the node report which
+//! of them arrived.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use coracle::effects::network::firewall::Firewall;
+use coracle::network::firewall::Firewall;
 
 use crate::world::{World, inside, rules};
 
-/// Prints the marks of frames that come in until the last one.
+/// Prints the marks of incoming frames, up to the last one.
 const LISTEN: &str = r#"
 import socket, sys, re
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -100,7 +101,7 @@ fn python(netns: &str, script: &str, args: &[&str]) -> Command {
 }
 
 #[test]
-fn nothing_arrives_that_a_pod_sends_in_the_name_of_others() {
+fn nothing_arrives_that_a_pod_sends_from_foreign_addresses() {
     let world = World::new();
     let firewall = Firewall::default();
     let [unprotected, _] = arrivals(&world);

@@ -1,5 +1,5 @@
-//! A node with a bridge, two pods and a neighbour on its uplink, each a network namespace; and programs in them that say
-//! whom they saw.
+//! A node with a bridge, two pods and a neighbour on its uplink, each a network namespace; and programs in them that
+//! report which address they saw.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use coracle::effects::network::firewall::{HostPort, PodRules, Ruleset, ServiceRoute};
+use coracle::network::firewall::{HostPort, PodRules, Ruleset, ServiceRoute};
 use coracle::spec::{PodUid, Protocol};
 use nix::sched::{CloneFlags, setns};
 
-/// An answer that takes longer is none.
+/// An answer that takes longer counts as none.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// The names of the namespaces; they are removed with it.
+/// The names of the namespaces, which are removed when this is dropped.
 pub(crate) struct World {
     pub(crate) node: String,
     pub(crate) a: String,
@@ -116,7 +116,7 @@ fn show(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-/// Runs something on a thread that is in a namespace.
+/// Runs a function on a thread in a namespace.
 pub(crate) fn inside<T: Send>(netns: &str, f: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         scope
@@ -134,7 +134,7 @@ fn enter(netns: &str) {
     setns(file, CloneFlags::CLONE_NEWNET).expect("setns");
 }
 
-/// Answers on a port of both families and transports with its own name and the address of whoever asks. Ends with the test.
+/// Answers on a port of both families and transports with its own name and the client's address. Ends with the test.
 pub(crate) fn serve(netns: &str, name: &'static str, port: u16) {
     let any: SocketAddr = format!("[::]:{port}").parse().expect("an address");
     let (tcp, udp) = inside(netns, || {
@@ -157,7 +157,7 @@ pub(crate) fn serve(netns: &str, name: &'static str, port: u16) {
     });
 }
 
-/// Asks over TCP.
+/// Makes a request over TCP.
 pub(crate) fn tcp(netns: &str, to: &str) -> Result<String, ErrorKind> {
     let to: SocketAddr = to.parse().expect("an address");
     inside(netns, || {
@@ -169,7 +169,7 @@ pub(crate) fn tcp(netns: &str, to: &str) -> Result<String, ErrorKind> {
     })
 }
 
-/// Asks over UDP.
+/// Makes a request over UDP.
 pub(crate) fn udp(netns: &str, to: &str) -> Result<String, ErrorKind> {
     Asker::new(netns, to).ask(PATIENCE)
 }

@@ -1,5 +1,5 @@
-//! Requests: any bytes over a connection, to the real server in this thread; with paths, queries, selectors, patches and
-//! protobuf that nearly make sense.
+//! Requests: arbitrary bytes over a connection to the real server in this thread, with nearly valid paths, queries,
+//! selectors, patches and protobuf.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,9 +16,9 @@ use smol::net::unix::UnixStream;
 use super::mutate::{self, Random};
 use super::{Entrance, fuzz};
 
-/// Most requests are answered at once; watches and half requests never are.
+/// Most requests are answered at once; watches and unfinished requests never end.
 const SHORT: Duration = Duration::from_millis(5);
-/// A machine may be busy.
+/// The machine may be busy.
 const LONG: Duration = Duration::from_secs(20);
 
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
@@ -138,7 +138,7 @@ fn make(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Sends it, and takes what comes until nothing more does for that long.
+/// Sends the input, and reads until nothing more has come for this long.
 async fn ask(socket: &Path, input: &[u8], hang_up: bool, patience: Duration) -> Vec<u8> {
     let Ok(mut stream) = UnixStream::connect(socket).await else {
         return Vec::new();
@@ -151,7 +151,7 @@ async fn ask(socket: &Path, input: &[u8], hang_up: bool, patience: Duration) -> 
     let mut buffer = [0; 4096];
     loop {
         let silence = async {
-            // Watches and logs that are followed never end by themselves.
+            // Watches and followed logs never end by themselves.
             smol::Timer::after(patience).await;
             Ok(0)
         };
@@ -196,7 +196,7 @@ fn api() {
     let executor = smol::LocalExecutor::new();
     let listener = listen(&socket).expect("a socket");
     executor.spawn(serve(listener, context)).detach();
-    // A node that is stopping answers nothing.
+    // Commands get no answer, as from a stopping node.
     executor
         .spawn(async move { while received.recv().await.is_ok() {} })
         .detach();
@@ -204,7 +204,7 @@ fn api() {
     fuzz(entrance, make, |input| {
         let said =
             smol::block_on(executor.run(ask(&socket, input, input.len().is_multiple_of(2), SHORT)));
-        // A question in HTTP/1.0 is answered in it.
+        // A request in HTTP/1.0 is answered in HTTP/1.0.
         let begins = said.is_empty() || said.starts_with(b"HTTP/1.");
         assert!(begins, "{:?}", String::from_utf8_lossy(&said));
         answers.extend(said.get(9..12).map(<[u8]>::to_vec));
@@ -212,7 +212,10 @@ fn api() {
         if asked.is_multiple_of(64) {
             let sound = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
             let said = smol::block_on(executor.run(ask(&socket, sound, false, LONG)));
-            assert!(said.starts_with(b"HTTP/1.1 200 "), "it still answers");
+            assert!(
+                said.starts_with(b"HTTP/1.1 200 "),
+                "the server still answers"
+            );
         }
     });
     let many = super::number("CORACLE_FUZZ_ONLY").is_none();

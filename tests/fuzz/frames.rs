@@ -1,4 +1,4 @@
-//! Frames: of the shim's protocol in both directions, of exec sessions, and fields of protobuf messages inside them.
+//! Frames: of the shim's protocol in both directions, of exec sessions, and fields of protobuf messages in them.
 
 use std::time::Duration;
 
@@ -39,12 +39,12 @@ fn make(random: &mut Random) -> Vec<u8> {
     stream
 }
 
-/// Takes all that is there, as connections do.
+/// Reads all frames, as connections do.
 fn drain<T: serde::de::DeserializeOwned>(input: &[u8]) {
     let mut bytes = input.to_vec();
     let mut left = bytes.len() + 1;
     while let Ok(Some(_)) = frame::decode::<T>(&mut bytes) {
-        assert!(bytes.len() < left, "it goes on");
+        assert!(bytes.len() < left, "each frame takes some bytes");
         left = bytes.len();
     }
 }

@@ -1,10 +1,10 @@
-//! Images: archives as the worker reads them, with layers whose entries want to get out, and documents that lie.
+//! Images: archives as the worker reads them, with layers whose entries lead outside, and false documents.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use coracle::effects::image::import_here;
+use coracle::images::import_here;
 use tar::EntryType;
 
 use super::fixture::{Layer, Room, arch, config_json, docker_archive, header};
@@ -95,7 +95,7 @@ fn make(random: &mut Random) -> Vec<u8> {
     let layers: Vec<Vec<u8>> = (0..random.below(4)).map(|_| layer(random)).collect();
     match random.below(3) {
         0 => {
-            // Documents that lie, about layers that are there.
+            // These documents are false, about layers that exist.
             let config = config_json(arch(), &layers);
             let config = serde_json::from_str(&config).expect("JSON");
             let config = mutate::tree(random, &config).to_string();
@@ -146,15 +146,18 @@ fn images() {
         fs::write(&archive, input).expect("a file");
         match import_here(&store, &archive) {
             Ok(_) => good += 1,
-            Err(error) => assert!(!error.chain().is_empty()),
+            Err(error) => assert!(!coracle::chain(&error).is_empty()),
         }
-        assert_eq!(watched(), ["in", "in.tar"], "nothing gets out");
-        assert!(fs::symlink_metadata("/out").is_err(), "nor to the root");
+        assert_eq!(watched(), ["in", "in.tar"], "nothing is written outside");
+        assert!(
+            fs::symlink_metadata("/out").is_err(),
+            "nothing is written to the root"
+        );
         assert_eq!(fs::read_dir(room.path("in")).expect("a folder").count(), 1);
         let left = fs::read_dir(store.join("tmp")).map_or(0, Iterator::count);
-        assert_eq!(left, 0, "nothing half done stays");
+        assert_eq!(left, 0, "nothing incomplete stays");
         fs::remove_dir_all(room.path("in")).expect("a folder");
     });
     let many = super::number("CORACLE_FUZZ_ONLY").is_none();
-    assert!(good > 0 || !many, "some are images");
+    assert!(good > 0 || !many, "some inputs are images");
 }

@@ -1,4 +1,4 @@
-//! Manifests: any bytes of a file are pods and services, or errors with their places.
+//! Manifests: the bytes of a file become pods and services, or errors with positions.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const WORDS: [&str; 14] = [
     "---\n", "\t", ": ", "- ", "|\n", ">-\n", "\"", "'", "{", "[", "&x ", "*x", "? ", "#",
 ];
 
-/// Documents as text and, where they can be read so, as trees.
+/// Documents as text and, if they can be parsed, as trees.
 static SEEDS: LazyLock<Vec<(Vec<u8>, Vec<Value>)>> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = Vec::new();
@@ -71,14 +71,14 @@ fn manifests() {
             Ok(found) => {
                 good += found.pods.len();
                 for pod in &found.pods {
-                    // What is admitted is read again by the next agent.
+                    // A stored manifest of an admitted pod is read again after an agent restart.
                     let bytes = serde_json::to_vec(&*pod.manifest).expect("plain data");
                     let again = convert::admitted(&bytes).expect("it was admitted");
                     assert_eq!(again.key, pod.key);
                 }
             }
             Err(errors) => {
-                assert!(!errors.is_empty(), "refused without a word");
+                assert!(!errors.is_empty(), "refused without an error");
                 for error in errors {
                     assert!(error.to_string().starts_with("f.yaml:"), "{error}");
                 }
@@ -86,11 +86,11 @@ fn manifests() {
         }
     });
     let many = super::number("CORACLE_FUZZ_ONLY").is_none();
-    assert!(good > 0 || !many, "some are pods");
+    assert!(good > 0 || !many, "some inputs are pods");
 }
 
 #[test]
-fn the_largest_files_take_a_measure_of_memory() {
+fn the_largest_files_take_limited_memory() {
     let begin = "{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"},\"spec\":{\"containers\":[";
     let context = ConvertContext { node_name: "n" };
     let room = convert::MAX_BYTES - 200;

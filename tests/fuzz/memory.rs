@@ -1,10 +1,10 @@
-//! How much memory did an input take? An allocator that counts what its thread has, and gives none beyond a bound, so that
-//! an input without measure ends the test and not the machine.
+//! The memory that an input takes: an allocator that counts allocations by thread and refuses those beyond a limit, so
+//! that an input without limits ends the test and not the machine.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// More than this no thread gets: its process aborts.
+/// The limit of a thread: beyond it the process aborts.
 const END: isize = 2 << 30;
 
 thread_local! {
@@ -32,7 +32,7 @@ fn length(layout: Layout) -> isize {
     isize::try_from(layout.size()).expect("an allocation's size")
 }
 
-// SAFETY: everything is left to the system's allocator, but for what is refused, which is null.
+// SAFETY: everything is passed on to the system's allocator, except refused requests, which get null.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if !count(length(layout)) {
@@ -57,19 +57,19 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// From now on this thread has taken nothing.
+/// Resets the count of this thread.
 pub(crate) fn begin() {
     HAS.with(|has| has.set(0));
     MOST.with(|most| most.set(0));
 }
 
-/// The most that this thread has had at a time since.
+/// The maximum that this thread has had at a time since then.
 pub(crate) fn most() -> usize {
     usize::try_from(MOST.with(Cell::get)).unwrap_or(0)
 }
 
 #[test]
-fn what_a_thread_has_had_is_counted() {
+fn the_allocations_of_a_thread_are_counted() {
     begin();
     drop(vec![0u8; 1 << 20]);
     let small = vec![0u8; 1 << 10];

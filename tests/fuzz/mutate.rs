@@ -1,4 +1,4 @@
-//! How does an input come to be? From another by a few changes: of bytes, or of a tree of values.
+//! Mutations: an input is made from another by a few changes of bytes, or of a tree of values.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Of one input of a run.
+    /// The generator of one input of a run.
     pub(crate) fn new(seed: u64, input: u64) -> Self {
         let mut own = Self(seed);
         let first = own.next();
@@ -30,7 +30,7 @@ impl Random {
         usize::try_from(self.next() % end).expect("less than it was")
     }
 
-    /// Once in so many times.
+    /// True once in this many times on average.
     pub(crate) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// Numbers at whose edges code breaks, and texts that mean something somewhere.
+/// Numbers and texts at which code tends to break.
 const ODD: [&str; 40] = [
     "-1",
     "0",
@@ -88,7 +88,7 @@ fn odd(random: &mut Random) -> &'static str {
     random.choose(&ODD)
 }
 
-/// A few changes of bytes. `words` are put in now and then.
+/// Makes a few changes of bytes, and sometimes inserts one of `words`.
 pub(crate) fn bytes(random: &mut Random, seed: &[u8], words: &[&str]) -> Vec<u8> {
     let mut all = seed.to_vec();
     for _ in 0..=random.below(6) {
@@ -106,14 +106,14 @@ pub(crate) fn bytes(random: &mut Random, seed: &[u8], words: &[&str]) -> Vec<u8>
             }
             4 => all.truncate(at),
             5 => {
-                // Many of the same.
+                // Repeats a byte many times.
                 let copy = all[at..end.min(at + 8)].repeat(random.below(300));
                 all.splice(at..at, copy);
             }
             6 => drop(all.splice(at..at, odd(random).bytes())),
             7 if !words.is_empty() => drop(all.splice(at..at, random.choose(words).bytes())),
             _ => {
-                // A number becomes an odd one.
+                // Replaces a number by an odd one.
                 if let Some(from) = all[at..].iter().position(u8::is_ascii_digit) {
                     let from = at + from;
                     let length = all[from..]
@@ -128,7 +128,7 @@ pub(crate) fn bytes(random: &mut Random, seed: &[u8], words: &[&str]) -> Vec<u8>
     all
 }
 
-/// A few changes of a tree.
+/// Makes a few changes of a tree.
 pub(crate) fn tree(random: &mut Random, seed: &Value) -> Value {
     let mut all = seed.clone();
     for _ in 0..=random.below(4) {

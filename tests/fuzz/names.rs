@@ -1,10 +1,10 @@
-//! Questions for names, and what other servers say to those that are passed on.
+//! Name queries, and the answers of other servers to those that are passed on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use coracle::effects::network::names::{Zone, say};
+use coracle::network::names::{Zone, say};
 use coracle::spec::cluster::{ClusterView, Endpoint, PodEntry, ServiceEntry};
 use coracle::spec::{PodKey, ServiceAddress, ServiceSpec};
 use domain::base::Message;
@@ -73,7 +73,7 @@ const NAMES: [&str; 9] = [
     "",
 ];
 
-/// A sound message: a question, and in an answer some records of any type.
+/// A valid message: a question, and an answer with some records of any type.
 fn message(random: &mut Random, answers: usize) -> Vec<u8> {
     let mut bytes = vec![
         0x12,
@@ -96,7 +96,7 @@ fn message(random: &mut Random, answers: usize) -> Vec<u8> {
     bytes.extend(&name);
     bytes.extend([0, kinds[random.below(kinds.len())], 0, 1]);
     for _ in 0..answers {
-        // Names point at the question, or anywhere.
+        // Compressed names point at the question, or anywhere.
         let to = if random.once_in(4) {
             random.below(256)
         } else {
@@ -113,13 +113,13 @@ fn message(random: &mut Random, answers: usize) -> Vec<u8> {
         bytes.extend(data);
     }
     if answers == 0 {
-        // EDNS.
+        // An EDNS record.
         bytes.extend([0, 0, 41, 16, 0, 0, 0, 0, 0, 0, 0]);
     }
     bytes
 }
 
-/// Two messages behind a length.
+/// Two messages, each after its length.
 fn make(random: &mut Random) -> Vec<u8> {
     let mut question = message(random, 0);
     if random.once_in(2) {
@@ -161,7 +161,11 @@ fn names() {
             assert!(reply.len() <= most, "{} bytes", reply.len());
             let reply = Message::from_octets(reply).expect("a message");
             assert!(reply.header().qr(), "an answer");
-            assert_eq!(&question[..2], &reply.as_slice()[..2], "to this question");
+            assert_eq!(
+                &question[..2],
+                &reply.as_slice()[..2],
+                "the answer has the id of this question"
+            );
         }
     });
 }

@@ -1,10 +1,10 @@
-//! What a power cut or a dying disk has taken is found, and only what is whole stays.
+//! The check of the image store: damage by a power cut or a failing disk is found, and only intact images stay.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::fixture::*;
-use coracle::effects::image::{Check, ImageStore};
+use coracle::images::{Check, ImageStore};
 
 /// A store with two images that share a layer.
 fn two_images(room: &Room) -> ImageStore {
@@ -16,7 +16,7 @@ fn two_images(room: &Room) -> ImageStore {
     let one = room.write("one.tar", &docker_archive(&[shared.clone(), own]));
     let two = room.write("two.tar", &docker_archive(&[shared]));
     for (archive, name) in [(one, "one:1"), (two, "two:1")] {
-        let options = coracle::effects::image::ImportOptions {
+        let options = coracle::images::ImportOptions {
             name: Some(name.to_owned()),
             preloaded: true,
             ..Default::default()
@@ -42,7 +42,7 @@ fn names(store: &ImageStore) -> Vec<String> {
 }
 
 #[test]
-fn a_whole_store_is_found_whole_and_left_alone() {
+fn an_intact_store_is_reported_as_intact_and_not_changed() {
     let room = Room::new("whole");
     let store = two_images(&room);
     let expected = Check {
@@ -60,7 +60,7 @@ fn a_whole_store_is_found_whole_and_left_alone() {
 }
 
 #[test]
-fn whatever_is_damaged_is_told_and_taken_away_and_the_rest_stays() {
+fn damaged_images_are_reported_and_removed_and_the_rest_stays() {
     const BOTH: [&str; 2] = ["docker.io/library/one:1", "docker.io/library/two:1"];
     const TWO: [&str; 1] = ["docker.io/library/two:1"];
     type Damage<'a> = (&'a str, fn(&Path), &'a str, &'a [&'a str]);
@@ -75,16 +75,16 @@ fn whatever_is_damaged_is_told_and_taken_away_and_the_rest_stays() {
             &TWO,
         ),
         (
-            "a file of a layer of both is gone",
+            "a file of a shared layer is gone",
             |store| {
                 let layer = first(&store.join("layers"), "etc");
                 fs::remove_file(layer.join("diff/etc/shared")).unwrap();
             },
-            "has not the files it was unpacked to",
+            "differs from what was unpacked",
             &[],
         ),
         (
-            "a layer's record is half",
+            "a layer's record is incomplete",
             |store| {
                 let layer = first(&store.join("layers"), "own");
                 fs::write(layer.join("layer.json"), "{\"tar").unwrap();
@@ -95,7 +95,7 @@ fn whatever_is_damaged_is_told_and_taken_away_and_the_rest_stays() {
         (
             "a layer is gone",
             |store| fs::remove_dir_all(first(&store.join("layers"), "own")).unwrap(),
-            "is not there",
+            "is missing",
             &TWO,
         ),
         (
@@ -109,13 +109,13 @@ fn whatever_is_damaged_is_told_and_taken_away_and_the_rest_stays() {
             &[],
         ),
         (
-            "a record is half",
+            "a record is incomplete",
             |store| fs::write(first(&store.join("records"), ""), "{").unwrap(),
             "records/",
             &[],
         ),
         (
-            "the name of one is half",
+            "the name of an image is empty",
             |store| {
                 fs::write(store.join("refs/docker.io%library%one:1.json"), "").unwrap();
             },
@@ -123,7 +123,7 @@ fn whatever_is_damaged_is_told_and_taken_away_and_the_rest_stays() {
             &TWO,
         ),
         (
-            "the list of archives is half",
+            "the list of archives is incomplete",
             |store| fs::write(store.join("preload.json"), "[").unwrap(),
             "preload.json",
             &BOTH,
@@ -134,15 +134,15 @@ fn whatever_is_damaged_is_told_and_taken_away_and_the_rest_stays() {
         let store = two_images(&room);
         damage(&room.store());
         let check = store.check().unwrap();
-        let told: Vec<String> = check.damage.iter().map(ToString::to_string).collect();
+        let reported: Vec<String> = check.damage.iter().map(ToString::to_string).collect();
         assert!(
-            told.iter().any(|line| line.contains(said)),
-            "{sentence}: {told:?}"
+            reported.iter().any(|line| line.contains(said)),
+            "{sentence}: {reported:?}"
         );
         assert_eq!(
             store.check().unwrap(),
             check,
-            "{sentence}: a look changes nothing"
+            "{sentence}: a check changes nothing"
         );
         assert_eq!(store.repair().unwrap(), check, "{sentence}");
         let again = store.check().unwrap();
@@ -155,7 +155,7 @@ fn whatever_is_damaged_is_told_and_taken_away_and_the_rest_stays() {
         } else {
             assert!(names(&store).len() < 2, "{sentence}: {:?}", names(&store));
         }
-        // The archives are seen as not imported yet, and importing them mends everything.
+        // The archives count as not imported yet, and importing them repairs everything.
         assert!(!room.store().join("preload.json").exists(), "{sentence}");
         assert_eq!(names(&two_images(&room)), BOTH, "{sentence}");
         assert!(store.check().unwrap().damage.is_empty(), "{sentence}");
@@ -163,7 +163,7 @@ fn whatever_is_damaged_is_told_and_taken_away_and_the_rest_stays() {
 }
 
 #[test]
-fn what_no_image_refers_to_is_unused_and_goes() {
+fn files_that_no_image_refers_to_are_unused_and_removed() {
     let room = Room::new("unused");
     let store = two_images(&room);
     let layers = room.store().join("layers");

@@ -1,11 +1,11 @@
-//! Whatever kills a worker, the store has whole images only.
+//! Killed workers: the store only ever has complete images.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::fixture::*;
-use coracle::effects::image::Image;
+use coracle::images::Image;
 use flate2::{Compression, write::GzEncoder};
 
 fn assert_complete(image: &Image) {
@@ -50,7 +50,7 @@ fn a_worker_killed_at_any_moment_leaves_no_partial_image() {
     let mut seen = (0, 0);
     for step in 0..24u32 {
         let mut worker = start(&room.store());
-        // The moment of the kill is what is tested; nothing is awaited here.
+        // The moment of the kill is the test's input, so nothing is awaited here.
         std::thread::sleep(whole * step / 22);
         worker.kill().unwrap();
         worker.wait().unwrap();
@@ -78,7 +78,7 @@ fn a_worker_killed_at_any_moment_leaves_no_partial_image() {
         }
     }
     println!(
-        "killed workers left {} times nothing, {} times the whole image",
+        "killed workers left nothing {} times, the whole image {} times",
         seen.0, seen.1
     );
     assert_complete(&room.image(&path));
@@ -97,7 +97,7 @@ fn dropping_an_import_kills_its_worker() {
     let archive = room.write("a.tar", &docker_archive(&[layer.finish().unwrap()]));
     let (store, options) = (room.store(), Default::default());
     let (begun, wait) = smol::channel::bounded(1);
-    let import = coracle::effects::image::import(exe(), &store, &archive, &options, |_| {
+    let import = coracle::images::import(exe(), &store, &archive, &options, |_| {
         let _ = begun.try_send(());
     });
     let ended = smol::block_on(smol::future::or(async { Some(import.await) }, async {
@@ -105,14 +105,14 @@ fn dropping_an_import_kills_its_worker() {
         None
     }));
     assert!(ended.is_none(), "{ended:?}");
-    // The staging directory is locked as long as the worker lives; once it is gone, opening the store removes it.
+    // The staging directory is locked while the worker lives. Once the worker is gone, opening the store removes it.
     let deadline = Instant::now() + Duration::from_secs(10);
     while std::fs::read_dir(room.open().dir().join("tmp"))
         .unwrap()
         .count()
         > 0
     {
-        assert!(Instant::now() < deadline, "the worker still lives");
+        assert!(Instant::now() < deadline, "the worker still runs");
         std::thread::yield_now();
     }
     room.assert_empty();

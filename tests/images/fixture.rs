@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use coracle::effects::image::{Image, ImageError, ImageStore, ImportOptions, Imported, import};
+use coracle::images::{Image, ImageError, ImageStore, ImportOptions, Imported, import};
 use sha2::{Digest, Sha256};
 use tar::{EntryType, Header};
 
@@ -61,7 +61,7 @@ impl Room {
         self.open().lookup(&imported[0].id).unwrap().unwrap()
     }
 
-    /// Nothing of a failed import is left.
+    /// Asserts that nothing of a failed import is left.
     pub fn assert_empty(&self) {
         let store = self.open();
         assert_eq!(store.list().unwrap(), []);
@@ -82,7 +82,7 @@ pub fn exe() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_coracle"))
 }
 
-/// Runs a program that must succeed; a missing one fails the test and says which package has it.
+/// Runs a program that must succeed; a missing program fails the test and names the packages to install.
 pub fn run<S: AsRef<OsStr>>(program: &str, args: &[S]) {
     let output = Command::new(program)
         .args(args)
@@ -114,7 +114,7 @@ pub fn header(kind: EntryType, name: &str, size: u64) -> Header {
     header.set_gid(0);
     header.set_mtime(1_700_000_000);
     header.set_size(size);
-    // Not `set_path`: it refuses the names hostile archives have.
+    // `set_path` would refuse the names that hostile archives have.
     let old = header.as_old_mut();
     old.name[..name.len()].copy_from_slice(name.as_bytes());
     header.set_cksum();

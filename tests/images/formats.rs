@@ -1,7 +1,7 @@
-//! Every form an archive comes in leads to the same image.
+//! Archive formats: the same image results from each.
 
 use super::fixture::*;
-use coracle::effects::image::{ImageError, import};
+use coracle::images::{ImageError, import};
 
 const NAME: &str = "docker.io/library/busybox:latest";
 
@@ -62,7 +62,7 @@ fn every_form_of_archive_is_imported() {
         ],
     );
 
-    // skopeo rewrites the config when it turns one format into another; the layer stays the same.
+    // skopeo rewrites the config when it converts a format; the layer stays the same.
     let mut layer = None;
     for name in [
         "bb.tar",
@@ -100,7 +100,7 @@ fn every_form_of_archive_is_imported() {
 }
 
 #[test]
-fn the_own_architecture_is_chosen_from_nested_indexes() {
+fn the_machines_architecture_is_chosen_from_nested_indexes() {
     let room = Room::new("multi");
     let layer = Layer::default().file("hello", b"hello").tar();
     oci_layout(&room.path("oci"), &["s390x", arch(), "mips"], &[layer]);
@@ -112,7 +112,7 @@ fn the_own_architecture_is_chosen_from_nested_indexes() {
 }
 
 #[test]
-fn an_archive_for_other_machines_only_lists_what_it_has() {
+fn an_archive_without_the_machines_architecture_is_refused_and_its_architectures_are_listed() {
     let room = Room::new("foreign");
     oci_layout(
         &room.path("oci"),
@@ -128,7 +128,7 @@ fn an_archive_for_other_machines_only_lists_what_it_has() {
 }
 
 #[test]
-fn an_image_without_a_name_is_called_by_its_file() {
+fn an_image_without_a_name_is_named_after_its_file() {
     let room = Room::new("unnamed");
     let bytes = docker_archive(&[Layer::default().file("a", b"a").tar()]);
     let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -136,7 +136,7 @@ fn an_image_without_a_name_is_called_by_its_file() {
     let bytes = replace(&bytes, b"[\"test:1\"]", b"null      ");
     let image = room.image(&room.write("my-web.tar", &bytes));
     assert_eq!(image.names, ["docker.io/library/my-web:latest"]);
-    let options = coracle::effects::image::ImportOptions {
+    let options = coracle::images::ImportOptions {
         name: Some("acme/web:7".to_owned()),
         ..Default::default()
     };
@@ -148,7 +148,7 @@ fn an_image_without_a_name_is_called_by_its_file() {
 }
 
 #[test]
-fn several_images_in_one_archive_share_layers_by_symlink() {
+fn several_images_of_one_archive_share_layers_by_symlink() {
     let room = Room::new("several");
     let shared = Layer::default().file("shared", b"s").tar();
     let own = Layer::default().file("own", b"o").tar();
@@ -189,13 +189,13 @@ fn several_images_in_one_archive_share_layers_by_symlink() {
         ["docker.io/library/large:1", "docker.io/library/large:2"]
     );
     assert_eq!(large.layers.len(), 2);
-    // Nothing is unpacked that is there already.
+    // A layer that the store has is not unpacked again.
     assert_eq!(import().len(), 2);
     assert_eq!(*unpacked.borrow(), []);
 }
 
 #[test]
-fn damaged_blobs_are_named_with_both_digests() {
+fn an_error_about_a_damaged_blob_has_both_digests() {
     let room = Room::new("damaged");
     let layer = Layer::default().file("hello", &[b'x'; 5000]).tar();
     for (part, word) in [
@@ -231,7 +231,7 @@ fn damaged_blobs_are_named_with_both_digests() {
 }
 
 #[test]
-fn truncated_archives_are_told_so() {
+fn a_truncated_archive_is_reported_as_truncated() {
     let room = Room::new("truncated");
     let whole = std::fs::read(busybox(&room)).unwrap();
     run("gzip", &["-k", room.path("bb.tar").to_str().unwrap()]);
@@ -256,7 +256,7 @@ fn truncated_archives_are_told_so() {
 }
 
 #[test]
-fn what_is_no_archive_is_told_so_at_once() {
+fn a_file_that_is_no_archive_is_refused_at_once() {
     let room = Room::new("nothing");
     run("mkfifo", &[&room.path("fifo")]);
     room.write("empty", b"");

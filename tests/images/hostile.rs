@@ -1,4 +1,4 @@
-//! Hostile archives are refused with a reason, and nothing is written outside the layer.
+//! Hostile archives: they are refused with a reason, and nothing is written outside the layer.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tar::EntryType;
 
 #[test]
-fn hostile_entries_are_refused_by_name() {
+fn an_error_about_a_hostile_entry_names_the_entry() {
     let room = Room::new("hostile");
     let outside = room.path("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -174,7 +174,7 @@ fn absolute_names_and_symlinks_stay_inside_the_layer() {
         .link(EntryType::Symlink, "up-etc", "../../../etc")
         .file("to-etc/coracle-hostile-a", b"2")
         .file("up-etc/coracle-hostile-b", b"3")
-        // A symlink is replaced, never written through.
+        // A symlink is replaced, never followed for writing.
         .link(EntryType::Symlink, "passwd", "/etc/coracle-hostile-c")
         .file("passwd", b"4");
     let image = room.image(&room.write("a.tar", &docker_archive(&[layer.tar()])));
@@ -214,7 +214,7 @@ fn huge_documents_are_refused() {
 }
 
 #[test]
-fn nested_json_and_indexes_end_somewhere() {
+fn the_nesting_of_json_and_of_indexes_is_limited() {
     let room = Room::new("nested");
     let archive = Layer::default()
         .file(
@@ -259,7 +259,7 @@ fn a_gzip_bomb_stops_before_the_disk_is_full() {
     );
     assert!(why.hint().unwrap().contains("image prune"));
     room.assert_empty();
-    // The same for an archive compressed as a whole, and afterwards there is room again.
+    // It is the same for an archive compressed as a whole, and afterwards there is room again.
     let plain = docker_archive(&[Layer::default().file("zeros", &vec![0; 200 << 20]).tar()]);
     let mut whole = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     whole.write_all(&plain).unwrap();
@@ -282,7 +282,7 @@ impl SmallDisk {
         Self::with(room, &format!("size={mib}m"))
     }
 
-    /// With these options of tmpfs.
+    /// A tmpfs with these options as the store.
     pub fn with(room: &Room, options: &str) -> Self {
         let path = room.store();
         std::fs::create_dir(&path).unwrap();
@@ -299,7 +299,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_disk_that_is_full_says_so_and_keeps_nothing() {
+fn an_import_onto_a_full_disk_is_reported_and_leaves_nothing() {
     let room = Room::new("full");
     let small = SmallDisk::new(&room, 4);
     let layer = Layer::default().file("a", &vec![1; 16 << 20]).tar();
@@ -326,7 +326,7 @@ proptest! {
         let room = Room::new("fuzz");
         let mut layer = Layer::default().dir("a").file("a/b", b"b").link(EntryType::Symlink, "l", "/etc")
             .link(EntryType::Link, "h", "a/b").pax(&[("path", b"some/long/name"), ("SCHILY.xattr.user.a", b"b")]).file("n", b"n").tar();
-        // Half of the time in the layer itself with digests that fit, so that the unpacker is reached.
+        // Half of the cases damage the layer itself and keep the digests valid, so that the unpacker is reached.
         let mut whole = if fix_sums { layer.clone() } else { docker_archive(std::slice::from_ref(&layer)) };
         for (at, value) in &edits {
             let at = at.index(whole.len());

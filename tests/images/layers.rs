@@ -1,4 +1,4 @@
-//! Layers are unpacked as their authors meant them, and stack up under overlayfs.
+//! Layers: unpacked as their authors meant them, and stacked by overlayfs.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -114,7 +114,7 @@ fn owners_modes_times_links_devices_and_attributes_are_kept() {
 }
 
 #[test]
-fn gnu_tars_sparse_files_keep_their_holes() {
+fn sparse_files_of_gnu_tar_keep_their_holes() {
     let room = Room::new("sparse");
     for format in ["gnu", "posix"] {
         let dir = room.path(format);
@@ -159,7 +159,7 @@ fn whiteouts_work_under_overlayfs() {
         .dir("replaced")
         .file("replaced/new", b"")
         .tar();
-    // The same layer a second time: overlayfs refuses a directory given twice.
+    // The same layer appears twice: overlayfs refuses a directory that is given twice.
     let image = room.image(&room.write("a.tar", &docker_archive(&[lower, upper.clone(), upper])));
     assert_eq!(image.layers.len(), 2);
     let gone = std::fs::symlink_metadata(image.layers[0].join("etc/gone")).unwrap();
@@ -194,7 +194,7 @@ fn whiteouts_work_under_overlayfs() {
 }
 
 #[test]
-fn what_umoci_packs_is_what_we_unpack() {
+fn a_layer_packed_by_umoci_is_unpacked_without_differences() {
     let room = Room::new("umoci");
     let script = r#"cd $0
 umoci init --layout u; umoci new --image u:v1
@@ -240,7 +240,7 @@ fn an_image_of_150_layers_is_imported_with_little_memory() {
         .collect();
     layers.push(Layer::default().file("big", &vec![7; 64 << 20]).tar());
     let archive = room.write("a.tar", &docker_archive(&layers));
-    // GNU time is not everywhere; the shell's child statistics are.
+    // GNU time is not always installed; Python's child statistics are available.
     let program = "import resource,subprocess,sys; subprocess.run(sys.argv[1:],check=True,stdout=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
     let output = Command::new("python3")
         .args(["-c", program])

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::fixture::*;
-use coracle::effects::image::{ImageError, ImportOptions, preload};
+use coracle::images::{ImageError, ImportOptions, preload};
 
 fn two_images(room: &Room) -> (String, String) {
     let shared = Layer::default().file("shared", b"s").tar();
@@ -22,7 +22,7 @@ fn two_images(room: &Room) -> (String, String) {
     (one[0].id.clone(), two[0].id.clone())
 }
 
-/// An archive of an image with this in its config.
+/// An archive of an image whose config has these fields.
 fn archive_with(config: &serde_json::Value) -> Vec<u8> {
     let layers = [Layer::default().file("f", b"x").tar()];
     let mut whole: serde_json::Value = serde_json::from_str(&config_json(arch(), &layers)).unwrap();
@@ -31,7 +31,7 @@ fn archive_with(config: &serde_json::Value) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_config_lists_has_bounds_and_what_is_over_them_is_named() {
+fn lists_of_a_config_are_limited_and_the_error_names_the_list() {
     use serde_json::json;
     let many = |count: usize| -> Vec<String> { (0..count).map(|n| format!("A{n}=b")).collect() };
     let map = |count: usize| -> serde_json::Value {
@@ -74,7 +74,7 @@ fn what_a_config_lists_has_bounds_and_what_is_over_them_is_named() {
         ),
     ] {
         let archive = room.write("a.tar", &archive_with(&config));
-        let error = room.import(&archive).unwrap_err().chain();
+        let error = coracle::chain(&room.import(&archive).unwrap_err());
         assert!(error.contains(expected), "{error}");
         room.assert_empty();
     }
@@ -83,7 +83,7 @@ fn what_a_config_lists_has_bounds_and_what_is_over_them_is_named() {
     let layers = [Layer::default().file("f", b"x").tar()];
     let config = config_json(arch(), &layers);
     let archive = room.write("a.tar", &docker_archive_with(&config, &names, &layers));
-    let error = room.import(&archive).unwrap_err().chain();
+    let error = coracle::chain(&room.import(&archive).unwrap_err());
     assert!(
         error.contains("the number of names in the archive"),
         "{error}"
@@ -94,7 +94,7 @@ fn what_a_config_lists_has_bounds_and_what_is_over_them_is_named() {
 }
 
 #[test]
-fn what_of_a_config_means_nothing_is_told_at_the_import() {
+fn parts_of_a_config_without_effect_are_reported_at_the_import() {
     use serde_json::json;
     let room = Room::new("warnings");
     for (config, expected) in [
@@ -131,7 +131,7 @@ fn what_of_a_config_means_nothing_is_told_at_the_import() {
 }
 
 #[test]
-fn importing_again_changes_nothing_and_names_move() {
+fn a_repeated_import_changes_nothing_and_a_name_moves_to_the_newest_image() {
     let room = Room::new("again");
     let (one, two) = two_images(&room);
     let before = room.open().list().unwrap();
@@ -152,18 +152,18 @@ fn importing_again_changes_nothing_and_names_move() {
 }
 
 #[test]
-fn removal_untags_then_deletes_and_spares_what_is_shared_or_in_use() {
+fn a_removal_untags_then_deletes_and_keeps_what_is_shared_or_in_use() {
     let room = Room::new("remove");
     let (one, two) = two_images(&room);
     let store = room.open();
     let in_use = BTreeSet::from([one.clone()]);
-    let nobody = BTreeSet::new();
+    let none_in_use = BTreeSet::new();
     assert!(matches!(
         store.remove("one:1", &in_use),
         Err(ImageError::InUse { .. })
     ));
     assert!(matches!(
-        store.remove("three:1", &nobody),
+        store.remove("three:1", &none_in_use),
         Err(ImageError::NotFound { .. })
     ));
     room.import_with(
@@ -175,12 +175,12 @@ fn removal_untags_then_deletes_and_spares_what_is_shared_or_in_use() {
     )
     .unwrap();
     assert!(matches!(
-        store.remove(&one, &nobody),
+        store.remove(&one, &none_in_use),
         Err(ImageError::SeveralNames { .. })
     ));
     let removed = store.remove("uno:1", &in_use).unwrap();
     assert_eq!((removed.untagged.len(), removed.deleted), (1, None));
-    assert_eq!(store.remove(&one, &nobody).unwrap().deleted, Some(one));
+    assert_eq!(store.remove(&one, &none_in_use).unwrap().deleted, Some(one));
     let left = store.lookup("two:1").unwrap().unwrap();
     assert_eq!(left.id, two);
     assert!(left.layers.iter().all(|layer| layer.is_dir()));
@@ -197,7 +197,7 @@ fn removal_untags_then_deletes_and_spares_what_is_shared_or_in_use() {
             .deleted,
         Vec::<String>::new()
     );
-    assert_eq!(store.prune(&nobody, true).unwrap().deleted, [two]);
+    assert_eq!(store.prune(&none_in_use, true).unwrap().deleted, [two]);
     room.assert_empty();
 }
 
@@ -229,7 +229,7 @@ fn preload_directories_are_imported_once_and_never_pruned() {
         store.prune(&BTreeSet::new(), true).unwrap().deleted,
         Vec::<String>::new()
     );
-    // A removed image comes back, a changed file is imported anew, a vanished one is no reason to keep an image.
+    // A removed image is imported again, a changed file, too; a vanished file does not keep an image.
     store.remove("test:1", &BTreeSet::new()).unwrap();
     assert_eq!(
         preload::pending(&store, &preload::scan(&dirs))
@@ -254,7 +254,7 @@ fn preload_directories_are_imported_once_and_never_pruned() {
 }
 
 #[test]
-fn a_damaged_ref_harms_no_other_image() {
+fn a_damaged_name_affects_no_other_image() {
     let room = Room::new("ref");
     let (one, two) = two_images(&room);
     let refs = room.store().join("refs");

@@ -1,4 +1,4 @@
-//! Archives that are sent, imports that nobody waits for any more, and what is left free of a disk.
+//! Archives sent by clients, abandoned imports, and disk space kept free.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -7,12 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::fixture::*;
 use super::hostile::SmallDisk;
-use coracle::effects::image::{
-    ImageError, ImportOptions, Imported, KeepFree, Origin, import_unless,
-};
+use coracle::images::{ImageError, ImportOptions, Imported, KeepFree, Origin, import_unless};
 use flate2::{Compression, write::GzEncoder};
 
-/// Imports what is sent in pieces of so many bytes; `end` is an error in place of the end.
+/// Imports an archive that is sent in pieces of this size; `end` is an error in place of the end.
 fn send(
     room: &Room,
     bytes: &[u8],
@@ -48,7 +46,7 @@ fn packed(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_archive_may_be_sent_packed_or_not_in_pieces_of_any_size() {
+fn an_archive_may_be_sent_compressed_or_not_and_in_pieces_of_any_size() {
     let archive = docker_archive(&[Layer::default().file("f", &[7; 200_000]).tar()]);
     for (bytes, size) in [
         (archive.clone(), 1000),
@@ -67,7 +65,7 @@ fn an_archive_may_be_sent_packed_or_not_in_pieces_of_any_size() {
 }
 
 #[test]
-fn what_is_sent_in_part_or_is_no_archive_leaves_nothing() {
+fn an_incomplete_or_invalid_archive_leaves_nothing() {
     let archive = docker_archive(&[Layer::default().file("f", &[7; 200_000]).tar()]);
     let half = &archive[..archive.len() / 2];
     for (bytes, end, expected) in [
@@ -78,12 +76,16 @@ fn what_is_sent_in_part_or_is_no_archive_leaves_nothing() {
     ] {
         let room = Room::new("part");
         let error = send(&room, bytes, 4096, end).unwrap_err();
-        assert!(error.chain().contains(expected), "{}", error.chain());
+        assert!(
+            coracle::chain(&error).contains(expected),
+            "{}",
+            coracle::chain(&error)
+        );
         room.assert_empty();
     }
 }
 
-/// An archive that takes a while.
+/// An archive whose import takes a while.
 fn slow(room: &Room) -> std::path::PathBuf {
     let mut layer = GzEncoder::new(Vec::new(), Compression::fast());
     layer
@@ -96,7 +98,7 @@ fn slow(room: &Room) -> std::path::PathBuf {
 }
 
 #[test]
-fn an_import_that_is_given_up_has_ended_and_leaves_nothing() {
+fn an_abandoned_import_ends_and_leaves_nothing() {
     let room = Room::new("given-up");
     let archive = Origin::Path(slow(&room));
     let (begun, wait) = smol::channel::bounded::<()>(1);
@@ -114,7 +116,7 @@ fn an_import_that_is_given_up_has_ended_and_leaves_nothing() {
 }
 
 #[test]
-fn a_worker_whose_agent_is_gone_ends_and_clears_up() {
+fn a_worker_whose_agent_is_gone_ends_and_removes_its_files() {
     let room = Room::new("orphan");
     let archive = slow(&room);
     let mut worker = Command::new(exe())
@@ -149,7 +151,7 @@ fn free(path: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn what_eviction_keeps_free_stays_free() {
+fn an_import_leaves_free_what_the_eviction_thresholds_require() {
     let room = Room::new("keep");
     let _small = SmallDisk::with(&room, "size=64m,nr_inodes=4000");
     let layer = Layer::default().file("f", &vec![7; 24 << 20]).tar();
@@ -170,7 +172,11 @@ fn what_eviction_keeps_free_stays_free() {
             true => drop(result.unwrap()),
             false => {
                 let error = result.unwrap_err();
-                assert!(error.chain().contains("no space left"), "{}", error.chain());
+                assert!(
+                    coracle::chain(&error).contains("no space left"),
+                    "{}",
+                    coracle::chain(&error)
+                );
                 assert!(error.hint().unwrap().contains("evictionHard"));
                 room.assert_empty();
             }

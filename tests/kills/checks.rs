@@ -1,4 +1,4 @@
-//! What has to be true all the time, and what when it is over.
+//! What has to hold all the time, and what has to hold at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::{STEADY, World, is_ready};
 use crate::common::{Agent, PATIENCE};
 
-/// What a container that crashes waits at least, in seconds.
+/// The shortest back-off of a container that crashes, in seconds.
 const BACKOFF: f64 = 1.0;
-/// What a container's clock may be behind: `/proc/uptime` counts hundredths.
+/// How far a container's clock may be behind: `/proc/uptime` counts hundredths.
 const BLUR: f64 = 0.01;
 
 impl World {
-    /// What tells one run of every container of a pod from another.
+    /// Differs between any two runs of a container of the pod.
     pub(super) fn identity(&self, name: &str) -> Value {
         let pod = self.agent.pod(name);
         let uid = pod["metadata"]["uid"].as_str().expect("uid");
@@ -35,14 +35,14 @@ impl World {
         json!([uid, pod["status"]["startTime"], records])
     }
 
-    /// All events of pods that nothing happens to.
+    /// All events of the steady pods.
     pub(super) fn events_of_steady(&self) -> Vec<String> {
         let list = self.agent.ok(&["get", "events", "-o", "json"]);
         let list: Value = serde_json::from_str(&list).expect("JSON");
         let items = list["items"].as_array().expect("items");
         let of_steady = items.iter().filter(|e| {
             let name = e["involvedObject"]["name"].as_str().unwrap_or_default();
-            // Its edits are told.
+            // The edits of this pod are reported as events.
             name != "labelled" && STEADY.contains(&name)
         });
         let row = |e: &Value| {
@@ -59,14 +59,14 @@ impl World {
         rows
     }
 
-    /// The pods there are.
+    /// The names of all pods.
     pub(super) fn names(&self) -> BTreeSet<String> {
         let list = self.agent.ok(&["get", "pods", "-o", "name"]);
         let name = |line: &str| line.trim_start_matches("pod/").to_owned();
         list.lines().map(name).collect()
     }
 
-    /// To be called while an agent answers.
+    /// Checks what has to hold all the time; call it while an agent answers.
     pub(super) fn check(&mut self, round: u32) {
         for (name, before) in &self.steady {
             let now = self.identity(name);
@@ -84,10 +84,14 @@ impl World {
             let now = &self.agent.pod(name)["status"]["phase"];
             assert_eq!(now, phase, "round {round}: {name}");
             let runs = self.runs(name, "main").len();
-            assert_eq!(runs, 1, "round {round}: {name} has run once");
+            assert_eq!(runs, 1, "round {round}: {name} runs once");
         }
         let hooks = ["began", "ends"].map(|hook| self.runs("hooked", hook).len());
-        assert_eq!(hooks, [1, 0], "round {round}: the hooks of one run");
+        assert_eq!(
+            hooks,
+            [1, 0],
+            "round {round}: postStart ran once, preStop did not"
+        );
         self.one_shim_each(round);
     }
 
@@ -96,7 +100,7 @@ impl World {
             .into_iter()
             .filter(|(_, line)| line.contains(" shim "))
             .collect();
-        // A shim's child looks like it until it becomes something else.
+        // A shim's child looks like the shim until it calls exec.
         let is_child = |pid| parent(pid).is_none_or(|parent| all.contains_key(&parent));
         let shims = all.iter().filter(|(pid, _)| !is_child(**pid));
         let mut pods = BTreeSet::new();
@@ -153,13 +157,13 @@ impl World {
             .collect()
     }
 
-    /// When the kills are over: everybody is where he should be, and has run as often as he should.
+    /// After the kills, every pod is in the state it should be in, and has run as often as it should.
     pub(super) fn check_end(&self) {
         self.check_ended();
         self.check_restarted();
         self.agent.wait_running("deleted");
         let runs = self.runs("deleted", "main").len();
-        assert_eq!(runs, 1 + self.deleted, "as often as it was stopped");
+        assert_eq!(runs, 1 + self.deleted, "one run more than it was stopped");
         for name in ["one", "two", "main"] {
             assert_eq!(self.runs("inits", name).len(), 1, "inits/{name}");
         }
@@ -184,11 +188,11 @@ impl World {
         let deadline = Instant::now() + PATIENCE;
         while self.names() != expected {
             assert!(Instant::now() < deadline, "{:?}", self.names());
-            std::thread::sleep(Duration::from_millis(20)); // Of many pods at once, none is the last.
+            std::thread::sleep(Duration::from_millis(20)); // No single event says that all pods are there.
         }
     }
 
-    /// Only the container whose image was edited was started again, once an edit at most.
+    /// Only the container whose image was edited started again, at most once for each edit.
     fn check_images(&self) {
         let pod = self.agent.wait_pod("imaged", |pod| {
             let status = pod["status"]["containerStatuses"].as_array();
@@ -219,7 +223,7 @@ impl World {
         }
     }
 
-    /// One line for each run that was counted, and never earlier than back-off allows.
+    /// Each counted run has one line, and no run is earlier than back-off allows.
     fn check_restarted(&self) {
         for (name, container) in [
             ("crash", "main"),
@@ -233,14 +237,14 @@ impl World {
                 let restarts = restarts(status);
                 let runs = self.runs(name, container).len();
                 assert!(
-                    runs.abs_diff(restarts + 1) <= 1, // One may begin between two looks.
+                    runs.abs_diff(restarts + 1) <= 1, // A run may begin between the two readings.
                     "{name}: {runs} runs, {restarts} restarts"
                 );
                 runs == restarts + 1
             });
             let runs = self.runs(name, container);
             eprintln!("{name}: {} runs", runs.len());
-            assert!(runs.len() > 2, "{name} is started again");
+            assert!(runs.len() > 2, "{name} restarts");
             // The first restart does not wait.
             for pair in runs[1..].windows(2) {
                 let gap = pair[1] - pair[0];
@@ -251,7 +255,7 @@ impl World {
         let pod = self.agent.wait_running("victim");
         let count = restarts(&pod["status"]["containerStatuses"][0]);
         let runs = self.runs("victim", "main").len();
-        // A shim may have been killed before the program began, or found none.
+        // A shim may have been killed before its program began, or there was no shim to kill.
         assert!(
             runs <= count + 1 && count <= self.orphaned,
             "victim: {runs} runs, {count} restarts, {} shims killed",
@@ -271,7 +275,7 @@ fn parent(pid: i32) -> Option<i32> {
     number.trim().parse().ok()
 }
 
-/// Processes whose command line names this agent's folders: number and command line, sorted by the latter.
+/// Processes whose command line names this agent's folders: pid and command line, sorted by the latter.
 pub(super) fn processes_of(agent: &Agent) -> Vec<(i32, String)> {
     let root = agent.root.display().to_string();
     let all = fs::read_dir("/proc").expect("proc").flatten();

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::checks::processes_of;
 use super::{IMAGES, STEADY, World, is_ready};
 
-/// Stays, and ends when told.
+/// Stays, and ends at the stop signal.
 const STAYS: &str = "trap 'exit 0' TERM; while :; do sleep 1 & wait $!; done";
 /// Takes a moment to end.
 const SLOW: &str = "trap 'sleep 0.3; exit 0' TERM; while :; do sleep 1 & wait $!; done";
 
-/// Name, script, and what else the container has.
+/// Name, script, and further fields of the container.
 type Container<'a> = (&'a str, &'a str, Value);
 
 fn plain(script: &str) -> [Container<'_>; 1] {
@@ -27,7 +27,7 @@ fn sidecar() -> Container<'static> {
     ("side", STAYS, json!({ "restartPolicy": "Always" }))
 }
 
-/// Hooks that write down that they ran, as the container does when it begins.
+/// Hooks that record that they ran, as the containers do when they begin.
 fn hooks(name: &str) -> Value {
     let tell = |what: &str| {
         let script = format!("read up idle < /proc/uptime; echo $up >> /runs/{name}.{what}");
@@ -37,7 +37,7 @@ fn hooks(name: &str) -> Value {
 }
 
 impl World {
-    /// A pod whose containers write down when they begin: the first `inits` of them are init containers.
+    /// Writes a pod whose containers record when they begin. The first `inits` of them are init containers.
     fn put(&self, name: &str, inits: usize, containers: &[Container], more: &Value) {
         let container = |(container, script, more): &Container| {
             let script = format!(
@@ -123,7 +123,7 @@ impl World {
         self.edit_label();
     }
 
-    /// Some have ended before the first kill, some end meanwhile.
+    /// Some end before the first kill, some between kills.
     fn ending_pods(&self) {
         self.put("well", 0, &plain("exit 0"), &policy("Never"));
         self.put("badly", 0, &plain("exit 3"), &policy("Never"));
@@ -147,7 +147,7 @@ impl World {
         self.put("sick", 0, &sick, &json!({}));
     }
 
-    /// Applies to the running pod.
+    /// An edit that applies to the running pod.
     fn edit_label(&mut self) {
         self.edits += 1;
         self.label = self.edits.to_string();
@@ -155,7 +155,7 @@ impl World {
         self.put("labelled", 0, &plain(STAYS), &label);
     }
 
-    /// Makes another pod of it.
+    /// An edit that replaces the pod.
     fn edit_variable(&mut self) {
         self.edits += 1;
         self.variable = self.edits.to_string();
@@ -163,7 +163,7 @@ impl World {
         self.put("edited", 0, &[("main", STAYS, variable)], &json!({}));
     }
 
-    /// Starts one of the pod's containers again, from the image by its other name.
+    /// An edit that restarts one of the pod's containers, from the image by its other name.
     fn edit_image(&mut self) {
         self.edits += 1;
         self.image = IMAGES[self.edits as usize % 2];
@@ -172,7 +172,7 @@ impl World {
         self.put("imaged", 0, &two, &json!({}));
     }
 
-    /// Something happens, whether an agent is there or not.
+    /// Something changes, whether an agent is there or not.
     pub(super) fn disturb(&mut self) {
         match self.random.below(9) {
             0 => self.edit_label(),
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// Kills the process that holds a pod, if there is one.
+    /// Kills the shim of a pod, if there is one.
     pub(super) fn kill_shim(&self, name: &str) {
         for (pid, line) in processes_of(&self.agent) {
             let config = line.split(' ').find(|word| word.ends_with("/shim.json"));
@@ -210,13 +210,13 @@ impl World {
             let manifest = std::fs::read(format!("{folder}pod.json")).unwrap_or_default();
             let manifest: Value = serde_json::from_slice(&manifest).unwrap_or_default();
             if manifest["metadata"]["name"] == name {
-                // It may be gone by now.
+                // It may have ended by now.
                 let _ = nix::sys::signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
             }
         }
     }
 
-    /// Stops a pod whose file stays, and waits only until that is under way.
+    /// Deletes a pod whose file stays, and does not wait for its end.
     pub(super) fn delete(&mut self) {
         self.agent.wait_running("deleted");
         self.agent.ok(&["delete", "pod", "deleted", "--wait=false"]);

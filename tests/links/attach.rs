@@ -1,12 +1,11 @@
-//! What a pod has once it is attached, and that nothing is left once it is not.
+//! Attached pods: what they have, and that nothing is left once they are detached.
 
-use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
-use std::thread;
 use std::time::Instant;
+use std::{fs, thread};
 
-use coracle::effects::network::watch::Watch;
+use coracle::network::watch::Watch;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::node::{BRIDGE, all_talk, connect, inside, ip, links, on_a_node, talk};
@@ -19,7 +18,7 @@ fn pods_reach_each_other_and_the_node_over_both_families() {
         let two = network.attach(&node.pod("two")).expect("attached");
         assert_eq!(one.ips.len(), 2, "IPv4 and IPv6: {:?}", one.ips);
         all_talk(&[&one, &two]);
-        // And the pods reach the node, at the bridge.
+        // The pods reach the node at the bridge, too.
         for gateway in network.own_addresses() {
             let listener = std::net::TcpListener::bind((gateway, 0)).expect("a listener");
             let to = listener.local_addr().expect("its address");
@@ -33,7 +32,7 @@ fn pods_reach_each_other_and_the_node_over_both_families() {
 }
 
 #[test]
-fn an_interface_has_the_mtu_of_the_uplink_and_a_default_route_each() {
+fn an_interface_has_the_mtu_of_the_uplink_and_a_default_route_for_each_family() {
     on_a_node(|node| {
         let network = node.network();
         let pod = network.attach(&node.pod("one")).expect("attached");
@@ -48,7 +47,7 @@ fn an_interface_has_the_mtu_of_the_uplink_and_a_default_route_each() {
 }
 
 #[test]
-fn a_pod_that_is_attached_again_keeps_its_address_and_has_a_new_namespace() {
+fn a_pod_that_is_attached_again_keeps_its_address_and_gets_a_new_namespace() {
     on_a_node(|node| {
         let network = node.network();
         let pod = node.pod("one");
@@ -63,7 +62,7 @@ fn a_pod_that_is_attached_again_keeps_its_address_and_has_a_new_namespace() {
 }
 
 #[test]
-fn a_hundred_pods_come_and_go_and_leave_nothing() {
+fn a_hundred_pods_are_attached_and_detached_and_leave_nothing() {
     on_a_node(|node| {
         let network = node.network();
         let pods: Vec<_> = (0..100).map(|i| node.pod(&format!("p{i}"))).collect();
@@ -92,7 +91,7 @@ fn a_hundred_pods_come_and_go_and_leave_nothing() {
 }
 
 #[test]
-fn a_port_of_the_node_is_one_pods_until_it_is_detached() {
+fn a_host_port_belongs_to_one_pod_until_it_is_detached() {
     on_a_node(|node| {
         let network = node.network();
         let (web, api) = (
@@ -120,7 +119,7 @@ fn a_port_of_the_node_is_one_pods_until_it_is_detached() {
 }
 
 #[test]
-fn a_port_of_the_node_leads_to_the_pod_from_the_node_itself_and_from_pods() {
+fn a_host_port_leads_to_the_pod_from_the_node_itself_and_from_pods() {
     on_a_node(|node| {
         let network = node.network();
         let web = network
@@ -148,7 +147,7 @@ fn a_port_of_the_node_leads_to_the_pod_from_the_node_itself_and_from_pods() {
 }
 
 #[test]
-fn traffic_is_counted_as_the_pod_sees_it() {
+fn traffic_is_counted_from_the_pods_side() {
     on_a_node(|node| {
         let network = node.network();
         let pod = node.pod("one");
@@ -158,7 +157,7 @@ fn traffic_is_counted_as_the_pod_sees_it() {
             let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
             let to = (network.own_addresses()[0], 9);
             for _ in 0..10 {
-                // Refused by the node now and then: nobody listens there.
+                // The node may refuse the datagram: nothing listens there.
                 let _refused = socket.send_to(&[0; 1000], to);
             }
         });
@@ -172,7 +171,7 @@ fn traffic_is_counted_as_the_pod_sees_it() {
 }
 
 #[test]
-fn a_change_of_links_and_addresses_is_told() {
+fn a_change_of_links_and_addresses_is_reported() {
     on_a_node(|node| {
         let watch = Watch::open().expect("a socket");
         assert_eq!(watch.drain().expect("nothing"), Default::default());
@@ -187,21 +186,21 @@ fn a_change_of_links_and_addresses_is_told() {
         assert!(change.addresses && change.links, "{change:?}");
         fs::write("/proc/sys/net/ipv4/ip_forward", "0").expect("a switch");
         assert!(watch.drain().expect("a change").links, "forwarding");
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         let forwards = fs::read_to_string("/proc/sys/net/ipv4/ip_forward");
         assert_eq!(forwards.expect("a switch").trim(), "1");
     });
 }
 
-/// Or it would call for itself again and again.
+/// Otherwise each check would cause the next one.
 #[test]
-fn looking_whether_all_is_well_changes_nothing() {
+fn a_check_that_finds_nothing_to_repair_changes_nothing() {
     on_a_node(|node| {
         let network = node.network();
         let pod = network.attach(&node.pod("one")).expect("attached");
         talk(&pod, pod.ips[1], connect);
         let watch = Watch::open().expect("a socket");
-        network.reconcile().expect("all is well");
+        network.reconcile().expect("nothing to repair");
         assert_eq!(watch.drain().expect("nothing"), Default::default());
         let routes = ip("-6 route show table local");
         assert!(
@@ -211,7 +210,7 @@ fn looking_whether_all_is_well_changes_nothing() {
     });
 }
 
-/// No assertion about time: this machine is shared. `--nocapture` shows the figures.
+/// There is no assertion about time, because the machine is shared. `--nocapture` shows the figures.
 #[test]
 fn figures_of_attach_and_detach() {
     on_a_node(|node| {
@@ -234,8 +233,11 @@ fn figures_of_attach_and_detach() {
         times.sort_unstable();
         println!("attach: median {:?}, slowest {:?}", times[25], times[49]);
         let begin = Instant::now();
-        network.reconcile().expect("all is well");
-        println!("reconcile of 51 pods, all well: {:?}", begin.elapsed());
+        network.reconcile().expect("nothing to repair");
+        println!(
+            "reconcile of 51 pods, nothing to repair: {:?}",
+            begin.elapsed()
+        );
         let mut times = Vec::new();
         for pod in &pods {
             let begin = Instant::now();

@@ -1,21 +1,22 @@
-//! What happens after kills and meddling: what is in use is mended, what is not is removed.
+//! Recovery after kills, and repair of outside changes: what is in use is repaired, what is not is removed.
 
 use std::fs;
-use std::sync::Arc;
 
-use crate::node::{BRIDGE, all_talk, connect, inside, ip, links, live, on_a_node, run, talk, uid};
+use crate::node::{
+    BRIDGE, all_talk, connect, inside, ip, links, on_a_node, recover, run, talk, uid,
+};
 
 #[test]
-fn the_next_agent_keeps_live_pods_and_removes_the_others() {
+fn a_restarted_agent_keeps_live_pods_and_removes_the_others() {
     on_a_node(|node| {
-        let former = node.network();
+        let earlier = node.network();
         let (one, two) = (node.pod("one"), node.pod("two"));
-        let stays = former.attach(&one).expect("attached");
-        former.attach(&two).expect("attached");
-        drop(former);
+        let stays = earlier.attach(&one).expect("attached");
+        earlier.attach(&two).expect("attached");
+        drop(earlier);
 
         let network = node.network();
-        let found = network.recover(&live(&[&one]));
+        let found = recover(&network, &[&one]);
         assert_eq!(
             found.into_iter().collect::<Vec<_>>(),
             [(one.uid.clone(), stays.ips.clone())]
@@ -33,18 +34,18 @@ fn the_next_agent_keeps_live_pods_and_removes_the_others() {
 }
 
 #[test]
-fn rules_of_a_former_agent_go_if_no_pod_is_left_and_come_back_if_some_are() {
+fn after_an_agent_restart_rules_are_removed_if_no_pod_is_left_and_restored_if_one_is() {
     on_a_node(|node| {
         let tables = || run("nft", "list tables");
         let pod = node.pod_with_port("one", 8080);
         node.network().attach(&pod).expect("attached");
         assert!(tables().contains(&format!("inet {BRIDGE}")), "{}", tables());
         run("nft", "flush ruleset");
-        node.network().recover(&live(&[&pod]));
+        recover(&node.network(), &[&pod]);
         let rules = run("nft", "list ruleset");
         assert!(rules.contains("8080"), "{rules}");
         let network = node.network();
-        network.recover(&[]);
+        recover(&network, &[]);
         assert!(!tables().contains(BRIDGE), "{}", tables());
         network.attach(&pod).expect("attached");
         assert!(tables().contains(BRIDGE), "{}", tables());
@@ -52,18 +53,19 @@ fn rules_of_a_former_agent_go_if_no_pod_is_left_and_come_back_if_some_are() {
 }
 
 #[test]
-fn the_next_agent_removes_whatever_a_kill_left_half_done() {
+fn a_restarted_agent_removes_everything_that_a_kill_left_incomplete() {
     on_a_node(|node| {
-        let former = node.network();
+        let earlier = node.network();
         let pods = ["pin", "veth", "file", "file-without-mount"].map(|name| node.pod(name));
         let mut names = Vec::new();
         for pod in &pods {
             let before = links();
-            former.attach(pod).expect("attached");
+            earlier.attach(pod).expect("attached");
             let new = links().into_iter().find(|name| !before.contains(name));
             names.push(new.expect("an interface"));
         }
-        // A pin without interface, an interface without pin, an allocation without either, the file of a pin only.
+        // The four cases: a pin without an interface, an interface without a pin, an allocation without either, only
+        // the file of a pin.
         let file = |name| node.settings.layout.pod_run(&uid(name)).network();
         ip(&format!("link del {}", names[0]));
         fs::remove_file(file("pin")).expect("removed");
@@ -73,12 +75,12 @@ fn the_next_agent_removes_whatever_a_kill_left_half_done() {
         coracle::sys::netns::unpin(&node.pin(&pods[2])).expect("unpinned");
         coracle::sys::netns::unpin(&node.pin(&pods[3])).expect("unpinned");
         fs::write(node.pin(&pods[3]), "").expect("a file");
-        // The kernel takes interfaces away some time after the last pin of their namespace.
+        // The kernel removes interfaces some time after the last pin of their namespace.
         assert!(node.leftovers().len() >= 4, "{:?}", node.leftovers());
-        drop(former);
+        drop(earlier);
 
         let network = node.network();
-        assert!(network.recover(&[]).is_empty());
+        assert!(recover(&network, &[]).is_empty());
         assert_eq!(node.leftovers(), [""; 0]);
         for pod in &pods {
             network.attach(pod).expect("attached");
@@ -87,25 +89,25 @@ fn the_next_agent_removes_whatever_a_kill_left_half_done() {
 }
 
 #[test]
-fn a_pod_is_attached_whatever_is_left_of_it() {
+fn a_pod_is_attached_whatever_leftovers_it_has() {
     on_a_node(|node| {
         let pod = node.pod("one");
         node.network().attach(&pod).expect("attached");
-        // An agent that recovered nothing finds interface, pin and file there.
+        // An agent that has recovered nothing finds interface, pin and file in place.
         let again = node.network().attach(&pod).expect("attached");
         all_talk(&[&again]);
     });
 }
 
 #[test]
-fn a_pod_that_could_not_be_attached_is_nobody_elses_trouble() {
+fn a_pod_that_could_not_be_attached_does_not_affect_others() {
     on_a_node(|node| {
         let network = node.network();
         let pod = node.pod("one");
         let in_the_way = node.pin(&pod).join("file");
         fs::create_dir_all(&in_the_way).expect("a folder");
         network.attach(&pod).expect_err("no place for the pin");
-        network.reconcile().expect("nothing to mend");
+        network.reconcile().expect("nothing to repair");
         assert_eq!(network.traffic().len(), 0);
         fs::remove_dir_all(node.pin(&pod)).expect("removed");
         let attached = network.attach(&pod).expect("attached");
@@ -114,22 +116,22 @@ fn a_pod_that_could_not_be_attached_is_nobody_elses_trouble() {
 }
 
 #[test]
-fn a_bridge_deleted_by_hand_comes_back_with_everything_on_it() {
+fn a_bridge_deleted_by_hand_is_made_again_with_everything_on_it() {
     on_a_node(|node| {
         let network = node.network();
         let one = network.attach(&node.pod("one")).expect("attached");
         let two = network.attach(&node.pod("two")).expect("attached");
         ip(&format!("link del {BRIDGE}"));
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         all_talk(&[&one, &two]);
         ip(&format!("link del {BRIDGE}"));
         let three = network.attach(&node.pod("three")).expect("attached");
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         all_talk(&[&one, &three]);
     });
 }
 
-/// An LLDP frame, which no bridge passes on, with somebody's hardware address as its sender.
+/// Sends an LLDP frame, which no bridge forwards, with a given hardware address as its sender.
 const SEND_TO_THE_LINK: &str = "
 import socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -139,7 +141,7 @@ s.send(bytes.fromhex('0180c200000e') + sender + bytes.fromhex('88cc') + bytes(50
 ";
 
 #[test]
-fn a_pod_does_not_turn_anothers_traffic_by_frames_for_the_bridge_itself() {
+fn a_pod_cannot_redirect_another_pods_traffic_by_frames_for_the_bridge_itself() {
     on_a_node(|node| {
         let network = node.network();
         let one = network.attach(&node.pod("one")).expect("attached");
@@ -151,7 +153,7 @@ fn a_pod_does_not_turn_anothers_traffic_by_frames_for_the_bridge_itself() {
                 words.skip(1).take(1).collect::<String>()
             })
         };
-        // Behind which of its ports the bridge thinks that a pod is.
+        // The bridge's port at which it has learned a pod's address.
         let port = |pod| {
             let (mac, all) = (mac(pod), run("bridge", &format!("fdb show br {BRIDGE}")));
             let line = all.lines().find(|line| line.starts_with(&mac))?;
@@ -173,23 +175,29 @@ fn a_pod_does_not_turn_anothers_traffic_by_frames_for_the_bridge_itself() {
         all_talk(&[&one]);
         let begun = std::time::Instant::now();
         while !turned() {
-            // A pod's kernel says a word of its own now and then when its interface is new.
-            assert!(begun.elapsed().as_secs() < 30, "it believes the frame");
+            // While its interface is new, the pod's kernel sends packets of its own, which undo the learned entry.
+            assert!(
+                begun.elapsed().as_secs() < 30,
+                "the bridge never learns from the frame"
+            );
         }
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         all_talk(&[&one, &two]);
-        assert!(!turned(), "it has seen the pod");
+        assert!(
+            !turned(),
+            "the repaired bridge does not learn from the frame"
+        );
         assert_eq!(links(), before);
-        // A bridge that was just made is deaf to such frames from the start.
+        // A new bridge ignores such frames from the start.
         ip(&format!("link del {BRIDGE}"));
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         all_talk(&[&one]);
         assert!(!turned());
     });
 }
 
 #[test]
-fn whatever_is_changed_by_hand_is_put_right_and_one_pod_does_not_stop_the_others() {
+fn changes_by_hand_are_repaired_and_one_broken_pod_does_not_stop_the_repair_of_others() {
     on_a_node(|node| {
         let network = node.network();
         let pods = ["gone", "one", "two"].map(|name| node.pod(name));
@@ -207,24 +215,24 @@ fn whatever_is_changed_by_hand_is_put_right_and_one_pod_does_not_stop_the_others
         ip("link set wire mtu 1300");
         ip(&format!("link set {} nomaster", names[1]));
         ip(&format!("link del {}", names[2]));
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         all_talk(&attached.each_ref());
         let seen = inside(&attached[1], || ip("link show eth0")) + &ip("addr");
         assert_eq!(seen.matches("mtu 1300").count(), 7, "{seen}");
         assert!(!seen.contains("10.9.9.9"), "{seen}");
 
-        // Interface and pin of one are gone for good; the others are mended all the same.
+        // The interface and the pin of one pod are gone for good; the others are repaired all the same.
         ip(&format!("link del {}", names[0]));
         coracle::sys::netns::unpin(&node.pin(&pods[0])).expect("unpinned");
         ip(&format!("link set {} down", names[1]));
-        let error = network.reconcile().expect_err("one cannot be mended");
+        let error = network.reconcile().expect_err("one pod cannot be repaired");
         assert!(error.to_string().contains("default/gone"), "{error}");
         all_talk(&[&attached[1], &attached[2]]);
     });
 }
 
 #[test]
-fn an_interface_that_somebody_renamed_is_made_anew() {
+fn a_renamed_interface_is_made_again() {
     on_a_node(|node| {
         let network = node.network();
         let attached = network.attach(&node.pod("one")).expect("attached");
@@ -232,7 +240,7 @@ fn an_interface_that_somebody_renamed_is_made_anew() {
         let name = name.expect("an interface");
         ip(&format!("link set {name} down"));
         ip(&format!("link set {name} name other"));
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         assert!(links().contains(&name), "{:?}", links());
         assert!(!links().contains(&"other".to_owned()), "{:?}", links());
         all_talk(&[&attached]);
@@ -240,7 +248,7 @@ fn an_interface_that_somebody_renamed_is_made_anew() {
 }
 
 #[test]
-fn the_way_to_the_pods_comes_back_after_all_routes_of_the_bridge_were_flushed() {
+fn flushed_routes_of_the_bridge_are_restored() {
     on_a_node(|node| {
         let network = node.network();
         let attached = network.attach(&node.pod("one")).expect("attached");
@@ -250,7 +258,7 @@ fn the_way_to_the_pods_comes_back_after_all_routes_of_the_bridge_were_flushed() 
         let before = routes();
         ip(&format!("route flush dev {BRIDGE}"));
         ip(&format!("-6 route flush dev {BRIDGE}"));
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         let after = routes();
         let own = before.lines().filter(|line| !line.starts_with("fe80"));
         for line in own {
@@ -261,7 +269,7 @@ fn the_way_to_the_pods_comes_back_after_all_routes_of_the_bridge_were_flushed() 
 }
 
 #[test]
-fn pods_come_and_are_mended_after_ipv6_was_switched_off_under_them() {
+fn pods_are_attached_and_repaired_after_ipv6_was_disabled_on_the_running_node() {
     on_a_node(|node| {
         let one = node.pod("one");
         let network = node.network();
@@ -270,16 +278,16 @@ fn pods_come_and_are_mended_after_ipv6_was_switched_off_under_them() {
             let switch = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
             fs::write(switch, "1").expect("a switch");
         }
-        network.reconcile().expect("as far as there is something");
+        network.reconcile().expect("the rest is repaired");
         ip(&format!("link del {BRIDGE}"));
         let two = network.attach(&node.pod("two")).expect("attached");
-        network.reconcile().expect("mended");
+        network.reconcile().expect("repaired");
         let (client, to) = (&two, attached.ips[0]);
         talk(&attached, to, |to| inside(client, || connect(to)));
         drop(network);
-        // Rules of the next agent are in force, and its name server has somewhere to listen.
+        // After an agent restart rules are in force, and the name server has an address to listen on.
         let network = node.network();
-        assert_eq!(network.recover(&[Arc::new(one)]).len(), 1);
+        assert_eq!(recover(&network, &[&one]).len(), 1);
         assert!(ip("-br link").contains(BRIDGE));
         let own = network.reach().expect("a bridge").own;
         assert!(own.len() == 1 && own[0].is_ipv4(), "{own:?}");
@@ -287,10 +295,10 @@ fn pods_come_and_are_mended_after_ipv6_was_switched_off_under_them() {
 }
 
 #[test]
-fn without_pods_nothing_is_made_and_nothing_is_asked() {
+fn without_pods_nothing_is_made() {
     on_a_node(|node| {
         let network = node.network();
-        assert!(network.recover(&[]).is_empty());
+        assert!(recover(&network, &[]).is_empty());
         network.reconcile().expect("nothing to do");
         network.detach(&uid("never-there")).expect("nothing to do");
         assert!(network.traffic().is_empty() && network.own_addresses().is_empty());

@@ -1,5 +1,6 @@
 //! A node for one test: a network namespace with an uplink, and directories of its own.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -10,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use coracle::effects::network::{Attached, Network, NetworkSettings};
 use coracle::layout::Layout;
+use coracle::network::{Attached, Network, NetworkSettings};
 use coracle::spec::{ContainerPort, PodSpec, PodUid, Protocol, RestartPolicy};
 use coracle::sys::netns;
 use ipnet::IpNet;
@@ -20,7 +21,7 @@ use crate::pods;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Name of the bridge of every node.
+/// The name of the bridge of every node.
 pub const BRIDGE: &str = "testbr0";
 
 /// One node; `work` runs inside its namespace.
@@ -29,7 +30,7 @@ pub struct Node {
     root: PathBuf,
 }
 
-/// Runs a test on a node of its own, with an uplink `eth0`, and checks that no mount of it is left.
+/// Runs a test on a node of its own, with an uplink `eth0`, and checks that it leaves no mount.
 pub fn on_a_node(work: impl FnOnce(&Node) + Send) {
     assert!(
         nix::unistd::geteuid().is_root(),
@@ -58,7 +59,7 @@ pub fn on_a_node(work: impl FnOnce(&Node) + Send) {
         let inside = scope.spawn(move || {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a namespace");
             ip("link set lo up");
-            // Not of kind dummy: many kernels do not have it.
+            // Not of kind dummy, which many kernels lack.
             ip("link add eth0 mtu 1400 type veth peer name wire mtu 1400");
             ip("link set eth0 up");
             ip("link set wire up");
@@ -76,7 +77,7 @@ pub fn on_a_node(work: impl FnOnce(&Node) + Send) {
 }
 
 impl Node {
-    /// A new agent's network.
+    /// The network of a new agent.
     pub fn network(&self) -> Network {
         Network::new(self.settings.clone())
     }
@@ -88,7 +89,7 @@ impl Node {
         Network::new(settings)
     }
 
-    /// A pod whose folder is there, as when it is attached.
+    /// A pod whose folder exists, as at the time when it is attached.
     pub fn pod(&self, name: &str) -> PodSpec {
         let pod = pods::pod(&format!("uid-{name}"), name, RestartPolicy::Always, &["c"]);
         let folder = self.settings.layout.pod_run(&pod.uid).dir;
@@ -109,7 +110,7 @@ impl Node {
         pod
     }
 
-    /// Everything of ours that is there: interfaces, pins, allocation files.
+    /// All that coracle has made: interfaces, pins, allocation files.
     pub fn leftovers(&self) -> Vec<String> {
         let mut found: Vec<String> = links()
             .into_iter()
@@ -128,7 +129,7 @@ impl Node {
         found
     }
 
-    /// Where a pod is pinned.
+    /// The path of a pod's pin.
     pub fn pin(&self, pod: &PodSpec) -> PathBuf {
         self.settings.layout.netns(&pod.uid)
     }
@@ -150,7 +151,7 @@ pub fn run(program: &str, arguments: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Names of all interfaces.
+/// The names of all interfaces.
 pub fn links() -> Vec<String> {
     ip("-o link")
         .lines()
@@ -165,7 +166,7 @@ pub fn inside<T: Send>(pod: &Attached, work: impl FnOnce() -> T + Send) -> T {
         .expect("the pod's namespace")
 }
 
-/// Text goes from one place to a pod's address and comes back. The listener is in `server`.
+/// Sends text to a pod's address and checks that it comes back. The listener is in `server`.
 pub fn talk(server: &Attached, address: IpAddr, connect: impl FnOnce(SocketAddr) -> TcpStream) {
     let listener =
         inside(server, || TcpListener::bind(SocketAddr::new(address, 0))).expect("a listener");
@@ -195,7 +196,7 @@ pub fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Everybody reaches everybody at every address: the pods each other and themselves, and the node the pods.
+/// Checks that all pods reach each other and themselves, and that the node reaches the pods, at every address.
 pub fn all_talk(pods: &[&Attached]) {
     for server in pods {
         for address in &server.ips {
@@ -213,8 +214,12 @@ pub fn nets(list: &[&str]) -> Vec<IpNet> {
         .collect()
 }
 
-pub fn live(pods: &[&PodSpec]) -> Vec<Arc<PodSpec>> {
-    pods.iter().map(|pod| Arc::new((*pod).clone())).collect()
+/// Recovers the network with these live pods; returns their addresses.
+pub fn recover(network: &Network, live: &[&PodSpec]) -> BTreeMap<PodUid, Vec<IpAddr>> {
+    let live: Vec<Arc<PodSpec>> = live.iter().map(|pod| Arc::new((*pod).clone())).collect();
+    let mut found = BTreeMap::new();
+    network.recover(&live, |addresses| found = addresses);
+    found
 }
 
 pub fn uid(name: &str) -> PodUid {

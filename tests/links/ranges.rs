@@ -1,8 +1,8 @@
-//! Which ranges are used on a real node, and what is said if none can be.
+//! The choice of ranges on a real node, and the errors if none is possible.
 
 use std::fs;
 
-use crate::node::{BRIDGE, all_talk, ip, live, nets, on_a_node};
+use crate::node::{BRIDGE, all_talk, ip, nets, on_a_node, recover};
 
 #[test]
 fn a_range_in_use_is_avoided_and_the_choice_is_kept() {
@@ -15,10 +15,10 @@ fn a_range_in_use_is_avoided_and_the_choice_is_kept() {
             nets(&["10.201.64.0/20"])[0].contains(&attached.ips[0]),
             "{attached:?}"
         );
-        // The way is free now, but the pod has its address.
+        // The range is free now, but the pod has its address already.
         ip("route del 10.77.0.0/16");
         let next = node.network();
-        next.recover(&live(&[&pod]));
+        recover(&next, &[&pod]);
         let gateway = next.name_servers().expect("the bridge is there")[0];
         assert_eq!(gateway.to_string(), "10.201.64.1");
     });
@@ -43,15 +43,15 @@ fn a_given_range_in_use_is_refused_with_the_route() {
 }
 
 #[test]
-fn a_new_setting_counts_once_no_pod_is_attached() {
+fn a_new_setting_takes_effect_once_no_pod_is_attached() {
     on_a_node(|node| {
         let pod = node.pod("one");
-        let former = node.network_with(&["10.5.0.0/24", "fd05::/64"]);
-        let before = former.attach(&pod).expect("attached");
+        let old = node.network_with(&["10.5.0.0/24", "fd05::/64"]);
+        let before = old.attach(&pod).expect("attached");
         let next = node.network_with(&["10.6.0.0/24", "fd06::/64"]);
-        assert_eq!(next.recover(&live(&[&pod]))[&pod.uid], before.ips);
+        assert_eq!(recover(&next, &[&pod])[&pod.uid], before.ips);
         let last = node.network_with(&["10.6.0.0/24", "fd06::/64"]);
-        last.recover(&[]);
+        recover(&last, &[]);
         let after = last.attach(&pod).expect("attached");
         assert!(
             nets(&["10.6.0.0/24"])[0].contains(&after.ips[0]),
@@ -96,7 +96,7 @@ fn one_family_alone_works() {
 }
 
 #[test]
-fn a_full_range_says_so() {
+fn a_full_range_is_reported() {
     on_a_node(|node| {
         let network = node.network_with(&["10.5.0.0/30"]);
         network.attach(&node.pod("one")).expect("attached");
@@ -106,7 +106,7 @@ fn a_full_range_says_so() {
 }
 
 #[test]
-fn another_interface_with_the_bridges_name_is_left_alone() {
+fn a_foreign_interface_with_the_bridges_name_is_left_alone() {
     on_a_node(|node| {
         ip(&format!("link add {BRIDGE} type veth peer name other"));
         let error = node.network().attach(&node.pod("one")).expect_err("taken");
@@ -120,7 +120,7 @@ fn another_interface_with_the_bridges_name_is_left_alone() {
 }
 
 #[test]
-fn interfaces_that_listen_to_router_advertisements_go_on_doing_so() {
+fn interfaces_that_accept_router_advertisements_still_do_when_forwarding_is_on() {
     on_a_node(|node| {
         let path = "/proc/sys/net/ipv6/conf/eth0/accept_ra";
         fs::write(path, "1").expect("set");

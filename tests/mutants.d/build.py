@@ -1,6 +1,6 @@
-"""Compiles `src/plan` and `src/spec` once, with all their mutants in them, and their tests: in a copy in `target/mutants`.
+"""Compiles the pure rooms once, with all their mutants, and their tests, in a copy in `target/mutants`.
 
-The copy has the pure rooms alone, which compile in a minute, for all tests that need no other.
+The copy has only the pure rooms, which compile in a minute, and the tests that need no others.
 """
 
 import json
@@ -11,15 +11,17 @@ import subprocess
 import rewrite
 
 TOP = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+# The pure rooms, which have the mutants.
+PURE = ("src/plan/", "src/spec/", "src/types/")
 TREE = os.path.join(TOP, "target", "mutants", "tree")
-# Dependencies are compiled already; it is built once, so that there is nothing to go on with.
+# The target directory is shared for compiled dependencies. The copy is built once, so that incremental builds are useless.
 ENVIRONMENT = os.environ | {"CARGO_TARGET_DIR": os.path.join(TOP, "target"), "CARGO_INCREMENTAL": "0"}
 TESTS = ["golden_spec", "spec_properties", "behaviour", "simulation"]
 # The copy's own manifest.
 MANIFEST = """
 [package]
 name = "coracle"
-version = "0.1.0"
+version = "0.2.0"
 edition = "2024"
 autobins = false
 autotests = false
@@ -48,15 +50,15 @@ def files(*places):
 
 
 def copy():
-    """The files that have no mutants, in the copy."""
+    """Puts the files without mutants into the copy."""
     for name in files():
-        if not name.startswith(("src/plan/", "src/spec/")) and name != "Cargo.toml":
+        if not name.startswith(PURE) and name != "Cargo.toml":
             with open(os.path.join(TOP, name), "rb") as file:
                 write(name, file.read())
 
 
 def alone():
-    """Makes a crate of the rooms and their tests out of the copy."""
+    """Makes the copy a crate of the rooms and their tests."""
     whole, rooms = (
         open(os.path.join(TOP, place, "Cargo.toml")).read() for place in ("", "tests/planner/rooms")
     )
@@ -69,7 +71,7 @@ def alone():
 
 
 def write(name, content):
-    """A file of the copy. If it was the same before, it keeps its date."""
+    """Writes a file of the copy. An unchanged file keeps its date."""
     path = os.path.join(TREE, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     if not os.path.exists(path) or open(path, "rb").read() != content:
@@ -78,9 +80,9 @@ def write(name, content):
 
 
 def rewritten(mutants):
-    """File → its text with those mutants, and those that have a place in it."""
+    """Returns the text of each file with these mutants, and the mutants that have a place in it."""
     texts, placed = {}, []
-    for name in files("src/plan", "src/spec"):
+    for name in files(*PURE):
         own = [m for m in mutants if m["file"] == name]
         file = rewrite.File(open(os.path.join(TOP, name)).read(), own)
         texts[name] = file.render()
@@ -91,7 +93,7 @@ def rewritten(mutants):
 
 
 def cargo(*arguments):
-    """What cargo says, line by line; and whether it was content."""
+    """Runs cargo; returns its messages, and whether it succeeded."""
     command = ["cargo", *arguments, "--message-format=json"]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     done = subprocess.run(command, cwd=TREE, env=ENVIRONMENT, **quiet)
@@ -100,8 +102,8 @@ def cargo(*arguments):
 
 
 def to_blame(message, texts):
-    """The mutants that a compiler's error is about."""
-    # Who is to blame for an error elsewhere is near its other spans.
+    """The mutants that cause a compiler error."""
+    # If the error is elsewhere, the mutant that causes it is near its other spans.
     for span in sorted(message["spans"], key=lambda s: not s["is_primary"]):
         text = texts.get("src/" + span["file_name"].split("src/")[-1])
         if text and (found := rewrite.blamed(text, span["byte_start"], span["byte_end"])):
@@ -115,7 +117,7 @@ def errors(said):
 
 
 def without_errors(mutants):
-    """Leaves out mutants until the rest compiles. Returns it."""
+    """Leaves out mutants until the others compile; returns those."""
     while True:
         texts, mutants = rewritten(mutants)
         for name, text in texts.items():

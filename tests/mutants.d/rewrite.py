@@ -1,8 +1,8 @@
 """Puts every mutant of a source file behind a switch: `if crate::spec::mutant(17) { a - b } else { a + b }`.
 
-A mutant is what `cargo mutants --list --json` says of it, with a number `n`. Operands are computed once, before the
+A mutant is an entry of `cargo mutants --list --json`, with a number `n`. Operands are computed once, before the
 switch, so that a file grows by a constant for each mutant, however they are nested. Comments mark where a mutant's own
-text begins and ends: a compiler error between them is its error.
+text begins and ends: it causes every compiler error between them.
 """
 
 import re
@@ -11,7 +11,7 @@ import tree_sitter
 import tree_sitter_rust
 
 PARSER = tree_sitter.Parser(tree_sitter.Language(tree_sitter_rust.language()))
-# Genre → kinds of node that can be its place.
+# The kinds of node at which a genre can be placed.
 PLACES = {
     "FnValue": ["function_item"],
     "BinaryOperator": ["binary_expression", "compound_assignment_expr"],
@@ -21,7 +21,7 @@ PLACES = {
     "StructField": ["field_initializer", "shorthand_field_initializer"],
 }
 COMPARISONS = ["==", "!=", "<", ">", "<=", ">="]
-# Appended to src/spec/mod.rs. Panics end the process at once: the first failing test says enough.
+# Appended to src/spec/mod.rs. A panic ends the process at once: one failing test is enough.
 SWITCH = """
 /// Whether that mutant was chosen.
 #[doc(hidden)]
@@ -58,15 +58,15 @@ class File:
                 self.at.setdefault(node.id, []).append(mutant)
 
     def offset(self, position):
-        """Where a line and a column, counted in letters from 1, are in bytes."""
+        """The byte offset of a line and a column, which count letters from 1."""
         before = self.lines[: position["line"] - 1]
         line = self.lines[position["line"] - 1][: position["column"] - 1]
         return len("".join(before).encode()) + len(line.encode())
 
     def place(self, mutant):
-        """The node that is to be rewritten."""
+        """The node to rewrite."""
         start = self.offset(mutant["span"]["start"])
-        of_function = mutant["genre"] == "FnValue"  # its span is what is between the braces
+        of_function = mutant["genre"] == "FnValue"  # its span is the text between the braces
         node = self.tree.root_node.descendant_for_byte_range(start, start + 1)
         while node and (node.type not in PLACES[mutant["genre"]] or of_function and node.start_byte == start):
             node = node.parent
@@ -76,14 +76,14 @@ class File:
         if around is None or around.type != "function_item":
             return None  # a constant
         if mutant["genre"] == "MatchArm" and not any(self.text(c.child_by_field_name("pattern")) == "_" for c in arms(node)):
-            return None  # `_ if …` is no arm for the rest
+            return None  # `_ if …` does not match everything
         return node
 
     def text(self, node):
         return self.source[node.start_byte : node.end_byte].decode()
 
     def render(self, node=None):
-        """The text of a node in which all mutants wait for their switch."""
+        """The text of a node with all its mutants behind their switches."""
         node = node or self.tree.root_node
         pieces, end = [], node.start_byte
         for child in node.children:
@@ -101,7 +101,7 @@ class File:
         body = node.child_by_field_name("body")
         head = "".join(self.render(c) + " " for c in node.children[:-1])
         if "impl Iterator" in mutants[0]["function"]["return_type"]:
-            # One type whatever is chosen: other items and then all of its own, or none.
+            # The type must not depend on the switch: the mutant's items, then all of its own items or none.
             items = {m["n"]: value(m).replace("::std::iter::empty", "").replace("::std::iter::once", "") for m in mutants}
             choices = "".join(choice(m, f"vec![{items[m['n']][1:-1]}]") + " else " for m in mutants)
             own = " && ".join(f"!{switch(m)}" for m in mutants)
@@ -116,7 +116,7 @@ class File:
         left, right = self.part(node, "left"), self.part(node, "right")
         operator = self.text(node.child_by_field_name("operator"))
         if operator in ("&&", "||"):
-            # `l` decides by itself whenever it is the other way round than usual.
+            # With the switch on, `l` decides exactly when it would not in the original: `&&` becomes `||`, and vice versa.
             (mutant,) = mutants
             sign = "!=" if operator == "&&" else "=="
             return f"({{ let l = {left}; if l {sign} {marked(mutant, switch(mutant))} {{ {right} }} else {{ l }} }})"
@@ -166,7 +166,7 @@ class File:
         return f"{plain}: {self.base_field(node, mutant, plain)} else {{ {plain} }}"
 
     def base_field(self, node, mutant, field):
-        """The field as the struct behind `..` has it."""
+        """The field's value in the struct behind `..`."""
         base = next(c for c in node.parent.children if c.type == "base_field_initializer")
         kind = self.text(node.parent.parent.child_by_field_name("name"))
         base = self.text(base.children[-1])
@@ -194,7 +194,7 @@ def choice(mutant, text):
 
 
 def blamed(text, start, end):
-    """The mutants whose own text an error is in, or (none such) those that are in the error's text. Offsets in bytes."""
+    """The mutants whose own text contains an error, or else those inside the error's text. Offsets in bytes."""
     text = text.encode()
     around, inside = set(), set()
     for mark in re.finditer(rb"/\*<(\d+)\*/", text):

@@ -13,15 +13,15 @@ import time
 import build
 
 MISSED = os.path.join(build.TOP, "target", "mutants", "missed.txt")
-# Programs and what they are told. Who measures time is not asked: other mutants' switches cost some.
+# Test programs and their arguments. Tests that measure time are skipped: the switches of other mutants take some.
 PROGRAMS = {
     "coracle": [],
     "golden_spec": [],
     "behaviour": ["--skip", "is_quick"],
-    "spec_properties": ["--skip", "in_good_time"],
+    "spec_properties": ["--skip", "within_seconds"],
     "simulation": [],
 }
-# The quickest that are likely to notice come first.
+# The quickest programs that are likely to notice a mutant come first.
 ORDER = {
     "plan": ["behaviour", "simulation", "coracle", "golden_spec", "spec_properties"],
     "spec": ["golden_spec", "coracle", "spec_properties", "behaviour", "simulation"],
@@ -30,7 +30,7 @@ MEMORY = 4 << 30
 
 
 class Tests:
-    """The programs, how long each takes, and which mutants' places it comes to."""
+    """The test programs, the time that each takes, and the mutants whose places it reaches."""
 
     def __init__(self, programs):
         self.programs = programs
@@ -44,7 +44,7 @@ class Tests:
                 self.reached[name] = {int(line) for line in trace}
 
     def run(self, name, seconds, **variables):
-        """`passed`, `failed` or `timeout`."""
+        """Runs a test program; returns `passed`, `failed` or `timeout`."""
         command = [self.programs[name], "--quiet", *PROGRAMS[name]]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
         try:
@@ -56,7 +56,7 @@ class Tests:
         return "passed" if done.returncode == 0 else "failed"
 
     def notice(self, mutant):
-        """Which test notices it, and how; or None."""
+        """Returns how the first program that notices a mutant ends, and its name; or None."""
         for name in ORDER["plan" if mutant["file"].startswith("src/plan/") else "spec"]:
             if mutant["n"] in self.reached[name]:
                 result = self.run(name, 20 * max(self.seconds[name], 1), MUTANT=str(mutant["n"]))
@@ -70,7 +70,7 @@ def limit():
 
 
 def unplaced(name):
-    """A mutant's name without its line, which other changes move."""
+    """A mutant's name without its line number, which other changes of the file shift."""
     return re.sub(r":\d+:\d+: ", ": ", name)
 
 
@@ -78,7 +78,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--missed", action="store_true", help="only those that were missed last time")
     parser.add_argument("--only", default="", help="only those whose name contains this")
-    parser.add_argument("--jobs", type=int, default=1, help="so many at once")
+    parser.add_argument("--jobs", type=int, default=1, help="the number of tests at a time")
     chosen = parser.parse_args()
     listed = [m for m in build.listed() if chosen.only in m["name"]]
     if chosen.missed:
@@ -88,7 +88,7 @@ def main():
     tests = Tests(programs)
     print(f"{len(listed)} mutants, {len(mutants)} of them compile")
     results = collections.Counter()
-    # Neighbours in the list are not neighbours in time: the first figures tell of all files.
+    # The order is mixed, so that the first figures represent all files.
     mutants.sort(key=lambda m: hash_of(m["n"]))
     with open(MISSED, "w") as missed, concurrent.futures.ThreadPoolExecutor(chosen.jobs) as jobs:
         for done, (mutant, noticed) in enumerate(zip(mutants, jobs.map(tests.notice, mutants)), 1):

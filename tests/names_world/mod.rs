@@ -1,4 +1,4 @@
-//! A node with a name server in a network namespace of its own, what it knows, and other servers beside it.
+//! A node with a name server in its own network namespace, the names it serves, and other servers beside it.
 #![allow(unreachable_pub, missing_docs, reason = "one test crate uses it")]
 
 use std::collections::BTreeMap;
@@ -11,28 +11,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use coracle::effects::network::names::{Names, Reach, Sockets, Zone};
+use coracle::network::names::{Names, Reach, Sockets, Zone};
 use coracle::spec::cluster::{ClusterView, Endpoint, PodEntry, ServiceEntry};
 use coracle::spec::{PodKey, Protocol, ServiceAddress, ServicePort, ServiceSpec, TargetPort};
 use nix::sched::{CloneFlags, unshare};
 
 pub const SERVER: &str = "10.88.0.1";
 pub const SERVER_6: &str = "fd00:88::1";
-/// An address of nobody's.
+/// An address outside the node's ranges.
 pub const STRANGER: &str = "203.0.113.9";
-/// dnsmasq, where it runs.
+/// The address where dnsmasq runs.
 pub const UPSTREAM: &str = "192.0.2.53";
-/// Other servers that the node might have.
+/// A second upstream server that the node might have.
 pub const UPSTREAM_2: &str = "192.0.2.54";
 
-/// A node with a name server, in a namespace of its own.
+/// A node with a name server, in its own namespace.
 pub struct World {
     pub names: Arc<Names>,
     pub folder: PathBuf,
     pub port: Option<u16>,
 }
 
-/// Runs a test on a thread with a network of its own, which threads and programs started by it share.
+/// Runs a test on a thread with its own network, which the threads and programs it starts share.
 pub fn world(before: impl FnOnce() + Send + 'static, test: impl FnOnce(World) + Send + 'static) {
     let ended = thread::spawn(|| {
         unshare(CloneFlags::CLONE_NEWNET).expect("tests run as root");
@@ -100,7 +100,7 @@ impl World {
         fs::rename(next, self.folder.join("node.conf")).unwrap();
     }
 
-    /// What `dig` prints.
+    /// The output of `dig`.
     pub fn dig(&self, arguments: &str) -> String {
         let port = self.port.unwrap_or(53).to_string();
         let mut command = Command::new("dig");
@@ -113,7 +113,7 @@ impl World {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// Sorted lines of `dig +short`.
+    /// The sorted lines of `dig +short`.
     pub fn short(&self, arguments: &str) -> String {
         let text = self.dig(&format!("+short {arguments}"));
         let mut lines: Vec<&str> = text.lines().collect();
@@ -129,7 +129,7 @@ impl World {
         found.unwrap_or(&text).to_owned()
     }
 
-    /// Runs a program with a resolv.conf as a pod has it.
+    /// Runs a program with the resolv.conf of a pod.
     pub fn in_pod(&self, program: &[&str]) -> String {
         let conf = self.folder.join("pod.conf");
         let text = format!(
@@ -173,7 +173,7 @@ pub fn key(name: &str) -> PodKey {
     }
 }
 
-/// Pods `web-0`, …, behind the headless service `db`, a service `web`, and one that leads away.
+/// Pods `web-0`, …, behind the headless service `db`, a service `web`, and an external one.
 pub fn zone(pods: u8) -> Zone {
     let pods: Vec<PodEntry> = (0..pods)
         .map(|n| PodEntry {
@@ -223,7 +223,7 @@ pub fn service(name: &str, address: ServiceAddress, endpoints: Vec<Endpoint>) ->
     }
 }
 
-/// A real resolver that knows `example.com`; gone when dropped.
+/// A real resolver that knows `example.com`. It ends when this is dropped.
 pub struct Dnsmasq(Child);
 
 impl Dnsmasq {
@@ -258,7 +258,7 @@ impl Dnsmasq {
         let log = BufReader::new(child.stderr.take().unwrap());
         let mut lines = log.lines().map_while(Result::ok);
         assert!(lines.any(|line| line.contains("started")), "dnsmasq starts");
-        // It must not be stopped by a full pipe.
+        // A full pipe must not stop it.
         thread::spawn(move || lines.for_each(drop));
         Self(child)
     }
@@ -271,7 +271,7 @@ impl Drop for Dnsmasq {
     }
 }
 
-/// A server that says what `reply` makes of a question, to whom it pleases.
+/// A server that passes each query to `reply`, which may answer any address.
 pub fn odd_server(address: &str, reply: impl Fn(&UdpSocket, &[u8], SocketAddr) + Send + 'static) {
     let socket = UdpSocket::bind((address, 53)).unwrap();
     thread::spawn(move || {
@@ -282,7 +282,7 @@ pub fn odd_server(address: &str, reply: impl Fn(&UdpSocket, &[u8], SocketAddr) +
     });
 }
 
-/// The answer to a question: one address, the last octet of which is given.
+/// The answer to a query: one address with this last octet.
 pub fn address_answer(question: &[u8], octet: u8) -> Vec<u8> {
     let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
     let mut answer = question[..end].to_vec();

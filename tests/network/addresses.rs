@@ -1,4 +1,4 @@
-//! Each pod has an address of its own; who reaches whom.
+//! Pod addresses, and which hosts reach each other.
 
 use crate::common::{BRIDGE, shell_pod};
 use crate::world::*;
@@ -43,7 +43,7 @@ fn a_server_in_a_pod_on_the_nodes_network_is_reached_from_remote() {
 }
 
 #[test]
-fn a_pods_addresses_are_shown_wherever_it_is_shown() {
+fn a_pods_addresses_are_shown_wherever_the_pod_is_shown() {
     let world = World::new();
     world.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let pod = world.agent.wait_running("a");
@@ -56,7 +56,7 @@ fn a_pods_addresses_are_shown_wherever_it_is_shown() {
     assert!(hosts.contains(&NODE6.to_string()), "{hosts}");
     assert!(
         !hosts.contains(&bridge_address(&world)),
-        "the bridge is no address of the node: {hosts}"
+        "the bridge's address is not a node address: {hosts}"
     );
     let conditions = pod["status"]["conditions"].as_array().expect("conditions");
     let ready = |c: &&serde_json::Value| c["type"] == "PodReadyToStartContainers";
@@ -105,7 +105,7 @@ fn pods_node_and_remote_hosts_reach_each_other_over_both_families() {
             assert_eq!(
                 pod_sees_pod,
                 Ok(format!("b {}", a[family])),
-                "the pod's own address is seen"
+                "the client's own address is seen"
             );
             let itself = ask(a[family], 8000);
             assert_eq!(itself, Ok(format!("a {}", a[family])), "by its own address");
@@ -155,7 +155,7 @@ fn nginx_and_pythons_http_server_serve_pages() {
     ] {
         world.agent.wait_running(name);
         for node in [NODE4, NODE6] {
-            // `http.server` listens on IPv4 alone unless it is told otherwise.
+            // `http.server` listens on IPv4 only unless it is given another address.
             if name == "files" && node.is_ipv6() {
                 continue;
             }
@@ -174,12 +174,12 @@ fn nginx_and_pythons_http_server_serve_pages() {
     let seen = seen.expect("a page");
     assert!(
         seen.ends_with(&format!("\n{REMOTE4}\n")),
-        "nginx sees who asked: {seen}"
+        "nginx sees the client's address: {seen}"
     );
 }
 
 #[test]
-fn an_address_is_kept_over_agents_and_power_cuts_and_free_after_the_pod() {
+fn an_address_is_kept_over_agent_restarts_and_power_cuts_and_freed_with_the_pod() {
     let world = World::new();
     let agent = &world.agent;
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
@@ -198,7 +198,7 @@ fn an_address_is_kept_over_agents_and_power_cuts_and_free_after_the_pod() {
     assert_eq!(
         addresses(&agent.wait_running("b")),
         b,
-        "its name gives it the same one again"
+        "a pod of the same name gets the same address again"
     );
 }
 
@@ -239,7 +239,7 @@ fn traffic_is_counted_for_each_pod() {
 fn two_hundred_pods_have_two_hundred_addresses() {
     let world = World::with(Plan::default());
     let mut all = std::collections::BTreeSet::new();
-    // It counts at once; the kubelet's default is 110.
+    // This takes effect at once; the kubelet's default is 110.
     let more = world.agent.root.join("config.d/10-more.conf");
     std::fs::write(more, "kind: KubeletConfiguration\nmaxPods: 200\n").expect("written");
     for index in 0..200 {

@@ -1,4 +1,4 @@
-//! Nothing is left of pods that are gone, whatever was killed when.
+//! Leftovers of pods that are gone: there are none, whichever process was killed and when.
 
 use std::fs;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::world::*;
 
 const SLEEP: &str = "exec sleep 1000";
 
-/// A pod that ends at once when it is told to.
+/// A pod that ends as soon as it gets the stop signal.
 fn quick_pod(name: &str, round: usize) -> String {
     let ports = format!(
         "    ports: [{{containerPort: 80, hostPort: {}}}]\n",
@@ -26,7 +26,7 @@ fn number(name: &str) -> usize {
     name.trim_start_matches('p').parse().unwrap_or(0)
 }
 
-/// What an agent holds: open files and resident memory in kB.
+/// The resources that an agent holds: open files and resident memory in kB.
 fn held(agent: &Agent) -> (usize, usize) {
     let pid = agent.pid();
     let files = fs::read_dir(format!("/proc/{pid}/fd"))
@@ -45,7 +45,7 @@ fn held(agent: &Agent) -> (usize, usize) {
     (files, memory)
 }
 
-/// What the namespace holds beside pods: rules, with their elements, as lines.
+/// The number of lines of the namespace's rules with their elements, which exist even without a pod.
 fn rules(world: &World) -> usize {
     world.node().ok("nft", &["list", "ruleset"]).lines().count()
 }
@@ -67,7 +67,7 @@ fn five_hundred_starts_and_stops_leave_nothing() {
                 new && !pod["status"]["containerStatuses"][0]["state"]["running"].is_null()
             });
         }
-        // After some rounds everything that is kept for ever has been made.
+        // After some rounds everything permanent has been made.
         if round == 10 {
             early = Some((held(agent), rules(&world), world.node().links().len()));
         }
@@ -90,7 +90,7 @@ fn five_hundred_starts_and_stops_leave_nothing() {
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
-/// The pod's uid, if it was there before this round.
+/// The pod's uid, if it already existed before this round.
 fn uid(agent: &Agent, name: &str, round: usize) -> Option<String> {
     (round > 0).then(|| {
         agent.pod(name)["metadata"]["uid"]
@@ -101,10 +101,10 @@ fn uid(agent: &Agent, name: &str, round: usize) -> Option<String> {
 }
 
 #[test]
-fn agents_killed_in_the_middle_of_starts_leave_nothing() {
+fn agents_killed_while_pods_start_leave_nothing() {
     let world = World::with(Plan::default());
     let agent = &world.agent;
-    // A fixed sequence of pauses: a failure can be repeated.
+    // A fixed sequence of pauses, so that a failure can be reproduced.
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for round in 0..20 {
         for index in 0..4 {
@@ -124,7 +124,7 @@ fn agents_killed_in_the_middle_of_starts_leave_nothing() {
         let pod = agent.wait_running(&format!("p{index}"));
         all.extend(addresses(&pod));
     }
-    assert_eq!(all.len(), 8, "no address twice: {all:?}");
+    assert_eq!(all.len(), 8, "no two pods share an address: {all:?}");
     let links = world.node().links();
     let veths = links.iter().filter(|link| link.starts_with("vc"));
     assert_eq!(veths.count(), 4, "{links:?}");
@@ -138,7 +138,7 @@ fn agents_killed_in_the_middle_of_starts_leave_nothing() {
 }
 
 #[test]
-fn a_shim_that_was_killed_takes_its_network_along() {
+fn the_network_of_a_killed_shim_is_removed() {
     let world = World::with(Plan::default());
     let agent = &world.agent;
     agent.write("p0.yaml", &quick_pod("p0", 0));
@@ -177,7 +177,7 @@ fn a_shim_that_was_killed_takes_its_network_along() {
 }
 
 #[test]
-fn a_reboot_in_the_middle_of_starts_leaves_nothing_behind_that_pods_need() {
+fn a_reboot_while_pods_start_leaves_nothing_that_keeps_them_from_starting() {
     let world = World::with(Plan::default());
     let agent = &world.agent;
     for round in 0..4_u64 {

@@ -1,4 +1,4 @@
-//! Ports of the node that lead to pods.
+//! Host ports: ports of the node that lead to pods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 
@@ -45,7 +45,7 @@ fn a_client_on_the_node_reaches_the_pod_by_every_address_of_the_node() {
 }
 
 #[test]
-fn pods_reach_it_by_the_nodes_address_and_so_does_the_pod_itself() {
+fn pods_reach_a_host_port_at_the_nodes_address_and_so_does_its_own_pod() {
     let world = World::new();
     world.start_server("a", &shown("a", 9000, ""));
     world.start_server("b", &who_pod("b", 8000, "", ""));
@@ -61,7 +61,7 @@ fn pods_reach_it_by_the_nodes_address_and_so_does_the_pod_itself() {
 }
 
 #[test]
-fn a_port_of_one_address_is_not_a_port_of_another() {
+fn a_host_port_of_one_address_is_not_open_at_another() {
     let world = World::with(Plan {
         images: &[Image::Python],
         node_setup: &["addr add 192.0.2.20/24 dev uplink"],
@@ -79,7 +79,7 @@ fn a_port_of_one_address_is_not_a_port_of_another() {
 }
 
 #[test]
-fn the_second_pod_with_a_port_waits_and_both_are_named_until_the_first_goes() {
+fn a_second_pod_with_a_port_waits_until_the_first_is_gone_and_the_event_names_both() {
     let world = World::new();
     world.start_server("a", &shown("a", 9000, ""));
     world.agent.write("b.yaml", &shown("b", 9000, ""));
@@ -101,12 +101,12 @@ fn the_second_pod_with_a_port_waits_and_both_are_named_until_the_first_goes() {
 }
 
 #[test]
-fn a_port_that_a_program_of_the_node_listens_on_is_refused_with_its_name() {
+fn a_port_that_a_program_of_the_node_listens_on_is_refused_and_the_program_is_named() {
     let world = World::new();
     let listener = world.node().run(|| TcpListener::bind(("0.0.0.0", 9000)));
     world.agent.write("a.yaml", &shown("a", 9000, ""));
     let events = wait_event(&world.agent, "FailedCreatePodSandBox");
-    // This test is the program: its name is that of the test's binary.
+    // The program is this test itself: its name is that of the test's binary.
     let own = std::fs::read_to_string("/proc/self/comm").expect("proc");
     assert!(
         events.contains("9000") && events.contains(own.trim()),
@@ -118,7 +118,7 @@ fn a_port_that_a_program_of_the_node_listens_on_is_refused_with_its_name() {
 }
 
 #[test]
-fn ports_of_pods_on_the_nodes_network_count_too() {
+fn ports_of_pods_on_the_nodes_network_are_taken_too() {
     let world = World::new();
     let ports = "    ports: [{containerPort: 9000}]\n";
     world.start_server("a", &who_pod("a", 9000, "  hostNetwork: true\n", ports));
@@ -130,7 +130,7 @@ fn ports_of_pods_on_the_nodes_network_count_too() {
 }
 
 #[test]
-fn a_client_keeps_its_udp_port_when_the_pod_behind_is_replaced() {
+fn a_client_reaches_the_new_pod_from_the_same_udp_port_when_the_pod_is_replaced() {
     let world = World::new();
     world.start_server("a", &shown("a", 9000, ""));
     let socket = world
@@ -151,7 +151,7 @@ fn a_client_keeps_its_udp_port_when_the_pod_behind_is_replaced() {
     assert!(wait_for("an answer", ask).starts_with("a "));
     world.agent.remove("a.yaml");
     world.agent.wait_gone("a");
-    let _ = ask(); // A packet while nobody listens would be remembered without a way to the next pod.
+    let _ = ask(); // The kernel would remember a packet that no pod receives, and later ones would not reach the next pod.
     world.start_server("b", &shown("b", 9000, ""));
     assert!(wait_for("an answer", ask).starts_with("b "));
 }

@@ -1,10 +1,10 @@
-//! What a pod cannot do to others.
+//! Isolation: what a pod cannot do to others.
 
 use crate::common::shell_pod;
 use crate::world::*;
 
-/// Sends frames with a foreign sender: arguments the foreign IPv4 address, the target's address and its hardware address.
-/// A frame is answered by nobody; the target counts what arrives.
+/// Sends frames with a foreign sender: arguments are the foreign IPv4 address, the target's address and its hardware
+/// address. Nothing answers these frames; the target counts what arrives.
 const SPOOF: &str = r#"
 import socket, struct, sys
 def checksum(b):
@@ -23,7 +23,7 @@ for _ in range(3): s.send(mac + own + b"\x08\x00" + head + udp)
 print("sent")
 "#;
 
-/// Says who sent each datagram.
+/// Prints the sender of each datagram.
 const LISTEN: &str = r#"
 import socket
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -42,7 +42,7 @@ fn python(name: &str, script: &str, container: &str) -> String {
     )
 }
 
-/// `eth0`'s hardware address in a pod.
+/// The hardware address of `eth0` in a pod.
 fn mac(world: &World, pod: &str) -> String {
     let text = exec(&world.agent, pod, &["ip", "link", "show", "eth0"]).1;
     let mut words = text
@@ -55,7 +55,7 @@ fn mac(world: &World, pod: &str) -> String {
 }
 
 #[test]
-fn a_pod_with_raw_sockets_cannot_send_as_another() {
+fn a_pod_with_raw_sockets_cannot_send_with_a_foreign_address() {
     let world = World::new();
     let raw = "    securityContext: {capabilities: {add: [NET_RAW]}}\n";
     let forever = "import signal; print('listening', flush=True); signal.pause()";
@@ -72,7 +72,7 @@ fn a_pod_with_raw_sockets_cannot_send_as_another() {
     send(&friend[0].to_string(), &own);
     send(&attacker[0].to_string(), &mac(&world, "friend"));
     send("192.0.2.77", &own);
-    // What is true arrives, after all that is not.
+    // The true address arrives, and was sent after all the false ones.
     send(&attacker[0].to_string(), &own);
     world
         .agent
@@ -117,7 +117,7 @@ fn a_pod_cannot_change_the_nodes_network() {
         )
         .0
     );
-    // With NET_ADMIN it may ruin its own interface, not others'.
+    // With NET_ADMIN a pod may break its own interface, but no other.
     exec(
         &world.agent,
         "a",
@@ -130,7 +130,7 @@ fn a_pod_cannot_change_the_nodes_network() {
 }
 
 #[test]
-fn loopback_of_the_node_is_not_reached_from_pods_although_it_is_routed_for_host_ports() {
+fn pods_cannot_reach_the_nodes_loopback_although_it_is_routed_for_host_ports() {
     let world = World::new();
     let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
     world.start_server("a", &who_pod("a", 8000, "", ports));

@@ -1,11 +1,11 @@
-//! The files a pod learns names from: `/etc/hosts`, `/etc/resolv.conf`, its hostname.
+//! The files that give a pod its names: `/etc/hosts`, `/etc/resolv.conf`, its hostname.
 
 use std::fs;
 
 use crate::common::shell_pod;
 use crate::world::*;
 
-/// A pod that waits, with these lines below `spec`; what the command says in it.
+/// Starts a pod with these lines below `spec`; returns the output of a command in it.
 fn said_in(world: &World, name: &str, more: &str, command: &[&str]) -> String {
     let file = format!("{name}.yaml");
     world
@@ -26,7 +26,7 @@ const HOSTS: &str = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1
                      fe00::2\tip6-allrouters\n";
 
 #[test]
-fn the_hosts_file_is_the_kubelets_to_the_byte() {
+fn the_hosts_file_equals_the_kubelets_to_the_byte() {
     let world = World::with(Plan::default());
     let hosts = said_in(&world, "plain", "", &["cat", "/etc/hosts"]);
     let ips = addresses(&world.agent.pod("plain"));
@@ -67,7 +67,7 @@ fn hostnames_are_the_kubelets() {
 }
 
 #[test]
-fn cluster_first_names_the_bridge_as_server_and_searches_the_cluster() {
+fn cluster_first_has_the_bridge_as_name_server_and_searches_the_cluster() {
     let world = World::with(Plan {
         resolv_conf: Some("nameserver 192.0.2.11\nsearch lan.example\noptions timeout:1\n"),
         ..Plan::default()
@@ -90,7 +90,7 @@ fn cluster_first_names_the_bridge_as_server_and_searches_the_cluster() {
 }
 
 #[test]
-fn the_other_policies_are_followed() {
+fn the_other_dns_policies_are_followed() {
     let world = World::with(Plan {
         resolv_conf: Some("nameserver 192.0.2.11\nsearch lan.example\n"),
         ..Plan::default()
@@ -141,7 +141,7 @@ fn a_change_of_the_nodes_resolvers_reaches_running_pods() {
     let text = resolv_conf(&world, "a", "  dnsPolicy: Default\n");
     assert!(text.contains("nameserver 192.0.2.11\n"), "{text}");
     resolv_conf(&world, "b", "");
-    // As dhcp clients do it: a new file in the old one's place.
+    // The file is replaced as by DHCP clients: a new file takes the old one's place.
     let file = world.agent.root.join("resolv.conf");
     let staged = world.agent.root.join("resolv.conf.new");
     fs::write(&staged, "nameserver 192.0.2.12\nsearch new.example\n").expect("temp dir");
@@ -166,7 +166,7 @@ fn a_change_of_the_nodes_resolvers_reaches_running_pods() {
 }
 
 #[test]
-fn cluster_dns_of_the_settings_goes_to_pods_as_it_is() {
+fn cluster_dns_of_the_settings_is_passed_to_pods_unchanged() {
     let world = World::with(Plan {
         config: "clusterDNS: [192.0.2.53]\nclusterDomain: box.example\n",
         ..Plan::default()

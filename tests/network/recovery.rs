@@ -1,4 +1,4 @@
-//! What somebody or something destroys is there again.
+//! Recovery from damage to the network, by hand or by other programs.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use crate::common::{BRIDGE, shell_pod};
 use crate::world::*;
 
-/// A world with a server `a` whose port is 9000 of the node; its addresses.
+/// A world with a server `a` at the node's port 9000, and the server's addresses.
 fn with_server() -> (World, Vec<std::net::IpAddr>) {
     let world = World::new();
     let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
@@ -31,7 +31,7 @@ fn works(world: &World, ips: &[std::net::IpAddr]) -> Duration {
 }
 
 #[test]
-fn a_flush_of_all_rules_is_mended_within_seconds_and_foreign_tables_stay() {
+fn flushed_rules_are_restored_within_seconds_and_foreign_tables_stay() {
     let (world, ips) = with_server();
     world.node().ok("nft", &["flush", "ruleset"]);
     let took = works(&world, &ips);
@@ -45,7 +45,7 @@ fn a_flush_of_all_rules_is_mended_within_seconds_and_foreign_tables_stay() {
 }
 
 #[test]
-fn a_bridge_deleted_by_hand_comes_back_with_its_pods() {
+fn a_bridge_deleted_by_hand_is_made_again_with_its_pods() {
     let (world, ips) = with_server();
     world.node().ip(&format!("link del {BRIDGE}"));
     works(&world, &ips);
@@ -59,7 +59,7 @@ fn a_bridge_that_was_set_down_comes_up_again() {
 }
 
 #[test]
-fn a_pods_interface_deleted_by_hand_comes_back_with_its_address() {
+fn a_pods_interface_deleted_by_hand_is_made_again_with_its_address() {
     let (world, ips) = with_server();
     let veth = world.node().links();
     let veth = veth
@@ -72,7 +72,7 @@ fn a_pods_interface_deleted_by_hand_comes_back_with_its_address() {
 }
 
 #[test]
-fn traffic_flows_while_the_agent_is_dead_and_the_next_agent_does_not_interrupt_it() {
+fn traffic_flows_while_no_agent_runs_and_the_restarted_agent_does_not_interrupt_it() {
     use std::io::{BufRead, Write};
     let world = World::new();
     let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
@@ -96,7 +96,7 @@ fn traffic_flows_while_the_agent_is_dead_and_the_next_agent_does_not_interrupt_i
         (&stream)
             .write_all(format!("{word}\n").as_bytes())
             .expect("sent");
-        lines.read_line(&mut said).expect("the connection lives");
+        lines.read_line(&mut said).expect("the connection is open");
         assert_eq!(said.trim(), word);
     };
     says("before");
@@ -106,14 +106,14 @@ fn traffic_flows_while_the_agent_is_dead_and_the_next_agent_does_not_interrupt_i
     world
         .remote
         .run(|| std::net::TcpStream::connect(at(NODE4, 9000)))
-        .expect("new ones too");
+        .expect("new connections work, too");
     world.agent.launch();
     world.agent.wait_running("a");
     says("with the next");
 }
 
 #[test]
-fn rules_flushed_while_no_agent_ran_are_there_after_its_start() {
+fn rules_flushed_while_no_agent_runs_are_restored_at_its_start() {
     let (world, ips) = with_server();
     world.agent.signal(Signal::SIGKILL);
     world.agent.wait();
@@ -123,7 +123,7 @@ fn rules_flushed_while_no_agent_ran_are_there_after_its_start() {
 }
 
 #[test]
-fn a_pod_removed_while_no_agent_ran_leaves_no_interface_and_no_rule() {
+fn a_pod_removed_while_no_agent_runs_leaves_no_interface_and_no_rule() {
     let (world, _) = with_server();
     world.agent.signal(Signal::SIGKILL);
     world.agent.wait();
@@ -135,7 +135,7 @@ fn a_pod_removed_while_no_agent_ran_leaves_no_interface_and_no_rule() {
 }
 
 #[test]
-fn after_a_power_cut_everything_is_made_anew() {
+fn after_a_power_cut_everything_is_made_again() {
     let (world, ips) = with_server();
     world.agent.power_cut();
     world.agent.launch();

@@ -1,9 +1,9 @@
-//! Names are found by the resolvers programs use: busybox, glibc, musl.
+//! Name resolution by the resolvers that programs use: busybox, glibc, musl.
 
 use crate::common::shell_pod;
 use crate::world::*;
 
-/// A pod with the three resolvers.
+/// A pod that has the three resolvers.
 fn resolver_pod(name: &str, more: &str) -> String {
     shell_pod(name, "exec sleep 1000", more, "")
         .replace("image: busybox:test", "image: resolvers:test")
@@ -22,9 +22,9 @@ fn world(resolv_conf: Option<&'static str>) -> World {
     world
 }
 
-/// What each resolver says to a name, until all say `wanted`.
+/// Runs each resolver for a name until all of them print `wanted`.
 fn all_find(world: &World, name: &str, wanted: &str) {
-    // busybox's nslookup asks for the name as it is: no search list.
+    // busybox's nslookup uses the name as it is, without a search list.
     let whole = if name.contains(".cluster.local") || name.contains(".test") {
         Some(name)
     } else {
@@ -66,13 +66,16 @@ fn every_resolver_finds_pods_and_services_by_short_and_long_names() {
 }
 
 #[test]
-fn other_names_are_asked_of_the_nodes_resolver_and_its_absence_is_survived() {
+fn other_names_are_forwarded_to_the_nodes_resolver_and_pod_names_work_without_it() {
     let world = world(None);
     let server = NameServer::start(&world.remote, "printer.test", "192.0.2.99");
     all_find(&world, "printer.test", "192.0.2.99");
     drop(server);
     let ask = |name: &str| exec(&world.agent, "client", &["getent", "ahosts", name]);
-    assert!(!ask("printer.test").0, "nobody knows it now");
+    assert!(
+        !ask("printer.test").0,
+        "the name cannot be resolved without the resolver"
+    );
     all_find(
         &world,
         "client.default.pod.cluster.local",
@@ -83,7 +86,7 @@ fn other_names_are_asked_of_the_nodes_resolver_and_its_absence_is_survived() {
 }
 
 #[test]
-fn a_node_without_resolvers_answers_at_once_that_a_name_is_unknown() {
+fn on_a_node_without_resolvers_an_unknown_name_fails_at_once() {
     let world = world(Some("# none\n"));
     let start = std::time::Instant::now();
     assert!(
@@ -102,7 +105,7 @@ fn a_node_without_resolvers_answers_at_once_that_a_name_is_unknown() {
 }
 
 #[test]
-fn names_go_on_being_answered_after_the_agent_was_killed_and_restarted() {
+fn names_are_resolved_again_after_an_agent_restart() {
     let world = world(None);
     let ip = addresses(&world.agent.pod("client"))[0].to_string();
     all_find(&world, "client.default.pod.cluster.local", &ip);
@@ -111,7 +114,7 @@ fn names_go_on_being_answered_after_the_agent_was_killed_and_restarted() {
 }
 
 #[test]
-fn a_program_that_has_port_53_of_all_addresses_is_no_obstacle() {
+fn names_are_resolved_even_if_a_program_listens_on_port_53_of_all_addresses() {
     let world = World::with(Plan {
         images: &[Image::Resolvers],
         ..Plan::default()
@@ -125,7 +128,7 @@ fn a_program_that_has_port_53_of_all_addresses_is_no_obstacle() {
 }
 
 #[test]
-fn remote_hosts_are_not_served() {
+fn remote_hosts_get_no_answers() {
     let world = world(None);
     let text = exec(&world.agent, "client", &["cat", "/etc/resolv.conf"]).1;
     let server = text

@@ -1,4 +1,4 @@
-//! Services: an address and a name that lead to whichever pods are ready.
+//! Services: an address and a name that lead to the ready pods.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, TcpListener};
@@ -22,7 +22,7 @@ fn world() -> World {
     world
 }
 
-/// Asks `web:80` from the client with a name; who answered.
+/// Connects to this name and port from the client; returns the name of the server that answered.
 fn ask_name(world: &World, name: &str, port: u16) -> Result<String, String> {
     let script = format!(
         "import socket; s = socket.create_connection(('{name}', {port}), 2); print(s.recv(512).decode().split()[0])"
@@ -35,7 +35,7 @@ fn ask_name(world: &World, name: &str, port: u16) -> Result<String, String> {
     }
 }
 
-/// Asks until both have answered, and nobody else ever did.
+/// Asks until both servers have answered; no other may.
 fn spreads(what: &str, ask: impl Fn() -> Result<String, String>) {
     let mut seen = BTreeSet::new();
     wait_for(what, || {
@@ -74,7 +74,7 @@ fn a_service_leads_from_its_name_and_port_to_all_ready_pods() {
 }
 
 #[test]
-fn a_pod_that_stops_leaves_the_service_and_one_that_comes_joins() {
+fn a_stopping_pod_leaves_the_service_and_a_new_one_joins_it() {
     let world = world();
     world.agent.write("web.yaml", &service("web", WEB));
     spreads("web", || ask_name(&world, "web", 80));
@@ -110,7 +110,7 @@ fn a_pod_reaches_itself_through_its_service() {
 }
 
 #[test]
-fn a_named_target_port_is_looked_up_in_each_pod() {
+fn a_named_target_port_is_resolved_for_each_pod() {
     let world = World::new();
     for (name, port) in [("one", 8001), ("two", 8002)] {
         let ports = format!("    ports: [{{name: http, containerPort: {port}}}]\n");
@@ -143,11 +143,11 @@ fn a_node_port_is_open_to_remote_hosts_on_every_address_of_the_node() {
     world
         .node()
         .run(|| ask_tcp(at(local, 30080)))
-        .expect("and on the node itself");
+        .expect("the node port works on the node itself");
 }
 
 #[test]
-fn a_node_port_that_is_taken_stays_with_whoever_has_it_until_he_goes() {
+fn a_node_port_in_use_stays_with_its_owner_until_that_is_gone() {
     let world = world();
     let program = world.node().run(|| TcpListener::bind(("0.0.0.0", 30080)));
     let spec = "  type: NodePort\n  selector: {app: web}\n  ports: [{port: 80, targetPort: 8000, nodePort: 30080}]\n";
@@ -172,7 +172,7 @@ fn a_node_port_that_is_taken_stays_with_whoever_has_it_until_he_goes() {
 }
 
 #[test]
-fn a_headless_service_is_its_pods_addresses_and_srv_records() {
+fn a_headless_service_resolves_to_its_pods_addresses_and_srv_records() {
     let world = world();
     let spec = "  clusterIP: None\n  selector: {app: web}\n  ports: [{name: http, port: 8000}]\n";
     world.agent.write("web.yaml", &service("web", spec));
@@ -201,12 +201,12 @@ fn a_headless_service_is_its_pods_addresses_and_srv_records() {
     assert_eq!(
         records.count(),
         4,
-        "one for each address of each pod: {said}"
+        "one record for each address of each pod: {said}"
     );
 }
 
 #[test]
-fn a_client_with_affinity_always_gets_to_the_same_pod() {
+fn a_client_with_affinity_always_reaches_the_same_pod() {
     let world = world();
     let spec = "  sessionAffinity: ClientIP\n  selector: {app: web}\n  ports: [{port: 80, targetPort: 8000}]\n";
     world.agent.write("web.yaml", &service("web", spec));
@@ -217,7 +217,7 @@ fn a_client_with_affinity_always_gets_to_the_same_pod() {
 }
 
 #[test]
-fn services_stay_when_the_agent_is_killed() {
+fn services_work_while_no_agent_runs() {
     use nix::sys::signal::Signal;
     let world = world();
     world.agent.write("web.yaml", &service("web", WEB));
@@ -236,7 +236,7 @@ fn services_stay_when_the_agent_is_killed() {
     world
         .node()
         .run(|| ask_tcp(at(to, 80)))
-        .expect("served without an agent");
+        .expect("the service works without an agent");
     world.agent.launch();
     world.agent.wait_running("one");
     spreads("web", || ask_name(&world, "web", 80));

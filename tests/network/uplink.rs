@@ -1,4 +1,4 @@
-//! The node's own network as it may be: small MTU, no uplink, no IPv6, ranges in use, no `nft`.
+//! Variants of the node's own network: small MTU, no uplink, no IPv6, ranges in use, no `nft`.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ fn mtu_inside(world: &World, pod: &str) -> String {
 }
 
 #[test]
-fn the_uplinks_mtu_reaches_pods_that_start_and_pods_that_run() {
+fn the_uplinks_mtu_applies_to_new_and_to_running_pods() {
     let world = World::with(Plan {
         mtu: Some(1400),
         ..Plan::default()
@@ -32,7 +32,7 @@ fn the_uplinks_mtu_reaches_pods_that_start_and_pods_that_run() {
 }
 
 #[test]
-fn a_node_without_uplink_has_a_network_of_pods_and_gets_out_once_there_is_one() {
+fn pods_reach_each_other_without_an_uplink_and_the_outside_once_there_is_one() {
     let world = World::with(Plan {
         alone: true,
         images: &[Image::Python],
@@ -52,7 +52,7 @@ fn a_node_without_uplink_has_a_network_of_pods_and_gets_out_once_there_is_one() 
         .node()
         .run(|| ask_tcp(at(local, 9000)))
         .expect("an answer");
-    // Somebody plugs the cable in.
+    // The cable is plugged in.
     let path = world.node().path();
     world.lan.ip(&format!(
         "link add to-node type veth peer name uplink netns {path}"
@@ -81,7 +81,7 @@ fn the_node_may_change_its_address() {
     let world = World::new();
     let ports = "    ports: [{containerPort: 8000, hostPort: 9000}]\n";
     world.start_server("a", &who_pod("a", 8000, "", ports));
-    // The second address of a subnet goes with the first.
+    // The kernel removes the second address of a subnet with the first.
     world.node().ip("addr del 192.0.2.10/24 dev uplink");
     world.node().ip("addr add 192.0.2.30/24 dev uplink");
     world.node().ip("route add default via 192.0.2.1");
@@ -93,7 +93,7 @@ fn the_node_may_change_its_address() {
 }
 
 #[test]
-fn without_ipv6_pods_have_ipv4_alone() {
+fn without_ipv6_pods_have_only_ipv4() {
     let world = World::with(Plan {
         without_ipv6: true,
         images: &[Image::Python],
@@ -107,8 +107,8 @@ fn without_ipv6_pods_have_ipv4_alone() {
 }
 
 #[test]
-fn a_range_in_use_is_left_to_its_user() {
-    // Whatever range is chosen by default, this node uses it already.
+fn a_range_in_use_is_not_chosen() {
+    // This node already uses the range that is chosen by default.
     let free = World::with(Plan::default());
     free.agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let usual = addresses(&free.agent.wait_running("a"))[0].to_string();
@@ -128,7 +128,7 @@ fn a_range_in_use_is_left_to_its_user() {
 }
 
 #[test]
-fn a_range_that_was_asked_for_and_is_in_use_is_named_with_what_uses_it() {
+fn a_configured_range_that_is_in_use_is_refused_and_its_route_is_named() {
     let world = World::with(Plan {
         flags: &["--pod-cidr", "10.99.0.0/16"],
         node_setup: &["route add 10.0.0.0/8 via 192.0.2.1"],
@@ -150,7 +150,7 @@ fn a_range_that_was_asked_for_and_is_in_use_is_named_with_what_uses_it() {
 }
 
 #[test]
-fn the_ranges_and_the_bridge_may_be_chosen() {
+fn the_ranges_and_the_bridges_name_can_be_configured() {
     let world = World::with(Plan {
         flags: &["--bridge", "pods7"],
         config: "podCIDR: \"10.50.0.0/24,fd50::/64\"\n",
@@ -170,7 +170,7 @@ fn the_ranges_and_the_bridge_may_be_chosen() {
 }
 
 #[test]
-fn an_interface_with_the_bridges_name_that_is_none_is_left_alone_and_named() {
+fn a_foreign_interface_with_the_bridges_name_is_left_alone_and_reported() {
     let world = World::with(Plan {
         node_setup: &["link add coracle0 type veth peer name elsewhere"],
         ..Plan::default()
@@ -183,8 +183,8 @@ fn an_interface_with_the_bridges_name_that_is_none_is_left_alone_and_named() {
 }
 
 #[test]
-fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
-    // The agent alone sees the program covered by something that is none.
+fn without_nft_pods_on_the_nodes_network_run_and_others_report_what_is_missing() {
+    // In the agent's view, something that is no program covers `nft`.
     let world = World::with(Plan {
         wrapper: Some("mount --bind /dev/null /usr/sbin/nft && exec \"$@\""),
         ..Plan::default()
@@ -199,7 +199,7 @@ fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
         "{events}"
     );
     assert_eq!(world.agent.pod("a")["status"]["phase"], "Pending");
-    // Installed: the pod starts by itself.
+    // Once `nft` is there, the pod starts without further action.
     let agent = world.agent.pid().to_string();
     let uncover = ["-t", &agent, "-m", "umount", "/usr/sbin/nft"];
     world.node().ok("nsenter", &uncover);
@@ -207,7 +207,7 @@ fn without_nft_pods_on_the_nodes_network_run_and_others_say_what_is_missing() {
 }
 
 #[test]
-fn while_nft_is_stuck_pods_on_the_nodes_network_come_and_go() {
+fn while_nft_hangs_pods_on_the_nodes_network_start_and_stop() {
     let world = World::with(Plan {
         wrapper: Some(
             "mount -t tmpfs none /mnt && printf '#!/bin/sh\\nexec sleep 1000\\n' > /mnt/stuck && chmod 755 /mnt/stuck && \
@@ -215,7 +215,7 @@ fn while_nft_is_stuck_pods_on_the_nodes_network_come_and_go() {
         ),
         ..Plan::default()
     });
-    // More than there are threads for them.
+    // These are more pods than there are threads for them.
     for index in 0..20 {
         let name = format!("a{index}");
         let pod = shell_pod(&name, SLEEP, "", "");
@@ -228,13 +228,13 @@ fn while_nft_is_stuck_pods_on_the_nodes_network_come_and_go() {
     world.agent.wait_running("host");
     world.agent.remove("host.yaml");
     world.agent.wait_gone("host");
-    // A run of `nft` is given 10 s.
+    // The agent gives a run of `nft` 10 s.
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(8), "{took:?}");
 }
 
 #[test]
-fn a_node_whose_pods_all_have_its_network_is_left_as_it_is() {
+fn a_node_whose_pods_all_use_its_network_stays_unchanged() {
     let world = World::with(Plan::default());
     let sysctls = [
         "ipv4/ip_forward",
@@ -242,7 +242,7 @@ fn a_node_whose_pods_all_have_its_network_is_left_as_it_is() {
         "ipv4/conf/all/rp_filter",
         "ipv4/conf/all/route_localnet",
     ];
-    // A namespace begins with what the machine has, which may forward.
+    // A new namespace inherits the machine's values, which may forward already.
     for switch in ["ip_forward=0", "conf.all.route_localnet=0"] {
         let switch = format!("net.ipv4.{switch}");
         world.node().ok("sysctl", &["-qw", &switch]);

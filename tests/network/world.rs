@@ -1,5 +1,5 @@
-//! A node among other hosts: `node` - `lan` (switch and router) - `remote` and `other`, with a host `far` behind the router.
-//! No host knows a route to the pods: what reaches them went through the node's address.
+//! A node among other hosts: `node` - `lan` (switch and router) - `remote` and `other`, with a host `far` behind the
+//! router. No host has a route to the pods: traffic that reaches pods was sent to the node's address.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -20,7 +20,7 @@ pub(crate) const OTHER4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 12));
 pub(crate) const FAR4: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 pub(crate) const FAR6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1));
 
-/// How a world differs from the usual one.
+/// The differences of a world from the default one.
 #[derive(Default)]
 pub(crate) struct Plan {
     /// Lines of the agent's settings file.
@@ -42,7 +42,7 @@ pub(crate) struct Plan {
     pub(crate) images: &'static [Image],
 }
 
-/// The whole of it.
+/// A complete world.
 pub(crate) struct World {
     pub(crate) agent: Agent,
     pub(crate) remote: Netns,
@@ -96,7 +96,7 @@ impl World {
         &self.agent.netns
     }
 
-    /// Starts a pod and waits until its first container has said that it listens.
+    /// Starts a pod and waits until its first container reports that it listens.
     pub(crate) fn start_server(&self, name: &str, manifest: &str) -> Vec<IpAddr> {
         self.agent.write(&format!("{name}.yaml"), manifest);
         let pod = self.agent.wait_running(name);
@@ -104,7 +104,7 @@ impl World {
         addresses(&pod)
     }
 
-    /// Asks from inside a pod made from the python image.
+    /// Asks a server from inside a pod made from the python image.
     pub(crate) fn ask_from_pod(
         &self,
         pod: &str,
@@ -191,7 +191,7 @@ pub(crate) fn at(ip: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::new(ip, port)
 }
 
-/// What a `who` server is asked over TCP: it says its name and whom it sees.
+/// Asks a `who` server over TCP: the answer is its name and the client's address as it sees it.
 pub(crate) fn ask_tcp(to: SocketAddr) -> io::Result<String> {
     let limit = Duration::from_secs(2);
     let mut stream = TcpStream::connect_timeout(&to, limit)?;
@@ -216,7 +216,7 @@ pub(crate) fn ask_udp(to: SocketAddr) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).trim().to_owned())
 }
 
-/// A page by HTTP, with its head.
+/// Gets a page by HTTP, with its head.
 pub(crate) fn get_page(to: SocketAddr, path: &str) -> io::Result<String> {
     let limit = Duration::from_secs(2);
     let mut stream = TcpStream::connect_timeout(&to, limit)?;
@@ -232,7 +232,7 @@ pub(crate) fn ask_both(to: SocketAddr) -> [io::Result<String>; 2] {
     [ask_tcp(to), ask_udp(to)]
 }
 
-/// Asks again until there is the wanted answer; how long that took.
+/// Asks until the wanted answer comes; returns how long that took.
 pub(crate) fn ask_until(
     host: &Netns,
     to: SocketAddr,
@@ -246,13 +246,13 @@ pub(crate) fn ask_until(
                 return start.elapsed();
             }
             assert!(start.elapsed() < PATIENCE, "{to}: {answer:?}");
-            std::thread::sleep(Duration::from_millis(10)); // Nothing announces that a connection would work.
+            std::thread::sleep(Duration::from_millis(10)); // No event reports that a connection would work.
         }
     })
 }
 
-/// A `who` server at addresses of a host beside the node, until the end of the test's process. It is bound to them: an
-/// answer over UDP has the address that was asked.
+/// A `who` server at addresses of a host beside the node, until the test's process ends. It is bound to each address,
+/// so that an answer over UDP comes from the address that was asked.
 pub(crate) fn serve_on(host: &Netns, name: &'static str, ips: &[IpAddr], port: u16) {
     for ip in ips {
         let (listener, socket) = host.run(|| {
@@ -280,7 +280,7 @@ pub(crate) fn serve_on(host: &Netns, name: &'static str, ips: &[IpAddr], port: u
     }
 }
 
-/// Says its name and the client's address, over TCP and UDP, IPv4 and IPv6: arguments name and port.
+/// Answers with its name and the client's address, over TCP and UDP, IPv4 and IPv6: arguments name and port.
 const WHO: &str = r#"
 import socket, sys, threading
 name, port = sys.argv[1], int(sys.argv[2])
@@ -316,7 +316,7 @@ if kind == socket.SOCK_DGRAM: s.send(b"who?")
 print(s.recv(512).decode().strip())
 "#;
 
-/// A pod that runs a `who` server. `more` is YAML below `spec`, `container` below the container, indented by the caller.
+/// A pod that runs a `who` server. `more` is YAML below `spec`, `container` YAML below the container, both indented.
 pub(crate) fn who_pod(name: &str, port: u16, more: &str, container: &str) -> String {
     who_pod_with(name, "", port, more, container)
 }
@@ -342,7 +342,7 @@ pub(crate) fn who_pod_with(
 pub(crate) struct NameServer(Child);
 
 impl NameServer {
-    /// Knows `name`, which ends in `.test`, as `address`, and nothing else.
+    /// Starts a server that resolves `name`, which ends in `.test`, to `address`, and nothing else.
     pub(crate) fn start(host: &Netns, name: &str, address: &str) -> Self {
         let record = format!("--host-record={name},{address}");
         let mut command = Command::new("dnsmasq");
@@ -365,7 +365,7 @@ impl NameServer {
             lines.any(|line| line.contains("started")),
             "dnsmasq does not start"
         );
-        // Goes on reading, so that dnsmasq never waits for its log.
+        // Reads on, so that dnsmasq never waits for its log.
         std::thread::spawn(move || lines.for_each(drop));
         Self(child)
     }
@@ -378,7 +378,7 @@ impl Drop for NameServer {
     }
 }
 
-/// Runs a program in a pod; what it said and whether it succeeded.
+/// Runs a program in a pod; returns whether it succeeded, and its output.
 pub(crate) fn exec(agent: &Agent, pod: &str, command: &[&str]) -> (bool, String) {
     let mut args = vec!["exec", pod, "--"];
     args.extend(command);
@@ -404,7 +404,7 @@ pub(crate) fn wait_event(agent: &Agent, wanted: &str) -> String {
     })
 }
 
-/// Polls what nothing announces.
+/// Polls for something that no event reports.
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,17 +1,17 @@
-//! Pods that wait to be let in, and pods that have to go for others.
+//! Held pods, and pods that are preempted for others.
 
 use std::sync::Arc;
 
 use super::*;
 use common::netns::Netns;
 
-/// An agent whose node has so many milli-cores for pods, and few places.
+/// An agent whose node has 1500 milli-cores for pods, and few places.
 fn small(labels: &str) -> Agent {
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
     let folder = agent.root.join("etc");
     fs::create_dir_all(folder.join("config.d")).expect("temp dir");
     let file = folder.join("config.yaml");
-    // All but a core and a half is kept back.
+    // All but a core and a half is reserved.
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let kept = cores * 1000 - 1500;
     let text = format!(
@@ -35,7 +35,7 @@ fn small(labels: &str) -> Agent {
     agent
 }
 
-/// A pod that asks for so much cpu.
+/// A pod that requests this much cpu.
 fn pod(name: &str, cpu_milli: u64, more: &str) -> String {
     let requests = format!("    resources: {{requests: {{cpu: {cpu_milli}m}}}}\n");
     shell_pod(name, SLEEP, more, &requests)
@@ -46,7 +46,7 @@ fn waits(pod: &Value, reason: &str) -> bool {
 }
 
 #[test]
-fn a_pod_without_room_waits_and_is_let_in_when_there_is_some() {
+fn a_pod_without_room_is_held_and_admitted_when_there_is_some() {
     let agent = small("");
     agent.write("a.yaml", &pod("a", 1_000, ""));
     let before = pid_of(&agent, &agent.wait_running("a"));
@@ -62,13 +62,31 @@ fn a_pod_without_room_waits_and_is_let_in_when_there_is_some() {
     let planned = agent.cli(&["plan", file.to_str().expect("utf-8")]);
     let planned = String::from_utf8_lossy(&planned.stdout).into_owned();
     assert!(
-        planned.contains(&format!("waits to be let in (OutOfcpu): {text}")),
+        planned.contains(&format!("waits for admission (OutOfcpu): {text}")),
         "{planned}"
     );
-    // To delete it has nothing to wait for, and it waits on; so it does for another agent.
+    // A deletion of a held pod has nothing to wait for, and the pod stays held. After an agent restart it is held since
+    // the same time.
     agent.ok(&["delete", "pod", "b"]);
+    let holds = agent.root.join("run/holds.json");
+    let uid = |pod: &Value| {
+        pod["metadata"]["uid"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let held = agent.wait_pod("b", |pod| {
+        let written = fs::read_to_string(&holds).unwrap_or_default();
+        waits(pod, "OutOfcpu") && written.contains(&uid(pod))
+    });
+    std::thread::sleep(Duration::from_millis(1100)); // Times are shown in whole seconds.
     agent.kill_and_restart();
-    agent.wait_pod("b", |pod| waits(pod, "OutOfcpu"));
+    let again = agent.wait_pod("b", |pod| waits(pod, "OutOfcpu"));
+    assert_eq!(
+        again["metadata"]["creationTimestamp"],
+        held["metadata"]["creationTimestamp"]
+    );
+    assert_eq!(again["status"], held["status"]);
     assert_eq!(before, pid_of(&agent, &agent.wait_running("a")));
     let metrics = agent.request("/metrics").0;
     let count = "kubelet_admission_rejections_total{reason=\"OutOfcpu\"} 1";
@@ -83,7 +101,7 @@ fn a_pod_without_room_waits_and_is_let_in_when_there_is_some() {
 }
 
 #[test]
-fn a_more_important_pod_has_another_ended_which_comes_again() {
+fn a_more_important_pod_preempts_another_which_starts_again_later() {
     let agent = small("");
     agent.write("low.yaml", &pod("low", 1_000, ""));
     let before = pid_of(&agent, &agent.wait_running("low"));
@@ -124,7 +142,7 @@ fn a_more_important_pod_has_another_ended_which_comes_again() {
 }
 
 #[test]
-fn labels_of_the_node_and_ports_of_others_keep_a_pod_out() {
+fn a_pod_is_held_for_labels_of_the_node_and_for_ports_of_other_pods() {
     let agent = small("example.com/disk: ssd");
     let node: Value =
         serde_json::from_str(&agent.ok(&["get", "nodes", "-o", "json"])).expect("JSON");

@@ -1,4 +1,4 @@
-//! Clients that take part in what a container writes and reads, by `coracle attach`.
+//! Clients attached to a container's input and output by `coracle attach`.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ fn attach(agent: &Agent, args: &[&str]) -> Child {
         .expect("coracle runs")
 }
 
-/// Reads until this text has come.
+/// Reads until this text appears.
 pub(super) fn read_until(source: &mut (impl Read + AsFd), wanted: &str) -> String {
     let end = Instant::now() + PATIENCE;
     let (mut said, mut buffer) = (String::new(), [0; 1024]);
@@ -60,7 +60,7 @@ pub(super) fn on_terminal(agent: &Agent, args: &[&str], columns: u16) -> (Child,
 }
 
 #[test]
-fn all_who_are_attached_hear_the_container_and_any_of_them_may_speak_to_it() {
+fn all_attached_clients_get_the_output_and_each_may_write_to_the_input() {
     let agent = Agent::start();
     let script =
         "while read line; do echo got $line; echo err $line >&2; [ $line = end ] && exit 4; done";
@@ -78,7 +78,7 @@ fn all_who_are_attached_hear_the_container_and_any_of_them_may_speak_to_it() {
     for client in [&mut speaker, &mut listener] {
         read_until(client.stdout.as_mut().expect("piped"), "got one\n");
     }
-    // Without `stdinOnce` the input stays open when a client has no more.
+    // Without `stdinOnce` the input stays open when a client's input ends.
     drop(typed);
     let mut other = attach(&agent, &["-i", "a"]);
     wait_attached(&agent, "a", base, 3);
@@ -92,12 +92,12 @@ fn all_who_are_attached_hear_the_container_and_any_of_them_may_speak_to_it() {
     let log = agent.ok(&["logs", "a"]);
     assert_eq!(log.lines().count(), 4, "{log}");
     let refused = agent.cli(&["attach", "a"]);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(told.contains("is not running"), "{told}");
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("is not running"), "{error}");
 }
 
 #[test]
-fn with_stdin_once_the_input_ends_with_the_first_who_wrote() {
+fn with_stdin_once_the_input_ends_with_the_first_client_that_wrote() {
     let agent = Agent::start();
     let more = "    stdin: true\n    stdinOnce: true\n";
     let once = shell_pod(
@@ -120,7 +120,7 @@ fn with_stdin_once_the_input_ends_with_the_first_who_wrote() {
 }
 
 #[test]
-fn a_terminal_is_shared_with_the_log_resized_and_left_by_its_keys() {
+fn a_terminal_is_logged_and_resized_and_a_client_detaches_by_its_keys() {
     let agent = Agent::start();
     let script = "printf 'ready> '; while read line; do stty size; echo got $line; \
                   [ \"$line\" = end ] && exit 5; printf 'ready> '; done";
@@ -132,7 +132,7 @@ fn a_terminal_is_shared_with_the_log_resized_and_left_by_its_keys() {
     agent.wait_running("a");
     let session = |columns| on_terminal(&agent, &["attach", "-it", "a"], columns);
     let (mut first, mut screen) = session(77);
-    // The prompt was there before, and is shown.
+    // The prompt was written before, and is shown again.
     read_until(&mut screen, "ready> ");
     screen.write_all(b"one\n").expect("typed");
     read_until(&mut screen, "33 77\r\ngot one\r\nready> ");
@@ -149,7 +149,7 @@ fn a_terminal_is_shared_with_the_log_resized_and_left_by_its_keys() {
 }
 
 #[test]
-fn who_reads_nothing_holds_up_neither_the_container_nor_its_log_and_learns_what_is_missing() {
+fn a_client_that_does_not_read_delays_neither_container_nor_log_and_learns_how_much_it_missed() {
     let agent = Agent::start();
     let script = "read go; head -c 6000000 /dev/zero | tr '\\0' 'x' | fold -w 100; echo; echo done; \
                   while read word; do echo $word; [ $word != end ] || exit 0; done";
@@ -164,7 +164,7 @@ fn who_reads_nothing_holds_up_neither_the_container_nor_its_log_and_learns_what_
     wait_attached(&agent, "a", base, 1);
     let typed = client.stdin.as_mut().expect("piped");
     typed.write_all(b"go\n").expect("written");
-    // The client is not read from, yet the log comes to its end.
+    // The client is not read from, yet the log is completed.
     agent.wait_line("a", "done");
     let mut typed = client.stdin.take().expect("piped");
     let mut stdout = client.stdout.take().expect("piped");
@@ -178,7 +178,7 @@ fn who_reads_nothing_holds_up_neither_the_container_nor_its_log_and_learns_what_
             }
         }
     });
-    // With what comes when there is room again it is told what is missing.
+    // The client gets the note about the missing output with the next output for which there is room.
     let mut said = String::new();
     let deadline = Instant::now() + PATIENCE;
     while !said.contains("bytes were not read in time; `coracle logs` has them]") {
@@ -195,7 +195,7 @@ fn who_reads_nothing_holds_up_neither_the_container_nor_its_log_and_learns_what_
 }
 
 #[test]
-fn a_client_that_is_killed_leaves_the_container_and_no_pipes() {
+fn a_killed_client_leaves_the_container_running_and_no_open_pipes() {
     let agent = Agent::start();
     let more = "    stdin: true\n";
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", more));
@@ -213,11 +213,11 @@ fn a_client_that_is_killed_leaves_the_container_and_no_pipes() {
 }
 
 #[test]
-fn input_for_a_container_without_any_is_refused_with_the_way_out() {
+fn input_for_a_container_without_stdin_is_refused_with_advice() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
     let refused = agent.cli(&["attach", "-i", "a"]);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(told.contains("does not say `stdin: true`"), "{told}");
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("does not say `stdin: true`"), "{error}");
 }

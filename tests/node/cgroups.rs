@@ -1,4 +1,4 @@
-//! Can people see what bounds a pod, as the kernel tells it?
+//! The effective limits of a pod, as people see them.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const LIMITS: &str =
     "    resources: {limits: {cpu: 100m, memory: 32Mi}, requests: {cpu: 50m, memory: 16Mi}}\n";
 
 #[test]
-fn a_pod_is_described_with_the_values_of_its_cgroups_as_they_are_now() {
+fn a_pod_is_described_with_the_current_values_of_its_cgroups() {
     let agent = Agent::start();
     agent.write(
         "web.yaml",
@@ -41,7 +41,7 @@ fn a_pod_is_described_with_the_values_of_its_cgroups_as_they_are_now() {
         assert_eq!(limit["found"], (mib << 20).to_string(), "{limit}");
         assert_eq!(limit["holds"], true);
     }
-    // Nobody may change it behind the agent's back without being seen.
+    // A change by another program is shown.
     let path = values("main")["path"].as_str().expect("a path").to_owned();
     assert!(path.ends_with(&format!("pod{uid}/c-main")), "{path}");
     let below = path.split_once("pods/").expect("below the agent's").1;
@@ -64,7 +64,7 @@ fn first_or_second<'t>(v1: [&'t str; 2], v2: &'t str) -> [&'t str; 2] {
 }
 
 #[test]
-fn all_pods_together_have_what_is_not_kept_back_and_classes_share_it_by_their_requests() {
+fn all_pods_together_have_what_is_not_reserved_and_classes_share_it_by_their_requests() {
     let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
     let file = agent.root.join("config.yaml");
     let settings = "kind: KubeletConfiguration\nsystemReserved: {memory: 100Mi, pid: '100'}\n\
@@ -105,7 +105,7 @@ fn all_pods_together_have_what_is_not_kept_back_and_classes_share_it_by_their_re
 }
 
 #[test]
-fn containers_that_end_at_once_do_not_seem_to_lack_what_was_written_to_their_cgroups() {
+fn containers_that_end_at_once_do_not_cause_warnings_about_their_cgroups() {
     let agent = Agent::start();
     let names: Vec<String> = (0..60).map(|n| format!("c{n}")).collect();
     let mut pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: brief}\nspec:\n  restartPolicy: Never\n  containers:\n"

@@ -1,5 +1,4 @@
-//! Commands as people know them from elsewhere: kinds and names written as for kubectl, templates, and words that other
-//! programs have.
+//! Commands written as for kubectl and other programs: kinds and names, templates, other programs' words.
 
 use std::sync::Arc;
 
@@ -71,7 +70,7 @@ fn kinds_and_names_may_be_written_as_for_kubectl() {
     assert_eq!(columns[0], ["POD", "IMAGE"]);
     assert_eq!(columns[1][0], "a");
 
-    // What is there is shown, what is not is told, and the code is that of the latter.
+    // The existing pod is shown, the missing one reported; the exit code is that of the latter.
     let output = agent.cli(&["get", "pods", "a", "none"]);
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(
@@ -113,7 +112,7 @@ fn kinds_and_names_may_be_written_as_for_kubectl() {
 }
 
 #[test]
-fn commands_of_others_name_the_directory_in_force_and_doctor_the_agents_own() {
+fn kubectls_other_commands_name_the_manifest_directory_and_doctor_the_agents_directories() {
     let agent = Agent::start_with(&[]);
     let manifests = agent.root.join("manifests").display().to_string();
     for words in [
@@ -136,7 +135,7 @@ fn commands_of_others_name_the_directory_in_force_and_doctor_the_agents_own() {
 }
 
 #[test]
-fn addresses_of_bridges_for_containers_are_not_the_nodes() {
+fn addresses_of_bridges_for_containers_are_not_node_addresses() {
     let netns = Arc::new(Netns::new());
     for line in [
         "link add up0 type veth peer name up1",
@@ -151,7 +150,7 @@ fn addresses_of_bridges_for_containers_are_not_the_nodes() {
         "addr add 10.77.0.1/24 dev vethx",
         "link set vethx master docker0",
         "link set vethx up",
-        // A LAN on a bridge is the node's: one of its ports leads out.
+        // A LAN on a bridge is the node's: one of its ports leads to the outside.
         "link add lan0 type bridge",
         "addr add 198.51.100.7/24 dev lan0",
         "link set lan0 up",

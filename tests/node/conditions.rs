@@ -1,4 +1,4 @@
-//! Readiness gates, conditions set from outside, and waits that somebody ends.
+//! Readiness gates, conditions set by clients, and waits that a client ends.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ fn refused(agent: &Agent, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_readiness_gate_is_opened_and_closed_and_stays_so_over_the_agents_death() {
+fn a_readiness_gate_is_opened_and_closed_and_stays_so_over_an_agent_restart() {
     let agent = Agent::start();
     let script = "trap 'exit 0' TERM; sleep infinity & wait";
     agent.write("a.yaml", &shell_pod("a", script, GATED, ""));
@@ -65,7 +65,7 @@ fn a_readiness_gate_is_opened_and_closed_and_stays_so_over_the_agents_death() {
         text.contains("has no condition `example.com/warm`"),
         "{text}"
     );
-    // With the pod go its conditions.
+    // A pod's conditions are removed with it.
     agent.ok(&set);
     agent.ok(&["delete", "pod", "a"]);
     let pod = agent.wait_running("a");
@@ -85,7 +85,7 @@ fn a_retry_starts_a_crashed_container_at_once() {
     };
     agent.wait_pod("a", waits(1));
     let text = agent.ok(&["retry", "a", "-c", "main"]);
-    assert_eq!(text, "pod/a: container main is started now\n");
+    assert_eq!(text, "pod/a: starting container main now\n");
     let pod = agent.wait_pod("a", waits(2));
     let message = main_status(&pod)["state"]["waiting"]["message"]
         .as_str()
@@ -106,18 +106,18 @@ fn a_retry_starts_a_crashed_container_at_once() {
 }
 
 #[test]
-fn a_pods_own_waits_are_kept() {
+fn a_pods_own_back_off_replaces_the_nodes() {
     let agent = Agent::start();
     let own = "  annotations: {coracle.dev/restart-backoff: \"initial=100ms,max=200ms\"}\nspec:\n";
     let manifest = shell_pod("a", "exit 3", "", "").replacen("spec:\n", own, 1);
     agent.write("a.yaml", &manifest);
-    // With the node's waits this would take five minutes.
+    // With the node's back-off this would take five minutes.
     agent.wait_pod("a", |pod| {
         main_status(pod)["restartCount"].as_u64() >= Some(6)
     });
 }
 
-/// Status code and body of a patch of the pod's status.
+/// The status code and the body of a patch of the pod's status.
 fn patch(agent: &Agent, pod: &str, kind: &str, body: &Value) -> (u16, Value) {
     let mut stream = UnixStream::connect(agent.socket()).expect("the agent listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
@@ -140,7 +140,7 @@ fn patch(agent: &Agent, pod: &str, kind: &str, body: &Value) -> (u16, Value) {
 }
 
 #[test]
-fn programs_patch_conditions_as_they_would_at_an_api_server() {
+fn programs_patch_conditions_as_at_an_api_server() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, GATED, ""));
     agent.wait_running("a");
@@ -159,7 +159,11 @@ fn programs_patch_conditions_as_they_would_at_an_api_server() {
         json!([{ "op": "replace", "path": "/status/conditions/0/status", "value": "True" }]);
     let (code, pod) = patch(&agent, "a", "json-patch+json", &operation);
     assert_eq!((code, of(&pod, "Ready")), (200, "True".into()));
-    assert_eq!(of(&agent.pod("a"), "Ready"), "True", "for everybody");
+    assert_eq!(
+        of(&agent.pod("a"), "Ready"),
+        "True",
+        "the patch takes effect"
+    );
     let own = conditions(json!([{ "type": "Ready", "status": "False" }]));
     let (code, error) = patch(&agent, "a", strategic, &own);
     assert_eq!((code, &error["reason"]), (422, &"Invalid".into()));

@@ -1,4 +1,4 @@
-//! What containers see, share and may use up; and that they go whatever they did.
+//! Isolation, sharing and limits of containers, and their removal whatever they have done.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_frozen_container_is_killed_after_its_grace() {
 }
 
 #[test]
-fn a_frozen_container_whose_shim_was_killed_goes_too() {
+fn a_frozen_container_is_killed_when_its_shim_was_killed() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let pod = agent.wait_running("a");
@@ -37,7 +37,7 @@ fn a_frozen_container_whose_shim_was_killed_goes_too() {
 }
 
 #[test]
-fn a_very_deep_volume_and_writable_layer_go_and_the_agent_lives_on() {
+fn a_very_deep_volume_and_writable_layer_are_removed_and_the_agent_survives() {
     let agent = Agent::start();
     let volumes = "  volumes:\n  - {name: v, emptyDir: {}}\n";
     let mounts = "    volumeMounts:\n    - {name: v, mountPath: /v}\n";
@@ -103,9 +103,9 @@ fn a_container_sees_its_own_cgroup_and_cannot_change_it() {
 }
 
 #[test]
-fn what_enters_a_container_cannot_be_looked_into_and_its_binary_not_be_written() {
+fn a_container_can_neither_inspect_a_process_that_enters_it_nor_write_its_binary() {
     let agent = Agent::start();
-    // Looks at the descriptors of every process that appears beside it.
+    // Reads the descriptors of every process that appears beside it.
     let thief = "echo up; while :; do for p in /proc/[0-9]*; do [ $p = /proc/1 ] || ls -l $p/fd 2>/dev/null | \
                  grep -E 'socket:|signalfd|shim|memfd|coracle' >> /tmp/stolen; done; done";
     agent.write("a.yaml", &shell_pod("a", thief, "", ""));
@@ -139,7 +139,7 @@ fn what_enters_a_container_cannot_be_looked_into_and_its_binary_not_be_written()
         .flags();
     assert!(
         flags.contains(nix::sys::statvfs::FsFlags::ST_RDONLY),
-        "also once nothing runs from it"
+        "the binary stays read-only even once nothing runs from it"
     );
 }
 
@@ -163,7 +163,7 @@ fn limits_are_in_the_cgroups_of_pod_and_container() {
             assert_eq!(agent.cgroup_file("cpu", group, "cpu.cfs_quota_us"), "50000");
             assert_eq!(agent.cgroup_file("cpu", group, "cpu.shares"), "102");
         }
-        // Nobody swaps unless the node's settings say so: memory and swap together are no more than memory.
+        // No pod swaps unless the node's settings allow it: the limit of memory and swap together is that of memory.
         let both = agent.cgroup_path("memory", &container, "memory.memsw.limit_in_bytes");
         if let Ok(both) = fs::read_to_string(both) {
             assert_eq!(both.trim(), "67108864");
@@ -264,10 +264,7 @@ fn a_sub_path_cannot_leave_its_volume() {
     });
     if !main_status(&pod)["state"]["running"].is_null() {
         let log = follow_until(&agent, &["logs", "-f", "a"], "end");
-        assert!(
-            !log.contains("root:"),
-            "the node's /etc shows through:\n{log}"
-        );
+        assert!(!log.contains("root:"), "the node's /etc is visible:\n{log}");
     }
 }
 
@@ -291,7 +288,7 @@ fn a_host_path_of_the_wrong_type_is_refused_in_the_kubelets_words() {
 }
 
 #[test]
-fn the_settings_file_bounds_processes_and_says_what_has_no_effect() {
+fn the_settings_file_limits_processes_and_settings_without_effect_are_reported() {
     let path = std::env::temp_dir().join(format!("coracle-settings-{}.yaml", std::process::id()));
     let text = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\npodPidsLimit: 77\nport: 10250\n";
     fs::write(&path, text).expect("written");
@@ -316,7 +313,7 @@ fn the_settings_file_bounds_processes_and_says_what_has_no_effect() {
     );
 }
 
-/// Of a process; `None` if it is gone.
+/// The value of a process; `None` if it is gone.
 fn oom_score_adj(pid: u64) -> Option<i32> {
     let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?;
     text.trim().parse().ok()
@@ -324,7 +321,8 @@ fn oom_score_adj(pid: u64) -> Option<i32> {
 
 #[test]
 fn an_agent_without_systemd_sets_its_own_oom_score_and_no_container_has_it() {
-    // More than tests are started with needs no capability; on the way down the kernel may say no, and the log says so.
+    // To raise the value above that of the tests needs no capability. To lower it the kernel may refuse, and the log
+    // reports that.
     let own = oom_score_adj(std::process::id().into()).expect("our own");
     for wanted in [own + 7, -999] {
         let path = std::env::temp_dir().join(format!("coracle-oom-{}.yaml", std::process::id()));
@@ -354,7 +352,7 @@ fn an_agent_without_systemd_sets_its_own_oom_score_and_no_container_has_it() {
 }
 
 #[test]
-fn one_pod_has_not_all_processes_and_all_pods_leave_some_to_the_node() {
+fn one_pod_cannot_take_all_process_ids_and_all_pods_leave_some_to_the_node() {
     let number = |path: &str| -> u64 {
         let text = fs::read_to_string(path).expect("procfs");
         text.trim().parse().expect("a number")
@@ -424,7 +422,7 @@ fn a_mount_made_in_a_bidirectional_volume_reaches_the_node() {
 }
 
 #[test]
-fn a_container_whose_seccomp_profile_cannot_be_had_is_refused() {
+fn a_container_whose_seccomp_profile_is_not_available_is_refused() {
     let agent = Agent::start();
     let security =
         "    securityContext: {seccompProfile: {type: Localhost, localhostProfile: none.json}}\n";

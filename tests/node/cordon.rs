@@ -1,11 +1,12 @@
-//! A node somebody works on: new pods wait, those that run leave by priority and stay away, whatever becomes of the agent.
+//! A node under maintenance: new pods are held, existing ones leave by priority and stay away, whatever happens to the
+//! agent.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
 use super::*;
 
-/// Says when it is told to stop and when it has, by the clock that all pods share.
+/// Prints when it gets the stop signal and when it ends, by the clock that all pods share.
 const STAMPS: &str = "now() { cut -d' ' -f1 /proc/uptime; }; \
     trap 'echo told $(now); sleep 1; echo gone $(now); exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done";
 
@@ -28,7 +29,7 @@ fn wait_held(agent: &Agent, name: &str) -> Value {
     pod
 }
 
-/// Whether the node is shown as taking no pods, and its taint says so, too.
+/// Whether the node is shown as unschedulable; its taint must agree.
 fn unschedulable(agent: &Agent) -> bool {
     let (text, _) = agent.request("/api/v1/nodes/test-node");
     let node: Value = serde_json::from_str(&text).expect("JSON");
@@ -56,7 +57,7 @@ fn refusal(agent: &Agent, args: &[&str]) -> String {
 }
 
 #[test]
-fn a_cordoned_node_lets_nobody_in_until_it_is_uncordoned() {
+fn a_cordoned_node_admits_no_pod_until_it_is_uncordoned() {
     let agent = Agent::start();
     run(&agent, "old", STAMPS, "");
     assert_eq!(
@@ -75,12 +76,12 @@ fn a_cordoned_node_lets_nobody_in_until_it_is_uncordoned() {
     let shown = agent.ok(&["get", "pods"]);
     let line = shown.lines().find(|line| line.starts_with("new"));
     assert!(line.is_some_and(|l| l.contains("NodeCordoned")), "{shown}");
-    // What runs is restarted as ever; who is deleted stays away.
+    // Containers of existing pods restart as usual; a deleted pod stays away.
     agent.cli(&["exec", "old", "--", "kill", "1"]);
     agent.wait_pod("old", |pod| main_status(pod)["restartCount"] == 1);
     agent.ok(&["delete", "pod", "old"]);
     wait_held(&agent, "old");
-    // So it is for the next agent, and after a boot.
+    // It stays so after an agent restart, and after a boot.
     agent.kill_and_restart();
     assert!(unschedulable(&agent));
     wait_held(&agent, "old");
@@ -106,13 +107,13 @@ fn a_cordoned_node_lets_nobody_in_until_it_is_uncordoned() {
 }
 
 #[test]
-fn a_drain_stops_pods_by_priority_and_keeps_them_down_also_over_a_boot() {
+fn a_drain_stops_pods_by_priority_and_keeps_them_away_even_over_a_boot() {
     let agent = Agent::start();
     let priority = |number: i32| format!("  priority: {number}\n");
     for (name, number) in [("a", 1_000), ("b", 0), ("c", 0)] {
         run(&agent, name, STAMPS, &priority(number));
     }
-    // What they say of their end goes with them.
+    // The logs are followed from here on, because they are removed with their pods.
     let watch = |name: &str| {
         let mut child = coracle()
             .args(["logs", "-f", name])
@@ -161,7 +162,7 @@ fn a_drain_stops_pods_by_priority_and_keeps_them_down_also_over_a_boot() {
     for name in ["a", "b", "c"] {
         wait_held(&agent, name);
     }
-    // There is nobody left to send away.
+    // No pod is left to stop.
     let text = agent.ok(&["drain"]);
     assert_eq!(
         text,
@@ -178,7 +179,7 @@ fn a_drain_stops_pods_by_priority_and_keeps_them_down_also_over_a_boot() {
 }
 
 #[test]
-fn an_agent_killed_in_the_middle_of_a_drain_is_followed_by_one_that_goes_on() {
+fn a_drain_goes_on_after_the_agent_was_killed() {
     let agent = Agent::start();
     run(&agent, "low", DEAF, "");
     run(&agent, "mid", STAMPS, "  priority: 5\n");
@@ -194,7 +195,7 @@ fn an_agent_killed_in_the_middle_of_a_drain_is_followed_by_one_that_goes_on() {
         !output.status.success() && text.contains("lost the agent"),
         "{text}"
     );
-    // Another one waits for the rest.
+    // Another client waits for the rest.
     let text = agent.ok(&["drain"]);
     assert!(
         text.starts_with("node/test-node already cordoned\n"),
@@ -210,7 +211,7 @@ fn an_agent_killed_in_the_middle_of_a_drain_is_followed_by_one_that_goes_on() {
 }
 
 #[test]
-fn who_waits_for_a_drain_may_give_up_and_it_goes_on() {
+fn a_client_may_stop_waiting_and_the_drain_goes_on() {
     let agent = Agent::start();
     let deaf = shell_pod("deaf", DEAF, "", "").replace("Seconds: 2\n", "Seconds: 600\n");
     agent.write("deaf.yaml", &deaf);
@@ -241,7 +242,7 @@ fn who_waits_for_a_drain_may_give_up_and_it_goes_on() {
     assert_eq!(output.status.code(), Some(130));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("the drain goes on"), "{text}");
-    // Called off, who waits is told; the pod was being stopped and comes back.
+    // The drain is called off, and the waiting client learns it. The pod that was being stopped comes back.
     let waiting = drain(&agent, &["--grace-period", "2"]);
     agent.wait_pod("deaf", |pod| {
         pod["metadata"]["deletionGracePeriodSeconds"] != 600
@@ -266,7 +267,7 @@ fn data_is_not_deleted_by_accident_and_pods_can_be_chosen() {
     let text = refusal(&agent, &["drain"]);
     let message = "cannot delete Pods with local storage (use --delete-emptydir-data to override): default/data";
     assert!(text.contains(message), "{text}");
-    assert!(!unschedulable(&agent), "nothing was done");
+    assert!(!unschedulable(&agent), "nothing has changed");
     let text = refusal(&agent, &["drain", "-l", "app in front"]);
     assert!(text.contains("unable to parse requirement"), "{text}");
     let text = agent.ok(&["drain", "-l", "app=front"]);

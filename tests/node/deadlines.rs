@@ -1,4 +1,4 @@
-//! A pod has only so long: `activeDeadlineSeconds`, also when the agent dies in between.
+//! `activeDeadlineSeconds`, the limit of a pod's life, also across an agent restart.
 
 use super::*;
 
@@ -15,13 +15,13 @@ fn a_pod_fails_at_its_deadline_and_stays_so() {
     assert_eq!(failed["status"]["reason"], "DeadlineExceeded");
     assert_eq!(
         failed["status"]["startTime"], begun["status"]["startTime"],
-        "the deadline counts from there"
+        "the deadline counts from the pod's start"
     );
     let ended = agent.wait_pod("short", |pod| {
         main_status(pod)["state"]["terminated"].is_object()
     });
     let over = &main_status(&ended)["state"]["terminated"];
-    assert_eq!(over["exitCode"], 0, "it was asked first: {over}");
+    assert_eq!(over["exitCode"], 0, "it gets the stop signal first: {over}");
     agent.wait_line("short", "asked");
     let (events, _) = agent.request("/api/v1/namespaces/default/events");
     assert!(events.contains("Pod was active on the node longer than the specified deadline"));

@@ -1,11 +1,11 @@
-//! Containers added to pods that run, by `coracle debug` and by the API.
+//! Containers added to running pods, by `coracle debug` and by the API.
 
 use std::io::{Read, Write};
 
 use super::attach::{on_terminal, read_until};
 use super::*;
 
-/// `coracle debug` with these arguments and nothing to type.
+/// Runs `coracle debug` with these arguments and no input.
 fn debug(agent: &Agent, args: &[&str]) -> std::process::Output {
     agent.cli(&[&["debug"], args].concat())
 }
@@ -75,10 +75,10 @@ fn a_debug_container_has_processes_of_its_own_and_ends_with_its_programs_code() 
         "{described}"
     );
     let twice = debug(&agent, &["a", "--image", "busybox:test", "-c", "dbg"]);
-    let told = String::from_utf8_lossy(&twice.stderr).into_owned();
+    let error = String::from_utf8_lossy(&twice.stderr).into_owned();
     assert!(
-        !twice.status.success() && told.contains("`dbg` already"),
-        "{told}"
+        !twice.status.success() && error.contains("`dbg` already"),
+        "{error}"
     );
     agent.remove("a.yaml");
     agent.wait_gone("a");
@@ -86,7 +86,7 @@ fn a_debug_container_has_processes_of_its_own_and_ends_with_its_programs_code() 
 }
 
 #[test]
-fn a_debug_container_with_a_target_sees_and_may_trace_its_processes() {
+fn a_debug_container_with_a_target_sees_and_may_trace_the_targets_processes() {
     let agent = Agent::start();
     let own = "    securityContext: {runAsUser: 1000}\n";
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", own));
@@ -111,7 +111,7 @@ fn a_debug_container_with_a_target_sees_and_may_trace_its_processes() {
     let said = String::from_utf8_lossy(&said).into_owned();
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("trap 'exit 0' TERM"), "{said}");
-    // Another user's root folder is seen only by who may trace.
+    // The root folder of another user's process is visible only with the right to trace it.
     assert!(said.contains("/proc/1/root/etc/hostname\n"), "{said}");
     assert!(said.contains("Seccomp:\t2"), "{said}");
     // The target goes on.
@@ -148,7 +148,7 @@ fn profiles_decide_what_a_debug_container_may_do() {
     assert_eq!(of(effective("baseline")), [false, false, false]);
     assert_eq!(of(effective("netadmin")), [true, false, false]);
     assert_eq!(of(effective("sysadmin")), [true, true, true]);
-    // busybox says nothing of its user, which is root then: refused, in the kubelet's words.
+    // busybox names no user, which means root: refused, in the kubelet's words.
     let name = ["-c", "strict", "--profile", "restricted"];
     let made = debug(
         &agent,
@@ -163,7 +163,7 @@ fn profiles_decide_what_a_debug_container_may_do() {
 }
 
 #[test]
-fn a_missing_image_is_told_and_waited_for_and_a_target_has_to_exist() {
+fn a_missing_image_is_reported_and_waited_for_and_a_target_must_exist() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
@@ -171,11 +171,11 @@ fn a_missing_image_is_told_and_waited_for_and_a_target_has_to_exist() {
         &agent,
         &["a", "--image", "busybox:test", "--target", "nobody"],
     );
-    let told = String::from_utf8_lossy(&no_target.stderr).into_owned();
-    assert!(!no_target.status.success(), "{told}");
+    let error = String::from_utf8_lossy(&no_target.stderr).into_owned();
+    assert!(!no_target.status.success(), "{error}");
     assert!(
-        told.contains("targetContainerName: Not found: \"nobody\""),
-        "{told}"
+        error.contains("targetContainerName: Not found: \"nobody\""),
+        "{error}"
     );
     let made = debug(&agent, &["a", "--image", "nowhere:1", "-c", "dbg"]);
     assert!(made.status.success(), "{made:?}");
@@ -185,15 +185,15 @@ fn a_missing_image_is_told_and_waited_for_and_a_target_has_to_exist() {
     });
     assert_eq!(main_status(&pod)["ready"], true);
     let refused = agent.cli(&["attach", "a", "-c", "dbg"]);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        told.contains("container dbg in pod a is not running"),
-        "{told}"
+        error.contains("container dbg in pod a is not running"),
+        "{error}"
     );
 }
 
 #[test]
-fn a_debug_container_and_who_is_attached_to_it_survive_as_they_should() {
+fn a_debug_container_survives_the_agent_and_reattached_clients_get_its_exit_code() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
@@ -215,13 +215,13 @@ fn a_debug_container_and_who_is_attached_to_it_survive_as_they_should() {
     });
     let base = shim_pipes(&agent, "a");
     let client = spawn(&agent, &["attach", "a", "-c", "dbg"]);
-    // The client is there once its shim knows it; then the agent dies.
+    // The client is attached once its shim has its pipes; then the agent is killed.
     wait_attached(&agent, "a", base, 1);
     agent.kill_and_restart();
     assert_eq!(
         output_in_time(client).1,
         Some(1),
-        "the agent is gone, which is told"
+        "the client reports that the agent is gone"
     );
     let pod = agent.wait_running("a");
     assert!(
@@ -229,7 +229,7 @@ fn a_debug_container_and_who_is_attached_to_it_survive_as_they_should() {
         "{pod}"
     );
     assert_eq!(pod["spec"]["ephemeralContainers"][0]["name"], "dbg");
-    // Deleted while somebody is attached: he gets the code.
+    // The pod is deleted while a client is attached: the client gets the exit code.
     let client = spawn(&agent, &["attach", "a", "-c", "dbg"]);
     wait_attached(&agent, "a", base, 1);
     agent.remove("a.yaml");
@@ -238,7 +238,7 @@ fn a_debug_container_and_who_is_attached_to_it_survive_as_they_should() {
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
-/// A request with a body; the status code, and the answer.
+/// Sends a request with a body; returns the status code and the answer.
 fn send(agent: &Agent, (method, kind): (&str, &str), pod: &str, body: &Value) -> (u16, Value) {
     let body = body.to_string();
     let path = format!("/api/v1/namespaces/default/pods/{pod}/ephemeralcontainers");
@@ -313,7 +313,7 @@ fn clients_of_kubernetes_add_containers_by_patch_and_by_put() {
 }
 
 #[test]
-fn a_debug_session_with_a_terminal_is_left_and_found_again_while_its_pod_is_edited() {
+fn a_client_detaches_from_a_debug_terminal_and_attaches_again_while_the_pod_is_edited() {
     let agent = Agent::start();
     let text = shell_pod("a", SLEEP, "", "");
     agent.write("a.yaml", &text);
@@ -362,7 +362,7 @@ fn a_debug_session_with_a_terminal_is_left_and_found_again_while_its_pod_is_edit
 }
 
 #[test]
-fn a_program_that_cannot_be_started_is_named() {
+fn an_error_names_the_program_that_cannot_be_started() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
@@ -375,12 +375,12 @@ fn a_program_that_cannot_be_started_is_named() {
         "nosuchprogram",
     ];
     let made = debug(&agent, &args);
-    let told = String::from_utf8_lossy(&made.stderr).into_owned();
-    assert_eq!(made.status.code(), Some(128), "{told}");
+    let error = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert_eq!(made.status.code(), Some(128), "{error}");
     assert!(
-        told.contains(
+        error.contains(
             "could not be started: exec: \"nosuchprogram\": executable file not found in $PATH"
         ),
-        "{told}"
+        "{error}"
     );
 }

@@ -1,8 +1,10 @@
-//! Clients that ask for much, or only for a rehearsal, and a directory that asks for much.
+//! Expensive requests, dry runs, and a large manifest directory.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
+
+use sha2::{Digest as _, Sha256};
 
 use super::*;
 
@@ -27,7 +29,7 @@ fn number_of_pods(agent: &Agent) -> usize {
     list["items"].as_array().expect("items").len()
 }
 
-/// Waits for what no event says.
+/// Waits for something that no event reports.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + 2 * PATIENCE;
     while !is_so() {
@@ -37,7 +39,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
-fn memory_comes_back_when_many_manifests_have_gone() {
+fn memory_is_returned_after_many_manifests_are_removed() {
     const MANY: usize = 1500;
     let agent = Agent::start_with(&[]);
     let pod = |number: usize| {
@@ -55,20 +57,87 @@ fn memory_comes_back_when_many_manifests_have_gone() {
         let to = manifests.join(format!("p{number}.yaml"));
         fs::rename(manifests.join(format!(".p{number}")), to).expect("renamed");
     }
-    wait_until("all are there", || number_of_pods(&agent) == MANY);
+    wait_until("all pods are there", || number_of_pods(&agent) == MANY);
     let most = own_memory(&agent);
     for number in 0..MANY {
         agent.remove(&format!("p{number}.yaml"));
     }
-    wait_until("all are gone", || number_of_pods(&agent) == 0);
-    // Their events stay, as many as there may be.
+    wait_until("all pods are gone", || number_of_pods(&agent) == 0);
+    // Their events stay, up to the limit.
     let kept = || own_memory(&agent).saturating_sub(before);
     // Without a trim nearly all of it stays.
-    wait_until("memory comes back", || kept() * 4 < (most - before) * 3);
+    wait_until("memory is returned", || kept() * 4 < (most - before) * 3);
+}
+
+/// An image of one small layer with as many long names as an archive may have.
+fn many_names(number: usize) -> Vec<u8> {
+    let layer = vec![0; 1024];
+    let digest = Sha256::digest(&layer);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let architecture = match std::env::consts::ARCH {
+        "aarch64" => "arm64",
+        _ => "amd64",
+    };
+    let config = serde_json::json!({ "architecture": architecture, "os": "linux", "author": number,
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] } });
+    let long = "x".repeat(100);
+    let name = |tag: usize| format!("{long}/{long}{number}:{long}{tag}");
+    let names: Vec<String> = (0..900).map(name).collect();
+    let manifest = serde_json::json!([{ "Config": "config.json", "RepoTags": names, "Layers": ["layer.tar"] }]);
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, data) in [
+        ("config.json", config.to_string().as_bytes()),
+        ("layer.tar", &layer),
+        ("manifest.json", manifest.to_string().as_bytes()),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(data.len() as u64);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        tar.append_data(&mut header, name, data)
+            .expect("into memory");
+    }
+    tar.into_inner().expect("into memory")
 }
 
 #[test]
-fn a_rehearsed_deletion_leaves_the_pod_as_it_is() {
+fn memory_is_returned_after_images_with_many_names_were_shown() {
+    let agent = Agent::start_with(&[]);
+    let before = own_memory(&agent);
+    for number in 0..6 {
+        let path = agent.root.join(format!("many{number}.tar"));
+        fs::write(&path, many_names(number)).expect("written");
+        agent.ok(&["image", "import", path.to_str().expect("utf-8")]);
+    }
+    for _ in 0..3 {
+        agent.request("/api/v1/nodes");
+    }
+    let names = agent.ok(&["image", "ls"]);
+    assert!(names.lines().count() >= 6, "{}", names.len());
+    let long = "x".repeat(100);
+    for number in 0..4 {
+        let image = format!("{long}/{long}{number}:{long}7");
+        let pod = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}}}\nspec:\n  hostNetwork: true\n  \
+             containers: [{{name: c, image: '{image}', command: [/none]}}]\n"
+        );
+        agent.write(&format!("p{number}.yaml"), &pod);
+        agent.wait_pod(&format!("p{number}"), |pod| {
+            pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"]
+                .as_str()
+                .is_some_and(|reason| {
+                    reason.contains("RunContainerError") || reason.contains("CrashLoop")
+                })
+        });
+    }
+    let kept = || own_memory(&agent).saturating_sub(before);
+    wait_until("memory is returned", || kept() < 4096);
+}
+
+#[test]
+fn a_dry_run_of_a_deletion_changes_nothing() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let before = agent.wait_running("a");
@@ -91,7 +160,7 @@ fn a_rehearsed_deletion_leaves_the_pod_as_it_is() {
 }
 
 #[test]
-fn commands_get_through_while_streams_and_half_requests_take_all_they_can() {
+fn commands_work_while_streams_and_unfinished_requests_take_all_connections_they_can() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let before = agent.wait_running("a");
@@ -117,7 +186,7 @@ fn commands_get_through_while_streams_and_half_requests_take_all_they_can() {
 }
 
 #[test]
-fn events_of_the_node_are_found_once_by_clients_that_look_for_them_twice() {
+fn clients_that_query_the_nodes_events_twice_find_each_once() {
     let agent = Agent::start_with(&[]);
     let node: Value =
         serde_json::from_str(&agent.ok(&["get", "node", "-o", "json"])).expect("JSON");

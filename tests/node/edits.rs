@@ -1,17 +1,17 @@
-//! Manifests that are edited while their pods run.
+//! Edits of the manifests of running pods.
 
 use super::events::wait_event;
 use super::stages::{STAY, runs, staged, status};
 use super::*;
 
-/// The pod's one container runs still, as the same process.
+/// Asserts that the pod's one container still runs, as the same process.
 fn assert_untouched(agent: &Agent, before: &Value, after: &Value) {
     assert_eq!(before["metadata"]["uid"], after["metadata"]["uid"]);
     assert_eq!(main_status(after)["restartCount"], 0, "{after}");
     assert_eq!(pid_of(agent, before), pid_of(agent, after));
 }
 
-/// Process id of a container's first process, from its shim's record.
+/// The process id of a container's first process, from its shim's record.
 pub(super) fn pid(agent: &Agent, pod: &Value, container: &str) -> i64 {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let path = agent
@@ -23,7 +23,7 @@ pub(super) fn pid(agent: &Agent, pod: &Value, container: &str) -> i64 {
 }
 
 #[test]
-fn another_image_restarts_its_container_alone_once_it_is_there() {
+fn a_new_image_restarts_only_its_container_and_only_once_it_is_imported() {
     let agent = Agent::start();
     let never = "  restartPolicy: Never\n";
     let story = |image: &str| {
@@ -39,7 +39,7 @@ fn another_image_restarts_its_container_alone_once_it_is_there() {
     };
     agent.write("a.yaml", &story("busybox:test"));
     let before = agent.wait_running("a");
-    // It is not there, so what serves goes on.
+    // The image is missing, so the container that serves goes on.
     agent.write("a.yaml", &story("busybox:other"));
     let events = |text: &str| agent.ok(&["get", "events"]).contains(text);
     wait_event(&agent, |event| {
@@ -50,7 +50,7 @@ fn another_image_restarts_its_container_alone_once_it_is_there() {
     assert_eq!(pid(&agent, &before, "main"), pid(&agent, &now, "main"));
     assert_eq!(status(&now, "main")["image"], "busybox:test");
     assert!(!runs(&now, "first"));
-    // The agent dies in the middle of it all.
+    // The agent is killed before the new container starts.
     agent.signal(Signal::SIGKILL);
     agent.wait();
     agent.launch();
@@ -70,15 +70,16 @@ fn another_image_restarts_its_container_alone_once_it_is_there() {
     assert!(events(
         "Container main definition changed, will be restarted"
     ));
-    let told = super::stages::story(&agent, "a");
-    assert_eq!(told.iter().filter(|line| *line == "first").count(), 1);
+    let lines = super::stages::story(&agent, "a");
+    assert_eq!(lines.iter().filter(|line| *line == "first").count(), 1);
     agent.remove("a.yaml");
     agent.wait_gone("a");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
 #[test]
-fn labels_grace_and_probes_change_in_the_running_pod_and_outlive_agent_and_file() {
+fn labels_grace_and_probes_change_in_the_running_pod_and_outlast_an_agent_restart_and_a_broken_file()
+ {
     let agent = Agent::start();
     let script = format!("touch /tmp/ok; {SLEEP}");
     let first = shell_pod("web", &script, "", "");
@@ -100,7 +101,7 @@ fn labels_grace_and_probes_change_in_the_running_pod_and_outlive_agent_and_file(
     agent.wait_pod("web", |pod| main_status(pod)["ready"] == false);
     agent.ok(&["exec", "web", "--", "touch", "/tmp/ok"]);
     agent.wait_pod("web", |pod| main_status(pod)["ready"] == true);
-    // The next agent knows the edits although the file is of no use any more.
+    // The restarted agent knows the edits although the file is broken by now.
     agent.signal(Signal::SIGKILL);
     agent.wait();
     agent.write("web.yaml", "broken: [");
@@ -115,7 +116,7 @@ fn labels_grace_and_probes_change_in_the_running_pod_and_outlive_agent_and_file(
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
-/// What `coracle plan` says, and its exit code.
+/// The output of `coracle plan`, and its exit code.
 fn planned(agent: &Agent, file: &str, text: &str) -> (String, Option<i32>) {
     let folder = agent.root.join("planned");
     fs::create_dir_all(&folder).expect("temp dir");
@@ -129,7 +130,7 @@ fn planned(agent: &Agent, file: &str, text: &str) -> (String, Option<i32>) {
 }
 
 #[test]
-fn a_plan_says_what_saving_the_file_then_does() {
+fn a_plan_predicts_the_effect_of_saving_the_file() {
     let agent = Agent::start();
     let more = "    resources: {limits: {cpu: 100m, memory: 32Mi}}\n";
     let first = shell_pod("web", SLEEP, "", more);
@@ -173,7 +174,7 @@ fn a_plan_says_what_saving_the_file_then_does() {
     let expected = "pod default/web: replaced by a new pod, for these fields cannot change while it runs\n    \
                     spec.containers[0].env\n";
     assert_eq!((text.as_str(), code), (expected, Some(1)));
-    // In another file it would be a second one; without it, it goes.
+    // In another file the pod would be defined twice; without its document it is removed.
     let (text, code) = planned(&agent, "b.yaml", &edited);
     let expected = "error: b.yaml: pod `default/web` is already defined by `web.yaml`\n  \
                     hint: as the next version of `web.yaml`: coracle plan - < b.yaml\n";

@@ -1,8 +1,8 @@
-//! What has happened stays known when the agent goes, and is told as kubectl tells it.
+//! Events that outlast an agent restart, shown as by kubectl.
 
 use super::*;
 
-/// Name, reason, count and first time of all events of the default namespace, in the order they are told.
+/// The name, reason, count and first time of all events of the default namespace, in the order shown.
 fn events(agent: &Agent) -> Vec<(String, String, i64, String)> {
     let list: Value =
         serde_json::from_str(&agent.ok(&["get", "events", "-o", "json"])).expect("JSON");
@@ -23,17 +23,17 @@ fn events(agent: &Agent) -> Vec<(String, String, i64, String)> {
 pub(super) fn wait_event(agent: &Agent, wanted: impl Fn(&Value) -> bool) -> Value {
     let path = "/api/v1/namespaces/default/events?watch=true";
     let mut all = agent.watch(path).map(|mut change| change["object"].take());
-    all.find(wanted).expect("told before the patience ends")
+    all.find(wanted).expect("the event comes in time")
 }
 
 #[test]
-fn events_outlive_the_agent_that_told_them() {
+fn events_outlast_an_agent_restart() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
     let started = wait_event(&agent, |e| e["reason"] == "Started");
     let before = events(&agent);
-    // What each agent says of the node when it starts is counted.
+    // Repeated events of the node at each agent start are counted.
     let of_pod = |all: &[(String, String, i64, String)]| -> Vec<_> {
         all.iter()
             .filter(|e| e.0.starts_with("a."))
@@ -43,7 +43,7 @@ fn events_outlive_the_agent_that_told_them() {
     for round in 2..5 {
         agent.signal(Signal::SIGKILL);
         agent.wait();
-        // It was killed while it wrote.
+        // The last line is incomplete, as after a kill of the agent in the middle of a write.
         let journal = agent.root.join("run/events.log");
         let mut file = fs::OpenOptions::new()
             .append(true)
@@ -58,9 +58,9 @@ fn events_outlive_the_agent_that_told_them() {
             "the same, and in the same order"
         );
         let starting = after.iter().find(|e| e.1 == "Starting");
-        assert_eq!(starting.expect("told").2, round);
+        assert_eq!(starting.expect("reported").2, round);
     }
-    // A watch from before the restart is told to begin anew, and one that begins anew sees versions grow.
+    // The server has a watch from before the restart begin again, and a new watch sees versions grow.
     let version = started["metadata"]["resourceVersion"]
         .as_str()
         .expect("a version");
@@ -175,9 +175,9 @@ fn events_are_shown_as_kubectl_shows_them() {
 }
 
 #[test]
-fn how_the_runs_before_ended_is_known_after_an_agent_restart_whoever_saw_them() {
+fn earlier_exits_are_known_after_an_agent_restart_wherever_they_were_recorded() {
     let agent = Agent::start();
-    // A program that is not there, and one whose shim is killed and that ends before.
+    // One program does not exist; the shim of another is killed, and the program ends before the shim is replaced.
     let missing = shell_pod("missing", "", "", "").replace("\"sh\", \"-c\", \"\"", "\"/nothing\"");
     agent.write("missing.yaml", &missing);
     agent.write("lost.yaml", &shell_pod("lost", SLEEP, "", ""));
@@ -204,11 +204,15 @@ fn how_the_runs_before_ended_is_known_after_an_agent_restart_whoever_saw_them() 
     for (name, before) in [("lost", lost), ("missing", missing)] {
         let after = agent.pod(name);
         for field in ["restartCount", "lastState", "state"] {
-            assert_eq!(
-                main_status(&after)[field],
-                main_status(&before)[field],
-                "{name}: {field}"
-            );
+            let of = |pod: &Value| {
+                let mut shown = main_status(pod)[field].clone();
+                // The exit of a run whose shim died was not observed: each agent has its own estimate.
+                if let Some(ended) = shown.get_mut("terminated").filter(|_| name == "lost") {
+                    ended["finishedAt"].take();
+                }
+                shown
+            };
+            assert_eq!(of(&after), of(&before), "{name}: {field}");
         }
     }
 }

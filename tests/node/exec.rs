@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn exec_runs_as_the_container_does_and_returns_the_commands_code() {
+fn exec_runs_with_the_containers_confinement_and_returns_the_commands_code() {
     let agent = Agent::start();
     let security = "    securityContext: {runAsUser: 1000, runAsGroup: 1000, allowPrivilegeEscalation: false}\n";
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", security));
@@ -48,7 +48,7 @@ fn exec_runs_as_the_container_does_and_returns_the_commands_code() {
 }
 
 #[test]
-fn exec_with_a_terminal_is_a_terminal_of_the_containers_own() {
+fn exec_with_a_terminal_uses_a_terminal_of_the_container() {
     use std::io::{Read, Write};
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
@@ -74,7 +74,7 @@ fn exec_with_a_terminal_is_a_terminal_of_the_containers_own() {
     let mut master = fs::File::from(terminal.master);
     master.write_all(b"typed\n").expect("written");
     let (mut said, mut buffer) = (String::new(), [0; 1024]);
-    // Ends with EIO when the last holder of the terminal is gone.
+    // The read ends with EIO when the last holder of the terminal is gone.
     while let Ok(read @ 1..) = master.read(&mut buffer) {
         said.push_str(&String::from_utf8_lossy(&buffer[..read]));
     }
@@ -118,13 +118,13 @@ fn exec_carries_large_input_and_still_larger_output_at_the_same_time() {
     let mut child = exec(&agent, &args);
     let feeder = feed(&mut child, 1_600_000);
     let (said, code) = output_in_time(child);
-    // Sixteen bytes a line, each as a space and two digits.
+    // Each line has sixteen bytes, each as a space and two digits.
     assert_eq!((said.len(), code), (100_000 * 49, Some(0)));
     feeder.join().expect("fed");
 }
 
 #[test]
-fn exec_tells_how_a_program_ended_that_left_its_input_unread() {
+fn exec_returns_the_code_of_a_program_that_left_its_input_unread() {
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
@@ -138,13 +138,13 @@ fn exec_tells_how_a_program_ended_that_left_its_input_unread() {
 }
 
 #[test]
-fn a_killed_exec_client_takes_its_program_along_although_its_input_lies_unread() {
+fn killing_an_exec_client_ends_its_program_even_if_input_is_unread() {
     use std::io::{Read, Write};
     let agent = Agent::start();
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     agent.wait_running("a");
     let before = pipes(&agent);
-    // Whoever reads this pipe sees its end when the program has ended.
+    // A reader of this pipe sees its end when the program has ended.
     let script = "mkfifo /held; exec 9<>/held; echo up; echo held >&9; exec sleep 777";
     let mut client = exec(&agent, &["-i", "a", "--", "sh", "-c", script]);
     let mut up = [0; 3];
@@ -155,7 +155,7 @@ fn a_killed_exec_client_takes_its_program_along_although_its_input_lies_unread()
     let seen = watcher.stdout.as_mut().expect("piped");
     seen.read_exact(&mut held).expect("the pipe is open");
     // Two pipes and the client's buffer hold less: the rest has reached the socket, and is more than the program's pipe
-    // takes. Yet all buffers together hold it.
+    // takes. All buffers together hold it, though.
     let mut stdin = client.stdin.take().expect("piped");
     stdin.write_all(&[b'x'; 256 * 1024]).expect("taken");
     client.kill().expect("own child");
@@ -166,7 +166,7 @@ fn a_killed_exec_client_takes_its_program_along_although_its_input_lies_unread()
 }
 
 #[test]
-fn exec_with_a_terminal_but_without_input_knows_the_terminals_size() {
+fn exec_with_a_terminal_but_without_input_gets_the_terminals_size() {
     use std::io::Read;
     use std::process::Stdio;
     let agent = Agent::start();
@@ -188,7 +188,7 @@ fn exec_with_a_terminal_but_without_input_knows_the_terminals_size() {
         .expect("coracle runs");
     let mut master = fs::File::from(terminal.master);
     let (mut said, mut buffer) = (String::new(), [0; 1024]);
-    // Ends with EIO when the last holder of the terminal is gone.
+    // The read ends with EIO when the last holder of the terminal is gone.
     while let Ok(read @ 1..) = master.read(&mut buffer) {
         said.push_str(&String::from_utf8_lossy(&buffer[..read]));
     }

@@ -1,8 +1,8 @@
-//! How containers ended is known after the machine was switched off.
+//! Exits of containers, known after the machine was switched off.
 
 use super::*;
 
-/// What is written down of the container's end: the run's number and its exit code.
+/// The recorded exit of the container: the run's number and its exit code.
 fn written(agent: &Agent, pod: &Value) -> Option<(u64, i64)> {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let file = agent.root.join(format!("root/pods/{uid}/exits.json"));
@@ -12,7 +12,7 @@ fn written(agent: &Agent, pod: &Value) -> Option<(u64, i64)> {
 }
 
 #[test]
-fn how_a_container_ended_is_shown_after_a_power_cut_and_goes_with_the_pod() {
+fn a_containers_exit_is_shown_after_a_power_cut_and_forgotten_with_the_pod() {
     let agent = Agent::start();
     let script = format!(
         "if [ -e /v/ran ]; then echo up; {SLEEP}; fi; touch /v/ran; echo disk full > /dev/termination-log; exit 3"
@@ -30,7 +30,7 @@ fn how_a_container_ended_is_shown_after_a_power_cut_and_goes_with_the_pod() {
     let deadline = std::time::Instant::now() + PATIENCE;
     while written(&agent, &pod) != Some((0, 3)) {
         assert!(std::time::Instant::now() < deadline, "{}", agent.log());
-        std::thread::sleep(Duration::from_millis(5)); // It is written beside what is shown.
+        std::thread::sleep(Duration::from_millis(5)); // The file is written independently of the status.
     }
     let ended = main_status(&pod)["lastState"]["terminated"].clone();
 
@@ -55,9 +55,9 @@ fn how_a_container_ended_is_shown_after_a_power_cut_and_goes_with_the_pod() {
     agent.kill_and_restart();
     shows(&again(2));
 
-    // Another end so soon is written when the agent is told to end, if not before.
+    // Another exit within a minute is written when the agent is stopped, at the latest.
     agent.wait_line("p", "up");
-    // It may go with the container before it has ended.
+    // The result does not count: the command may be killed with the container.
     agent.cli(&["exec", "p", "--", "kill", "1"]);
     let pod = again(3);
     assert_eq!(main_status(&pod)["lastState"]["terminated"]["exitCode"], 0);
@@ -72,7 +72,7 @@ fn how_a_container_ended_is_shown_after_a_power_cut_and_goes_with_the_pod() {
 }
 
 #[test]
-fn a_container_that_ran_when_the_machine_went_down_ended_with_it() {
+fn a_container_that_ran_when_the_machine_went_down_is_shown_as_ended() {
     let agent = Agent::start();
     let script = format!("[ -e /v/ran ] && {{ {SLEEP}; }}; touch /v/ran; exit 3");
     let more = "  volumes: [{name: v, emptyDir: {}}]\n";
@@ -92,7 +92,7 @@ fn a_container_that_ran_when_the_machine_went_down_ended_with_it() {
         last.clone()
     };
     shows(&before, 3, "Error");
-    // `poweroff --force`: systemd tells every process to end, and waits for none.
+    // `poweroff --force`: systemd sends every process SIGTERM, and waits for none.
     agent.signal(Signal::SIGTERM);
     agent.wait();
     agent.machine_goes_down();
@@ -106,7 +106,7 @@ fn a_container_that_ran_when_the_machine_went_down_ended_with_it() {
         last["message"],
         "The node went down while the container was running"
     );
-    // An agent restart is no end of anything.
+    // An agent restart ends no run.
     agent.signal(Signal::SIGTERM);
     agent.wait();
     agent.launch();
@@ -117,7 +117,7 @@ fn a_container_that_ran_when_the_machine_went_down_ended_with_it() {
 }
 
 #[test]
-fn a_file_that_is_torn_is_as_good_as_none() {
+fn an_incomplete_file_counts_as_none() {
     let agent = Agent::start();
     agent.write("p.yaml", &shell_pod("p", SLEEP, "", ""));
     let pod = agent.wait_running("p");

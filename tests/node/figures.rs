@@ -1,4 +1,4 @@
-//! What the node is, and who uses how much of it.
+//! The properties of the node, and the resource usage of its pods.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const MI: u64 = 1 << 20;
 
-/// Two containers: one burns a fifth of a processor at most, one holds memory and has written to disks.
+/// Two containers: one uses a fifth of a processor at most, one holds memory and has written to disk.
 fn busy() -> String {
     let hold = "dd if=/dev/zero of=/dev/shm/held bs=1M count=24; dd if=/dev/zero of=/made bs=1M count=3; \
                 dd if=/dev/zero of=/data/made bs=1M count=5; sync; echo held; sleep 1000";
@@ -47,7 +47,7 @@ fn number(value: &Value) -> u64 {
 }
 
 #[test]
-fn a_pod_that_burns_and_holds_is_measured() {
+fn a_pod_that_uses_cpu_and_memory_is_measured() {
     let agent = Agent::start();
     agent.write("busy.yaml", &busy());
     agent.write("idle.yaml", &shell_pod("idle", SLEEP, "", ""));
@@ -62,8 +62,8 @@ fn a_pod_that_burns_and_holds_is_measured() {
     assert!(number(&node["fs"]["capacityBytes"]) > number(&node["fs"]["usedBytes"]));
     assert!(number(&node["rlimit"]["maxpid"]) > number(&node["rlimit"]["curproc"]));
     let psi = node["memory"]["psi"]["some"]["avg10"].as_f64();
-    let kernel_tells = Path::new("/proc/pressure/memory").exists();
-    assert_eq!(psi.is_some(), kernel_tells, "{node:#}");
+    let kernel_reports = Path::new("/proc/pressure/memory").exists();
+    assert_eq!(psi.is_some(), kernel_reports, "{node:#}");
     let pods = summary["pods"].as_array().expect("pods");
     assert_eq!(pods.len(), 2);
     let of = |name: &str| {
@@ -131,7 +131,7 @@ fn a_pod_that_burns_and_holds_is_measured() {
 }
 
 #[test]
-fn what_prometheus_asks_for_is_said_in_its_format() {
+fn usage_is_served_in_prometheus_format() {
     let agent = Agent::start();
     agent.write("busy.yaml", &busy());
     wait_held(&agent);
@@ -177,11 +177,11 @@ fn what_prometheus_asks_for_is_said_in_its_format() {
 }
 
 #[test]
-fn what_containers_and_pods_went_through_is_counted() {
+fn starts_exits_and_restarts_of_containers_and_pods_are_counted() {
     let agent = Agent::start();
     let init = "  restartPolicy: Never\n  initContainers: [{name: first, image: busybox:test, command: [\"true\"]}]\n";
     agent.write("a.yaml", &shell_pod("a", "exit 3", init, ""));
-    // Its end takes long enough for its successor to have another `startTime`.
+    // Its end takes so long that its successor has a different `startTime`.
     let slow = "trap 'sleep 1; exit 4' TERM; while :; do sleep 0.1; done";
     agent.write("b.yaml", &shell_pod("b", slow, "", ""));
     agent.write(
@@ -227,7 +227,7 @@ fn what_containers_and_pods_went_through_is_counted() {
 }
 
 #[test]
-fn the_node_is_shown_and_described_as_kubectl_does() {
+fn the_node_is_shown_and_described_as_by_kubectl() {
     let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
     let reserved = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n\
                     systemReserved: {cpu: 10m, memory: 64Mi}\n";
@@ -260,21 +260,21 @@ fn the_node_is_shown_and_described_as_kubectl_does() {
     }
     let amount = |of: &str, name: &str| {
         let text = status[of][name].as_str().expect("a quantity");
-        coracle::spec::quantity::Quantity::parse(text)
+        coracle::types::quantity::Quantity::parse(text)
             .expect("a quantity")
             .ceil_milli()
     };
     let kept = |name: &str| amount("capacity", name) - amount("allocatable", name);
     assert_eq!(
         (kept("cpu"), kept("memory")),
-        // What the settings reserve, and what evictions of all tests keep free.
+        // What the settings reserve, and what the eviction thresholds of all tests keep free.
         (10, (64 + 16) * 1000 * i128::from(MI))
     );
     let images = &status["images"];
     assert_eq!(images[0]["names"][0], "docker.io/library/busybox:test");
     let runtime = status["nodeInfo"]["containerRuntimeVersion"].as_str();
     assert!(runtime.is_some_and(|version| version.starts_with("libcontainer://")));
-    // Alive at the moment of each question, which changes nothing that watchers would have to hear of.
+    // The heartbeat is that of each request, and changes nothing that watchers would be sent.
     let again = json(&agent, "/api/v1/nodes/test-node");
     assert_eq!(
         node["metadata"]["resourceVersion"],
@@ -318,7 +318,7 @@ fn the_node_is_shown_and_described_as_kubectl_does() {
     let unknown = agent.cli(&["describe", "node", "another"]);
     assert_eq!(unknown.status.code(), Some(3));
 
-    // The node is as old as its first agent, not as the one that runs.
+    // The node's age counts from its first agent, not from the running one.
     let created = node["metadata"]["creationTimestamp"].clone();
     agent.kill_and_restart();
     let after = json(&agent, "/api/v1/nodes/test-node");
@@ -326,7 +326,7 @@ fn the_node_is_shown_and_described_as_kubectl_does() {
 }
 
 #[test]
-fn no_agent_starts_that_would_have_nothing_for_pods() {
+fn an_agent_refuses_to_start_if_its_reservations_leave_nothing_for_pods() {
     let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
     let config = agent.root.join("config.yaml");
     fs::write(&config, "systemReserved: {memory: 100Ti}\n").expect("temp dir");

@@ -1,9 +1,9 @@
-//! What a pod leaves on the node does not grow with the number of its restarts.
+//! Leftovers of a pod, whose number does not grow with its restarts.
 
 use super::*;
 
-/// Every path below the agent's folders and in its cgroups that has to do with pods; numbers of runs and times are left
-/// out of the names, so that only how many there are counts.
+/// Every path below the agent's folders and in its cgroups that concerns pods, with run numbers and times removed from
+/// the names, so that only their count matters.
 fn footprint(agent: &Agent) -> Vec<String> {
     let mut all = Vec::new();
     for part in ["run/pods", "run/netns", "root/pods", "logs"] {
@@ -25,7 +25,7 @@ fn footprint(agent: &Agent) -> Vec<String> {
             *path = path.replace("##", "#");
         }
     }
-    // What the pod itself writes there is its own affair.
+    // Files that the pod itself writes there do not count.
     all.retain(|path| !path.contains("/kubernetes.io~empty-dir/v/"));
     all.sort();
     all
@@ -51,7 +51,7 @@ fn walk(folder: &std::path::Path, all: &mut Vec<String>) {
     }
 }
 
-/// Mounts that the pod's shim sees.
+/// The number of mounts that the pod's shim sees.
 fn mounts(agent: &Agent, pod: &Value) -> usize {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let shim = agent.cgroup_file(
@@ -66,9 +66,10 @@ fn mounts(agent: &Agent, pod: &Value) -> usize {
 }
 
 #[test]
-fn a_hundred_restarts_leave_no_more_than_a_few() {
+fn a_hundred_restarts_leave_no_more_behind_than_a_few() {
     let agent = Agent::start();
-    // Each time all containers begin again, at once for the sake of `wait_run`; at certain runs it waits to be let go on.
+    // Each time all containers start again, at once because of `wait_run`; certain runs wait until the test lets them
+    // go on.
     let script = "n=$(cat /v/n 2>/dev/null || echo 0); n=$((n+1)); echo $n > /v/n; echo run $n | tee /dev/termination-log; \
                   dd if=/dev/zero of=/big bs=1k count=64 2>/dev/null; mkdir -p /deep/er; \
                   if [ -e /v/stop$n ]; then echo at $n; until [ -e /v/go$n ]; do sleep 0.02; done; fi; exit 42";
@@ -95,23 +96,23 @@ fn a_hundred_restarts_leave_no_more_than_a_few() {
     assert_eq!(
         agent.ok(&["logs", "loop", "-c", "main", "-p"]).trim(),
         "run 109",
-        "the run before can still be read"
+        "the log of the run before can still be read"
     );
-    // A new agent finds nothing more to keep either.
+    // A restarted agent finds nothing to remove.
     agent.kill_and_restart();
     agent.wait_running("loop");
     assert_same(&settled(&agent), &few);
     let events = agent.ok(&["get", "events", "--no-headers"]);
     assert!(
         events.lines().count() < 40,
-        "counted, not listed:\n{events}"
+        "repeated events are counted, not listed:\n{events}"
     );
     agent.remove("loop.yaml");
     agent.wait_gone("loop");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
-/// The pod's run of that number waits; none before it has waited for its back-off.
+/// Waits until the pod's run of that number waits; none before it has waited for its back-off.
 fn wait_run(agent: &Agent, run: u32) {
     let restarts = i64::from(run) - 1;
     agent.wait_pod("loop", |pod| {
@@ -124,8 +125,7 @@ fn wait_run(agent: &Agent, run: u32) {
     agent.wait_line("loop", &format!("at {run}"));
 }
 
-/// The footprint once clearing away, which nobody waits for, is done: runs before the last two have no log, and there is
-/// one layer.
+/// The footprint once the removal of garbage is done: runs before the last two have no log, and there is one layer.
 fn settled(agent: &Agent) -> Vec<String> {
     let deadline = std::time::Instant::now() + PATIENCE;
     loop {
@@ -143,14 +143,14 @@ fn settled(agent: &Agent) -> Vec<String> {
         }
         assert!(
             std::time::Instant::now() < deadline,
-            "never cleared away: {found:#?}"
+            "the garbage is never removed: {found:#?}"
         );
-        std::thread::sleep(Duration::from_millis(20)); // Nobody is told that files have gone.
+        std::thread::sleep(Duration::from_millis(20)); // No event reports the removal of files.
     }
 }
 
 #[test]
-fn pods_that_come_run_to_their_end_and_go_leave_nothing() {
+fn pods_that_have_ended_and_are_removed_leave_nothing() {
     let agent = Agent::start();
     let mut first = Vec::new();
     for round in 0..12 {
@@ -174,7 +174,7 @@ fn pods_that_come_run_to_their_end_and_go_leave_nothing() {
         }
     }
     let deadline = std::time::Instant::now() + PATIENCE;
-    // Connections of clients that have gone are closed a little later; nobody is told.
+    // Connections of clients that are gone are closed a little later; no event reports it.
     while descriptors(&agent).len() > first.len() {
         let all = descriptors(&agent);
         let late = std::time::Instant::now() >= deadline;
@@ -184,7 +184,7 @@ fn pods_that_come_run_to_their_end_and_go_leave_nothing() {
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
-/// What the agent has open.
+/// The agent's open descriptors.
 fn descriptors(agent: &Agent) -> Vec<std::path::PathBuf> {
     let folder = fs::read_dir(format!("/proc/{}/fd", agent.pid())).expect("it lives");
     let targets = folder.flatten().map(|entry| fs::read_link(entry.path()));

@@ -1,10 +1,10 @@
-//! Containers that do what they can to the agent's files, and images that do what they can to the node.
+//! Containers that attack the agent's files, and images that attack the node.
 
 use sha2::{Digest, Sha256};
 
 use super::*;
 
-/// Resident memory of the agent in kB, now and at its most.
+/// The resident memory of the agent in kB: current and maximum.
 fn memory(agent: &Agent) -> (u64, u64) {
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).expect("it runs");
     let figure = |name: &str| -> u64 {
@@ -16,12 +16,12 @@ fn memory(agent: &Agent) -> (u64, u64) {
 }
 
 #[test]
-fn whatever_a_container_makes_of_its_etc_files_the_agent_stays_small() {
+fn a_container_cannot_make_the_agent_grow_by_its_etc_files() {
     let agent = Agent::start();
     agent.write("quiet.yaml", &shell_pod("quiet", SLEEP, "", ""));
     agent.wait_running("quiet");
     let (before, _) = memory(&agent);
-    // Each run sees what it should, and leaves 3 GB of holes in everything it may write.
+    // Each run checks its files, and leaves 3 GB of holes in everything it may write.
     let files = "/etc/hosts /etc/hostname /etc/resolv.conf /dev/termination-log";
     let script = format!(
         "grep -q managed /etc/hosts && hostname | diff - /etc/hostname && wc -c {files} | tail -n 1; \
@@ -61,7 +61,7 @@ fn whatever_a_container_makes_of_its_etc_files_the_agent_stays_small() {
     agent.wait_gone("a");
 }
 
-/// An archive of an image with busybox, and with what is written here besides. An entry with a target is a symlink.
+/// An archive of an image with busybox and these entries. An entry with a target is a symlink.
 fn archive(agent: &Agent, name: &str, config: Value, entries: &[(&str, Option<&str>)]) -> String {
     let busybox = fs::read("/bin/busybox").expect("package busybox-static");
     let mut layer = tar::Builder::new(Vec::new());
@@ -134,7 +134,7 @@ fn arch() -> &'static str {
 }
 
 #[test]
-fn an_image_with_symlinks_for_folders_runs_and_the_node_is_as_it_was() {
+fn an_image_with_symlinks_for_folders_runs_and_leaves_the_node_unchanged() {
     let agent = Agent::start();
     let host = agent.root.join("host");
     fs::create_dir_all(&host).expect("temp dir");
@@ -178,7 +178,7 @@ fn an_image_with_symlinks_for_folders_runs_and_the_node_is_as_it_was() {
 }
 
 #[test]
-fn a_volume_of_an_image_is_a_writable_folder_that_goes_with_the_pod() {
+fn a_volume_of_an_image_is_a_writable_folder_that_is_removed_with_the_pod() {
     let agent = Agent::start();
     let config = serde_json::json!({"Volumes": {"/data": {}, "/covered/": {}}});
     let image = archive(
@@ -205,7 +205,7 @@ fn a_volume_of_an_image_is_a_writable_folder_that_goes_with_the_pod() {
     let said = agent.ok(&["logs", "a"]);
     assert_eq!(
         said, "data/given\n2\n",
-        "with what the image has there, and what was written"
+        "the folder has the image's files and those that were written"
     );
     assert_eq!(agent.ok(&["logs", "a", "--previous"]), "data/given\n1\n");
     agent.remove("a.yaml");

@@ -1,4 +1,4 @@
-//! Do pods get the huge pages that they ask for, and no more? With pools of the kernel that all tests share: only this file
+//! Huge pages: a pod gets those that it requests, and no more. All tests share the kernel's pools; only this file
 //! changes them.
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use super::*;
 
 const POOLS: &str = "/sys/kernel/mm/hugepages";
 
-/// The kernel's pool of 2 MiB pages, as a test has it until it ends; one test at a time.
+/// The kernel's pool of 2 MiB pages, as a test sets it until it ends; one test at a time.
 struct Pool {
     file: PathBuf,
     before: String,
@@ -41,7 +41,7 @@ impl Drop for Pool {
     }
 }
 
-/// A pod that has a volume of huge pages, and so much of them.
+/// A pod that has a volume of huge pages, and this limit of them.
 fn pod(name: &str, script: &str, bytes: &str, volume: &str) -> String {
     let spec = format!("  volumes: [{{name: pages, emptyDir: {{{volume}}}}}]\n");
     let container = format!(
@@ -52,11 +52,11 @@ fn pod(name: &str, script: &str, bytes: &str, volume: &str) -> String {
     shell_pod(name, script, &spec, &container)
 }
 
-/// Takes what it may have, and then more.
+/// Takes as much as it may, then more.
 const TAKE: &str = "fallocate -l 4194304 /pages/mine && echo \"$MINE are mine\"; \
                     fallocate -l 2097152 /pages/more || echo no more; echo done";
 
-/// How the volume of a pod is mounted.
+/// The mount options of a pod's volume.
 fn volume_of(agent: &Agent, pod: &Value) -> String {
     let mounts = fs::read_to_string(format!("/proc/{}/mounts", pid_of(agent, pod)));
     let mounts = mounts.expect("it runs");
@@ -64,7 +64,7 @@ fn volume_of(agent: &Agent, pod: &Value) -> String {
     pages.next().expect("a volume").to_owned()
 }
 
-/// The hierarchy that bounds huge pages, and what its files' names end with. On cgroup v1 nobody may have mounted it.
+/// The hierarchy that limits huge pages, and the ending of its files' names. On cgroup v1 it may not be mounted.
 fn controller() -> (Option<&'static str>, &'static str) {
     match fs::read_to_string("/sys/fs/cgroup/cgroup.controllers") {
         Ok(all) => (all.contains("hugetlb").then_some(""), "max"),
@@ -78,7 +78,7 @@ fn controller() -> (Option<&'static str>, &'static str) {
 }
 
 #[test]
-fn a_pod_has_the_huge_pages_it_asks_for_and_no_more() {
+fn a_pod_has_the_huge_pages_that_it_requests_and_no_more() {
     let _pool = Pool::of(4);
     let agent = Agent::start();
     let script = format!("{TAKE}; {SLEEP}");
@@ -98,7 +98,7 @@ fn a_pod_has_the_huge_pages_it_asks_for_and_no_more() {
     let asked = format!("hugetlb.2MB.{end}");
     let Some(controller) = controller else {
         let said =
-            format!("{asked} of the pod is to be `4194304`, but this kernel has no such file");
+            format!("{asked} of the pod should be `4194304`, but this kernel has no such file");
         assert!(page.contains(&said), "{page}");
         return;
     };
@@ -117,12 +117,12 @@ fn a_pod_has_the_huge_pages_it_asks_for_and_no_more() {
 }
 
 #[test]
-fn no_more_huge_pages_are_given_than_there_are() {
+fn no_more_huge_pages_are_granted_than_exist() {
     let _pool = Pool::of(4);
     let agent = Agent::start();
     agent.write("huge.yaml", &pod("huge", SLEEP, "4Mi", "medium: HugePages"));
     agent.wait_running("huge");
-    // Not as root, and the volume has a limit.
+    // This pod does not run as root, and its volume has a limit.
     let volume = "medium: HugePages-2Mi, sizeLimit: 4Mi";
     let script = format!("{TAKE}; {SLEEP}");
     let more = pod("more", &script, "6Mi", volume) + "    securityContext: {runAsUser: 1000}\n";

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::*;
 
 #[test]
-fn an_image_that_is_not_there_is_named_with_the_way_out_and_found_once_imported() {
+fn a_missing_image_is_reported_with_advice_and_found_once_it_is_imported() {
     let agent = Agent::start_with(&[]);
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let never = shell_pod("never", SLEEP, "", "    imagePullPolicy: Never\n");
@@ -34,7 +34,7 @@ fn an_image_that_is_not_there_is_named_with_the_way_out_and_found_once_imported(
 }
 
 #[test]
-fn an_archive_in_the_preload_folder_is_imported_by_itself() {
+fn an_archive_in_a_preload_directory_is_imported_automatically() {
     let agent = Agent::start_with(&[]);
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let staged = agent.root.join("preload/.busybox.tar");
@@ -72,7 +72,7 @@ fn an_image_in_use_is_neither_removed_nor_pruned() {
 }
 
 #[test]
-fn after_a_power_cut_damaged_images_go_and_are_imported_again() {
+fn after_a_power_cut_damaged_images_are_removed_and_imported_again() {
     let agent = Agent::start_with(&[]);
     fs::copy(common::archive(), agent.root.join("preload/busybox.tar")).expect("copied");
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
@@ -114,7 +114,7 @@ fn after_a_power_cut_damaged_images_go_and_are_imported_again() {
     assert_eq!((&said["images"], &said["layers"]), (&1.into(), &1.into()));
     let found = said["findings"].as_array().expect("a list");
     let message = found[0]["message"].as_str().expect("text");
-    let end = "has not the files it was unpacked to";
+    let end = "differs from what was unpacked";
     assert!(message.starts_with("layer sha256:") && message.ends_with(end));
     let expected = serde_json::json!([{
         "kind": "Layer",
@@ -136,7 +136,7 @@ fn after_a_power_cut_damaged_images_go_and_are_imported_again() {
         ["Starting", "Rebooted", "UncleanShutdown", "ImageDamaged"]
     );
 
-    // Asked to end, and then switched off.
+    // The agent is stopped, then the machine is switched off.
     agent.signal(Signal::SIGTERM);
     agent.wait();
     let mark = agent.root.join("root/boot.json");
@@ -152,7 +152,7 @@ fn after_a_power_cut_damaged_images_go_and_are_imported_again() {
     assert_eq!(of_node(&agent), ["Starting", "Rebooted"]);
 }
 
-/// A client with something to send.
+/// A client that sends an archive on its standard input.
 fn sender(agent: &Agent) -> Child {
     coracle()
         .args(["image", "import", "-"])
@@ -165,7 +165,7 @@ fn sender(agent: &Agent) -> Child {
 }
 
 #[test]
-fn an_archive_comes_from_standard_input_and_a_name_is_told_from_a_file() {
+fn an_archive_is_read_from_standard_input_and_an_image_name_is_not_taken_for_a_file() {
     let agent = Agent::start_with(&[]);
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
     let mut client = sender(&agent);
@@ -184,7 +184,7 @@ fn an_archive_comes_from_standard_input_and_a_name_is_told_from_a_file() {
 
     let mut client = sender(&agent);
     let mut input = client.stdin.take().expect("piped");
-    // It may have ended before all of it was taken.
+    // The client may end before it has taken everything.
     let _ = input.write_all(&[b'x'; 1 << 20]);
     drop(input);
     let done = client.wait_with_output().expect("own child");
@@ -209,7 +209,7 @@ fn an_archive_comes_from_standard_input_and_a_name_is_told_from_a_file() {
     );
 }
 
-/// What lies in the store's folder of unfinished imports.
+/// The number of files in the store's folder of unfinished imports.
 fn unfinished(agent: &Agent) -> usize {
     let folder = agent.root.join("root/images/tmp");
     fs::read_dir(folder).map_or(0, Iterator::count)
@@ -244,7 +244,7 @@ fn an_import_ends_with_its_client() {
         }
         tar
     };
-    // 4 GB that take their time.
+    // A layer of 4 GB, so that the import takes its time.
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     let mut header = tar::Header::new_gnu();
     header.set_size(4 << 30);
@@ -294,7 +294,7 @@ fn an_import_ends_with_its_client() {
     client.wait().expect("own child");
     wait_unfinished(&agent, false);
 
-    // Its agent is its client's.
+    // If the agent is killed, the import ends as if the client had gone.
     let mut client = coracle()
         .args(["image", "import", path.to_str().expect("utf-8")])
         .env("CORACLE_SOCKET", agent.socket())

@@ -1,4 +1,4 @@
-//! A node that runs short: whose fault it is goes, and nobody else notices.
+//! Node pressure: the pod that causes it is evicted, the others go on undisturbed.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use super::*;
 use common::netns::Netns;
 
-/// An agent with these settings and nothing else, on a disk of its own if that is to have so many bytes.
+/// An agent with only these settings, on a disk of its own of this size if one is given.
 fn agent_with(settings: &str, disk_bytes: Option<u64>) -> Agent {
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
     let dir = agent.root.join("own.d");
@@ -43,7 +43,7 @@ fn is_evicted(pod: &Value) -> bool {
     pod["status"]["phase"] == "Failed" && pod["status"]["reason"] == "Evicted"
 }
 
-/// Waits until the pod is evicted; says why.
+/// Waits until the pod is evicted; returns the message.
 fn wait_evicted(agent: &Agent, name: &str) -> String {
     let pod = agent.wait_pod(name, is_evicted);
     let message = pod["status"]["message"].as_str().expect("a message");
@@ -63,12 +63,12 @@ fn condition(agent: &Agent, type_: &str) -> (String, String) {
     (word("status"), word("reason"))
 }
 
-/// Waits until the node says so.
+/// Waits until the node shows this condition.
 fn wait_condition(agent: &Agent, type_: &str, status: &str) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while condition(agent, type_).0 != status {
         assert!(std::time::Instant::now() < deadline, "{}", agent.log());
-        std::thread::sleep(Duration::from_millis(50)); // Nodes are not watched here.
+        std::thread::sleep(Duration::from_millis(50)); // This test does not watch nodes.
     }
 }
 
@@ -82,7 +82,7 @@ fn has_event(agent: &Agent, reason: &str, words: &str) {
     assert!(all.any(is), "no {reason}: {events:#}");
 }
 
-/// It runs as it did before.
+/// Asserts that the pod runs as before.
 fn unharmed(agent: &Agent, before: &Value) {
     let name = before["metadata"]["name"].as_str().expect("a name");
     assert_eq!(pid_of(agent, &agent.pod(name)), pid_of(agent, before));
@@ -95,7 +95,7 @@ fn unharmed(agent: &Agent, before: &Value) {
 const NOTHING: &str = "evictionHard: {}\nimageGCHighThresholdPercent: 100\n";
 
 #[test]
-fn a_pod_that_outgrows_its_volume_is_evicted_gives_it_up_and_starts_again() {
+fn a_pod_that_outgrows_its_volume_is_evicted_loses_the_volume_and_starts_again() {
     let agent = agent_with(NOTHING, None);
     agent.write("fine.yaml", &shell_pod("fine", SLEEP, "", ""));
     let fine = agent.wait_running("fine");
@@ -121,12 +121,12 @@ fn a_pod_that_outgrows_its_volume_is_evicted_gives_it_up_and_starts_again() {
         .exists()
     {
         assert!(std::time::Instant::now() < deadline, "its volume stays");
-        std::thread::sleep(Duration::from_millis(20)); // Nobody is told.
+        std::thread::sleep(Duration::from_millis(20)); // No event reports it.
     }
     assert_eq!(
         agent.ok(&["logs", "full"]).trim(),
         "before",
-        "who comes may look"
+        "the log of an evicted pod can be read"
     );
     let (metrics, _) = agent.request("/metrics");
     let counted = "kubelet_evictions{eviction_signal=\"emptydirfs.limit\"} 1\n";
@@ -198,7 +198,7 @@ fn unused_image(agent: &Agent) -> std::path::PathBuf {
 }
 
 #[test]
-fn who_fills_the_disk_goes_after_images_nobody_uses() {
+fn unused_images_are_removed_before_the_pod_that_fills_the_disk_is_evicted() {
     const MI: u64 = 1 << 20;
     let settings = "evictionHard: {nodefs.available: 100Mi}\nevictionPressureTransitionPeriod: 3s\n\
         imageMinimumGCAge: 1ms\nimageGCHighThresholdPercent: 100\n";
@@ -239,7 +239,10 @@ fn who_fills_the_disk_goes_after_images_nobody_uses() {
     wait_condition(&agent, "DiskPressure", "False");
     has_event(&agent, "NodeHasNoDiskPressure", "status is now");
     let images = agent.ok(&["image", "ls"]);
-    assert!(images.contains("busybox"), "in use: {images}");
+    assert!(
+        images.contains("busybox"),
+        "an image in use stays: {images}"
+    );
     assert!(!images.contains("unused"), "{images}");
     let (metrics, _) = agent.request("/metrics");
     let removed = "kubelet_image_garbage_collected_total{reason=\"space\"} 1\n";
@@ -248,7 +251,7 @@ fn who_fills_the_disk_goes_after_images_nobody_uses() {
 }
 
 #[test]
-fn a_fork_bomb_hits_its_limit_and_nobody_else_notices() {
+fn a_fork_bomb_hits_its_limit_and_does_not_affect_other_pods() {
     let agent = agent_with(&format!("{NOTHING}podPidsLimit: 40\n"), None);
     agent.write("fine.yaml", &shell_pod("fine", SLEEP, "", ""));
     let fine = agent.wait_running("fine");
@@ -263,14 +266,17 @@ fn a_fork_bomb_hits_its_limit_and_nobody_else_notices() {
     };
     let deadline = std::time::Instant::now() + PATIENCE;
     while !fs::read_dir(&logs).is_ok_and(|all| all.flatten().any(|entry| says(entry.path()))) {
-        assert!(std::time::Instant::now() < deadline, "it never ends");
-        std::thread::sleep(Duration::from_millis(20)); // The shell it says so to may be gone at once.
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the limit is never reached"
+        );
+        std::thread::sleep(Duration::from_millis(20)); // The run that logs it may end at once, so all logs are read.
     }
     unharmed(&agent, &fine);
 }
 
 #[test]
-fn the_pod_with_most_processes_goes_when_numbers_run_short() {
+fn the_pod_with_most_processes_is_evicted_when_process_ids_run_short() {
     let read = |path: &str| -> u64 {
         let text = fs::read_to_string(path).expect("procfs");
         text.trim().parse().expect("a number")
@@ -283,7 +289,7 @@ fn the_pod_with_most_processes_goes_when_numbers_run_short() {
         .and_then(|f| f.split_once('/'))
         .expect("running/all");
     let available = largest - running.parse::<u64>().expect("a number");
-    // Others come and go on this machine, too.
+    // Other processes start and end on this machine, too.
     let settings = format!(
         "evictionHard: {{pid.available: '{}'}}\nevictionPressureTransitionPeriod: 1h\nimageGCHighThresholdPercent: 100\n",
         available - 700
@@ -303,7 +309,7 @@ fn the_pod_with_most_processes_goes_when_numbers_run_short() {
     unharmed(&agent, &fine);
 }
 
-/// Bounds the memory of all of an agent's pods together.
+/// Limits the memory of all of an agent's pods together.
 fn bound_pods(agent: &Agent, bytes: u64) {
     let v1 = format!(
         "/sys/fs/cgroup/memory{}/pods/memory.limit_in_bytes",
@@ -318,7 +324,7 @@ fn bound_pods(agent: &Agent, bytes: u64) {
     fs::write(&file, bytes.to_string()).expect(&file);
 }
 
-/// Memory of the machine, in MiB.
+/// The memory of the machine, in MiB.
 fn memory_mib() -> u64 {
     let info = fs::read_to_string("/proc/meminfo").expect("there");
     let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -327,7 +333,8 @@ fn memory_mib() -> u64 {
 }
 
 #[test]
-fn a_memory_hog_goes_before_the_kernel_kills_and_stays_down_over_agent_restarts() {
+fn a_pod_that_takes_all_memory_is_evicted_before_the_kernel_kills_and_stays_evicted_over_an_agent_restart()
+ {
     // All pods together have 400 MiB.
     let settings = format!(
         "evictionHard: {{memory.available: 100Mi}}\nevictionPressureTransitionPeriod: 20s\n\
@@ -356,7 +363,7 @@ fn a_memory_hog_goes_before_the_kernel_kills_and_stays_down_over_agent_restarts(
     let mut events = events["items"].as_array().expect("a list").iter();
     let event = events.find(|event| event["reason"] == "Evicted");
     assert_eq!(
-        event.expect("it is told")["metadata"]["annotations"],
+        event.expect("it is reported")["metadata"]["annotations"],
         serde_json::json!({ "offending_containers": "main", "offending_containers_usage": used, "starved_resource": "memory" })
     );
     assert_eq!(
@@ -371,18 +378,18 @@ fn a_memory_hog_goes_before_the_kernel_kills_and_stays_down_over_agent_restarts(
     let disrupted = conditions.iter().find(|c| c["type"] == "DisruptionTarget");
     assert_eq!(disrupted.expect("shown")["reason"], "TerminationByKubelet");
     unharmed(&agent, &fine);
-    // It is asked for, so it is back when the node has recovered.
+    // A manifest still asks for it, so it is recreated when the node has recovered.
     agent.wait_running("hog");
 }
 
 #[test]
-fn the_kernel_calls_when_pods_use_as_much_as_was_named_or_run_into_their_bound() {
+fn the_kernels_alarm_fires_when_pods_reach_the_level_or_their_limit() {
     const MI: u64 = 1 << 20;
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
     let settings = LimitSettings::default();
     let cgroups = Cgroups::open(Some(&agent.cgroup), settings).expect("cgroups");
     let mut alarm = cgroups.alarm().expect("the kernel takes it");
-    assert!(!alarm.heard(), "nothing has happened");
+    assert!(!alarm.fired(), "nothing has happened");
     let folder = match cgroups.mode() {
         Mode::V1 => format!("/sys/fs/cgroup/memory{}/pods", agent.cgroup),
         Mode::V2 => format!("/sys/fs/cgroup{}/pods", agent.cgroup),
@@ -405,8 +412,8 @@ fn the_kernel_calls_when_pods_use_as_much_as_was_named_or_run_into_their_bound()
     let fd = alarm.as_fd();
     let patience = PollTimeout::try_from(PATIENCE).expect("short");
     let called = poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], patience);
-    assert_eq!(called, Ok(1), "the kernel does not call");
-    assert!(alarm.heard());
+    assert_eq!(called, Ok(1), "the alarm does not fire");
+    assert!(alarm.fired());
     cgroups.set_alarm(&mut alarm, None).expect("taken");
-    assert!(!alarm.heard(), "once");
+    assert!(!alarm.fired(), "once");
 }

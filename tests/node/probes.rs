@@ -1,4 +1,4 @@
-//! What probes find out decides who is ready and who is restarted, with real containers on the pods' own network.
+//! Probes decide about readiness and restarts, with real containers on the pods' own network.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn events(agent: &Agent) -> String {
 }
 
 #[test]
-fn a_page_that_appears_makes_a_container_ready_and_one_that_goes_unready() {
+fn a_container_is_ready_while_its_page_exists() {
     let agent = Agent::start();
     let script = "mkdir -p /www; exec httpd -f -p 8080 -h /www";
     let probes = r#""readinessProbe": {"httpGet": {"path": "/ok", "port": 8080},
@@ -49,7 +49,30 @@ fn a_page_that_appears_makes_a_container_ready_and_one_that_goes_unready() {
 }
 
 #[test]
-fn a_program_that_fails_restarts_its_container() {
+fn the_program_of_a_probe_survives_an_agent_restart_and_its_outcome_counts() {
+    let agent = Agent::start();
+    let probe = "echo began >> /tmp/probes; until test -e /tmp/go; do usleep 20000; done; echo done >> /tmp/probes";
+    let probes = format!(
+        r#""readinessProbe": {{"exec": {{"command": ["sh", "-c", "{probe}"]}},
+        "periodSeconds": 600, "timeoutSeconds": 300}}"#
+    );
+    let script = "mkdir -p /tmp; exec sleep 1000";
+    agent.write("web.json", &server(script, &probes));
+    agent.wait_running("web");
+    let shell = |script: &str| agent.ok(&["exec", "web", "--", "sh", "-c", script]);
+    shell("until test -s /tmp/probes; do usleep 20000; done");
+    agent.kill_and_restart();
+    agent.wait_running("web");
+    shell("touch /tmp/go");
+    agent.wait_pod("web", |pod| main_status(pod)["ready"] == true);
+    assert_eq!(shell("cat /tmp/probes").trim(), "began\ndone");
+    agent.remove("web.json");
+    agent.wait_gone("web");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn a_failing_liveness_program_restarts_its_container() {
     let agent = Agent::start();
     let probes = r#""livenessProbe": {"exec": {"command": ["sh", "-c", "echo bad; false"]},
         "periodSeconds": 1, "failureThreshold": 1}"#;
@@ -68,7 +91,7 @@ fn wait_event(agent: &Agent, text: &str) {
 }
 
 #[test]
-fn a_pod_on_the_nodes_network_is_asked_at_the_nodes_address_also_when_that_changes() {
+fn a_pod_on_the_nodes_network_is_probed_at_the_nodes_address_even_when_that_changes() {
     let agent = Agent::start();
     let net = agent.netns.clone();
     let cgi = "#!/bin/sh\necho \"$QUERY_STRING $REMOTE_ADDR\" >> /s/story\nprintf \"Status: 200 OK\\r\\n\\r\\n\"\n";
@@ -79,7 +102,7 @@ fn a_pod_on_the_nodes_network_is_asked_at_the_nodes_address_also_when_that_chang
         format!("httpGet: {{port: 8080, path: \"/cgi-bin/ask?{what}\"{host}}}")
     };
     let often = "periodSeconds: 1, failureThreshold: 1";
-    // The second is asked once a second, too, but where it says.
+    // The liveness probe runs once a second, too, but at the host that it names.
     let more = format!(
         "    readinessProbe: {{{}, {often}}}\n    livenessProbe: {{{}, periodSeconds: 1}}\n    lifecycle: {{preStop: {{{}}}}}\n",
         page("ready", ""),
@@ -103,7 +126,7 @@ fn a_pod_on_the_nodes_network_is_asked_at_the_nodes_address_also_when_that_chang
                 return;
             }
             assert!(begin.elapsed() < PATIENCE, "no {what} at {at}: {lines:?}");
-            std::thread::sleep(Duration::from_millis(20)); // A file of the container's own; nothing says that it grows.
+            std::thread::sleep(Duration::from_millis(20)); // It is the container's own file; no event reports that it grows.
         }
     };
     asked("ready", "127.0.0.1");
@@ -137,7 +160,7 @@ fn a_pod_on_the_nodes_network_is_asked_at_the_nodes_address_also_when_that_chang
     let unready = ready.find(|change| stages::status(&change["object"], "web")["ready"] == false);
     assert!(
         unready.is_none(),
-        "its address changed, not it: {unready:?}"
+        "a changed address does not make it unready: {unready:?}"
     );
 
     agent.remove("a.yaml");

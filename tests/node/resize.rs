@@ -1,4 +1,4 @@
-//! cpu and memory of containers that run.
+//! In-place resize of cpu and memory of running containers.
 
 use super::edits::pid;
 use super::stages::{STAY, staged, status};
@@ -21,7 +21,7 @@ fn two(agent: &Agent, cpu_milli: u64, memory_mib: u64, more: &str) -> String {
     )
 }
 
-/// Limits of cpu (milli) and memory (MiB) as a cgroup has them; of the pod if no container is named.
+/// The limits of cpu (milli) and memory (MiB) in a container's cgroup, or in the pod's if `container` is empty.
 fn limits(agent: &Agent, pod: &Value, container: &str) -> (u64, u64) {
     let uid = pod["metadata"]["uid"].as_str().expect("uid");
     let group = match container {
@@ -57,7 +57,7 @@ fn settled(pod: &Value, container: &str, cpu: &str, memory: &str) -> bool {
 }
 
 #[test]
-fn cpu_and_memory_change_under_what_runs_and_restart_only_whom_they_should() {
+fn cpu_and_memory_change_while_containers_run_and_restart_only_those_whose_policy_says_so() {
     let agent = Agent::start();
     agent.write("a.yaml", &two(&agent, 100, 32, ""));
     let before = agent.wait_running("a");
@@ -80,7 +80,7 @@ fn cpu_and_memory_change_under_what_runs_and_restart_only_whom_they_should() {
     for reason in ["ResizeStarted", "ResizeCompleted"] {
         assert!(events.contains(reason), "{events}");
     }
-    // From here on memory is only given with a restart, cpu still without.
+    // From here on, a change of memory needs a restart, a change of cpu still none.
     let policy = "    resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]\n";
     agent.write("a.yaml", &two(&agent, 300, 24, policy));
     let after = agent.wait_pod("a", |pod| settled(pod, "main", "300m", "24Mi"));
@@ -139,7 +139,7 @@ fn a_resize_goes_on_when_the_agent_dies_in_the_middle_of_it() {
         let (cpu, memory) = (100 + 10 * round, 32 + 8 * (round % 3));
         let mut changes = agent.watch("/api/v1/pods?watch=true");
         agent.write("a.yaml", &two(&agent, cpu, memory, ""));
-        // It has been taken note of, and whatever follows from that is being done.
+        // The edit is recorded; what follows from it may be under way.
         let wanted = format!("{cpu}m");
         let noted = |change: &Value| {
             change["object"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] == *wanted
@@ -157,7 +157,7 @@ fn a_resize_goes_on_when_the_agent_dies_in_the_middle_of_it() {
 }
 
 #[test]
-fn what_the_node_cannot_give_waits_for_room_or_for_another_edit() {
+fn a_resize_that_does_not_fit_waits_for_room_or_for_another_edit() {
     let agent = Agent::start();
     let node: Value =
         serde_json::from_str(&agent.ok(&["get", "nodes", "-o", "json"])).expect("JSON");

@@ -3,7 +3,7 @@
 use super::stages::{STAY, runs, staged, status, story};
 use super::*;
 
-/// Ends with the first of these codes that it has not ended with yet, then stays.
+/// A script that ends with the first of these codes that it has not ended with yet, then stays.
 fn ends_with(codes: &[i32]) -> String {
     let mut script = "echo $NAME >> /s/story; ".to_owned();
     for (index, code) in codes.iter().enumerate() {
@@ -14,7 +14,7 @@ fn ends_with(codes: &[i32]) -> String {
     script + STAY
 }
 
-/// YAML of a container: a policy, and one rule.
+/// The YAML of a container's own policy and one rule.
 fn rule(policy: &str, action: &str, operator: &str, codes: &str) -> String {
     format!(
         "    restartPolicy: {policy}\n    restartPolicyRules:\n    - {{action: {action}, exitCodes: {{operator: \
@@ -52,7 +52,7 @@ fn a_rule_restarts_a_container_that_its_policy_would_not() {
 }
 
 #[test]
-fn a_containers_own_policy_counts_instead_of_the_pods() {
+fn a_containers_own_policy_replaces_the_pods() {
     let agent = Agent::start();
     let script = ends_with(&[1]);
     let (own_never, own_failure) = (
@@ -77,7 +77,7 @@ fn a_containers_own_policy_counts_instead_of_the_pods() {
 }
 
 #[test]
-fn an_init_containers_rule_lets_it_try_again() {
+fn a_rule_restarts_a_failed_init_container() {
     let agent = Agent::start();
     let never = "  restartPolicy: Never\n";
     let listed = rule("Never", "Restart", "In", "42");
@@ -97,7 +97,7 @@ fn an_init_containers_rule_lets_it_try_again() {
 }
 
 #[test]
-fn a_pod_that_restarts_in_place_keeps_what_it_has_and_runs_everything_again() {
+fn a_pod_that_restarts_in_place_keeps_sandbox_and_volumes_and_runs_all_containers_again() {
     let agent = Agent::start();
     let all = rule("Never", "RestartAllContainers", "In", "88");
     let init = "echo early >> /s/story; echo x >> /v/kept";
@@ -145,7 +145,11 @@ fn a_pod_that_restarts_in_place_keeps_what_it_has_and_runs_everything_again() {
     fs::write(&gate, "stay\n").expect("a fifo");
     agent.kill_and_restart();
     let still = agent.wait_running("a");
-    assert_eq!(status(&still, "main")["restartCount"], 1, "once is enough");
+    assert_eq!(
+        status(&still, "main")["restartCount"],
+        1,
+        "it restarts in place only once"
+    );
     assert_eq!(status(&still, "early")["restartCount"], 1);
     agent.remove("a.yaml");
     agent.wait_gone("a");
@@ -153,7 +157,7 @@ fn a_pod_that_restarts_in_place_keeps_what_it_has_and_runs_everything_again() {
 }
 
 #[test]
-fn a_restart_in_place_survives_kills_of_the_agent_and_is_done_once() {
+fn a_restart_in_place_happens_once_even_if_the_agent_is_killed() {
     let agent = Agent::start();
     let all = rule("Never", "RestartAllContainers", "In", "88");
     let init = "echo early >> /s/story";
@@ -191,7 +195,7 @@ fn a_restart_in_place_survives_kills_of_the_agent_and_is_done_once() {
 }
 
 #[test]
-fn a_container_whose_rule_fires_again_and_again_does_not_make_its_pod_spin() {
+fn a_pod_whose_rule_keeps_firing_restarts_in_place_with_back_off() {
     let agent = Agent::start();
     let all = rule("Never", "RestartAllContainers", "In", "88");
     let main = "cut -d' ' -f1 /proc/uptime >> /s/story; exit 88";
@@ -209,10 +213,10 @@ fn a_container_whose_rule_fires_again_and_again_does_not_make_its_pod_spin() {
     agent.wait_pod("a", |pod| {
         status(pod, "main")["restartCount"] == 3 && waits(pod)
     });
-    let told: Vec<f64> = story(&agent, "a")
+    let times: Vec<f64> = story(&agent, "a")
         .iter()
         .map(|line| line.parse().expect("seconds"))
         .collect();
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert!(told[2] - told[1] >= 10.0, "{told:?}");
+    assert_eq!(times.len(), 3, "{times:?}");
+    assert!(times[2] - times[1] >= 10.0, "{times:?}");
 }

@@ -1,4 +1,4 @@
-//! Services: read from files, shown with the pods behind them, kept over broken edits and killed agents.
+//! Services: read from files, shown with the pods behind them, kept over broken edits and agent restarts.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn wait_endpoint(agent: &Agent, address: Option<&str>) {
         let ip = &event["object"]["subsets"][0]["addresses"][0]["ip"];
         event["type"] != "DELETED" && ip.as_str() == address
     });
-    assert!(found, "{address:?} is never behind it: {}", agent.log());
+    assert!(found, "{address:?} is never the endpoint: {}", agent.log());
 }
 
 /// An agent in a network of its own, with an image.
@@ -34,7 +34,7 @@ fn agent() -> Agent {
     agent
 }
 
-/// Variables of the container's first process, as a program beside it gets them, whose names begin like this.
+/// The variables whose names begin like this, as a program that is run in the container gets them.
 fn variables(agent: &Agent, pod: &str, beginning: &str) -> Vec<String> {
     let all = agent.ok(&["exec", pod, "--", "env"]);
     let mut own: Vec<String> = all
@@ -47,7 +47,7 @@ fn variables(agent: &Agent, pod: &str, beginning: &str) -> Vec<String> {
 }
 
 #[test]
-fn containers_are_told_of_the_services_there_are_when_they_start() {
+fn containers_get_variables_for_the_services_that_exist_when_they_start() {
     const WAIT: &str =
         "echo args $WEB_SERVICE_HOST $(WEB_SERVICE_PORT); while [ ! -e /go ]; do sleep 0.1; done";
     const HAS: &str = "{exec: {command: [sh, -c, 'test -n \"$WEB_SERVICE_HOST\"']}}";
@@ -61,7 +61,7 @@ fn containers_are_told_of_the_services_there_are_when_they_start() {
     let headless = SERVICE
         .replace("name: web", "name: none")
         .replace("type: NodePort", "clusterIP: None");
-    // All at once: a container starts no sooner than the services beside it have their addresses.
+    // All in one file: a container starts only when the services beside it have their addresses.
     let all = [SERVICE, &headless, &told, &silent, &apart].join("---\n");
     agent.write("all.yaml", &all);
     let pod = agent.wait_pod("told", |pod| {
@@ -86,7 +86,7 @@ fn containers_are_told_of_the_services_there_are_when_they_start() {
     assert_eq!(
         variables(&agent, "told", "NONE_"),
         [""; 0],
-        "it has no address"
+        "the service has no address"
     );
     assert_eq!(
         agent.ok(&["logs", "told"]).trim(),
@@ -97,7 +97,7 @@ fn containers_are_told_of_the_services_there_are_when_they_start() {
     let elsewhere = agent.ok(&["exec", "-n", "other", "apart", "--", "env"]);
     assert!(!elsewhere.contains("WEB_"), "{elsewhere}");
 
-    // What comes later is told to those who start later.
+    // A later service gives variables only to containers that start after it.
     let later = SERVICE
         .replace("name: web", "name: later")
         .replace("  type: NodePort\n", "");
@@ -116,7 +116,7 @@ fn containers_are_told_of_the_services_there_are_when_they_start() {
 }
 
 #[test]
-fn a_service_is_shown_with_its_ready_pods_over_broken_edits_and_killed_agents() {
+fn a_service_is_shown_with_its_ready_pods_over_broken_edits_and_agent_restarts() {
     let agent = agent();
     agent.write("service.yaml", SERVICE);
     wait_endpoint(&agent, None);

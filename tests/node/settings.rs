@@ -1,4 +1,4 @@
-//! Settings that change while pods run, and priorities that come from documents.
+//! Settings that change while pods run, and priorities from manifests.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn configz(agent: &Agent) -> Value {
     serde_json::from_str(&shown).expect("JSON")
 }
 
-/// The restart of a container that crashes is put off by so many seconds, as its pod says.
+/// The seconds of a crashing container's back-off, as its pod's status shows them.
 fn back_off(pod: &Value) -> Option<u64> {
     let waiting = &main_status(pod)["state"]["waiting"];
     let message = waiting["message"].as_str()?;
@@ -36,7 +36,7 @@ fn text(path: &std::path::Path) -> String {
     path.to_str().expect("utf-8").to_owned()
 }
 
-/// An agent with these settings, and the file they are in.
+/// An agent with these settings, and the file that has them.
 fn configured(settings: &str) -> (Agent, std::path::PathBuf) {
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
     let folder = agent.root.join("etc");
@@ -61,18 +61,18 @@ fn configured(settings: &str) -> (Agent, std::path::PathBuf) {
 }
 
 #[test]
-fn the_reduced_waits_begin_with_a_second() {
+fn the_reduced_back_off_begins_with_a_second() {
     let gate = "featureGates: {ReduceDefaultCrashLoopBackOffDecay: true}\n";
     let (agent, _) = configured(gate);
     agent.write("crash.yaml", &shell_pod("crash", "exit 1", "", ""));
-    // With the ordinary ones the third would take a minute.
+    // With the default back-off the third restart would take a minute.
     for seconds in [1, 2, 4] {
         agent.wait_pod("crash", |pod| back_off(pod) == Some(seconds));
     }
 }
 
 #[test]
-fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
+fn changed_settings_take_effect_at_once_without_effect_on_pods() {
     let (agent, file) = configured("podPidsLimit: 77\n");
     let folder = file.parent().expect("a folder");
     agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
@@ -87,7 +87,7 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
     printed(&format!("podPidsLimit: 77 # {}:2", file.display()));
     printed("maxContainerRestartPeriod: 300s # default");
 
-    // As editors do: a new file takes the old one's place. What cannot change is named.
+    // Replaced as by an editor: a new file takes the old one's place. The log names what cannot change.
     let new = folder.join(".config.yaml.new");
     let changed = "kind: KubeletConfiguration\npodPidsLimit: 78\ncrashLoopBackOff: {maxContainerRestartPeriod: 2s}\n";
     fs::write(&new, changed).expect("written");
@@ -108,7 +108,7 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
         assert!(events.contains(reason), "{events}");
     }
 
-    // A broken file changes nothing, and is told.
+    // A broken file changes nothing, and is reported.
     fs::write(&file, "kind: KubeletConfiguration\nmaxPods: -1\n").expect("written");
     wait_log(
         &agent,
@@ -124,11 +124,11 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
             .contains("InvalidConfiguration")
     );
 
-    // Not even an agent that starts is kept from its work; told of another file it is.
+    // An agent still starts with a broken file, but not with a different file that cannot be read.
     agent.signal(Signal::SIGKILL);
     agent.wait();
     agent.launch();
-    wait_log(&agent, "starting with those that were in force last");
+    wait_log(&agent, "invalid settings; using the last valid ones");
     printed("maxContainerRestartPeriod: 2s");
     printed("podPidsLimit: 78");
     let broken = |agent: &Agent| {
@@ -139,7 +139,7 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
     let deadline = std::time::Instant::now() + common::PATIENCE;
     while broken(&agent).is_none_or(|problem| !problem.contains("config.yaml:2:1")) {
         assert!(std::time::Instant::now() < deadline, "{}", agent.log());
-        std::thread::sleep(Duration::from_millis(20)); // Settings are not watched by clients.
+        std::thread::sleep(Duration::from_millis(20)); // Clients cannot watch settings.
     }
     let root = agent.root.join("root");
     let other = coracle()
@@ -159,7 +159,7 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
         "{said}"
     );
 
-    // Mended by a drop-in's side: the file goes back, a drop-in says more.
+    // The valid file is back, and a drop-in sets more.
     fs::write(&file, "podPidsLimit: 77\n").expect("written");
     fs::write(folder.join("config.d/10.conf"), "maxPods: 20\n").expect("written");
     wait_log(&agent, "maxPods: 20");
@@ -174,7 +174,7 @@ fn settings_that_are_changed_count_at_once_and_no_pod_notices() {
 }
 
 #[test]
-fn a_priority_class_that_changes_reaches_its_pods_without_a_restart() {
+fn a_changed_priority_class_applies_to_its_pods_without_a_restart() {
     let agent = Agent::start();
     let pod =
         shell_pod("a", SLEEP, "", "").replacen("spec:", "spec:\n  priorityClassName: gold", 1);
@@ -187,7 +187,7 @@ fn a_priority_class_that_changes_reaches_its_pods_without_a_restart() {
     let deadline = std::time::Instant::now() + common::PATIENCE;
     while !rejected(&agent) {
         assert!(std::time::Instant::now() < deadline, "never rejected");
-        std::thread::sleep(Duration::from_millis(20)); // Files are not watched by clients.
+        std::thread::sleep(Duration::from_millis(20)); // Clients cannot watch files.
     }
     let class = |value: u32| {
         format!(
@@ -254,7 +254,7 @@ fn urgent_pods_start_first_when_many_wait() {
         .filter_map(|event| event["involvedObject"]["name"].as_str())
         .collect();
     assert_eq!(names.len(), 2 * EACH, "{names:?}");
-    // What is under way for one is not given up for another.
+    // A start under way is not interrupted for a more urgent one, so only the average order counts.
     let places = |of: &str| -> usize {
         let all = names.iter().enumerate();
         all.filter(|(_, name)| name.starts_with(of))

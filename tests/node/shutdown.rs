@@ -1,4 +1,4 @@
-//! A node that goes down: pods stop group by group, also if the agent dies meanwhile, and start again if it does not.
+//! Node shutdown: pods stop group by group, even if the agent is killed meanwhile, and start again if it is cancelled.
 
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::*;
 use common::netns::Netns;
 
-/// Four groups, and one nobody is in, whose time nobody waits for.
+/// Four groups of pods, and one without a pod, whose time is skipped.
 const SETTINGS: &str = "\
 kind: KubeletConfiguration
 shutdownGracePeriodByPodPriority:
@@ -21,7 +21,7 @@ shutdownGracePeriodByPodPriority:
 /// Priorities of the groups, three pods each.
 const GROUPS: [i32; 4] = [0, 1000, 10_000, 2_000_000_000];
 
-/// Says when it is told to stop and when it has, by the clock that all pods share.
+/// Prints when it gets the stop signal and when it ends, by the clock that all pods share.
 const STAMPS: &str = "now() { cut -d' ' -f1 /proc/uptime; }; \
     trap 'echo told $(now); sleep 1; echo gone $(now); exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done";
 
@@ -60,7 +60,7 @@ fn twelve(agent: &Agent) {
     }
 }
 
-/// What a pod says of its newest run, in seconds since the boot.
+/// The time that a pod's newest run printed, in seconds since the boot.
 fn stamp(agent: &Agent, name: &str, word: &str) -> f64 {
     let log = agent.ok(&["logs", name]);
     let line = log.lines().find_map(|line| line.strip_prefix(word));
@@ -68,7 +68,7 @@ fn stamp(agent: &Agent, name: &str, word: &str) -> f64 {
     line.trim().parse().expect("seconds")
 }
 
-/// Nobody of a group was told to stop before all of the one before had gone.
+/// Asserts that no pod of a group got its stop signal before all of the group before it had ended.
 fn check_order(agent: &Agent) {
     let of = |group: usize, word: &str| names(group).map(|name| stamp(agent, &name, word));
     for group in 1..GROUPS.len() {
@@ -76,10 +76,10 @@ fn check_order(agent: &Agent) {
         let told = of(group, "told").into_iter().fold(f64::MAX, f64::min);
         assert!(
             gone <= told,
-            "group {group} was told at {told}, before {gone}"
+            "group {group} was stopped at {told}, before {gone}"
         );
     }
-    // All of a group at once.
+    // The pods of a group are stopped together.
     for group in 0..GROUPS.len() {
         let told = of(group, "told");
         let gone = of(group, "gone");
@@ -107,7 +107,7 @@ fn ready(agent: &Agent) -> (String, String) {
         .iter();
     let condition = all
         .find(|c| c["type"] == "Ready")
-        .expect("it is always told");
+        .expect("it is always reported");
     let word = |name: &str| condition[name].as_str().unwrap_or_default().to_owned();
     (word("status"), word("message"))
 }
@@ -119,7 +119,7 @@ fn metric(agent: &Agent, name: &str) -> f64 {
 }
 
 #[test]
-fn twelve_pods_stop_by_priority_and_start_again_when_it_is_called_off() {
+fn twelve_pods_stop_by_priority_and_start_again_when_the_shutdown_is_cancelled() {
     let agent = agent_with(SETTINGS);
     twelve(&agent);
     let plan = agent.ok(&["shutdown", "--plan"]);
@@ -130,7 +130,7 @@ fn twelve_pods_stop_by_priority_and_start_again_when_it_is_called_off() {
     assert_eq!(squeezed[1], "0 20 default/a0,default/b0,default/c0");
     assert_eq!(squeezed[3], "5000 600 <none>");
     assert!(
-        squeezed[6].starts_with("670 s in total; shutdowns of the machine are not heard of"),
+        squeezed[6].starts_with("670 s in total; machine shutdown will not be delayed"),
         "{plan}"
     );
 
@@ -139,7 +139,7 @@ fn twelve_pods_stop_by_priority_and_start_again_when_it_is_called_off() {
     assert!(output.status.success(), "{output:?}");
     assert!(
         begun.elapsed() < Duration::from_secs(60),
-        "nobody waits for nobody"
+        "a group without a pod takes no time"
     );
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(text.lines().count(), 6, "{text}");
@@ -159,7 +159,7 @@ fn twelve_pods_stop_by_priority_and_start_again_when_it_is_called_off() {
         assert_eq!(status["conditions"][0]["type"], "DisruptionTarget");
     }
 
-    // Nobody comes in; the node says why.
+    // No pod is admitted; the node's condition says why.
     agent.write("new.yaml", &shell_pod("new", STAMPS, "", ""));
     let rejected = agent.wait_phase("new", "Failed");
     assert_eq!(rejected["status"]["reason"], "NodeShutdown");
@@ -183,7 +183,7 @@ fn twelve_pods_stop_by_priority_and_start_again_when_it_is_called_off() {
         "{start} {end}"
     );
 
-    // Another agent is of the same mind.
+    // It is the same after an agent restart.
     agent.kill_and_restart();
     assert_eq!(ready(&agent), down);
     assert_eq!(times(&agent).map(f64::trunc), [start, end].map(f64::trunc));
@@ -207,11 +207,11 @@ fn twelve_pods_stop_by_priority_and_start_again_when_it_is_called_off() {
         assert!(events.contains(said), "{said}: {events}");
     }
     let again = agent.cli(&["shutdown", "--cancel"]);
-    assert!(!again.status.success(), "there is nothing to call off");
+    assert!(!again.status.success(), "there is nothing to cancel");
 }
 
 #[test]
-fn an_agent_killed_in_the_middle_of_a_shutdown_goes_on_with_it() {
+fn a_shutdown_goes_on_after_the_agent_was_killed() {
     let agent = agent_with(SETTINGS);
     twelve(&agent);
     for group in 0..3 {
@@ -225,7 +225,7 @@ fn an_agent_killed_in_the_middle_of_a_shutdown_goes_on_with_it() {
     assert!(output.status.success(), "{output:?}");
     check_order(&agent);
 
-    // One that dies while pods come back lets them come back.
+    // An agent killed while pods come back does not stop them from coming back.
     agent.ok(&["shutdown", "--cancel"]);
     agent.kill_and_restart();
     for name in (0..GROUPS.len()).flat_map(names) {
@@ -235,7 +235,7 @@ fn an_agent_killed_in_the_middle_of_a_shutdown_goes_on_with_it() {
 }
 
 #[test]
-fn who_does_not_end_does_not_hold_up_the_others_and_sigpwr_is_heard() {
+fn a_pod_that_ignores_its_stop_signal_does_not_delay_the_others_and_sigpwr_begins_a_shutdown() {
     let agent = agent_with(
         "kind: KubeletConfiguration\nshutdownGracePeriod: 4s\nshutdownGracePeriodCriticalPods: 2s\n",
     );
@@ -257,14 +257,14 @@ fn who_does_not_end_does_not_hold_up_the_others_and_sigpwr_is_heard() {
     });
     assert_eq!(main_status(&deaf)["state"]["terminated"]["exitCode"], 137);
     assert!(stamp(&agent, "top", "told") > 0.0);
-    // Also one that is never restarted starts again: it was not its own end.
+    // A pod that is never restarted starts again, too: the shutdown ended it.
     agent.ok(&["shutdown", "--cancel"]);
     agent.wait_running("top");
     agent.wait_running("deaf");
 }
 
 #[test]
-fn without_any_period_that_is_said() {
+fn a_shutdown_without_grace_periods_is_refused_with_the_reason() {
     let agent = agent_with("kind: KubeletConfiguration\nshutdownGracePeriod: 0s\n");
     let plan = agent.ok(&["shutdown", "--plan"]);
     assert!(plan.contains("graceful shutdown is off"), "{plan}");
@@ -277,7 +277,7 @@ fn without_any_period_that_is_said() {
 }
 
 #[test]
-fn logind_is_asked_when_somebody_asks_how_long_it_waits() {
+fn the_plan_and_doctor_ask_logind_how_long_it_waits() {
     let bus = common::bus::Bus::serve("plan", 700, false);
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None).with_bus(&bus);
     let agent = launched(agent, SETTINGS);

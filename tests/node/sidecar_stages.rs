@@ -1,5 +1,5 @@
 //! Sidecars among the stages of a pod's life, after the cases of Kubernetes' own node tests: what waits for them, what
-//! they wait for, and what they outlive.
+//! they wait for, and what ends before them.
 
 use super::sidecars::SIDECAR;
 use super::stages::{STAY, condition, runs, staged, status, story, story_dir};
@@ -21,18 +21,22 @@ fn restarts(pod: &Value, container: &str) -> Value {
 }
 
 #[test]
-fn what_comes_after_a_sidecar_waits_for_its_startup_probe_also_over_agent_restarts() {
+fn later_containers_wait_for_a_sidecars_startup_probe_even_over_agent_restarts() {
     let agent = Agent::start();
-    let tell = "echo $NAME >> /s/story";
+    let record = "echo $NAME >> /s/story";
     let probe = "[ -e /s/open ] || { echo shut >> /s/story; exit 1; }";
     let gated = probed("startupProbe", probe, 600);
-    let init = [("one", tell, ""), ("side", STAY, &gated), ("two", tell, "")];
+    let init = [
+        ("one", record, ""),
+        ("side", STAY, &gated),
+        ("two", record, ""),
+    ];
     let main = [("main", STAY, "")];
     agent.write("a.yaml", &staged(&agent, "a", "", &init, &main));
-    let told = || {
-        let mut told = story(&agent, "a");
-        told.retain(|line| line != "shut");
-        told
+    let lines = || {
+        let mut lines = story(&agent, "a");
+        lines.retain(|line| line != "shut");
+        lines
     };
     for probes in [2, 4] {
         agent.wait_line_of_story("a", "shut", probes);
@@ -48,14 +52,14 @@ fn what_comes_after_a_sidecar_waits_for_its_startup_probe_also_over_agent_restar
             assert_eq!(waiting["reason"], "PodInitializing", "{name}");
         }
         assert!(agent.ok(&["get", "pods"]).contains("Init:1/3"));
-        assert_eq!(told(), ["one", "side up"]);
+        assert_eq!(lines(), ["one", "side up"]);
         agent.kill_and_restart();
     }
     fs::write(story_dir(&agent, "a").join("open"), "").expect("written");
     let pod = agent.wait_running("a");
     assert_eq!(status(&pod, "side")["started"], true);
     agent.wait_line_of_story("a", "main up", 1);
-    // What it has passed once is not asked again.
+    // A probe that succeeded once does not run again.
     fs::remove_file(story_dir(&agent, "a").join("open")).expect("removed");
     agent.kill_and_restart();
     let again = agent.wait_running("a");
@@ -63,15 +67,15 @@ fn what_comes_after_a_sidecar_waits_for_its_startup_probe_also_over_agent_restar
     for name in ["one", "side", "two", "main"] {
         assert_eq!(restarts(&again, name), 0, "{name}");
     }
-    assert_eq!(told(), ["one", "side up", "two", "main up"]);
+    assert_eq!(lines(), ["one", "side up", "two", "main up"]);
 }
 
-/// As [`STAY`], and whoever reads that it is up may tell it to stop at once.
+/// Like [`STAY`], but it can be stopped as soon as its first line is written.
 const LISTENS: &str = "trap 'echo $NAME end >> /s/story; exit 0' TERM; echo $NAME up >> /s/story; \
                        while :; do sleep 1 & wait $!; done";
 
 #[test]
-fn a_sidecar_that_fails_its_startup_probe_starts_again_before_anything_else_does() {
+fn a_sidecar_that_fails_its_startup_probe_restarts_before_any_other_container_starts() {
     let agent = Agent::start();
     let second = "until grep -q 'side up' /s/story; do usleep 10000; done; \
                   [ $(grep -c 'side up' /s/story) -gt 1 ]";
@@ -83,13 +87,13 @@ fn a_sidecar_that_fails_its_startup_probe_starts_again_before_anything_else_does
     assert_eq!(restarts(&pod, "main"), 0);
     agent.wait_line_of_story("a", "main up", 1);
     agent.wait_line_of_story("a", "side up", 2);
-    let told = story(&agent, "a");
-    assert_eq!(told[..2], ["side up", "side end"], "{told:?}");
-    assert_eq!(told.len(), 4, "{told:?}");
+    let lines = story(&agent, "a");
+    assert_eq!(lines[..2], ["side up", "side end"], "{lines:?}");
+    assert_eq!(lines.len(), 4, "{lines:?}");
 }
 
 #[test]
-fn a_sidecar_that_fails_its_liveness_probe_starts_again_alone() {
+fn a_sidecar_that_fails_its_liveness_probe_restarts_alone() {
     let agent = Agent::start();
     let once = "grep -q 'main up' /s/story && grep -q 'side up' /s/story || exit 0; \
                 [ -e /v/failed ] || { touch /v/failed; exit 1; }";
@@ -100,13 +104,13 @@ fn a_sidecar_that_fails_its_liveness_probe_starts_again_alone() {
     assert!(runs(&pod, "main") && restarts(&pod, "main") == 0, "{pod:#}");
     assert_eq!(condition(&pod, "Initialized")["status"], "True");
     agent.wait_line_of_story("a", "side up", 2);
-    let mut told = story(&agent, "a");
-    told.retain(|line| line != "main up");
-    assert_eq!(told, ["side up", "side end", "side up"]);
+    let mut lines = story(&agent, "a");
+    lines.retain(|line| line != "main up");
+    assert_eq!(lines, ["side up", "side end", "side up"]);
 }
 
 #[test]
-fn sidecars_that_end_at_once_hold_nothing_up() {
+fn sidecars_that_end_at_once_delay_no_other_container() {
     let agent = Agent::start();
     for (name, script) in [("well", "exit 0"), ("badly", "exit 1")] {
         let init = [("side", script, SIDECAR), ("one", "exit 0", "")];
@@ -119,7 +123,7 @@ fn sidecars_that_end_at_once_hold_nothing_up() {
 }
 
 #[test]
-fn a_regular_container_that_fails_starts_again_beside_its_sidecars() {
+fn a_regular_container_that_fails_restarts_while_its_sidecars_run() {
     let agent = Agent::start();
     let up = "until grep -q 'side up' /s/story; do usleep 10000; done";
     let main = format!("{up}; [ -e /v/first ] || {{ touch /v/first; exit 1; }}; {STAY}");
@@ -132,13 +136,13 @@ fn a_regular_container_that_fails_starts_again_beside_its_sidecars() {
     for name in ["side", "one"] {
         assert_eq!(restarts(&pod, name), 0, "{name}");
     }
-    let mut told = story(&agent, "a");
-    told.sort();
-    assert_eq!(told, ["main up", "one", "side up"]);
+    let mut lines = story(&agent, "a");
+    lines.sort();
+    assert_eq!(lines, ["main up", "one", "side up"]);
 }
 
 #[test]
-fn a_pod_whose_init_container_fails_for_good_ends_its_sidecars() {
+fn sidecars_end_when_an_init_container_fails_for_good() {
     let agent = Agent::start();
     let fails = "until grep -q 'side up' /s/story; do usleep 10000; done; exit 3";
     let init = [("side", STAY, SIDECAR), ("one", fails, "")];
@@ -155,14 +159,14 @@ fn a_pod_whose_init_container_fails_for_good_ends_its_sidecars() {
 }
 
 #[test]
-fn a_sidecar_that_will_not_stop_is_killed_and_those_before_it_wait_for_no_longer_than_the_grace() {
+fn a_sidecar_that_does_not_stop_is_killed_and_delays_earlier_sidecars_by_the_grace_at_most() {
     let agent = Agent::start();
-    let told = "echo s1 up >> /s/story; trap 'date +%s > /s/told; echo s1 end >> /s/story; exit 0' TERM; \
+    let polite = "echo s1 up >> /s/story; trap 'date +%s > /s/told; echo s1 end >> /s/story; exit 0' TERM; \
                 while :; do sleep 1 & wait $!; done";
     let deaf = "trap '' TERM; echo s2 up >> /s/story; while :; do sleep 1; done";
     let main = "until grep -q 's1 up' /s/story && grep -q 's2 up' /s/story; do usleep 10000; done; \
                 date +%s > /s/over; echo main end >> /s/story";
-    let init = [("s1", told, SIDECAR), ("s2", deaf, SIDECAR)];
+    let init = [("s1", polite, SIDECAR), ("s2", deaf, SIDECAR)];
     let main = [("main", main, "")];
     agent.write("a.yaml", &staged(&agent, "a", NEVER, &init, &main));
     let pod = agent.wait_phase("a", "Succeeded");
@@ -173,12 +177,12 @@ fn a_sidecar_that_will_not_stop_is_killed_and_those_before_it_wait_for_no_longer
         let text = fs::read_to_string(story_dir(&agent, "a").join(file)).expect("written");
         text.trim().parse::<u64>().expect("seconds")
     };
-    // All of the grace period of 5 s was the second one's.
+    // The second sidecar takes the whole grace period of 5 s.
     assert!(second("told") >= second("over") + 5);
 }
 
 #[test]
-fn a_sidecar_that_ends_while_its_pod_goes_stays_away() {
+fn a_sidecar_that_ends_while_its_pod_stops_is_not_restarted() {
     let agent = Agent::start();
     let side = "echo side up >> /s/story; until [ -e /v/go ]; do usleep 10000; done; echo side end >> /s/story; exit 3";
     let main = "trap 'touch /v/go; until grep -q \"side end\" /s/story; do usleep 10000; done; sleep 1; \
@@ -200,7 +204,7 @@ fn a_sidecar_that_ends_while_its_pod_goes_stays_away() {
 }
 
 #[test]
-fn a_pod_goes_although_a_sidecar_waits_for_its_next_try() {
+fn a_pod_is_removed_even_if_a_sidecar_is_in_back_off() {
     let agent = Agent::start();
     let init = [("side", "echo side >> /s/story; exit 1", SIDECAR)];
     let main = [("main", STAY, "")];
@@ -211,11 +215,11 @@ fn a_pod_goes_although_a_sidecar_waits_for_its_next_try() {
     });
     agent.remove("a.yaml");
     agent.wait_gone("a");
-    let told = story(&agent, "a");
+    let lines = story(&agent, "a");
     assert_eq!(
-        told.last().map(String::as_str),
+        lines.last().map(String::as_str),
         Some("main end"),
-        "{told:?}"
+        "{lines:?}"
     );
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! What stays beside the pod's own containers.
+//! Sidecars: containers that run beside the pod's regular containers.
 
 use super::stages::{STAY, runs, staged, status, story};
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 pub(super) const SIDECAR: &str = "    restartPolicy: Always\n";
 
 #[test]
-fn sidecars_are_up_before_the_pods_own_containers_and_end_after_them_in_reverse_order() {
+fn sidecars_start_before_the_regular_containers_and_end_after_them_in_reverse_order() {
     let agent = Agent::start();
     let main = "echo main up >> /s/story; trap 'sleep 1; echo main end >> /s/story; exit 0' TERM; \
                 while :; do sleep 1 & wait $!; done";
@@ -38,17 +38,17 @@ fn sidecars_are_up_before_the_pods_own_containers_and_end_after_them_in_reverse_
     }
     agent.remove("a.yaml");
     agent.wait_gone("a");
-    let told = story(&agent, "a");
+    let story_lines = story(&agent, "a");
     assert_eq!(
-        told[told.len() - 3..],
+        story_lines[story_lines.len() - 3..],
         ["main end", "s2 end", "s1 end"],
-        "{told:?}"
+        "{story_lines:?}"
     );
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
 #[test]
-fn a_pod_is_done_when_its_own_containers_are_however_its_sidecars_end() {
+fn a_pod_is_complete_when_its_regular_containers_are_however_its_sidecars_end() {
     let agent = Agent::start();
     let never = "  restartPolicy: Never\n";
     let side = "echo side up >> /s/story; trap 'echo side end >> /s/story; exit 9' TERM; \
@@ -72,7 +72,7 @@ fn a_pod_is_done_when_its_own_containers_are_however_its_sidecars_end() {
 }
 
 #[test]
-fn a_sidecar_that_ends_starts_again_whatever_the_pods_policy() {
+fn a_sidecar_that_ends_restarts_whatever_the_pods_policy() {
     let agent = Agent::start();
     let never = "  restartPolicy: Never\n";
     let side =
@@ -97,7 +97,7 @@ fn a_sidecar_that_ends_starts_again_whatever_the_pods_policy() {
 }
 
 #[test]
-fn a_sidecar_that_was_killed_comes_back_although_its_agent_was_killed_too() {
+fn a_sidecar_killed_while_no_agent_runs_restarts() {
     let agent = Agent::start();
     agent.write(
         "a.yaml",
@@ -128,7 +128,7 @@ fn a_sidecar_that_was_killed_comes_back_although_its_agent_was_killed_too() {
     );
     for pid in pids.lines() {
         let pid = nix::unistd::Pid::from_raw(pid.parse().expect("pid"));
-        // One may end with the other.
+        // The process may already have ended with another one.
         let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
     }
     agent.launch();
@@ -143,11 +143,11 @@ fn a_sidecar_that_was_killed_comes_back_although_its_agent_was_killed_too() {
 }
 
 #[test]
-fn a_sidecar_is_probed_for_as_long_as_the_containers_it_serves_need_to_end() {
+fn a_sidecar_is_probed_until_the_containers_that_it_serves_have_ended() {
     let agent = Agent::start();
     let probed = "    restartPolicy: Always\n    livenessProbe: {periodSeconds: 1, exec: {command: [sh, -c, \"echo alive >> /s/story\"]}}\n    \
                   readinessProbe: {periodSeconds: 1, failureThreshold: 1, exec: {command: [test, '!', -e, /s/told]}}\n";
-    // It ends by itself only when it has seen the probes go on, and the test has seen what they found.
+    // It ends only when it has seen the probes go on, and the test has seen their results.
     let main = "trap 'echo told | tee /s/told >> /s/story; \
                 until [ -e /s/seen ] && [ $(sed 1,/told/d /s/story | grep -c alive) -ge 2 ]; do usleep 50000; done; \
                 echo main end >> /s/story; exit 0' TERM; echo main up >> /s/story; while :; do sleep 1 & wait $!; done";
@@ -167,13 +167,17 @@ fn a_sidecar_is_probed_for_as_long_as_the_containers_it_serves_need_to_end() {
     });
     fs::write(agent.root.join("story-a/seen"), "").expect("written");
     agent.wait_gone("a");
-    let told = story(&agent, "a");
-    let last: Vec<_> = told.iter().filter(|line| *line != "alive").collect();
-    assert_eq!(last[last.len() - 2..], ["main end", "side end"], "{told:?}");
+    let story_lines = story(&agent, "a");
+    let last: Vec<_> = story_lines.iter().filter(|line| *line != "alive").collect();
+    assert_eq!(
+        last[last.len() - 2..],
+        ["main end", "side end"],
+        "{story_lines:?}"
+    );
 }
 
 #[test]
-fn ports_of_a_sidecar_are_ports_of_its_pod() {
+fn a_sidecars_ports_are_ports_of_its_pod() {
     let agent = Agent::start();
     let ports = "    restartPolicy: Always\n    ports: [{name: admin, containerPort: 9000, hostPort: 19000}]\n";
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec:\n  selector: {app: web}\n  \

@@ -1,17 +1,16 @@
-//! What runs before the pod's own containers, and beside them: init containers and sidecars.
+//! Stages of a pod's life: init containers and sidecars before and beside the regular containers.
 
 use super::*;
 
-/// What every container of a staged pod may use: a folder of the test's at /s for what it has to tell, one of the pod's
-/// at /v.
+/// The volumes of every container of a staged pod: a folder of the test at /s for the story, one of the pod at /v.
 const VOLUMES: &str =
     "    volumeMounts: [{name: story, mountPath: /s}, {name: v, mountPath: /v}]\n";
 
-/// Runs until it is asked to stop, and tells when it came up and went.
+/// Runs until it gets the stop signal; writes its start and its end into the story.
 pub(super) const STAY: &str = "echo $NAME up >> /s/story; trap 'echo $NAME end >> /s/story; exit 0' TERM; \
                     while :; do sleep 1 & wait $!; done";
 
-/// Runs for as long as the test has not opened the gate.
+/// Runs until the test opens the gate.
 const GATE: &str = "echo $NAME start >> /s/story; read x < /s/gate; echo $NAME end >> /s/story";
 
 /// One container: name, script and more of its YAML, indented by four.
@@ -51,20 +50,20 @@ pub(super) fn story_dir(agent: &Agent, name: &str) -> std::path::PathBuf {
     agent.root.join(format!("story-{name}"))
 }
 
-/// What the containers of a pod told, in order.
+/// The lines that the containers of a pod have written, in order.
 pub(super) fn story(agent: &Agent, name: &str) -> Vec<String> {
     let text = fs::read_to_string(story_dir(agent, name).join("story")).unwrap_or_default();
     text.lines().map(str::to_owned).collect()
 }
 
-/// Makes the gate of a pod that is to be.
+/// Makes the gate of a pod before the pod exists.
 fn make_gate(agent: &Agent, name: &str) {
     fs::create_dir_all(story_dir(agent, name)).expect("temp dir");
     let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);
     nix::unistd::mkfifo(&story_dir(agent, name).join("gate"), mode).expect("a fifo");
 }
 
-/// Lets the container pass that waits at the gate, or will.
+/// Lets the container pass that waits at the gate now, or is the first to come.
 fn open_gate(agent: &Agent, name: &str) {
     fs::write(story_dir(agent, name).join("gate"), "go\n").expect("a fifo");
 }
@@ -94,7 +93,7 @@ fn uid_of(pod: &Value) -> &str {
 }
 
 #[test]
-fn init_containers_run_one_after_the_other_and_hand_on_what_they_made() {
+fn init_containers_run_one_after_the_other_and_pass_on_their_files() {
     let agent = Agent::start();
     let first =
         "echo one start >> /s/story; echo 1 > /v/data; echo in the log; echo one end >> /s/story";
@@ -126,7 +125,7 @@ fn init_containers_run_one_after_the_other_and_hand_on_what_they_made() {
         before.contains("\nInit Containers:\n  one:") && after.contains("  main:"),
         "{page}"
     );
-    // Nothing is kept of what has ended for good, but what it did.
+    // Of a container that has ended for good only its record is kept.
     let uid = uid_of(&pod);
     let state = agent.root.join("root/pods").join(uid).join("containers");
     assert!(!state.join("one/layer-0").exists() && state.join("main/layer-0").exists());
@@ -144,7 +143,7 @@ fn init_containers_run_one_after_the_other_and_hand_on_what_they_made() {
 }
 
 #[test]
-fn while_an_init_container_runs_the_pod_says_how_far_it_is() {
+fn while_an_init_container_runs_the_status_shows_how_far_the_pod_is() {
     let agent = Agent::start();
     make_gate(&agent, "a");
     let init = [("one", "true", ""), ("two", GATE, "")];
@@ -192,7 +191,7 @@ fn a_failing_init_container_ends_a_pod_that_is_never_restarted() {
 }
 
 #[test]
-fn a_failing_init_container_runs_until_it_succeeds_or_backs_off() {
+fn a_failing_init_container_restarts_with_back_off_until_it_succeeds() {
     let agent = Agent::start();
     let on_failure = "  restartPolicy: OnFailure\n";
     let second_time = "[ -e /v/tried ] && exit 0; touch /v/tried; exit 1";
@@ -229,7 +228,7 @@ fn a_failing_init_container_runs_until_it_succeeds_or_backs_off() {
 }
 
 #[test]
-fn an_agent_killed_while_init_containers_run_lets_none_run_twice() {
+fn killing_the_agent_while_init_containers_run_repeats_none_of_them() {
     let agent = Agent::start();
     make_gate(&agent, "a");
     let count = "echo one >> /s/story";
@@ -255,17 +254,17 @@ fn an_agent_killed_while_init_containers_run_lets_none_run_twice() {
     for name in ["one", "two", "three", "main"] {
         assert_eq!(status(&again, name)["restartCount"], 0, "{name}");
     }
-    let told = story(&agent, "a");
-    assert_eq!(told[..4], ["one", "two start", "two end", "three"]);
-    assert!(told.len() <= 5, "{told:?}");
+    let seen = story(&agent, "a");
+    assert_eq!(seen[..4], ["one", "two start", "two end", "three"]);
+    assert!(seen.len() <= 5, "{seen:?}");
 }
 
 #[test]
-fn an_agent_killed_at_random_moments_lets_every_init_container_run_once() {
+fn killing_the_agent_at_random_moments_repeats_no_init_container() {
     let agent = Agent::start();
-    let tell = "echo $NAME >> /s/story";
-    let init = [("one", tell, ""), ("two", tell, ""), ("three", tell, "")];
-    // A fixed sequence of pauses: a failure can be repeated.
+    let note = "echo $NAME >> /s/story";
+    let init = [("one", note, ""), ("two", note, ""), ("three", note, "")];
+    // A fixed sequence of pauses, so that a failure can be reproduced.
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     for round in 0..8 {
         let name = format!("p{round}");
@@ -286,7 +285,7 @@ fn an_agent_killed_at_random_moments_lets_every_init_container_run_once() {
 }
 
 #[test]
-fn an_init_container_that_ends_while_no_agent_runs_is_not_run_again() {
+fn an_init_container_that_ends_while_no_agent_runs_is_not_repeated() {
     let agent = Agent::start();
     make_gate(&agent, "a");
     let init = [("one", GATE, "")];
@@ -309,7 +308,7 @@ fn an_init_container_that_ends_while_no_agent_runs_is_not_run_again() {
 }
 
 #[test]
-fn a_pod_whose_shim_was_killed_begins_with_its_init_containers_again() {
+fn a_pod_whose_shim_was_killed_begins_again_with_its_init_containers() {
     let agent = Agent::start();
     let init = [
         ("one", "echo one >> /s/story", ""),
@@ -326,12 +325,12 @@ fn a_pod_whose_shim_was_killed_begins_with_its_init_containers_again() {
         runs(pod, "main") && status(pod, "main")["restartCount"] == 1
     });
     assert_eq!(status(&pod, "two")["restartCount"], 1);
-    let told = story(&agent, "a");
-    assert_eq!(told[..5], ["one", "two", "main up", "one", "two"]);
+    let seen = story(&agent, "a");
+    assert_eq!(seen[..5], ["one", "two", "main up", "one", "two"]);
 }
 
 #[test]
-fn a_shim_killed_in_the_init_phase_begins_it_again() {
+fn a_shim_killed_in_the_init_phase_makes_that_phase_begin_again() {
     let agent = Agent::start();
     make_gate(&agent, "a");
     let init = [("one", "echo one >> /s/story", ""), ("two", GATE, "")];
@@ -351,17 +350,17 @@ fn a_shim_killed_in_the_init_phase_begins_it_again() {
     assert_eq!(
         status(&pod, "main")["restartCount"],
         0,
-        "it never ran before"
+        "it has not run before"
     );
-    let told = story(&agent, "a");
+    let seen = story(&agent, "a");
     assert_eq!(
-        told[..5],
+        seen[..5],
         ["one", "two start", "one", "two start", "two end"]
     );
 }
 
 #[test]
-fn a_pod_that_is_removed_in_its_init_phase_goes_without_a_trace() {
+fn a_pod_that_is_removed_in_its_init_phase_leaves_no_trace() {
     let agent = Agent::start();
     let init = [
         ("side", STAY, "    restartPolicy: Always\n"),
@@ -376,17 +375,17 @@ fn a_pod_that_is_removed_in_its_init_phase_goes_without_a_trace() {
     agent.wait_line_of_story("a", "side up", 1);
     agent.remove("a.yaml");
     agent.wait_gone("a");
-    let told = story(&agent, "a");
+    let seen = story(&agent, "a");
     assert!(
-        told.contains(&"stuck end".to_owned()) && told.contains(&"side end".to_owned()),
-        "{told:?}"
+        seen.contains(&"stuck end".to_owned()) && seen.contains(&"side end".to_owned()),
+        "{seen:?}"
     );
-    assert!(!told.contains(&"main up".to_owned()), "{told:?}");
+    assert!(!seen.contains(&"main up".to_owned()), "{seen:?}");
     assert_eq!(agent.leftovers(), Vec::<String>::new());
 }
 
 #[test]
-fn an_init_containers_missing_image_is_named_and_holds_the_others_up() {
+fn an_init_containers_missing_image_is_reported_and_delays_later_containers() {
     let agent = Agent::start();
     let text = staged(
         &agent,
@@ -439,16 +438,16 @@ fn after_a_power_cut_a_pod_begins_with_its_init_containers() {
 }
 
 impl Agent {
-    /// Waits until a pod's containers have told this so many times.
+    /// Waits until a pod's containers have written this line so many times.
     pub(super) fn wait_line_of_story(&self, pod: &str, line: &str, times: usize) {
         let begin = std::time::Instant::now();
-        while story(self, pod).iter().filter(|told| *told == line).count() < times {
+        while story(self, pod).iter().filter(|l| *l == line).count() < times {
             assert!(
                 begin.elapsed() < PATIENCE,
                 "never `{line}`: {:?}",
                 story(self, pod)
             );
-            std::thread::sleep(Duration::from_millis(5)); // A file of the container's own; nobody says that it grows.
+            std::thread::sleep(Duration::from_millis(5)); // It is the container's own file; no event reports that it grows.
         }
     }
 }

@@ -1,8 +1,8 @@
-//! How long does a decision take on a node with many pods? Prints, for each event, the median of many rounds in
+//! The time a decision takes on a node with many pods. Prints, for each event, the median of many rounds in
 //! microseconds, separated by tabs; `tests/bench/run --only planner` makes a table of it. Nothing here passes or fails.
 
-#![allow(missing_docs, reason = "a program of figures")]
-#![allow(clippy::print_stdout, reason = "figures are what it is for")]
+#![allow(missing_docs, reason = "a benchmark")]
+#![allow(clippy::print_stdout, reason = "it prints its figures")]
 
 extern crate coracle_rooms as coracle;
 
@@ -15,8 +15,12 @@ use std::time::Instant;
 
 use coracle::plan::event::{Desired, Instance, ProbeOrder, ProbeOutcome};
 use coracle::plan::status::{self, NodeFacts};
-use coracle::plan::{Action, Event, NodeState, Settings, Time, network, plan, plan_pod, probe};
-use coracle::spec::{Effective, PodSpec, PodUid, ProbeKind};
+use coracle::plan::{
+    Action, Agenda, Event, NodeFact, NodeState, PodFact, RunFact, Settings, Step, Task, network,
+};
+use coracle::spec::{PodSpec, PodUid, ProbeKind};
+use coracle::types::Effective;
+use coracle::types::Time;
 
 const PODS: usize = 500;
 const SERVICES: usize = 20;
@@ -54,88 +58,90 @@ fn desired(pods: &[Arc<PodSpec>]) -> Desired {
     desired
 }
 
-/// All pods run and are ready.
-fn running(specs: &[Arc<PodSpec>]) -> NodeState {
+fn running(specs: &[Arc<PodSpec>]) -> (NodeState, Agenda) {
     let mut state = NodeState::new(Settings::default());
-    state.apply(&Event::DesiredChanged(desired(specs)), pods::at(NOW));
-    loop {
-        let actions = plan(&state, Time(NOW)).actions;
-        if actions.is_empty() {
-            break;
-        }
-        for action in actions {
-            state.apply(&Event::ActionStarted(action.clone()), pods::at(NOW));
-            state.apply(&done(action, specs), pods::at(NOW));
-        }
-    }
-    let all: Vec<_> = state
-        .pods
-        .values()
-        .flat_map(|pod| probe::due(pod, Time(NOW)).orders)
-        .collect();
-    for order in all {
-        state.apply(&Event::ProbeStarted(order.clone()), pods::at(NOW));
-        let outcome = ProbeOutcome::Success;
-        state.apply(&Event::ProbeDone { order, outcome }, pods::at(NOW));
+    let mut agenda = Agenda::new(&state);
+    let record = |state: &mut NodeState, agenda: &mut Agenda, event: &Event| {
+        agenda.record(state, event, pods::at(NOW));
+    };
+    let wanted = Event::Node(NodeFact::DesiredChanged(desired(specs)));
+    record(&mut state, &mut agenda, &wanted);
+    while let Step::Begin(task) = agenda.next(&state, Time(NOW)) {
+        record(&mut state, &mut agenda, &task.begun());
+        let done = match task {
+            Task::Act(action) => done(action, specs),
+            Task::Probe(order) => {
+                let outcome = ProbeOutcome::Success;
+                order.done(outcome)
+            }
+            Task::Hook(_) | Task::Relieve(_) => {
+                panic!("no pod has hooks, and nothing is short: {task:?}")
+            }
+        };
+        record(&mut state, &mut agenda, &done);
     }
     assert!(
         state.pods.values().all(|pod| pod.flags.ready.yes),
         "all are ready"
     );
-    state
+    agenda.take_changed();
+    (state, agenda)
 }
 
 fn done(action: Action, specs: &[Arc<PodSpec>]) -> Event {
     match action {
         Action::CreateSandbox { pod } => {
             let number = specs.iter().position(|spec| spec.uid == pod).unwrap();
-            Event::SandboxCreated {
-                pod,
-                ips: vec![
-                    format!("10.88.{}.{}", number / 250, number % 250 + 2)
-                        .parse()
-                        .unwrap(),
-                ],
-                next_attempts: Default::default(),
-                warnings: vec![],
+            Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxCreated {
+                    ips: vec![
+                        format!("10.88.{}.{}", number / 250, number % 250 + 2)
+                            .parse()
+                            .unwrap(),
+                    ],
+                    next_attempts: Default::default(),
+                    warnings: vec![],
+                },
             }
         }
-        Action::EnsureImage { pod, container } => Event::ImageReady {
-            pod,
-            container,
-            image_id: "sha256:ab".into(),
+        Action::EnsureImage { pod, container } => Event::Pod {
+            uid: pod,
+            fact: PodFact::ImageReady {
+                container,
+                image_id: "sha256:ab".into(),
+            },
         },
-        Action::StartContainer { instance, .. } => Event::ContainerStarted {
+        Action::StartContainer { instance, .. } => Event::Run {
             instance,
-            pid: 7,
-            at: pods::at(NOW),
-            effective: Effective::default(),
+            fact: RunFact::Started {
+                pid: 7,
+                at: pods::at(NOW),
+                effective: Effective::default(),
+            },
         },
-        Action::Resize { .. } => panic!("nobody is edited: {action:?}"),
-        Action::Signal { .. } | Action::RemoveSandbox { .. } => panic!("nobody goes: {action:?}"),
+        Action::Resize { .. } => panic!("no pod is edited: {action:?}"),
+        Action::Signal { .. } | Action::RemoveSandbox { .. } => {
+            panic!("no pod goes away: {action:?}")
+        }
     }
 }
 
-/// What the agent does about one event: it records it, plans the pods it may concern, and shows what changed.
-fn decide(state: &mut NodeState, event: &Event, whole: bool) {
+/// What the agent does about one event: record it, plan the pods it may concern, and show what changed.
+fn decide(state: &mut NodeState, agenda: &mut Agenda, event: &Event) {
     let now = pods::at(NOW + 5_000);
     let changes = state.network_changes;
-    black_box(state.apply(event, now));
-    match event.pod().filter(|_| !whole) {
-        Some(uid) => {
-            if let Some(pod) = state.pods.get(uid) {
-                black_box(plan_pod(pod, &state.settings, now.time));
-                black_box(probe::due(pod, now.time));
-                let ips = vec!["192.0.2.1".parse().unwrap()];
-                let name = "node1".to_owned();
-                black_box(status::pod(pod, &NodeFacts { name, ips }, &state.settings));
-            }
-        }
-        None => {
-            black_box(plan(state, now.time));
-            for pod in state.pods.values() {
-                black_box(probe::due(pod, now.time));
-            }
+    black_box(agenda.record(state, event, now));
+    while let Step::Begin(task) = agenda.next(state, now.time) {
+        agenda.record(state, &task.begun(), now);
+        black_box(task);
+    }
+    let changed = agenda.take_changed();
+    if event.pod().is_some() {
+        for pod in changed.iter().filter_map(|uid| state.pods.get(uid)) {
+            let ips = vec!["192.0.2.1".parse().unwrap()];
+            let name = "node1".to_owned();
+            black_box(status::pod(pod, &NodeFacts { name, ips }, &state.settings));
         }
     }
     if state.network_changes != changes {
@@ -145,7 +151,7 @@ fn decide(state: &mut NodeState, event: &Event, whole: bool) {
 
 fn main() {
     let specs: Vec<_> = (0..=PODS).map(spec).collect();
-    let state = running(&specs[..PODS]);
+    let (state, agenda) = running(&specs[..PODS]);
     let pod: PodUid = specs[PODS / 2].uid.clone();
     let instance = Instance {
         pod: pod.clone(),
@@ -157,55 +163,59 @@ fn main() {
         probe: ProbeKind::Readiness,
     };
     let exit = pods::exit(1, pods::at(NOW), pods::at(NOW + 5_000));
-    let probed = Event::ProbeDone {
-        order: order.clone(),
-        outcome: ProbeOutcome::Success,
-    };
+    let probed = order.clone().done(ProbeOutcome::Success);
     let stories = [
-        ("a probe went well", probed, false),
+        ("a probe went well", probed),
         (
             "a container ended",
-            Event::ContainerExited { instance, exit },
-            false,
+            Event::Run {
+                instance,
+                fact: RunFact::Exited { exit },
+            },
         ),
         (
             "a pod's shim died",
-            Event::SandboxLost { pod: pod.clone() },
-            false,
+            Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::SandboxLost,
+            },
         ),
         (
             "a pod is to go",
-            Event::DeleteRequested {
-                pod,
-                grace_ms: None,
+            Event::Pod {
+                uid: pod,
+                fact: PodFact::DeleteRequested { grace_ms: None },
             },
-            false,
         ),
         (
             "the manifests, unchanged",
-            Event::DesiredChanged(desired(&specs[..PODS])),
-            true,
+            Event::Node(NodeFact::DesiredChanged(desired(&specs[..PODS]))),
         ),
         (
             "the manifests, with one pod more",
-            Event::DesiredChanged(desired(&specs)),
-            true,
+            Event::Node(NodeFact::DesiredChanged(desired(&specs))),
         ),
         (
             "the manifests, with one pod less",
-            Event::DesiredChanged(desired(&specs[1..PODS])),
-            true,
+            Event::Node(NodeFact::DesiredChanged(desired(&specs[1..PODS]))),
         ),
     ];
-    for (name, event, whole) in stories {
+    for (name, event) in stories {
         let mut took: Vec<_> = (0..ROUNDS)
             .map(|_| {
-                let mut state = state.clone();
-                if matches!(event, Event::ProbeDone { .. }) {
-                    state.apply(&Event::ProbeStarted(order.clone()), pods::at(NOW + 5_000));
+                let (mut state, mut agenda) = (state.clone(), agenda.clone());
+                if matches!(
+                    &event,
+                    Event::Run {
+                        fact: RunFact::ProbeDone { .. },
+                        ..
+                    }
+                ) {
+                    let begun = order.clone().started();
+                    agenda.record(&mut state, &begun, pods::at(NOW + 5_000));
                 }
                 let began = Instant::now();
-                decide(&mut state, &event, whole);
+                decide(&mut state, &mut agenda, &event);
                 began.elapsed()
             })
             .collect();

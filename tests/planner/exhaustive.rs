@@ -1,5 +1,5 @@
-//! Is there any short story that breaks the planner? Every sequence of answers and accidents up to a bounded depth,
-//! for one pod of one or two containers and every restart policy, with agents that are killed between any two of them.
+//! No short story breaks the planner. Plays every sequence of answers and accidents up to a bounded depth, for one pod
+//! of one or two containers and every restart policy, with the agent killed between any two of them.
 //! States already seen are not followed again.
 
 extern crate coracle_rooms as coracle;
@@ -10,7 +10,7 @@ mod answers;
 mod failing;
 #[path = "exhaustive/kills.rs"]
 mod kills;
-#[allow(dead_code, reason = "each test binary uses its part")]
+#[allow(dead_code, reason = "each test binary uses a part of it")]
 #[path = "../behaviour/node.rs"]
 mod node;
 #[path = "../pods/mod.rs"]
@@ -18,7 +18,7 @@ mod pods;
 #[path = "exhaustive/stories.rs"]
 mod stories;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -27,16 +27,17 @@ use coracle::plan::action::Keep;
 use coracle::plan::event::{
     AskedBy, Group, HookOrder, HookOutcome, Instance, ProbeOrder, ProbeOutcome,
 };
-use coracle::plan::probe::due;
 use coracle::plan::resize::Capacity;
-use coracle::plan::retry;
-use coracle::plan::state::{ContainerState, Role, Run};
-use coracle::plan::verdict::Due;
-use coracle::plan::{Action, Event, NodeState, PodState, Settings, Time, hook, plan};
-use coracle::plan::{cordon, shutdown};
-use coracle::spec::{
-    ExitCodes, Hook, HookKind, HugePages, PodSpec, PodUid, RestartAction, RestartPolicy, StopSignal,
+use coracle::plan::run::Run;
+use coracle::plan::state::{ContainerState, Role};
+use coracle::plan::{
+    Action, Agenda, Event, NodeFact, NodeState, PodFact, PodState, RunFact, Settings, Step, Task,
+    decide, retry,
 };
+use coracle::spec::{
+    ExitCodes, Hook, HookKind, HugePages, PodSpec, PodUid, RestartAction, RestartPolicy,
+};
+use coracle::types::{StopSignal, Time};
 use pods::at;
 
 const POLICIES: [RestartPolicy; 3] = [
@@ -57,6 +58,7 @@ const NO_ROOM: Capacity = Capacity {
 #[derive(Clone)]
 struct Story {
     state: NodeState,
+    agenda: Agenda,
     now: u64,
     wanted: bool,
     going: bool,
@@ -71,24 +73,24 @@ struct Story {
     hooking: Vec<HookOrder>,
 }
 
-/// What somebody does with the node, and calls off.
+/// What an operator does with the node, and cancels again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
     Nothing,
     Shutdown,
-    /// And drains.
+    /// Also drains it.
     Cordon,
 }
 
 struct Search {
     spec: Arc<PodSpec>,
-    /// The pod with a container added to it, if anybody adds one.
+    /// The pod with a container added to it, in stories where one is added.
     debugged: Option<Arc<PodSpec>>,
-    /// The pod as it may be edited.
+    /// The pod after an edit, in stories with an edit.
     edited: Option<Arc<PodSpec>>,
-    /// What may be done with the node.
+    /// What an operator may do with the node.
     work: Work,
-    /// Whether the node may have no room at all, and again all of it.
+    /// Whether the node may lose all of its room, and get it back.
     shortages: bool,
     seen: HashSet<(u32, u64)>,
     stories: usize,
@@ -103,43 +105,45 @@ impl Search {
     fn next(&self, story: &Story) -> Vec<Event> {
         let pod = self.uid();
         let mut events = vec![
-            Event::DesiredChanged(pods::desired(&[])),
-            Event::DesiredChanged(pods::desired(&[&self.spec])),
-            Event::DeleteRequested {
-                pod: pod.clone(),
-                grace_ms: Some(0),
+            Event::Node(NodeFact::DesiredChanged(pods::desired(&[]))),
+            Event::Node(NodeFact::DesiredChanged(pods::desired(&[&self.spec]))),
+            Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::DeleteRequested { grace_ms: Some(0) },
             },
-            Event::ImagesChanged,
-            Event::NodeAddressesChanged,
-            Event::SettingsChanged(Settings {
+            Event::Node(NodeFact::ImagesChanged),
+            Event::Node(NodeFact::AddressesChanged),
+            Event::Node(NodeFact::SettingsChanged(Settings {
                 max_restart_period_ms: 1000,
                 ..Settings::default()
-            }),
-            Event::SettingsChanged(Settings::default()),
+            })),
+            Event::Node(NodeFact::SettingsChanged(Settings::default())),
         ];
         if let Some(edited) = &self.edited {
-            events.push(Event::DesiredChanged(pods::desired(&[edited])));
+            events.push(Event::Node(NodeFact::DesiredChanged(pods::desired(&[
+                edited,
+            ]))));
         }
         if self.work == Work::Shutdown {
             let group = |(priority, seconds)| Group { priority, seconds };
-            events.push(Event::ShutdownBegun {
+            events.push(Event::Node(NodeFact::ShutdownBegun {
                 groups: [(0, 20), (1000, 0), (2000, 10)].map(group).to_vec(),
                 asked_by: AskedBy::Command,
-            });
-            events.push(Event::ShutdownTurnOver);
-            events.push(Event::ShutdownCancelled);
+            }));
+            events.push(Event::Node(NodeFact::ShutdownTurnOver));
+            events.push(Event::Node(NodeFact::ShutdownCancelled));
         }
         if self.work == Work::Cordon {
             let (pods, grace_ms) = (None, Some(5_000));
-            events.push(Event::Cordoned);
-            events.push(Event::DrainBegun { pods, grace_ms });
-            events.push(Event::Uncordoned);
+            events.push(Event::Node(NodeFact::Cordoned));
+            events.push(Event::Node(NodeFact::DrainBegun { pods, grace_ms }));
+            events.push(Event::Node(NodeFact::Uncordoned));
         }
         if self.shortages {
-            events.push(Event::SettingsChanged(Settings {
+            events.push(Event::Node(NodeFact::SettingsChanged(Settings {
                 capacity: Some(NO_ROOM),
                 ..Settings::default()
-            }));
+            })));
         }
         let Some(state) = story.state.pods.get(&pod) else {
             return events;
@@ -147,21 +151,33 @@ impl Search {
         let settings = &story.state.settings;
         if !retry::waits(state, None, settings, Time(story.now)).is_empty() {
             let (pod, container) = (pod.clone(), None);
-            events.push(Event::RetryRequested { pod, container });
+            events.push(Event::Pod {
+                uid: pod,
+                fact: PodFact::RetryRequested { container },
+            });
         }
-        events.push(Event::SandboxLost { pod: pod.clone() });
+        events.push(Event::Pod {
+            uid: pod.clone(),
+            fact: PodFact::SandboxLost,
+        });
         if let Some(spec) = &self.debugged {
             let spec = Arc::clone(spec);
-            events.push(Event::EphemeralAdded { pod, spec });
+            events.push(Event::Pod {
+                uid: pod,
+                fact: PodFact::EphemeralAdded { spec },
+            });
         }
         for container in &state.containers {
-            // Exits of the newest run, of the one before and of the one being started: on time, late and early.
+            // Exits of the newest run, of the run before it, and of the run being started: on time, late and early.
             let newest = container.run.attempt().unwrap_or(0);
             for attempt in newest.saturating_sub(1)..=newest + 1 {
                 for code in [0, 1] {
                     let instance = state.instance(&container.name, attempt);
                     let exit = pods::exit(code, at(story.now), at(story.now));
-                    events.push(Event::ContainerExited { instance, exit });
+                    events.push(Event::Run {
+                        instance,
+                        fact: RunFact::Exited { exit },
+                    });
                 }
             }
         }
@@ -173,7 +189,7 @@ impl Search {
                 ProbeOutcome::Error(no()),
             ] {
                 let order = order.clone();
-                events.push(Event::ProbeDone { order, outcome });
+                events.push(order.done(outcome));
             }
         }
         for order in &story.hooking {
@@ -182,8 +198,9 @@ impl Search {
                 let outcome = HookOutcome {
                     failure,
                     fell_back: None,
+                    at: None,
                 };
-                events.push(Event::HookDone { order, outcome });
+                events.push(order.done(outcome));
             }
         }
         if let Some(action) = &state.in_flight {
@@ -208,19 +225,8 @@ impl Search {
             self.tell(&next, depth - 1);
         }
         let mut later = story.clone();
-        let now = Time(later.now);
-        let probes = later
-            .state
-            .pods
-            .values()
-            .filter_map(|p| due(p, now).wake_at);
-        let moments = probes.chain(pods::moment(&later.state, now));
-        let wakes = plan(&later.state, now).wake_at.into_iter().chain(moments);
-        if let Some(wake) = wakes.min() {
+        if let Some(wake) = later.agenda.wake_at() {
             later.now = wake.0;
-            for event in pods::passed(&later.state, wake) {
-                self.apply(&mut later, &event);
-            }
             self.decide(&mut later);
             self.tell(&later, depth - 1);
         }
@@ -228,31 +234,44 @@ impl Search {
 
     fn apply(&self, story: &mut Story, event: &Event) {
         let before = story.state.pods.clone();
-        story.state.apply(event, at(story.now));
+        story.agenda.record(&mut story.state, event, at(story.now));
         match event {
-            Event::DesiredChanged(desired) => {
+            Event::Node(NodeFact::DesiredChanged(desired)) => {
                 story.wanted = desired.pods.contains_key(&self.spec.uid);
                 let image = |s: &PodSpec| s.containers[0].image.clone();
                 let again = |p: &PodState| {
-                    if p.hold.is_some() {
+                    if p.hold().is_some() {
                         return false;
                     }
-                    // Another image for what has done its work: it is to be done again.
+                    // A new image for a pod that has done its work: it does its work again.
                     let new = desired.pods.get(&self.spec.uid);
                     new.is_none_or(|new| p.complete() && image(new) != image(&p.spec))
                 };
                 story.going |= before.get(&self.spec.uid).is_some_and(again);
             }
-            Event::DeleteRequested { .. } => {
+            Event::Pod {
+                fact: PodFact::DeleteRequested { .. },
+                ..
+            } => {
                 let pod = story.state.pods.get(&self.spec.uid);
-                story.going |= pod.is_some_and(|pod| pod.hold.is_none());
+                story.going |= pod.is_some_and(|pod| pod.hold().is_none());
             }
-            Event::DrainBegun { .. } | Event::DrainTurn => {
-                let stops = |p: &PodState| p.stopping.is_some();
+            Event::Node(NodeFact::DrainBegun { .. }) | Event::Node(NodeFact::DrainTurn) => {
+                let stops = |p: &PodState| p.stopping().is_some();
                 story.going |= story.state.pods.get(&self.spec.uid).is_some_and(stops);
             }
-            Event::ProbeDone { order, .. } => story.probing.retain(|o| o != order),
-            Event::HookDone { order, .. } => story.hooking.retain(|o| o != order),
+            Event::Run {
+                instance,
+                fact: RunFact::ProbeDone { probe, .. },
+            } => story
+                .probing
+                .retain(|o| (&o.instance, o.probe) != (instance, *probe)),
+            Event::Run {
+                instance,
+                fact: RunFact::HookDone { hook, .. },
+            } => story
+                .hooking
+                .retain(|o| (&o.instance, o.hook) != (instance, *hook)),
             _ => {}
         }
         let removed = matches!(
@@ -263,7 +282,13 @@ impl Search {
                 keep: Keep::Nothing,
                 ..
             })
-        ) && matches!(event, Event::SandboxRemoved { .. });
+        ) && matches!(
+            event,
+            Event::Pod {
+                fact: PodFact::SandboxRemoved,
+                ..
+            }
+        );
         if removed {
             story.going = false;
             story.ran.fill(None);
@@ -278,13 +303,13 @@ impl Search {
             for (old, new) in old.containers.iter().zip(&new.containers) {
                 assert!(
                     old.next_attempt <= new.next_attempt,
-                    "attempts only grow: {event:?}"
+                    "attempt numbers only grow: {event:?}"
                 );
                 assert!(
                     old.run.attempt() <= new.run.attempt(),
-                    "no step back: {event:?}"
+                    "attempt numbers never go back: {event:?}"
                 );
-                let changed = old.run != new.run && old.run.ended().is_some();
+                let changed = old.run.ended().is_some() && old.run.ended() != new.run.ended();
                 assert!(
                     !changed || old.run.attempt() < new.run.attempt(),
                     "what ended stays ended: {event:?}"
@@ -292,140 +317,170 @@ impl Search {
             }
         }
         story.seen = story.seen.check(&story.state);
-        let fact = !matches!(event, Event::SandboxLost { .. } | Event::DesiredChanged(_));
+        let fact = !matches!(
+            event,
+            Event::Pod {
+                fact: PodFact::SandboxLost,
+                ..
+            } | Event::Node(NodeFact::DesiredChanged(_))
+        );
         if fact {
             let mut twice = story.state.clone();
             twice.apply(event, at(story.now));
-            assert_eq!(story.state.pods, twice.pods, "heard twice: {event:?}");
+            assert_eq!(
+                story.state.pods, twice.pods,
+                "the fact counts twice: {event:?}"
+            );
+        }
+    }
+
+    /// Begins a task, if that is right.
+    fn begin(&self, story: &mut Story, task: Task) {
+        match &task {
+            Task::Act(action) => self.check_action(story, action),
+            Task::Hook(order) => {
+                assert!(
+                    !story.hooking.contains(order),
+                    "each hook runs once at a time: {order:?}"
+                );
+                let pod = &story.state.pods[&order.instance.pod];
+                let c = &pod.containers[index(pod, &order.instance)];
+                assert!(c.run.is_running(), "{order:?}");
+                let ending = order.hook == HookKind::PreStop;
+                assert_eq!(c.kill().is_some(), ending, "{order:?}");
+            }
+            Task::Probe(order) => {
+                assert!(
+                    !story.probing.contains(order),
+                    "each probe runs once at a time: {order:?}"
+                );
+                let pod = &story.state.pods[&order.instance.pod];
+                let c = &pod.containers[index(pod, &order.instance)];
+                assert!(c.run.is_running(), "{order:?}");
+            }
+            Task::Relieve(order) => panic!("this node does not watch pressure: {order:?}"),
+        }
+        let now = at(story.now);
+        story.agenda.record(&mut story.state, &task.begun(), now);
+        match task {
+            Task::Hook(order) => story.hooking.push(order),
+            Task::Probe(order) => story.probing.push(order),
+            Task::Act(_) | Task::Relieve(_) => {}
+        }
+    }
+
+    fn check_action(&self, story: &Story, action: &Action) {
+        let pod = &story.state.pods[action.pod()];
+        assert!(pod.in_flight.is_none(), "one action at a time: {action:?}");
+        assert_eq!(pod.hold(), None, "the pod is held: {action:?}");
+        match action {
+            Action::CreateSandbox { .. } | Action::EnsureImage { .. } => {
+                assert!(story.wanted && !story.going, "{action:?}");
+                assert!(pod.verdict.is_none(), "{action:?}");
+            }
+            Action::StartContainer { instance, .. } => {
+                assert!(story.wanted && !story.going, "{action:?}");
+                assert!(pod.verdict.is_none(), "{action:?}");
+                let i = index(pod, instance);
+                let container = &pod.containers[i];
+                assert!(!container.run.is_running(), "two runs at once: {action:?}");
+                assert!(
+                    story.ran[i] < Some(instance.attempt),
+                    "attempt numbers are used once: {action:?}"
+                );
+                check_order(pod, i);
+                let once = container.role != Role::Ephemeral || container.run == Run::None;
+                assert!(once, "an ephemeral container runs once: {action:?}");
+                let own = pod.spec.container(&container.name).unwrap().restart_policy;
+                match (pod.spec.restart_policy, container.run.ended()) {
+                    (RestartPolicy::Always, _) | (_, None) => {}
+                    _ if container.stale() || own.is_some() => {}
+                    _ if replaced(pod, container) => {}
+                    (RestartPolicy::OnFailure, Some(e)) => assert_ne!(e.exit.code, 0),
+                    (RestartPolicy::Never, Some(_)) => panic!("it must not run again: {action:?}"),
+                }
+            }
+            Action::Signal {
+                instance, signal, ..
+            } => {
+                let container = &pod.containers[index(pod, instance)];
+                assert!(container.run.is_running());
+                let beside = matches!(container.role, Role::Sidecar | Role::Ephemeral);
+                let finishes = pod.complete() && beside;
+                let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
+                let spec = pod.spec.container(&container.name).unwrap();
+                let probes = spec.probes.liveness.is_some() || spec.probes.startup.is_some();
+                let hook = container.hook_failure().is_some();
+                let failed = (probes || hook || pod.verdict.is_some()) && !story.going;
+                let replaced = replaced(pod, container);
+                assert!(
+                    story.going || finishes || restarts || failed || replaced,
+                    "{action:?}"
+                );
+            }
+            Action::Resize { to, .. } => {
+                assert!(!story.going, "{action:?}");
+                assert_eq!(*to, pod.spec.resources);
+                assert!(pod.is_resizing(), "{action:?}");
+            }
+            Action::RemoveSandbox { keep, .. } => {
+                assert!(!pod.any_running(), "{action:?}");
+                assert_eq!(*keep == Keep::Nothing, story.going, "{action:?}");
+            }
         }
     }
 
     fn decide(&self, story: &mut Story) {
         let now = Time(story.now);
-        let pods = story.state.pods.values();
-        let hooks: Vec<HookOrder> = pods.flat_map(|p| hook::due(p, now)).collect();
-        for order in hooks {
-            assert!(!story.hooking.contains(&order), "one at a time: {order:?}");
-            let pod = &story.state.pods[&order.instance.pod];
-            let c = &pod.containers[index(pod, &order.instance)];
-            assert!(c.run.is_running(), "{order:?}");
-            let ending = order.hook == HookKind::PreStop;
-            assert_eq!(c.kill.is_some(), ending, "{order:?}");
-            let begun = Event::HookStarted(order.clone());
-            story.state.apply(&begun, at(story.now));
-            story.hooking.push(order);
-        }
-        while let Some(Due::Now(event)) = shutdown::due(&story.state, now) {
-            self.apply(story, &event);
-        }
-        while let Some(event) = cordon::due(&story.state) {
-            self.apply(story, &event);
-        }
-        let decided = plan(&story.state, now);
-        assert!(decided.actions.len() <= 1, "one action a pod");
-        for action in decided.actions {
-            let pod = &story.state.pods[action.pod()];
-            assert!(pod.in_flight.is_none(), "one action at a time: {action:?}");
-            assert_eq!(pod.hold, None, "it is held: {action:?}");
-            match &action {
-                Action::CreateSandbox { .. } | Action::EnsureImage { .. } => {
-                    assert!(story.wanted && !story.going, "{action:?}");
-                    assert!(pod.verdict.is_none(), "{action:?}");
-                }
-                Action::StartContainer { instance, .. } => {
-                    assert!(story.wanted && !story.going, "{action:?}");
-                    assert!(pod.verdict.is_none(), "{action:?}");
-                    let i = index(pod, instance);
-                    let container = &pod.containers[i];
-                    assert!(!container.run.is_running(), "two runs at once: {action:?}");
-                    assert!(
-                        story.ran[i] < Some(instance.attempt),
-                        "numbers are used once: {action:?}"
-                    );
-                    check_order(pod, i);
-                    let once = container.role != Role::Ephemeral || container.run == Run::None;
-                    assert!(once, "an ephemeral container runs once: {action:?}");
-                    let own = pod.spec.container(&container.name).unwrap().restart_policy;
-                    match (pod.spec.restart_policy, container.run.ended()) {
-                        (RestartPolicy::Always, _) | (_, None) => {}
-                        _ if container.stale() || own.is_some() => {}
-                        _ if replaced(pod, container) => {}
-                        (RestartPolicy::OnFailure, Some(e)) => assert_ne!(e.exit.code, 0),
-                        (RestartPolicy::Never, Some(_)) => panic!("never again: {action:?}"),
+        let mut acted = BTreeSet::new();
+        let rest = loop {
+            match story.agenda.next(&story.state, now) {
+                Step::Record(event) => self.apply(story, &event),
+                Step::Begin(task) => {
+                    if let Task::Act(action) = &task {
+                        assert!(
+                            acted.insert(action.pod().clone()),
+                            "one action for each pod"
+                        );
                     }
+                    self.begin(story, task);
                 }
-                Action::Signal {
-                    instance, signal, ..
-                } => {
-                    let container = &pod.containers[index(pod, instance)];
-                    assert!(container.run.is_running());
-                    let beside = matches!(container.role, Role::Sidecar | Role::Ephemeral);
-                    let finishes = pod.complete() && beside;
-                    let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
-                    let spec = pod.spec.container(&container.name).unwrap();
-                    let probes = spec.probes.liveness.is_some() || spec.probes.startup.is_some();
-                    let hook = container.hooks.failure.is_some();
-                    let failed = (probes || hook || pod.verdict.is_some()) && !story.going;
-                    let replaced = replaced(pod, container);
-                    assert!(
-                        story.going || finishes || restarts || failed || replaced,
-                        "{action:?}"
-                    );
-                }
-                Action::Resize { to, .. } => {
-                    assert!(!story.going, "{action:?}");
-                    assert_eq!(*to, pod.spec.resources);
-                    assert!(pod.is_resizing(), "{action:?}");
-                }
-                Action::RemoveSandbox { keep, .. } => {
-                    assert!(!pod.any_running(), "{action:?}");
-                    assert_eq!(*keep == Keep::Nothing, story.going, "{action:?}");
-                }
+                rest @ (Step::WakeAt(_) | Step::Rest) => break rest,
             }
-            story
-                .state
-                .apply(&Event::ActionStarted(action), at(story.now));
-        }
-        let pods = story.state.pods.values();
-        let orders: Vec<ProbeOrder> = pods.flat_map(|p| due(p, now).orders).collect();
-        for order in orders {
-            assert!(!story.probing.contains(&order), "one at a time: {order:?}");
-            let running = |p: &PodState| p.containers[index(p, &order.instance)].run.is_running();
-            assert!(running(&story.state.pods[&order.instance.pod]), "{order:?}");
-            story
-                .state
-                .apply(&Event::ProbeStarted(order.clone()), at(story.now));
-            story.probing.push(order);
-        }
+        };
+        let again = Agenda::new(&story.state).next(&story.state, now);
+        assert_eq!(rest, again, "planning everything again finds more");
+        assert!(
+            story.agenda.wake_at().is_none_or(|t| t > now),
+            "the wake-up is in the future"
+        );
         for pod in story.state.pods.values() {
-            assert_eq!(due(pod, now).orders, [], "due twice");
-            assert_eq!(hook::due(pod, now), [], "due twice");
-            assert!(due(pod, now).wake_at.is_none_or(|t| t > now));
             for (i, container) in pod.containers.iter().enumerate() {
                 if container.run != Run::None {
                     story.ran[i] = story.ran[i].max(container.run.attempt());
                 }
             }
         }
-        let again = plan(&story.state, now);
-        assert!(again.actions.is_empty(), "decided twice: {again:?}");
-        assert!(
-            again.wake_at.is_none_or(|t| t > now),
-            "wake-ups are in the future"
-        );
+        let waits = |pod: &PodState| {
+            let step = decide::next(pod, &story.state.settings, now);
+            matches!(step, Step::WakeAt(_))
+        };
         // Never stuck: something is under way, or will be, or all is as it should be.
         for pod in story.state.pods.values() {
-            // An init container that runs, or a sidecar that has not come up, is waited for.
+            // The pod waits for an init container that runs, or for a sidecar that has not come up.
             let initializes = |c: &ContainerState| match c.role {
                 Role::Init => c.run.is_running(),
                 Role::Ephemeral => false,
                 Role::Sidecar | Role::Main => c.run.is_running() && !c.started(),
             };
-            // So is a postStart hook.
-            let coming_up = pod.containers.iter().any(|c| c.run.is_running() && !c.up);
+            // It also waits for a postStart hook.
+            let coming_up = pod
+                .containers
+                .iter()
+                .any(|c| c.run.running().is_some_and(|run| !run.up));
             let as_it_should =
                 |c: &ContainerState| c.run.is_running() || !pod.wants_start(c) || coming_up;
-            let settled = pod.stopping.is_none()
+            let settled = pod.stopping().is_none()
                 && !pod.is_resizing()
                 && !pod.restarts_all()
                 && !pod
@@ -436,7 +491,7 @@ impl Search {
                     || !pod.complete()
                         && (pod.inits().iter().any(initializes)
                             || pod.containers.iter().all(as_it_should)));
-            let held = pod.hold.is_some();
+            let held = pod.hold().is_some();
             if held {
                 let refused = story.state.settings.capacity == Some(NO_ROOM);
                 let state = &story.state;
@@ -445,27 +500,25 @@ impl Search {
                 assert!(story.wanted && !story.going, "{pod:?}");
             }
             assert!(
-                held || settled || pod.in_flight.is_some() || again.wake_at.is_some(),
+                held || settled || pod.in_flight.is_some() || waits(pod),
                 "stuck: {pod:?}"
             );
         }
     }
 }
 
-/// Everything that can make a difference later.
+/// Everything that can make a difference later in the story.
 fn fingerprint(story: &Story) -> u64 {
     let pods = story.state.pods.values().map(|p| {
-        let retries = (p.create_retry, p.lost_retry, p.remove_retry);
         (
             p.sandbox,
             &p.containers,
             &p.in_flight,
-            p.stopping,
-            (p.images_changed, p.image_edited),
+            &p.stage,
+            p.look_up,
             (&p.spec.containers[0].image, p.spec.resources, &p.resizing),
-            p.finishing,
-            (p.waits_for_host_port, &p.verdict, &p.hold),
-            retries,
+            &p.verdict,
+            p.retries,
         )
     });
     let text = format!(
@@ -489,7 +542,7 @@ fn fingerprint(story: &Story) -> u64 {
     hasher.finish()
 }
 
-/// Nobody starts before the init containers before him are through, in this round.
+/// No container starts before the init containers ahead of it have finished, in this round.
 fn check_order(pod: &PodState, at: usize) {
     let name = &pod.containers[at].name;
     if pod.containers[at].role == Role::Ephemeral {
@@ -500,29 +553,31 @@ fn check_order(pod: &PodState, at: usize) {
         let ended = earlier.current().and_then(Run::ended);
         let through = match earlier.role {
             Role::Init => ended.is_some_and(|e| e.exit.code == 0),
-            // Once it has come up it may end again.
+            // Once it has come up, it may end again.
             Role::Sidecar | Role::Main | Role::Ephemeral => earlier.current().is_some() || ran,
         };
         let beside =
             pod.containers[at].role == Role::Sidecar && pod.containers[at].current().is_some();
         assert!(
             through || beside,
-            "{name} starts before {} is through",
+            "{name} starts before {} has finished",
             earlier.name
         );
     }
 }
 
-/// The run is, or was, to make room for one from another image.
+/// The run makes way, or made way, for one from a new image.
 fn replaced(pod: &PodState, c: &ContainerState) -> bool {
-    let asked = c.asked.as_ref().unwrap();
+    let asked = c.run.course().unwrap().asked.as_ref().unwrap();
     asked.again || c.is_outdated(pod.spec.container(&c.name).unwrap())
 }
 
-/// A probe failed for which the container is to be killed.
+/// A probe failed, and the container is killed for it.
 fn failed(c: &ContainerState) -> bool {
-    let tracks = &c.tracks;
-    tracks.liveness.result == Some(false) || tracks.startup.result == Some(false)
+    c.run.running().is_some_and(|run| {
+        let tracks = [run.tracks.liveness, run.tracks.startup];
+        tracks.iter().any(|track| track.result == Some(false))
+    })
 }
 
 fn index(pod: &coracle::plan::PodState, instance: &Instance) -> usize {

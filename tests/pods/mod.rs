@@ -1,22 +1,23 @@
-//! Which pods do the tests of the planner talk about? Valid specs with nothing special, made by hand.
+//! The pods of the planner's tests: valid specs with nothing special, made by hand.
 
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use coracle::plan::event::{
-    ConditionChange, Desired, Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox,
-};
-use coracle::plan::state::{ContainerState, Run, Sandbox};
-use coracle::plan::verdict::{self, Due};
-use coracle::plan::{Event, NodeState, PodState, Stamp, Time, Wall, hook, network, shutdown};
+use coracle::plan::event::{ConditionChange, Desired};
+use coracle::plan::memory::PodMemory;
+use coracle::plan::recovered::{Recovered, RecoveredContainer, RecoveredRun, RecoveredSandbox};
+use coracle::plan::run::Run;
+use coracle::plan::state::{ContainerState, Sandbox};
+use coracle::plan::{NodeState, PodState, network};
 use coracle::spec::cluster::ClusterView;
 use coracle::spec::*;
+use coracle::types::{Effective, Exit, Stamp, Time, Wall};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// A moment, the wall clock showing 1.1.2026 and `ms`.
+/// A moment, with the wall clock at 1.1.2026 plus `ms`.
 pub(crate) fn at(ms: u64) -> Stamp {
     let wall = 1_767_225_600_000_000 + i64::try_from(ms).unwrap() * 1000;
     Stamp {
@@ -50,7 +51,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
     };
     PodSpec {
         uid: PodUid::from(uid),
-        // As if its manifest gave the UID; see `of_template`.
+        // As if the manifest gave the UID; see `of_template`.
         template: PodUid::from("template"),
         key: PodKey {
             namespace: "default".into(),
@@ -89,7 +90,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
     }
 }
 
-/// The pod as a manifest asks for it that gives no UID: each pod made from it has one of its own.
+/// The pod of a manifest that gives no UID: each pod made from it gets a new one.
 pub(crate) fn of_template(mut spec: PodSpec) -> PodSpec {
     spec.template = spec.uid.clone();
     spec
@@ -116,7 +117,7 @@ pub(crate) fn with_inits(mut spec: PodSpec, inits: &[&str]) -> PodSpec {
     spec
 }
 
-/// The pod with a container added to it while it runs, one more each time.
+/// The pod with one more ephemeral container, added while it runs.
 pub(crate) fn with_ephemeral(spec: &PodSpec, name: &str, target: Option<&str>) -> PodSpec {
     let mut wanted = spec.written_ephemeral().to_vec();
     wanted.push(core::EphemeralContainer {
@@ -143,7 +144,7 @@ pub(crate) fn set_image(spec: &mut PodSpec, name: &str, image: &str) {
     all.find(|c| c.name == name).unwrap().image = Some(image.into());
 }
 
-/// Gives this container so much cpu and memory, and the pod what that comes to.
+/// Gives this container this much cpu and memory, and the pod the sum.
 pub(crate) fn set_resources(spec: &mut PodSpec, name: &str, cpu_milli: u64, memory_bytes: u64) {
     of(spec, name).resources = ContainerResources {
         cpu_request_milli: Some(cpu_milli),
@@ -201,42 +202,6 @@ pub(crate) fn probing(period_ms: u64, failure_threshold: u32) -> Probe {
     }
 }
 
-/// What time alone has changed by now.
-pub(crate) fn passed(state: &NodeState, now: Time) -> Vec<Event> {
-    let late = state
-        .pods
-        .values()
-        .filter_map(|pod| match verdict::due(pod, now)? {
-            Due::Now(event) => Some(event),
-            Due::At(_) => None,
-        });
-    let over = |pod: &&PodState| hook::sleep_ends(pod).is_some_and(|at| at <= now);
-    let slept = state.pods.values().filter(over);
-    let slept = slept.map(|pod| Event::TimePassed {
-        pod: pod.spec.uid.clone(),
-    });
-    late.chain(slept).collect()
-}
-
-/// When time alone changes something next.
-pub(crate) fn moment(state: &NodeState, now: Time) -> Option<Time> {
-    let pods = state.pods.values();
-    let moments = pods.flat_map(|pod| {
-        let late = match verdict::due(pod, now) {
-            Some(Due::At(at)) => Some(at),
-            Some(Due::Now(_)) => Some(now),
-            None => None,
-        };
-        late.into_iter().chain(hook::sleep_ends(pod))
-    });
-    let turn = match shutdown::due(state, now) {
-        Some(Due::At(at)) => Some(at),
-        Some(Due::Now(_)) => Some(now),
-        None => None,
-    };
-    moments.chain(turn).min()
-}
-
 /// A rule about these exit codes.
 pub(crate) fn rule(codes: ExitCodes, action: RestartAction) -> RestartRule {
     RestartRule { codes, action }
@@ -288,7 +253,7 @@ fn container(name: &str) -> ContainerSpec {
     }
 }
 
-/// Exactly these pods are wanted.
+/// Manifests that ask for exactly these pods.
 pub(crate) fn desired(pods: &[&Arc<PodSpec>]) -> Desired {
     let pods: BTreeMap<_, _> = pods
         .iter()
@@ -303,7 +268,7 @@ pub(crate) fn desired(pods: &[&Arc<PodSpec>]) -> Desired {
     }
 }
 
-/// A service with all pods behind it.
+/// A service that selects all pods.
 pub(crate) fn service(name: &str, with_unready: bool) -> ServiceSpec {
     ServiceSpec {
         key: PodKey {
@@ -325,7 +290,7 @@ pub(crate) fn service(name: &str, with_unready: bool) -> ServiceSpec {
     }
 }
 
-/// Whom pods could talk to when it was last looked.
+/// The addresses and endpoints at the last check.
 #[derive(Debug)]
 pub(crate) struct Seen {
     changes: u64,
@@ -339,13 +304,16 @@ impl Seen {
         Arc::new(Self { changes, view })
     }
 
-    /// What holds for every view (N1 to N3 of `tests/README.md`), and that it changed only if that was said.
+    /// Checks what holds for every view (N1 to N3 of `tests/README.md`), and that it changes only if `network_changes` grows.
     pub(crate) fn check(self: &Arc<Self>, now: &NodeState) -> Arc<Self> {
         let seen = Self::new(now);
         check_view(now, &seen.view);
-        assert!(self.changes <= seen.changes, "it counts up");
+        assert!(self.changes <= seen.changes, "`network_changes` only grows");
         if self.changes == seen.changes {
-            assert_eq!(self.view, seen.view, "unsaid change");
+            assert_eq!(
+                self.view, seen.view,
+                "the view changed, but `network_changes` did not grow"
+            );
         }
         seen
     }
@@ -360,80 +328,69 @@ fn check_view(now: &NodeState, view: &ClusterView) {
     for service in &view.services {
         let ready_only = !service.spec.with_unready;
         let may = |p: &&PodState| {
-            let ready = p.flags.ready.yes && p.stopping.is_none() && p.verdict.is_none();
+            let ready = p.flags.ready.yes && p.stopping().is_none() && p.verdict.is_none();
             matches!(p.sandbox, Sandbox::Ready { .. }) && !p.finished() && (ready || !ready_only)
         };
         let mut expected: Vec<_> = now.pods.values().filter(may).map(|p| &p.spec.key).collect();
         expected.sort();
         let found: Vec<_> = service.endpoints.iter().map(|e| &e.pod).collect();
         let name = &service.spec.key;
-        assert_eq!(found, expected, "{name}: the ready, live pods, sorted");
+        assert_eq!(
+            found, expected,
+            "{name}: its endpoints are the ready, live pods, sorted"
+        );
     }
 }
 
-/// What the shim's record tells of the newest run.
+/// The settings of the newest run in the shim's record.
 fn effective(c: &ContainerState) -> Effective {
-    let asked = c.asked.as_ref();
-    let asked = asked.filter(|asked| Some(asked.attempt) == c.run.attempt());
+    let asked = c.run.course().and_then(|course| course.asked.as_ref());
     asked.map_or_else(Effective::default, |asked| asked.effective.clone())
 }
 
-/// What the next agent finds of a pod that is known so well, in this sandbox.
+/// What the next agent finds of this pod, if everything known of it was recorded, with this sandbox.
 pub(crate) fn recovered(pod: &PodState, sandbox: RecoveredSandbox) -> Recovered {
     let containers = pod.containers.iter().map(|c| {
         let newest = match &c.run {
             Run::None => None,
-            Run::Running {
-                attempt,
-                image_id,
-                started,
-                pid,
-            } => Some(RecoveredRun {
-                attempt: *attempt,
-                image_id: image_id.clone(),
-                started: *started,
-                pid: *pid,
+            Run::Running(run) => Some(RecoveredRun {
+                attempt: run.attempt,
+                image_id: run.image_id.clone(),
+                started: run.began,
+                pid: run.pid,
                 effective: effective(c),
                 exit: None,
-                stop_sent: c.stop.sent,
+                stop_sent: c.stop().sent,
             }),
-            Run::Ended(e) => Some(RecoveredRun {
-                attempt: e.attempt,
-                image_id: e.image_id.clone(),
-                started: e.exit.started,
+            Run::Ended(past) => Some(RecoveredRun {
+                attempt: past.ended.attempt,
+                image_id: past.ended.image_id.clone(),
+                started: past.ended.exit.started,
                 pid: 0,
                 effective: effective(c),
-                exit: Some(e.exit.clone()),
-                stop_sent: c.stop.sent,
+                exit: Some(past.ended.exit.clone()),
+                stop_sent: c.stop().sent,
             }),
         };
-        let known = RecoveredContainer {
+        let left = RecoveredContainer {
             newest,
             previous: c.previous.as_ref().map(|e| e.exit.clone()),
-            backoff: c.backoff,
-            start_error: c.start_error.clone(),
-            round: c.round,
-            health: c.health(),
-            hooks: Some(c.hooks.clone()),
-            kill: c.kill,
-            asked: c.all_asked(),
+            ..RecoveredContainer::default()
         };
-        (c.name.clone(), known)
+        (c.name.clone(), left)
     });
     Recovered {
         spec: Arc::clone(&pod.spec),
         sandbox,
         containers: containers.collect(),
-        created: pod.created,
-        stopping: pod.stopping,
-        verdict: pod.verdict.clone(),
-        evictions: pod.evictions,
-        finishing: pod.finishing,
-        foreign: Some(pod.foreign.clone()),
-        flags: Some(pod.flags),
-        waits: pod.sandbox_waits(),
-        actuated: Some(pod.resizing.actuated),
+        memory: written(&PodMemory::of(pod)),
     }
+}
+
+/// The memory after a round trip to disk.
+pub(crate) fn written(memory: &PodMemory) -> PodMemory {
+    let json = serde_json::to_vec(memory).unwrap();
+    serde_json::from_slice(&json).unwrap()
 }
 
 /// An exit with this code.
@@ -448,10 +405,10 @@ pub(crate) fn exit(code: i32, started: Stamp, finished: Stamp) -> Exit {
     }
 }
 
-/// The type of condition that a readiness gate may wait for.
+/// The type of condition that a readiness gate waits for.
 pub(crate) const GATE: &str = "example.com/gate";
 
-/// Somebody says whether the gate is open.
+/// A client opens or closes the gate.
 pub(crate) fn gate(open: bool) -> ConditionChange {
     let status = match open {
         true => ConditionStatus::True,

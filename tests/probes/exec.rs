@@ -2,7 +2,8 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use coracle::effects::probe::{Outcome, Target, run};
-use coracle::spec::ProbeHandler;
+use coracle::shim::protocol::Purpose;
+use coracle::spec::{ProbeHandler, ProbeKind};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
@@ -17,6 +18,8 @@ fn exec(world: &World, command: &[&str], timeout_ms: u64) -> Outcome {
         instead: None,
         shim_socket: world.run_dir.join("shim.sock"),
         container: "c".to_owned(),
+        attempt: 0,
+        purpose: Purpose::Probe(ProbeKind::Liveness),
     };
     let command = command.iter().map(|word| (*word).to_owned()).collect();
     let handler = ProbeHandler::Exec(command);
@@ -54,13 +57,13 @@ fn a_program_that_takes_too_long_is_killed() {
 }
 
 #[test]
-fn what_cannot_be_run_is_an_error() {
+fn a_command_that_cannot_run_is_an_error() {
     let mut world = World::new();
     let wrong = |outcome| match outcome {
         Outcome::Error(text) => text,
         other => panic!("{other:?}"),
     };
-    // No such container yet.
+    // The container does not exist yet.
     wrong(exec(&world, &["true"], 2000));
     world.start("c", &["sleep", "1000"]);
     let text = wrong(exec(&world, &["foo"], 2000));
@@ -71,7 +74,7 @@ fn what_cannot_be_run_is_an_error() {
 }
 
 #[test]
-fn of_endless_output_ten_kibibytes_are_kept() {
+fn ten_kibibytes_of_endless_output_are_kept() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);
     let much = "head -c 1000000 /dev/zero | tr '\\0' x; exit 3";
@@ -82,7 +85,7 @@ fn of_endless_output_ten_kibibytes_are_kept() {
 }
 
 #[test]
-fn a_child_that_holds_the_output_does_not_hold_the_probe() {
+fn a_child_that_keeps_the_output_open_does_not_delay_the_probe() {
     let mut world = World::new();
     world.start("c", &["sleep", "1000"]);
     let began = Instant::now();
@@ -92,7 +95,7 @@ fn a_child_that_holds_the_output_does_not_hold_the_probe() {
 }
 
 #[test]
-fn a_shim_that_hangs_holds_nobody() {
+fn a_hung_shim_does_not_delay_probes_beyond_their_timeouts() {
     let world = World::new();
     let path = world.dir.join("hung.sock");
     let kind = SockType::Stream;
@@ -104,10 +107,12 @@ fn a_shim_that_hangs_holds_nobody() {
         instead: None,
         shim_socket: path,
         container: "c".to_owned(),
+        attempt: 0,
+        purpose: Purpose::Probe(ProbeKind::Liveness),
     };
     let handler = ProbeHandler::Exec(vec!["true".to_owned()]);
     let began = Instant::now();
-    // More than its queue has room for.
+    // These are more connections than the socket's queue has room for.
     let outcomes = smol::block_on(async {
         let tasks = smol::LocalExecutor::new();
         let asked: Vec<_> = (0..8)

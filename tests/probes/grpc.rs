@@ -36,7 +36,7 @@ fn check(port: u16, service: &str, timeout_ms: u64) -> Outcome {
 }
 
 #[test]
-fn a_server_says_how_it_is() {
+fn the_servers_answer_decides() {
     let server = server("True");
     let failed = "error: health rpc probe failed: rpc error: code =";
     let table = [
@@ -71,7 +71,7 @@ fn a_server_says_how_it_is() {
 }
 
 #[test]
-fn a_server_without_the_health_service_does_not_implement_it() {
+fn a_server_without_the_health_service_is_reported_as_such() {
     let server = server("False");
     let text =
         "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): ";
@@ -82,7 +82,7 @@ fn a_server_without_the_health_service_does_not_implement_it() {
 }
 
 #[test]
-fn nobody_who_speaks_grpc_is_a_timeout() {
+fn a_port_without_a_grpc_server_is_a_timeout() {
     let pause = Duration::from_millis(10);
     let ports = [
         closed(),
@@ -100,11 +100,11 @@ fn nobody_who_speaks_grpc_is_a_timeout() {
 }
 
 #[test]
-fn a_server_that_comes_late_is_found() {
+fn a_server_that_starts_late_is_found() {
     let port = closed();
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(200));
-        // Says it speaks HTTP/2, and no more.
+        // The server begins HTTP/2, then sends nothing more.
         let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         let _ = std::io::Write::write_all(&mut stream, &[0, 0, 0, 4, 0, 0, 0, 0, 0]);
@@ -115,7 +115,7 @@ fn a_server_that_comes_late_is_found() {
 }
 
 #[test]
-fn frames_without_end_are_not_read_for_ever() {
+fn endless_frames_are_not_read_for_ever() {
     let port = closed();
     std::thread::spawn(move || {
         let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();

@@ -4,11 +4,12 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use coracle::effects::probe::{HookResult, Target, run_hook};
-use coracle::spec::{Hook, HttpGet, convert};
+use coracle::shim::protocol::Purpose;
+use coracle::spec::{Hook, HookKind, HttpGet, convert};
 
 use super::servers::closed;
 
-/// Carries a hook of a pod `p` out.
+/// Runs a hook of a pod `p`.
 fn go(hook: &Hook) -> HookResult {
     let json = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n", "uid": "u"},
         "spec": {"containers": [{"name": "c", "image": "i"}]}}"#;
@@ -18,6 +19,8 @@ fn go(hook: &Hook) -> HookResult {
         instead: None,
         shim_socket: "/nowhere/shim.sock".into(),
         container: "c".to_owned(),
+        attempt: 0,
+        purpose: Purpose::Hook(HookKind::PreStop),
     };
     smol::block_on(run_hook(hook, &target, &pod))
 }
@@ -33,7 +36,7 @@ fn get(port: u16, tls: bool) -> Hook {
     })
 }
 
-/// Speaks no TLS; answers with this after a while, and hands on what it was asked.
+/// A server without TLS, which gives this answer after a while, and passes on the requests that it got.
 fn plain(answer: &'static str, after: Duration) -> (u16, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -44,7 +47,7 @@ fn plain(answer: &'static str, after: Duration) -> (u16, mpsc::Receiver<String>)
             let (mut head, mut byte) = (Vec::new(), [0]);
             while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
                 head.push(byte[0]);
-                // The first byte of a TLS handshake.
+                // This is the first byte of a TLS handshake.
                 if head == [0x16] {
                     break;
                 }
@@ -82,7 +85,7 @@ fn any_answer_is_a_success_however_late() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_asked_without_and_without_secrets() {
+fn a_server_without_tls_gets_a_plain_request_without_secrets() {
     let (port, heads) = plain(GONE, Duration::ZERO);
     let result = go(&get(port, true));
     assert_eq!(result.failure, None);
@@ -95,7 +98,7 @@ fn who_speaks_no_tls_is_asked_without_and_without_secrets() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_in_the_kubelets_words() {
+fn failures_are_reported_in_the_kubelets_words() {
     let port = closed();
     let of = "for Container \"c\" in Pod \"p_n(u)\" failed - error:";
     let table = [

@@ -55,7 +55,7 @@ fn the_status_decides() {
 }
 
 #[test]
-fn a_request_says_what_the_kubelet_says() {
+fn a_request_has_the_kubelets_headers() {
     let (sender, heads) = mpsc::channel();
     let port = serve(move |stream, head| {
         let _ = sender.send(head.to_owned());
@@ -144,7 +144,7 @@ fn redirects_are_followed_on_the_same_host_only() {
 }
 
 #[test]
-fn who_does_not_answer_is_told_by_the_clients_words() {
+fn a_missing_or_broken_answer_is_reported_in_gos_words() {
     let port = closed();
     let refused = format!("dial tcp 127.0.0.1:{port}: connect: connection refused");
     let text = format!("Get \"{}\": {refused}", url(port));
@@ -171,7 +171,7 @@ fn who_does_not_answer_is_told_by_the_clients_words() {
         (always("SSH-2.0-OpenSSH_9.2\r\n"), broken),
     ];
     for (port, text) in table {
-        // Whoever does answer may take his time.
+        // A server that does answer gets a longer timeout.
         let timeout_ms = if text == LATE { 500 } else { 10_000 };
         let text = format!("Get \"{}\": {text}", url(port));
         assert_eq!(fetch(get(port), timeout_ms), failure(&text));
@@ -179,7 +179,7 @@ fn who_does_not_answer_is_told_by_the_clients_words() {
 }
 
 #[test]
-fn of_a_body_ten_kibibytes_are_read() {
+fn ten_kibibytes_of_a_body_are_read() {
     let begin = "HTTP/1.1 200 OK\r\n\r\n";
     let port = endless(begin, &"a".repeat(4096), Duration::ZERO);
     assert_eq!(fetch(get(port), 2000), success(&"a".repeat(10 << 10)));
@@ -221,7 +221,7 @@ fn https(kind: &[&str]) -> Server {
             .current_dir(folder)
             .output()
             .expect("install `openssl`");
-        // Older versions have no certificates that were never valid.
+        // Older versions cannot make certificates that were never valid.
         if !made.status.success() {
             let made = Command::new("openssl")
                 .args(["req", "-x509", "-nodes", "-subj", "/CN=nobody"])
@@ -236,7 +236,7 @@ fn https(kind: &[&str]) -> Server {
 }
 
 #[test]
-fn every_certificate_will_do() {
+fn every_certificate_is_accepted() {
     let curve = ["ec", "-pkeyopt", "ec_paramgen_curve:P-256"];
     for kind in [&["rsa:2048"][..], &curve] {
         let server = https(kind);
@@ -249,7 +249,7 @@ fn every_certificate_will_do() {
 }
 
 #[test]
-fn a_server_without_tls_is_told_so() {
+fn a_server_without_tls_is_reported() {
     let port = always(&response("400 Bad Request", "", ""));
     let secure = HttpGet {
         tls: true,

@@ -1,4 +1,4 @@
-//! Servers of all manners, on ports of their own; they end with the test.
+//! Servers for the tests, good and bad, on ports of their own; they end with the test.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Answers every connection by `answer`, which gets the head of the request. Returns the port.
+/// Answers every connection with `answer`, which gets the head of the request. Returns the port.
 pub(crate) fn serve(answer: impl Fn(&mut TcpStream, &str) + Send + Sync + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -39,7 +39,7 @@ pub(crate) fn always(answer: &str) -> u16 {
     })
 }
 
-/// Says `first`, then `more` for ever, with a pause between.
+/// Sends `first`, then `more` again and again, with a pause between.
 pub(crate) fn endless(first: &str, more: &str, pause: Duration) -> u16 {
     let (first, more) = (first.to_owned(), more.to_owned());
     serve(move |stream, _| {
@@ -50,13 +50,13 @@ pub(crate) fn endless(first: &str, more: &str, pause: Duration) -> u16 {
     })
 }
 
-/// A port nobody listens at.
+/// A port that nothing listens on.
 pub(crate) fn closed() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
-/// A program that serves, says its port in its first line, and dies with this.
+/// A program that serves, prints its port in its first line, and is killed when this is dropped.
 pub(crate) struct Server {
     child: Child,
     folder: PathBuf,
@@ -64,7 +64,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A Python program, with a folder of its own.
+    /// Starts a Python program with a folder of its own.
     pub(crate) fn python(script: &str, prepare: impl FnOnce(&Path)) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Server {
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).unwrap();
         prepare(&folder);
-        // Debian's own, which has Debian's packages.
+        // Debian's own Python has Debian's packages.
         let mut child = Command::new("/usr/bin/python3")
             .args(["-c", script])
             .current_dir(&folder)
@@ -83,7 +83,7 @@ impl Server {
         let output = child.stdout.take().unwrap();
         BufReader::new(output).read_line(&mut line).unwrap();
         let port = line.trim().parse();
-        let port = port.expect("the server says its port; is `python3-grpcio` installed?");
+        let port = port.expect("the server prints its port; is `python3-grpcio` installed?");
         Self {
             child,
             folder,

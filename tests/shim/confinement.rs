@@ -1,9 +1,9 @@
-//! What containers cannot do, and what they share.
+//! Confinement: what containers cannot do, and what they share.
 
 use super::*;
 
 #[test]
-fn the_container_is_filtered_and_its_signals_are_clean() {
+fn a_container_has_the_seccomp_filter_and_no_blocked_or_ignored_signals() {
     let mut world = World::new();
     let script =
         "grep -E 'Sec|Sig[BI]' /proc/self/status; mount -t tmpfs x /tmp && echo mounted; true";
@@ -31,7 +31,7 @@ fn the_container_is_filtered_and_its_signals_are_clean() {
 }
 
 #[test]
-fn the_filter_sees_through_upper_bits_and_denies_only_what_it_knows() {
+fn the_filter_ignores_upper_bits_of_arguments_and_denies_only_calls_that_it_knows() {
     let mut world = World::new();
     let source = r#"
         #define _GNU_SOURCE
@@ -93,12 +93,13 @@ fn the_filter_sees_through_upper_bits_and_denies_only_what_it_knows() {
     let found = log.iter().filter_map(|l| l.strip_prefix("stdout F "));
     let found: Vec<_> = found.take_while(|line| *line != "done").collect();
     assert_eq!(found, expected);
-    // Programs of `exec`, of probes and of hooks come in by the side, and load the filter themselves.
+    // Programs of `exec`, probes and hooks enter a container that runs, and load the filter themselves.
     let (code, found) = world.exec(&["calls"]);
     assert_eq!((code, found.lines().collect()), (0, expected.to_vec()));
 }
 
-/// The filter knows one architecture: with `int 0x80` there is a `socketcall` too, whose family no filter can see.
+/// The filter knows one architecture. With `int 0x80` there is also `socketcall`, whose socket family no filter can
+/// see.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_32_bit_call_in_a_64_bit_container_is_killed() {
@@ -115,7 +116,7 @@ fn a_32_bit_call_in_a_64_bit_container_is_killed() {
         }"#;
     world.compile("old", source);
     let request = world.request("c", 0, &["old"], |_| {});
-    // SIGSYS by the filter, or SIGSEGV of a kernel without 32-bit calls.
+    // SIGSYS comes from the filter, SIGSEGV from a kernel without 32-bit calls.
     let exit = world.run(request);
     assert!([159, 139].contains(&exit.code), "{exit:?}");
     assert_eq!(world.log("c"), Vec::<String>::new());
@@ -140,7 +141,7 @@ fn containers_share_network_ipc_and_hostname_but_not_pids() {
 }
 
 #[test]
-fn a_container_out_of_memory_says_so() {
+fn a_container_killed_for_lack_of_memory_is_reported_as_oom_killed() {
     let mut world = World::new();
     let args = ["dd", "if=/dev/zero", "of=/dev/null", "bs=128M", "count=1"];
     let request = world.request("c", 0, &args, |config| {
@@ -151,7 +152,7 @@ fn a_container_out_of_memory_says_so() {
 }
 
 #[test]
-fn what_a_container_without_pid_namespace_leaves_behind_is_killed() {
+fn processes_left_by_a_container_without_pid_namespace_are_killed() {
     let mut world = World::new();
     let script = "sleep 1000 & echo orphan; exit 2";
     let request = world.request("c", 0, &["sh", "-c", script], |config| {
@@ -200,7 +201,7 @@ fn a_pod_has_a_session_keyring_of_its_own() {
 }
 
 #[test]
-fn a_container_may_use_neither_tunnels_nor_the_nodes_console() {
+fn a_container_may_use_neither_tun_devices_nor_the_nodes_console() {
     let mut world = World::new();
     let folder = |world: &World, container: &str| {
         let group = format!("{}/{container}", world.group);
@@ -230,7 +231,7 @@ fn a_container_may_use_neither_tunnels_nor_the_nodes_console() {
 }
 
 #[test]
-fn folders_of_device_nodes_are_not_writable_for_everybody() {
+fn folders_of_device_nodes_are_not_world_writable() {
     let mut world = World::new();
     let script = "stat -c %a /dev/net /dev/a /dev/a/b /dev/net/tun";
     let request = world.request("c", 0, &["sh", "-c", script], |config| {

@@ -1,9 +1,13 @@
-//! Programs run in containers.
+//! Programs run in running containers.
+
+use coracle::shim::frame::Client;
+use coracle::shim::protocol::{Keep, Purpose};
+use coracle::spec::{HookKind, ProbeKind};
 
 use super::*;
 
 #[test]
-fn a_program_runs_in_a_container_as_the_container_does() {
+fn a_program_runs_with_the_containers_user_environment_and_confinement() {
     let mut world = World::new();
     let request = world.request("c", 0, &["sleep", "1000"], |config| {
         config["process"]["user"] = json!({ "uid": 1000, "gid": 2000, "additionalGids": [3000] });
@@ -13,7 +17,7 @@ fn a_program_runs_in_a_container_as_the_container_does() {
     let script = "echo $A $EXTRA $HOME; pwd; id -u; id -G; hostname; ulimit -n";
     let expected = "b yes /\n/made/by/the/shim\n1000\n2000 3000\npodhost\n512\n";
     assert_eq!(world.exec(&["sh", "-c", script]), (0, expected.to_owned()));
-    // Same capabilities, filter, signals, namespaces, cgroups and OOM score as the first process.
+    // It has the same capabilities, filter, signals, namespaces, cgroups and OOM score as the first process.
     let status = "grep -E 'Cap|Sec|Sig[BI]|NoNew' /proc/$P/status; \
         for n in ipc mnt net pid uts cgroup user; do readlink /proc/$P/ns/$n; done; \
         cat /proc/$P/cgroup /proc/$P/oom_score_adj";
@@ -28,7 +32,7 @@ fn a_program_runs_in_a_container_as_the_container_does() {
 }
 
 #[test]
-fn a_pipe_for_passwd_in_the_container_does_not_hold_a_program_up() {
+fn a_pipe_in_place_of_passwd_does_not_block_a_program() {
     let mut world = World::new();
     let script =
         "mkdir -p /etc; rm -f /etc/passwd; mkfifo /etc/passwd; echo ready; exec sleep 1000";
@@ -39,7 +43,7 @@ fn a_pipe_for_passwd_in_the_container_does_not_hold_a_program_up() {
 }
 
 #[test]
-fn a_program_that_is_not_there_fails_in_words_and_leaks_nothing() {
+fn a_missing_program_fails_with_a_message_and_leaks_nothing() {
     let mut world = World::new();
     let record = world.start("c", &["sleep", "1000"]);
     let mut before = 0;
@@ -56,7 +60,7 @@ fn a_program_that_is_not_there_fails_in_words_and_leaks_nothing() {
         });
         assert_eq!(client.receive().unwrap(), expected);
         drop(client);
-        // The first may be answered in the turn that notices the end of the other connection.
+        // The first request may be answered in the turn that notices the end of the other connection.
         world.client.hello(true).unwrap();
         world.client.hello(true).unwrap();
         if round == 0 {
@@ -83,7 +87,7 @@ fn a_program_gets_a_terminal_of_the_container() {
     terminal.write_all(b"hello\n").unwrap();
     assert_eq!(client.receive().unwrap(), Message::ExecExited { code: 4 });
     let mut output = Vec::new();
-    // Ends with EIO once the last holder of the other side is gone.
+    // The read ends with EIO once the last holder of the other side is gone.
     let _ = terminal.read_to_end(&mut output);
     let output = String::from_utf8(output).unwrap();
     for part in ["/dev/pts/0", "40 100", "xterm", "got hello"] {
@@ -92,7 +96,7 @@ fn a_program_gets_a_terminal_of_the_container() {
 }
 
 #[test]
-fn a_program_dies_with_its_connection() {
+fn a_program_is_killed_when_its_connection_closes() {
     let mut world = World::new();
     let record = world.start("c", &["sleep", "1000"]);
     let null = fs::File::open("/dev/null").unwrap();
@@ -136,7 +140,7 @@ fn twenty_programs_cost_little() {
 }
 
 #[test]
-fn a_frozen_container_does_not_hold_up_its_pod() {
+fn a_frozen_container_does_not_block_its_pod() {
     let mut world = World::new();
     let record = world.start("c", &["sleep", "1000"]);
     let script = "while true; do echo tick; sleep 0.05; done";
@@ -175,11 +179,186 @@ fn a_frozen_container_does_not_hold_up_its_pod() {
     assert_eq!(world.exec(&["true"]), (0, String::new()));
 }
 
-/// Thaws at its end: nothing frozen can be killed.
+/// Thaws the group at its end: a frozen process cannot be killed.
 struct Thaw(std::path::PathBuf);
 
 impl Drop for Thaw {
     fn drop(&mut self) {
         let _ = fs::write(&self.0, "THAWED");
     }
+}
+
+/// Requests a kept program in container `c`; returns the answer.
+fn keep(
+    client: &mut Client,
+    argv: &[&str],
+    (purpose, timeout_ms): (Purpose, Option<u64>),
+) -> Message {
+    let Request::Exec(mut request) = exec_request(argv, false) else {
+        panic!("an exec")
+    };
+    request.keep = Some(Keep {
+        purpose,
+        attempt: 0,
+        timeout_ms,
+    });
+    let null = fs::File::open("/dev/null").unwrap();
+    let fds = [null.as_fd()];
+    client.send(&Request::Exec(request), &fds).unwrap();
+    client.receive().unwrap()
+}
+
+/// The end of a kept program: code, output and errors.
+fn end(client: &mut Client) -> (i32, String, String) {
+    match client.receive().unwrap() {
+        Message::KeptEnded(end) => (end.code, end.output, end.errors),
+        other => panic!("not an end: {other:?}"),
+    }
+}
+
+fn started(answer: &Message) -> bool {
+    matches!(answer, Message::Reply(Reply::ExecStarted { .. }))
+}
+
+const PRE_STOP: (Purpose, Option<u64>) = (Purpose::Hook(HookKind::PreStop), None);
+const LIVENESS: (Purpose, Option<u64>) = (Purpose::Probe(ProbeKind::Liveness), Some(60_000));
+
+#[test]
+fn a_kept_program_survives_its_connection_and_can_be_joined() {
+    let mut world = World::new();
+    let record = world.start("c", &["sleep", "1000"]);
+    let script = "echo one; read x < /gate; echo two; echo bad >&2; exit 5";
+    world.exec(&["sh", "-c", "mkfifo /gate"]);
+    for (asked, again) in [(PRE_STOP, true), (LIVENESS, false)] {
+        let argv = ["sh", "-c", script];
+        let mut first = world.connect();
+        assert!(started(&keep(&mut first, &argv, asked)));
+        drop(first);
+        let mut second = world.connect();
+        assert!(started(&keep(&mut second, &argv, asked)));
+        assert_eq!(world.children().len(), 2, "the program runs only once");
+        world.exec(&["sh", "-c", "echo > /gate"]);
+        let outcome = (5, "one\ntwo\n".to_owned(), "bad\n".to_owned());
+        assert_eq!(end(&mut second), outcome);
+        // A hook's result stays; a probe runs again.
+        let mut third = world.connect();
+        assert!(started(&keep(&mut third, &argv, asked)));
+        if !again {
+            world.exec(&["sh", "-c", "echo > /gate"]);
+        }
+        assert_eq!(end(&mut third), outcome);
+    }
+    assert_eq!(world.children(), [record.pid.to_string()]);
+}
+
+#[test]
+fn the_result_of_a_kept_program_that_ends_without_a_connection_is_kept() {
+    let mut world = World::new();
+    world.start("c", &["sleep", "1000"]);
+    let purposes = [PRE_STOP, LIVENESS];
+    for asked in purposes {
+        let mut client = world.connect();
+        assert!(started(&keep(
+            &mut client,
+            &["sh", "-c", "echo x; exit 2"],
+            asked
+        )));
+    }
+    let kept = until("both have ended", || {
+        let Reply::Hello { kept, .. } = world.client.hello(false).unwrap() else {
+            panic!("a greeting")
+        };
+        kept.iter().all(|program| program.ended).then_some(kept)
+    });
+    // The end of the probe may have been reported on its connection before that closed, so only the hook counts.
+    assert_eq!(kept[0].purpose, PRE_STOP.0);
+    assert_eq!((kept[0].container.as_str(), kept[0].attempt), ("c", 0));
+    let mut client = world.connect();
+    keep(&mut client, &["sh", "-c", "echo x; exit 2"], PRE_STOP);
+    assert_eq!(end(&mut client), (2, "x\n".to_owned(), String::new()));
+    // The result of another attempt is not available, and the result is dropped with its container.
+    let mut request = exec_request(&["true"], false);
+    if let Request::Exec(request) = &mut request {
+        request.keep = Some(Keep {
+            purpose: PRE_STOP.0,
+            attempt: 7,
+            timeout_ms: None,
+        });
+    }
+    let null = fs::File::open("/dev/null").unwrap();
+    client.send(&request, &[null.as_fd()]).unwrap();
+    assert!(matches!(
+        client.receive().unwrap(),
+        Message::Reply(Reply::Failed { .. })
+    ));
+    world.signal("c", StopSignal::Kill);
+    until("nothing is kept", || match world.client.hello(false) {
+        Ok(Reply::Hello { kept, .. }) => kept.is_empty().then_some(()),
+        other => panic!("{other:?}"),
+    });
+}
+
+#[test]
+fn the_shim_kills_a_kept_program_at_its_timeout_even_without_an_agent() {
+    let mut world = World::new();
+    let record = world.start("c", &["sleep", "1000"]);
+    let asked = (LIVENESS.0, Some(300));
+    let argv = ["sh", "-c", "echo here; sleep 1000"];
+    let mut client = world.connect();
+    assert!(started(&keep(&mut client, &argv, asked)));
+    drop(client);
+    until("it is killed", || {
+        (world.children() == [record.pid.to_string()]).then_some(())
+    });
+    let mut client = world.connect();
+    assert!(started(&keep(&mut client, &argv, asked)));
+    match client.receive().unwrap() {
+        Message::KeptEnded(end) => {
+            assert!(end.timed_out, "{end:?}");
+            assert_eq!((end.code, &*end.output), (137, "here\n"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_kept_program_requested_with_a_different_command_is_replaced() {
+    let mut world = World::new();
+    let record = world.start("c", &["sleep", "1000"]);
+    let mut client = world.connect();
+    assert!(started(&keep(&mut client, &["sleep", "1000"], LIVENESS)));
+    let mut other = world.connect();
+    assert!(started(&keep(
+        &mut other,
+        &["sh", "-c", "exit 6"],
+        LIVENESS
+    )));
+    assert_eq!(end(&mut other).0, 6);
+    until("the first is gone", || {
+        (world.children() == [record.pid.to_string()]).then_some(())
+    });
+}
+
+#[test]
+fn a_kept_program_that_writes_without_end_costs_the_shim_little() {
+    let mut world = World::new();
+    world.start("c", &["sleep", "1000"]);
+    let mut client = world.connect();
+    assert!(started(&keep(
+        &mut client,
+        &["yes"],
+        (LIVENESS.0, Some(1_000))
+    )));
+    match client.receive().unwrap() {
+        Message::KeptEnded(end) => {
+            assert!(end.timed_out);
+            assert_eq!(end.output.len(), 10 << 10);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        world.memory("Private_Dirty") < 4096,
+        "{}",
+        world.memory("Private_Dirty")
+    );
 }

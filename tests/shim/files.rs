@@ -1,9 +1,9 @@
-//! What containers see of the node's files.
+//! The node's files, as containers see them.
 
 use super::*;
 
 #[test]
-fn what_an_ended_container_saw_is_unmounted_and_left_to_the_agent_to_remove() {
+fn the_mounts_of_an_ended_container_are_removed_and_its_files_are_left_to_the_agent() {
     let mut world = World::new();
     let shim = world.shim.id().to_string();
     let request = world.request("c", 0, &["true"], |_| {});
@@ -14,12 +14,12 @@ fn what_an_ended_container_saw_is_unmounted_and_left_to_the_agent_to_remove() {
     assert!(world.dir.join("c/layer-0/upper").exists());
     assert!(world.run_dir.join("records/c.json").exists());
     let again = world.request("c", 1, &["sh", "-c", "exit 5"], |_| {});
-    assert_eq!(world.run(again).code, 5, "it may run again all the same");
+    assert_eq!(world.run(again).code, 5, "the container can run again");
     assert_eq!(world.mounts(&shim), before);
 }
 
 #[test]
-fn what_is_known_of_a_container_is_roots_alone() {
+fn a_containers_records_are_readable_only_by_root() {
     use std::os::unix::fs::PermissionsExt;
     let mut world = World::new();
     let request = world.request("c", 0, &["sleep", "1000"], |_| {});
@@ -45,7 +45,7 @@ fn what_is_known_of_a_container_is_roots_alone() {
 }
 
 #[test]
-fn what_is_mounted_into_a_host_path_later_is_seen_if_propagated() {
+fn a_later_mount_below_a_host_path_is_visible_if_it_is_propagated() {
     let mut world = World::new();
     let volume = world.dir.join("shared");
     let script = "until test -e /volume/inner/file; do sleep 0.01; done; cat /volume/inner/file";

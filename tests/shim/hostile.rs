@@ -1,4 +1,4 @@
-//! Images and volumes that lead the runtime astray: nothing of the node changes, and what can run does.
+//! Images and volumes that lead the runtime astray: nothing of the node changes, and containers that can run do.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ fn bind(config: &mut Value, source: &Path, target: &str, access: &str) {
     }));
 }
 
-/// A folder of the node with a file that nobody may touch.
+/// A folder of the node with a file that must stay untouched.
 fn treasure(world: &World, name: &str) -> PathBuf {
     let folder = world.dir.join(name);
     fs::create_dir_all(folder.join("below")).unwrap();
@@ -44,7 +44,7 @@ const OWN_DEV: &str = "test -c /dev/null && test -c /dev/zero && test -d /dev/pt
                        test -e /proc/self/status && echo fine";
 
 #[test]
-fn an_image_whose_folders_are_symlinks_leads_nowhere_outside() {
+fn an_image_whose_folders_are_symlinks_leads_to_nothing_outside() {
     let mut world = World::new();
     let own = treasure(&world, "treasure");
     let outside = own.display().to_string();
@@ -158,7 +158,7 @@ fn a_symlink_in_a_volume_leads_no_other_mount_into_dev_or_over_the_root() {
             bind(config, &outer, "/outer", "rw");
             bind(config, &inner, "/outer/x", "rw");
         });
-        // Whether it starts depends on what there is to be run then.
+        // The start succeeds only if the program is still visible.
         let _ = world
             .client
             .call(&Request::Start(Box::new(request)))
@@ -169,7 +169,7 @@ fn a_symlink_in_a_volume_leads_no_other_mount_into_dev_or_over_the_root() {
 }
 
 #[test]
-fn a_volume_at_dev_is_what_it_is_and_the_container_starts_again() {
+fn a_volume_at_dev_keeps_its_files_and_the_container_can_restart() {
     let mut world = World::new();
     let host = treasure(&world, "host-dev");
     let (empty, file) = (world.dir.join("empty"), world.dir.join("one"));
@@ -225,7 +225,7 @@ fn a_volume_at_dev_is_what_it_is_and_the_container_starts_again() {
 }
 
 #[test]
-fn a_program_is_found_in_a_volume_that_lies_in_another() {
+fn a_program_is_found_in_a_volume_mounted_inside_another() {
     let mut world = World::new();
     let (outer, inner) = (world.dir.join("outer"), world.dir.join("inner"));
     for folder in [&outer, &inner] {
@@ -251,7 +251,7 @@ fn a_program_is_found_in_a_volume_that_lies_in_another() {
 }
 
 #[test]
-fn in_proc_only_what_other_engines_allow_is_mounted() {
+fn mounts_in_proc_are_limited_to_those_that_other_engines_allow() {
     let mut world = World::new();
     let volume = world.dir.join("volume");
     fs::create_dir_all(&volume).unwrap();

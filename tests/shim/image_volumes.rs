@@ -1,4 +1,4 @@
-//! What an image asks for with `VOLUME`: writable directories that outlive the container.
+//! An image's `VOLUME`s: writable directories that outlive the container.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
@@ -7,7 +7,7 @@ use coracle::shim::protocol::{ImageVolumes, StartRequest};
 
 use super::*;
 
-/// A start whose image has volumes at `paths`, in a root that is read-only.
+/// A start request for an image with volumes at `paths`, and a read-only root.
 fn request(
     world: &World,
     attempt: u32,
@@ -30,7 +30,7 @@ fn request(
     request
 }
 
-/// A container's log of one attempt, its lines alone.
+/// The lines of a container's log of one attempt, without their headers.
 fn lines(world: &World, attempt: u32) -> Vec<String> {
     let text = fs::read_to_string(world.dir.join(format!("c/logs/{attempt}.log"))).unwrap();
     let line = |line: &str| line.splitn(4, ' ').nth(3).unwrap_or_default().to_owned();
@@ -38,7 +38,7 @@ fn lines(world: &World, attempt: u32) -> Vec<String> {
 }
 
 #[test]
-fn they_hold_what_the_image_has_there_and_keep_what_is_written() {
+fn image_volumes_have_the_images_files_and_keep_written_ones() {
     let mut world = World::new();
     let (lower, upper) = (world.dir.join("lower"), world.dir.join("upper"));
     for folder in ["data/below", "other", "real"] {
@@ -84,7 +84,7 @@ fn they_hold_what_the_image_has_there_and_keep_what_is_written() {
         .filter(|line| *line == "new")
         .count();
     assert_eq!(kept, 4, "{:?}", lines(&world, 1));
-    // The image is as it was, and nothing stays mounted.
+    // The image is unchanged, and nothing stays mounted.
     assert!(!lower.join("data/new").exists() && !lower.join("real/new").exists());
     assert_eq!(fs::metadata(lower.join("data")).unwrap().uid(), 7);
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", world.shim.id())).unwrap();
@@ -92,7 +92,7 @@ fn they_hold_what_the_image_has_there_and_keep_what_is_written() {
 }
 
 #[test]
-fn hostile_ones_lead_nowhere() {
+fn hostile_image_volumes_lead_to_nothing_outside() {
     let mut world = World::new();
     let treasure = world.dir.join("treasure");
     fs::create_dir_all(&treasure).unwrap();
@@ -117,7 +117,7 @@ fn hostile_ones_lead_nowhere() {
         "/sys/x",
         "/self",
     ];
-    // The second run finds what the first one made of its volume.
+    // The second run uses the volume as the first one left it.
     let script = format!(
         "test -c /dev/null && touch /out/new && rm -rf /self/* && ln -s {outside} /self/x && echo fine"
     );

@@ -1,9 +1,9 @@
-//! What containers write, and terminals.
+//! Logs of containers, and terminals.
 
 use super::*;
 
 #[test]
-fn lines_without_an_end_and_long_lines_are_partial_records() {
+fn unterminated_and_long_lines_become_partial_records() {
     let mut world = World::new();
     let script = "printf tail; head -c 40000 /dev/zero >&2; echo >&2";
     let request = world.request("c", 0, &["sh", "-c", script], |_| {});
@@ -19,7 +19,7 @@ fn lines_without_an_end_and_long_lines_are_partial_records() {
 }
 
 #[test]
-fn a_flood_of_output_does_not_starve_a_neighbour() {
+fn a_flood_of_output_does_not_starve_another_container() {
     let mut world = World::new();
     let mut request = world.request(
         "c",
@@ -39,7 +39,7 @@ fn a_flood_of_output_does_not_starve_a_neighbour() {
 }
 
 #[test]
-fn logs_rotate_by_size_alone_and_old_ones_are_compressed() {
+fn logs_rotate_by_size_only_and_old_ones_are_compressed() {
     let mut world = World::new();
     let mut request = world.request("c", 0, &["seq", "1", "100000"], |_| {});
     let size = 128 * 1024;
@@ -57,9 +57,9 @@ fn logs_rotate_by_size_alone_and_old_ones_are_compressed() {
             .filter_map(|name| fs::metadata(logs.join(name)).ok())
             .map(|found| found.len())
             .sum();
-        // A compressor that lags may have one file to itself.
+        // A slow compressor may leave one more file uncompressed.
         assert!(plain <= 5 * size, "{plain} bytes in {names:?}");
-        // The current log sorts before all others, but is the newest.
+        // The current log sorts first, but is the newest.
         names.sort_by_key(|name| (name == "0.log", name.trim_end_matches(".gz").to_owned()));
         let gz = |name: &String| name.ends_with(".gz");
         let done = names.len() == 4 && names.iter().map(gz).eq([true, true, false, false]);
@@ -83,7 +83,7 @@ fn logs_rotate_by_size_alone_and_old_ones_are_compressed() {
 }
 
 #[test]
-fn a_full_disk_loses_output_and_says_so_but_never_stops_the_container() {
+fn on_a_full_disk_output_is_lost_and_reported_and_the_container_goes_on() {
     let mut world = World::new();
     let script = "seq 1 20000; while true; do echo tick; sleep 0.01; done";
     let request = world.request("c", 0, &["sh", "-c", script], |_| {});
@@ -93,11 +93,11 @@ fn a_full_disk_loses_output_and_says_so_but_never_stops_the_container() {
     until("the loss is noticed", || {
         world.shim_log().contains("dropping output").then_some(())
     });
-    // Make room, again and again: what the first lines were may fill it once more.
+    // Room is made repeatedly: the rest of the first lines may use it up.
     until("the loss and later lines are logged", || {
         let lines = world.log("c").join("\n");
-        let told = lines.contains("bytes of output were lost: No space left on device");
-        if told && lines.contains("stdout F tick") {
+        let noted = lines.contains("bytes of output were lost: No space left on device");
+        if noted && lines.contains("stdout F tick") {
             return Some(());
         }
         if fs::metadata(&log).unwrap().len() > 60_000 {
@@ -109,7 +109,7 @@ fn a_full_disk_loses_output_and_says_so_but_never_stops_the_container() {
 }
 
 #[test]
-fn a_container_with_a_terminal_logs_what_it_shows() {
+fn a_container_with_a_terminal_logs_what_the_terminal_shows() {
     let mut world = World::new();
     let request = world.request("c", 0, &["sh", "-c", "tty; exit 5"], |config| {
         config["process"]["terminal"] = json!(true);

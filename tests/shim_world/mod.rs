@@ -1,4 +1,4 @@
-//! What does a shim need around it? Folders, cgroups and bundles of its own, made and removed for one test.
+//! The surroundings of a shim: folders, cgroups and bundles of its own, made and removed for one test.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,17 +14,17 @@ use coracle::shim::frame::Client;
 use coracle::shim::protocol::{
     ContainerRecord, ExecRequest, FailedStep, Message, Reply, Request, ShimConfig, StartRequest,
 };
-use coracle::spec::{Effective, Exit, StopSignal};
 use coracle::sys::cgroup::{Hierarchy, hierarchies};
+use coracle::types::{Effective, Exit, StopSignal};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 
-/// Nothing here takes so long unless it hangs.
+/// The limit of any wait: only a hang takes longer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// A shim in a world of its own.
+/// A shim with surroundings of its own.
 pub(crate) struct World {
     pub(crate) dir: PathBuf,
     pub(crate) run_dir: PathBuf,
@@ -134,7 +134,7 @@ impl World {
         Client::connect(&self.run_dir.join("shim.sock"), DEADLINE).unwrap()
     }
 
-    /// A bundle that runs `args`, changed by `change`, and the request that starts it.
+    /// A bundle that runs `args`, altered by `change`, and the request that starts it.
     pub(crate) fn request(
         &self,
         container: &str,
@@ -178,13 +178,13 @@ impl World {
         }
     }
 
-    /// Starts and expects success.
+    /// Starts a container with these arguments and expects success.
     pub(crate) fn start(&mut self, container: &str, args: &[&str]) -> ContainerRecord {
         let request = self.request(container, 0, args, |_| {});
         self.begin(request)
     }
 
-    /// Starts and expects success.
+    /// Sends a start request and expects success.
     pub(crate) fn begin(&mut self, request: StartRequest) -> ContainerRecord {
         match self
             .client
@@ -196,7 +196,7 @@ impl World {
         }
     }
 
-    /// Starts and expects failure.
+    /// Sends a start request and expects failure.
     pub(crate) fn fail(&mut self, request: StartRequest) -> (FailedStep, String) {
         match self
             .client
@@ -227,7 +227,7 @@ impl World {
         }
     }
 
-    /// Waits to be told of the end.
+    /// Waits for the report of a container's exit.
     pub(crate) fn exit(&mut self) -> Exit {
         match self.client.receive().unwrap() {
             Message::Exited { exit, .. } => exit,
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    /// Makes a static program of C source in the layer of all containers.
+    /// Compiles a static program from C source into the layer of all containers.
     pub(crate) fn compile(&self, name: &str, source: &str) {
         let file = self.dir.join(format!("{name}.c"));
         fs::write(&file, source).unwrap();
@@ -287,7 +287,7 @@ impl World {
         });
     }
 
-    /// The contents of a container's log, without stamps.
+    /// The lines of a container's log, without timestamps.
     pub(crate) fn log(&self, container: &str) -> Vec<String> {
         let path = self.dir.join(container).join("logs/0.log");
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -308,14 +308,14 @@ impl World {
         fs::read_to_string(self.run_dir.join("shim.log")).unwrap_or_default()
     }
 
-    /// Number of open files of the shim.
+    /// The number of the shim's open files.
     pub(crate) fn fds(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.shim.id()))
             .unwrap()
             .count()
     }
 
-    /// Runs a program in container `c`: exit code and output.
+    /// Runs a program in container `c`; returns exit code and output.
     pub(crate) fn exec(&self, argv: &[&str]) -> (i32, String) {
         use std::os::fd::AsFd;
         let null = fs::File::open("/dev/null").unwrap();
@@ -339,14 +339,14 @@ impl World {
         }
     }
 
-    /// Kilobytes of a field of the shim's memory.
+    /// A field of the shim's memory figures, in kilobytes.
     pub(crate) fn memory(&self, field: &str) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.shim.id())).unwrap();
         let line = text.lines().find(|line| line.starts_with(field)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Kilobytes of one named mapping of the shim that are dirty and its own.
+    /// The private dirty memory of one named mapping of the shim, in kilobytes.
     pub(crate) fn dirty(&self, mapping: &str) -> u64 {
         let text = fs::read_to_string(format!("/proc/{}/smaps", self.shim.id())).unwrap();
         let (_, after) = text.split_once(mapping).unwrap();
@@ -361,14 +361,14 @@ impl World {
             .unwrap()
     }
 
-    /// Mounts of a process below this world.
+    /// The number of mounts of a process below this world.
     pub(crate) fn mounts(&self, pid: &str) -> usize {
         let text = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
         let below = format!("{}/", self.run_dir.display());
         text.lines().filter(|line| line.contains(&below)).count()
     }
 
-    /// Children of the shim.
+    /// The children of the shim.
     pub(crate) fn children(&self) -> Vec<String> {
         let pid = self.shim.id();
         let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -405,7 +405,7 @@ impl Drop for World {
     }
 }
 
-/// An exec in container `c`.
+/// An exec request for container `c`.
 pub(crate) fn exec_request(argv: &[&str], tty: bool) -> Request {
     Request::Exec(Box::new(ExecRequest {
         container: "c".to_owned(),
@@ -413,6 +413,7 @@ pub(crate) fn exec_request(argv: &[&str], tty: bool) -> Request {
         env: vec!["EXTRA=yes".to_owned()],
         tty,
         size: tty.then_some((100, 40)),
+        keep: None,
     }))
 }
 
@@ -435,7 +436,7 @@ fn config_is_tty(config: &Value) -> bool {
 fn make_group(hierarchy: &Hierarchy, group: &str) {
     let folder = hierarchy.folder(group);
     fs::create_dir_all(&folder).unwrap();
-    // A v1 cpuset takes no process until it has processors and memory.
+    // A v1 cpuset accepts no process until it has processors and memory.
     let mut at = hierarchy.mount.clone();
     for part in Path::new(group).components().skip(1) {
         for file in ["cpuset.cpus", "cpuset.mems"] {
@@ -474,7 +475,7 @@ fn make_layer(layer: &Path) {
     fs::write(layer.join("etc/passwd"), "root:x:0:0::/root:/bin/sh\n").unwrap();
 }
 
-/// How many mounts of [`bundle_config`] are the runtime's own.
+/// The number of mounts in [`bundle_config`] that are the runtime's own.
 const FIXED_MOUNTS: usize = 3;
 
 fn bundle_config(args: &[&str], group: &str) -> Value {

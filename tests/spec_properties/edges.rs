@@ -1,13 +1,14 @@
-//! Where does what is allowed end? The last value that is accepted and the first that is not.
+//! Edges of the allowed values: the last one that is accepted and the first one that is not.
 
 use std::collections::BTreeMap;
 
 use coracle::spec::condition::{self, MAX_CONDITIONS};
-use coracle::spec::{PodUid, QosClass, VolumeSource, convert, time};
+use coracle::spec::{PodUid, QosClass, VolumeSource, convert};
+use coracle::types;
 
 use super::{CONTEXT, POD, one, service, with};
 
-/// What is wrong, joined.
+/// The errors of a manifest, joined.
 fn errors(text: &str) -> String {
     let found = convert::documents(text.as_bytes(), "f.yaml", &CONTEXT);
     let errors: Vec<_> = found.err().into_iter().flatten().collect();
@@ -37,7 +38,7 @@ fn metadata(more: &str) -> String {
     POD.replacen("{name: a}", &format!("{{name: a, {more}}}"), 1)
 }
 
-/// A domain of that many letters, which is even.
+/// A domain of this many letters, which must be even.
 fn domain(length: usize) -> String {
     "a.".repeat(length / 2 - 1) + "aa"
 }
@@ -53,7 +54,7 @@ fn names_and_addresses() {
         let list = list.join(", ");
         spec(&format!("dnsConfig: {{searches: [{list}]}}"))
     };
-    // 2048 letters with the spaces between them, or two more.
+    // The length is 2048 letters with the spaces between them, or two more.
     let long = |last| {
         let mut list = vec![domain(250); 8];
         list.push(domain(last));
@@ -197,7 +198,7 @@ fn only_sidecars_among_init_containers_restart_for_a_resize() {
 }
 
 #[test]
-fn only_services_of_type_node_port_want_ports_on_the_node() {
+fn only_services_of_type_node_port_need_ports_of_the_node() {
     for (kind, wants) in [
         ("", false),
         ("type: ClusterIP, ", false),
@@ -210,7 +211,7 @@ fn only_services_of_type_node_port_want_ports_on_the_node() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_best_effort() {
+fn a_pod_without_requests_is_best_effort() {
     for (resources, class) in [
         ("{limits: {cpu: 0, memory: 0}}", QosClass::BestEffort),
         ("{requests: {memory: 1}}", QosClass::Burstable),
@@ -229,7 +230,7 @@ fn who_asks_for_nothing_is_best_effort() {
 }
 
 #[test]
-fn nothing_in_a_list_is_an_empty_element() {
+fn a_null_in_a_list_is_an_empty_element() {
     let groups = one(&spec("securityContext: {supplementalGroups: [~, 5]}")).supplemental_groups;
     assert_eq!(groups, [0, 5]);
     let text = POD.replace("  containers:\n", "  containers:\n  -\n");
@@ -242,7 +243,7 @@ fn nothing_in_a_list_is_an_empty_element() {
 }
 
 #[test]
-fn a_size_limit_of_nothing_is_no_limit() {
+fn a_size_limit_of_zero_is_no_limit() {
     for (limit, expected) in [("0", None), ("1", Some(1))] {
         let text = spec(&format!(
             "volumes: [{{name: v, emptyDir: {{sizeLimit: {limit}}}}}]"
@@ -255,7 +256,7 @@ fn a_size_limit_of_nothing_is_no_limit() {
 }
 
 #[test]
-fn a_service_account_is_warned_of_unless_it_is_the_default_one() {
+fn a_service_account_gets_a_warning_unless_it_is_the_default_one() {
     for (name, warned) in [("default", false), ("''", false), ("other", true)] {
         let pod = one(&spec(&format!("serviceAccountName: {name}")));
         let warnings = pod.warnings.join("; ");
@@ -268,7 +269,7 @@ fn a_service_account_is_warned_of_unless_it_is_the_default_one() {
 }
 
 #[test]
-fn regular_containers_and_sidecars_last() {
+fn regular_containers_and_sidecars_are_long_running() {
     let inits =
         "initContainers: [{name: i, image: 'i:1'}, {name: s, image: 'i:1', restartPolicy: Always}]";
     let pod = one(&spec(inits));
@@ -277,13 +278,13 @@ fn regular_containers_and_sidecars_last() {
 }
 
 #[test]
-fn a_pod_is_found_by_the_text_of_its_uid() {
+fn a_pod_can_be_looked_up_by_the_text_of_its_uid() {
     let pods: BTreeMap<PodUid, u8> = [(PodUid::from("a"), 1), (PodUid::from("b"), 2)].into();
     assert_eq!((pods.get("b"), pods.get("c")), (Some(&2), None));
 }
 
 #[test]
-fn conditions_of_coracles_own_and_words_that_are_no_types_are_nobodys_to_set() {
+fn conditions_of_coracles_own_and_invalid_types_cannot_be_set() {
     for (type_, fine) in [
         ("Ready", false),
         ("a.example/x", true),
@@ -295,7 +296,7 @@ fn conditions_of_coracles_own_and_words_that_are_no_types_are_nobodys_to_set() {
 }
 
 #[test]
-fn what_an_agent_stored_is_one_pod() {
+fn a_stored_manifest_must_be_exactly_one_pod() {
     let json = |items: usize| {
         let pod = |name: usize| {
             format!(
@@ -321,12 +322,12 @@ fn what_an_agent_stored_is_one_pod() {
 #[test]
 fn go_durations_have_small_units_too() {
     for (text, ms) in [("2500us", 3), ("1400µs", 1), ("1ms500us", 2)] {
-        assert_eq!(time::duration_ms(text), Some(ms), "{text}");
+        assert_eq!(types::duration_ms(text), Some(ms), "{text}");
     }
 }
 
 #[test]
-fn a_port_for_health_checks_is_warned_of_unless_there_is_none() {
+fn a_health_check_port_gets_a_warning_unless_it_is_zero() {
     for (number, warned) in [(0, false), (30_000, true)] {
         let kind = format!(
             "spec: {{type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: {number}, "
@@ -343,7 +344,7 @@ fn a_port_for_health_checks_is_warned_of_unless_there_is_none() {
 }
 
 #[test]
-fn a_pods_own_limit_of_nothing_leaves_those_of_its_containers() {
+fn a_pods_own_limit_of_zero_leaves_those_of_its_containers_in_force() {
     for (own, expected) in [("0", Some(1 << 30)), ("2Gi", Some(2 << 30))] {
         let text = spec(&format!("resources: {{limits: {{memory: {own}}}}}"));
         let limited = "{requests: {memory: 0}, limits: {memory: 1Gi}}";

@@ -1,5 +1,5 @@
-//! What becomes of each field that Kubernetes has? It works, or it is refused by name, or a warning says why it is harmless
-//! to leave it out. The tables are held against the fields of the generated types, so that a new one cannot be forgotten.
+//! The support of each field of Kubernetes: it works, or it is refused by name, or a warning says why it is harmless to
+//! ignore. The tables are compared with the fields of the generated types, so that a new field cannot be forgotten.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,11 +11,11 @@ use serde::de::{Deserialize, Deserializer, Visitor};
 
 use super::*;
 
-/// What becomes of a field.
+/// The support of a field.
 enum What {
-    /// It does what it says: the word is found in the file below `src`.
+    /// It works: the word occurs in this file below `src`.
     Works(&'static str, &'static str),
-    /// What it asks for is so anyway.
+    /// It has no effect, because its request is met anyway.
     Met(&'static str),
     /// This makes the file invalid, with an error that names the field.
     Refused(&'static str),
@@ -85,7 +85,7 @@ const POD_SPEC: Table = &[
         "preemptionPolicy",
         Works("plan/preempt.rs", "preemption_policy"),
     ),
-    ("priority", Works("plan/order.rs", "priority")),
+    ("priority", Works("plan/agenda.rs", "priority")),
     (
         "priorityClassName",
         Works("spec/priority.rs", "priority_class_name"),
@@ -133,7 +133,7 @@ const POD_SPEC: Table = &[
     ("volumes", Works("effects/volume/mod.rs", "volume")),
 ];
 
-/// Of containers of every kind.
+/// Fields of containers of every kind.
 const CONTAINER: Table = &[
     ("args", Works("effects/sandbox/environment.rs", "args")),
     (
@@ -148,7 +148,7 @@ const CONTAINER: Table = &[
     ("lifecycle", Works("plan/hook.rs", "lifecycle")),
     ("livenessProbe", Works("plan/probe.rs", "liveness")),
     ("name", Works("plan/state.rs", "name")),
-    ("ports", Works("effects/network/ports.rs", "ports")),
+    ("ports", Works("network/ports.rs", "ports")),
     ("readinessProbe", Works("plan/probe.rs", "readiness")),
     ("resizePolicy", Works("plan/resize.rs", "resize_restarts")),
     ("resources", Works("effects/cgroup/resize.rs", "resources")),
@@ -195,7 +195,7 @@ const CONTAINER: Table = &[
     ),
 ];
 
-/// What the same fields are in an ephemeral container, where they are something else.
+/// Fields that differ in an ephemeral container.
 const EPHEMERAL: Table = &[
     ("lifecycle", Refused("lifecycle: {}")),
     (
@@ -227,7 +227,7 @@ const EPHEMERAL: Table = &[
     ),
 ];
 
-/// In a container's security context.
+/// Fields of a container's security context.
 const SECURITY: Table = &[
     (
         "allowPrivilegeEscalation",
@@ -286,7 +286,7 @@ const SECURITY: Table = &[
     ),
 ];
 
-/// In a pod's.
+/// Fields of a pod's security context.
 const POD_SECURITY: Table = &[
     (
         "appArmorProfile",
@@ -333,7 +333,7 @@ const POD_SECURITY: Table = &[
     ("windowsOptions", Refused("windowsOptions: {}")),
 ];
 
-/// All others of a volume are refused.
+/// All other fields of a volume are refused.
 const VOLUME: [&str; 3] = ["name", "emptyDir", "hostPath"];
 
 const MOUNT: Table = &[
@@ -398,14 +398,11 @@ const HANDLER: Table = &[
 ];
 
 const PORT: Table = &[
-    (
-        "containerPort",
-        Works("effects/network/ports.rs", "container_port"),
-    ),
-    ("hostIP", Works("effects/network/ports.rs", "host_ip")),
-    ("hostPort", Works("effects/network/ports.rs", "host_port")),
+    ("containerPort", Works("network/ports.rs", "container_port")),
+    ("hostIP", Works("network/ports.rs", "host_ip")),
+    ("hostPort", Works("network/ports.rs", "host_port")),
     ("name", Works("plan/network.rs", "name")),
-    ("protocol", Works("effects/network/ports.rs", "protocol")),
+    ("protocol", Works("network/ports.rs", "protocol")),
 ];
 
 const ENV_SOURCE: Table = &[
@@ -472,7 +469,7 @@ const SERVICE: Table = &[
         "loadBalancerSourceRanges",
         Refused("type: LoadBalancer, loadBalancerSourceRanges: [192.0.2.0/24]"),
     ),
-    ("ports", Works("effects/network/services.rs", "ports")),
+    ("ports", Works("network/services.rs", "ports")),
     (
         "publishNotReadyAddresses",
         Works("plan/network.rs", "with_unready"),
@@ -480,7 +477,7 @@ const SERVICE: Table = &[
     ("selector", Works("plan/network.rs", "selector")),
     (
         "sessionAffinity",
-        Works("effects/network/services.rs", "client_affinity"),
+        Works("network/services.rs", "client_affinity"),
     ),
     (
         "sessionAffinityConfig",
@@ -500,15 +497,12 @@ const SERVICE: Table = &[
 const SERVICE_PORT: Table = &[
     (
         "appProtocol",
-        Met("it is told to nobody but who asks for the service"),
+        Met("only clients that read the service see it"),
     ),
-    ("name", Works("effects/network/services.rs", "name")),
-    (
-        "nodePort",
-        Works("effects/network/services.rs", "node_port"),
-    ),
-    ("port", Works("effects/network/services.rs", "port")),
-    ("protocol", Works("effects/network/services.rs", "protocol")),
+    ("name", Works("network/services.rs", "name")),
+    ("nodePort", Works("network/services.rs", "node_port")),
+    ("port", Works("network/services.rs", "port")),
+    ("protocol", Works("network/services.rs", "protocol")),
     ("targetPort", Works("plan/network.rs", "TargetPort")),
 ];
 
@@ -587,7 +581,7 @@ fn an_ephemeral_container_has_the_same_fields_or_is_refused() {
 }
 
 #[test]
-fn what_asks_for_nothing_special_is_accepted_in_silence() {
+fn fields_with_their_default_meaning_are_accepted_without_a_warning() {
     for (spec, container) in [
         ("hostUsers: true, shareProcessNamespace: false", ""),
         (
@@ -718,9 +712,9 @@ fn annotations_that_confine_are_refused_and_our_own_are_checked() {
     );
 }
 
-/// A pod that was let in by a version which did less goes on.
+/// A pod that was admitted by a version with fewer features goes on.
 #[test]
-fn what_is_refused_now_is_no_reason_to_lose_a_pod_that_runs() {
+fn a_running_pod_survives_even_if_its_manifest_would_be_refused_now() {
     let text = pod_text("", "", "").replace(
         "spec: {",
         "spec: {hostUsers: false, runtimeClassName: kata, ",
@@ -731,7 +725,7 @@ fn what_is_refused_now_is_no_reason_to_lose_a_pod_that_runs() {
     assert_eq!(pod.key.name, "p");
 }
 
-/// The table has each field of the type, and says the truth.
+/// Checks that the table has each field of the type, and that each entry is true.
 fn check<T: Deserialize<'static>>(name: &str, table: Table, convert: impl Fn(&str) -> Found) {
     let listed: BTreeSet<&str> = table.iter().map(|(field, _)| *field).collect();
     let there: BTreeSet<&str> = fields::<T>().into_iter().collect();
@@ -823,7 +817,7 @@ fn none(_: &str) -> Found {
     (Vec::new(), Vec::new())
 }
 
-/// The names of a type's fields, as it tells them to who is to read it.
+/// The names of a type's fields, as it passes them to a deserializer.
 fn fields<T: Deserialize<'static>>() -> Vec<&'static str> {
     match T::deserialize(Ask) {
         Ok(_) => Vec::new(),

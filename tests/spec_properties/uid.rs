@@ -1,9 +1,9 @@
-//! Which pod is it? Its UID follows from what needs a new pod, and from nothing else.
+//! The identity of a pod: its UID depends on the fields that need a new pod, and on nothing else.
 
 use super::*;
 
 #[test]
-fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
+fn the_uid_ignores_only_spelling_and_fields_that_may_change() {
     let uid = one(POD).uid;
     assert_eq!(uid.as_str().len(), 32);
     for (sentence, from, to) in [
@@ -105,7 +105,7 @@ fn the_uid_ignores_spelling_and_what_may_change_and_nothing_else() {
 }
 
 #[test]
-fn the_uid_ignores_probes_and_images_of_sidecars_and_nothing_else_of_init_containers() {
+fn of_init_containers_the_uid_ignores_only_probes_and_images_of_sidecars() {
     let with = |init: &str| {
         let list = format!("  initContainers: [{init}]\n  containers:");
         one(&POD.replacen("  containers:", &list, 1)).uid
@@ -116,7 +116,7 @@ fn the_uid_ignores_probes_and_images_of_sidecars_and_nothing_else_of_init_contai
     assert_eq!(with(probed), plain);
     assert_ne!(with("{name: i, image: i:1}"), plain);
     let image = with("{name: i, image: i:2, restartPolicy: Always}");
-    assert_eq!(image, plain, "it is changed in place");
+    assert_eq!(image, plain, "it changes in place");
 }
 
 #[test]
@@ -133,18 +133,18 @@ fn each_pod_made_from_a_template_has_a_uid_of_its_own() {
     let pod = one(POD);
     assert_eq!(pod.uid, pod.template);
     let mut seen = std::collections::BTreeSet::from([pod.uid.clone()]);
-    let mut former = pod.uid.clone();
+    let mut previous = pod.uid.clone();
     for _ in 0..100 {
-        former = coracle::spec::uid::next(&pod.template, &former);
-        assert!(coracle::spec::uid::is_derived(&former));
-        assert!(seen.insert(former.clone()), "{former} was there before");
+        previous = coracle::spec::uid::next(&pod.template, &previous);
+        assert!(coracle::spec::uid::is_derived(&previous));
+        assert!(seen.insert(previous.clone()), "{previous} is not new");
     }
     let other = coracle::spec::uid::next(&"another".into(), &pod.uid);
     assert!(seen.insert(other));
-    let again = pod.with_uid(&former);
+    let again = pod.with_uid(&previous);
     assert_eq!(
         again.manifest.metadata.uid.as_deref(),
-        Some(former.as_str())
+        Some(previous.as_str())
     );
     let json = serde_json::to_vec(&*again.manifest).unwrap();
     assert_eq!(convert::admitted(&json).unwrap(), again);

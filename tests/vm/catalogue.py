@@ -1,5 +1,5 @@
-"""Which scenarios are there, and what does each begin with? A file of `scenarios/` is one machine, or goes on with that of the
-file it names as its `MACHINE`: coracle installed and running, the busybox image imported, no pods."""
+"""The scenarios, and the state in which each begins. A file of `scenarios/` has a machine of its own, or shares that of the
+file that it names as its `MACHINE`. Initially coracle is installed and runs, the busybox image is imported, and no pod exists."""
 
 import sys
 import time
@@ -9,8 +9,8 @@ SCENARIOS = []
 
 
 class Scenario:
-    """A function of `scenarios/`, with the time it may take. One that counts is given how often, by hand with `--count`;
-    its time is for each."""
+    """A function of `scenarios/`, with its time limit. A counting scenario gets a number of repetitions (`--count` sets it);
+    its time limit is for one repetition."""
 
     def __init__(self, function, seconds, count=None):
         self.function, self.seconds, self.count = function, seconds, count
@@ -31,7 +31,7 @@ class Scenario:
 
 
 def scenario(seconds, count=None):
-    """Marks a function as a scenario that is over within so many seconds, or so many times as many."""
+    """Marks a function as a scenario with a time limit, of `count` repetitions if it is a counting one."""
 
     def mark(function):
         SCENARIOS.append(Scenario(function, seconds, count))
@@ -41,7 +41,7 @@ def scenario(seconds, count=None):
 
 
 def prepare(machine, scenario):
-    """What a scenario may count on: the `PREPARE` of its file, else an installed coracle."""
+    """Prepares the machine for a scenario: by the `PREPARE` of its file, else by an installation of coracle."""
     module = sys.modules[scenario.function.__module__]
     getattr(module, "PREPARE", install)(machine)
 
@@ -54,7 +54,7 @@ def install(machine):
 
 
 def tidy(machine):
-    """Takes away what a scenario left."""
+    """Removes what a scenario left."""
     machine.deadline = None
     if machine.run("systemctl is-active coracle", check=False).status == 0:
         machine.pods_gone()

@@ -1,4 +1,4 @@
-"""Runs scenarios in virtual machines and says how they went. Started by `run`, which installs what is missing."""
+"""Runs scenarios in virtual machines and prints the results. Started by `run`, which installs missing packages."""
 
 import argparse
 import fcntl
@@ -19,7 +19,7 @@ from machine import Failed, Machine
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent
-# Lines of the machine's journal and console shown for a scenario that failed.
+# The number of lines of the machine's journal and console that are shown for a failed scenario.
 LAST_LINES = 40
 
 
@@ -32,7 +32,7 @@ def main():
         for scenario in chosen:
             print(f"{scenario.full_name:<44} {scenario.about}")
         return 0
-    # Shared by everything that is made once; two harnesses of one tree take turns.
+    # The lock on everything that is made only once; two harnesses of one tree take turns.
     cache = Path(arguments.cache)
     cache.mkdir(parents=True, exist_ok=True)
     lock = open(cache / "lock", "w")
@@ -53,13 +53,13 @@ def main():
 def parse():
     parser = argparse.ArgumentParser(prog="tests/vm/run", description="Scenarios on a machine of their own: systemd, cgroup v2, swap, power.")
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file's name, or file.scenario; all without any")
-    parser.add_argument("--list", action="store_true", help="say what there is")
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument("--binary", help="the program under test; else `cargo build --release` makes it")
-    parser.add_argument("--cache", default=os.environ.get("CORACLE_VM_CACHE", str(PROJECT / "target" / "vm")), help="where images are kept")
-    parser.add_argument("--keep", action="store_true", help="leave disks and logs of machines in place, also of those that were fine")
+    parser.add_argument("--cache", default=os.environ.get("CORACLE_VM_CACHE", str(PROJECT / "target" / "vm")), help="the folder that keeps images")
+    parser.add_argument("--keep", action="store_true", help="keep the disks and logs of all machines, even of those without a failure")
     parser.add_argument("--shell", action="store_true", help="boot a machine with coracle on this terminal; it ends with `poweroff`")
-    parser.add_argument("--count", type=int, metavar="N", help="how often scenarios that count do what they do")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run the scenarios so many times")
+    parser.add_argument("--count", type=int, metavar="N", help="the number of repetitions in counting scenarios")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run the scenarios N times")
     return parser.parse_args()
 
 
@@ -72,7 +72,7 @@ def choose(words):
 
 
 def make_parts(cache):
-    """The parts all machines share, made anew when a recipe changes."""
+    """The parts that all machines share, made again when a recipe changes."""
     recipe = hashlib.sha256()
     for file in [HERE / "image", *sorted((HERE / "guest").iterdir())]:
         recipe.update(file.read_bytes())
@@ -104,7 +104,7 @@ def build():
 
 
 def make_payload(cache, binary):
-    """The disk with what is under test."""
+    """Makes the disk with the program under test."""
     folder, disk = cache / "payload", cache / "payload.img"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "images").mkdir(parents=True)
@@ -112,7 +112,7 @@ def make_payload(cache, binary):
     archive = folder / "images" / "busybox.tar"
     make = PROJECT / "examples" / "make-image.sh"
     subprocess.run([make, archive, "docker.io/library/busybox:test"], check=True)
-    # Another image, with many files, that is not imported by itself.
+    # Another image, with many files, which is not imported automatically.
     (folder / "more").mkdir()
     over = folder / "over" / "many"
     over.mkdir(parents=True)
@@ -129,7 +129,7 @@ def make_payload(cache, binary):
 
 
 class Session:
-    """Scenarios of one file share a machine, one after the other, until one of them fails."""
+    """A run of scenarios. Those of one file share a machine, one after the other, until one of them fails."""
 
     def __init__(self, parts, payload, results, arguments):
         self.parts, self.payload, self.results, self.arguments = parts, payload, results, arguments
@@ -168,7 +168,7 @@ class Session:
             for note in machine.notes:
                 print(f"  {note}", flush=True)
             return True
-        except Exception as problem:  # Whatever it was, the others are to be run.
+        except Exception as problem:  # Whatever the problem is, the other scenarios run.
             print(f"failed  {time.monotonic() - begin:5.1f} s", flush=True)
             self.tell(problem)
             for note in self.machine.notes if self.machine else []:
@@ -205,7 +205,7 @@ class Session:
         sys.stdout.flush()
 
     def drop(self, keep):
-        """Gives the machine up; its disks are many megabytes."""
+        """Gives up the machine and its disks, which have many megabytes."""
         if self.machine is not None:
             self.machine.power_cut()
             if not keep:

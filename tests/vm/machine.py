@@ -11,24 +11,24 @@ import subprocess
 import time
 from pathlib import Path
 
-# The machine is emulated, and its host may be busy with other things.
+# These limits are long, because the machine is emulated and its host may be busy.
 BOOT_SECONDS = 300
 COMMAND_SECONDS = 30
 
 
 class Failed(Exception):
-    """What a scenario found wrong, or waited for in vain."""
+    """A failed check of a scenario, or a wait that was too long."""
 
 
 class Result:
-    """What a command in the machine came to."""
+    """The result of a command in the machine."""
 
     def __init__(self, status, out, err):
         self.status, self.out, self.err = status, out, err
 
 
 class Machine:
-    """One machine with disks of its own. It survives `power_cut` and `start` as a real one does: what was not written
+    """One machine with disks of its own. It survives `power_cut` and `start` like a real one: data that was not written
     to a disk is lost."""
 
     def __init__(self, parts, payload, folder, memory_mb=768, cpus=2):
@@ -38,13 +38,13 @@ class Machine:
         self.pending = b""
         self.number = 0
         self.deadline = None
-        # What the scenario at work has measured.
+        # The measurements of the current scenario.
         self.notes = []
         self.folder.mkdir(parents=True, exist_ok=True)
         for log in ("journal.log", "console.log", "qemu.log"):
             (self.folder / log).unlink(missing_ok=True)
-        # Layers over the shared parts. What such a disk has allocated since it was last flushed is lost in a power cut,
-        # as with a real disk's cache.
+        # Layers over the shared parts. A power cut loses what such a disk has allocated since it was last flushed,
+        # like a real disk's cache.
         self._make("root.qcow2", "-b", self.parts / "root.img", "-F", "raw")
         self._make("data.qcow2", "-b", self.parts / "data.img", "-F", "raw")
         self._make("swap.qcow2", "-b", self.parts / "swap.img", "-F", "raw")
@@ -59,7 +59,7 @@ class Machine:
     # The power switch.
 
     def start(self, clock=None, shell=False):
-        """Switches on. `clock`: what the battery-backed clock shows, as `2030-01-01T00:00:00`."""
+        """Switches the machine on. `clock`: the time of the battery-backed clock, as `2030-01-01T00:00:00`."""
         assert self.qemu is None, "the machine is on"
         ours, theirs = socket.socketpair()
         drives = []
@@ -76,14 +76,14 @@ class Machine:
         console = "stdio,id=console,signal=off" if shell else f"file,id=console,path={self.folder}/console.log,append=on"
         login = "" if shell else " systemd.mask=serial-getty@ttyS0.service"
         command = [
-            # It goes when the harness goes, however that ends.
+            # The machine ends with the harness, however that ends.
             "setpriv", "--pdeathsig", "KILL", "nice", "-n", "10",
             "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(self.cpus), "-m", str(self.memory_mb),
             "-kernel", str(self.parts / "vmlinuz"), "-initrd", str(self.parts / "initrd"),
-            # Emulated by a busy host, the timer may be too late for the kernel's check that it works.
+            # On a busy host the emulated timer may be too late for the kernel's check that it works.
             "-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off systemd.show_status=no" + login,
             *drives,
-            # A reset ends it, and `reboot` starts it again: QEMU's own reset hangs now and then.
+            # A reset ends the process, and `reboot` starts it again: QEMU's own reset sometimes hangs.
             "-no-reboot",
             "-nodefaults", "-display", "none", "-monitor", "none",
             "-chardev", console, "-serial", "chardev:console",
@@ -122,14 +122,14 @@ class Machine:
         self._switched_off()
 
     def reboot(self, seconds):
-        """Has the machine restart in an orderly way, which may take so long, and waits until it is up again."""
+        """Reboots the machine in an orderly way, with a limit for the shutdown, and waits until it is up again."""
         self.command_and_go("systemctl reboot")
         self.wait_off(seconds)
         self.start()
         self.wait_booted()
 
     def power_cut(self):
-        """Takes the power away, now."""
+        """Cuts the power at once."""
         if self.qemu is not None:
             self.qemu.send_signal(signal.SIGKILL)
             self.qemu.wait()
@@ -142,7 +142,7 @@ class Machine:
     # The channel.
 
     def run(self, script, seconds=COMMAND_SECONDS, check=True):
-        """Runs a shell script inside, with `check` only one that must succeed."""
+        """Runs a shell script inside; with `check` it must succeed."""
         self.number += 1
         text = base64.b64encode(script.encode()).decode()
         end = self._end(seconds + 10)
@@ -160,30 +160,30 @@ class Machine:
         return result
 
     def out(self, script, seconds=COMMAND_SECONDS):
-        """What a script prints."""
+        """Runs a script; returns its output."""
         return self.run(script, seconds).out.strip()
 
     def command_and_go(self, script):
-        """Sends a script whose answer may never come: the machine is about to go."""
+        """Sends a script that may not be answered, because the machine goes down."""
         self.number += 1
         text = base64.b64encode(script.encode()).decode()
         self._send(f"{self.number} 600 -{text}\n".encode(), self._end(COMMAND_SECONDS))
 
     def until(self, what, script, wanted=lambda out: True, seconds=60):
-        """Repeats a script until it succeeds and prints what is wanted; returns that."""
+        """Repeats a script until it succeeds with the wanted output; returns the output."""
         end = self._end(seconds)
         last = None
         while time.monotonic() < end:
             last = self.run(script, check=False)
             if last.status == 0 and wanted(last.out.strip()):
                 return last.out.strip()
-            # The state of another machine has no event here; each look is work that keeps it from its own.
+            # No event reports the state inside the machine, and each look costs it time.
             time.sleep(0.25)
         said = f"{last.out.strip()} {last.err.strip()}".strip()[-2000:] if last else "nothing"
         raise Failed(f"waited {seconds} s for {what}; last: {said}")
 
     def write(self, path, text, mode="644"):
-        """Puts a file in place, whole or not at all."""
+        """Writes a file atomically."""
         quoted, data = shlex.quote(path), base64.b64encode(text.encode()).decode()
         self.run(
             f"t=$(mktemp {shlex.quote(os.path.dirname(path))}/.new.XXXXXX) && echo {data} | base64 -d >$t && "
@@ -193,7 +193,7 @@ class Machine:
     # coracle.
 
     def manifest(self, name, text):
-        """Puts a manifest in place."""
+        """Writes a manifest."""
         self.write(f"/etc/coracle/manifests/{name}.yaml", text)
 
     def pod(self, name):
@@ -220,12 +220,12 @@ class Machine:
         return self.wait_pod(name, "ready", ready, seconds)
 
     def pods_gone(self, seconds=60):
-        """Takes all manifests away and waits until no pod is left."""
+        """Removes all manifests and waits until no pod is left."""
         self.run("rm -f /etc/coracle/manifests/*")
         self.until("all pods to go", "coracle get pods -A -o name", lambda out: out == "", seconds)
 
     def cgroup(self, pod, container=None):
-        """Where a pod's or container's cgroup is."""
+        """The path of a pod's or container's cgroup."""
         found = self.out(f"find /sys/fs/cgroup -type d -name 'pod{pod['metadata']['uid']}'")
         if not found or "\n" in found:
             raise Failed(f"not one cgroup of pod {pod['metadata']['name']}: `{found}`")
@@ -241,7 +241,7 @@ class Machine:
         while data:
             left = end - time.monotonic()
             if left <= 0 or not select.select([], [self.channel], [], left)[1]:
-                raise Failed("the machine takes no commands")
+                raise Failed("the machine does not accept commands")
             try:
                 data = data[self.channel.send(data) :]
             except (BrokenPipeError, ConnectionResetError):

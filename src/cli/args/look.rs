@@ -1,26 +1,26 @@
-//! What is to be shown: objects, events, logs, figures.
+//! Arguments of the commands that show something: objects, events, logs, usage.
 
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::super::target::{node_name, pod_name};
 use super::{JsonOnly, NamespaceArgs};
 
-/// Of which namespaces, and how a list is printed.
+/// Options of commands that list: namespaces and output format.
 #[derive(Debug, Clone, Args)]
 pub struct ListArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// In all namespaces
+    /// All namespaces
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
     /// wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=TITLE:PATH,…
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<String>,
-    /// Go on and print what changes
+    /// Keep watching and print changes
     #[arg(short, long)]
     pub watch: bool,
-    /// Leave out the first line
+    /// Omit the header line
     #[arg(long)]
     pub no_headers: bool,
 }
@@ -31,22 +31,22 @@ pub struct GetArgs {
     /// pods, services, endpoints, priorityclasses, nodes, events, images or files, and names; or KIND/NAME
     #[arg(required = true, value_name = "KIND[,KIND] [NAME]... | KIND/NAME")]
     pub what: Vec<String>,
-    /// Of which namespaces, and how it is printed.
+    /// Namespaces and output format.
     #[command(flatten)]
     pub list: ListArgs,
-    /// All labels as the last column
+    /// Show all labels as the last column
     #[arg(long)]
     pub show_labels: bool,
-    /// A column for each of these labels, e.g. app,tier
+    /// Show a column for each of these labels, e.g. app,tier
     #[arg(short = 'L', long, value_name = "LABEL", value_delimiter = ',')]
     pub label_columns: Vec<String>,
-    /// Only what has these labels, e.g. app=web,tier!=db
+    /// Filter by label selector, e.g. app=web,tier!=db
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
-    /// Only what has these fields, e.g. status.phase=Running
+    /// Filter by field selector, e.g. status.phase=Running
     #[arg(long)]
     pub field_selector: Option<String>,
-    /// Events are shown with how often, as `coracle events` does.
+    /// Show how often events occurred, as `coracle events` does.
     #[arg(skip)]
     pub interval: bool,
 }
@@ -54,18 +54,18 @@ pub struct GetArgs {
 /// `coracle events`.
 #[derive(Debug, Clone, Args)]
 pub struct EventsArgs {
-    /// Only about this, e.g. pod/web or node/box
+    /// Filter by object, e.g. pod/web or node/box
     #[arg(long = "for", value_name = "KIND/NAME")]
     pub about: Option<String>,
-    /// Only of these types: Normal, Warning
+    /// Filter by type: Normal, Warning
     #[arg(long, value_name = "TYPE", value_delimiter = ',')]
     pub types: Vec<String>,
-    /// Of which namespaces, and how it is printed.
+    /// Namespaces and output format.
     #[command(flatten)]
     pub list: ListArgs,
 }
 
-/// What `get` can show.
+/// A kind that `get` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Resource {
     /// Pods.
@@ -97,18 +97,18 @@ pub enum Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`, `service` or `node`, and names, of which the node's may be left out; or KIND/NAME
+    /// `pod`, `service` or `node`, and names (optional for the node); or KIND/NAME
     #[arg(required = true, value_name = "KIND NAME... | KIND/NAME")]
     pub what: Vec<String>,
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// Print pods with their events, files and the values of their cgroups as JSON
+    /// Print pods as JSON, with their events, files and cgroup values
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<JsonOnly>,
 }
 
-/// What `describe` knows.
+/// A kind that `describe` shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DescribeResource {
     /// A pod.
@@ -125,18 +125,18 @@ pub enum DescribeResource {
 /// `coracle top`.
 #[derive(Debug, Clone, Args)]
 pub struct TopArgs {
-    /// Of what.
+    /// Pods or the node.
     #[command(subcommand)]
     pub command: TopCommand,
 }
 
-/// What `top` knows.
+/// A kind that `top` shows.
 #[derive(Debug, Clone, Subcommand)]
 pub enum TopCommand {
-    /// What pods use
+    /// Show CPU and memory use of pods
     #[command(name = "pods", visible_alias = "pod", alias = "po")]
     Pods(TopPodArgs),
-    /// What the node uses
+    /// Show CPU and memory use of the node
     #[command(name = "node", visible_alias = "nodes", alias = "no")]
     Nodes(TopNodeArgs),
 }
@@ -144,25 +144,25 @@ pub enum TopCommand {
 /// `coracle top pods`.
 #[derive(Debug, Clone, Args)]
 pub struct TopPodArgs {
-    /// Only this one
+    /// Only this pod
     #[arg(value_parser = pod_name)]
     pub name: Option<String>,
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// In all namespaces
+    /// All namespaces
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
-    /// Each container by itself
+    /// Show each container
     #[arg(long)]
     pub containers: bool,
-    /// The largest first
+    /// Sort, largest first
     #[arg(long, value_name = "WHAT")]
     pub sort_by: Option<SortBy>,
-    /// Only what has these labels, e.g. app=web,tier!=db
+    /// Filter by label selector, e.g. app=web,tier!=db
     #[arg(short = 'l', long)]
     pub selector: Option<String>,
-    /// Leave out the first line
+    /// Omit the header line
     #[arg(long)]
     pub no_headers: bool,
 }
@@ -173,18 +173,18 @@ pub struct TopNodeArgs {
     /// The node's name
     #[arg(value_parser = node_name)]
     pub name: Option<String>,
-    /// Parts of all that there is, not of what pods may have
+    /// Show percentages of the machine's capacity instead of what pods may use
     #[arg(long)]
     pub show_capacity: bool,
-    /// Leave out the first line
+    /// Omit the header line
     #[arg(long)]
     pub no_headers: bool,
 }
 
-/// By what `top` sorts.
+/// What `top` sorts by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SortBy {
-    /// Processors.
+    /// CPU.
     Cpu,
     /// Memory.
     Memory,
@@ -196,37 +196,37 @@ pub struct LogsArgs {
     /// The pod
     #[arg(value_parser = pod_name)]
     pub pod: String,
-    /// The container; needed if the pod has several
+    /// The container; required if the pod has several
     #[arg(short, long)]
     pub container: Option<String>,
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// Go on as more is written
+    /// Keep printing as more is written
     #[arg(short, long)]
     pub follow: bool,
-    /// Of the run before the current one
+    /// Print the log of the run before the current one
     #[arg(short, long)]
     pub previous: bool,
-    /// Only so many last lines
+    /// Print only the last N lines
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub tail: Option<i64>,
-    /// Only what is newer than this long ago, e.g. 5m or 1h30m
+    /// Print only what is newer than this, e.g. 5m or 1h30m
     #[arg(long, value_name = "DURATION", conflicts_with = "since_time")]
     pub since: Option<String>,
-    /// Only what is newer than this moment (RFC 3339)
+    /// Print only what is newer than this time (RFC 3339)
     #[arg(long, value_name = "TIME")]
     pub since_time: Option<String>,
-    /// Put the time before each line
+    /// Prefix each line with its time
     #[arg(long)]
     pub timestamps: bool,
     /// All containers, one after the other
     #[arg(long, conflicts_with = "container")]
     pub all_containers: bool,
-    /// Put pod and container before each line
+    /// Prefix each line with pod and container
     #[arg(long)]
     pub prefix: bool,
-    /// Stop after so many bytes
+    /// Stop after this many bytes
     #[arg(long, value_name = "N")]
     pub limit_bytes: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! What is to be done with the node: the agent, its settings and images, maintenance, its end.
+//! Arguments of the commands about the node: the agent, its settings and images, maintenance, shutdown.
 
 use std::path::PathBuf;
 
@@ -9,22 +9,22 @@ use super::{JsonOnly, OutputArgs};
 /// `coracle run`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct RunArgs {
-    /// Settings, of kind KubeletConfiguration [default: /etc/coracle/config.yaml if it exists]
+    /// Settings file of kind KubeletConfiguration [default: /etc/coracle/config.yaml if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Files that change single settings, *.conf and *.yaml [default: /etc/coracle/config.d, without --config]
+    /// Directory of drop-in files, *.conf and *.yaml [default: /etc/coracle/config.d, without --config]
     #[arg(long, value_name = "DIR")]
     pub config_dir: Option<PathBuf>,
-    /// Directory of manifests, or a single one [default: /etc/coracle/manifests]
+    /// Directory of manifests, or a single manifest [default: /etc/coracle/manifests]
     #[arg(long, value_name = "PATH")]
     pub manifests: Option<PathBuf>,
-    /// State that outlives a reboot [default: /var/lib/coracle]
+    /// Directory of state that survives a reboot [default: /var/lib/coracle]
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
-    /// State that dies with the boot, and the socket [default: /run/coracle]
+    /// Directory of state that a reboot discards, and of the socket [default: /run/coracle]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Pod logs [default: /var/log/pods]
+    /// Directory of pod logs [default: /var/log/pods]
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// Parent cgroup of all pods [default: the agent's own under systemd, else /coracle]
@@ -35,19 +35,19 @@ pub struct RunArgs {
         hide_env_values = true
     )]
     pub cgroup_parent: Option<String>,
-    /// The node's name, a DNS subdomain [default: the host's]
+    /// Node name, a DNS subdomain [default: the host name]
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Labels of the node beside kubernetes.io/hostname, /os and /arch and those of beta.kubernetes.io
+    /// Node labels besides kubernetes.io/hostname, /os, /arch and those of beta.kubernetes.io
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',')]
     pub node_labels: Vec<String>,
-    /// Name of the bridge that pods are on [default: coracle0]
+    /// Name of the bridge for pods [default: coracle0]
     #[arg(long, value_name = "NAME", value_parser = crate::config::bridge_name)]
     pub bridge: Option<String>,
-    /// Ranges of pod addresses, at most one for IPv4 and one for IPv6 [default: free ones are chosen]
+    /// Ranges of pod addresses, at most one for IPv4 and one for IPv6 [default: free ranges]
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pub pod_cidr: Option<String>,
-    /// Ranges of service addresses [default: free ones are chosen]
+    /// Ranges of service addresses [default: free ranges]
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pub service_cidr: Option<String>,
     /// Name servers for pods with `dnsPolicy: ClusterFirst` [default: coracle's own]
@@ -56,7 +56,7 @@ pub struct RunArgs {
     /// Import the image archives in this directory; may be given more than once
     #[arg(long, value_name = "DIR")]
     pub preload: Vec<PathBuf>,
-    /// Keep the logs of so many earlier runs of each container [default: 1]
+    /// Keep the logs of this many earlier runs of each container [default: 1]
     #[arg(long, value_name = "N")]
     pub maximum_dead_containers_per_container: Option<u32>,
     /// Stop all pods gracefully when the agent ends (otherwise they keep running)
@@ -72,13 +72,13 @@ pub enum ImageCommand {
         /// Archives, or OCI layout directories; `-` is an archive on standard input
         #[arg(required = true)]
         paths: Vec<PathBuf>,
-        /// Name for an image that brings none
+        /// Name for an image that has none
         #[arg(long)]
         name: Option<String>,
     },
     /// List images
     Ls {
-        /// Only digests
+        /// Print only digests
         #[arg(short, long)]
         quiet: bool,
     },
@@ -87,16 +87,16 @@ pub enum ImageCommand {
         /// Names or digests
         #[arg(required = true)]
         names: Vec<String>,
-        /// Also while a container uses it
+        /// Remove images even if containers use them
         #[arg(short, long)]
         force: bool,
     },
-    /// Remove what nothing refers to
+    /// Remove unreferenced images and layers
     Prune {
-        /// Also named images that no container uses
+        /// Also remove named images that no container uses
         #[arg(short, long)]
         all: bool,
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(short, long)]
         force: bool,
     },
@@ -105,16 +105,17 @@ pub enum ImageCommand {
 /// `coracle config`.
 #[derive(Debug, Clone, Subcommand)]
 pub enum ConfigCommand {
-    /// Print the running agent's settings; without an agent, or with --config, what the files say
+    /// Print the settings of the running agent; without an agent, or with --config, those of the files
     #[command(
         after_help = "Examples:\n  coracle config print\n  coracle config print --defaults >/etc/coracle/config.yaml"
     )]
     Print(ConfigPrintArgs),
     /// Check settings, without an agent
     Check {
-        /// Files, later ones over earlier ones, or `-` [default: /etc/coracle/config.yaml and config.d]
+        /// Settings files, later ones override earlier ones; `-` is standard input [default: /etc/coracle/config.yaml
+        /// and config.d]
         files: Vec<PathBuf>,
-        /// Also the files in this directory
+        /// Also check the files in this directory
         #[arg(long, value_name = "DIR")]
         config_dir: Option<PathBuf>,
     },
@@ -126,18 +127,18 @@ pub struct ConfigPrintArgs {
     /// yaml, with where each value comes from as a comment, or json
     #[arg(short, long, value_name = "FORMAT", default_value = "yaml")]
     pub output: ConfigFormat,
-    /// Nothing but the defaults
+    /// Print only the defaults
     #[arg(long, conflicts_with_all = ["config", "config_dir"])]
     pub defaults: bool,
-    /// Of this file instead of the running agent's
+    /// Print this file's settings instead of the running agent's
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// With the files in this directory
+    /// Add the drop-in files in this directory
     #[arg(long, value_name = "DIR")]
     pub config_dir: Option<PathBuf>,
 }
 
-/// How settings are printed.
+/// Output format of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ConfigFormat {
     /// YAML.
@@ -149,7 +150,7 @@ pub enum ConfigFormat {
 /// `--dry-run`.
 #[derive(Debug, Clone, Args)]
 pub struct DryRunArgs {
-    /// Only say what would be done (of a drain: who would leave, in which order): none, client or server
+    /// Only print what would be done (for a drain: which pods leave, in which order): none, client or server
     #[arg(
         long,
         value_name = "HOW",
@@ -164,10 +165,10 @@ pub struct DryRunArgs {
 /// `coracle cordon` and `coracle uncordon`.
 #[derive(Debug, Clone, Args)]
 pub struct NodeArgs {
-    /// This node
+    /// Name of this node
     #[arg(value_parser = super::super::target::node_name)]
     pub node: Option<String>,
-    /// Whether anything is done.
+    /// Dry run.
     #[command(flatten)]
     pub dry_run: DryRunArgs,
 }
@@ -175,12 +176,12 @@ pub struct NodeArgs {
 /// `coracle drain`.
 #[derive(Debug, Clone, Args)]
 pub struct DrainArgs {
-    /// This node
+    /// Name of this node
     pub node: Option<String>,
-    /// Only pods that have these labels, e.g. app=web,tier!=db
+    /// Filter pods by label selector, e.g. app=web,tier!=db
     #[arg(short = 'l', long, visible_alias = "selector", value_name = "SELECTOR")]
     pub pod_selector: Option<String>,
-    /// Seconds for each pod to end; 1 at least, less than 0 leaves each pod its own
+    /// Grace period in seconds for each pod, at least 1; a negative value keeps each pod's own
     #[arg(
         long,
         value_name = "SECONDS",
@@ -188,44 +189,44 @@ pub struct DrainArgs {
         allow_hyphen_values = true
     )]
     pub grace_period: i64,
-    /// Wait no longer than this, e.g. 5m, before giving up; 0 is for ever. The drain goes on
+    /// Stop waiting after this long, e.g. 5m; 0 waits forever. The drain continues
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     pub timeout: String,
-    /// Also pods with emptyDir volumes on disk, whose data is deleted
+    /// Also evict pods with emptyDir volumes on disk, whose data is deleted
     #[arg(long)]
     pub delete_emptydir_data: bool,
-    /// Whether anything is done.
+    /// Dry run.
     #[command(flatten)]
     pub dry_run: DryRunArgs,
-    /// Taken as kubectl takes it; here no pod has a controller, and all leave
+    /// Accepted for kubectl's sake, no effect: pods have no controller here and all are evicted
     #[arg(long)]
     pub force: bool,
-    /// Taken as kubectl takes it; here no pod is of a DaemonSet
+    /// Accepted for kubectl's sake, no effect: there are no DaemonSets
     #[arg(long)]
     pub ignore_daemonsets: bool,
 }
 
-/// Whether anything is done.
+/// Whether a command only prints what it would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DryRun {
-    /// It is.
+    /// Do it.
     None,
-    /// Nothing is.
+    /// Only print.
     Client,
-    /// Nothing is.
+    /// Only print, after the agent has checked the request.
     Server,
 }
 
 /// `coracle shutdown`.
 #[derive(Debug, Clone, Args)]
 pub struct ShutdownArgs {
-    /// Only print the groups, their seconds, and whether logind will allow them
+    /// Only print the groups, their seconds, and whether logind allows them
     #[arg(long, conflicts_with = "cancel")]
     pub plan: bool,
     /// Print the plan as JSON
     #[arg(short, long, value_name = "FORMAT", requires = "plan")]
     pub output: Option<JsonOnly>,
-    /// Call it off: the pods start again
+    /// Cancel the shutdown: the pods start again
     #[arg(long)]
     pub cancel: bool,
 }
@@ -233,10 +234,10 @@ pub struct ShutdownArgs {
 /// `coracle install`.
 #[derive(Debug, Clone, Args)]
 pub struct InstallArgs {
-    /// The program goes to `bin` below this directory
+    /// Directory whose `bin` the program goes to
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     pub prefix: PathBuf,
-    /// Install into the system whose root is this directory; nothing is started
+    /// Install into the system with this root directory; start nothing
     #[arg(long, value_name = "DIR", conflicts_with = "now")]
     pub root: Option<PathBuf>,
     /// Start the agent, or replace the running one; pods keep running
@@ -247,13 +248,13 @@ pub struct InstallArgs {
 /// `coracle uninstall`.
 #[derive(Debug, Clone, Args)]
 pub struct UninstallArgs {
-    /// The program was put in `bin` below this directory
+    /// Directory whose `bin` has the program
     #[arg(long, value_name = "DIR", default_value = "/usr/local")]
     pub prefix: PathBuf,
     /// Stop all pods gracefully first
     #[arg(long)]
     pub stop_pods: bool,
-    /// Remove settings, manifests, images, volumes and logs too
+    /// Also remove settings, manifests, images, volumes and logs
     #[arg(long)]
     pub purge: bool,
 }
@@ -272,7 +273,7 @@ pub struct EndPodsArgs {
     /// Seconds between SIGTERM and SIGKILL
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub grace: u32,
-    /// State that dies with the boot [default: what unit and settings say]
+    /// Directory of state that a reboot discards [default: that of the unit and the settings]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }
@@ -283,13 +284,13 @@ pub struct FsckArgs {
     /// Remove what is damaged or unused; refused while pods run
     #[arg(long)]
     pub repair: bool,
-    /// How to show it.
+    /// Output format.
     #[command(flatten)]
     pub output: OutputArgs,
-    /// State that outlives a reboot
+    /// Directory of state that survives a reboot
     #[arg(long, value_name = "DIR", default_value = "/var/lib/coracle")]
     pub root: PathBuf,
-    /// State that dies with the boot
+    /// Directory of state that a reboot discards
     #[arg(long, value_name = "DIR", default_value = "/run/coracle")]
     pub run_dir: PathBuf,
 }
@@ -297,13 +298,13 @@ pub struct FsckArgs {
 /// `coracle doctor`.
 #[derive(Debug, Clone, Args)]
 pub struct DoctorArgs {
-    /// State that outlives a reboot [default: the running agent's, else what unit and settings say]
+    /// Directory of state that survives a reboot [default: the running agent's, else that of unit and settings]
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
-    /// State that dies with the boot [default: likewise]
+    /// Directory of state that a reboot discards [default: likewise]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Pod logs [default: likewise]
+    /// Directory of pod logs [default: likewise]
     #[arg(long, value_name = "DIR")]
     pub log_dir: Option<PathBuf>,
     /// Print JSON

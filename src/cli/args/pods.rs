@@ -1,4 +1,4 @@
-//! What is to be done with pods, and in them.
+//! Arguments of the commands that act on pods and inside them.
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -6,7 +6,7 @@ use super::super::target::{self, pod_name};
 use super::{DryRunArgs, NamespaceArgs};
 use crate::cli::error::Result;
 
-/// What `delete` knows.
+/// A kind that `delete` stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum DeleteResource {
     /// A pod.
@@ -17,13 +17,13 @@ pub enum DeleteResource {
 /// `coracle exec`.
 #[derive(Debug, Clone, Args)]
 pub struct ExecArgs {
-    /// Pass this terminal's or pipe's input on
+    /// Pass standard input on to the program
     #[arg(short = 'i', long)]
     pub stdin: bool,
-    /// Give the program a terminal
+    /// Allocate a terminal
     #[arg(short, long)]
     pub tty: bool,
-    /// The container; needed if the pod has several
+    /// The container; required if the pod has several
     #[arg(short, long)]
     pub container: Option<String>,
     /// Namespace
@@ -40,16 +40,16 @@ pub struct ExecArgs {
 /// `coracle attach`.
 #[derive(Debug, Clone, Args)]
 pub struct AttachArgs {
-    /// Pass this terminal's or pipe's input on
+    /// Pass standard input on to the container
     #[arg(short = 'i', long)]
     pub stdin: bool,
-    /// The container has a terminal
+    /// Use the container's terminal
     #[arg(short, long)]
     pub tty: bool,
-    /// The container; needed if the pod has several
+    /// The container; required if the pod has several
     #[arg(short, long)]
     pub container: Option<String>,
-    /// Print nothing but what the container does
+    /// Print only the container's output
     #[arg(short, long)]
     pub quiet: bool,
     /// Namespace
@@ -66,37 +66,37 @@ pub struct DebugArgs {
     /// The pod
     #[arg(value_parser = pod_name)]
     pub pod: String,
-    /// Image of the container
+    /// Image of the debug container
     #[arg(long)]
     pub image: String,
-    /// See the processes of this container of the pod
+    /// Share the process namespace of this container
     #[arg(long, value_name = "CONTAINER")]
     pub target: Option<String>,
     /// Name of the new container [default: debugger-xxxxx]
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
-    /// What it may do
+    /// Debugging profile, as kubectl's
     #[arg(long, value_enum, default_value = "general")]
     pub profile: DebugProfile,
-    /// Set a variable of its environment; may be given more than once
+    /// Set an environment variable; may be given more than once
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,
-    /// Always, IfNotPresent or Never
+    /// Image pull policy: Always, IfNotPresent or Never
     #[arg(long, value_name = "POLICY")]
     pub image_pull_policy: Option<String>,
-    /// Pass this terminal's or pipe's input on
+    /// Pass standard input on to the container
     #[arg(short = 'i', long)]
     pub stdin: bool,
-    /// Give it a terminal
+    /// Allocate a terminal
     #[arg(short, long)]
     pub tty: bool,
-    /// Wait for it and attach to it [default: with -i]
+    /// Wait for the container and attach to it [default: with -i]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub attach: Option<bool>,
-    /// What follows `--` are arguments of the image's own program
+    /// Pass what follows `--` as arguments to the image's own program
     #[arg(long)]
     pub arguments_only: bool,
-    /// Print nothing but what the container does
+    /// Print only the container's output
     #[arg(short, long)]
     pub quiet: bool,
     /// Namespace
@@ -112,13 +112,13 @@ pub struct DebugArgs {
 pub enum DebugProfile {
     /// May trace processes.
     General,
-    /// As any container.
+    /// Like any other container.
     Baseline,
     /// No root, no capabilities.
     Restricted,
     /// May change the pod's network.
     Netadmin,
-    /// May do anything.
+    /// Privileged.
     Sysadmin,
 }
 
@@ -131,28 +131,28 @@ pub struct DeleteArgs {
     /// Namespace
     #[command(flatten)]
     pub namespace: NamespaceArgs,
-    /// Seconds for the pod to end, instead of its own; 1 at least
+    /// Grace period in seconds instead of the pod's own; at least 1
     #[arg(long, value_name = "SECONDS")]
     pub grace_period: Option<u32>,
-    /// The shortest grace period: 1 second, preStop hook included
+    /// Use the shortest grace period: 1 second, including the preStop hook
     #[arg(long)]
     pub force: bool,
     /// Same as --grace-period 1
     #[arg(long, conflicts_with_all = ["grace_period", "force"])]
     pub now: bool,
-    /// Wait until it has stopped
+    /// Wait until the pod has stopped
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, default_missing_value = "true", num_args = 0..=1, require_equals = true)]
     pub wait: bool,
     /// All pods of the namespace
     #[arg(long)]
     pub all: bool,
-    /// Whether anything is done
+    /// Dry run
     #[command(flatten)]
     pub dry_run: DryRunArgs,
 }
 
 impl DeleteArgs {
-    /// The pods that were named.
+    /// Returns the named pods.
     pub(in crate::cli) fn names(&self) -> Result<Vec<String>> {
         let found = target::targets::<DeleteResource>(&self.what)?;
         Ok(found.into_iter().flat_map(|(_, names)| names).collect())
@@ -165,7 +165,7 @@ pub struct RetryArgs {
     /// The pod
     #[arg(value_parser = pod_name)]
     pub pod: String,
-    /// Only what this container waits for
+    /// Retry only what this container waits for
     #[arg(short, long)]
     pub container: Option<String>,
     /// Namespace
@@ -187,22 +187,22 @@ pub enum ConditionCommand {
         /// Conditions, each True, False or Unknown
         #[arg(required = true, value_name = "TYPE=STATUS")]
         conditions: Vec<String>,
-        /// One word for programs
+        /// Reason: one CamelCase word
         #[arg(long)]
         reason: Option<String>,
-        /// A sentence for people
+        /// Message for people
         #[arg(long)]
         message: Option<String>,
         /// Namespace
         #[command(flatten)]
         namespace: NamespaceArgs,
     },
-    /// Take conditions away
+    /// Remove conditions
     Unset {
         /// The pod
         #[arg(value_parser = pod_name)]
         pod: String,
-        /// Their types
+        /// Condition types
         #[arg(required = true, value_name = "TYPE")]
         types: Vec<String>,
         /// Namespace

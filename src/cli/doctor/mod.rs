@@ -1,4 +1,4 @@
-//! Can this machine run pods? `coracle doctor`: each check says what was found and, if that is not enough, how to mend it.
+//! `coracle doctor`: checks whether this machine can run pods; each failed check has a hint.
 
 mod network;
 mod shutdown;
@@ -18,7 +18,7 @@ use super::put;
 use super::table::size;
 use crate::sys::overlay_check;
 
-/// Room that images and logs need at least.
+/// Minimum free space for images and logs, in bytes.
 const MIN_FREE: u64 = 200 << 20;
 const GOOD_FREE: u64 = 1 << 30;
 
@@ -179,7 +179,7 @@ fn cgroups() -> Vec<Finding> {
     found
 }
 
-/// The nearest directory that exists: what the agent makes will lie on the same filesystem.
+/// Returns the nearest directory that exists: the agent's directories will be on the same filesystem.
 fn existing(path: &Path) -> PathBuf {
     let found = path.ancestors().find(|p| p.is_dir());
     found.unwrap_or(Path::new("/")).to_owned()
@@ -317,7 +317,7 @@ fn directories(found: &Found) -> Finding {
             "directories",
             format!("{places}, by default: {doubt}"),
         )
-        .hint("`coracle config check` names everything that is wrong with the settings"),
+        .hint("`coracle config check` lists all errors in the settings"),
     }
 }
 
@@ -330,10 +330,7 @@ fn leftovers(run_dir: &Path) -> Finding {
         (false, n) => Finding::new(
             Level::Warn,
             "agent",
-            format!(
-                "not running, {n} pod(s) of a former agent in {}",
-                run_dir.display()
-            ),
+            format!("not running, {n} pod(s) in {}", run_dir.display()),
         )
         .hint("`coracle run` takes them over"),
     }

@@ -1,5 +1,4 @@
-//! Can pods have a network of their own? What is missing here only costs them that: pods with `hostNetwork: true` run
-//! all the same.
+//! Checks for pod networking. Only pods without `hostNetwork: true` need what is missing here.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -7,8 +6,8 @@ use std::path::Path;
 use nix::unistd::{AccessFlags, access};
 
 use super::{Finding, Level, level, read};
-use crate::effects::network::firewall::{self, HostPort};
-use crate::effects::network::listeners;
+use crate::network::firewall::{self, HostPort};
+use crate::network::listeners;
 use crate::spec::Protocol;
 use crate::sys::link_check;
 
@@ -32,7 +31,7 @@ fn program() -> Finding {
     }
 }
 
-/// What the kernel can, tried where it leaves no trace.
+/// Probes kernel features in a network namespace of its own.
 fn kernel() -> Vec<Finding> {
     let trial = link_check::in_fresh_namespace(|| {
         let links = [
@@ -71,7 +70,7 @@ fn kernel() -> Vec<Finding> {
             .filter(|feature| !feature.required)
             .map(|feature| {
                 let detail = format!(
-                    "no {} ({}): a pod can pretend to other pods to be somebody else",
+                    "no {} ({}): a pod can spoof the addresses of other pods",
                     feature.what, feature.option
                 );
                 Finding::new(Level::Warn, "pod isolation", detail).hint(
@@ -109,20 +108,20 @@ fn forwarding() -> Finding {
     }
 }
 
-/// Tables of others that drop what is forwarded, so that pods would not reach the world.
+/// Checks for foreign tables that drop forwarded packets, so that pods could not reach other networks.
 fn other_firewalls() -> Vec<Finding> {
     let Ok(chains) = firewall::list_chains() else {
         return Vec::new();
     };
     let tables = dropping_tables(&chains);
     let found = tables.into_iter().map(|table| {
-        let detail = format!("table `{table}` drops what it does not know of forwarded packets");
+        let detail = format!("table `{table}` drops forwarded packets that it does not know");
         Finding::new(Level::Warn, "other firewall", detail).hint(way_through(&table, &chains))
     });
     found.collect()
 }
 
-/// Tables with a base chain at the forward hook whose policy is to drop; firewalld's drops by a rule.
+/// Finds tables with a base chain at the forward hook whose policy is drop, and firewalld's, which drops by a rule.
 fn dropping_tables(chains: &str) -> Vec<String> {
     let mut table = "";
     let mut found: Vec<String> = Vec::new();
@@ -152,7 +151,7 @@ fn way_through(table: &str, chains: &str) -> String {
     hint.to_owned()
 }
 
-/// Other bridges keep the kernel from leaving bridged packets alone.
+/// Checks bridge-nf-call-ip6tables, which stays on where other bridges may need it.
 fn bridge_calls() -> Option<Finding> {
     let called = read("/proc/sys/net/bridge/bridge-nf-call-ip6tables") == "1";
     let bridges = link_check::bridges().unwrap_or_default();
@@ -165,7 +164,7 @@ fn bridge_calls() -> Option<Finding> {
         return None;
     }
     let detail = format!(
-        "bridge-nf-call-ip6tables is on and left on for {}: ports of pods are not reached by [::1]",
+        "bridge-nf-call-ip6tables is on and left on for {}: [::1] does not reach host ports of pods",
         others.join(", ")
     );
     let finding = Finding::new(Level::Warn, "bridge filter", detail);
@@ -175,9 +174,9 @@ fn bridge_calls() -> Option<Finding> {
     )
 }
 
-/// Whether the pods' name server has to go elsewhere.
+/// Checks whether port 53 is free for the pods' name server.
 fn name_server() -> Option<Finding> {
-    // An address nobody has: only who listens on all of them is in the way.
+    // No interface has these addresses: only a listener on all addresses is in the way.
     let nowhere = ["240.0.0.1", "100::1"]
         .iter()
         .filter_map(|ip| ip.parse::<IpAddr>().ok());

@@ -1,5 +1,5 @@
-//! Do pods have time to stop when the machine goes down? logind is asked how long it waits, and the agent, or else the
-//! settings, how long they need.
+//! Checks whether the machine's shutdown leaves pods time to stop: logind's delay against the agent's, or else the
+//! settings', grace periods.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,17 +19,16 @@ pub(super) fn finding(client: &Client, found: &Found) -> Finding {
             let waits = logind["inhibitDelayMaxSeconds"].as_u64();
             let fine = logind["enough"] == true;
             let hint = logind["hint"].as_str().unwrap_or_default();
-            judge(total, waits.map(|waits| (waits, fine)), hint)
+            compare(total, waits.map(|waits| (waits, fine)), hint)
         }
         Err(_) => without_agent(found),
     }
 }
 
-/// An agent that starts raises what logind waits, unless a file that wins over its own is in the way.
+/// A starting agent raises logind's delay, unless a file that takes precedence over its own sets it.
 fn without_agent(found: &Found) -> Finding {
-    let periods = found.effective.settings.shutdown.iter();
-    let seconds = periods.map(|p| u64::try_from(p.shutdown_grace_period_seconds).unwrap_or(0));
-    let total: u64 = seconds.sum();
+    let groups = found.effective.settings.shutdown.iter();
+    let total: u64 = groups.map(|group| group.seconds).sum();
     let asked = smol::block_on(logind::delay_max(&logind::bus())).ok();
     let winner = settings::winner();
     let by_name = |path: &Path| path.file_name() > Path::new(OVERRIDE).file_name();
@@ -41,11 +40,11 @@ fn without_agent(found: &Found) -> Finding {
         let enough = logind::enough(waits, Duration::from_secs(total));
         (waits.as_secs(), enough || !in_the_way)
     });
-    judge(total, waits, &settings::hint(total + MARGIN.as_secs()))
+    compare(total, waits, &settings::hint(total + MARGIN.as_secs()))
 }
 
-/// `waits`: how many seconds, and whether that is fine.
-fn judge(total: u64, waits: Option<(u64, bool)>, hint: &str) -> Finding {
+/// `waits`: logind's delay in seconds, and whether it is enough.
+fn compare(total: u64, waits: Option<(u64, bool)>, hint: &str) -> Finding {
     match (total, waits) {
         (0, _) => Finding::new(
             Level::Ok,
@@ -62,7 +61,7 @@ fn judge(total: u64, waits: Option<(u64, bool)>, hint: &str) -> Finding {
             Level::Ok,
             NAME,
             format!(
-                "pods have {total} s to stop; logind is not there: run `coracle shutdown` before the power goes"
+                "pods have {total} s to stop; no logind: run `coracle shutdown` before powering off"
             ),
         ),
     }
@@ -80,7 +79,7 @@ mod tests {
             (30, Some((31, true)), Level::Ok),
             (30, None, Level::Ok),
         ] {
-            let found = judge(total, waits, "change it");
+            let found = compare(total, waits, "change it");
             assert_eq!(found.level, level, "{found:?}");
             assert_eq!(found.hint.is_some(), level == Level::Warn, "{found:?}");
         }

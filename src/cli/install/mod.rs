@@ -1,6 +1,5 @@
-//! How does coracle get onto a machine for good, and off again? `coracle install` puts the program, its units and its
-//! directories in place and says what it did; everything it does can be repeated, and a new version keeps settings,
-//! manifests and running pods.
+//! `coracle install`: puts the program, its units and directories in place and prints each change. Every step is
+//! idempotent, and an upgrade keeps settings, manifests and running pods.
 
 mod place;
 mod remove;
@@ -15,39 +14,39 @@ pub(super) use remove::run as remove;
 
 use super::args::InstallArgs;
 use super::error::{CliError, Result};
-use super::put;
+use super::{help, put};
 use crate::sys::file;
 
 /// The agent's unit.
 const SERVICE: &str = "coracle.service";
 
-/// The unit whose cgroup pods are in.
+/// The unit that owns the pods' cgroup.
 const PODS: &str = "coracle-pods.service";
 
-/// Where units of the administrator lie.
+/// Directory of the administrator's units.
 const UNITS: &str = "etc/systemd/system";
 
-/// The folders of a node: path and mode.
+/// Directories of a node: path and mode.
 const FOLDERS: [(&str, u32); 7] = [
     ("etc/coracle", 0o755),
-    // Manifests may have secrets in them.
+    // Manifests may contain secrets.
     ("etc/coracle/manifests", 0o700),
     ("etc/coracle/images", 0o755),
     ("var/lib/coracle", 0o711),
     ("var/log/pods", 0o755),
     (UNITS, 0o755),
-    // How long a shutdown may be delayed is set in a file here.
+    // The agent writes a file with logind's shutdown delay here.
     ("etc/systemd/logind.conf.d", 0o755),
 ];
 
-/// Settings, all of them commented out.
+/// Initial settings file, all values commented out.
 const CONFIG: &str = include_str!("config.yaml");
 const CONFIG_PATH: &str = "etc/coracle/config.yaml";
 
-/// The path that stands for the program in the units as they are written.
+/// Path of the program in the unit files before it is replaced by the installed one.
 const WRITTEN_PROGRAM: &str = "/usr/local/bin/coracle";
 
-/// The units and what else is the system's: path and content.
+/// Unit files and other system files: path and content.
 const SYSTEM_FILES: [(&str, &str); 3] = [
     (
         "etc/systemd/system/coracle.service",
@@ -62,6 +61,18 @@ const SYSTEM_FILES: [(&str, &str); 3] = [
         include_str!("../../../systemd/tmpfiles.conf"),
     ),
 ];
+
+/// Directory of man pages below the prefix.
+const MAN: &str = "share/man/man1";
+
+/// Returns the man pages: path and content.
+fn man_pages(prefix: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
+    let pages = help::MAN_PAGES.iter().map(|(name, _)| {
+        let path = prefix.join(MAN).join(format!("{name}.1"));
+        Ok((path, help::man_page(name)?))
+    });
+    pages.collect()
+}
 
 /// `coracle install`.
 pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
@@ -81,6 +92,9 @@ pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
         let content = content.replace(WRITTEN_PROGRAM, &program.to_string_lossy());
         changed |= place.file(Path::new(path), content.as_bytes(), 0o644)? != Change::None;
     }
+    for (path, content) in man_pages(&args.prefix)? {
+        place.file(&path, &content, 0o644)?;
+    }
     place.keep_file(Path::new(CONFIG_PATH), CONFIG.as_bytes(), 0o644)?;
     enable(&place)?;
     if args.root.is_some() {
@@ -90,10 +104,10 @@ pub(super) fn run(args: &InstallArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The program's path in the installed system.
+/// Returns the program's path in the installed system.
 fn program(prefix: &Path) -> Result<PathBuf> {
     let text = prefix.to_str().unwrap_or_default();
-    // The path is written into units.
+    // Only characters that units need not escape.
     let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.+".contains(c);
     if !prefix.is_absolute() || !text.chars().all(plain) {
         return Err(CliError::usage(format!(
@@ -104,7 +118,7 @@ fn program(prefix: &Path) -> Result<PathBuf> {
     Ok(prefix.join("bin/coracle"))
 }
 
-/// What `systemctl enable` does; there may be no systemctl that can.
+/// Enables the unit like `systemctl enable`, without systemctl, which may be missing or of another system.
 fn enable(place: &Place) -> Result<()> {
     let wants = Path::new(UNITS).join("multi-user.target.wants");
     place.folder(&wants, 0o755)?;
@@ -119,7 +133,7 @@ fn enable(place: &Place) -> Result<()> {
     put(format!("enabled    {SERVICE} starts at boot\n").as_bytes())
 }
 
-/// Has systemd read the units, and with `now` run the agent; one that runs already is replaced if it is another.
+/// Reloads systemd's units. With `now`, starts the agent, or restarts it if files have changed.
 fn start(now: bool, changed: bool) -> Result<()> {
     if !systemd_runs() {
         let hint = match now {
@@ -174,7 +188,7 @@ fn systemctl(arguments: &[&str]) -> Result<()> {
         .hint(format!("`journalctl -u {SERVICE}` tells more")))
 }
 
-/// Takes a file away and says so.
+/// Removes a file and prints it.
 fn take_away(path: &Path) -> Result<()> {
     if std::fs::symlink_metadata(path).is_err() {
         return Ok(());

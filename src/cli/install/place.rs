@@ -1,5 +1,4 @@
-//! How is a file put in place? Below a given root, whole or not at all, and only if it is not there already as it should
-//! be.
+//! Installation of files below a root directory: atomic, and only if the content or mode differs.
 
 use std::fs;
 use std::io;
@@ -10,18 +9,18 @@ use super::super::error::{CliError, Result};
 use super::super::put;
 use crate::sys::file::{self, Durability};
 
-/// What became of a file.
+/// What was done to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// It was as it should be.
+    /// The file was up to date.
     None,
-    /// It was not there.
+    /// The file was new.
     Created,
-    /// It was another.
+    /// The file had another content or mode.
     Replaced,
 }
 
-/// A file system to install into.
+/// The file system to install into.
 #[derive(Debug)]
 pub(super) struct Place {
     root: PathBuf,
@@ -34,12 +33,12 @@ impl Place {
         }
     }
 
-    /// Where a path of the installed system is now.
+    /// Maps a path of the installed system to its current path.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Makes a folder, and those above it.
+    /// Makes a directory and its parents.
     pub(super) fn folder(&self, path: &Path, mode: u32) -> Result<()> {
         let path = self.path(path);
         if path.is_dir() {
@@ -52,7 +51,7 @@ impl Place {
         put(format!("created    {}\n", path.display()).as_bytes())
     }
 
-    /// Puts a file in place of whatever was there, and says so.
+    /// Writes a file unless it is up to date, and prints what was done.
     pub(super) fn file(&self, path: &Path, content: &[u8], mode: u32) -> Result<Change> {
         let path = self.path(path);
         let change = match fs::read(&path) {
@@ -73,7 +72,7 @@ impl Place {
         Ok(change)
     }
 
-    /// Puts a file in place unless there is one, whatever it says.
+    /// Writes a file only if there is none, and prints what was done.
     pub(super) fn keep_file(&self, path: &Path, content: &[u8], mode: u32) -> Result<()> {
         let there = self.path(path);
         if fs::symlink_metadata(&there).is_ok() {
@@ -92,7 +91,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let parent = path.parent().unwrap_or(Path::new("/"));
     file::make_dirs(parent, 0o755)
         .and_then(|()| file::replace(path, content, mode, Durability::PowerCut))
-        // The umask may have taken some.
+        // The umask may have removed some bits.
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
         .map_err(|e| failed("write", path, &e))
 }

@@ -1,5 +1,5 @@
-//! How does coracle leave a machine? Not while pods run, unless it is told to stop them. Settings, manifests and
-//! images stay unless they are to be purged.
+//! `coracle uninstall`: refused while pods run, unless it is asked to stop them. Settings, manifests and images stay
+//! unless purged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,13 @@ use super::super::client::Client;
 use super::super::error::{CliError, Result};
 use super::super::put;
 use super::{
-    CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, program, systemctl, systemd_runs, take_away,
+    CONFIG_PATH, PODS, SERVICE, SYSTEM_FILES, UNITS, man_pages, program, systemctl, systemd_runs,
+    take_away,
 };
 use crate::layout::Layout;
 use crate::sys::{file, mount, tree, unix_socket};
 
-/// The agent's address beside its default directories.
+/// Directory of settings and manifests.
 const ETC: &str = "/etc/coracle";
 
 /// `coracle uninstall`.
@@ -29,14 +30,14 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     if !running.is_empty() && !args.stop_pods {
         return Err(
             CliError::new(format!("pods are running: {}", running.join(", ")))
-                .hint("take their manifests away first, or have them stopped with --stop-pods"),
+                .hint("remove their manifests first, or use --stop-pods"),
         );
     }
     if systemd_runs() {
         stop(client, &layout, args.stop_pods)?;
     } else if client.get("/healthz").is_ok() {
-        return Err(CliError::new("the agent is running, and not by systemd")
-            .hint("end it, with its pods: it is the process `coracle run`"));
+        return Err(CliError::new("the agent is running, but not under systemd")
+            .hint("stop its pods and the process `coracle run` first"));
     }
     take_away(
         &Path::new("/")
@@ -47,6 +48,9 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     for (path, _) in SYSTEM_FILES {
         take_away(&Path::new("/").join(path))?;
     }
+    for (path, _) in man_pages(&args.prefix)? {
+        take_away(&path)?;
+    }
     if systemd_runs() {
         systemctl(&["daemon-reload"])?;
     }
@@ -55,7 +59,7 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
         for folder in logs(&layout) {
             remove_tree(&folder)?;
         }
-        // Others may log here too.
+        // Other programs may log here too.
         let _ = fs::remove_dir(&layout.log_dir);
         remove_tree(&layout.root)?;
         remove_tree(Path::new(ETC))?;
@@ -71,7 +75,7 @@ pub(in crate::cli) fn run(client: &Client, args: &UninstallArgs) -> Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// The pods that live: as the agent says, or without one those whose shim answers.
+/// Lists the running pods: as the agent reports them, or without an agent those whose shim answers.
 fn pods(client: &Client, layout: &Layout) -> Vec<String> {
     if let Ok(list) = client.get("/api/v1/pods") {
         let items = list["items"].as_array().into_iter().flatten();
@@ -93,11 +97,11 @@ fn live_shims(layout: &Layout) -> Vec<String> {
         .collect()
 }
 
-/// Has the agent stop its pods, if wanted, and end.
+/// Stops the agent, and its pods first if wanted.
 fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
     let marker = layout.stop_pods();
     if stop_pods {
-        // Only an agent can stop pods as they want to be stopped.
+        // Only an agent can stop pods gracefully.
         if client.get("/healthz").is_err() && !live_shims(layout).is_empty() {
             systemctl(&["start", SERVICE])?;
         }
@@ -109,7 +113,7 @@ fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
     }
     let stopped = systemctl(&["disable", "--quiet", SERVICE]).and(systemctl(&["stop", SERVICE]));
     let _ = file::remove_file(&marker);
-    // A unit that is not there cannot be stopped, and need not.
+    // A missing unit need not be stopped.
     if let Err(error) = stopped
         && Path::new("/").join(UNITS).join(SERVICE).exists()
     {
@@ -119,7 +123,7 @@ fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
     if !left.is_empty() {
         return Err(
             CliError::new(format!("pods are still running: {}", left.join(", "))).hint(format!(
-                "`systemctl stop {PODS}` ends whatever is left of them"
+                "`systemctl stop {PODS}` kills what is left of them"
             )),
         );
     }
@@ -129,7 +133,7 @@ fn stop(client: &Client, layout: &Layout, stop_pods: bool) -> Result<()> {
     Ok(())
 }
 
-/// The logs of the pods that coracle knows, and nobody else's.
+/// Lists log directories of coracle's pods only.
 fn logs(layout: &Layout) -> Vec<PathBuf> {
     let names = |folder: &Path| -> Vec<String> {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
-//! One path of a template, and what it selects of a value.
+//! A path of a template, and the values it selects.
 
 use serde_json::Value;
 
-/// Steps from a value to others.
+/// Steps from a value to other values.
 #[derive(Debug, PartialEq)]
 pub(super) struct Path(Vec<Step>);
 
@@ -16,7 +16,7 @@ enum Step {
     Slice(Option<i64>, Option<i64>, usize),
     /// `[*]`, `.*`.
     All,
-    /// `..`: the value and all below it.
+    /// `..`: the value and all values below it.
     Below,
     /// `[?(@.x=="y")]`.
     Filter(Path, Option<(Operator, Value)>),
@@ -32,7 +32,7 @@ enum Operator {
     GreaterOrEqual,
 }
 
-/// Longer ones first.
+/// Longer operators first, so that a prefix does not match.
 const OPERATORS: [(&str, Operator); 6] = [
     ("==", Operator::Equal),
     ("!=", Operator::NotEqual),
@@ -82,7 +82,7 @@ impl Path {
         Ok(Self(steps))
     }
 
-    /// What it leads to, in order.
+    /// Selects values in order.
     pub(super) fn select<'v>(&self, root: &'v Value) -> Vec<&'v Value> {
         let mut found = vec![root];
         for step in &self.0 {
@@ -149,7 +149,7 @@ impl Operator {
     }
 }
 
-/// What is between `[` and `]`; inside: what of a filter is not understood.
+/// Parses what is between `[` and `]`; the inner error names what a filter does not understand.
 fn bracket(inner: &str) -> Option<Result<Step, String>> {
     let inner = inner.trim();
     if inner == "*" {
@@ -187,7 +187,7 @@ fn bracket(inner: &str) -> Option<Result<Step, String>> {
         .map(|all| Ok(Step::Indices(all)))
 }
 
-/// `@.x=="y"`, `@.x`.
+/// Parses a filter: `@.x=="y"`, `@.x`.
 fn filter(test: &str) -> Result<Step, String> {
     let test = test.trim();
     let at = end(test, |c| "=!<>~".contains(c));
@@ -209,7 +209,7 @@ fn filter(test: &str) -> Result<Step, String> {
     understood.ok_or_else(|| test.to_owned())
 }
 
-/// A field's name at the beginning, in which `\.` is a dot, and the rest.
+/// Parses a field name at the beginning, in which `\.` is a dot; returns it and the rest.
 fn field(text: &str) -> (String, &str) {
     let mut name = String::new();
     let mut chars = text.char_indices().peekable();
@@ -223,7 +223,7 @@ fn field(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// What is between quotes, as Go reads it; `None` if the quotes do not match.
+/// Unquotes a string by Go's rules; `None` if the quotes do not match.
 pub(super) fn unquote(text: &str) -> Option<String> {
     let quote = text.chars().next()?;
     let inner = text.strip_prefix(quote)?.strip_suffix(quote)?;
@@ -236,7 +236,7 @@ pub(super) fn unquote(text: &str) -> Option<String> {
                 'n' => out.push('\n'),
                 't' => out.push('\t'),
                 'r' => out.push('\r'),
-                // A key's dot keeps its escape for who reads keys.
+                // An escaped dot of a key stays escaped for the key parser.
                 '.' => out.push_str("\\."),
                 other => out.push(other),
             },
@@ -246,12 +246,12 @@ pub(super) fn unquote(text: &str) -> Option<String> {
     Some(out)
 }
 
-/// Where the first such character is that is neither in quotes nor in brackets; the length if there is none.
+/// Finds the first wanted character outside quotes and brackets; the length if there is none.
 pub(super) fn end(text: &str, wanted: impl Fn(char) -> bool) -> usize {
     find(text, true, wanted)
 }
 
-/// The same, brackets not counted.
+/// Finds the first wanted character outside quotes; the length if there is none.
 pub(super) fn end_of_quotes(text: &str, wanted: impl Fn(char) -> bool) -> usize {
     find(text, false, wanted)
 }
@@ -289,7 +289,7 @@ fn children(value: &Value) -> Vec<&Value> {
     }
 }
 
-/// A value and all below it, itself first.
+/// Returns a value and all values below it, itself first.
 fn below(value: &Value) -> Vec<&Value> {
     let mut found = vec![value];
     for child in children(value) {

@@ -1,6 +1,6 @@
-//! When does memory get short? The kernel says so by itself: when as much is charged to pods as was named, on v2 by
-//! `memory.high` and `memory.events`, on v1 by `cgroup.event_control` (kernel documentation `cgroup-v1/memory`); and on v2
-//! when pods wait for memory (PSI, kernel documentation `accounting/psi`).
+//! The kernel's memory alarm. The kernel signals when the charge of all pods reaches a level, on v2 by
+//! `memory.high` and `memory.events`, on v1 by `cgroup.event_control` (kernel documentation `cgroup-v1/memory`); on
+//! v2 also when pods wait for memory (PSI, kernel documentation `accounting/psi`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -12,18 +12,18 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{CgroupError, Cgroups, Mode};
 
-/// Some task waited for memory for 70 ms of a second.
+/// A task waited for memory for 70 ms of a second.
 const STALL: &str = "some 70000 1000000";
 
-/// What the kernel calls by. Its descriptor becomes readable when it does.
+/// The alarm. Its descriptor becomes readable when the kernel signals.
 #[derive(Debug)]
 pub struct Alarm {
     mode: Mode,
-    /// Of the files that are watched; a file of a cgroup is always readable by itself.
+    /// An epoll of the watched files; a cgroup file by itself is always readable.
     epoll: Epoll,
     /// v2: PSI, and events of the pods' cgroup.
     files: Vec<File>,
-    /// v1: the level that is set, and by what the kernel knows it.
+    /// v1: the current level, and its eventfd.
     level: Option<(u64, EventFd)>,
 }
 
@@ -34,7 +34,7 @@ impl AsFd for Alarm {
 }
 
 impl Cgroups {
-    /// Blocking. Has the kernel call; a kernel that cannot is an error.
+    /// Blocking. Sets up the alarm; a kernel without it is an error.
     pub fn alarm(&self) -> Result<Alarm, CgroupError> {
         let flags = EpollCreateFlags::EPOLL_CLOEXEC;
         let epoll = Epoll::new(flags).map_err(|errno| self.alarm_error(errno.into()))?;
@@ -49,7 +49,7 @@ impl Cgroups {
                 file.write_all(STALL.as_bytes())?;
                 Ok(file)
             });
-            // Kernels without PSI, or with `psi=0`, still say when a limit is reached.
+            // Kernels without PSI, or with `psi=0`, still signal when a limit is reached.
             let mut events = self.watched("memory.events", false);
             if let Ok(file) = &mut events {
                 read_again(file);
@@ -82,9 +82,9 @@ impl Cgroups {
         }
     }
 
-    /// Blocking. Has the kernel call when so much is charged to all pods together; `None`: not for that. On v2 by
-    /// `memory.high`, which slows down whoever takes more (kernel documentation `cgroup-v2`: for those who watch it and
-    /// then do something).
+    /// Blocking. Sets the charge of all pods together at which the kernel signals; `None`: no level. On v2 this is
+    /// `memory.high`, which also slows down processes that take more (kernel documentation `cgroup-v2`: for an
+    /// agent that watches it and then acts).
     pub fn set_alarm(&self, alarm: &mut Alarm, bytes: Option<u64>) -> Result<(), CgroupError> {
         if alarm.mode == Mode::V2 {
             let value = bytes.map_or("max".to_owned(), |bytes| bytes.to_string());
@@ -124,21 +124,21 @@ impl Cgroups {
 }
 
 impl Alarm {
-    /// Takes note of a call, so that the next one is heard; whether there was one.
-    pub fn heard(&mut self) -> bool {
+    /// Acknowledges a signal, so that the next one arrives; returns whether there was one.
+    pub fn fired(&mut self) -> bool {
         let mut events = [EpollEvent::empty(); 4];
         let count = self
             .epoll
             .wait(&mut events, EpollTimeout::ZERO)
             .unwrap_or(0);
         self.files.iter_mut().for_each(read_again);
-        // On v1 memory around the level would call all the time: the next one is set by whoever has looked.
+        // On v1, memory near the level would signal all the time: the level is set again after the next inspection.
         self.level = None;
         count > 0
     }
 }
 
-/// What was read before is no news.
+/// Events that were read before do not count.
 fn read_again(file: &mut File) {
     let mut text = [0; 512];
     let _ = file.rewind();
@@ -160,13 +160,13 @@ mod tests {
         fs::write(&high, "").unwrap();
         let settings = LimitSettings::default();
         let cgroups = Cgroups::in_folder(&dir, Mode::V2, settings);
-        // Without PSI and `memory.events` nobody calls, and nothing else is wrong.
+        // Without PSI and `memory.events` no signal comes, and nothing else fails.
         let mut alarm = cgroups.alarm().unwrap();
         for (bytes, expected) in [(Some(7), "7"), (None, "max")] {
             cgroups.set_alarm(&mut alarm, bytes).unwrap();
             assert_eq!(fs::read_to_string(&high).unwrap(), expected);
         }
-        assert!(!alarm.heard());
+        assert!(!alarm.fired());
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Which devices may a container open? On v1 libcontainer says so to the devices controller; v2 has none, and asks a
-//! program that is attached to the container's cgroup before there is any process in it.
+//! Device access of containers. On v1 libcontainer configures the devices controller; v2 has none, so a BPF program
+//! is attached to the container's cgroup before there is any process in it.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{CgroupError, Mode};
 use crate::sys::bpf::{Device, DeviceRules};
 
-/// What every container has: null, zero, full, random, urandom, tty, ptmx and pseudo-terminals.
+/// The devices of every container: null, zero, full, random, urandom, tty, ptmx and pseudo-terminals.
 const OWN: [Device; 8] = [
     (1, Some(3)),
     (1, Some(5)),
@@ -21,14 +21,14 @@ const OWN: [Device; 8] = [
     (136, None),
 ];
 
-/// How containers are kept from devices that are not theirs.
+/// How device access is restricted.
 #[derive(Debug, Clone)]
 pub(super) enum Devices {
     /// By the devices controller.
     Controller,
     /// By this program.
     Program(Arc<DeviceRules>),
-    /// They are not, and this is why.
+    /// Not at all, for this reason.
     Unruled(Arc<str>),
 }
 
@@ -50,7 +50,7 @@ impl Devices {
         }
     }
 
-    /// Keeps the processes of a cgroup, given by its folder, from devices that are not theirs.
+    /// Restricts the device access of a cgroup, given by its folder.
     pub(super) fn rule(&self, folder: &Path) -> Result<(), CgroupError> {
         let Self::Program(rules) = self else {
             return Ok(());

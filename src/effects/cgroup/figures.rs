@@ -1,11 +1,12 @@
-//! What do the processes of a cgroup use? Read when somebody asks; what the kernel does not tell is `None`.
+//! The resource usage of a cgroup, read on request. What the kernel does not report is `None`.
 
 use std::time::Instant;
 
 use super::values::bound;
 use super::{Cgroups, Mode};
+use crate::sys::clock;
 
-/// Time spent on processors, and when that was read.
+/// cpu time, and when it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTime {
     /// Nanoseconds since the cgroup was made.
@@ -17,39 +18,39 @@ pub struct CpuTime {
 /// Memory in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes charged, with what is kept of files.
+    /// Bytes charged, including the page cache.
     pub usage_bytes: u64,
-    /// The same without what is kept of files and was not used lately.
+    /// The working set: the same without inactive page cache.
     pub working_set_bytes: u64,
-    /// Bytes that belong to no file.
+    /// Anonymous memory in bytes.
     pub rss_bytes: u64,
-    /// Most bytes it may use.
+    /// The memory limit in bytes.
     pub limit_bytes: Option<u64>,
-    /// How often a page was not there.
+    /// The number of page faults.
     pub page_faults: u64,
-    /// How often it had to be read from a disk.
+    /// The number of page faults that read from a disk.
     pub major_page_faults: u64,
 }
 
 /// Swap in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swap {
-    /// Bytes.
+    /// Bytes in use.
     pub usage_bytes: u64,
-    /// Most bytes, where there is a limit.
+    /// The limit in bytes, if there is one.
     pub limit_bytes: Option<u64>,
 }
 
-/// How long processes had to wait for something (the kernel's Documentation/accounting/psi.rst).
+/// Pressure stall information (the kernel's Documentation/accounting/psi.rst).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Pressure {
-    /// Some of them.
+    /// Some processes waited.
     pub some: Stall,
-    /// All of them at once.
+    /// All processes waited at once.
     pub full: Stall,
 }
 
-/// One line of it.
+/// One line of a pressure file.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Stall {
     /// Percent of the last 10 s, 60 s and 300 s.
@@ -58,22 +59,22 @@ pub struct Stall {
     pub total_us: u64,
 }
 
-/// What a cgroup and all below it use.
+/// The usage of a cgroup and all below it.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
-    /// Processors.
+    /// cpu time.
     pub cpu: Option<CpuTime>,
-    /// Memory.
+    /// Memory in use.
     pub memory: Option<Memory>,
-    /// Swap.
+    /// Swap in use.
     pub swap: Option<Swap>,
-    /// Processes, threads counted one by one.
+    /// The number of processes and threads.
     pub processes: Option<u64>,
-    /// Waiting for processors; only on v2, as the next two.
+    /// cpu pressure; only on v2, as the next two.
     pub cpu_pressure: Option<Pressure>,
-    /// Waiting for memory.
+    /// Memory pressure.
     pub memory_pressure: Option<Pressure>,
-    /// Waiting for disks.
+    /// I/O pressure.
     pub io_pressure: Option<Pressure>,
 }
 
@@ -83,17 +84,17 @@ impl Cgroups {
         format!("{}/pods", self.root)
     }
 
-    /// Blocking. The processors' time of a cgroup.
+    /// Blocking. The cpu time of a cgroup.
     pub fn cpu_time(&self, path: &str) -> Option<CpuTime> {
         let ns = match self.mode() {
             Mode::V1 => number(&self.text(path, "cpuacct.usage")?)?,
             Mode::V2 => field(&self.text(path, "cpu.stat")?, "usage_usec")?.checked_mul(1000)?,
         };
-        let at = Instant::now();
+        let at = clock::now();
         Some(CpuTime { ns, at })
     }
 
-    /// Blocking. Everything a cgroup uses.
+    /// Blocking. All usage of a cgroup.
     pub fn usage(&self, path: &str) -> Usage {
         let pressure = |file| match self.mode() {
             Mode::V1 => None,
@@ -146,7 +147,7 @@ impl Cgroups {
     fn swap(&self, path: &str, stat: &str) -> Option<Swap> {
         let limit = |file| self.text(path, file).as_deref().and_then(bound);
         match self.mode() {
-            // There both are limited together, and neither is known where swap is not counted.
+            // v1 limits both together, and knows neither where swap is not counted.
             Mode::V1 => Some(Swap {
                 usage_bytes: field(stat, "total_swap")?,
                 limit_bytes: limit("memory.memsw.limit_in_bytes")
@@ -165,7 +166,7 @@ impl Cgroups {
 }
 
 impl Pressure {
-    /// Reads a file of the kernel; kernels that do not tell of all at once tell of none.
+    /// Reads a pressure file. A kernel without a `full` line reports zero for it.
     pub fn parse(text: &str) -> Option<Self> {
         let line = |name: &str| {
             let mut lines = text.lines();

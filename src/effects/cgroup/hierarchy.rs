@@ -1,4 +1,4 @@
-//! Where are the cgroup files? One tree on v2, one a controller on v1; the same relative path in each.
+//! The cgroup file systems: one tree on v2, one for each controller on v1; the same relative path in each.
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,15 +18,15 @@ pub enum Mode {
     V2,
 }
 
-/// Controllers on v1 that every pod gets a cgroup in.
+/// Controllers on v1 in which every pod gets a cgroup.
 const V1_CONTROLLERS: [&str; 9] = [
     "cpu", "cpuacct", "cpuset", "memory", "pids", "devices", "freezer", "blkio", "hugetlb",
 ];
 
-/// Controllers on v2 that are enabled for pods; the first three are needed.
+/// Controllers on v2 that are enabled for pods; the first three are required.
 const V2_CONTROLLERS: [&str; 6] = ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"];
 
-/// Files that are missing on some kernels, where what they say has no meaning.
+/// Files that are missing on some kernels, where their values have no meaning.
 const NOT_EVERYWHERE: [&str; 6] = [
     "memory.min",
     "memory.low",
@@ -39,18 +39,18 @@ const NOT_EVERYWHERE: [&str; 6] = [
 /// How long processes may take to die after SIGKILL.
 const KILL_PATIENCE_MS: u64 = 5_000;
 
-/// The mounted hierarchies that matter.
+/// The mounted hierarchies that coracle uses.
 #[derive(Debug, Clone)]
 pub struct Hierarchies {
     mode: Mode,
     mounts: Vec<(PathBuf, Vec<String>)>,
-    /// What was written, for tests.
+    /// The files written, for tests.
     #[cfg(test)]
     log: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
 }
 
 impl Hierarchies {
-    /// Looks at the mount table.
+    /// Reads the mount table.
     pub fn detect() -> Result<Self, CgroupError> {
         let table = mount::table().map_err(|source| CgroupError::Access {
             action: "read".into(),
@@ -128,7 +128,7 @@ impl Hierarchies {
         folders.collect()
     }
 
-    /// Moves the caller's process to the cgroup it is in already. A failure costs the time it would have saved.
+    /// Moves the caller's process to its own cgroup. A failure only costs the time that this would save.
     pub fn warm_up(&self) {
         let own = file::read_text("/proc/self/cgroup").unwrap_or_default();
         let Some((mount, controllers)) = self.mounts.first() else {
@@ -187,8 +187,8 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Writes a file in the hierarchy of its controller; a hierarchy that is not there is an error only for
-    /// values that bound something.
+    /// Writes a file in the hierarchy of its controller. A missing hierarchy is an error only for values that are a
+    /// limit.
     pub fn write(&self, path: &str, file: &str, value: &str) -> Result<(), CgroupError> {
         let Some(target) = self.file(path, file) else {
             if matches!(value, "max" | "-1") {
@@ -206,8 +206,8 @@ impl Hierarchies {
             .push(format!("{path}/{file}"));
         let unbounded = value.starts_with("max") || value == "-1";
         match write_file(&target, value) {
-            // Kernels without CONFIG_CFS_BANDWIDTH or CONFIG_SWAP (or with swapaccount=0), or before 4.19 (oom.group), do not
-            // have the file.
+            // The file is missing on kernels without CONFIG_CFS_BANDWIDTH or CONFIG_SWAP (or with swapaccount=0),
+            // or before 4.19 (oom.group).
             Err(CgroupError::Access { source, .. })
                 if source.kind() == io::ErrorKind::NotFound
                     && (unbounded || NOT_EVERYWHERE.contains(&file)) =>
@@ -231,7 +231,7 @@ impl Hierarchies {
         })
     }
 
-    /// Whether it is there.
+    /// Whether the cgroup exists.
     pub fn exists(&self, path: &str) -> bool {
         self.mounts().any(|mount| join(mount, path).is_dir())
     }
@@ -242,7 +242,7 @@ impl Hierarchies {
         mounts.any(|mount| !cgroup::processes(&join(mount, path)).is_empty())
     }
 
-    /// Kills everything at or below `path`; waits for it.
+    /// Kills everything at or below `path`, and waits for the end.
     pub fn kill(&self, path: &str) -> Result<(), CgroupError> {
         let mut waited = 0;
         loop {
@@ -255,12 +255,12 @@ impl Hierarchies {
             if alive.is_empty() {
                 return Ok(());
             }
-            // Each time: a group may freeze itself or one below it until its processes are gone.
+            // In each round, because a group may freeze itself or one below it until its processes are gone.
             for mount in self.mounts() {
                 cgroup::thaw(&join(mount, path));
             }
             if self.mode == Mode::V2 {
-                // Absent before Linux 5.14; the loop below serves then.
+                // Absent before Linux 5.14; then the loop below does the work.
                 let _ = fs::write(join(&self.mounts[0].0, path).join("cgroup.kill"), "1");
             }
             for pid in alive {
@@ -298,7 +298,7 @@ impl Hierarchies {
         Some(self.folder(path, controller)?.join(file))
     }
 
-    /// Where the files of this controller are, if it is mounted.
+    /// The folder of this controller, if it is mounted.
     pub(super) fn folder(&self, path: &str, controller: &str) -> Option<PathBuf> {
         let (mount, _) = match self.mode {
             Mode::V2 => self.mounts.first()?,
@@ -395,7 +395,7 @@ impl Hierarchies {
         }
     }
 
-    /// The files written since this was asked last.
+    /// The files written since the last call.
     pub(super) fn take_log(&self) -> Vec<String> {
         std::mem::take(&mut self.log.lock().expect("no panic holds this lock"))
     }

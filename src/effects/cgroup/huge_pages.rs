@@ -1,7 +1,7 @@
-//! Which files bound huge pages, and by what? One or two of each size that this kernel has (`hugetlb.2MB.max`; where pages
-//! that are promised count too, `hugetlb.2MB.rsvd.max`, since Linux 5.7), in every cgroup but the root
-//! (<https://docs.kernel.org/admin-guide/cgroup-v1/hugetlb.html>). None where the kernel has no such controller, or, on v1,
-//! nobody has mounted it.
+//! The limit files of huge pages: one or two for each page size of this kernel (`hugetlb.2MB.max`; with reserved
+//! pages also `hugetlb.2MB.rsvd.max`, since Linux 5.7), in every cgroup except the root
+//! (<https://docs.kernel.org/admin-guide/cgroup-v1/hugetlb.html>). There are none if the kernel has no such
+//! controller, or, on v1, if it is not mounted.
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::spec::{HugePages, PageSize};
 /// The controller.
 pub(super) const CONTROLLER: &str = "hugetlb";
 
-/// What a cgroup may have.
+/// The huge pages that a cgroup may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HugePageLimit {
-    /// Whatever there is.
+    /// No limit.
     Unlimited,
-    /// So much of these sizes, and nothing of others.
+    /// These amounts by size, and none of other sizes.
     Only(HugePages),
 }
 
@@ -27,7 +27,7 @@ pub(super) enum HugePageLimit {
 pub(super) struct HugePageFiles(Arc<[(PageSize, String)]>);
 
 impl HugePageFiles {
-    /// Blocking. Those of this cgroup; others have the same.
+    /// Blocking. The files of this cgroup; all others have the same.
     pub(super) fn look(mode: Mode, folder: &Path) -> Self {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let file = |entry: fs::DirEntry| {
@@ -39,7 +39,7 @@ impl HugePageFiles {
         Self(files.into())
     }
 
-    /// Names of files, with what is to be written to each.
+    /// File names, with the value for each.
     pub(super) fn values(&self, mode: Mode, limit: &HugePageLimit) -> Vec<(&str, String)> {
         let files = self.0.iter().map(|(size, file)| {
             let value = match limit {
@@ -51,7 +51,7 @@ impl HugePageFiles {
         files.collect()
     }
 
-    /// As [`HugePageFiles::values`], of pages that are asked for and have no file here.
+    /// As [`HugePageFiles::values`], of requested sizes that have no file here.
     pub(super) fn missing(&self, mode: Mode, pages: &HugePages) -> Vec<(String, String)> {
         let here = |size: &PageSize| self.0.iter().any(|(other, _)| other == size);
         let missing = pages
@@ -62,7 +62,7 @@ impl HugePageFiles {
     }
 }
 
-/// How a file says that there is no limit.
+/// The value of a file without limit.
 fn none(mode: Mode) -> &'static str {
     match mode {
         Mode::V1 => "-1",
@@ -70,7 +70,7 @@ fn none(mode: Mode) -> &'static str {
     }
 }
 
-/// What the names of files end with.
+/// The suffix of the file names.
 fn suffix(mode: Mode) -> &'static str {
     match mode {
         Mode::V1 => "limit_in_bytes",
@@ -89,7 +89,7 @@ fn main_file(mode: Mode, size: PageSize) -> String {
     format!("{CONTROLLER}.{size}.{}", suffix(mode))
 }
 
-/// The size of the pages that this file bounds, if it does.
+/// The size of the pages that this file limits, if it does.
 fn size_of(mode: Mode, file: &str) -> Option<PageSize> {
     let size = file.strip_prefix(CONTROLLER)?.strip_prefix('.')?;
     let size = size.strip_suffix(suffix(mode))?.strip_suffix('.')?;

@@ -1,23 +1,23 @@
-//! Which values bound a cgroup? Kubernetes' figures as cgroup files (kubelet-behaviour §9.4).
+//! The limits of a cgroup: Kubernetes' resources as cgroup files (Kubernetes docs: Resource Management).
 
 use super::huge_pages::HugePageLimit;
 use super::memory::Protected;
 use super::{LimitSettings, Mode, NodeLimits, swap};
 use crate::spec::{ContainerResources, PodResources, PodSpec, QosClass};
 
-/// What can be changed while processes run.
+/// A resource that can be changed while processes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Resource {
     /// The memory limit.
     Memory,
     /// The cpu limit.
     Cpu,
-    /// The share of cpu where there is too little.
+    /// The share of cpu under contention.
     Weight,
 }
 
 impl Mode {
-    /// The file of memory in use.
+    /// The file with the memory in use.
     pub(super) fn usage(self) -> &'static str {
         match self {
             Self::V1 => "memory.usage_in_bytes",
@@ -47,13 +47,13 @@ pub struct Limits {
     /// Quota and period in microseconds; quota `None` = no limit.
     quota: Option<(Option<u64>, u64)>,
     memory_max: Option<Option<u64>>,
-    /// Beside memory; `None` leaves the file alone.
+    /// Swap beside memory; `None` leaves the file alone.
     swap_max: Option<Option<u64>>,
     pids_max: Option<Option<u64>>,
     protected: Option<Protected>,
-    /// Out of memory all processes are killed; `None` leaves the file alone.
+    /// Whether an OOM kill takes all processes; `None` leaves the file alone.
     oom_group: Option<bool>,
-    /// `None` leaves the files alone.
+    /// Huge pages; `None` leaves the files alone.
     pub(super) huge_pages: Option<HugePageLimit>,
 }
 
@@ -66,12 +66,12 @@ impl Limits {
         }
     }
 
-    /// The share of a cgroup above many.
+    /// The share of a cgroup that contains many pods.
     pub(super) fn cpu(milli: u64) -> Self {
         Self::shares(shares(milli))
     }
 
-    /// The values of a cgroup above many.
+    /// The values of a cgroup that contains many pods.
     pub(super) fn node(limits: NodeLimits) -> Self {
         Self {
             shares: limits.cpu_milli.map(shares),
@@ -97,7 +97,7 @@ impl Limits {
             container: false,
             quota: Some(quota(resources.cpu_limit_milli, settings)),
             memory_max: Some(resources.memory_limit_bytes),
-            // As with a kubelet, how much is swapped is a matter of containers, but for a pod's own figure.
+            // As with a kubelet, swap is a matter of containers, except for a pod's own limit.
             swap_max: swap::own(settings.swap, pod.priority, pod.swap_max_bytes).map(Some),
             pids_max: Some(settings.pod_pids),
             protected: settings.memory.map(|rule| rule.of_pod(pod.qos, resources)),
@@ -143,7 +143,7 @@ impl Limits {
         self.memory_max.flatten()
     }
 
-    /// The limit of a resource as its file tells it, if there is one.
+    /// The limit of a resource as its file shows it, if there is one.
     pub(super) fn limit(&self, resource: Resource) -> Option<u64> {
         match resource {
             Resource::Memory => self.memory(),
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn cpu_figures_are_the_kubelets() {
-        // milliCPU, shares, pod weight, container weight, quota at 100 ms (kubelet-behaviour §16.1)
+        // milliCPU, shares, pod weight, container weight, quota at 100 ms
         let table = [
             (0, 2, 1, 1, None),
             (10, 10, 1, 4, Some(1000)),

@@ -1,16 +1,15 @@
-//! Which memory is kept for a cgroup, and from when on is it slowed down? On cgroup v2 with the feature gate `MemoryQoS`
-//! (kubelet-behaviour §9.5).
+//! Memory protection and throttling of a cgroup, on cgroup v2 with the feature gate `MemoryQoS` (KEP-2570).
 
 use crate::spec::{ContainerResources, PodResources, QosClass};
 
-/// The node's rule.
+/// The node's settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MemoryProtection {
-    /// `memory.high` lies so far between request and limit.
+    /// The position of `memory.high` between request and limit.
     pub throttling_factor: f64,
-    /// Requests are protected by `memory.min` and `memory.low`.
+    /// Whether `memory.min` and `memory.low` protect requests.
     pub tiered: bool,
-    /// What pods may have together: stands for the limit of who has none.
+    /// The memory of all pods together: the limit of containers without one.
     pub allocatable_bytes: u64,
     /// Size of a page.
     pub page_bytes: u64,
@@ -19,11 +18,11 @@ pub struct MemoryProtection {
 /// The values of one cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Protected {
-    /// `memory.min`: never taken away.
+    /// `memory.min`: never reclaimed.
     pub(super) min: u64,
-    /// `memory.low`: taken away only if there is nothing else.
+    /// `memory.low`: reclaimed only if there is nothing else.
     pub(super) low: u64,
-    /// `memory.high`: beyond it allocations are slowed down.
+    /// `memory.high`: allocations beyond it are throttled.
     pub(super) high: Option<u64>,
 }
 
@@ -121,7 +120,7 @@ mod tests {
             (BestEffort, None, None, Some(900 * MI)),
             (Guaranteed, Some(100), Some(100), None),
             (Burstable, None, Some(100), None),
-            // Somebody asks for more than there is.
+            // The request is more than the node has.
             (Burstable, Some(2000), None, None),
             (Burstable, Some(1000), None, None),
         ] {

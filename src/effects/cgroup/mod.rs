@@ -1,5 +1,6 @@
-//! How are processes bounded and found again? The tree `<root>/pods/{,burstable,besteffort}/pod<uid>/<container>`,
-//! the same on cgroup v2 and on v1 (where it exists once in every hierarchy).
+//! The cgroup tree, which limits the processes of pods and finds them again:
+//! `<root>/pods/{,burstable,besteffort}/pod<uid>/<container>`, the same on cgroup v2 and on v1 (where it exists
+//! once in every hierarchy).
 //!
 //! Invariant: everything below `<root>/pods` is coracle's; nothing outside `<root>` is ever written, except that
 //! on v2 controllers are enabled on the way down to it.
@@ -37,26 +38,26 @@ pub use resize::ResizeError;
 pub use swap::SwapSettings;
 pub use values::{Value, Values};
 
-/// What can go wrong with cgroups.
+/// An error of the cgroup tree.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// No hierarchy is mounted, or an important controller is missing.
+    /// No hierarchy is mounted, or a required controller is missing.
     #[error("no usable cgroup hierarchy: {0}")]
     Unusable(String),
-    /// One that the settings name is not there.
+    /// A cgroup named in the settings does not exist.
     #[error("cgroup `{path}` does not exist")]
     Absent {
-        /// Below the mounts.
+        /// Its path below the mounts.
         path: String,
     },
     /// A file or folder of the tree could not be read, written or removed.
     #[error("could not {action} cgroup file `{}`", path.display())]
     Access {
-        /// What was tried: `make`, `write 100 to`.
+        /// The operation: `make`, `write 100 to`.
         action: String,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
@@ -71,15 +72,15 @@ pub struct LimitSettings {
     pub quota_period_us: u64,
     /// Whether cpu limits become quotas.
     pub quota: bool,
-    /// Who may swap, and how much.
+    /// The swap settings.
     pub swap: SwapSettings,
-    /// Whose memory is protected, on cgroup v2; `None`: nobody's.
+    /// The memory protection on cgroup v2; `None`: none.
     pub memory: Option<MemoryProtection>,
-    /// Whether all processes of a container are killed when it is out of memory, on cgroup v2; else one is.
+    /// Whether an OOM kill takes all processes of a container, on cgroup v2; otherwise it takes one.
     pub oom_group: bool,
 }
 
-/// A kubelet's.
+/// A kubelet's defaults.
 impl Default for LimitSettings {
     fn default() -> Self {
         Self {
@@ -87,7 +88,7 @@ impl Default for LimitSettings {
             quota_period_us: 100_000,
             quota: true,
             swap: SwapSettings {
-                behavior: crate::config::Swap::NoSwap,
+                behavior: crate::types::Swapping::Off,
                 memory_bytes: 0,
                 swap_bytes: 0,
             },
@@ -102,7 +103,7 @@ impl Default for LimitSettings {
 pub struct Cgroups {
     hierarchies: Hierarchies,
     root: String,
-    /// The agent has moved to `<root>/agent`, and nothing but coracle made that root.
+    /// Whether the agent moved to `<root>/agent`, and that root belongs to coracle alone.
     leaves_own: bool,
     settings: LimitSettings,
     devices: Devices,
@@ -110,9 +111,9 @@ pub struct Cgroups {
 }
 
 impl Cgroups {
-    /// Finds the mounted hierarchies and makes `<root>/pods`. `parent` names the root; without it that is the own
-    /// cgroup if systemd delegated it, else `/coracle`. On v2 the agent moves itself to `<root>/agent` then, because its
-    /// own cgroup may have become one with others below it; beside a root that was named it stays where it is.
+    /// Finds the mounted hierarchies and makes `<root>/pods`. `parent` names the root; without it the root is the
+    /// own cgroup if systemd delegated it, otherwise `/coracle`. On v2 without a named root the agent then moves
+    /// itself to `<root>/agent`, because an inner cgroup cannot hold processes.
     pub fn open(parent: Option<&str>, settings: LimitSettings) -> Result<Self, CgroupError> {
         let hierarchies = Hierarchies::detect()?;
         let delegated = hierarchies.delegated_root();
@@ -148,8 +149,8 @@ impl Cgroups {
         Ok(cgroups)
     }
 
-    /// Blocking. Has the kernel begin the grace period that the first move of a process after a pause waits for (some
-    /// 15 ms), by moving the agent to where it is. A pod that starts meanwhile finds it over, or nearly so.
+    /// Blocking. Starts the kernel's grace period that the first move of a process after a pause waits for (about
+    /// 15 ms), by moving the agent to its own cgroup. A pod that starts meanwhile finds it over, or nearly so.
     pub fn warm_up(&self) {
         self.hierarchies.warm_up();
     }
@@ -159,7 +160,7 @@ impl Cgroups {
         self.hierarchies.mode()
     }
 
-    /// Why containers are not kept from the node's devices, if they cannot be.
+    /// Why containers' device access cannot be restricted, if so.
     pub fn devices_open(&self) -> Option<&str> {
         self.devices.unruled()
     }
@@ -178,7 +179,7 @@ impl Cgroups {
         }
     }
 
-    /// Makes the pod's cgroup with its limits, and its shim's. Returns the pod's path.
+    /// Makes the pod's cgroup with its limits, and that of its shim. Returns the pod's path.
     pub fn ensure_pod(&self, spec: &PodSpec) -> Result<String, CgroupError> {
         let path = self.pod_path(spec.qos, &spec.uid);
         self.hierarchies.make_inner(&path)?;
@@ -187,8 +188,8 @@ impl Cgroups {
         Ok(path)
     }
 
-    /// Makes a container's cgroup below its pod's `path` with its limits; a privileged one may open every device.
-    /// Returns its path.
+    /// Makes a container's cgroup below its pod's `path` with its limits, and returns its path. A privileged
+    /// container may open every device.
     pub fn ensure_container(
         &self,
         path: &str,
@@ -209,7 +210,7 @@ impl Cgroups {
 
     /// A container's path below its pod's.
     pub fn container_path(&self, pod: &str, name: &str) -> String {
-        // Not `<name>` itself: a container may be called `shim`.
+        // With a prefix, because a container may be called `shim`.
         format!("{pod}/c-{name}")
     }
 
@@ -223,15 +224,16 @@ impl Cgroups {
         self.hierarchies.kill(path)
     }
 
-    /// Removes `path` and everything below it in every hierarchy; nothing there is fine.
+    /// Removes `path` and everything below it in every hierarchy; a missing one is fine.
     pub fn remove(&self, path: &str) -> Result<(), CgroupError> {
         self.hierarchies.remove(path)
     }
 
-    /// Blocking. Removes the cgroups above pods, once there are none; what is not empty stays, as does a unit of systemd's.
+    /// Blocking. Removes the cgroups above pods, once there are no pods. A cgroup that is not empty stays, as does
+    /// a systemd unit's.
     pub fn dismantle(&self) {
         if self.leaves_own {
-            // Out of the cgroup that was made for it.
+            // The agent leaves the cgroup that was made for it.
             let _ = self.hierarchies.join("/", std::process::id());
             for mount in self.hierarchies.mounts() {
                 let _ = cgroup::remove_folder(&join(mount, &format!("{}/agent", self.root)));
@@ -267,7 +269,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// The files that bound huge pages, in any cgroup below the root.
+    /// The limit files of huge pages, the same in any cgroup below the root.
     fn huge_page_files(&self) -> HugePageFiles {
         let pods = format!("{}/pods", self.root);
         let folder = self.hierarchies.folder(&pods, huge_pages::CONTROLLER);
@@ -276,7 +278,7 @@ impl Cgroups {
         })
     }
 
-    /// Those files with what limits say of them.
+    /// Those files with the values of these limits.
     fn huge_page_values(&self, limits: &Limits) -> Vec<(&str, String)> {
         let limit = limits.huge_pages.as_ref();
         limit.map_or_else(Vec::new, |limit| self.huge_pages.values(self.mode(), limit))
@@ -303,7 +305,7 @@ impl Cgroups {
         cgroups
     }
 
-    /// Writes a pod's files as they are when it runs.
+    /// Writes a pod's files as they are while it runs.
     fn write_limits(&self, spec: &PodSpec) {
         let pod = self.pod_path(spec.qos, &spec.uid);
         let limits = Limits::pod(spec, spec.resources, self.settings);

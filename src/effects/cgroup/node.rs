@@ -1,12 +1,13 @@
-//! What bounds all pods together, and the system's and the kubelet's programs beside them? (kubelet-behaviour §9.4, §9.7)
+//! The limits of all pods together, and of the system's and the kubelet's programs beside them (Kubernetes docs:
+//! Resource Management, Reserve Compute Resources).
 
 use super::{CgroupError, Cgroups, Limits, Mode};
 use crate::spec::HugePages;
 
-/// What a cgroup above many may have.
+/// The limits of a cgroup that contains many others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// Thousandths of a core, as a share; `None` leaves the file alone.
+    /// cpu shares in thousandths of a core; `None` leaves the file alone.
     pub cpu_milli: Option<u64>,
     /// Memory; inside `None`: no limit.
     pub memory_bytes: Option<Option<u64>>,
@@ -16,24 +17,24 @@ pub struct NodeLimits {
     pub huge_pages: Option<Option<HugePages>>,
 }
 
-/// What the pods that are let in ask for together.
+/// The requests of all admitted pods together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QosRequests {
     /// cpu of Burstable pods, in thousandths of a core.
     pub burstable_cpu_milli: u64,
-    /// Memory of Burstable pods.
+    /// Memory of Burstable pods in bytes.
     pub burstable_memory_bytes: u64,
-    /// Memory of Guaranteed pods.
+    /// Memory of Guaranteed pods in bytes.
     pub guaranteed_memory_bytes: u64,
 }
 
 impl Cgroups {
-    /// Blocking. Bounds all pods together.
+    /// Blocking. Limits all pods together.
     pub fn limit_pods(&self, limits: NodeLimits) -> Result<(), CgroupError> {
         self.write(&format!("{}/pods", self.root), &Limits::node(limits))
     }
 
-    /// Blocking. Bounds a cgroup that is there, and not coracle's: `/system.slice`.
+    /// Blocking. Limits an existing cgroup outside coracle's tree: `/system.slice`.
     pub fn limit_others(&self, path: &str, limits: NodeLimits) -> Result<(), CgroupError> {
         let path = format!("/{}", path.trim_matches('/'));
         match self.hierarchies.exists(&path) {
@@ -42,7 +43,7 @@ impl Cgroups {
         }
     }
 
-    /// Blocking. Gives the classes of pods their share of cpu, and where memory is protected, what of it is.
+    /// Blocking. Sets the cpu shares of the QoS classes, and where memory is protected, their protection.
     pub fn share_among_classes(&self, requests: QosRequests) -> Result<(), CgroupError> {
         let burstable = format!("{}/pods/burstable", self.root);
         self.write(&burstable, &Limits::cpu(requests.burstable_cpu_milli))?;
@@ -170,7 +171,7 @@ mod tests {
                     assert_eq!(tree.read(&format!("{folder}/{file}")), value, "{mode:?}");
                 }
             }
-            // Nobody's limits are taken back, too.
+            // Removed limits are taken back, too.
             cgroups.limit_pods(none.clone()).unwrap();
             for file in &files[1..3] {
                 assert_eq!(tree.read(&format!("coracle/pods/{file}")), unbounded);

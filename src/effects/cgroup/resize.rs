@@ -1,5 +1,5 @@
-//! How are cpu and memory of what runs changed? Memory first, then cpu, each in an order in which nobody below ever has
-//! more than the pod (kubelet-behaviour §9.10). Every value is read back; doing it again changes nothing more.
+//! In-place resize of cpu and memory. Memory first, then cpu, each in an order in which no container ever has more
+//! than its pod (KEP-1287). Every value is read back; a repetition changes nothing.
 
 use std::io;
 
@@ -8,40 +8,40 @@ use super::values::{bound, same};
 use super::{CgroupError, Cgroups, Limits};
 use crate::spec::{ContainerResources, PodResources, PodSpec};
 
-/// Why a pod could not be resized (entirely).
+/// Why a pod could not be resized, or not entirely.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
-    /// More is in use than there would be; nothing was changed.
+    /// More is in use than the new limit; nothing was changed.
     #[error("cannot decrease memory limits: {0}")]
     InUse(String),
     /// A file could not be written or read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The kernel has made something else of a value.
-    #[error("`{value}` was written to `{file}` of cgroup `{path}`, which says `{found}` now")]
+    /// The kernel stored a different value.
+    #[error("`{value}` was written to `{file}` of cgroup `{path}`, but its value is `{found}`")]
     Kept {
-        /// Of which cgroup.
+        /// The cgroup.
         path: String,
-        /// Which file.
+        /// The file.
         file: &'static str,
-        /// What was written.
+        /// The value written.
         value: String,
-        /// What was read.
+        /// The value read back.
         found: String,
     },
 }
 
 /// One cgroup with its new values.
 struct Target {
-    /// How errors call it; `None` for the pod.
+    /// The container's name in errors; `None` for the pod.
     container: Option<String>,
     path: String,
     limits: Limits,
 }
 
 impl Cgroups {
-    /// Blocking. Gives the pod and these containers other figures. A container whose cgroup is gone gets them when it
-    /// starts again.
+    /// Blocking. Applies new resources to the pod and these containers. A container without a cgroup gets them when
+    /// it starts again.
     pub fn resize(
         &self,
         spec: &PodSpec,
@@ -67,7 +67,7 @@ impl Cgroups {
         self.set(Resource::Cpu, &pod, &containers)
     }
 
-    /// One resource everywhere: where there is to be more the pod comes first, where less the containers.
+    /// Sets one resource everywhere: the pod first for an increase, the containers first for a decrease.
     fn set(
         &self,
         resource: Resource,
@@ -131,7 +131,7 @@ impl Cgroups {
         }
     }
 
-    /// Whether there is to be more than now.
+    /// Whether the limit increases.
     fn is_raised(&self, target: &Target, resource: Resource) -> Result<bool, ResizeError> {
         let wanted = target.limits.limit(resource);
         let now = self.limit(target, resource)?;
@@ -148,11 +148,11 @@ impl Cgroups {
         Ok(number(&wanted) > number(&now))
     }
 
-    /// What bounds it now; `None` if nothing does.
+    /// The current limit; `None` if there is none.
     fn limit(&self, target: &Target, resource: Resource) -> Result<Option<u64>, ResizeError> {
         match self.read(target, self.mode().limit_file(resource)) {
             Ok(text) => Ok(bound(&text)),
-            // Kernels without CONFIG_CFS_BANDWIDTH do not have the file, and bound nothing.
+            // Kernels without CONFIG_CFS_BANDWIDTH do not have the file, and no limit.
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -166,7 +166,7 @@ impl Cgroups {
         for (file, value) in target.limits.files_of(self.mode(), resource) {
             self.hierarchies.write(&target.path, file, &value)?;
             let found = match self.read(target, file) {
-                // What is not there bounds nothing.
+                // A missing file is no limit.
                 Err(error) if bound(&value).is_none() || is_absent(&error) => continue,
                 found => found?,
             };

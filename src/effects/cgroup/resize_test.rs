@@ -1,4 +1,4 @@
-//! Are resizes written in the right order, and nothing else? On files that stand for cgroup files.
+//! Resizes on files that stand for cgroup files: only the necessary writes, in the right order.
 
 use std::fs;
 use std::path::PathBuf;
@@ -71,7 +71,7 @@ impl Tree {
         text.trim().to_owned()
     }
 
-    /// Gives `a` and `b` these limits of cpu and memory, and the pod their sum.
+    /// Sets the cpu and memory limits of `a` and `b`, and the pod to their sum.
     fn resize(&self, a: (u64, u64), b: (u64, u64)) -> Result<(), ResizeError> {
         let figures = |(cpu, memory): (u64, u64)| ContainerResources {
             cpu_request_milli: Some(cpu),
@@ -90,7 +90,7 @@ impl Tree {
         self.cgroups.resize(&self.spec, pod, &containers)
     }
 
-    /// What was written, in order: whose file.
+    /// The files written, in order.
     fn written(&self) -> Vec<String> {
         let log = self.cgroups.hierarchies.take_log();
         let pod = self.cgroups.pod_path(self.spec.qos, &self.spec.uid);
@@ -140,7 +140,7 @@ fn the_pod_grows_before_its_containers_and_shrinks_after_them() {
 }
 
 #[test]
-fn who_gets_less_comes_before_who_gets_more() {
+fn decreases_come_before_increases() {
     let tree = Tree::new(Mode::V1, MIB);
     tree.written();
     tree.resize((90, 90 * MIB), (10, 10 * MIB)).expect("done");
@@ -190,7 +190,7 @@ fn a_limit_below_what_is_in_use_is_refused_and_nothing_changes() {
         let procs = tree.folder("a").join("cgroup.procs");
         fs::write(procs, "").expect("file");
         tree.resize((10, 30 * MIB), (50, 50 * MIB))
-            .expect("nobody is in it");
+            .expect("nothing runs in it");
     }
 }
 

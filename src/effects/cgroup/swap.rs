@@ -1,28 +1,26 @@
-//! How much may a container swap? The kubelet's formula (kubelet-behaviour §8.1, part A13).
+//! The swap limit of a container by the kubelet's formula (KEP-2400; `coracle help differences`).
 
 use super::Mode;
-use crate::config::Swap;
+use crate::spec::priority::CRITICAL;
 use crate::spec::{ContainerResources, QosClass};
+use crate::types::Swapping;
 
-/// From this priority on a pod is critical, and never swaps.
-const CRITICAL: i32 = 2_000_000_000;
-
-/// The node's rule, and what it has.
+/// The node's swap settings and amounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwapSettings {
-    /// Who may swap at all.
-    pub behavior: Swap,
-    /// Memory of the node.
+    /// The pods that may swap.
+    pub behavior: Swapping,
+    /// Memory of the node in bytes.
     pub memory_bytes: u64,
-    /// Swap of the node.
+    /// Swap of the node in bytes.
     pub swap_bytes: u64,
 }
 
-/// A pod's own figure, if it counts: it bounds the pod, and its containers have no shares then.
+/// A pod's own swap limit, if it counts: its containers then have no shares.
 pub(super) fn own(settings: SwapSettings, priority: i32, asked: Option<u64>) -> Option<u64> {
     match settings.behavior {
-        Swap::NoSwap => None,
-        Swap::LimitedSwap | Swap::UnlimitedSwap => asked.filter(|_| priority < CRITICAL),
+        Swapping::Off => None,
+        Swapping::Burstable | Swapping::All => asked.filter(|_| priority < CRITICAL),
     }
 }
 
@@ -37,14 +35,14 @@ pub(super) fn share(
         return Some(0);
     }
     match settings.behavior {
-        Swap::NoSwap => Some(0),
-        Swap::UnlimitedSwap => None,
-        Swap::LimitedSwap => Some(limited(settings, qos, resources)),
+        Swapping::Off => Some(0),
+        Swapping::All => None,
+        Swapping::Burstable => Some(limited(settings, qos, resources)),
     }
 }
 
-/// As much of the node's swap as the container asks for of its memory. Only those that use more than they asked for have
-/// any use for it: Burstable ones whose request is not their limit.
+/// The container's share of the node's swap, in proportion to its memory request. Only Burstable containers whose
+/// request is not their limit can use it: those may use more than they request.
 fn limited(settings: SwapSettings, qos: QosClass, resources: ContainerResources) -> u64 {
     let limit = resources.memory_limit_bytes.unwrap_or(0);
     let request = resources.memory_request_bytes.unwrap_or(limit);
@@ -67,8 +65,8 @@ fn proportion(request: u64, settings: SwapSettings) -> u64 {
     (request as f64 / settings.memory_bytes as f64 * settings.swap_bytes as f64) as u64
 }
 
-/// File names and values of a container that may use so much memory, and swap so much, in the order in which they can be
-/// written whatever was written before.
+/// File names and values of a container with these limits of memory and swap, in an order that works whatever was
+/// written before.
 pub(super) fn files(
     mode: Mode,
     memory: Option<u64>,
@@ -80,8 +78,8 @@ pub(super) fn files(
             ("memory.max", or(memory, "max")),
             ("memory.swap.max", or(swap, "max")),
         ],
-        // Here memory and swap are limited together, and that limit is never the lower one. Without a limit of memory it
-        // would be one of memory.
+        // v1 limits memory and swap together, never below the memory limit. Without a memory limit this one would
+        // limit memory.
         Mode::V1 => {
             let both = memory.and_then(|m| Some(m.saturating_add(swap?)));
             let mut files = vec![("memory.memsw.limit_in_bytes", "-1".to_owned())];
@@ -111,7 +109,7 @@ mod tests {
     #[test]
     fn swap_is_shared_out_as_a_kubelet_does() {
         use QosClass::{BestEffort, Burstable, Guaranteed};
-        use Swap::{LimitedSwap, NoSwap, UnlimitedSwap};
+        use Swapping::{All as UnlimitedSwap, Burstable as LimitedSwap, Off as NoSwap};
         for (sentence, behavior, priority, qos, resources, expected) in [
             ("none", NoSwap, 0, Burstable, memory(GI, 2 * GI), Some(0)),
             (
@@ -232,10 +230,10 @@ mod tests {
     #[test]
     fn a_pods_own_figure_counts_where_it_may_swap_at_all() {
         for (behavior, priority, expected) in [
-            (Swap::NoSwap, 0, None),
-            (Swap::LimitedSwap, 0, Some(MI)),
-            (Swap::UnlimitedSwap, 0, Some(MI)),
-            (Swap::LimitedSwap, CRITICAL, None),
+            (Swapping::Off, 0, None),
+            (Swapping::Burstable, 0, Some(MI)),
+            (Swapping::All, 0, Some(MI)),
+            (Swapping::Burstable, CRITICAL, None),
         ] {
             let settings = SwapSettings {
                 behavior,

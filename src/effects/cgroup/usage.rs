@@ -1,30 +1,30 @@
-//! How much memory and how many processes are there in a cgroup? What is kept of files and was not used lately does not
-//! count as used (kubelet-behaviour §10.1, working set).
+//! Memory and processes in a cgroup. Inactive page cache does not count as used (Kubernetes docs: Node-pressure
+//! Eviction, working set).
 
 use super::figures::{field, number};
 use super::{Cgroups, Mode};
-use crate::spec::usage::Space;
 use crate::spec::{PodSpec, PodUid, QosClass};
+use crate::types::usage::Space;
 
 impl Cgroups {
-    /// Blocking. Bytes charged to a pod and used lately; `None` if it has no cgroup.
+    /// Blocking. The working set of a pod in bytes; `None` if it has no cgroup.
     pub fn pod_memory(&self, qos: QosClass, uid: &PodUid) -> Option<u64> {
         self.working_set(&self.pod_path(qos, uid))
     }
 
-    /// Blocking. The same of a container.
+    /// Blocking. The working set of a container.
     pub fn container_memory(&self, pod: &PodSpec, container: &str) -> Option<u64> {
         let pod = self.pod_path(pod.qos, &pod.uid);
         self.working_set(&self.container_path(&pod, container))
     }
 
-    /// Blocking. Processes of a pod, threads counted one by one.
+    /// Blocking. Processes and threads of a pod.
     pub fn pod_processes(&self, qos: QosClass, uid: &PodUid) -> Option<u64> {
         number(&self.text(&self.pod_path(qos, uid), "pids.current")?)
     }
 
-    /// Blocking. Memory of the node, of which there is so much: on v1 by its root cgroup; that of v2 has no such figures,
-    /// there what is not free by `/proc/meminfo` counts.
+    /// Blocking. The node's memory, available and in all: on v1 by its root cgroup. The root of v2 has no such
+    /// figures, so all that is not free by `/proc/meminfo` counts.
     pub fn node_memory(&self, total_bytes: u64, free_bytes: u64) -> Option<Space> {
         let used = match self.mode() {
             Mode::V1 => self.working_set("/")?,
@@ -39,7 +39,7 @@ impl Cgroups {
         })
     }
 
-    /// Blocking. Memory of all pods together, if that is bounded, and the bytes charged to them.
+    /// Blocking. Memory of all pods together, if that is limited, and the bytes charged to them.
     pub fn pods_memory(&self) -> (Option<Space>, Option<u64>) {
         let Some(memory) = self.memory_of(&self.pods_path()) else {
             return (None, None);

@@ -1,5 +1,5 @@
-//! Which values hold in a pod's cgroups? What was written is read back and compared: a kernel may lack a file, round a value,
-//! or somebody else may have changed it (kubelet-behaviour §9.4).
+//! The effective values in a pod's cgroups. Written values are read back and compared: a kernel may lack a file or
+//! round a value, or another program may have changed it (Kubernetes docs: Resource Management).
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use super::{Cgroups, Limits, Mode};
 use crate::spec::{ContainerResources, HugePages, PodResources, PodSpec};
 use crate::sys::process;
 
-/// A kernel keeps amounts of memory in whole pages, of this size at most.
+/// The kernel keeps amounts of memory in whole pages, of this size at most.
 pub(super) const LARGEST_PAGE: u64 = 64 << 10;
 
-/// The files that are shown, in this order, those that nobody has written among them.
+/// The files to show, in this order, including those that were not written.
 fn shown(mode: Mode) -> &'static [&'static str] {
     match mode {
         Mode::V2 => &[
@@ -45,7 +45,7 @@ pub struct Values {
     pub container: Option<String>,
     /// Below the mount of each hierarchy: `/coracle/pods/pod<uid>/c-main`.
     pub path: String,
-    /// By file.
+    /// The values by file.
     pub values: Vec<Value>,
 }
 
@@ -54,27 +54,27 @@ pub struct Values {
 pub struct Value {
     /// `memory.max`.
     pub file: Cow<'static, str>,
-    /// What was written; `None` if nothing was.
+    /// The value written; `None` if none was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<String>,
-    /// What is there; `None` if this kernel has no such file.
+    /// The current value; `None` if this kernel has no such file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub found: Option<String>,
 }
 
 impl Value {
-    /// Whether it holds as it was written.
+    /// Whether the written value is in effect.
     pub fn holds(&self) -> bool {
         match (&self.wanted, &self.found) {
             (None, _) => true,
-            // What is not there bounds nothing.
+            // A missing file is no limit.
             (Some(wanted), None) => bound(wanted).is_none(),
             (Some(wanted), Some(found)) => same(&self.file, wanted, found),
         }
     }
 }
 
-/// Whether the kernel has kept what was written to a file.
+/// Whether the kernel has kept the value written to a file.
 pub(super) fn same(file: &str, wanted: &str, found: &str) -> bool {
     let amount = file.starts_with("memory.") && file != "memory.oom.group";
     match (amount, bound(wanted), bound(found)) {
@@ -91,7 +91,7 @@ pub(super) fn bound(text: &str) -> Option<u64> {
 }
 
 impl Values {
-    /// What does not hold, a sentence each.
+    /// A sentence for each value that is not in effect.
     pub fn mismatches(&self) -> impl Iterator<Item = String> {
         let whose = match &self.container {
             Some(name) => format!("container {name}"),
@@ -101,10 +101,12 @@ impl Values {
             let (file, wanted) = (&value.file, value.wanted.as_deref().unwrap_or_default());
             match &value.found {
                 Some(found) => {
-                    format!("`{wanted}` was written to {file} of {whose}, which says `{found}` now")
+                    format!(
+                        "`{wanted}` was written to {file} of {whose}, but its value is `{found}`"
+                    )
                 }
                 None => format!(
-                    "{file} of {whose} is to be `{wanted}`, but this kernel has no such file"
+                    "{file} of {whose} should be `{wanted}`, but this kernel has no such file"
                 ),
             }
         })
@@ -119,8 +121,8 @@ impl Cgroups {
         self.values(None, path, &limits)
     }
 
-    /// Blocking. The values of a container that was given these resources; `None` if its first process has ended: its cgroup
-    /// goes then, one file and one hierarchy after the other, also while it is read.
+    /// Blocking. The values of a container that was given these resources; `None` if its first process has ended:
+    /// its cgroup is removed then, one file and one hierarchy after the other, possibly during the read.
     pub fn container_values(
         &self,
         spec: &PodSpec,
@@ -160,7 +162,7 @@ impl Cgroups {
         Some(text.trim().to_owned())
     }
 
-    /// What bounds huge pages: of who asks for none only what does not hold.
+    /// The limits of huge pages; without a request, only those that are not in effect.
     fn huge_pages_of(&self, path: &str, limits: &Limits) -> impl Iterator<Item = Value> {
         let pages = match &limits.huge_pages {
             Some(HugePageLimit::Only(pages)) => pages.clone(),
@@ -178,7 +180,7 @@ impl Cgroups {
         all.filter(move |value| asks || !value.holds())
     }
 
-    /// Whether anybody would notice that this value does not hold: without swap its limits bound nothing, and old kernels
+    /// Whether it matters that this value is not in effect: without swap its limits have no effect, and old kernels
     /// kill one process instead of all.
     fn matters(&self, file: &str) -> bool {
         match file {
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_hold_is_told_with_file_and_both_values() {
+    fn a_value_not_in_effect_is_reported_with_file_and_both_values() {
         let value = |found: Option<&str>| Value {
             file: "memory.max".into(),
             wanted: Some("8192".into()),
@@ -252,11 +254,11 @@ mod tests {
         };
         assert_eq!(
             of(Some("main"), vec![value(Some("max")), value(Some("8192"))]),
-            ["`8192` was written to memory.max of container main, which says `max` now"]
+            ["`8192` was written to memory.max of container main, but its value is `max`"]
         );
         assert_eq!(
             of(None, vec![value(None)]),
-            ["memory.max of the pod is to be `8192`, but this kernel has no such file"]
+            ["memory.max of the pod should be `8192`, but this kernel has no such file"]
         );
     }
 }

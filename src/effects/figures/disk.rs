@@ -1,43 +1,13 @@
-//! How much of a disk does a folder take? Looked at without following symlinks or crossing mounts, and never for longer
-//! than the one who asks is ready to wait: what others fill may have any number of files.
+//! The disk use of a folder, measured without following symlinks or crossing mounts, and with a budget: containers
+//! may create any number of files.
 
 use std::path::{Path, PathBuf};
 
 use crate::sys::disk_usage;
 pub use crate::sys::disk_usage::Taken;
 
-/// A file system.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FileSystem {
-    /// Bytes anybody may still write.
-    pub available_bytes: u64,
-    /// All bytes.
-    pub capacity_bytes: u64,
-    /// Files that can still be made; 0 if there is no fixed number, as for the next one.
-    pub inodes_free: u64,
-    /// All files.
-    pub inodes: u64,
-}
-
-/// Blocking. The file system that a path is on.
-#[allow(
-    clippy::unnecessary_cast,
-    clippy::useless_conversion,
-    reason = "the types of statvfs are narrower on 32-bit machines"
-)]
-pub fn file_system(path: &Path) -> Option<FileSystem> {
-    let fs = nix::sys::statvfs::statvfs(path).ok()?;
-    let unit = fs.fragment_size() as u64;
-    Some(FileSystem {
-        available_bytes: unit.saturating_mul(fs.blocks_available() as u64),
-        capacity_bytes: unit.saturating_mul(fs.blocks() as u64),
-        inodes_free: fs.files_free() as u64,
-        inodes: fs.files() as u64,
-    })
-}
-
-/// Blocking. What a folder takes; `None` if it is not there, or if not less than `budget` files are in it. The budget
-/// shrinks by those that were looked at.
+/// Blocking. The disk use of a folder; `None` if it is missing, or has at least `budget` files. The budget shrinks
+/// by the files inspected.
 pub fn taken(folder: &Path, budget: &mut u32) -> Option<Taken> {
     let mut left = u64::from(*budget);
     let found = disk_usage::of(folder, None, &mut left);
@@ -45,7 +15,7 @@ pub fn taken(folder: &Path, budget: &mut u32) -> Option<Taken> {
     (found.inodes > 0 && left > 0).then_some(found)
 }
 
-/// Blocking. What single files take.
+/// Blocking. The disk use of single files.
 pub fn taken_by_files(paths: &[PathBuf]) -> Taken {
     disk_usage::of_files(paths)
 }

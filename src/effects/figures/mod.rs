@@ -1,24 +1,24 @@
-//! What does the machine use? Read from the kernel when somebody asks; what it does not tell is `None`.
+//! The resource usage of the machine, read from the kernel on request. What the kernel does not report is `None`.
 
 mod disk;
 
-use std::time::Instant;
-
-pub use disk::{FileSystem, Taken, file_system, taken, taken_by_files};
+pub use disk::{Taken, taken, taken_by_files};
 
 use super::cgroup::{CpuTime, Memory, Pressure, Swap, Usage, field};
-use super::network::Traffic;
+use crate::network::Traffic;
 
+use crate::sys::clock;
 use crate::sys::file;
+use crate::sys::meminfo::MemInfo;
 
-/// In which the kernel counts processors' time for everybody, a second.
+/// Ticks for each second: the unit of cpu time that the kernel shows to user space.
 const TICKS: u64 = 100;
 
-/// Blocking. What the whole machine uses.
+/// Blocking. The usage of the whole machine.
 pub fn machine() -> Usage {
     let read = |path: &str| file::read_text(path).unwrap_or_default();
     let pressure = |what: &str| Pressure::parse(&read(&format!("/proc/pressure/{what}")));
-    let info = read("/proc/meminfo");
+    let info = MemInfo::read();
     Usage {
         cpu: machine_cpu(),
         memory: memory(&info, &read("/proc/vmstat")),
@@ -30,22 +30,22 @@ pub fn machine() -> Usage {
     }
 }
 
-/// Blocking. The processors' time of the whole machine.
+/// Blocking. The cpu time of the whole machine.
 pub fn machine_cpu() -> Option<CpuTime> {
     let stat = file::read_text("/proc/stat").ok()?;
-    let at = Instant::now();
+    let at = clock::now();
     Some(CpuTime {
         ns: busy_ticks(&stat)? * (1_000_000_000 / TICKS),
         at,
     })
 }
 
-/// Blocking. What this process uses.
+/// Blocking. The usage of this process.
 pub fn own_process() -> Usage {
     let stat = file::read_text("/proc/self/stat").unwrap_or_default();
-    let at = Instant::now();
-    // The name in parentheses may have anything in it. After it, from the third on: user and system time are the 14th and
-    // 15th, faults the 10th and 12th, memory in pages the 24th.
+    let at = clock::now();
+    // The name in parentheses may contain anything. Counted after it, from the third field on: user and system time
+    // are the 14th and 15th, faults the 10th and 12th, memory in pages the 24th.
     let fields: Vec<u64> = stat
         .rsplit(") ")
         .next()
@@ -77,17 +77,17 @@ pub fn own_process() -> Usage {
     }
 }
 
-/// Blocking. How many processes the machine has, threads counted one by one.
+/// Blocking. The number of processes and threads on the machine.
 pub fn running_threads() -> Option<u64> {
     threads(&file::read_text("/proc/loadavg").ok()?)
 }
 
-/// Blocking. The interfaces of the node but `lo`, and what went through them.
+/// Blocking. The interfaces of the node except `lo`, and their traffic.
 pub fn interfaces() -> Vec<(String, Traffic)> {
     parse_interfaces(&file::read_text("/proc/net/dev").unwrap_or_default())
 }
 
-/// In user and kernel mode, also for others than this machine's own processes; not idle, nor waiting for disks.
+/// cpu time in user and kernel mode, guests included; without idle and I/O wait.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line
@@ -100,8 +100,8 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     Some(busy.map(|(_, ticks)| ticks).sum())
 }
 
-fn memory(info: &str, vmstat: &str) -> Option<Memory> {
-    let of = |name: &str| kib(info, name);
+fn memory(info: &MemInfo, vmstat: &str) -> Option<Memory> {
+    let of = |name: &str| info.bytes(name);
     let total = of("MemTotal")?;
     let usage_bytes = total.saturating_sub(of("MemFree")?);
     Some(Memory {
@@ -114,24 +114,16 @@ fn memory(info: &str, vmstat: &str) -> Option<Memory> {
     })
 }
 
-/// None where there is none.
-fn swap(info: &str) -> Option<Swap> {
-    let total = kib(info, "SwapTotal").filter(|total| *total > 0)?;
+/// `None` without swap.
+fn swap(info: &MemInfo) -> Option<Swap> {
+    let total = info.bytes("SwapTotal").filter(|total| *total > 0)?;
     Some(Swap {
-        usage_bytes: total.saturating_sub(kib(info, "SwapFree")?),
+        usage_bytes: total.saturating_sub(info.bytes("SwapFree")?),
         limit_bytes: Some(total),
     })
 }
 
-/// `Name:   123 kB`, in bytes.
-fn kib(info: &str, name: &str) -> Option<u64> {
-    let mut lines = info.lines();
-    let text = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    let number = text.trim().strip_suffix("kB")?.trim();
-    number.parse::<u64>().ok()?.checked_mul(1024)
-}
-
-/// `0.01 0.02 0.03 1/234 5678`: the number behind the stroke.
+/// `0.01 0.02 0.03 1/234 5678`: the number behind the slash.
 fn threads(loadavg: &str) -> Option<u64> {
     loadavg.split('/').nth(1)?.split(' ').next()?.parse().ok()
 }
@@ -189,13 +181,17 @@ mod tests {
         );
         let info = "MemTotal:        1000 kB\nMemFree:          400 kB\nInactive(file):   100 kB\nAnonPages:        50 kB\n\
                     SwapTotal:       200 kB\nSwapFree:        150 kB\n";
+        let info = &MemInfo::from(info);
         let found = memory(info, "pgfault 12\npgmajfault 3\n").unwrap();
         assert_eq!(found.usage_bytes, 600 * 1024);
         assert_eq!(found.working_set_bytes, 500 * 1024);
         assert_eq!((found.page_faults, found.major_page_faults), (12, 3));
         let swap_found = swap(info).unwrap();
         assert_eq!(swap_found.usage_bytes, 50 * 1024);
-        assert_eq!(swap("SwapTotal: 0 kB\nSwapFree: 0 kB\n"), None);
+        assert_eq!(
+            swap(&MemInfo::from("SwapTotal: 0 kB\nSwapFree: 0 kB\n")),
+            None
+        );
         assert_eq!(threads("4.72 3.52 2.65 3/138 28457\n"), Some(138));
     }
 

@@ -1,6 +1,6 @@
-//! Which file says how long logind waits? The files of systemd-logind in its own order (logind.conf(5)): the main file,
-//! then drop-ins of all folders by name, where a name in a folder of higher rank hides the same name in the others.
-//! The last one that sets the value wins.
+//! The file that sets how long logind waits. systemd-logind reads its files in this order (logind.conf(5)): the
+//! main file, then drop-ins of all folders by name, where a name in a folder of higher rank hides the same name in
+//! the others. The last file that sets the value wins.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ const FOLDERS: [&str; 4] = [
     "usr/lib/systemd",
 ];
 
-/// Where people write it if no file has it yet.
+/// The file for a setting that no file has yet.
 const MAIN: &str = "/etc/systemd/logind.conf";
 
 const KEY: &str = "InhibitDelayMaxSec";
@@ -26,7 +26,7 @@ pub fn winner() -> Option<PathBuf> {
     below(Path::new("/"))
 }
 
-/// Blocking. What to do so that logind waits `seconds`, as a hint for people.
+/// Blocking. How to make logind wait `seconds`, as a hint for people.
 pub fn hint(seconds: u64) -> String {
     advice(winner(), seconds)
 }
@@ -67,7 +67,7 @@ fn below(root: &Path) -> Option<PathBuf> {
     files.iter().rev().find(sets).cloned()
 }
 
-/// Whether a file gives the value; an empty or malformed one is ignored, as logind does.
+/// Whether a file sets the value; like logind, ignores an empty or malformed one.
 fn sets(text: &str) -> bool {
     let mut section = "";
     text.lines().map(str::trim).any(|line| {
@@ -125,7 +125,7 @@ mod tests {
                 "# why\n[Login]\n InhibitDelayMaxSec = 30 \n",
                 Some("usr/lib/systemd/logind.conf.d/unattended-upgrades-logind-maxdelay.conf"),
             ),
-            // It hides the one before, and says nothing itself: as a link to /dev/null does.
+            // It hides the one before without setting a value, as a link to /dev/null does.
             (
                 "etc/systemd/logind.conf.d/unattended-upgrades-logind-maxdelay.conf",
                 "",

@@ -1,7 +1,7 @@
-//! How is a connection made? With Go's words for what goes wrong.
+//! Connections of probes, with Go's error texts.
 //!
-//! The kubelet sets SO_LINGER to one second, so that a close nobody answers is forgotten after that. Here it would hold
-//! the agent's only thread in `close`; TCP_USER_TIMEOUT has the same effect without.
+//! The kubelet sets SO_LINGER to one second, so that an unanswered close is dropped after that. Here SO_LINGER
+//! would hold the agent's only thread in `close`; TCP_USER_TIMEOUT has the same effect without blocking.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -18,16 +18,16 @@ use nix::sys::socket::{
 use smol::Async;
 use smol::io::{AsyncRead, AsyncWrite};
 
-/// Most names that are looked up at a time; a name server that hangs holds its thread for long.
+/// The maximum number of concurrent name lookups; a hanging name server holds each thread for long.
 const MAX_LOOKUPS: usize = 16;
 
 static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
 
-/// Most that is read of one connection: far more than an answer may have, so that nobody keeps the agent busy with
-/// frames or interim answers without end.
+/// The maximum read from one connection: far more than a valid answer, so that a server cannot keep the agent busy
+/// with endless frames or interim answers.
 const ANSWER_BYTES: usize = 256 << 10;
 
-/// A connection on which only so much is read.
+/// A connection with a limit on what is read.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: Async<TcpStream>,
@@ -79,16 +79,16 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// What came of it.
+/// The result of a lookup or connection.
 #[derive(Debug)]
 pub(super) enum DialError {
-    /// In Go's words.
+    /// The other side's failure, in Go's words.
     Refused(String),
-    /// The node's own trouble.
+    /// A failure of the node itself.
     Own(String),
 }
 
-/// Connects to a host by name or address. Takes as long as the kernel and the name server do.
+/// Connects to a host by name or address. The kernel and the name server set the timeouts.
 pub(super) async fn dial(
     host: &str,
     port: u16,
@@ -104,7 +104,7 @@ pub(super) async fn dial(
         match connect(address).await {
             Ok(stream) => {
                 let ms = timeout.max(Duration::from_secs(1)).as_millis();
-                // Without it, the kernel's own patience applies.
+                // Without it, the kernel's own timeout applies.
                 let ms = u32::try_from(ms).unwrap_or(u32::MAX);
                 let _ = setsockopt(&stream, sockopt::TcpUserTimeout, &ms);
                 let _ = stream.get_ref().set_nodelay(true);
@@ -119,7 +119,7 @@ pub(super) async fn dial(
     Err(failed)
 }
 
-/// Like `Async::connect`, but who is connected at once, as to a pod of this machine, does not wait to hear of it.
+/// Like `Async::connect`, but a connection that is made at once, as to a pod of this machine, is not awaited.
 async fn connect(address: SocketAddr) -> io::Result<Async<TcpStream>> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::Inet,
@@ -153,7 +153,7 @@ fn refused(address: SocketAddr, error: &io::Error) -> DialError {
     }
 }
 
-/// Asks the node's resolver, on a thread of its own: libc knows no other way.
+/// Asks the node's resolver on a thread of its own: libc has no other way.
 async fn look_up(host: &str) -> Result<Vec<IpAddr>, DialError> {
     let unfound = || DialError::Refused(format!("dial tcp: lookup {host}: no such host"));
     if LOOKUPS.fetch_add(1, Ordering::Relaxed) >= MAX_LOOKUPS {

@@ -1,8 +1,6 @@
-//! What does a gRPC server say of its health? `grpc.health.v1.Health/Check`, once, in plain text (kubelet-behaviour
-//! §5.7).
+//! gRPC probes: `grpc.health.v1.Health/Check`, once, in plain text (Kubernetes docs: Probes).
 
 use std::cell::Cell;
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -21,11 +19,15 @@ use smol_hyper::rt::FuturesIo;
 use super::dial::{Connection, DialError, dial, join_host_port};
 use super::{OUTPUT_BYTES, Outcome, go_duration, within};
 
-/// The clients' pause between attempts to connect; each longer by [`LONGER`].
+/// The first pause between attempts to connect; each is longer by [`LONGER`] (gRPC: `doc/connection-backoff.md`).
+///
+/// The kubelet's probe is one call of gRPC's client with `WithBlock`. That client dials again until the probe's
+/// timeout is over, so a server that begins to listen meanwhile passes. The attempts are one probe, with one outcome;
+/// `plan/probe.rs` decides when the next probe is due.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGER: f64 = 1.6;
 
-/// Longest headers of an answer, and most of a body that is taken at a time.
+/// Longest headers of an answer, and the most of a body that is read at a time.
 const HEAD_BYTES: u32 = 16 << 10;
 const WINDOW_BYTES: u32 = 64 << 10;
 
@@ -35,7 +37,7 @@ const UNIMPLEMENTED: u32 = 12;
 const INTERNAL: u32 = 13;
 const UNAVAILABLE: u32 = 14;
 
-/// The codes' names, by number.
+/// The names of the status codes, by number.
 const CODES: [&str; 17] = [
     "OK",
     "Canceled",
@@ -56,7 +58,7 @@ const CODES: [&str; 17] = [
     "Unauthenticated",
 ];
 
-/// What a call came to.
+/// The result of a call.
 struct Status {
     code: u32,
     message: String,
@@ -64,11 +66,11 @@ struct Status {
 
 /// How an attempt failed.
 enum Failed {
-    /// Nobody there who speaks HTTP/2; it is tried again.
+    /// No HTTP/2 server answers there; the attempt is repeated.
     Connect,
-    /// The node's own trouble.
+    /// A failure of the node itself.
     Own(String),
-    /// The call.
+    /// The call failed.
     Call(Status),
 }
 
@@ -103,7 +105,7 @@ pub(super) async fn run(port: u16, service: &str, timeout: Duration, ip: IpAddr)
         Some(Err(Failed::Call(status))) => Outcome::Failure(refusal(&status)),
         Some(Err(Failed::Own(text))) => Outcome::Error(text),
         None if connected.get() => late(),
-        // The loop ends with neither of them.
+        // The loop never returns either of them.
         Some(Err(Failed::Connect)) | None => Outcome::Failure(format!(
             "timeout: failed to connect service \"{address}\" within {}: context deadline exceeded",
             go_duration(timeout)
@@ -138,7 +140,7 @@ fn refusal(status: &Status) -> String {
     )
 }
 
-/// Connects and calls; `connected` tells whether the other side speaks HTTP/2.
+/// Connects and calls; `connected` is set once the other side speaks HTTP/2.
 async fn attempt(
     address: &str,
     (ip, port): (IpAddr, u16),
@@ -160,11 +162,11 @@ async fn attempt(
         connected: connected.clone(),
     };
     let tasks = Rc::new(LocalExecutor::new());
-    let told = |error: hyper::Error| match connected.get() {
+    let failed = |error: hyper::Error| match connected.get() {
         false => Failed::Connect,
         true => Failed::Call(Status {
             code: UNAVAILABLE,
-            message: chain(&error),
+            message: crate::chain(&error),
         }),
     };
     let (mut sender, connection) = http2::Builder::new(Tasks(Rc::downgrade(&tasks)))
@@ -173,28 +175,18 @@ async fn attempt(
         .initial_connection_window_size(WINDOW_BYTES)
         .handshake(FuturesIo::new(stream))
         .await
-        .map_err(told)?;
+        .map_err(failed)?;
     let call = async {
         let request = request(address, service, timeout)?;
-        let response = sender.send_request(request).await.map_err(told)?;
+        let response = sender.send_request(request).await.map_err(failed)?;
         answer(response).await
     };
     let drive = async {
-        // What it fails with is told to who waits for the answer.
+        // Its error is reported to the waiting call.
         let _ = connection.await;
         smol::future::pending().await
     };
     tasks.run(smol::future::or(call, drive)).await
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        let _ = write!(text, ": {inner}");
-        source = inner.source();
-    }
-    text
 }
 
 fn request(
@@ -235,7 +227,7 @@ fn put_varint(bytes: &mut Vec<u8>, mut number: usize) {
     }
 }
 
-/// The health that was answered, as its number.
+/// The serving status of the answer, as its number.
 async fn answer(response: Response<Incoming>) -> Result<u64, Failed> {
     let (head, mut body) = response.into_parts();
     if head.status != StatusCode::OK {
@@ -250,7 +242,7 @@ async fn answer(response: Response<Incoming>) -> Result<u64, Failed> {
     }
     let mut data = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| failed(INTERNAL, &chain(&error)))?;
+        let frame = frame.map_err(|error| failed(INTERNAL, &crate::chain(&error)))?;
         match frame.into_data() {
             Ok(part) if data.len() + part.len() <= OUTPUT_BYTES => data.extend_from_slice(&part),
             Ok(_) => return Err(failed(8, "grpc: received message larger than max")),
@@ -331,7 +323,7 @@ fn status_in(headers: &HeaderMap) -> Option<Status> {
     })
 }
 
-/// What a server that does not speak gRPC means.
+/// The gRPC status that stands for an HTTP error of a server without gRPC.
 fn of_http(status: StatusCode) -> Status {
     let code = match status.as_u16() {
         400 => INTERNAL,
@@ -349,7 +341,7 @@ fn of_http(status: StatusCode) -> Status {
     }
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 fn decode(text: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -370,7 +362,8 @@ fn decode(text: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Runs a connection's tasks within the attempt, so that they end with it. Weak: they would keep themselves alive.
+/// Runs a connection's tasks within the attempt, so that they end with it. Weak, because they would keep themselves
+/// alive.
 #[derive(Clone)]
 struct Tasks(std::rc::Weak<LocalExecutor<'static>>);
 
@@ -382,7 +375,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for Tasks {
     }
 }
 
-/// A connection that notices whether its other side begins as HTTP/2 demands, with a SETTINGS frame.
+/// A connection that notices whether its other side begins as HTTP/2 requires, with a SETTINGS frame.
 struct Listening {
     stream: Connection,
     seen: usize,
@@ -467,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_as_the_kubelet_tells_them() {
+    fn refusals_have_the_kubelets_texts() {
         let table = [
             (
                 5,

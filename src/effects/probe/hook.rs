@@ -1,5 +1,5 @@
-//! How is a lifecycle hook carried out? By the same means as a probe, but without a timeout: it ends with its container,
-//! or when its future is dropped (kubelet-behaviour §5.9).
+//! Lifecycle hooks, run by the same means as probes but without a timeout (Kubernetes docs: Container Lifecycle
+//! Hooks). A program survives an agent restart: the shim holds its result. An HTTP request ends with its future.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -7,27 +7,30 @@ use std::time::Duration;
 use super::{Target, exec, http};
 use crate::spec::probe::HttpGet;
 use crate::spec::{Hook, PodSpec};
+use crate::types::Time;
 
-/// How long a connection may take to come about, as in Go's default transport.
+/// The timeout of connecting, as in Go's default transport.
 const DIAL: Duration = Duration::from_secs(30);
 
-/// Most that is shown of a command or path, so that what came of it still fits into an event (1024 bytes in all).
+/// The maximum shown of a command or path, so that the result still fits into an event (1024 bytes in all).
 const COMMAND_BYTES: usize = 128;
-/// Most that is shown of an error, or of what a program wrote as such.
+/// The maximum shown of an error, or of a failed program's output as such.
 const ERRORS_BYTES: usize = 512;
-/// Most that is shown of what a program wrote in all.
+/// The maximum shown of all output of a program.
 const OUTPUT_BYTES: usize = 1024;
 
-/// How a hook went.
+/// The result of a hook.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HookResult {
-    /// The kubelet's sentence, if it went wrong.
+    /// The kubelet's message, if it failed.
     pub failure: Option<String>,
-    /// The host that answered by HTTP what was asked by HTTPS, and was asked again.
+    /// The host that answered an HTTPS request by HTTP, and was asked again by HTTP.
     pub fell_back: Option<String>,
+    /// When it was done, if that was before its result arrived: while no agent ran.
+    pub at: Option<Time>,
 }
 
-/// Carries out a hook of this pod's container. A sleep is not for here: the planner's clock lets time pass.
+/// Runs a hook of this pod's container. A sleep is not run here: the planner's clock times it.
 pub async fn run_hook(hook: &Hook, target: &Target, pod: &PodSpec) -> HookResult {
     let whose = format!(
         "for Container \"{}\" in Pod \"{}\" failed - error:",
@@ -36,19 +39,25 @@ pub async fn run_hook(hook: &Hook, target: &Target, pod: &PodSpec) -> HookResult
     );
     let failed = |failure: String| HookResult {
         failure: Some(failure),
-        fell_back: None,
+        ..HookResult::default()
     };
     match hook {
         Hook::Exec(command) => match exec::to_the_end(command, target).await {
-            Ok(ended) if ended.code == 0 => HookResult::default(),
-            Ok(ended) => {
+            Ok(end) => {
                 let command = shown(&command.join(" "), COMMAND_BYTES);
-                failed(format!(
-                    "Exec lifecycle hook ([{command}]) {whose} command '{command}' exited with {}: {}, message: {:?}",
-                    ended.code,
-                    shown(&ended.errors, ERRORS_BYTES),
-                    cut(&ended.output, OUTPUT_BYTES)
-                ))
+                let failure = (end.code != 0).then(|| {
+                    format!(
+                        "Exec lifecycle hook ([{command}]) {whose} command '{command}' exited with {}: {}, message: {:?}",
+                        end.code,
+                        shown(&end.errors, ERRORS_BYTES),
+                        cut(&exec::output(&end), OUTPUT_BYTES)
+                    )
+                });
+                HookResult {
+                    failure,
+                    fell_back: None,
+                    at: Some(end.at),
+                }
             }
             Err(error) => failed(format!(
                 "Exec lifecycle hook ([{}]) {whose} {}, message: \"\"",
@@ -58,8 +67,8 @@ pub async fn run_hook(hook: &Hook, target: &Target, pod: &PodSpec) -> HookResult
         },
         Hook::HttpGet(get) => match page(get, target).await {
             Ok(fell_back) => HookResult {
-                failure: None,
                 fell_back,
+                ..HookResult::default()
             },
             Err(error) => {
                 let error = shown(&error, ERRORS_BYTES);
@@ -76,7 +85,7 @@ pub async fn run_hook(hook: &Hook, target: &Target, pod: &PodSpec) -> HookResult
     }
 }
 
-/// The beginning of a text on one line: what a terminal would act upon is escaped.
+/// The beginning of a text on one line, with control characters escaped.
 fn shown(text: &str, most: usize) -> String {
     let mut line = String::new();
     for char in cut(text.trim(), most).chars() {
@@ -97,7 +106,7 @@ fn cut(text: &str, most: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}...", &text[..end.unwrap_or(0)]))
 }
 
-/// Asks for a page; any answer is a success. A host that does not speak TLS is asked without, and returned.
+/// Requests a page; any answer is a success. A host without TLS is asked again by HTTP, and returned.
 async fn page(get: &HttpGet, target: &Target) -> Result<Option<String>, String> {
     let own = || Some(target.ip?.to_string());
     let Some(host) = get.host.clone().or_else(own) else {
@@ -112,7 +121,7 @@ async fn page(get: &HttpGet, target: &Target) -> Result<Option<String>, String> 
             plain.headers.retain(|(name, _)| !secret(name));
             match http::get(&plain, &host, DIAL).await {
                 Ok(()) => Ok(Some(format!("{host}:{}", get.port))),
-                // The first trouble is the one to mend.
+                // The first error is the one to fix.
                 Err(_) => Err(text),
             }
         }

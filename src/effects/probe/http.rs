@@ -1,5 +1,5 @@
-//! Is a page served? What a status means, which redirects are followed, and what people read about it
-//! (kubelet-behaviour §5.5).
+//! HTTP probes: the meaning of a status, the redirects to follow, and the texts for people (Kubernetes docs:
+//! Probes).
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -26,17 +26,17 @@ const HEAD_BYTES: usize = 64 << 10;
 
 const MAX_REDIRECTS: usize = 10;
 
-/// Go's words for a server that does not speak TLS.
+/// Go's error for a server that does not speak TLS.
 pub(super) const NO_TLS: &str = "http: server gave HTTP response to HTTPS client";
 
-/// Who asks, and how long a connection may take to come about.
+/// The client's name, and its timeout of connecting.
 #[derive(Debug, Clone, Copy)]
 struct Asker {
     name: &'static str,
     dial: Duration,
 }
 
-/// Where an exchange stands, for the words of its timeout.
+/// The progress of an exchange, for the text of its timeout.
 struct Place {
     url: String,
     reading_body: bool,
@@ -46,9 +46,9 @@ struct Place {
 enum Failed {
     /// In Go's words, without `Get "…": `.
     Transport(String),
-    /// A redirect that leads nowhere: the location as it was written, and why.
+    /// An invalid redirect: the location as written, and why.
     Redirect(String, String),
-    /// The node's trouble, or a body that broke off.
+    /// A failure of the node itself, or a truncated body.
     Own(String),
 }
 
@@ -66,7 +66,7 @@ pub(super) async fn run(get: &HttpGet, host: &str, timeout: Duration) -> Outcome
     let place = place.into_inner();
     let during = |text: &str| format!("Get \"{}\": {text}", place.url);
     match outcome {
-        Some(Ok((status, body))) => judge(status, body),
+        Some(Ok((status, body))) => outcome_of(status, body),
         Some(Err(Failed::Transport(text))) => Outcome::Failure(during(&text)),
         Some(Err(Failed::Redirect(location, text))) => {
             Outcome::Failure(format!("Get \"{location}\": {text}"))
@@ -82,7 +82,7 @@ pub(super) async fn run(get: &HttpGet, host: &str, timeout: Duration) -> Outcome
     }
 }
 
-/// Asks as a hook does: there is no timeout, and any status will do. Says in Go's words what went wrong.
+/// Requests a page for a hook: there is no timeout, and any status will do. Returns errors in Go's words.
 pub(super) async fn get(get: &HttpGet, host: &str, dial: Duration) -> Result<(), String> {
     let url = Url::new(get.tls, host, get.port, &get.path);
     let place = RefCell::new(Place {
@@ -97,7 +97,7 @@ pub(super) async fn get(get: &HttpGet, host: &str, dial: Duration) -> Result<(),
     let place = place.into_inner();
     match outcome {
         Ok(_) => Ok(()),
-        // What comes after the status is of no interest.
+        // Data after the status does not matter.
         Err(_) if place.reading_body => Ok(()),
         Err(Failed::Transport(text) | Failed::Own(text)) => {
             Err(format!("Get \"{}\": {text}", place.url))
@@ -106,7 +106,7 @@ pub(super) async fn get(get: &HttpGet, host: &str, dial: Duration) -> Result<(),
     }
 }
 
-fn judge(status: StatusCode, body: String) -> Outcome {
+fn outcome_of(status: StatusCode, body: String) -> Outcome {
     match status.as_u16() {
         200..300 => Outcome::Success(body),
         300..400 => Outcome::Warning(format!("Probe terminated redirects, Response body: {body}")),
@@ -114,7 +114,7 @@ fn judge(status: StatusCode, body: String) -> Outcome {
     }
 }
 
-/// Asks, and goes where it is sent on the same host.
+/// Requests a page, and follows redirects on the same host.
 async fn follow(
     get: &HttpGet,
     first: Url,
@@ -180,7 +180,7 @@ fn request(
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     for own in [USER_AGENT, ACCEPT, CONNECTION] {
-        // What is given counts; if its first value is empty, nothing is sent.
+        // A given header counts; if its first value is empty, none is sent.
         if header(get, own.as_str()).is_some() {
             headers.remove(&own);
         }
@@ -188,7 +188,7 @@ fn request(
     for (name, value) in &get.headers {
         let parsed = HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| format!("net/http: invalid header field name \"{name}\""))?;
-        // The body's are the client's own business.
+        // Headers of the body are set by the client itself.
         if [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER].contains(&parsed) {
             continue;
         }
@@ -201,7 +201,7 @@ fn request(
     Ok(request)
 }
 
-/// One exchange on a connection of its own: the status, where it redirects to, and the body.
+/// One exchange on a connection of its own: the status, the redirect target, and the body.
 async fn ask(
     request: Request<Empty<Bytes>>,
     url: &Url,
@@ -232,15 +232,15 @@ async fn exchange(
     ends: Option<(SocketAddr, SocketAddr)>,
     place: &RefCell<Place>,
 ) -> Result<(StatusCode, Option<String>, String), Failed> {
-    let told = |error: hyper::Error| Failed::Transport(words(&error, ends));
+    let failed = |error: hyper::Error| Failed::Transport(words(&error, ends));
     let (mut sender, connection) = http1::Builder::new()
         .max_buf_size(HEAD_BYTES)
         .title_case_headers(true)
         .handshake(FuturesIo::new(stream))
         .await
-        .map_err(told)?;
+        .map_err(failed)?;
     let talk = async {
-        let response = sender.send_request(request).await.map_err(told)?;
+        let response = sender.send_request(request).await.map_err(failed)?;
         let status = response.status();
         let location = location(&response);
         place.borrow_mut().reading_body = true;
@@ -249,7 +249,7 @@ async fn exchange(
         Ok((status, location, body))
     };
     let drive = async {
-        // What it fails with is told to who waits for the answer.
+        // Its error is reported to the waiting request.
         let _ = connection.await;
         smol::future::pending().await
     };
@@ -263,7 +263,7 @@ fn location(response: &Response<Incoming>) -> Option<String> {
     Some(location).filter(|location| !location.is_empty())
 }
 
-/// The beginning of the body; the rest is not waited for.
+/// The beginning of the body; the rest is not awaited.
 async fn read(
     mut body: Incoming,
     ends: Option<(SocketAddr, SocketAddr)>,
@@ -288,7 +288,7 @@ async fn read(
     Ok(String::from_utf8_lossy(&kept).into_owned())
 }
 
-/// What went wrong, in Go's words where people know them.
+/// The error in Go's words where people know them.
 fn words(error: &hyper::Error, ends: Option<(SocketAddr, SocketAddr)>) -> String {
     if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
         return "EOF".to_owned();

@@ -1,8 +1,7 @@
-//! How is a container asked for its health? One attempt, by one of four handlers, with the kubelet's texts
-//! (kubelet-behaviour §5.4–5.7).
+//! Probes: one attempt, by one of four handlers, with the kubelet's texts (Kubernetes docs: Probes).
 //!
-//! Invariants: an attempt takes no longer than its timeout, whatever the other side does; dropping its future ends it;
-//! no answer takes more memory than the limits here. Nothing is remembered from one attempt to the next.
+//! Invariants: an attempt never exceeds its timeout, whatever the other side does; dropping its future ends it; no
+//! answer takes more memory than the limits here. No state is kept between attempts.
 
 mod dial;
 mod exec;
@@ -19,42 +18,47 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::shim::protocol::Purpose;
 use crate::spec::probe::ProbeHandler;
 
-/// Most that is kept of an answer.
+/// The maximum kept of an answer.
 const OUTPUT_BYTES: usize = 10 << 10;
 
-/// Who asks.
+/// The user agent.
 const USER_AGENT: &str = "kube-probe/1.36";
 
-/// How an attempt went.
+/// The outcome of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// Healthy; what was answered.
+    /// Healthy, with the answer.
     Success(String),
-    /// Healthy, but people should know.
+    /// Healthy, with a warning for people.
     Warning(String),
-    /// Not healthy; why.
+    /// Unhealthy, with the reason.
     Failure(String),
-    /// It could not be found out; why.
+    /// The probe could not run, with the reason.
     Error(String),
 }
 
-/// Who is asked.
+/// The container to probe.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Where the container can be reached when the handler names no host; `None`: it has no network.
+    /// The container's address when the handler names no host; `None`: it has no network.
     pub ip: Option<IpAddr>,
-    /// Why that is not the pod's own address, if so: said with each failure.
+    /// Why that is not the pod's own address, if so: added to each failure.
     pub instead: Option<&'static str>,
     /// The socket of its pod's shim.
     pub shim_socket: PathBuf,
     /// Its name.
     pub container: String,
+    /// Its attempt number.
+    pub attempt: u32,
+    /// The purpose of the probe or hook.
+    pub purpose: Purpose,
 }
 
 impl Target {
-    /// A failure to reach this address, with the reason why it is not the pod's own.
+    /// Adds the reason why the address is not the pod's own to a failure to reach it.
     fn explain(&self, text: String) -> String {
         match self.instead {
             Some(why) => format!("{text} ({why})"),
@@ -63,7 +67,7 @@ impl Target {
     }
 }
 
-/// Asks once.
+/// Probes once.
 pub async fn run(handler: &ProbeHandler, timeout_ms: u64, target: &Target) -> Outcome {
     let outcome = ask(handler, timeout_ms, target).await;
     match outcome {
@@ -104,7 +108,7 @@ async fn ask(handler: &ProbeHandler, timeout_ms: u64, target: &Target) -> Outcom
     }
 }
 
-/// `None` once the time is over.
+/// `None` once the timeout is over.
 async fn within<T>(timeout: Duration, work: impl Future<Output = T>) -> Option<T> {
     let work = async { Some(work.await) };
     let over = async {

@@ -1,4 +1,4 @@
-//! Does somebody listen? A connection is opened and closed (kubelet-behaviour §5.6).
+//! TCP probes: a connection is opened and closed (Kubernetes docs: Probes).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! How does a probe speak TLS? As the kubelet: encrypted, but whoever answers is believed. A probe goes to an address it
-//! was told, and what it learns is one bit about the server itself.
+//! TLS for probes. As in the kubelet, connections are encrypted but certificates are not verified. A probe goes to
+//! a configured address, and learns one bit about the server itself.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,10 +25,10 @@ use super::dial::{Connection, go_text};
 /// Encrypts a connection.
 pub(super) async fn wrap(stream: Connection, host: &str) -> Result<Encrypted, String> {
     let config = config().clone().map_err(|error| error.to_string())?;
-    // An address is not told to the server; neither is what cannot be a name.
-    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    // SNI: neither addresses nor invalid names are sent to the server.
+    let unnamed = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let name = ServerName::try_from(host.to_owned())
-        .unwrap_or_else(|_| ServerName::IpAddress(nobody.into()));
+        .unwrap_or_else(|_| ServerName::IpAddress(unnamed.into()));
     TlsConnector::from(config)
         .connect(name, stream)
         .await
@@ -36,8 +36,8 @@ pub(super) async fn wrap(stream: Connection, host: &str) -> Result<Encrypted, St
         .map_err(|error| text(&error))
 }
 
-/// An encrypted connection, whose other side need not say that it closes: many do not, and Go's client takes it for
-/// the end as well.
+/// An encrypted connection whose other side may close without notice: many servers do, and Go's client treats that
+/// as the end as well.
 pub(super) struct Encrypted(TlsStream<Connection>);
 
 impl AsyncRead for Encrypted {
@@ -78,14 +78,14 @@ fn config() -> &'static Result<Arc<ClientConfig>, Error> {
         let mut config = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody { provider }))
+            .with_custom_certificate_verifier(Arc::new(AcceptAll { provider }))
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
         Ok(Arc::new(config))
     })
 }
 
-/// What went wrong, in Go's words where people know them.
+/// The error in Go's words where people know them.
 pub(super) fn text(error: &io::Error) -> String {
     let tls = error
         .get_ref()
@@ -99,13 +99,13 @@ pub(super) fn text(error: &io::Error) -> String {
     }
 }
 
-/// Believes every certificate.
+/// Accepts every certificate.
 #[derive(Debug)]
-struct Anybody {
+struct AcceptAll {
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAll {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,
@@ -117,7 +117,7 @@ impl ServerCertVerifier for Anybody {
         Ok(ServerCertVerified::assertion())
     }
 
-    // A signature by a key nobody vouches for proves nothing.
+    // A signature by an unverified key proves nothing.
     fn verify_tls12_signature(
         &self,
         _: &[u8],

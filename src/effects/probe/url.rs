@@ -1,4 +1,4 @@
-//! Where does a page lie? Addresses of pages and where redirects lead, as Go's client sees them.
+//! URLs of pages and redirects, parsed like Go's client.
 
 use std::fmt::{self, Display};
 
@@ -6,18 +6,18 @@ use hyper::Uri;
 
 use super::dial::join_host_port;
 
-/// The address of a page.
+/// The URL of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Url {
-    /// `https`.
+    /// Whether the scheme is `https`.
     pub(super) tls: bool,
     /// Name or address, without brackets.
     pub(super) host: String,
-    /// Where.
+    /// The port.
     pub(super) port: u16,
-    /// The port is written, even if it is the scheme's.
+    /// Whether the port is written, even if it is the scheme's.
     pub(super) shows_port: bool,
-    /// With query, percent-encoded, begins with `/`.
+    /// Path with query, percent-encoded, begins with `/`.
     pub(super) path: String,
 }
 
@@ -41,7 +41,7 @@ impl Url {
         }
     }
 
-    /// Where a redirect leads, and whether it names a host; otherwise why it leads nowhere.
+    /// The target of a redirect, and whether it names a host; otherwise why it is invalid.
     pub(super) fn follow(&self, location: &str) -> Result<(Self, bool), String> {
         let scheme = location.split(['/', '?', '#']).next().unwrap_or_default();
         if let Some((scheme, _)) = scheme.split_once(':') {
@@ -109,7 +109,7 @@ fn unparsable(location: &str) -> String {
     format!("failed to parse Location header \"{location}\"")
 }
 
-/// Makes a path of it that can stand in a request: no fragment, odd bytes percent-encoded.
+/// Makes a valid request path: no fragment, odd bytes percent-encoded.
 fn encode(path: &str) -> String {
     let path = path.split('#').next().unwrap_or_default();
     let mut encoded = String::with_capacity(path.len() + 1);

@@ -1,12 +1,12 @@
-//! Which capabilities does a container get? Kubernetes' default set, plus and minus what the manifest says,
-//! and never more than the agent has.
+//! A container's capabilities: Kubernetes' default set, plus and minus what the manifest says, and never more than
+//! the agent has.
 
 use std::collections::BTreeSet;
 
 use crate::spec::Security;
 use crate::sys::file;
 
-/// What container engines give by default.
+/// The default set of container engines.
 const DEFAULT: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -69,8 +69,8 @@ const ALL: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// The container's set, with the `CAP_` prefix. `device_rules`: whether the cgroup keeps the container from devices
-/// it was not given; without that, making device nodes would open every device, so MKNOD has to be asked for.
+/// The container's set, with the `CAP_` prefix. `device_rules`: whether the cgroup restricts the container's device
+/// access; without that, making device nodes would open every device, so MKNOD must be requested.
 pub(super) fn effective(security: &Security, device_rules: bool) -> BTreeSet<String> {
     let all = |list: &[String]| list.iter().any(|name| name == "ALL");
     let mut names: BTreeSet<&str> = match () {
@@ -106,7 +106,7 @@ fn bit(name: &str) -> Option<usize> {
     ALL.iter().position(|known| *known == name)
 }
 
-/// The agent's bounding set: what it could give away.
+/// The agent's bounding set: the most it can pass on.
 fn own_mask() -> u64 {
     let status = file::read_text("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));

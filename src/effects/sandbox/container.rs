@@ -1,47 +1,48 @@
-//! How is a container put before the shim? Its bundle, its cgroup and the request that starts it.
+//! The preparation of a container: its bundle, its cgroup and the request to the shim that starts it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use super::environment::Process;
 use super::oci::{Bind, Bundle};
+use super::user::User;
 use super::{ConfigError, NodeFacts, Sandboxes, capabilities, environment, user};
 use crate::effects::cgroup::CgroupError;
-use crate::effects::image::{self, Image};
 use crate::effects::volume;
+use crate::images::{self, Image};
 use crate::layout::PodStateDir;
 use crate::shim::protocol::{ImageVolumes, StartRequest, SubPath, TARGET_LINK};
 use crate::spec::expand::{expand, missing};
 use crate::spec::priority::NODE_CRITICAL;
 use crate::spec::service_links;
-use crate::spec::{
-    ContainerSpec, Effective, LinuxUser, MountPropagation, PodSpec, QosClass, StopSignalName,
-};
+use crate::spec::{ContainerSpec, MountPropagation, PodSpec, QosClass, StopSignalName};
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
+use crate::types::{Effective, LinuxUser};
 
-/// What to start.
+/// The inputs of a container start.
 #[derive(Debug, Clone)]
 pub struct ContainerOrder<'a> {
     /// The pod.
     pub pod: &'a PodSpec,
     /// The container.
     pub container: &'a ContainerSpec,
-    /// Which run.
+    /// The attempt number.
     pub attempt: u32,
     /// Its image.
     pub image: &'a Image,
-    /// The node.
+    /// The node's facts.
     pub node: &'a NodeFacts,
     /// The pod's addresses.
     pub ips: &'a [IpAddr],
 }
 
-/// Why the request could not be made.
+/// Why the container could not be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// Manifest, image and node do not go together.
+    /// Manifest, image and node do not fit together.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The container's cgroup could not be made.
@@ -59,82 +60,29 @@ pub fn start_request(
         container,
         attempt,
         image,
-        node,
-        ips,
+        ..
     } = *order;
     let layout = sandboxes.layout();
-    let (run, state) = (layout.pod_run(&pod.uid), layout.pod_state(&pod.uid));
-    let hostname = sandboxes.write_etc(pod, ips)?;
-    let user = user::resolve(
-        pod,
-        container,
-        image.config.user.as_deref().unwrap_or_default(),
-        &image.layers,
-    )?;
-    let links = match pod.service_links() {
-        true => sandboxes.network.service_links(&pod.key.namespace),
-        false => Vec::new(),
-    };
-    let links = links.iter().map(|(spec, address)| (&**spec, *address));
-    let links = service_links::variables(links);
-    let process = environment::process(order, &user, &hostname, links)?;
-    let termination_message = state.termination_message(&container.name, attempt);
-    make_message_file(&state.container(&container.name), &termination_message)?;
-    let (mut binds, sub_paths) = volume_binds(sandboxes, order, &process.declared)?;
-    let taken = |target: &str| container.mounts.iter().any(|mount| mount.path == target);
-    for (source, target) in [
-        (state.etc_hosts(), "/etc/hosts"),
-        (state.etc_hostname(), "/etc/hostname"),
-        (state.resolv_conf(), "/etc/resolv.conf"),
-        (
-            termination_message.clone(),
-            container.termination_message_path.as_str(),
-        ),
-    ] {
-        if !taken(target) {
-            // With a read-only root these files are read-only too, but the message must be writable.
-            let read_only = container.security.read_only_root && source != termination_message;
-            binds.push(Bind {
-                source,
-                target: target.to_owned(),
-                read_only,
-                propagation: MountPropagation::None,
-            });
-        }
-    }
-    let stop_signal = stop_signal(container, image);
+    let state = layout.pod_state(&pod.uid);
+    let hostname = sandboxes.write_etc(pod, order.ips)?;
+    let asked = image.config.user.as_deref().unwrap_or_default();
+    let user = user::resolve(pod, container, asked, &image.layers)?;
     let linux_user = LinuxUser {
         uid: user.uid,
         gid: user.gid,
         groups: user.groups.clone(),
     };
-    let pod_cgroup = sandboxes.cgroups.pod_path(pod.qos, &pod.uid);
-    let cgroup = sandboxes
-        .cgroups
-        .ensure_container(&pod_cgroup, pod, container)?;
-    let device_rules = sandboxes.cgroups.devices_open().is_none();
-    let cgroup_mode = sandboxes.cgroups.mode();
-    let folder = run.bundle(&container.name);
-    let bundle = Bundle {
-        pod,
-        container,
-        process,
-        user,
-        capabilities: capabilities::effective(&container.security, device_rules),
-        binds,
-        shm: if pod.host_ipc {
-            PathBuf::from("/dev/shm")
-        } else {
-            run.shm()
-        },
-        v1_cgroups: sandboxes.cgroups.v1_folders(&cgroup),
-        cgroup,
-        cgroup_mode,
-        seccomp_profiles: layout.root.join("seccomp"),
-        target_link: folder.join(TARGET_LINK),
-    };
+    let links = link_variables(sandboxes, pod);
+    let process = environment::process(order, &user, &hostname, links)?;
+    let termination_message = state.termination_message(&container.name, attempt);
+    make_message_file(&state.container(&container.name), &termination_message)?;
+    let (mut binds, sub_paths) = volume_binds(sandboxes, order, &process.declared)?;
+    binds.extend(file_binds(container, &state, &termination_message));
+    let bundle = bundle(sandboxes, order, (process, user), binds)?;
+    let folder = layout.pod_run(&pod.uid).bundle(&container.name);
     let settings = sandboxes.settings.now();
     write_bundle(&folder, &bundle)?;
+    let stop_signal = stop_signal(container, image);
     Ok(StartRequest {
         container: container.name.clone(),
         attempt,
@@ -160,16 +108,82 @@ pub fn start_request(
             user: Some(linux_user),
             stop_signal: stop_signal.map(|signal| signal.name),
         },
-        oom_score_adj: oom_score_adj(pod, container, node.memory_bytes),
+        oom_score_adj: oom_score_adj(pod, container, order.node.memory_bytes),
         stdin: container.stdin,
         tty: container.tty,
         stdin_once: container.stdin_once,
-        // All processes of the node are seen then anyway.
+        // All processes of the node are visible then anyway.
         target: container.target.clone().filter(|_| !pod.host_pid),
     })
 }
 
-/// The volumes of the image that the manifest mounts nothing on. What the container had in those of another image goes.
+/// The variables of the services that the pod can reach, unless it does not want them.
+fn link_variables(sandboxes: &Sandboxes, pod: &PodSpec) -> BTreeMap<String, String> {
+    let links = match pod.service_links() {
+        true => sandboxes.network.service_links(&pod.key.namespace),
+        false => Vec::new(),
+    };
+    service_links::variables(links.iter().map(|(spec, address)| (&**spec, *address)))
+}
+
+/// The files that every container has, as binds. A mount of the manifest takes the place of a file.
+fn file_binds(container: &ContainerSpec, state: &PodStateDir, message: &Path) -> Vec<Bind> {
+    let taken = |target: &str| container.mounts.iter().any(|mount| mount.path == target);
+    let message_path = container.termination_message_path.as_str();
+    // With a read-only root these files are read-only too, but the message must be writable.
+    let read_only = container.security.read_only_root;
+    let files = [
+        (state.etc_hosts(), "/etc/hosts", read_only),
+        (state.etc_hostname(), "/etc/hostname", read_only),
+        (state.resolv_conf(), "/etc/resolv.conf", read_only),
+        (message.to_owned(), message_path, false),
+    ];
+    let binds = files
+        .into_iter()
+        .filter(|(_, target, _)| !taken(target))
+        .map(|(source, target, read_only)| Bind {
+            source,
+            target: target.to_owned(),
+            read_only,
+            propagation: MountPropagation::None,
+        });
+    binds.collect()
+}
+
+/// Makes the container's cgroup and describes its bundle.
+fn bundle<'a>(
+    sandboxes: &Sandboxes,
+    order: &ContainerOrder<'a>,
+    (process, user): (Process, User),
+    binds: Vec<Bind>,
+) -> Result<Bundle<'a>, CgroupError> {
+    let (pod, container) = (order.pod, order.container);
+    let (layout, cgroups) = (sandboxes.layout(), &sandboxes.cgroups);
+    let run = layout.pod_run(&pod.uid);
+    let pod_cgroup = cgroups.pod_path(pod.qos, &pod.uid);
+    let cgroup = cgroups.ensure_container(&pod_cgroup, pod, container)?;
+    let device_rules = cgroups.devices_open().is_none();
+    Ok(Bundle {
+        pod,
+        container,
+        process,
+        user,
+        capabilities: capabilities::effective(&container.security, device_rules),
+        binds,
+        shm: if pod.host_ipc {
+            PathBuf::from("/dev/shm")
+        } else {
+            run.shm()
+        },
+        v1_cgroups: cgroups.v1_folders(&cgroup),
+        cgroup,
+        cgroup_mode: cgroups.mode(),
+        seccomp_profiles: layout.root.join("seccomp"),
+        target_link: run.bundle(&container.name).join(TARGET_LINK),
+    })
+}
+
+/// The image's volumes that no mount of the manifest covers. Data in volumes of an earlier image is removed.
 fn image_volumes(
     state: &PodStateDir,
     container: &ContainerSpec,
@@ -211,10 +225,10 @@ fn image_volumes(
     Ok(Some(ImageVolumes { folder, paths }))
 }
 
-/// The manifest's, else the image's; without either it is SIGTERM.
+/// The manifest's, or else the image's; without either it is SIGTERM.
 fn stop_signal(container: &ContainerSpec, image: &Image) -> Option<StopSignalName> {
     let written = container.lifecycle.stop_signal.clone();
-    written.or_else(|| image::stop_signal(image.config.stop_signal.as_deref()?))
+    written.or_else(|| images::stop_signal(image.config.stop_signal.as_deref()?))
 }
 
 fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {
@@ -229,7 +243,7 @@ fn write_bundle(folder: &Path, bundle: &Bundle<'_>) -> Result<(), ConfigError> {
     let config = serde_json::to_vec(&bundle.config()?).expect("plain data");
     let rootfs = folder.join("rootfs");
     file::make_dirs(&rootfs, 0o700).map_err(access("make", &rootfs))?;
-    // It holds the environment, so it is root's alone.
+    // It contains the environment, so only root may read it.
     let path = folder.join("config.json");
     file::replace(&path, &config, 0o600, Durability::Process).map_err(access("write", &path))
 }
@@ -246,7 +260,7 @@ fn make_message_file(folder: &Path, path: &Path) -> Result<(), ConfigError> {
         })
 }
 
-/// Volumes as binds. Sub-paths are bound by the shim to a place of their own first.
+/// Volumes as binds. The shim first binds each sub-path to a place of its own.
 fn volume_binds(
     sandboxes: &Sandboxes,
     order: &ContainerOrder<'_>,
@@ -291,7 +305,7 @@ fn volume_binds(
     Ok((binds, sub_paths))
 }
 
-/// The sub-path with its variables put in; it must still be relative and stay inside.
+/// The sub-path with its variables expanded; it must still be relative and stay inside.
 fn sub_path(
     plain: Option<&str>,
     expression: Option<&str>,
@@ -324,7 +338,8 @@ fn sub_path(
     Ok((!path.is_empty()).then_some(path))
 }
 
-/// Kubernetes' figures (kubelet-behaviour §9.6; critical by priority alone, part A2).
+/// The kubelet's values (Kubernetes docs: Node-pressure Eviction; critical by priority alone, `coracle help
+/// differences`).
 fn oom_score_adj(pod: &PodSpec, container: &ContainerSpec, node_memory: u64) -> i32 {
     match pod.qos {
         _ if pod.priority >= NODE_CRITICAL => -997,
@@ -332,7 +347,7 @@ fn oom_score_adj(pod: &PodSpec, container: &ContainerSpec, node_memory: u64) -> 
         QosClass::BestEffort => 1000,
         QosClass::Burstable => {
             let request = |c: &ContainerSpec| c.resources.memory_request_bytes.unwrap_or(0);
-            // A sidecar is not to be killed before what it serves.
+            // A sidecar must not be killed before the containers that it serves.
             let served = match pod.init_containers.iter().any(|c| c.name == container.name) {
                 true if container.is_sidecar() => pod.containers.iter().map(request).min(),
                 true | false => None,

@@ -1,5 +1,5 @@
-//! What does the program get? Arguments, environment and working directory, from image and manifest
-//! (kubelet-behaviour §11.5).
+//! The program of a container: arguments, environment and working directory, from image and manifest (Kubernetes
+//! docs: Define Dependent Environment Variables).
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use super::{ConfigError, ContainerOrder};
 use crate::spec::EnvValue;
 use crate::spec::expand::expand;
 
-/// What the node knows that a pod may ask for.
+/// The node's facts that a pod may refer to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// The node's name.
@@ -19,7 +19,7 @@ pub struct NodeFacts {
     pub ips: Vec<IpAddr>,
     /// Its allocatable cpu in thousandths of a core.
     pub cpu_milli: u64,
-    /// Its allocatable memory.
+    /// Its allocatable memory in bytes.
     pub memory_bytes: u64,
 }
 
@@ -29,13 +29,13 @@ pub(super) struct Process {
     pub(super) args: Vec<String>,
     pub(super) env: Vec<String>,
     pub(super) cwd: String,
-    /// The manifest's variables and those about services, for `subPathExpr`.
+    /// The manifest's variables and those of services, for `subPathExpr`.
     pub(super) declared: BTreeMap<String, String>,
 }
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Puts it together. `links` are variables about services.
+/// Builds the program. `links` are the variables of services.
 pub(super) fn process(
     order: &ContainerOrder<'_>,
     user: &User,
@@ -100,7 +100,7 @@ pub(super) fn process(
     })
 }
 
-/// The manifest's variables over those about services; each may refer to these and to those before it.
+/// The manifest's variables over those of services; each may refer to these and to those before it.
 fn declared(
     order: &ContainerOrder<'_>,
     links: BTreeMap<String, String>,

@@ -1,5 +1,6 @@
-//! What do `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf` say in a pod? Each container start writes them anew, in
-//! the kubelet's words (kubelet-behaviour §11.2, §11.3; [`super::resolver`] has §11.4).
+//! A pod's `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf`. Each container start writes them again, in the
+//! kubelet's words (Kubernetes docs: Customizing DNS Service, DNS for Services and Pods; [`super::resolver`] has
+//! `resolv.conf`).
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -10,7 +11,7 @@ use std::path::Path;
 
 use super::resolver::{self, Resolver};
 use super::{ConfigError, Sandboxes};
-use crate::spec::{HostAlias, PodSpec};
+use crate::spec::{HostAlias, PodSpec, Reason};
 use crate::sys::file;
 
 impl Sandboxes {
@@ -20,8 +21,8 @@ impl Sandboxes {
         Some(format!("{subdomain}.{}", self.config.cluster_domain))
     }
 
-    /// Blocking. Writes the files every container of the pod shares; repeated at each container start. Returns the
-    /// pod's hostname: containers may have written something else to its file.
+    /// Blocking. Writes the files that all containers of the pod share, at each container start. Returns the pod's
+    /// hostname: containers may have changed its file.
     pub(super) fn write_etc(&self, spec: &PodSpec, ips: &[IpAddr]) -> Result<String, ConfigError> {
         let state = self.layout().pod_state(&spec.uid);
         let domain = self.domain(spec);
@@ -48,7 +49,7 @@ impl Sandboxes {
         Ok(hostname)
     }
 
-    /// Blocking. Writes the pod's `resolv.conf` as it should be now. Containers see it at once.
+    /// Blocking. Writes the pod's current `resolv.conf`. Containers see it at once.
     pub fn write_resolv_conf(&self, spec: &PodSpec) -> Result<(), ConfigError> {
         let path = self.layout().pod_state(&spec.uid).resolv_conf();
         let (resolver, _) = self.resolver(spec);
@@ -60,11 +61,11 @@ impl Sandboxes {
     }
 
     /// Blocking. What the pod's `resolv.conf` lacks of what its manifest asks for: reason and message of events.
-    pub fn resolver_warnings(&self, spec: &PodSpec) -> Vec<(String, String)> {
+    pub fn resolver_warnings(&self, spec: &PodSpec) -> Vec<(Reason, String)> {
         self.resolver(spec).1
     }
 
-    fn resolver(&self, spec: &PodSpec) -> (Resolver, Vec<(String, String)>) {
+    fn resolver(&self, spec: &PodSpec) -> (Resolver, Vec<(Reason, String)>) {
         let node = resolver::node_resolv_conf(&self.config.resolv_conf);
         let servers = if resolver::wants_cluster_dns(spec) {
             self.cluster_dns()
@@ -74,12 +75,12 @@ impl Sandboxes {
         resolver::of_pod(spec, &node, &servers, &self.config.cluster_domain)
     }
 
-    /// The name servers of pods with `dnsPolicy: ClusterFirst`: those of the settings, else our own.
+    /// The name servers of pods with `dnsPolicy: ClusterFirst`: those of the settings, or else coracle's own.
     fn cluster_dns(&self) -> Vec<IpAddr> {
         if !self.config.cluster_dns.is_empty() {
             return self.config.cluster_dns.clone();
         }
-        // One is enough, and musl's resolver asks all there are at once.
+        // One is enough, and musl's resolver asks all of them at once.
         let own = self.network.name_servers().unwrap_or_default();
         own.into_iter().take(1).collect()
     }
@@ -96,7 +97,7 @@ fn hosts(spec: &PodSpec, domain: Option<&str>, ips: &[IpAddr], node_hosts: &str)
             "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
              fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
         );
-        // Without an address of its own the pod still has to find itself by name.
+        // Without an address of its own the pod still has to resolve its own name.
         let loopback = [IpAddr::from([127, 0, 0, 1])];
         for ip in if ips.is_empty() { &loopback } else { ips } {
             let _ = match domain {
@@ -129,9 +130,9 @@ pub(super) fn hostname(spec: &PodSpec, domain: Option<&str>) -> String {
     }
 }
 
-/// Writes in place: the file is bind-mounted into containers, which would not see a renamed one. Cut to size only
-/// afterwards, so that no reader finds it empty. Flash is spared when nothing changes. Containers may have made
-/// anything of the file's content: no more of it is read than could be right.
+/// Writes in place: the file is bind-mounted into containers, which would not see a renamed one. It is truncated
+/// only afterwards, so that no reader finds it empty. Without a change nothing is written, which spares flash.
+/// Containers may have written anything to the file: no more of it is read than could be right.
 fn write_if_changed(path: &Path, text: &str) -> io::Result<()> {
     let length = text.len() as u64;
     if file::read_bounded(path, length).is_ok_and(|have| have == text.as_bytes()) {

@@ -1,4 +1,4 @@
-//! How does what earlier runs of a container left go away? By the numbers in the files' names.
+//! The removal of files of a container's earlier runs, by the attempt numbers in their names.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,8 +9,8 @@ use crate::spec::PodSpec;
 use crate::sys::tree;
 
 impl Sandboxes {
-    /// Blocking. Removes logs of runs before `logs_from`, writable layers and message files of runs before `files_from`.
-    /// Their overlays are no longer mounted. Goes on after an error; the first one is told.
+    /// Blocking. Removes logs of runs before `logs_from`, writable layers and message files of runs before
+    /// `files_from`. Their overlays are no longer mounted. Goes on after an error; returns the first one.
     pub fn remove_runs(
         &self,
         pod: &PodSpec,
@@ -39,7 +39,7 @@ impl Sandboxes {
     }
 }
 
-/// Removes what is in `folder` and has a number that `which` finds in its name.
+/// Removes the entries of `folder` with a number that `which` finds in their names.
 fn remove_below(folder: &Path, which: impl Fn(&str) -> Option<u32>) -> Result<(), SandboxError> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,

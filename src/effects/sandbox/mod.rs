@@ -1,6 +1,6 @@
-//! How does a pod come to stand, run and go? Directories, cgroups, volumes, the shim, and containers in it.
+//! Sandboxes: directories, cgroups, volumes, the shim of a pod, and the containers in it.
 //!
-//! Blocking parts are plain functions that the node runs off its loop; everything may be repeated after a crash at
+//! Blocking parts are plain functions that the node runs off its loop. Everything may be repeated after a crash at
 //! any line.
 
 mod capabilities;
@@ -27,9 +27,9 @@ use smol::io::AsyncReadExt;
 
 use crate::config::{Config, Current};
 use crate::effects::cgroup::{CgroupError, Cgroups};
-use crate::effects::network::{Network, NetworkError};
 use crate::effects::volume::{self, VolumeFailure};
 use crate::layout::Layout;
+use crate::network::{Network, NetworkError};
 use crate::shim::protocol::ShimConfig;
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
@@ -40,13 +40,13 @@ pub use environment::NodeFacts;
 pub use remove::{Leave, unseen_exit};
 pub use shim_client::{Exited, ShimClient};
 
-/// Why a sandbox could not be made, used or removed.
+/// An error of making, using or removing a sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// A volume is not to be had.
+    /// A volume is not available.
     #[error(transparent)]
     Volume(#[from] VolumeFailure),
-    /// The pod gets no network.
+    /// The pod's network failed.
     #[error(transparent)]
     Network(#[from] NetworkError),
     /// A cgroup could not be made or removed.
@@ -55,24 +55,24 @@ pub enum SandboxError {
     /// A file or folder of the pod could not be made or removed.
     #[error("could not {action} `{}`", path.display())]
     Access {
-        /// `make`, `write`, `remove`.
+        /// The operation: `make`, `write`, `remove`.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
     /// The shim could not be started or reached.
     #[error("could not {action} the pod's shim")]
     Shim {
-        /// `start`, `connect to`.
+        /// The operation: `start`, `connect to`.
         action: &'static str,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// `setHostnameAsFQDN` with a name the kernel does not take.
+    /// `setHostnameAsFQDN` with a name that the kernel does not accept.
     #[error(
         "failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long (64 characters is \
          the max, {length} characters requested)", length = fqdn.len()
@@ -83,13 +83,13 @@ pub enum SandboxError {
     },
 }
 
-/// Why a container's configuration does not work out (`CreateContainerConfigError`).
+/// Why a container's configuration is invalid (`CreateContainerConfigError`).
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Neither image nor manifest names a program.
     #[error("no command specified: neither the image nor the manifest names a program to run")]
     NoCommand,
-    /// The image does not know the user.
+    /// The image does not have the user.
     #[error("unable to find user {user}: no matching entries in passwd file")]
     NoSuchUser {
         /// As named by the image.
@@ -98,25 +98,25 @@ pub enum ConfigError {
     /// A security rule forbids it.
     #[error("{0}")]
     Refused(String),
-    /// The seccomp profile file is not to be had.
+    /// The seccomp profile file is not available.
     #[error("cannot load seccomp profile \"{}\": {source}", path.display())]
     Seccomp {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// A sub-path cannot be worked out.
+    /// A sub-path cannot be resolved.
     #[error("{0}")]
     SubPath(String),
     /// A file of the container could not be written.
     #[error("could not {action} `{}`: {source}", path.display())]
     Access {
-        /// `make`, `write`.
+        /// The operation: `make`, `write`.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -124,18 +124,18 @@ pub enum ConfigError {
 /// More than a shim ever writes to its standard output, which is nothing.
 const MOST_NOISE: u64 = 4096;
 
-/// What all sandbox effects need; one a node.
+/// The context of all sandbox effects; one for each node.
 #[derive(Debug, Clone)]
 pub struct Sandboxes {
-    /// Settings.
+    /// The settings fixed at the start.
     pub config: Arc<Config>,
-    /// What of them can change.
+    /// The settings that can change.
     pub settings: Current,
     /// The cgroup tree.
     pub cgroups: Arc<Cgroups>,
     /// The pods' network.
     pub network: Network,
-    /// What shims are started from: a view of the own binary that no container can write to.
+    /// The binary of shims: a view of the own binary that no container can write to.
     pub binary: Arc<OwnedFd>,
 }
 
@@ -144,14 +144,14 @@ impl Sandboxes {
         &self.config.layout
     }
 
-    /// Blocking. Clears away a former sandbox, and makes the folder that tells an agent to come of this one.
+    /// Blocking. Removes an earlier sandbox, and makes the folder that marks this one for an agent restart.
     pub fn begin(&self, spec: &PodSpec) -> Result<(), SandboxError> {
         self.clear(&spec.uid)?;
         let folder = self.layout().pod_run(&spec.uid).dir;
         file::make_dirs(&folder, 0o700).map_err(|source| access("make", &folder, source))
     }
 
-    /// Blocking. Gives a begun pod its network, or the node's with the ports it asks for. Returns its own addresses.
+    /// Blocking. Sets up the pod's network, or on the host network its ports. Returns the pod's own addresses.
     pub fn connect(&self, spec: &PodSpec) -> Result<Vec<IpAddr>, SandboxError> {
         if spec.host_network {
             self.network.claim_ports(spec)?;
@@ -160,12 +160,12 @@ impl Sandboxes {
         Ok(self.network.attach(spec)?.ips)
     }
 
-    /// Blocking. Takes the pod's network away.
+    /// Blocking. Removes the pod's network.
     pub fn disconnect(&self, uid: &PodUid) -> Result<(), SandboxError> {
         Ok(self.network.detach(uid)?)
     }
 
-    /// Blocking. Makes all that a shim needs to find, and writes down which pod this is.
+    /// Blocking. Makes everything that a shim expects, and saves the pod's manifest.
     pub fn prepare(&self, spec: &PodSpec) -> Result<(), SandboxError> {
         let (run, state) = (
             self.layout().pod_run(&spec.uid),
@@ -174,7 +174,7 @@ impl Sandboxes {
         for folder in [&run.dir, &run.records(), &run.subpaths(), &state.dir] {
             file::make_dirs(folder, 0o700).map_err(|source| access("make", folder, source))?;
         }
-        // Writable layers of runs before (a lost sandbox, a reboot) are of no use any more.
+        // Writable layers of earlier runs (a lost sandbox, a reboot) are not needed any more.
         let layers = state.dir.join("containers");
         tree::remove(&layers).map_err(|source| access("remove", &layers, source))?;
         let finished = run.finished();
@@ -247,7 +247,7 @@ impl Sandboxes {
         }
     }
 
-    /// Blocking. The next attempt numbers of containers that left logs behind (kubelet-behaviour §2.6).
+    /// Blocking. The next attempt numbers of containers that left logs behind (the kubelet's `pkg/kubelet/kuberuntime`).
     pub fn next_attempts(&self, spec: &PodSpec) -> std::collections::BTreeMap<String, u32> {
         let key = &spec.key;
         let logs = |name: &str| {
@@ -291,7 +291,7 @@ fn shim_log(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// What the shim complained of last, with its causes, in one line.
+/// The last error in the shim's log, with its causes, in one line.
 fn last_error(log: &str) -> Option<String> {
     let lines: Vec<&str> = log.lines().map(str::trim).collect();
     let begin = lines.iter().rposition(|line| line.starts_with("error: "));

@@ -1,5 +1,5 @@
-//! What does the OCI runtime get to see? A container's `config.json`, written out in full from explicit values:
-//! libcontainer's own builders fill in defaults of their own.
+//! A container's `config.json` for the OCI runtime, written in full from explicit values: libcontainer's own
+//! builders fill in defaults of their own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::effects::seccomp;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
 use crate::sys::file;
 
-/// Hidden from containers, as container engines do.
+/// Hidden from containers, as in other container engines.
 const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -50,7 +50,7 @@ pub(super) struct Bind {
     pub(super) propagation: MountPropagation,
 }
 
-/// Everything `config.json` is made of.
+/// The inputs of `config.json`.
 #[derive(Debug)]
 pub(super) struct Bundle<'a> {
     pub(super) pod: &'a PodSpec,
@@ -64,7 +64,7 @@ pub(super) struct Bundle<'a> {
     pub(super) cgroup_mode: Mode,
     /// On v1: each controller's name and the container's folder in its hierarchy.
     pub(super) v1_cgroups: Vec<(String, PathBuf)>,
-    /// What links to the process namespace of the container's target, if it has one.
+    /// The link to the process namespace of the container's target, if it has one.
     pub(super) target_link: PathBuf,
     /// Folder of `Localhost` seccomp profiles.
     pub(super) seccomp_profiles: PathBuf,
@@ -116,7 +116,7 @@ impl Bundle<'_> {
         }))
     }
 
-    /// Network, IPC and UTS are the shim's; only what is the container's own is named.
+    /// Network, IPC and UTS are the shim's; only the container's own namespaces are named.
     fn namespaces(&self) -> Value {
         let mut list = vec![json!({ "type": "mount" })];
         match &self.container.target {
@@ -139,7 +139,7 @@ impl Bundle<'_> {
         }
     }
 
-    /// Those of the runtime, of which there are [`Bundle::fixed_mounts`], then those of the pod.
+    /// The runtime's mounts ([`Bundle::fixed_mounts`]), then those of the pod.
     fn mounts(&self) -> Value {
         let mut list = self.fixed_mounts();
         // Parents before children, whatever the order in the manifest.
@@ -160,7 +160,7 @@ impl Bundle<'_> {
         json!(list)
     }
 
-    /// What every container has, whatever its pod asks for.
+    /// The mounts of every container.
     pub(super) fn fixed_mounts(&self) -> Vec<Value> {
         let privileged = self.container.security.privileged;
         let access = if privileged { "rw" } else { "ro" };
@@ -194,8 +194,8 @@ impl Bundle<'_> {
         list
     }
 
-    /// The container's own cgroup, and nothing above it. On v1 bound folder by folder: libcontainer's `cgroup` mount
-    /// would be writable there, and would hold the node's systemd hierarchy.
+    /// The container's own cgroup, and nothing above it. On v1 it is bound folder by folder: libcontainer's
+    /// `cgroup` mount would be writable there, and would contain the node's systemd hierarchy.
     fn cgroup_mounts(&self, access: &str) -> Vec<Value> {
         const TARGET: &str = "/sys/fs/cgroup";
         let options = ["nosuid", "noexec", "nodev", "relatime"];
@@ -251,7 +251,7 @@ impl Bundle<'_> {
     }
 }
 
-/// The fixed list, and what lets one tenant watch another's work through the cpu's temperature.
+/// The fixed list, and files that let one tenant observe another through the cpu's temperature.
 fn masked_paths() -> Vec<String> {
     let mut paths: Vec<String> = MASKED.iter().map(|path| (*path).to_owned()).collect();
     for entry in fs::read_dir("/sys/devices/system/cpu")
@@ -267,7 +267,7 @@ fn masked_paths() -> Vec<String> {
     paths
 }
 
-/// Every device node of the node but terminals and what every container has of its own.
+/// Every device node of the node, except terminals and those that every container has of its own.
 fn node_devices(folder: &Path) -> Vec<Value> {
     const OWN: [&str; 10] = [
         "pts", "shm", "mqueue", "fd", "console", "ptmx", "null", "zero", "full", "tty",

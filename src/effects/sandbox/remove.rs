@@ -1,15 +1,16 @@
-//! How does a pod go without a trace? Every step is tried even if one before it failed.
+//! The removal of a pod. Every step is tried, even after a failed one.
 
 use std::fs;
 use std::path::Path;
 
 use super::{SandboxError, Sandboxes, access};
 use crate::shim::protocol::ContainerRecord;
-use crate::spec::{Exit, PodKey, PodUid, Stamp, Time, Wall};
+use crate::spec::{PodKey, PodUid};
 use crate::sys::file::Durability;
 use crate::sys::{clock, file, mount, tree};
+use crate::types::{Exit, Stamp, Time, Wall};
 
-/// What to leave.
+/// What to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
     /// Volumes, logs and records.
@@ -21,7 +22,8 @@ pub enum Leave {
 }
 
 impl Sandboxes {
-    /// Blocking. Kills whatever is left in the pod's cgroups and removes them. The shim's mounts end with it.
+    /// Blocking. Kills the remaining processes in the pod's cgroups and removes the cgroups. The shim's mounts end
+    /// with it.
     pub fn clear(&self, uid: &PodUid) -> Result<(), SandboxError> {
         let mut result = Ok(());
         for path in self.pod_cgroups(uid) {
@@ -44,7 +46,7 @@ impl Sandboxes {
         result
     }
 
-    /// Blocking. Removes the volumes of a pod that has no sandbox, on disk and in memory.
+    /// Blocking. Removes the volumes of a pod without a sandbox, on disk and in memory.
     pub fn remove_volumes(&self, uid: &PodUid) -> Result<(), SandboxError> {
         let in_memory = self.layout().pod_run(uid).dir.join("volumes");
         let on_disk = self.layout().pod_state(uid).dir.join("volumes");
@@ -55,7 +57,7 @@ impl Sandboxes {
         removed.into_iter().collect()
     }
 
-    /// Blocking. After `clear`: removes what is on disk. Writable layers always go; `Leave` tells what does not.
+    /// Blocking. After `clear`: removes what is on disk. Writable layers always go; `Leave` says what stays.
     pub fn remove_files(
         &self,
         uid: &PodUid,
@@ -69,7 +71,8 @@ impl Sandboxes {
             Leave::Logs | Leave::Nothing => self.remove_volumes(uid),
         };
         if leave == Leave::Nothing {
-            // Logs first, the runtime folder last: while it is there, a new agent knows that this pod has to go.
+            // Logs first, the runtime folder last: while it exists, a restarted agent knows that this pod is being
+            // removed.
             let logs = self.layout().pod_logs(&key.namespace, &key.name, uid);
             trees.extend([logs, state.dir]);
         }
@@ -95,8 +98,8 @@ impl Sandboxes {
     }
 }
 
-/// What ran in the sandbox runs no more: says so in the records whose end nobody saw, or the next agent would take
-/// those runs for alive.
+/// Ends the records of runs whose exit was not observed: otherwise an agent restart would take those runs for
+/// alive.
 fn end_records(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -108,12 +111,12 @@ fn end_records(folder: &Path) {
         };
         record.exit = Some(unseen_exit(&record));
         let bytes = serde_json::to_vec(&record).expect("plain data");
-        // On a full tmpfs the run counts as lost a second time, no worse.
+        // On a full tmpfs the run counts as lost a second time, which is harmless.
         let _ = file::replace(&path, &bytes, 0o600, Durability::Process);
     }
 }
 
-/// How a run is taken to have ended whose end nobody saw.
+/// The assumed end of a run whose exit was not observed.
 pub fn unseen_exit(record: &ContainerRecord) -> Exit {
     let now = Stamp {
         time: Time(clock::boot_ms()),

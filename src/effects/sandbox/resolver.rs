@@ -1,11 +1,11 @@
-//! Whom does a pod ask for names, and how? Its `resolv.conf` from the node's, its `dnsPolicy` and its `dnsConfig`, in the
-//! kubelet's way (kubelet-behaviour §11.4).
+//! A pod's `resolv.conf`, derived like the kubelet's from the node's, its `dnsPolicy` and its `dnsConfig`
+//! (Kubernetes docs: DNS for Services and Pods).
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::spec::{DnsPolicy, PodSpec};
+use crate::spec::{DnsPolicy, PodSpec, Reason};
 use crate::sys::file;
 
 /// Limits of glibc's resolver as the kubelet applies them.
@@ -25,7 +25,7 @@ pub(super) struct Resolver {
     options: Vec<String>,
 }
 
-/// Whether the pod is to use the name servers of the cluster, if there are any.
+/// Whether the pod uses the name servers of the cluster, if there are any.
 pub(super) fn wants_cluster_dns(spec: &PodSpec) -> bool {
     match spec.dns_policy {
         DnsPolicy::ClusterFirst => !spec.host_network,
@@ -35,13 +35,13 @@ pub(super) fn wants_cluster_dns(spec: &PodSpec) -> bool {
 }
 
 /// The pod's resolver file, and what had to be left out, as reason and message of events. `node` is the text of the
-/// node's, `servers` are the cluster's.
+/// node's file, `servers` are the cluster's.
 pub(super) fn of_pod(
     spec: &PodSpec,
     node: &str,
     servers: &[IpAddr],
     cluster_domain: &str,
-) -> (Resolver, Vec<(String, String)>) {
+) -> (Resolver, Vec<(Reason, String)>) {
     let mut warnings = Vec::new();
     let cluster = wants_cluster_dns(spec);
     let mut conf = match spec.dns_policy {
@@ -72,7 +72,7 @@ pub(super) fn of_pod(
     (conf, warnings)
 }
 
-fn missing(spec: &PodSpec) -> (String, String) {
+fn missing(spec: &PodSpec) -> (Reason, String) {
     let policy = match spec.dns_policy {
         DnsPolicy::ClusterFirstWithHostNet => "ClusterFirstWithHostNet",
         DnsPolicy::ClusterFirst | DnsPolicy::Default | DnsPolicy::None => "ClusterFirst",
@@ -82,7 +82,7 @@ fn missing(spec: &PodSpec) -> (String, String) {
          Falling back to \"Default\" policy.",
         spec.kubelet_name()
     );
-    ("MissingClusterDNS".to_owned(), message)
+    (Reason::MissingClusterDNS, message)
 }
 
 impl Resolver {
@@ -119,12 +119,12 @@ impl Resolver {
         }
     }
 
-    /// Leaves out what resolvers would not read anyway, and says so.
-    fn limit(&mut self, warnings: &mut Vec<(String, String)>) {
+    /// Leaves out what resolvers would not read anyway, and reports that.
+    fn limit(&mut self, warnings: &mut Vec<(Reason, String)>) {
         if self.nameservers.len() > MAX_NAMESERVERS {
             self.nameservers.truncate(MAX_NAMESERVERS);
             warnings.push((
-                "DNSConfigForming".to_owned(),
+                Reason::DNSConfigForming,
                 format!(
                     "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver \
                      line is: {}",
@@ -140,7 +140,7 @@ impl Resolver {
         }
         if self.searches.len() < before {
             warnings.push((
-                "DNSConfigForming".to_owned(),
+                Reason::DNSConfigForming,
                 format!(
                     "Search Line limits were exceeded, some search paths have been omitted, the applied search line \
                      is: {}",
@@ -174,7 +174,7 @@ fn extend_new(list: &mut Vec<String>, more: &[String]) {
     }
 }
 
-/// The node's resolver file; a path that is empty stands for a resolver on the node itself.
+/// The node's resolver file; an empty path stands for a resolver on the node itself.
 pub(super) fn node_resolv_conf(path: &Path) -> String {
     if path.as_os_str().is_empty() {
         return "nameserver 127.0.0.1\nsearch .\n".to_owned();
@@ -264,7 +264,7 @@ mod tests {
         ] {
             let (conf, warnings) = of_pod(&pod(&fields), NODE, servers, "cluster.local");
             assert_eq!(conf.text(), text, "{case}");
-            let found: Vec<&str> = warnings.iter().map(|(reason, _)| reason.as_str()).collect();
+            let found: Vec<String> = warnings.iter().map(|(reason, _)| reason.to_string()).collect();
             assert_eq!(found, reasons, "{case}");
         }
     }

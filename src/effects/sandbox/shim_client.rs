@@ -1,4 +1,4 @@
-//! How does the agent talk to a shim? One connection a pod; requests are answered in order, exits arrive between.
+//! The agent's connection to a shim, one for each pod. Requests are answered in order; exits arrive in between.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,27 +13,27 @@ use smol::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::SandboxError;
 use crate::shim::protocol::{MAX_FRAME, Message, Reply, Request, VERSION};
-use crate::spec::Exit;
 use crate::sys::unix_socket;
+use crate::types::Exit;
 
-/// libcontainer has no timeouts: a shim that does not answer for so long is taken for dead.
+/// libcontainer has no timeouts: a shim that does not answer for this long counts as dead.
 pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The same for the greeting: the agent's start waits for it.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 
-/// An exit as the shim told it.
+/// An exit reported by the shim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exited {
-    /// Container name.
+    /// The container's name.
     pub container: String,
-    /// Attempt.
+    /// The attempt number.
     pub attempt: u32,
     /// How it ended.
     pub exit: Exit,
 }
 
-/// Who waits for an answer, in the order of the requests; `None` once the shim is gone.
+/// The waiting requests, in order; `None` once the shim is gone.
 type Waiters = Mutex<Option<VecDeque<Sender<Reply>>>>;
 
 /// A connection to a shim. Cheap to clone; all clones share it.
@@ -50,7 +50,7 @@ struct Shared {
 }
 
 impl ShimClient {
-    /// Connects. Somebody has to drive [`ShimClient::listen`] for answers to arrive.
+    /// Connects. Answers arrive only while [`ShimClient::listen`] runs.
     pub fn connect(path: &Path) -> Result<Self, SandboxError> {
         let stream = unix_socket::connect(path)
             .and_then(Async::new)
@@ -73,7 +73,7 @@ impl ShimClient {
         self.request_within(request, REQUEST_PATIENCE).await
     }
 
-    /// Greets the shim. One that is alive is at most in the middle of starting a container.
+    /// Greets the shim. A live shim is at most in the middle of starting a container.
     pub async fn hello(&self) -> Result<Reply, SandboxError> {
         let hello = Request::Hello {
             version: VERSION,
@@ -117,17 +117,17 @@ impl ShimClient {
             smol::Timer::after(patience).await;
             let source = io::Error::new(io::ErrorKind::TimedOut, "it does not answer");
             Err(SandboxError::Shim {
-                action: "hear from",
+                action: "read from",
                 source,
             })
         };
         smol::future::or(answer, given_up).await
     }
 
-    /// Hands on answers and exits until the shim is gone.
+    /// Passes on answers and exits until the shim is gone.
     pub async fn listen(&self, exits: impl AsyncFn(Exited)) {
         let mut stream = &self.shared.stream;
-        // Whatever ends the reading: without a readable connection this shim is lost to us.
+        // Whatever ended the reading: without a readable connection this shim is lost.
         while let Ok(message) = read_message(&mut stream).await {
             match message {
                 Message::Reply(reply) => {
@@ -154,7 +154,7 @@ impl ShimClient {
                     })
                     .await
                 }
-                Message::ExecExited { .. } => {}
+                Message::ExecExited { .. } | Message::KeptEnded(_) => {}
             }
         }
         self.shared
@@ -208,7 +208,7 @@ async fn read_message(stream: &mut &Async<UnixStream>) -> io::Result<Message> {
 
 fn gone() -> SandboxError {
     SandboxError::Shim {
-        action: "hear from",
+        action: "read from",
         source: io::Error::new(io::ErrorKind::BrokenPipe, "the shim is gone"),
     }
 }

@@ -1,4 +1,4 @@
-//! As whom does a container run? The manifest's ids, else the image's USER, looked up in the image's own
+//! The user of a container: the manifest's ids, or else the image's USER, looked up in the image's own
 //! `/etc/passwd` and `/etc/group`, read without ever leaving the image.
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use crate::sys::openat::{self, Found};
 /// Longest passwd or group file that is read.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Who a container is.
+/// User, groups and home of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) uid: u32,
@@ -76,7 +76,7 @@ pub(super) fn resolve(
     })
 }
 
-/// The kubelet's three refusals (kubelet-behaviour §11.7).
+/// The kubelet's three refusals (Kubernetes docs: Configure a Security Context).
 fn check_non_root(
     pod: &PodSpec,
     container: &ContainerSpec,
@@ -107,8 +107,8 @@ fn check_non_root(
     }
 }
 
-/// The number a text stands for: digits only, so that `+0` is a name, as it is for everybody else. Larger ones than
-/// Kubernetes allows are none: the largest would tell the kernel to leave the id as it is, which is root's.
+/// The number of a text: digits only, so that `+0` is a name, as in other programs. Numbers beyond Kubernetes'
+/// maximum are invalid: the largest would make the kernel keep the current id, which is root's.
 fn id(text: &str) -> Option<u32> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| text.parse::<i32>().ok())??;
@@ -164,7 +164,7 @@ fn groups_of(text: &str, user: &str) -> Vec<u32> {
         .collect()
 }
 
-/// The file as the topmost layer that has it (or hides it) shows it; empty if there is none.
+/// The file as shown by the topmost layer that has it (or hides it); empty if there is none.
 fn read_in_image(layers: &[PathBuf], path: &str) -> String {
     layers
         .iter()
@@ -295,8 +295,8 @@ mod tests {
         assert_eq!(find_passwd(passwd, "0").expect("root").home, "/root");
         assert_eq!(find_passwd(passwd, "00").expect("root").home, "/root");
         assert_eq!(find_passwd(passwd, "5").expect("by uid").home, "/five");
-        for nobody in ["+0", "-0", "0x0", "7", "x", "all", "4294967295"] {
-            assert_eq!(find_passwd(passwd, nobody), None, "{nobody}");
+        for unknown in ["+0", "-0", "0x0", "7", "x", "all", "4294967295"] {
+            assert_eq!(find_passwd(passwd, unknown), None, "{unknown}");
         }
         assert_eq!(find_group("7:x:0:\n", "7"), Some(7));
         assert_eq!(find_group("a:x:+5:\n", "a"), None);

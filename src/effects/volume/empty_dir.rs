@@ -1,4 +1,5 @@
-//! emptyDir: a folder every user may write, on disk, as a tmpfs or as a hugetlbfs. Survives container restarts, dies with the pod.
+//! emptyDir: a folder that every user may write to, on disk, as a tmpfs or as a hugetlbfs. It survives container
+//! restarts, and is removed with the pod.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -11,7 +12,7 @@ use crate::sys::{file, mount};
 
 /// A folder on disk, mode 0777 whatever the umask.
 pub(super) fn ensure_disk(path: &Path, fs_group: Option<u32>) -> Result<PathBuf, VolumeError> {
-    // The folders above are root's alone, so that host users do not reach into the volume.
+    // Only root may enter the folders above, so that host users do not reach into the volume.
     let parent = path.parent().expect("a volume lies in a pod's folder");
     file::make_dirs(parent, 0o750).map_err(|source| access("make", parent, source))?;
     match fs::create_dir(path) {
@@ -23,7 +24,7 @@ pub(super) fn ensure_disk(path: &Path, fs_group: Option<u32>) -> Result<PathBuf,
     open_to_all(path, 0o777, fs_group)
 }
 
-/// A tmpfs, kept out of swap where the kernel can.
+/// A tmpfs, kept out of swap where the kernel supports that.
 pub(super) fn ensure_memory(
     path: &Path,
     size: Option<u64>,

@@ -1,4 +1,4 @@
-//! hostPath: something of the node's own, checked against `type` and never changed.
+//! hostPath: a path of the node, checked against `type` and never changed.
 
 use std::fs::{self, FileType, OpenOptions};
 use std::io;
@@ -9,7 +9,7 @@ use super::VolumeError;
 use crate::spec::HostPathType;
 use crate::sys::file;
 
-/// Checks the path, and makes it where the type says so.
+/// Checks the path, and creates it where the type says so.
 pub(super) fn ensure(path: &Path, kind: HostPathType) -> Result<PathBuf, VolumeError> {
     let access = |action, source| VolumeError::Access {
         action,
@@ -19,11 +19,11 @@ pub(super) fn ensure(path: &Path, kind: HostPathType) -> Result<PathBuf, VolumeE
     let found = match fs::metadata(path) {
         Ok(metadata) => Some(metadata.file_type()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) if kind == HostPathType::Any => return Err(access("look at", error)),
+        Err(error) if kind == HostPathType::Any => return Err(access("inspect", error)),
         Err(_) => None,
     };
     match (kind, found) {
-        // As container engines do: a path without a type is made as a directory when it is not there.
+        // As in other container engines: a missing path without a type is created as a directory.
         (HostPathType::Any | HostPathType::DirectoryOrCreate, None) => {
             file::make_dirs(path, 0o755).map_err(|source| access("make", source))?;
         }
@@ -48,7 +48,7 @@ pub(super) fn ensure(path: &Path, kind: HostPathType) -> Result<PathBuf, VolumeE
     Ok(path.to_owned())
 }
 
-/// What the path should have been, if it is not that.
+/// The required type of the path, if it is not that.
 fn mismatch(kind: HostPathType, found: Option<FileType>) -> Option<&'static str> {
     let is = |test: fn(&FileType) -> bool| found.as_ref().is_some_and(test);
     let (fits, expected) = match kind {

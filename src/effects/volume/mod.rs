@@ -1,4 +1,4 @@
-//! How do volumes come into being, and where are they? Each kind in a file of its own.
+//! Volumes: their setup and their places. Each kind has a file of its own.
 
 mod empty_dir;
 mod host_path;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::layout::Layout;
 use crate::spec::{PodSpec, VolumeSource};
 
-/// Why a volume is not to be had. The texts are the kubelet's (kubelet-behaviour §11.6).
+/// Why a volume is not available. The texts are the kubelet's (`pkg/volume`).
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// The host path is not what `type` says.
@@ -21,14 +21,14 @@ pub enum VolumeError {
         /// `a directory`, `a socket file`, …
         expected: &'static str,
     },
-    /// Something could not be made or read.
+    /// A file or folder could not be made or read.
     #[error("could not {action} `{path}`: {source}", path = path.display())]
     Access {
-        /// `make`, `mount a tmpfs at`.
+        /// The operation: `make`, `mount a tmpfs at`.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -37,14 +37,14 @@ pub enum VolumeError {
 #[derive(Debug, thiserror::Error)]
 #[error("volume `{volume}`: {source}")]
 pub struct VolumeFailure {
-    /// Its name.
+    /// The volume's name.
     pub volume: String,
-    /// Why.
+    /// The error.
     #[source]
     pub source: VolumeError,
 }
 
-/// Makes every volume of the pod. Returns where each one's root is on the node.
+/// Makes every volume of the pod. Returns the root of each one on the node.
 pub fn ensure(layout: &Layout, spec: &PodSpec) -> Result<BTreeMap<String, PathBuf>, VolumeFailure> {
     let mut roots = BTreeMap::new();
     for volume in &spec.volumes {
@@ -82,7 +82,7 @@ pub fn ensure(layout: &Layout, spec: &PodSpec) -> Result<BTreeMap<String, PathBu
     Ok(roots)
 }
 
-/// Where each volume's root is, without making anything.
+/// The root of each volume, without making anything.
 pub fn roots(layout: &Layout, spec: &PodSpec) -> BTreeMap<String, PathBuf> {
     spec.volumes
         .iter()

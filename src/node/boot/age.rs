@@ -1,34 +1,34 @@
-//! Since when is there this node? Since an agent ran here for the first time, by a clock that may have been wrong then, or may
-//! be now: what a better clock said is not given up for what a worse one says.
+//! The creation time of the node: when an agent first ran here, by a clock that may have been wrong then or may be
+//! wrong now. A time from a better clock is never replaced by one from a worse clock.
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Wall;
+use crate::types::Wall;
 
 /// No release is older: a clock that shows an earlier time was not set yet.
 const CLOCK_IS_SET: Wall = Wall(1_735_689_600_000_000);
 
-/// How far a clock is to be trusted.
+/// How far a clock can be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Trust {
-    /// It says a time before this program was built: it has not been set.
+    /// The time is before this program was built: the clock was not set.
     Unset,
-    /// Nothing speaks against it.
+    /// Plausible, but not synchronised.
     Plausible,
-    /// A time server has set it.
+    /// Set by a time server.
     Synchronised,
 }
 
-/// What the clocks say now.
+/// The clocks' readings now.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clocks<'a> {
     pub(super) wall: Wall,
     pub(super) boot_ms: u64,
     pub(super) boot_id: &'a str,
-    /// Whether something keeps the clock synchronised.
+    /// Whether a time server keeps the clock synchronised.
     pub(super) synchronised: bool,
-    /// When this program was built, as far as its file tells.
+    /// When this program was built, as far as its file says.
     pub(super) built: Wall,
 }
 
@@ -42,17 +42,17 @@ impl Clocks<'_> {
     }
 }
 
-/// When an agent ran here for the first time, as it is written down.
+/// The first start of an agent here, as stored on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct First {
     #[serde(default, rename = "first")]
     at: Wall,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trust: Option<Trust>,
-    /// The boot in which that was, and how old it was.
+    /// The boot of that start, and the boot's age at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     in_boot: Option<(String, u64)>,
-    /// The earliest time an agent has seen that was before the first one: one of both clocks was wrong.
+    /// The earliest time seen by an agent that is before the first one: one of the two clocks was wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sooner: Option<Wall>,
 }
@@ -66,12 +66,12 @@ impl First {
         self.trust.unwrap_or(guess)
     }
 
-    /// What is known, seen by the clocks of today.
+    /// Updates the stored time with the current clocks.
     pub(super) fn seen(self, now: Clocks<'_>) -> Self {
         let (before, today) = (self.trust(), now.trust());
         let unknown = self.at == Wall::default();
         if unknown || (today > before && (before == Trust::Unset || self.at > now.wall)) {
-            return self.told_again(now);
+            return self.by_clock(now);
         }
         let in_future = self.at > now.wall && before < Trust::Synchronised;
         if !in_future || today == Trust::Unset {
@@ -84,8 +84,8 @@ impl First {
         }
     }
 
-    /// By the clock of today. In the same boot it is known how long ago that was.
-    fn told_again(self, now: Clocks<'_>) -> Self {
+    /// The stored time by the current clock. Within the same boot its age is known.
+    fn by_clock(self, now: Clocks<'_>) -> Self {
         let begun = match &self.in_boot {
             Some((boot, ms)) if boot == now.boot_id => *ms,
             Some(_) | None => now.boot_ms,
@@ -100,7 +100,7 @@ impl First {
         }
     }
 
-    /// For people: not in the future, as far as that is known.
+    /// The time to show: not in the future, as far as that is known.
     pub(super) fn shown(&self, now: Wall) -> Wall {
         match self.sooner {
             Some(sooner) if self.at > now => sooner,
@@ -115,7 +115,7 @@ mod tests {
 
     const DAY: i64 = 86_400_000_000;
 
-    /// Days after the program was built; by a time server's clock or not.
+    /// Days after the program was built, and whether a time server set the clock.
     fn clocks(days: i64, synchronised: bool) -> Clocks<'static> {
         Clocks {
             wall: Wall(CLOCK_IS_SET.0 + (100 + days) * DAY),
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// What each start of an agent shows, in days.
+    /// The time that each agent start shows, in days.
     fn shown(starts: &[(i64, bool)]) -> Vec<i64> {
         let mut first = First::default();
         let mut all = Vec::new();
@@ -136,7 +136,7 @@ mod tests {
                 boot_id: &boot,
                 ..clocks(*days, *synchronised)
             };
-            // As it is written down in between.
+            // As stored on disk in between.
             let text = serde_json::to_string(&first).expect("plain data");
             first = serde_json::from_str::<First>(&text)
                 .expect("its own")

@@ -1,6 +1,6 @@
-//! What do the node and its pods use? Measured when a client asks, on a thread of its own, and never in between: an idle
-//! node costs nothing. How fast processors' time goes by needs two readings: the second one is compared with what the last
-//! question found, if that is neither too new nor too old, else with one made a second before.
+//! The resource usage of the node and its pods. It is measured when a client asks, on a thread of its own, and
+//! never in between: an idle node costs nothing. A rate of cpu time needs two readings: the second is compared with
+//! that of the previous request if its age is suitable, else with one taken a second before.
 
 mod resource;
 mod summary;
@@ -13,43 +13,45 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Node;
-use super::execute::Hands;
+use super::execute::Tools;
 use crate::api::Metric;
 use crate::effects::cgroup::{Cgroups, CpuTime, Usage};
-use crate::effects::figures::{self, FileSystem, Taken};
-use crate::effects::network::Traffic;
+use crate::effects::figures::{self, Taken};
 use crate::layout::Layout;
+use crate::network::Traffic;
 use crate::plan::PodState;
-use crate::plan::state::{Run, Sandbox};
-use crate::spec::{PodSpec, PodUid, Wall};
+use crate::plan::state::Sandbox;
+use crate::spec::{PodSpec, PodUid};
+use crate::sys::file_system::{FileSystem, file_system};
 use crate::sys::process;
+use crate::types::Wall;
 
-/// Readings that are closer to each other say little of processors' time.
+/// Readings closer together give no useful cpu rate.
 const APART: Duration = Duration::from_secs(1);
 
-/// Readings that are further from each other say little of now.
+/// Readings further apart say little about the present.
 const TOO_OLD: Duration = Duration::from_secs(60);
 
-/// Files that are looked at in one folder, and for one question, to say how much of the disk they take.
+/// The maximum number of files inspected, in one folder and for one request, to measure disk use.
 const FILES: (u32, u32) = (20_000, 100_000);
 
-/// The machine, and this process, among the paths of cgroups.
+/// Keys of the machine and of this process, among the cgroup paths.
 const MACHINE: &str = "";
 const AGENT: &str = "agent";
 
-/// What is measured of one pod.
+/// The inputs of one pod's measurement.
 #[derive(Debug, Clone)]
 struct Target {
     spec: Arc<PodSpec>,
     created: Wall,
-    /// Those that run: name, attempt, and since when.
+    /// The running containers: name, attempt, and start time.
     containers: Vec<(String, u32, Wall)>,
 }
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// Processors and memory.
+    /// cpu and memory.
     Brief,
     /// Disks and networks, too.
     Whole,
@@ -60,9 +62,9 @@ enum Depth {
 struct Measured {
     at: Wall,
     machine: Usage,
-    /// How many processes it may have.
+    /// The maximum number of processes.
     most_processes: Option<u64>,
-    /// Where pods' state is, and images.
+    /// The file systems of pods' state and of images.
     disks: [Option<FileSystem>; 2],
     interfaces: Vec<(String, Traffic)>,
     agent: Usage,
@@ -71,7 +73,7 @@ struct Measured {
     pods: Vec<Pod>,
 }
 
-/// What one pod uses.
+/// The usage of one pod.
 #[derive(Debug)]
 struct Pod {
     target: Target,
@@ -81,11 +83,11 @@ struct Pod {
     containers: Vec<Container>,
     /// Its volumes on disk, by name.
     volumes: Vec<(String, Taken)>,
-    /// What else its containers may write: the files of `/etc`, their last messages, their images' volumes.
+    /// Its other writable files: those of `/etc`, termination messages, volumes of images.
     files: Taken,
 }
 
-/// What one container uses.
+/// The usage of one container.
 #[derive(Debug)]
 struct Container {
     name: String,
@@ -96,10 +98,10 @@ struct Container {
     logs: Option<Taken>,
 }
 
-/// Processors' time by cgroup, as it was found once.
+/// cpu time by cgroup at one moment.
 type Sample = BTreeMap<String, CpuTime>;
 
-/// What the last question found.
+/// The readings of the previous request.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Samples(Arc<Mutex<Sample>>);
 
@@ -108,7 +110,7 @@ pub(super) struct Samples(Arc<Mutex<Sample>>);
 struct Rates(BTreeMap<String, u64>);
 
 impl Samples {
-    /// What `now` can be compared with.
+    /// A reading that `now` can be compared with.
     fn before(&self, now: &Sample) -> Option<Sample> {
         let known = self.0.lock().expect("no panic holds this lock");
         let usable = now.iter().all(|(path, cpu)| {
@@ -124,7 +126,7 @@ impl Samples {
 }
 
 impl Rates {
-    /// Of what both have. A cgroup that was made anew in between is left out.
+    /// Rates of the cgroups in both readings. A cgroup that was recreated in between is left out.
     fn between(earlier: &Sample, later: &Sample) -> Self {
         let rate = |(path, new): (&String, &CpuTime)| {
             let old = earlier.get(path)?;
@@ -151,24 +153,22 @@ impl Node {
             containers: pod
                 .containers
                 .iter()
-                .filter_map(|c| match &c.run {
-                    Run::None | Run::Ended(_) => None,
-                    Run::Running {
-                        attempt, started, ..
-                    } => Some((c.name.clone(), *attempt, started.wall)),
+                .filter_map(|c| {
+                    let run = c.run.running()?;
+                    Some((c.name.clone(), run.attempt, run.began.wall))
                 })
                 .collect(),
         })
         .collect()
     }
 
-    /// `/stats/summary`; `brief`: of processors and memory only.
+    /// `/stats/summary`; `brief`: cpu and memory only.
     pub(super) fn summary(&self, brief: bool) -> impl Future<Output = Value> + 'static {
-        let (targets, hands) = (self.targets(), self.hands.clone());
+        let (targets, tools) = (self.targets(), self.tools.clone());
         let samples = self.samples.clone();
         let depth = if brief { Depth::Brief } else { Depth::Whole };
         async move {
-            let first = sample(&hands, &targets).await;
+            let first = sample(&tools, &targets).await;
             let earlier = match samples.before(&first) {
                 Some(known) => known,
                 None => {
@@ -176,30 +176,30 @@ impl Node {
                     first
                 }
             };
-            let measured = measured(&hands, targets, depth).await;
+            let measured = measured(&tools, targets, depth).await;
             let later = measured.sample();
             let rates = Rates::between(&earlier, &later);
             samples.keep(later);
-            summary::of(&hands.facts.now().name, &measured, &rates, depth)
+            summary::of(&tools.facts.now().name, &measured, &rates, depth)
         }
     }
 
     /// `/metrics/resource`.
     pub(super) fn resource_metrics(&self) -> impl Future<Output = Vec<Metric>> + 'static {
-        let (targets, hands) = (self.targets(), self.hands.clone());
-        async move { resource::of(&measured(&hands, targets, Depth::Brief).await) }
+        let (targets, tools) = (self.targets(), self.tools.clone());
+        async move { resource::of(&measured(&tools, targets, Depth::Brief).await) }
     }
 
-    /// Of `/metrics/cadvisor`, what is not about networks.
+    /// `/metrics/cadvisor` without the network part.
     pub(super) fn container_metrics(&self) -> impl Future<Output = Vec<Metric>> + 'static {
-        let (targets, hands) = (self.targets(), self.hands.clone());
-        async move { resource::cadvisor(&measured(&hands, targets, Depth::Brief).await) }
+        let (targets, tools) = (self.targets(), self.tools.clone());
+        async move { resource::cadvisor(&measured(&tools, targets, Depth::Brief).await) }
     }
 }
 
-/// Only processors' time.
-async fn sample(hands: &Hands, targets: &[Target]) -> Sample {
-    let (cgroups, targets) = (hands.sandboxes.cgroups.clone(), targets.to_vec());
+/// Only cpu time.
+async fn sample(tools: &Tools, targets: &[Target]) -> Sample {
+    let (cgroups, targets) = (tools.sandboxes.cgroups.clone(), targets.to_vec());
     super::unblock(move || {
         let mut paths = vec![cgroups.pods_path()];
         for target in &targets {
@@ -219,11 +219,11 @@ async fn sample(hands: &Hands, targets: &[Target]) -> Sample {
     .await
 }
 
-async fn measured(hands: &Hands, targets: Vec<Target>, depth: Depth) -> Measured {
-    let layout = hands.config.layout.clone();
+async fn measured(tools: &Tools, targets: Vec<Target>, depth: Depth) -> Measured {
+    let layout = tools.config.layout.clone();
     let (cgroups, network) = (
-        hands.sandboxes.cgroups.clone(),
-        hands.sandboxes.network.clone(),
+        tools.sandboxes.cgroups.clone(),
+        tools.sandboxes.network.clone(),
     );
     super::unblock(move || {
         let traffic = match depth {
@@ -245,7 +245,7 @@ async fn measured(hands: &Hands, targets: Vec<Target>, depth: Depth) -> Measured
         if depth == Depth::Whole {
             measured.most_processes = process::most();
             let store = layout.image_store();
-            measured.disks = [&layout.root, &store].map(|path| figures::file_system(path));
+            measured.disks = [&layout.root, &store].map(|path| file_system(path));
             measured.interfaces = figures::interfaces();
         }
         measured
@@ -348,14 +348,14 @@ mod tests {
     #[test]
     fn a_rate_is_of_what_was_there_all_the_time() {
         let begin = Instant::now();
-        let earlier = sample(begin, &[("a", 100), ("anew", 500), ("gone", 1)]);
+        let earlier = sample(begin, &[("a", 100), ("reset", 500), ("gone", 1)]);
         let later = sample(
             begin + Duration::from_secs(2),
-            &[("a", 1_000_000_100), ("anew", 3), ("new", 7)],
+            &[("a", 1_000_000_100), ("reset", 3), ("new", 7)],
         );
         let rates = Rates::between(&earlier, &later);
         assert_eq!(rates.of("a"), Some(500_000_000));
-        assert_eq!((rates.of("anew"), rates.of("new")), (None, None));
+        assert_eq!((rates.of("reset"), rates.of("new")), (None, None));
         let at_once = Rates::between(&earlier, &earlier);
         assert_eq!(at_once.of("a"), None);
     }

@@ -1,4 +1,4 @@
-//! How do a kubelet's `/metrics/resource` and cAdvisor say it? (kubelet-behaviour §8.4, §12.3)
+//! The formats of a kubelet's `/metrics/resource` and of cAdvisor (Kubernetes docs: Metrics Reference; KEP-2400).
 
 use super::super::metrics::{Samples, counter, gauge, labels, one};
 use super::{Container, Measured, Pod};
@@ -28,7 +28,7 @@ fn swap(usage: &Usage) -> Option<f64> {
     Some(float(usage.swap?.usage_bytes))
 }
 
-/// The kubelet's.
+/// The kubelet's metrics.
 pub(super) fn of(measured: &Measured) -> Vec<Metric> {
     let node = |read: Read| read(&measured.machine).map_or(Vec::new(), one);
     let each = |read: ReadContainer| of_containers(measured, read);
@@ -103,7 +103,7 @@ fn micros(us: i64) -> f64 {
     us as f64 / 1e6
 }
 
-/// cAdvisor's, of containers.
+/// cAdvisor's metrics of containers.
 pub(super) fn cadvisor(measured: &Measured) -> Vec<Metric> {
     let each = |read: ReadContainer| of_containers(measured, read);
     vec![

@@ -1,16 +1,17 @@
-//! How does a kubelet's `/stats/summary` say it? (kubelet-behaviour §12.4; `k8s.io/kubelet/pkg/apis/stats/v1alpha1`)
+//! The format of a kubelet's `/stats/summary` (`k8s.io/kubelet/pkg/apis/stats/v1alpha1`).
 
 use serde_json::{Map, Value, json};
 
 use super::{AGENT, Container, Depth, MACHINE, Measured, Pod, Rates};
 use crate::effects::cgroup::{Memory, Pressure, Stall, Swap, Usage};
-use crate::effects::figures::{FileSystem, Taken};
-use crate::effects::network::Traffic;
+use crate::effects::figures::Taken;
+use crate::network::Traffic;
 use crate::plan::status;
-use crate::spec::Wall;
 use crate::sys::clock;
+use crate::sys::file_system::FileSystem;
+use crate::types::Wall;
 
-/// Everything that was measured.
+/// The page with all measurements.
 pub(super) fn of(node: &str, measured: &Measured, rates: &Rates, depth: Depth) -> Value {
     let page = Page {
         at: rfc3339(measured.at),
@@ -33,7 +34,7 @@ fn rfc3339(wall: Wall) -> String {
     status::time(wall).0.to_string()
 }
 
-/// Only what is known.
+/// An object of the known values.
 fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     let known = fields.into_iter();
     let known = known.filter_map(|(name, value)| Some((name.to_owned(), value?)));
@@ -189,7 +190,7 @@ impl Page<'_> {
         ]))
     }
 
-    /// The first one stands for all, which are listed.
+    /// The first interface stands for all, which are listed.
     fn network(&self, interfaces: &[(String, Traffic)]) -> Option<Value> {
         let one = |(name, traffic): &(String, Traffic)| {
             json!({ "name": name, "rxBytes": traffic.rx_bytes, "rxErrors": traffic.rx_errors,
@@ -201,7 +202,7 @@ impl Page<'_> {
         Some(network)
     }
 
-    /// What is used is all that is not left, unless somebody's part is known.
+    /// Everything that is not free counts as used, unless one user's share is known.
     fn file_system(&self, disk: FileSystem, taken: Option<Taken>) -> Value {
         let all = Taken {
             bytes: disk.capacity_bytes.saturating_sub(disk.available_bytes),

@@ -1,5 +1,5 @@
-//! Which priority classes are there? Those of all files in effect; a pod may name a class of another file, so that files
-//! are read anew when the classes are others.
+//! The priority classes of all files in effect. A pod may name a class of another file, so files are read again
+//! when the classes change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,11 +11,12 @@ use crate::plan::status;
 use crate::spec::PodUid;
 use crate::spec::priority::{self, PriorityClasses};
 
-/// A file that becomes valid may bring a class that makes another one valid; a longer chain than this is nobody's intent.
+/// A file that becomes valid may bring a class that makes another file valid. A longer chain than this is not
+/// intended by any author.
 const ROUNDS: usize = 16;
 
 impl Manifests {
-    /// The classes that a pod of this file may name beside those of its own.
+    /// The classes that a pod of this file may name, beside those of the file itself.
     pub(super) fn classes_beside(&self, path: &Path) -> PriorityClasses {
         let others = self.entries.iter().filter(|(other, _)| *other != path);
         let applied = others.filter_map(|(_, entry)| entry.applied.as_ref());
@@ -27,7 +28,8 @@ impl Manifests {
         named.collect()
     }
 
-    /// Lets what was read take effect, and what depends on it: files are read again as long as that brings other classes.
+    /// Puts into effect what was read, and what depends on it: files are read again as long as that changes the
+    /// classes.
     pub(super) fn settle(
         &mut self,
         found: &BTreeMap<PathBuf, Fingerprint>,
@@ -41,22 +43,19 @@ impl Manifests {
             }
             self.classes = classes;
             for (path, fingerprint) in found {
-                let beside = self.classes_beside(path);
-                let room = self.room_beside(path);
-                let Some(entry) = self.entries.get_mut(path) else {
-                    continue;
-                };
-                // What was not read, or has changed since, has its turn later.
-                if entry.read == Some(*fingerprint) && entry.unsettled.is_none() {
-                    let known = (self.node_name.as_str(), &beside);
-                    entry.read_version(path, *fingerprint, known, room);
+                // A file that was not read, or has changed since, is read later.
+                let as_read = self.entries.get(path).is_some_and(|entry| {
+                    entry.read == Some(*fingerprint) && entry.unsettled.is_none()
+                });
+                if as_read {
+                    self.read_version(path, *fingerprint);
                 }
             }
             self.resolve(running);
         }
     }
 
-    /// The classes in force as they are shown, those built in first.
+    /// The classes in force as they are shown, the built-in ones first.
     pub(in crate::node) fn priority_classes(&self) -> Vec<PriorityClass> {
         let applied = self.entries.values().filter_map(|e| e.applied.as_ref());
         let written = applied.flat_map(|loaded| {

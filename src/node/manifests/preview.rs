@@ -1,17 +1,18 @@
-//! What would be in force if these files were saved? For `coracle plan`: as the agent would read them, but nothing takes
-//! effect.
+//! The manifest directory as it would be with given files saved, for `coracle plan`. They are read as the agent
+//! would read them, without taking effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::super::conflicts::conflicts;
-use super::{Loaded, Manifests, is_ignored};
+use super::files::is_ignored;
+use super::{Loaded, Manifests};
 use crate::api::PlannedFile;
-use crate::spec::Wall;
 use crate::spec::convert::ConvertContext;
 use crate::spec::priority::PriorityClasses;
+use crate::types::Wall;
 
-/// What all files ask for, each in the version that is in effect.
+/// The objects of all files, each in the version in effect.
 #[derive(Debug, Clone, Default)]
 pub(in crate::node) struct InEffect {
     path: PathBuf,
@@ -22,16 +23,16 @@ pub(in crate::node) struct InEffect {
 /// A file as it would be.
 #[derive(Debug)]
 pub(in crate::node) struct Checked {
-    /// Which file of the manifest directory it would be.
+    /// Its place in the manifest directory.
     pub(in crate::node) path: PathBuf,
     /// Why it would not take effect.
     pub(in crate::node) errors: Vec<String>,
-    /// What of it would have none.
+    /// Its fields without effect.
     pub(in crate::node) warnings: Vec<String>,
 }
 
 impl Manifests {
-    /// What is in effect now.
+    /// The versions in effect now.
     pub(in crate::node) fn in_effect(&self) -> InEffect {
         let applied = self
             .entries
@@ -46,11 +47,11 @@ impl Manifests {
 }
 
 impl InEffect {
-    /// With these files saved: what would be in effect then, and what is to be said about each of them, in their order.
+    /// Adds these files; returns what would be in effect, and the result of each file in the same order.
     pub(in crate::node) fn with(&self, files: &[PlannedFile]) -> (InEffect, Vec<Checked>) {
         let mut then = self.clone();
         let mut checked = Vec::new();
-        // Twice, for a file may need a priority class of a later one.
+        // Twice, because a file may need a priority class of a later one.
         for _ in 0..2 {
             checked.clear();
             let mut seen = BTreeSet::new();
@@ -122,7 +123,7 @@ impl InEffect {
         )
     }
 
-    /// Which file of the manifest directory it is: the one of its name; without a name, the one that has its pods and
+    /// The file's place in the manifest directory: by its name, or, without a name, the file that has its pods and
     /// services now.
     fn place(&self, file: &PlannedFile) -> PathBuf {
         if self.files.keys().eq([&self.path]) {

@@ -1,4 +1,4 @@
-//! Files that are not saved, beside those that are.
+//! Previews of unsaved files beside the saved ones.
 
 use std::path::PathBuf;
 
@@ -108,10 +108,10 @@ fn what_would_be_refused_is_said_and_changes_nothing() {
 }
 
 #[test]
-fn files_that_are_given_together_are_judged_together() {
+fn files_that_are_given_together_are_checked_together() {
     let class = "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {name: high}\nvalue: 7\n---\n";
     let named = pod("d", "i:1").replace("spec:\n", "spec:\n  priorityClassName: high\n");
-    // `c` moves, and a file needs what a later one brings.
+    // `c` moves to another file, and a file needs what a later one brings.
     let files = [
         file("b.yaml", &pod("b", "i:1")),
         file("d.yaml", &(pod("c", "i:1") + &named)),

@@ -1,66 +1,67 @@
-//! What happened how often? Facts are counted as they are recorded; that is all the work there is for them.
+//! Counters of events. Facts are counted as they are recorded, at no further cost.
 
 use std::collections::BTreeMap;
 
-use super::{counter, histogram, labels, one};
+use super::{Samples, counter, histogram, labels, one};
 use crate::api::{Metric, Spread};
-use crate::plan::event::Instance;
 use crate::plan::resize::Refusal;
-use crate::plan::state::{Ended, Role};
-use crate::plan::{Action, Event, NodeState, PodState, Time, restart, status};
-use crate::spec::{PodKey, PodUid};
+use crate::plan::run::Ended;
+use crate::plan::state::Role;
+use crate::plan::{Action, Event, NodeState, PodFact, PodState, RunFact, restart, status};
+use crate::spec::{PodKey, PodUid, Reason};
+use crate::types::Time;
 
-/// The kubelet's limits for how long a pod takes to start, in seconds.
+/// The kubelet's buckets for pod start durations, in seconds.
 const START_LIMITS: [f64; 25] = [
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0,
     300.0, 360.0, 480.0, 600.0, 900.0, 1200.0, 1800.0, 2700.0, 3600.0,
 ];
 
-/// Those for how long a resize takes, in milliseconds.
+/// The kubelet's buckets for resize durations, in milliseconds.
 const RESIZE_LIMITS: [f64; 14] = [
     10.0, 50.0, 100.0, 500.0, 1e3, 2e3, 5e3, 1e4, 2e4, 3e4, 6e4, 12e4, 3e5, 6e5,
 ];
 
-/// What only grows, since this agent started.
+/// The counters of this agent since its start.
 #[derive(Debug)]
 pub(in super::super) struct Counters {
     pods: f64,
     pod_errors: f64,
-    /// Pods that were deleted, and came again.
+    /// Pods that were deleted and recreated.
     restarted_pods: f64,
-    /// From when a pod was first seen until it ran.
+    /// The time from when a pod was first seen until it ran.
     start_seconds: Spread,
-    /// By type.
+    /// By container type.
     containers: BTreeMap<&'static str, f64>,
-    /// By code and type.
+    /// By code and container type.
     container_errors: BTreeMap<(&'static str, &'static str), f64>,
-    /// By type, exit code and reason.
+    /// By container type, exit code and reason.
     ended_containers: BTreeMap<(&'static str, i32, &'static str), f64>,
     lost_sandboxes: f64,
     hook_fallbacks: f64,
-    /// By what was short, or outgrown.
+    /// By eviction signal.
     evictions: BTreeMap<&'static str, f64>,
     /// By reason.
     rejections: BTreeMap<String, f64>,
-    /// By what they were removed for.
+    /// By reason of the removal.
     images: BTreeMap<&'static str, f64>,
-    /// Since when pods are being given other resources.
+    /// When the current resizes began.
     resizing: BTreeMap<PodUid, Time>,
-    /// How long that took, by success.
+    /// Resize durations, by success.
     resize_ms: BTreeMap<bool, Spread>,
-    /// Resizes that can never be, by reason.
+    /// Infeasible resizes, by reason.
     infeasible: BTreeMap<&'static str, f64>,
 }
 
-/// What was so just before a fact was recorded, and may be different then.
+/// The state just before a fact is recorded, as far as the fact may change it.
 #[derive(Debug, Default)]
 pub(in super::super) struct Before {
     pod: Option<PodUid>,
-    /// It has not run yet.
+    /// Whether the pod has not run yet.
     pending: bool,
-    /// The name it leaves, if it goes.
+    /// The pod's name, if the fact removes it.
     leaves: Option<PodKey>,
-    /// The number of each container's newest run, if that has ended.
+    /// The attempt number of each container's newest run, if that has ended.
     ended: Vec<Option<u32>>,
 }
 
@@ -87,115 +88,102 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// The fact is about to be recorded.
+    /// Notes the state before a fact is recorded.
     pub(in super::super) fn count(
         &mut self,
         event: &Event,
         state: &NodeState,
         now: Time,
     ) -> Before {
-        let type_of = |instance: &Instance| {
-            let pod = state.pods.get(&instance.pod);
-            let found = pod.and_then(|pod| pod.container(&instance.container));
-            container_type(found.map_or(Role::Main, |container| container.role))
-        };
-        let about = event.pod().and_then(|uid| state.pods.get(uid));
         match event {
-            Event::SandboxCreated { .. } => self.pods += 1.0,
-            Event::SandboxFailed { .. } => self.pod_errors += 1.0,
-            Event::SandboxLost { .. } => {
+            Event::Node(_) => Before::default(),
+            Event::Pod { uid, fact } => self.count_of_pod(uid, fact, state.pods.get(uid), now),
+            Event::Run { instance, fact } => {
+                let pod = state.pods.get(&instance.pod);
+                self.count_of_run(type_of(pod, &instance.container), fact, pod)
+            }
+        }
+    }
+
+    fn count_of_pod(
+        &mut self,
+        uid: &PodUid,
+        fact: &PodFact,
+        pod: Option<&PodState>,
+        now: Time,
+    ) -> Before {
+        match fact {
+            PodFact::SandboxCreated { .. } => self.pods += 1.0,
+            PodFact::SandboxFailed { .. } => self.pod_errors += 1.0,
+            PodFact::SandboxLost => {
                 self.lost_sandboxes += 1.0;
-                return Before::of(about);
+                return Before::of(pod);
             }
-            Event::SandboxRemoved { .. } | Event::ContainerExited { .. } => {
-                return Before::of(about);
-            }
-            Event::ContainerStarted { instance, .. } => {
-                *self.containers.entry(type_of(instance)).or_default() += 1.0;
-                return Before::of(about);
-            }
-            Event::ContainerStartFailed {
-                instance, failure, ..
+            PodFact::SandboxRemoved => return Before::of(pod),
+            PodFact::ImageFailed {
+                container, failure, ..
             } => {
-                let code = status::start_failure(*failure);
-                self.not_started(code, type_of(instance));
-                return Before::of(about);
-            }
-            Event::ImageFailed {
-                pod,
-                container,
-                failure,
-                ..
-            } => {
-                let instance = Instance {
-                    pod: pod.clone(),
-                    container: container.clone(),
-                    attempt: 0,
-                };
                 let (code, _) = status::image_failure("", *failure, "", false);
-                self.not_started(code, type_of(&instance));
+                self.not_started(code, type_of(pod, container));
             }
-            Event::PodEvicted { eviction, .. } => {
+            PodFact::Evicted { eviction } => {
                 *self.evictions.entry(eviction.reason.signal()).or_default() += 1.0;
             }
-            Event::HookDone { outcome, .. } => {
-                self.hook_fallbacks += f64::from(u8::from(outcome.fell_back.is_some()));
-                return Before::of(about);
+            PodFact::ActionStarted(Action::Resize { .. }) => {
+                self.resizing.insert(uid.clone(), now);
             }
-            Event::ActionStarted(Action::Resize { pod, .. }) => {
-                self.resizing.insert(pod.clone(), now);
-            }
-            Event::Resized { pod } => self.resized(pod, true, now),
-            Event::ResizeFailed { pod, .. } => self.resized(pod, false, now),
-            Event::DesiredChanged(_)
-            | Event::PodRecovered(_)
-            | Event::DeleteRequested { .. }
-            | Event::FormerEnds { .. }
-            | Event::DeadlineExceeded { .. }
-            | Event::GraceExceeded { .. }
-            | Event::RetryRequested { .. }
-            | Event::ConditionsSet { .. }
-            | Event::ShutdownBegun { .. }
-            | Event::ShutdownRecovered(_)
-            | Event::ShutdownTurnOver
-            | Event::ShutdownCancelled
-            | Event::PolicyChanged(_)
-            | Event::ReliefBegun(_)
-            | Event::Observed(_)
-            | Event::Reclaimed
-            | Event::Alarmed
-            | Event::Cordoned
-            | Event::DrainBegun { .. }
-            | Event::CordonRecovered(_)
-            | Event::DrainTurn
-            | Event::Uncordoned
-            | Event::PodRestored { .. }
-            | Event::ActionStarted(_)
-            | Event::SandboxRemoveFailed { .. }
-            | Event::ImageReady { .. }
-            | Event::ImagesChanged
-            | Event::Warned { .. }
-            | Event::NodeAddressesChanged
-            | Event::SettingsChanged(_)
-            | Event::EphemeralAdded { .. }
-            | Event::HookStarted(_)
-            | Event::TimePassed { .. }
-            | Event::ProbeStarted(_)
-            | Event::ProbeDone { .. }
-            | Event::SignalSent { .. }
-            | Event::SignalFailed { .. } => {}
+            PodFact::Resized => self.resized(uid, true, now),
+            PodFact::ResizeFailed { .. } => self.resized(uid, false, now),
+            PodFact::Recovered(_)
+            | PodFact::FormerEnds { .. }
+            | PodFact::DeleteRequested { .. }
+            | PodFact::DeadlineExceeded
+            | PodFact::GraceExceeded
+            | PodFact::EphemeralAdded { .. }
+            | PodFact::RetryRequested { .. }
+            | PodFact::ConditionsSet { .. }
+            | PodFact::Restored
+            | PodFact::ActionStarted(_)
+            | PodFact::SandboxRemoveFailed { .. }
+            | PodFact::ImageReady { .. }
+            | PodFact::Warned { .. }
+            | PodFact::TimePassed => {}
         }
         Before::default()
     }
 
-    /// It was recorded: what has come of it. Facts that are late or come again have changed nothing.
+    fn count_of_run(
+        &mut self,
+        type_: &'static str,
+        fact: &RunFact,
+        pod: Option<&PodState>,
+    ) -> Before {
+        match fact {
+            RunFact::Started { .. } => *self.containers.entry(type_).or_default() += 1.0,
+            RunFact::StartFailed { failure, .. } => {
+                self.not_started(status::start_failure(*failure), type_);
+            }
+            RunFact::HookDone { outcome, .. } => {
+                self.hook_fallbacks += f64::from(u8::from(outcome.fell_back.is_some()));
+            }
+            RunFact::Exited { .. } => {}
+            RunFact::SignalSent { .. }
+            | RunFact::SignalFailed { .. }
+            | RunFact::ProbeStarted(_)
+            | RunFact::ProbeDone { .. }
+            | RunFact::HookStarted(_) => return Before::default(),
+        }
+        Before::of(pod)
+    }
+
+    /// Counts the changes of a recorded fact. Late and repeated facts have changed nothing.
     pub(in super::super) fn came_of(&mut self, before: &Before, state: &NodeState, now: Time) {
         let found = before.pod.as_ref().and_then(|uid| state.pods.get(uid));
         if let Some(key) = before.leaves.as_ref()
-            && found.is_none_or(|pod| pod.stopping.is_none())
+            && found.is_none_or(|pod| pod.stopping().is_none())
         {
             let mut pods = state.pods.values();
-            let next = pods.find(|pod| pod.spec.key == *key && pod.hold.is_none());
+            let next = pods.find(|pod| pod.spec.key == *key && pod.hold().is_none());
             self.restarted_pods += f64::from(u8::from(next.is_some()));
             return;
         }
@@ -225,12 +213,12 @@ impl Counters {
         }
     }
 
-    /// The pod is gone; nothing more is heard of what was under way for it.
+    /// The pod is removed: its pending durations never end.
     pub(in super::super) fn forget(&mut self, pod: &PodUid) {
         self.resizing.remove(pod);
     }
 
-    /// A resize was refused, or for another reason than before.
+    /// Counts a resize that became infeasible, or infeasible for another reason.
     pub(in super::super) fn not_resized(&mut self, refusal: &Refusal) {
         if let Some(detail) = refusal.detail() {
             *self.infeasible.entry(detail).or_default() += 1.0;
@@ -241,56 +229,40 @@ impl Counters {
         *self.container_errors.entry((code, type_)).or_default() += 1.0;
     }
 
-    /// A pod was not let in, or for another reason than before.
-    pub(in super::super) fn rejected(&mut self, reason: &str) {
-        *self.rejections.entry(reason.to_owned()).or_default() += 1.0;
+    /// Counts a pod that was refused, or refused for another reason than before.
+    pub(in super::super) fn rejected(&mut self, reason: Reason) {
+        *self.rejections.entry(reason.to_string()).or_default() += 1.0;
     }
 
-    /// So many images were removed, for `reason`.
+    /// Counts images removed for `reason`.
     pub(in super::super) fn images_removed(&mut self, reason: &'static str, count: u32) {
         *self.images.entry(reason).or_default() += f64::from(count);
     }
 
-    /// How often what happened.
+    /// The counters as metrics.
     pub(in super::super) fn metrics(&self, state: &NodeState) -> Vec<Metric> {
-        let evictions = self.evictions.iter();
-        let evictions = evictions.map(|(signal, n)| (labels(&[("eviction_signal", signal)]), *n));
-        let rejections = self.rejections.iter();
-        let rejections = rejections.map(|(reason, n)| (labels(&[("reason", reason)]), *n));
+        let mut all = self.of_room(state);
+        all.extend(self.of_pods());
+        all.extend(self.of_containers());
+        all
+    }
+
+    /// What the node refused or removed for want of room.
+    fn of_room(&self, state: &NodeState) -> Vec<Metric> {
         let preemptions = state.preemptions.iter().map(|(resource, n)| {
             let n = u32::try_from(*n).map_or(f64::INFINITY, f64::from);
-            (labels(&[("preemption_signal", resource)]), n)
-        });
-        let images = self.images.iter();
-        let images = images.map(|(reason, n)| (labels(&[("reason", reason)]), *n));
-        let infeasible = self.infeasible.iter();
-        let infeasible = infeasible.map(|(detail, n)| (labels(&[("reason_detail", detail)]), *n));
-        let started = self.containers.iter();
-        let started = started.map(|(type_, n)| (labels(&[("container_type", type_)]), *n));
-        let errors = self.container_errors.iter().map(|((code, type_), n)| {
-            let of = labels(&[("code", code), ("container_type", type_)]);
-            (of, *n)
-        });
-        let ended = self.ended_containers.iter();
-        let ended = ended.map(|((type_, code, reason), n)| {
-            let code = code.to_string();
-            let of = [
-                ("container_type", *type_),
-                ("exit_code", &code),
-                ("reason", reason),
-            ];
-            (labels(&of), *n)
+            (labels(&[("preemption_signal", &resource.to_string())]), n)
         });
         vec![
             counter(
                 "kubelet_evictions",
                 "Cumulative number of pod evictions by eviction signal",
-                evictions.collect(),
+                by("eviction_signal", &self.evictions),
             ),
             counter(
                 "kubelet_admission_rejections_total",
                 "Cumulative number pod admission rejections by the Kubelet.",
-                rejections.collect(),
+                by("reason", &self.rejections),
             ),
             counter(
                 "kubelet_preemptions",
@@ -300,8 +272,14 @@ impl Counters {
             counter(
                 "kubelet_image_garbage_collected_total",
                 "Total number of images garbage collected by the kubelet, whether through disk usage or image age.",
-                images.collect(),
+                by("reason", &self.images),
             ),
+        ]
+    }
+
+    /// Starts, restarts and resizes of pods, and lost sandboxes.
+    fn of_pods(&self) -> Vec<Metric> {
+        vec![
             counter(
                 "kubelet_started_pods_total",
                 "Cumulative number of pods started",
@@ -331,13 +309,33 @@ impl Counters {
             counter(
                 "kubelet_pod_infeasible_resizes_total",
                 "Number of infeasible resizes for pods.",
-                infeasible.collect(),
+                by("reason_detail", &self.infeasible),
             ),
             counter(
                 "coracle_lost_sandboxes_total",
                 "Sandboxes whose shim died.",
                 one(self.lost_sandboxes),
             ),
+        ]
+    }
+
+    /// Hooks, starts and ends of containers.
+    fn of_containers(&self) -> Vec<Metric> {
+        let errors = self.container_errors.iter().map(|((code, type_), n)| {
+            let of = labels(&[("code", code), ("container_type", type_)]);
+            (of, *n)
+        });
+        let ended = self.ended_containers.iter();
+        let ended = ended.map(|((type_, code, reason), n)| {
+            let code = code.to_string();
+            let of = [
+                ("container_type", *type_),
+                ("exit_code", &code),
+                ("reason", reason),
+            ];
+            (labels(&of), *n)
+        });
+        vec![
             counter(
                 "kubelet_lifecycle_handler_http_fallbacks_total",
                 "The number of times lifecycle handlers successfully fell back to http from https.",
@@ -346,7 +344,7 @@ impl Counters {
             counter(
                 "kubelet_started_containers_total",
                 "Cumulative number of containers started",
-                started.collect(),
+                by("container_type", &self.containers),
             ),
             counter(
                 "kubelet_started_containers_errors_total",
@@ -362,12 +360,19 @@ impl Counters {
     }
 }
 
+/// One series for each value of a label.
+fn by<K: AsRef<str>>(label: &str, counts: &BTreeMap<K, f64>) -> Samples {
+    let series = counts.iter();
+    let series = series.map(|(value, n)| (labels(&[(label, value.as_ref())]), *n));
+    series.collect()
+}
+
 impl Before {
     fn of(pod: Option<&PodState>) -> Self {
         pod.map_or_else(Self::default, |pod| Self {
             pod: Some(pod.spec.uid.clone()),
             pending: status::phase(pod) == status::Phase::Pending,
-            leaves: pod.stopping.map(|_| pod.spec.key.clone()),
+            leaves: pod.stopping().map(|_| pod.spec.key.clone()),
             ended: pod
                 .containers
                 .iter()
@@ -377,7 +382,13 @@ impl Before {
     }
 }
 
-/// The kubelet's word; to it a sidecar is an init container.
+/// The container's type as metrics name it.
+fn type_of(pod: Option<&PodState>, container: &str) -> &'static str {
+    let found = pod.and_then(|pod| pod.container(container));
+    container_type(found.map_or(Role::Main, |container| container.role))
+}
+
+/// The kubelet's word for the type; it counts a sidecar as an init container.
 fn container_type(role: Role) -> &'static str {
     match role {
         Role::Init | Role::Sidecar => "init_container",

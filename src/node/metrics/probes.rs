@@ -1,4 +1,4 @@
-//! How do probes fare? The kubelet's `/metrics/probes`.
+//! Probe metrics: the kubelet's `/metrics/probes`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::effects::probe::Outcome;
 use crate::plan::event::ProbeOrder;
 use crate::spec::{PodKey, PodUid, ProbeKind};
 
-/// What probes came to, of the pods there are.
+/// Outcomes of probes of the existing pods.
 #[derive(Debug, Default)]
 pub(in super::super) struct ProbeCounters {
     series: BTreeMap<ProbeSeries, ProbeCounts>,
@@ -26,7 +26,7 @@ struct ProbeCounts {
     key: PodKey,
     /// By result.
     results: BTreeMap<&'static str, f64>,
-    /// Of those that did not fail, as the kubelet counts.
+    /// Durations of probes that did not fail, as the kubelet counts.
     seconds: Spread,
 }
 
@@ -59,7 +59,7 @@ impl ProbeCounters {
         }
     }
 
-    /// The pod is gone.
+    /// The pod is removed.
     pub(in super::super) fn forget(&mut self, pod: &PodUid) {
         self.series.retain(|series, _| series.pod != *pod);
     }

@@ -1,4 +1,4 @@
-//! Who hears the kernel say that memory gets short? One task, which waits for nothing else.
+//! The task that receives the kernel's memory alarm. It waits for nothing else.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use smol::channel::{Receiver, Sender};
 
 use super::super::{Input, unblock};
 use crate::effects::cgroup::{Alarm, Cgroups};
-use crate::plan::Event;
+use crate::plan::{Event, NodeFact};
 
-enum Heard {
+enum Wake {
     Kernel,
     Level(Option<u64>),
     End,
 }
 
-/// Tells the loop whenever the kernel calls; `levels` says of which use of memory it is to be called. Without this there
-/// are still the looks from time to time.
+/// Notifies the loop whenever the kernel signals; `levels` carries the level of memory use at which it signals.
+/// Without the alarm the regular inspections remain.
 pub(in super::super) async fn listen(
     cgroups: Arc<Cgroups>,
     levels: Receiver<Option<u64>>,
@@ -31,30 +31,35 @@ pub(in super::super) async fn listen(
     let (mut alarm, readable) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            tracing::warn!("{error}, looking at memory from time to time only");
+            tracing::warn!("{error}, checking memory at intervals only");
             return;
         }
     };
-    let mut told = false;
+    let mut warned = false;
     loop {
         let kernel = async {
             match readable.readable().await {
-                Ok(()) => Heard::Kernel,
-                Err(_) => Heard::End,
+                Ok(()) => Wake::Kernel,
+                Err(_) => Wake::End,
             }
         };
-        let level = async { levels.recv().await.map_or(Heard::End, Heard::Level) };
+        let level = async { levels.recv().await.map_or(Wake::End, Wake::Level) };
         let level = match smol::future::or(kernel, level).await {
-            Heard::End => return,
-            Heard::Level(level) => level,
-            Heard::Kernel => {
-                if alarm.heard() && inputs.send(Input::Event(Event::Alarmed)).await.is_err() {
+            Wake::End => return,
+            Wake::Level(level) => level,
+            Wake::Kernel => {
+                if alarm.fired()
+                    && inputs
+                        .send(Input::Event(Event::Node(NodeFact::Alarmed)))
+                        .await
+                        .is_err()
+                {
                     return;
                 }
                 continue;
             }
         };
-        // The kernel may look for memory to take back before it answers: nobody else waits for that.
+        // The kernel may reclaim memory before it answers: only this task waits for that.
         let (tree, mut held) = (cgroups.clone(), alarm);
         let task = unblock(move || {
             let set = tree.set_alarm(&mut held, level);
@@ -63,15 +68,15 @@ pub(in super::super) async fn listen(
         let set;
         (alarm, set) = task.await;
         if let Err(error) = set
-            && !std::mem::replace(&mut told, true)
+            && !std::mem::replace(&mut warned, true)
         {
             let error = crate::chain(&error);
-            tracing::warn!("{error}, looking at memory from time to time only");
+            tracing::warn!("{error}, checking memory at intervals only");
         }
     }
 }
 
-/// The descriptor that says so, for the executor.
+/// The descriptor of the alarm, for the executor.
 fn readable(alarm: &Alarm) -> std::io::Result<Async<OwnedFd>> {
     Async::new_nonblocking(alarm.as_fd().try_clone_to_owned()?)
 }

@@ -1,33 +1,33 @@
-//! Which images has this agent seen, and when were they in use? What goes is the planner's choice.
+//! The images seen by this agent, and when they were in use. The planner decides which are removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::super::{Node, unblock_cleaning};
-use crate::effects::image::{Image, ImageError, ImageStore};
-use crate::plan::Time;
+use crate::images::{Image, ImageError, ImageStore};
 use crate::plan::pressure::images::{Goal, ImageFacts, ImagePolicy, doomed};
-use crate::spec::quantity::Quantity;
-use crate::spec::usage::Space;
+use crate::types::Time;
+use crate::types::quantity::Quantity;
+use crate::types::usage::Space;
 
 /// Images by id.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known(Arc<Mutex<Table>>);
 
-/// What was removed.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Removed {
-    /// How many.
+    /// The number of images.
     pub(super) images: u32,
-    /// What they had.
+    /// Their size in bytes.
     pub(super) bytes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    /// When this agent began to look.
+    /// When this agent began to watch.
     since: Option<Time>,
-    /// When each was first seen, and used last. Those that were there at the beginning may be old.
+    /// When each was first seen, and last used. Those that existed at the beginning may be older.
     images: HashMap<String, (Time, Option<Time>)>,
 }
 
@@ -36,7 +36,7 @@ impl Known {
         self.0.lock().expect("no panic holds this lock")
     }
 
-    /// These are in use now.
+    /// Records that these are in use now.
     pub(super) fn note_used(&self, used: &BTreeSet<String>) {
         let now = super::super::now().time;
         let mut table = self.lock();
@@ -51,7 +51,7 @@ impl Known {
         }
     }
 
-    /// These are there now; the rest is forgotten. Returns since when this agent looks.
+    /// Records the existing images and forgets the rest. Returns since when this agent watches.
     fn note(&self, images: &[Image]) -> Time {
         let now = super::super::now().time;
         let mut table = self.lock();
@@ -88,36 +88,30 @@ impl Known {
 }
 
 impl Node {
-    /// Beside the loop: looks which images there are, so that it is known since when.
+    /// Beside the loop: lists the images, so that their first-seen time is known.
     pub(in super::super) fn look_at_images(&self) {
-        let (known, images) = (self.pressure.images.clone(), self.hands.images.clone());
+        let (known, images) = (self.pressure.images.clone(), self.tools.images.clone());
         super::super::spawn(async move {
             let listed = unblock_cleaning(move || images.list().map(|all| known.note(&all)));
             if let Err(error) = listed.await {
                 let error = crate::chain(&error);
-                tracing::warn!("could not look which images there are: {error}, going on");
+                tracing::warn!("could not list the images: {error}, going on");
             }
         });
     }
 
-    /// Removes images that nobody uses and no manifest asks for, or says what went wrong.
+    /// Removes images that no container uses and no manifest names, or reports the error.
     pub(super) fn discard(
         &self,
         goal: Goal,
     ) -> impl Future<Output = Result<Removed, String>> + use<> {
-        let policy = super::policy(&self.hands.sandboxes.settings.now()).images;
-        let policy = policy.unwrap_or(ImagePolicy {
-            min_age_ms: self.hands.sandboxes.settings.now().image_gc.min_age_ms,
-            max_age_ms: 0,
-            high_percent: 100,
-            low_percent: 0,
-        });
+        let policy = self.tools.sandboxes.settings.now().image_gc;
         let running = self.images_in_use();
         let desired = self.state.desired.iter().flat_map(|d| d.pods.values());
         let pods = self.state.pods.values().map(|pod| &pod.spec);
         let containers = desired.chain(pods).flat_map(|pod| pod.all_containers());
         let wanted: BTreeSet<String> = containers.map(|c| c.image_name.to_string()).collect();
-        let (known, images) = (self.pressure.images.clone(), self.hands.images.clone());
+        let (known, images) = (self.pressure.images.clone(), self.tools.images.clone());
         async move {
             let work = move || remove(&images, &known, (running, &wanted), (&policy, goal));
             let removed = unblock_cleaning(work).await;
@@ -148,10 +142,7 @@ fn remove(
     for id in &removed.deleted {
         let image = images.iter().find(|image| image.id == *id);
         let names = image.map(|image| image.names.join(", "));
-        tracing::info!(
-            "removed image {id} ({}), which nobody used",
-            names.unwrap_or_default()
-        );
+        tracing::info!("removed unused image {id} ({})", names.unwrap_or_default());
     }
     Ok(Removed {
         images: u32::try_from(removed.deleted.len()).unwrap_or(u32::MAX),
@@ -159,7 +150,7 @@ fn remove(
     })
 }
 
-/// The kubelet's sentence about a disk on which images make no room.
+/// The kubelet's message when removing images does not free enough space.
 pub(super) fn not_enough(space: Space, freed: u64) -> String {
     let percent = ImagePolicy::used_percent(space);
     let size = Quantity::bytes(space.capacity);

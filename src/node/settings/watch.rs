@@ -1,9 +1,9 @@
-//! When are settings read again? On SIGHUP and when their files change.
+//! The reload of settings on SIGHUP and when their files change.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use smol::channel::{Receiver, Sender};
 
@@ -11,21 +11,22 @@ use super::Texts;
 use crate::config::{Effective, Files, Flag};
 use crate::node::watch::Watch;
 use crate::node::{Input, resolver, unblock};
+use crate::sys::clock;
 
-/// A change that no close or rename has ended is taken when nothing more has happened for so long.
+/// A change without a close or rename counts as complete when nothing more has happened for this long.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// How often is looked while a folder that should be watched is not there.
+/// The interval of checks while a folder to watch is missing.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// Runs for ever: tells the loop what the files say whenever that is something else than the `known`. `asked`: SIGHUP.
+/// Runs for ever: sends the settings to the loop whenever they differ from the `known` ones. `asked`: SIGHUP.
 pub(in crate::node) async fn watch(
     (files, flags): (Files, Vec<Flag>),
     mut known: Option<Texts>,
     asked: Receiver<()>,
     inputs: Sender<Input>,
 ) {
-    let mut told = false;
+    let mut requested = false;
     loop {
         let folders = folders(&files);
         let watches = folders.iter().map(|folder| Watch::new(folder)).collect();
@@ -46,15 +47,20 @@ pub(in crate::node) async fn watch(
             let changed = texts
                 .as_ref()
                 .map_or(true, |texts| Some(texts) != known.as_ref());
-            if told || changed {
+            if requested || changed {
                 known = texts.as_ref().ok().cloned();
                 let built = texts.and_then(|texts| {
                     let effective = Effective::build(&texts, &flags)?;
                     Ok(Box::new((texts, effective)))
                 });
-                let _ = inputs.send(Input::Settings { read: built, told }).await;
+                let _ = inputs
+                    .send(Input::Settings {
+                        read: built,
+                        requested,
+                    })
+                    .await;
             }
-            told = {
+            requested = {
                 let signal = async { asked.recv().await.is_ok() };
                 let change = async {
                     any_change(&mut watches, &folders, &files).await;
@@ -67,14 +73,14 @@ pub(in crate::node) async fn watch(
     }
 }
 
-/// Where changes of the files show: their folders, that of a link's target too.
+/// The folders in which changes of the files show, including those of links' targets.
 fn folders(files: &Files) -> Vec<PathBuf> {
     let mut folders = resolver::folders(&files.file);
     folders.extend(files.dir.clone());
     folders
 }
 
-/// Waits until a file of settings may be another, and is no longer being written.
+/// Waits until a settings file may have changed and is no longer being written.
 async fn any_change(watches: &mut [Watch], folders: &[PathBuf], files: &Files) {
     loop {
         let patience = match blind(watches, folders) {
@@ -86,15 +92,17 @@ async fn any_change(watches: &mut [Watch], folders: &[PathBuf], files: &Files) {
             return;
         }
         // Editors move the old file away before they write the new one.
-        let begin = Instant::now();
+        let begin = clock::now();
         let more = next(watches, SETTLE).await;
-        if begin.elapsed() >= SETTLE || more.iter().any(|path| concerns(path, files)) {
+        if clock::now().duration_since(begin) >= SETTLE
+            || more.iter().any(|path| concerns(path, files))
+        {
             return;
         }
     }
 }
 
-/// Whether there is a folder that is not watched, nor the one in which it would appear.
+/// Whether a folder is not watched, and its parent is not watched either.
 fn blind(watches: &[Watch], folders: &[PathBuf]) -> bool {
     let all = || watches.iter().zip(folders);
     let watched = |folder: &Path| all().any(|(w, f)| w.is_watching() && f == folder);

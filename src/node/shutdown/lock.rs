@@ -1,6 +1,6 @@
-//! Who holds the machine up until the pods have stopped? A task beside the loop that holds logind's delay lock, raises the
-//! time that logind waits if the groups need more, and tells the loop when the machine goes down. It takes the lock anew
-//! after another logind, or another bus, has come. Without a bus it sleeps.
+//! The delay lock of logind, which holds the machine up until the pods have stopped. A task beside the loop takes
+//! the lock, raises logind's delay if the groups need more, and notifies the loop when the machine goes down. It
+//! takes the lock again after logind or the bus was restarted. Without a bus it sleeps.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -9,18 +9,20 @@ use serde_json::{Value, json};
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::super::Input;
-use crate::config::{Current, Period};
-use crate::effects::logind::{self, Logind, LogindError, MARGIN, Told, bus, enough, settings};
+use crate::config::Current;
+use crate::effects::logind::{
+    self, Logind, LogindError, MARGIN, Notification, bus, enough, settings,
+};
 use crate::sys::notify::Kept;
 
 /// First and longest wait between tries to reach logind.
 const WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// How often logind is asked whether it waits longer now; the wait before doubles.
+/// How often logind is asked for its new delay; the wait doubles in between.
 const LOOKS: u32 = 5;
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 
-/// What the node tells the task, and hears of it.
+/// The channels between the node and the task.
 #[derive(Debug, Clone)]
 pub(in crate::node) struct Lock {
     orders: Sender<Order>,
@@ -28,7 +30,7 @@ pub(in crate::node) struct Lock {
 
 #[derive(Debug, Clone, Copy)]
 enum Order {
-    /// The settings may be others.
+    /// The settings may have changed.
     LookAgain,
     /// The machine may go down.
     Release,
@@ -37,15 +39,15 @@ enum Order {
 /// What is known of logind.
 #[derive(Debug, Clone, PartialEq)]
 enum Known {
-    /// Shutdown is not graceful, so it is not asked.
+    /// Shutdown is not graceful, so logind is not asked.
     Off,
-    /// It cannot be asked.
+    /// logind cannot be reached.
     Unreachable(String),
-    /// It waits so long.
+    /// The time that it waits.
     Waits(Duration),
 }
 
-/// What the task needs.
+/// The inputs of the task.
 #[derive(Debug)]
 pub(in crate::node) struct Work {
     settings: Current,
@@ -74,7 +76,7 @@ impl Lock {
         (Self { orders }, work)
     }
 
-    /// The settings may be others now.
+    /// The settings may have changed.
     pub(in crate::node) fn look_again(&self) {
         let _ = self.orders.try_send(Order::LookAgain);
     }
@@ -85,8 +87,8 @@ impl Lock {
     }
 }
 
-/// For people: how long logind waits, for pods that have `total` seconds. It is asked now: what it said before may hold no
-/// more, after its settings were read again.
+/// For people: how long logind waits, for pods that need `total` seconds. logind is asked each time: its earlier
+/// answer may be outdated once its settings were read again.
 pub(in crate::node) async fn ask(total: u64) -> Value {
     if total == 0 {
         return json!({ "state": "off" });
@@ -109,7 +111,7 @@ pub(in crate::node) async fn ask(total: u64) -> Value {
 
 /// Holds the lock as long as the agent lives.
 pub(in crate::node) async fn keep(mut work: Work) {
-    // A former agent's: during a shutdown there is no other to be had.
+    // The lock from before an agent restart: during a shutdown logind grants no other.
     let mut lock = work.kept.as_mut().and_then(|kept| kept.take(NAME));
     let mut wait = WAIT.0;
     loop {
@@ -127,7 +129,7 @@ pub(in crate::node) async fn keep(mut work: Work) {
             Err(error) => {
                 let why = crate::chain(&error);
                 if work.know(Known::Unreachable(why.clone())) {
-                    tracing::info!("shutdowns of the machine are not heard of: {why}");
+                    tracing::info!("no logind ({why}): machine shutdown will not be delayed");
                 }
             }
         }
@@ -144,10 +146,10 @@ pub(in crate::node) async fn keep(mut work: Work) {
     }
 }
 
-/// The name under which the service manager keeps the lock while there is no agent.
+/// The name under which the service manager keeps the lock while no agent runs.
 const NAME: &str = "shutdown-lock";
 
-/// Until logind, the bus or the settings are others.
+/// Until logind, the bus or the settings change.
 async fn session(
     work: &mut Work,
     lock: &mut Option<OwnedFd>,
@@ -158,7 +160,7 @@ async fn session(
     if work.know(Known::Waits(waits)) && !enough(waits, Duration::from_secs(needed)) {
         let hint = super::super::unblock(move || settings::hint(needed + MARGIN.as_secs())).await;
         tracing::warn!(
-            "node shutdown: logind waits {} s for pods that have {needed} s to stop, going on; {hint}",
+            "node shutdown: logind waits {} s, but pods have {needed} s to stop, going on; {hint}",
             waits.as_secs()
         );
     }
@@ -168,42 +170,41 @@ async fn session(
     }
     let _ = work.inputs.send(Input::Logind(preparing)).await;
     loop {
-        let told = async { Heard::Told(logind.next().await) };
-        let order = async { Heard::Order(work.orders.recv().await.ok()) };
-        match smol::future::or(told, order).await {
-            Heard::Told(Ok(Told::Preparing(begins))) => {
+        let message = async { Wake::Logind(logind.next().await) };
+        let order = async { Wake::Order(work.orders.recv().await.ok()) };
+        match smol::future::or(message, order).await {
+            Wake::Logind(Ok(Notification::Preparing(begins))) => {
                 if !begins {
                     take(work, lock, &mut logind).await?;
                 }
                 let _ = work.inputs.send(Input::Logind(begins)).await;
             }
-            Heard::Told(Ok(Told::Changed)) => return Ok(()),
-            Heard::Told(Err(error)) => return Err(error),
-            Heard::Order(Some(Order::Release)) => drop_lock(work, lock),
-            Heard::Order(Some(Order::LookAgain)) => {
+            Wake::Logind(Ok(Notification::Changed)) => return Ok(()),
+            Wake::Logind(Err(error)) => return Err(error),
+            Wake::Order(Some(Order::Release)) => drop_lock(work, lock),
+            Wake::Order(Some(Order::LookAgain)) => {
                 if self::needed(&work.settings) != needed {
                     return Ok(());
                 }
             }
-            Heard::Order(None) => return Ok(()),
+            Wake::Order(None) => return Ok(()),
         }
     }
 }
 
 /// What the task waits for.
-enum Heard {
-    Told(Result<Told, LogindError>),
+enum Wake {
+    Logind(Result<Notification, LogindError>),
     Order(Option<Order>),
 }
 
-/// How long all groups have, in seconds: also those nobody is in.
+/// The time of all groups in seconds, including groups without pods.
 fn needed(settings: &Current) -> u64 {
-    let seconds =
-        |period: &Period| u64::try_from(period.shutdown_grace_period_seconds).unwrap_or(0);
-    settings.now().shutdown.iter().map(seconds).sum()
+    let settings = settings.now();
+    settings.shutdown.iter().map(|group| group.seconds).sum()
 }
 
-/// Makes logind wait long enough, if it lets itself; how long it waits.
+/// Raises logind's delay if it permits that; returns the delay.
 async fn raise(logind: &mut Logind, needed: u64) -> Result<Duration, LogindError> {
     let total = Duration::from_secs(needed);
     let mut waits = logind.delay_max().await?;
@@ -226,7 +227,7 @@ async fn raise(logind: &mut Logind, needed: u64) -> Result<Duration, LogindError
     Ok(waits)
 }
 
-/// Takes a lock, and only then lets go of the one before.
+/// Takes a new lock, and only then releases the one before.
 async fn take(
     work: &mut Work,
     lock: &mut Option<OwnedFd>,
@@ -250,12 +251,12 @@ fn drop_lock(work: &mut Work, lock: &mut Option<OwnedFd>) {
         && let Some(kept) = &work.kept
         && let Err(error) = kept.forget(NAME)
     {
-        tracing::warn!("the service manager goes on keeping the lock: {error}, ignoring");
+        tracing::warn!("the service manager still keeps the lock: {error}, ignoring");
     }
 }
 
 impl Work {
-    /// Whether that is news.
+    /// Stores what is known; returns whether that changed.
     fn know(&mut self, news: Known) -> bool {
         let changed = self.known != news;
         self.known = news;

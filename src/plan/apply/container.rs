@@ -1,78 +1,73 @@
-//! A container started, could not, ended, was signalled.
+//! Facts about containers: started, failed to start, exited, signalled.
 
 use std::sync::Arc;
 
 use super::super::event::{Instance, StartFailure};
-use super::super::hook::Hooks;
-use super::super::notice::{Kind, Notices};
+use super::super::notice::Notices;
 use super::super::probe::Tracks;
-use super::super::state::{ContainerState, Ended, Image, Retry, Run, StartError, Stop};
+use super::super::run::{Course, Ended, Past, Run, Running};
+use super::super::state::{ContainerState, Image, Retry, StartError};
 use super::super::{Action, Notice, PodState, Settings, Stamp, Time, restart};
 use super::sandbox::kill_failed;
-use super::{SIGNAL_RETRY_MS, START_RETRY_MS, is_start_of};
-use crate::spec::{Effective, Exit, StopSignal};
+use super::{SIGNAL_RETRY_MS, START_RETRY_MS, is_signal_to, is_start_of};
+use crate::spec::Reason;
+use crate::types::{Effective, Exit, StopSignal};
 
-/// The run is over: the one before it is remembered, and the next start begins with the image again.
+/// Ends the run: it becomes the last state, and the next start begins with the image again.
 pub(in crate::plan) fn end_run(
     container: &mut ContainerState,
     attempt: u32,
     image_id: String,
     exit: Exit,
 ) {
-    // The image that is to take its place was looked for while it ran.
+    // The new image may have been looked for while this run was alive.
     let found = match &container.image {
         Image::Ready { .. } if container.run.is_running() => Some(container.image.clone()),
         Image::Ready { .. } | Image::Unknown | Image::Failed { .. } => None,
     };
-    forget_start(container, attempt);
+    let mut course = begin_course(container, attempt);
+    course.stop.retry = Retry::default();
     let lasted_ms = exit.finished.time.since(exit.started.time);
     if lasted_ms > restart::RESET_MS && !exit.is_start_error() {
         container.start_error = None;
     }
     container.image = found.unwrap_or(Image::Unknown);
-    container.tracks = Tracks::default();
-    container.kill = None;
-    if container.hooks.attempt != attempt {
-        container.hooks = Hooks::of(attempt);
-    }
-    container.run = Run::Ended(Ended {
-        attempt,
-        image_id,
-        exit,
-    });
+    container.run = Run::Ended(Box::new(Past {
+        ended: Ended {
+            attempt,
+            image_id,
+            exit,
+        },
+        course,
+    }));
 }
 
-/// A new run takes the place of the newest one.
-pub(super) fn forget_start(container: &mut ContainerState, attempt: u32) {
-    if let Run::Ended(ended) = &container.run
-        && ended.attempt != attempt
-    {
-        container.previous = Some(ended.clone());
-        container.stop = Stop::default();
-    }
+/// Takes the newest run out, for this one to take its place: returns its own course so far, or a new one. An earlier
+/// run becomes the previous one.
+fn begin_course(container: &mut ContainerState, attempt: u32) -> Course {
     container.next_attempt = container.next_attempt.max(attempt.saturating_add(1));
-    if let Some(asked) = container.starting.take_if(|asked| asked.attempt == attempt) {
-        container.asked = Some(asked);
-    }
     container.image = Image::Unknown;
-    container.stop.retry = Retry::default();
+    match std::mem::replace(&mut container.run, Run::None) {
+        // It is this run that ends: no other starts before.
+        Run::Running(run) => return run.course,
+        Run::Ended(past) => container.previous = Some(past.ended),
+        Run::None => {}
+    }
+    let starting = &mut container.starting;
+    Course {
+        asked: starting
+            .take_if(|asked| asked.attempt == attempt)
+            .map(|asked| asked.of),
+        ..Course::default()
+    }
 }
 
-/// Created and started, as said once for each run, in words of earlier kubelets: those of v1.36 do not name the container.
-pub(super) fn say_started(pod: &PodState, name: &str, out: &mut Vec<Notice>) {
+/// Emits the events of a start, once for each run, in words of earlier kubelets: those of v1.36 do not name the
+/// container.
+pub(super) fn emit_started(pod: &PodState, name: &str, out: &mut Vec<Notice>) {
     let mut notices = Notices::new(out, pod);
-    notices.container(
-        name,
-        Kind::Normal,
-        "Created",
-        format!("Created container: {name}"),
-    );
-    notices.container(
-        name,
-        Kind::Normal,
-        "Started",
-        format!("Started container {name}"),
-    );
+    notices.container(name, Reason::Created, format!("Created container: {name}"));
+    notices.container(name, Reason::Started, format!("Started container {name}"));
 }
 
 pub(super) fn container_started(
@@ -82,41 +77,32 @@ pub(super) fn container_started(
     at: Stamp,
     out: &mut Vec<Notice>,
 ) {
-    if !pod
-        .in_flight
-        .as_ref()
-        .is_some_and(|a| is_start_of(a, instance))
-    {
-        return;
-    }
-    let Some(Action::StartContainer { image_id, .. }) = pod.in_flight.take() else {
+    let Some(Action::StartContainer { image_id, .. }) =
+        pod.in_flight.take_if(|a| is_start_of(a, instance))
+    else {
         return;
     };
     let spec = pod.spec.container(&instance.container);
     let probes = spec.map(|s| s.probes.clone()).unwrap_or_default();
     if let Some(container) = pod.container_mut(&instance.container)
-        // Else its exit came first.
+        // Otherwise the exit came first.
         && container.next_attempt <= instance.attempt
     {
-        forget_start(container, instance.attempt);
-        container.stop = Stop::default();
-        container.tracks = Tracks::new(&probes, at.time);
-        container.hooks = Hooks::of(instance.attempt);
-        container.run = Run::Running {
-            attempt: instance.attempt,
-            image_id,
-            pid,
-            started: at,
-        };
-        if let Some(asked) = &mut container.asked {
+        let mut course = begin_course(container, instance.attempt);
+        if let Some(asked) = &mut course.asked {
             asked.effective.clone_from(effective);
         }
+        container.run = Run::Running(Box::new(Running {
+            course,
+            tracks: Tracks::new(&probes, at.time),
+            ..Running::new(instance.attempt, image_id, pid, at)
+        }));
     }
     wake_targeting(pod, &instance.container);
-    say_started(pod, &instance.container, out);
+    emit_started(pod, &instance.container, out);
 }
 
-/// Ephemeral containers that were to see this one's processes, and could not while there were none, need not wait.
+/// Ephemeral containers that target this one and could not start without its processes stop waiting.
 fn wake_targeting(pod: &mut PodState, target: &str) {
     let specs = Arc::clone(&pod.spec);
     for (spec, container) in specs.all_containers().zip(&mut pod.containers) {
@@ -136,6 +122,9 @@ pub(super) fn start_failed(
     now: Stamp,
     out: &mut Vec<Notice>,
 ) {
+    if !pod.answered(|a| is_start_of(a, instance)) {
+        return;
+    }
     let name = &instance.container;
     let image_id = String::new();
     let Some(container) = pod.container_mut(name) else {
@@ -165,12 +154,12 @@ pub(super) fn start_failed(
             let exit = Exit::not_started(message.to_owned(), now);
             end_run(container, instance.attempt, image_id, exit);
             let text = format!("Created container: {name}");
-            Notices::new(out, pod).container(name, Kind::Normal, "Created", text);
+            Notices::new(out, pod).container(name, Reason::Created, text);
         }
     }
     let text = format!("Error: {message}");
-    Notices::new(out, pod).container(name, Kind::Warning, "Failed", text);
-    say_backoff(pod, settings, name, now.time, out);
+    Notices::new(out, pod).container(name, Reason::Failed, text);
+    emit_backoff(pod, settings, name, now.time, out);
 }
 
 pub(super) fn container_exited(
@@ -200,27 +189,21 @@ pub(super) fn container_exited(
         return;
     };
     let image_id = match (&container.run, starting) {
-        (
-            Run::Running {
-                attempt, image_id, ..
-            },
-            _,
-        ) if *attempt == instance.attempt => image_id.clone(),
+        (Run::Running(run), _) if run.attempt == instance.attempt => run.image_id.clone(),
         // The exit came before the start was acknowledged.
         (Run::None | Run::Ended(_), Some(image_id))
             if container.next_attempt <= instance.attempt =>
         {
-            container.stop = Stop::default();
             image_id
         }
-        (Run::None | Run::Running { .. } | Run::Ended(_), _) => return,
+        (Run::None | Run::Running(_) | Run::Ended(_), _) => return,
     };
     end_run(container, instance.attempt, image_id, exit.clone());
-    say_backoff(pod, settings, &instance.container, now, out);
+    emit_backoff(pod, settings, &instance.container, now, out);
 }
 
-/// Tells once for each exit that the container has to wait.
-pub(super) fn say_backoff(
+/// Emits one back-off event for each exit.
+pub(super) fn emit_backoff(
     pod: &PodState,
     settings: &Settings,
     name: &str,
@@ -235,7 +218,7 @@ pub(super) fn say_backoff(
             "Back-off restarting failed container {name} in pod {}",
             pod.spec.kubelet_name()
         );
-        Notices::new(out, pod).container(name, Kind::Warning, "BackOff", text);
+        Notices::new(out, pod).container(name, Reason::BackOffRestart, text);
     }
 }
 
@@ -246,19 +229,20 @@ pub(super) fn signal_sent(
     at: Time,
     now: Time,
 ) {
+    pod.answered(|a| is_signal_to(a, instance));
     let Some(container) = pod.container_mut(&instance.container) else {
         return;
     };
     if container.run.attempt() != Some(instance.attempt) {
         return;
     }
-    container.stop.retry = Retry::default();
+    let Some(Course { stop, .. }) = container.run.course_mut() else {
+        return;
+    };
+    stop.retry = Retry::default();
     match signal {
-        StopSignal::Stop => {
-            let first = container.stop.sent.map_or(at, |old| old.min(at));
-            container.stop.sent = Some(first);
-        }
-        StopSignal::Kill => container.stop.killed = Some(now),
+        StopSignal::Stop => stop.sent = Some(stop.sent.map_or(at, |old| old.min(at))),
+        StopSignal::Kill => stop.killed = Some(now),
     }
 }
 
@@ -269,9 +253,13 @@ pub(super) fn signal_failed(
     now: Time,
     out: &mut Vec<Notice>,
 ) {
-    if let Some(container) = pod.container_mut(&instance.container) {
+    if !pod.answered(|a| is_signal_to(a, instance)) {
+        return;
+    }
+    let container = pod.container_mut(&instance.container);
+    if let Some(course) = container.and_then(|c| c.run.course_mut()) {
         let (first, max) = SIGNAL_RETRY_MS;
-        container.stop.retry.fail(now, first, max);
+        course.stop.retry.fail(now, first, max);
     }
     kill_failed(pod, error, out);
 }

@@ -1,13 +1,14 @@
-//! An image is there, or not, or others came.
+//! Facts about images: ready, failed, or the store changed.
 
 use super::super::event::ImageFailure;
-use super::super::notice::{Kind, Notices};
+use super::super::notice::Notices;
 use super::super::state::{Image, Retry};
 use super::super::{Action, Notice, PodState, Stamp, Time, status};
 use super::IMAGE_RETRY_MS;
+use crate::spec::Reason;
 
 pub(super) fn image_ready(pod: &mut PodState, name: &str, image_id: &str, out: &mut Vec<Notice>) {
-    if pod.image_edited {
+    if !pod.answered(|a| is_image_of(a, name)) || pod.look_up.edited {
         return;
     }
     let image = pod
@@ -20,27 +21,28 @@ pub(super) fn image_ready(pod: &mut PodState, name: &str, image_id: &str, out: &
         };
         Notices::new(out, pod).container(
             name,
-            Kind::Normal,
-            "Pulled",
+            Reason::Pulled,
             format!("Container image \"{image}\" already present on machine"),
         );
     }
 }
 
-/// Containers of the pod that wait for the same image wait together.
+/// Containers of the pod that need the same image share its result.
 pub(super) fn image_failed(
     pod: &mut PodState,
     name: &str,
-    failure: ImageFailure,
-    message: &str,
+    (failure, message): (ImageFailure, &str),
     now: Time,
     out: &mut Vec<Notice>,
 ) {
+    if !pod.answered(|a| is_image_of(a, name)) {
+        return;
+    }
     let Some(spec) = pod
         .spec
         .container(name)
         .cloned()
-        .filter(|_| !pod.image_edited)
+        .filter(|_| !pod.look_up.edited)
     else {
         return;
     };
@@ -50,7 +52,7 @@ pub(super) fn image_failed(
     };
     let again = retry.failures > 0;
     retry.fail(now, IMAGE_RETRY_MS.0, IMAGE_RETRY_MS.1);
-    if std::mem::take(&mut pod.images_changed) {
+    if std::mem::take(&mut pod.look_up.store_changed) {
         retry.at = now;
     }
     let pod_spec = std::sync::Arc::clone(&pod.spec);
@@ -69,24 +71,30 @@ pub(super) fn image_failed(
     let (reason, text) = status::image_failure(&spec.image, failure, message, false);
     let mut notices = Notices::new(out, pod);
     match failure {
-        ImageFailure::NeverPull => notices.container(name, Kind::Warning, reason, text),
-        ImageFailure::Inspect => notices.container(name, Kind::Warning, "InspectFailed", text),
+        ImageFailure::NeverPull => {
+            notices.container(name, Reason::ErrImageNeverPull, text);
+        }
+        ImageFailure::Inspect => notices.container(name, Reason::InspectFailed, text),
         ImageFailure::Pull => {
             let text = format!("Failed to pull image \"{}\": {message}", spec.image);
-            notices.container(name, Kind::Warning, "Failed", text);
+            notices.container(name, Reason::Failed, text);
         }
     }
-    notices.container(name, Kind::Warning, "Failed", format!("Error: {reason}"));
+    notices.container(name, Reason::Failed, format!("Error: {reason}"));
     if again && failure == ImageFailure::Pull {
         let text = format!("Back-off pulling image \"{}\"", spec.image);
-        notices.container(name, Kind::Normal, "BackOff", text);
+        notices.container(name, Reason::BackOffPull, text);
         let text = "Error: ImagePullBackOff".to_owned();
-        notices.container(name, Kind::Warning, "Failed", text);
+        notices.container(name, Reason::Failed, text);
     }
 }
 
+fn is_image_of(action: &Action, name: &str) -> bool {
+    matches!(action, Action::EnsureImage { container, .. } if container == name)
+}
+
 pub(super) fn images_changed(pod: &mut PodState, now: Stamp) {
-    pod.images_changed = matches!(pod.in_flight, Some(Action::EnsureImage { .. }));
+    pod.look_up.store_changed = matches!(pod.in_flight, Some(Action::EnsureImage { .. }));
     for container in &mut pod.containers {
         if let Image::Failed { retry, .. } = &mut container.image {
             retry.at = retry.at.min(now.time);

@@ -1,7 +1,8 @@
-//! What does a fact change? One arm for each event; facts that come late, twice or out of order change nothing.
+//! The changes that a fact makes to the state, one arm for each event. Facts that come late, twice or out of order
+//! change nothing.
 //!
-//! Outcomes are believed only while the action they answer is in flight, facts about a container only if they are
-//! about its newest run or the one being started. Nothing is decided here: waits are recorded, not waited for.
+//! An outcome counts only while the action that it answers is in flight; a fact about a container counts only for
+//! its newest run or the one being started. Nothing is decided here: waits are recorded, not waited for.
 
 mod container;
 mod image;
@@ -11,11 +12,11 @@ use std::sync::Arc;
 
 use super::action::Keep;
 use super::event::Instance;
-use super::notice::{Kind, Notices};
-use super::state::{ContainerState, Retry, Role, Sandbox};
+use super::run::OfRun;
+use super::state::{ContainerState, LookUp, Retry, Role, Sandbox, Stage};
 use super::{
-    Action, Event, NodeState, Notice, PodState, Settings, Stamp, Time, condition, former, hook,
-    network, probe, restart, retry, verdict,
+    Action, Event, NodeFact, NodeState, Notice, PodFact, PodState, RunFact, Settings, Stamp, Time,
+    condition, former, hook, network, probe, restart, retry, verdict,
 };
 use crate::spec::{PodSpec, PodUid};
 pub(super) use container::end_run;
@@ -40,216 +41,141 @@ pub const SIGNAL_RETRY_MS: (u64, u64) = (1_000, 10_000);
 pub const SANDBOX_STABLE_MS: u64 = 60_000;
 
 impl NodeState {
-    /// Records a fact; returns what is worth telling people.
+    /// Records a fact; returns the Kubernetes events to emit.
     pub fn apply(&mut self, event: &Event, now: Stamp) -> Vec<Notice> {
         let mut notices = Vec::new();
         let out = &mut notices;
         match event {
-            Event::DesiredChanged(desired) => self.desired_changed(desired, now, out),
-            Event::PodRecovered(recovered) => self.pod_recovered(recovered, now, out),
-            Event::DeleteRequested { pod, grace_ms } => {
-                self.delete_requested(pod, *grace_ms, now);
-                self.on(pod, now, out, |_, _, _| {});
-                // One that was down for a shutdown does not come back.
-                self.room_made(now, out);
-            }
-            Event::FormerEnds { pod, ends } => self.on(pod, now, out, |pod, _, _| {
-                former::remember(pod, ends);
-            }),
-            Event::DeadlineExceeded { pod } => self.on(pod, now, out, |pod, _, out| {
-                verdict::deadline_exceeded(pod, now, out);
-            }),
-            Event::GraceExceeded { pod } => self.on(pod, now, out, |pod, _, out| {
-                verdict::grace_exceeded(pod, now.time, out);
-            }),
-            Event::RetryRequested { pod, container } => {
-                self.on(pod, now, out, |pod, settings, _| {
-                    retry::retry(pod, container.as_deref(), settings, now.time);
-                });
-            }
-            Event::ConditionsSet { pod, changes } => self.on(pod, now, out, |pod, _, _| {
-                condition::set(pod, changes, now.wall);
-            }),
-            Event::SandboxRemoved { pod } => {
-                self.sandbox_removed(pod, now);
-                self.room_made(now, out);
-            }
-            Event::EphemeralAdded { pod, spec } => {
-                self.on(pod, now, out, |pod, _, _| added(pod, spec));
-            }
-            Event::ShutdownBegun { groups, asked_by } => {
-                self.shutdown_begun((groups, *asked_by), now, out);
-            }
-            Event::ShutdownRecovered(shutdown) => self.shutdown_recovered(shutdown, now, out),
-            Event::ShutdownTurnOver => self.take_turns(now, out),
-            Event::ShutdownCancelled => {
-                self.shutdown_cancelled();
-                self.admit(now, out);
-            }
-            Event::Cordoned => {
-                self.cordoned(now);
-                self.admit(now, out);
-            }
-            Event::DrainBegun { pods, grace_ms } => {
-                self.drain_begun(pods.as_ref(), *grace_ms, now, out);
-            }
-            Event::CordonRecovered(cordon) => self.cordon_recovered(cordon, now, out),
-            Event::DrainTurn => self.drain_turn(now, out),
-            Event::Uncordoned => self.uncordoned(now, out),
-            Event::PodRestored { pod } => self.pod_restored(pod, now, out),
-            Event::PolicyChanged(policy) => {
-                self.pressure.policy_changed(policy, now);
-                self.admit(now, out);
-            }
-            Event::ReliefBegun(order) => self.pressure.relief_begun(*order),
-            Event::Observed(figures) => self.observed(figures, now, out),
-            Event::Reclaimed => self.pressure.reclaimed(now.time),
-            Event::Alarmed => self.pressure.alarmed(now.time),
-            Event::PodEvicted { pod, eviction } => self.pod_evicted(pod, eviction, now, out),
-            Event::NodeAddressesChanged => self.network_changes += 1,
-            Event::SettingsChanged(settings) => {
-                self.settings = settings.clone();
-                self.room_made(now, out);
-            }
-            Event::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
-            Event::ActionStarted(action) => {
-                self.on(action.pod(), now, out, |pod, settings, out| {
-                    if let Action::Signal { instance, .. } = action {
-                        hook::overtaken(pod, instance, out);
-                    }
-                    action_started(pod, settings, action, now.time);
-                })
-            }
-            Event::SandboxCreated {
-                pod,
-                ips,
-                next_attempts,
-                warnings,
-            } => self.on(pod, now, out, |pod, _, out| {
-                if pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
-                    sandbox_created(pod, ips, next_attempts, now.time);
-                    warned(pod, warnings, out);
-                }
-            }),
-            Event::SandboxFailed { pod, failure } => self.on(pod, now, out, |pod, _, out| {
-                if pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
-                    sandbox_failed(pod, failure, now.time, out);
-                }
-            }),
-            Event::SandboxLost { pod } => {
-                self.on(pod, now, out, |pod, _, out| sandbox_lost(pod, now, out));
-            }
-            Event::SandboxRemoveFailed { pod, error } => self.on(pod, now, out, |pod, _, out| {
-                if pod.answered(|a| matches!(a, Action::RemoveSandbox { .. })) {
-                    sandbox_remove_failed(pod, error, now.time, out);
-                }
-            }),
-            Event::ImageReady {
-                pod,
-                container,
-                image_id,
-            } => self.on(pod, now, out, |pod, _, out| {
-                if pod.answered(|a| is_image_of(a, container)) {
-                    image_ready(pod, container, image_id, out);
-                }
-            }),
-            Event::ImageFailed {
-                pod,
-                container,
-                failure,
-                message,
-            } => self.on(pod, now, out, |pod, _, out| {
-                if pod.answered(|a| is_image_of(a, container)) {
-                    image_failed(pod, container, *failure, message, now.time, out);
-                }
-            }),
-            Event::Resized { pod } => self.on(pod, now, out, |pod, _, _| {
-                if let Some(Action::Resize { to, containers, .. }) = pod
-                    .in_flight
-                    .take_if(|a| matches!(a, Action::Resize { .. }))
-                {
-                    pod.resized(to, &containers);
-                }
-            }),
-            Event::ResizeFailed { pod, error } => self.on(pod, now, out, |pod, _, out| {
-                if pod.answered(|a| matches!(a, Action::Resize { .. })) {
-                    pod.resize_failed(error, now.time, out);
-                }
-            }),
-            Event::ContainerStarted {
-                instance,
-                pid,
-                at,
-                effective,
-            } => self.on(&instance.pod, now, out, |pod, _, out| {
-                container_started(pod, instance, (*pid, effective), *at, out);
-            }),
-            Event::Warned {
-                pod,
-                container,
-                warnings,
-            } => self.on(pod, now, out, |pod, _, out| {
-                let mut notices = Notices::new(out, pod);
-                for (reason, message) in warnings {
-                    match container {
-                        Some(name) => {
-                            notices.container(name, Kind::Warning, reason, message.clone());
-                        }
-                        None => notices.pod(Kind::Warning, *reason, message.clone()),
-                    }
-                }
-            }),
-            Event::ContainerStartFailed {
-                instance,
-                failure,
-                message,
-            } => self.on(&instance.pod, now, out, |pod, settings, out| {
-                if pod.answered(|a| is_start_of(a, instance)) {
-                    start_failed(pod, settings, instance, (*failure, message), now, out);
-                }
-            }),
-            Event::ContainerExited { instance, exit } => {
+            Event::Node(fact) => self.node_fact(fact, now, out),
+            Event::Pod { uid, fact } => self.pod_fact(uid, fact, now, out),
+            Event::Run { instance, fact } => {
                 self.on(&instance.pod, now, out, |pod, settings, out| {
-                    container_exited(pod, settings, instance, exit, now.time, out);
+                    run_fact(pod, settings, instance, fact, now, out);
                 });
-            }
-            Event::SignalSent {
-                instance,
-                signal,
-                at,
-            } => self.on(&instance.pod, now, out, |pod, _, _| {
-                pod.answered(|a| is_signal_to(a, instance));
-                signal_sent(pod, instance, *signal, *at, now.time);
-            }),
-            Event::ProbeStarted(order) => self.on(&order.instance.pod, now, out, |pod, _, _| {
-                probe::started(pod, order, now.time);
-            }),
-            Event::ProbeDone { order, outcome } => {
-                self.on(&order.instance.pod, now, out, |pod, _, out| {
-                    probe::done(pod, order, outcome, now.time, out);
-                })
-            }
-            Event::HookStarted(order) => self.on(&order.instance.pod, now, out, |pod, _, out| {
-                hook::started(pod, order, now.time, out);
-            }),
-            Event::HookDone { order, outcome } => {
-                self.on(&order.instance.pod, now, out, |pod, _, out| {
-                    hook::done(pod, order, outcome, now.time, out);
-                });
-            }
-            Event::TimePassed { pod } => self.on(pod, now, out, |_, _, _| {}),
-            Event::SignalFailed { instance, error } => {
-                self.on(&instance.pod, now, out, |pod, _, out| {
-                    if pod.answered(|a| is_signal_to(a, instance)) {
-                        signal_failed(pod, instance, error, now.time, out);
-                    }
-                })
             }
         }
         notices
     }
 
-    /// Changes one pod, then notes what follows from it.
+    fn node_fact(&mut self, fact: &NodeFact, now: Stamp, out: &mut Vec<Notice>) {
+        match fact {
+            NodeFact::DesiredChanged(desired) => self.desired_changed(desired, now, out),
+            NodeFact::SettingsChanged(settings) => {
+                self.settings = settings.clone();
+                self.room_made(now, out);
+            }
+            NodeFact::AddressesChanged => self.network_changes += 1,
+            NodeFact::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
+            NodeFact::ShutdownBegun { groups, asked_by } => {
+                self.shutdown_begun((groups, *asked_by), now, out);
+            }
+            NodeFact::ShutdownRecovered(shutdown) => self.shutdown_recovered(shutdown, now, out),
+            NodeFact::ShutdownTurnOver => self.take_turns(now, out),
+            NodeFact::ShutdownCancelled => {
+                self.shutdown_cancelled();
+                self.admit(now, out);
+            }
+            NodeFact::Cordoned => {
+                self.cordoned(now);
+                self.admit(now, out);
+            }
+            NodeFact::DrainBegun { pods, grace_ms } => {
+                self.drain_begun(pods.as_ref(), *grace_ms, now, out);
+            }
+            NodeFact::CordonRecovered(cordon) => self.cordon_recovered(cordon, now, out),
+            NodeFact::DrainTurn => self.drain_turn(now, out),
+            NodeFact::Uncordoned => self.uncordoned(now, out),
+            NodeFact::PolicyChanged(policy) => {
+                self.pressure.policy_changed(policy, now);
+                self.admit(now, out);
+            }
+            NodeFact::ReliefBegun(order) => self.pressure.relief_begun(*order),
+            NodeFact::Observed(figures) => self.observed(figures, now, out),
+            NodeFact::Reclaimed => self.pressure.reclaimed(now.time),
+            NodeFact::Alarmed => self.pressure.alarmed(now.time),
+        }
+    }
+
+    fn pod_fact(&mut self, uid: &PodUid, fact: &PodFact, now: Stamp, out: &mut Vec<Notice>) {
+        match fact {
+            PodFact::Recovered(recovered) => self.pod_recovered(recovered, now, out),
+            PodFact::DeleteRequested { grace_ms } => {
+                self.delete_requested(uid, *grace_ms, now);
+                self.on(uid, now, out, |_, _, _| {});
+                // A pod that a shutdown stopped does not come back.
+                self.room_made(now, out);
+            }
+            PodFact::Restored => self.pod_restored(uid, now, out),
+            PodFact::Evicted { eviction } => self.pod_evicted(uid, eviction, now, out),
+            PodFact::SandboxRemoved => {
+                self.sandbox_removed(uid, now);
+                self.room_made(now, out);
+            }
+            PodFact::FormerEnds { ends } => {
+                self.on(uid, now, out, |pod, _, _| former::remember(pod, ends));
+            }
+            PodFact::DeadlineExceeded => self.on(uid, now, out, |pod, _, out| {
+                verdict::deadline_exceeded(pod, now, out);
+            }),
+            PodFact::GraceExceeded => self.on(uid, now, out, |pod, _, out| {
+                verdict::grace_exceeded(pod, now.time, out);
+            }),
+            PodFact::EphemeralAdded { spec } => {
+                self.on(uid, now, out, |pod, _, _| added(pod, spec));
+            }
+            PodFact::RetryRequested { container } => self.on(uid, now, out, |pod, settings, _| {
+                retry::retry(pod, container.as_deref(), settings, now.time);
+            }),
+            PodFact::ConditionsSet { changes } => self.on(uid, now, out, |pod, _, _| {
+                condition::set(pod, changes, now.wall);
+            }),
+            PodFact::ActionStarted(action) => self.on(uid, now, out, |pod, settings, out| {
+                action_started(pod, settings, action, now.time, out);
+            }),
+            PodFact::SandboxCreated {
+                ips,
+                next_attempts,
+                warnings,
+            } => self.on(uid, now, out, |pod, _, out| {
+                sandbox_created(pod, (ips, next_attempts), warnings, now.time, out);
+            }),
+            PodFact::SandboxFailed { failure } => self.on(uid, now, out, |pod, _, out| {
+                sandbox_failed(pod, failure, now.time, out);
+            }),
+            PodFact::SandboxLost => {
+                self.on(uid, now, out, |pod, _, out| sandbox_lost(pod, now, out));
+            }
+            PodFact::SandboxRemoveFailed { error } => self.on(uid, now, out, |pod, _, out| {
+                sandbox_remove_failed(pod, error, now.time, out);
+            }),
+            PodFact::ImageReady {
+                container,
+                image_id,
+            } => self.on(uid, now, out, |pod, _, out| {
+                image_ready(pod, container, image_id, out);
+            }),
+            PodFact::ImageFailed {
+                container,
+                failure,
+                message,
+            } => self.on(uid, now, out, |pod, _, out| {
+                image_failed(pod, container, (*failure, message), now.time, out);
+            }),
+            PodFact::Warned {
+                container,
+                warnings,
+            } => self.on(uid, now, out, |pod, _, out| {
+                warned(pod, container.as_deref(), warnings, out);
+            }),
+            PodFact::Resized => self.on(uid, now, out, |pod, _, _| pod.resized()),
+            PodFact::ResizeFailed { error } => self.on(uid, now, out, |pod, _, out| {
+                pod.resize_failed(error, now.time, out);
+            }),
+            PodFact::TimePassed => self.on(uid, now, out, |_, _, _| {}),
+        }
+    }
+
+    /// Changes one pod, then records the consequences.
     pub(super) fn on(
         &mut self,
         uid: &PodUid,
@@ -271,7 +197,7 @@ impl NodeState {
         }
     }
 
-    /// There may be more room now: first for those that have none, then for those that want more.
+    /// There may be more room now: first for held pods, then for pending resizes.
     fn room_made(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         self.admit(now, out);
         self.admit_resizes(now, out);
@@ -291,7 +217,7 @@ impl NodeState {
                         }
                         pod.in_flight = None;
                         pod.sandbox = Sandbox::Removed;
-                        pod.remove_retry = Retry::default();
+                        pod.retries.remove = Retry::default();
                         pod.note_conditions(now);
                     }
                     Keep::Nothing => {
@@ -316,8 +242,8 @@ impl NodeState {
 }
 
 impl PodState {
-    /// Clears the action in flight if it is the one answered; whether it was.
-    fn answered(&mut self, is_it: impl FnOnce(&Action) -> bool) -> bool {
+    /// Clears the action in flight if it is the one answered; returns whether it was.
+    pub(super) fn answered(&mut self, is_it: impl FnOnce(&Action) -> bool) -> bool {
         let yes = self.in_flight.as_ref().is_some_and(is_it);
         if yes {
             self.in_flight = None;
@@ -325,7 +251,7 @@ impl PodState {
         yes
     }
 
-    /// Notes what follows from the facts.
+    /// Records the consequences of a fact.
     pub(super) fn settle(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         self.note_sleeps(now.time);
         self.note_cut_off(now.time, out);
@@ -340,15 +266,14 @@ impl PodState {
 
     /// Only sidecars and ephemeral containers are left: their grace period begins.
     pub(super) fn note_finishing(&mut self, now: Time) {
-        if self.stopping.is_none() && self.any_running() && self.complete() {
-            self.finishing.get_or_insert(now);
-        } else {
-            self.finishing = None;
+        let left = self.any_running() && self.complete();
+        if let Stage::Admitted { finishing } = &mut self.stage {
+            *finishing = left.then(|| finishing.unwrap_or(now));
         }
     }
 }
 
-/// Those that are there already stay as they are.
+/// Existing ephemeral containers stay as they are.
 fn added(pod: &mut PodState, spec: &PodSpec) {
     pod.spec = Arc::new(pod.spec.with_ephemeral_of(spec));
     if let Some(pending) = &mut pod.pending {
@@ -361,8 +286,36 @@ fn added(pod: &mut PodState, spec: &PodSpec) {
     }
 }
 
-fn is_image_of(action: &Action, name: &str) -> bool {
-    matches!(action, Action::EnsureImage { container, .. } if container == name)
+/// Records a fact about one run.
+fn run_fact(
+    pod: &mut PodState,
+    settings: &Settings,
+    instance: &Instance,
+    fact: &RunFact,
+    now: Stamp,
+    out: &mut Vec<Notice>,
+) {
+    match fact {
+        RunFact::Started { pid, at, effective } => {
+            container_started(pod, instance, (*pid, effective), *at, out);
+        }
+        RunFact::StartFailed { failure, message } => {
+            start_failed(pod, settings, instance, (*failure, message), now, out);
+        }
+        RunFact::Exited { exit } => {
+            container_exited(pod, settings, instance, exit, now.time, out);
+        }
+        RunFact::SignalSent { signal, at } => signal_sent(pod, instance, *signal, *at, now.time),
+        RunFact::SignalFailed { error } => signal_failed(pod, instance, error, now.time, out),
+        RunFact::ProbeStarted(kind) => probe::started(pod, instance, *kind, now.time),
+        RunFact::ProbeDone { probe, outcome } => {
+            probe::done(pod, (instance, *probe), outcome, now.time, out);
+        }
+        RunFact::HookStarted(hook) => hook::started(pod, (instance, *hook), now.time, out),
+        RunFact::HookDone { hook, outcome } => {
+            hook::done(pod, (instance, *hook), outcome, now.time, out);
+        }
+    }
 }
 
 fn is_start_of(action: &Action, of: &Instance) -> bool {
@@ -373,28 +326,38 @@ fn is_signal_to(action: &Action, to: &Instance) -> bool {
     matches!(action, Action::Signal { instance, .. } if instance == to)
 }
 
-fn action_started(pod: &mut PodState, settings: &Settings, action: &Action, now: Time) {
+fn action_started(
+    pod: &mut PodState,
+    settings: &Settings,
+    action: &Action,
+    now: Time,
+    out: &mut Vec<Notice>,
+) {
     match action {
         Action::CreateSandbox { .. } => pod.resizing.actuated = pod.spec.resources,
         Action::Resize { .. } | Action::RemoveSandbox { .. } => {}
         Action::EnsureImage { .. } => {
-            pod.images_changed = false;
-            pod.image_edited = false;
+            pod.look_up = LookUp::default();
         }
         Action::StartContainer { instance, .. } => {
             let waits = pod.waits(settings);
             let spec = pod.spec.container(&instance.container);
-            let asked = spec.map(|spec| spec.asked(instance.attempt));
+            let starting = spec.map(|spec| OfRun {
+                attempt: instance.attempt,
+                of: spec.asked(),
+            });
             if let Some(container) = pod.container_mut(&instance.container) {
-                container.starting = asked;
+                container.starting = starting;
                 restart::permit(container, instance.attempt, waits, now);
             }
         }
         Action::Signal { instance, .. } => {
+            hook::overtaken(pod, instance, out);
             if let Some(container) = pod.container_mut(&instance.container)
                 && container.run.attempt() == Some(instance.attempt)
+                && let Some(course) = container.run.course_mut()
             {
-                container.stop.asked.get_or_insert(now);
+                course.stop.asked.get_or_insert(now);
             }
         }
     }

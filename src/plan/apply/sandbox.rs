@@ -1,12 +1,13 @@
-//! A sandbox was made, could not be made, was lost, could not be removed.
+//! Facts about sandboxes: created, not created, lost, not removed.
 
-use crate::spec::Exit;
+use crate::spec::Reason;
+use crate::types::Exit;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::super::admit::{end_lost_runs, sandbox_changed};
 use super::super::event::SandboxFailure;
-use super::super::notice::{Kind, Notices};
+use super::super::notice::Notices;
 use super::super::state::{Retry, Sandbox};
 use super::super::{Action, Notice, PodState, Stamp, Time};
 use super::container::end_run;
@@ -14,19 +15,24 @@ use super::{SANDBOX_RETRY_MS, SANDBOX_STABLE_MS, VOLUME_RETRY_MS};
 
 pub(super) fn sandbox_created(
     pod: &mut PodState,
-    ips: &[IpAddr],
-    next_attempts: &BTreeMap<String, u32>,
+    (ips, next_attempts): (&[IpAddr], &BTreeMap<String, u32>),
+    warnings: &[(Reason, String)],
     now: Time,
+    out: &mut Vec<Notice>,
 ) {
+    if !pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
+        return;
+    }
     pod.sandbox = Sandbox::Ready { since: now };
-    pod.create_retry = Retry::default();
-    pod.waits_for_host_port = false;
+    pod.retries.create = Retry::default();
+    pod.retries.for_host_port = false;
     pod.ips = ips.to_vec();
     for (name, next) in next_attempts {
         if let Some(container) = pod.container_mut(name) {
             container.next_attempt = container.next_attempt.max(*next);
         }
     }
+    warned(pod, None, warnings, out);
 }
 
 pub(super) fn sandbox_remove_failed(
@@ -35,8 +41,11 @@ pub(super) fn sandbox_remove_failed(
     now: Time,
     out: &mut Vec<Notice>,
 ) {
+    if !pod.answered(|a| matches!(a, Action::RemoveSandbox { .. })) {
+        return;
+    }
     let (first, max) = SANDBOX_RETRY_MS;
-    pod.remove_retry.fail(now, first, max);
+    pod.retries.remove.fail(now, first, max);
     kill_failed(pod, error, out);
 }
 
@@ -46,38 +55,51 @@ pub(super) fn sandbox_failed(
     now: Time,
     out: &mut Vec<Notice>,
 ) {
-    pod.waits_for_host_port = matches!(failure, SandboxFailure::HostPort { .. });
+    if !pod.answered(|a| matches!(a, Action::CreateSandbox { .. })) {
+        return;
+    }
+    pod.retries.for_host_port = matches!(failure, SandboxFailure::HostPort { .. });
     let mut notices = Notices::new(out, pod);
     let (first, max) = match failure {
         SandboxFailure::Volume { volume, error } => {
             let message = format!("MountVolume.SetUp failed for volume \"{volume}\" : {error}");
-            notices.pod(Kind::Warning, "FailedMount", message);
+            notices.pod(Reason::FailedMount, message);
             VOLUME_RETRY_MS
         }
         SandboxFailure::HostPort { message: error } | SandboxFailure::Sandbox(error) => {
             let message = format!("Failed to create pod sandbox: {error}");
-            notices.pod(Kind::Warning, "FailedCreatePodSandBox", message);
+            notices.pod(Reason::FailedCreatePodSandBox, message);
             SANDBOX_RETRY_MS
         }
     };
-    pod.create_retry.fail(now, first, max);
+    pod.retries.create.fail(now, first, max);
 }
 
-/// A sandbox is gone and its ports of the node with it: they may be what this pod waits for.
+/// Records that a sandbox is gone. It frees its node ports, which this pod may be waiting for.
 pub(super) fn host_ports_freed(pod: &mut PodState) {
-    if std::mem::take(&mut pod.waits_for_host_port) {
-        pod.create_retry = Retry::default();
+    if std::mem::take(&mut pod.retries.for_host_port) {
+        pod.retries.create = Retry::default();
     }
 }
 
-pub(super) fn warned(pod: &PodState, warnings: &[(String, String)], out: &mut Vec<Notice>) {
+/// Emits the warnings, about the container if one is named.
+pub(super) fn warned(
+    pod: &PodState,
+    container: Option<&str>,
+    warnings: &[(Reason, String)],
+    out: &mut Vec<Notice>,
+) {
+    let mut notices = Notices::new(out, pod);
     for (reason, message) in warnings {
-        Notices::new(out, pod).pod(Kind::Warning, reason.clone(), message.clone());
+        match container {
+            Some(name) => notices.container(name, *reason, message.clone()),
+            None => notices.pod(*reason, message.clone()),
+        }
     }
 }
 
-/// Also the outcome of starting or signalling: what was being started may have run, so its number is spent and the
-/// policy has the word.
+/// Records a lost sandbox. It is also an outcome of starting or signalling: the container being started may have
+/// run, so its attempt number is spent and the restart policy decides.
 pub(super) fn sandbox_lost(pod: &mut PodState, now: Stamp, out: &mut Vec<Notice>) {
     let Sandbox::Ready { since } = pod.sandbox else {
         return;
@@ -102,26 +124,27 @@ pub(super) fn sandbox_lost(pod: &mut PodState, now: Stamp, out: &mut Vec<Notice>
     }
     end_lost_runs(pod, now);
     count_loss(pod, since, now.time);
-    if pod.stopping.is_none() && !pod.finished() {
+    if pod.stopping().is_none() && !pod.finished() {
         sandbox_changed(pod, out);
     }
 }
 
-/// A sandbox that was there since then is lost: one that gets lost soon again is made later.
+/// Records the loss of a sandbox that was created at `since`. A sandbox lost soon after its creation is recreated
+/// later.
 pub(in crate::plan) fn count_loss(pod: &mut PodState, since: Time, now: Time) {
     if now.since(since) >= SANDBOX_STABLE_MS {
-        pod.lost_retry = Retry::default();
+        pod.retries.lost = Retry::default();
     }
-    if pod.lost_retry.failures == 0 {
-        pod.lost_retry.failures = 1;
+    if pod.retries.lost.failures == 0 {
+        pod.retries.lost.failures = 1;
     } else {
-        // The first loss costs nothing, so the series begins with the second.
+        // The first loss costs no wait, so the series begins with the second.
         let (first, max) = SANDBOX_RETRY_MS;
-        pod.lost_retry.fail(now, first / 2, max);
+        pod.retries.lost.fail(now, first / 2, max);
     }
 }
 
 pub(super) fn kill_failed(pod: &PodState, error: &str, out: &mut Vec<Notice>) {
     let message = format!("error killing pod: {error}");
-    Notices::new(out, pod).pod(Kind::Warning, "FailedKillPod", message);
+    Notices::new(out, pod).pod(Reason::FailedKillPod, message);
 }

@@ -1,14 +1,14 @@
-//! Who is let in while the node is short of something (kubelet-behaviour §10.3)?
+//! Admission while the node is under pressure (Kubernetes docs: Node-pressure Eviction).
 
 use super::super::hold::Rejection;
 use super::super::{NodeState, Notice, Stamp};
 use super::{Condition, Observation};
 use crate::spec::priority::CRITICAL;
-use crate::spec::{PodSpec, QosClass};
+use crate::spec::{PodSpec, QosClass, Reason};
 
 impl NodeState {
-    /// A pod that comes while the node is short of something, unless it is critical, or asks for memory where that alone is
-    /// short, or tolerates that (kubelet-behaviour §10.3).
+    /// Refuses a pod while the node is under pressure, unless the pod is critical, tolerates the condition, or
+    /// memory alone is short and it requests memory (Kubernetes docs: Node-pressure Eviction).
     pub(in super::super) fn under_pressure(&self, pod: &PodSpec) -> Option<Rejection> {
         let held: Vec<Condition> = self.pressure.held().collect();
         let asks = pod.qos != QosClass::BestEffort || tolerates_memory_pressure(pod);
@@ -18,7 +18,7 @@ impl NodeState {
         }
         let names: Vec<&str> = held.iter().map(|condition| condition.as_str()).collect();
         Some(Rejection {
-            reason: "Evicted".into(),
+            reason: Reason::Evicted,
             message: format!("The node had condition: [{}]. ", names.join(" ")),
         })
     }

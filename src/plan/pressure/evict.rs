@@ -1,50 +1,51 @@
-//! What becomes of a pod that is evicted? It fails, and gives up what it had on disk and in memory. When the node is no
-//! longer short of anything it starts again, for nobody is there who would make it anew: later each time, so that a pod
-//! that is the cause does not bring the node down again and again.
+//! Evicted pods. An evicted pod fails and gives up its disk and memory. It starts again when the node is no longer
+//! under pressure, because no controller would recreate it. Each eviction doubles its wait, so that a pod that
+//! causes the pressure does not bring the node down again and again.
 
 use serde::{Deserialize, Serialize};
 
-use super::super::notice::{Annotations, Kind, Notices};
+use super::super::notice::{Annotations, Notices};
 use super::super::restart::RESET_MS;
 use super::super::shutdown::is_gone;
-use super::super::verdict::{Cause, Due};
-use super::super::{Event, NodeState, Notice, PodState, Stamp, Time};
+use super::super::verdict::Cause;
+use super::super::{Event, NodeState, Notice, PodFact, PodState, Stamp, Step, Time};
 use super::rank::may_go;
 use super::{Met, Signal};
-use crate::spec::PodUid;
-use crate::spec::quantity::Quantity;
-use crate::spec::usage::{PodUsage, Space};
+use crate::spec::{PodUid, Reason};
+use crate::types::quantity::Quantity;
+use crate::types::usage::{PodUsage, Space};
 
-/// The wait before an evicted pod starts again, beside that for the node: it doubles from the first to the second.
+/// The wait before an evicted pod starts again, beside that for the node: the first, which doubles, and the
+/// longest.
 const WAIT_MS: (u64, u64) = (10_000, 300_000);
 
-/// That a pod is to be evicted.
+/// The decision to evict a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eviction {
-    /// Why.
-    pub reason: Reason,
+    /// Why it is evicted.
+    pub reason: EvictionReason,
     /// `status.message`.
     pub message: String,
-    /// What its event carries for programs.
+    /// Annotations of its event.
     pub annotations: Annotations,
-    /// How long its containers have to end, in milliseconds.
+    /// The grace period of its containers, in milliseconds.
     pub grace_ms: u64,
 }
 
 /// Why a pod is evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// The node is short of this.
+pub enum EvictionReason {
+    /// The node is short of this resource.
     Shortage(Signal),
-    /// A volume has outgrown its `sizeLimit`.
+    /// A volume exceeds its `sizeLimit`.
     EmptyDirLimit,
-    /// The pod has more on disk than all its containers may have.
+    /// The pod uses more disk than the limits of all its containers.
     PodLimit,
-    /// A container has more on disk than it may.
+    /// A container uses more disk than its limit.
     ContainerLimit,
 }
 
-impl Reason {
+impl EvictionReason {
     /// Label `eviction_signal` of the kubelet's metric.
     pub fn signal(self) -> &'static str {
         match self {
@@ -63,10 +64,10 @@ impl Reason {
     }
 }
 
-/// How often a pod was evicted lately. To be written down with its verdict.
+/// The recent evictions of a pod. Written to disk with its verdict.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evictions {
-    /// In a row, without a long run between two of them.
+    /// The number in a row, without a long run between two of them.
     pub times: u32,
 }
 
@@ -77,8 +78,8 @@ impl Evictions {
     }
 }
 
-/// The kubelet's sentences about a shortage and the pod that goes for it, and the same for programs: which containers use
-/// more than they ask for, how much each, and of what (annotations of `pkg/kubelet/eviction/helpers.go`).
+/// The kubelet's message about a shortage and the evicted pod, and the same as annotations: the containers that use
+/// more than they request, how much, and of what (`pkg/kubelet/eviction/helpers.go`).
 pub(super) fn message(
     met: &Met,
     space: Space,
@@ -128,20 +129,25 @@ pub(super) fn message(
     (text, annotations)
 }
 
-/// The next evicted pod that may run again, or when one may.
-pub(super) fn restorable(state: &NodeState, now: Time) -> Option<Due> {
+/// Restores the next evicted pod that may run again.
+pub(super) fn restorable(state: &NodeState, now: Time) -> Step {
     if state.shutdown.is_some() {
-        return None;
+        return Step::Rest;
     }
     let due = |(uid, pod)| Some((may_return(pod, state)?, uid));
-    let (at, uid): (Time, &PodUid) = state.pods.iter().filter_map(due).min()?;
-    Some(match now < at {
-        true => Due::At(at),
-        false => Due::Now(Event::PodRestored { pod: uid.clone() }),
+    let first: Option<(Time, &PodUid)> = state.pods.iter().filter_map(due).min();
+    first.map_or(Step::Rest, |(at, uid)| {
+        let restored = || {
+            Step::Record(Event::Pod {
+                uid: uid.clone(),
+                fact: PodFact::Restored,
+            })
+        };
+        Step::when(at, now, restored)
     })
 }
 
-/// When this pod may run again; `None` if it was not evicted, or the node is short of something that would keep it out.
+/// When this pod may run again; `None` if it was not evicted, or the node is under pressure that keeps it out.
 fn may_return(pod: &PodState, state: &NodeState) -> Option<Time> {
     let verdict = pod
         .verdict
@@ -152,7 +158,7 @@ fn may_return(pod: &PodState, state: &NodeState) -> Option<Time> {
         Cause::OverLimit => since,
         Cause::Evicted => {
             let pressure = &state.pressure;
-            // What an earlier agent saw counts for as long as if this one had seen it.
+            // A shortage observed before an agent restart counts for as long as if this agent had observed it.
             since
                 .plus(pressure.policy.transition_ms)
                 .max(pressure.clear_since()?)
@@ -174,7 +180,7 @@ pub(in super::super) fn returns(pod: &PodState, state: &NodeState, now: Time) ->
 }
 
 impl NodeState {
-    /// A pod is evicted, unless it goes anyway.
+    /// Evicts a pod, unless it is already stopping.
     pub(in super::super) fn pod_evicted(
         &mut self,
         uid: &PodUid,
@@ -194,15 +200,15 @@ impl NodeState {
             let cause = eviction.reason.cause();
             pod.fail(cause, &eviction.message, eviction.grace_ms, now);
             let (message, annotations) = (&eviction.message, &eviction.annotations);
-            Notices::new(out, pod).with(annotations.clone()).pod(
-                Kind::Warning,
-                cause.as_str(),
-                message.clone(),
-            );
+            Notices::new(out, pod)
+                .with(annotations.clone())
+                .pod(Reason::Evicted, message.clone());
         });
         match eviction.reason {
-            Reason::Shortage(_) => self.pressure.changes(now.time),
-            Reason::EmptyDirLimit | Reason::PodLimit | Reason::ContainerLimit => {}
+            EvictionReason::Shortage(_) => self.pressure.changes(now.time),
+            EvictionReason::EmptyDirLimit
+            | EvictionReason::PodLimit
+            | EvictionReason::ContainerLimit => {}
         }
     }
 }

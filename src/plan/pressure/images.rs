@@ -1,60 +1,48 @@
-//! Which images go? Those that nobody uses: the longest unused first, until there is room; and those unused for too long
-//! (kubelet-behaviour §10.4). What a manifest asks for counts as used, also while it does not run: on a node with nobody
-//! near it may not come back. Preloaded images never go.
+//! Image garbage collection: unused images go, the longest unused first until there is room, and those unused for
+//! too long (Kubernetes docs: Garbage Collection). An image that a manifest names counts as used, even while its
+//! pod does not run: an offline node may not get it back. Preloaded images are never removed.
 
 use super::super::Time;
-use crate::spec::usage::Space;
-
-/// When images are removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ImagePolicy {
-    /// Younger ones are left alone.
-    pub min_age_ms: u64,
-    /// Unused for longer, they go; 0: never for that.
-    pub max_age_ms: u64,
-    /// In use from which on room is made, percent; 100: never.
-    pub high_percent: u8,
-    /// Down to this.
-    pub low_percent: u8,
-}
+pub use crate::types::ImagePolicy;
+use crate::types::usage::Space;
 
 /// One image of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFacts {
-    /// Its config's digest.
+    /// The digest of its config.
     pub id: String,
-    /// How much it takes.
+    /// Its size on disk.
     pub size_bytes: u64,
-    /// A container runs from it, or a manifest asks for it.
+    /// Whether a container runs from it or a manifest names it.
     pub used: bool,
-    /// It never goes.
+    /// Whether it is preloaded, and so never removed.
     pub preloaded: bool,
-    /// When this agent first knew of it.
+    /// When this agent first saw it.
     pub first_seen: Time,
-    /// When it was in use last, as far as this agent knows.
+    /// When it was last in use, as far as this agent knows.
     pub last_used: Option<Time>,
 }
 
-/// How much room is to be made.
+/// How much space to free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
-    /// None: only what was unused for too long goes.
+    /// No space: remove only what was unused for too long.
     Age,
-    /// So many bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// All there is to be had.
+    /// As much as possible.
     All,
 }
 
 impl ImagePolicy {
-    /// What part of the file system is in use, in percent, rounded up.
+    /// The used share of the file system, in percent, rounded up.
     pub fn used_percent(space: Space) -> u8 {
         let free = u128::from(space.available) * 100;
         let free = free.checked_div(space.capacity.into()).unwrap_or(100);
         100 - u8::try_from(free.min(100)).unwrap_or(100)
     }
 
-    /// How much is to go from a file system as full as this; `None` if there is no reason to look.
+    /// How much to free on a file system with this much space; `None` if no collection is due.
     pub(super) fn goal(&self, space: Space) -> Option<Goal> {
         let full = space.capacity > 0 && Self::used_percent(space) >= self.high_percent;
         if full && self.high_percent < 100 {
@@ -66,7 +54,7 @@ impl ImagePolicy {
     }
 }
 
-/// The images that go now, in that order. `since`: when this agent began to look.
+/// The images to remove now, in that order. `since`: when this agent began to watch.
 pub fn doomed(
     images: &[ImageFacts],
     policy: &ImagePolicy,

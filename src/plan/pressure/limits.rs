@@ -1,27 +1,26 @@
-//! Does a pod have more on disk than it may? `sizeLimit` of emptyDir volumes and `ephemeral-storage` limits
-//! (kubelet-behaviour §10.2).
+//! A pod's own limits of disk use: `sizeLimit` of emptyDir volumes and `ephemeral-storage` limits (Kubernetes docs:
+//! Node-pressure Eviction).
 
 use super::super::notice::Annotations;
 use super::super::{NodeState, PodState};
-use super::evict::{Eviction, Reason};
+use super::evict::{Eviction, EvictionReason};
 use super::rank::may_go;
-use crate::spec::quantity::Quantity;
-use crate::spec::usage::PodUsage;
-use crate::spec::{PodSpec, PodUid, VolumeSource};
+use crate::spec::{PodSpec, PodUid, VolumeSpec};
+use crate::types::quantity::Quantity;
+use crate::types::usage::PodUsage;
 
-/// Whether there is a limit at all: only then its disk use is looked at.
+/// Whether the pod has such a limit: its disk use is measured only then.
 pub(super) fn has_some(pod: &PodSpec) -> bool {
     let mut containers = pod.manifest_containers();
     containers.any(|c| c.storage.limit_bytes.is_some())
-        || pod.volumes.iter().any(|v| match &v.source {
-            VolumeSource::EmptyDir { size_limit_bytes } => size_limit_bytes.is_some(),
-            VolumeSource::MemoryDir { .. }
-            | VolumeSource::HugePageDir { .. }
-            | VolumeSource::HostPath { .. } => false,
-        })
+        || pod.volumes.iter().any(|v| size_limit_bytes(v).is_some())
 }
 
-/// The first pod found to be over a limit of its own.
+fn size_limit_bytes(volume: &VolumeSpec) -> Option<u64> {
+    volume.source.on_disk()?.size_limit_bytes
+}
+
+/// The first pod that exceeds one of its limits.
 pub(super) fn over(state: &NodeState) -> Option<(PodUid, Eviction)> {
     let seen = state.pressure.seen.as_ref()?;
     let some = |pod: &&PodState| may_go(pod) && has_some(&pod.spec);
@@ -38,13 +37,10 @@ pub(super) fn over(state: &NodeState) -> Option<(PodUid, Eviction)> {
     })
 }
 
-/// The limit that is broken: of a volume, of all containers together, of one container.
-fn broken(pod: &PodSpec, usage: &PodUsage) -> Option<(Reason, String)> {
+/// The exceeded limit: of a volume, of all containers together, of one container.
+fn broken(pod: &PodSpec, usage: &PodUsage) -> Option<(EvictionReason, String)> {
     for volume in &pod.volumes {
-        let VolumeSource::EmptyDir {
-            size_limit_bytes: Some(limit),
-        } = volume.source
-        else {
+        let Some(limit) = size_limit_bytes(volume) else {
             continue;
         };
         let used = usage.volumes.get(&volume.name).copied().unwrap_or_default();
@@ -52,7 +48,7 @@ fn broken(pod: &PodSpec, usage: &PodUsage) -> Option<(Reason, String)> {
             let (name, limit) = (&volume.name, size_limit(pod, &volume.name, limit));
             let message =
                 format!("Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". ");
-            return Some((Reason::EmptyDirLimit, message));
+            return Some((EvictionReason::EmptyDirLimit, message));
         }
     }
     let containers = || pod.lasting_containers();
@@ -65,7 +61,7 @@ fn broken(pod: &PodSpec, usage: &PodUsage) -> Option<(Reason, String)> {
         let message = format!(
             "Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "
         );
-        return Some((Reason::PodLimit, message));
+        return Some((EvictionReason::PodLimit, message));
     }
     containers().find_map(|c| {
         let limit = c.storage.limit_bytes?;
@@ -73,11 +69,12 @@ fn broken(pod: &PodSpec, usage: &PodUsage) -> Option<(Reason, String)> {
         let (name, shown) = (&c.name, Quantity::bytes(limit));
         let message =
             format!("Container {name} exceeded its local ephemeral storage limit \"{shown}\". ");
-        ((used.layer + used.logs).bytes > limit).then_some((Reason::ContainerLimit, message))
+        ((used.layer + used.logs).bytes > limit)
+            .then_some((EvictionReason::ContainerLimit, message))
     })
 }
 
-/// As it is written.
+/// A quantity as written in the manifest.
 fn size_limit(pod: &PodSpec, volume: &str, bytes: u64) -> Quantity {
     let volumes = pod.manifest.spec.as_ref().and_then(|s| s.volumes.as_ref());
     let mut volumes = volumes.into_iter().flatten();

@@ -1,15 +1,15 @@
-//! Is the node short of something, and what gives way? Every ten seconds, or when the kernel says that memory gets short,
-//! the node is looked at. What is short shows as a condition; after its grace, nodes that are short of disk clear away what
-//! nobody uses, and if that does not help one pod after the other is evicted (kubelet-behaviour §10).
+//! Node-pressure eviction. The node is inspected every ten seconds, or when the kernel signals that memory gets
+//! short. A shortage shows as a condition. After its grace, a node that is short of disk first removes what is not
+//! in use; if that is not enough, pods are evicted one after the other (Kubernetes docs: Node-pressure Eviction).
 //!
 //! ```text
-//! Look ──► Observed ──┬─ nothing is met ───────────────────────────────► Look in 10 s
+//! Look ──► Observed ──┬─ no threshold is met ─────────────────────────► Look in 10 s
 //!                     ├─ disk: Reclaim ──► Reclaimed ─────────────────► Look at once
-//!                     ├─ pods are to be compared: Look at them, at once
-//!                     └─ PodEvicted ──► it is gone, or 30 s are over ──► Look
+//!                     ├─ pods are compared: Look at them, at once
+//!                     └─ Evicted ──► it is gone, or 30 s are over ──► Look
 //! ```
 //!
-//! Invariant: what is done follows from figures that were read since anything was last done about it, not long ago.
+//! Invariant: a decision uses recent figures that were read after the last action that may have changed them.
 
 mod admit;
 mod evict;
@@ -24,51 +24,51 @@ use std::sync::Arc;
 
 use super::shutdown::is_gone;
 use super::state::{Flag, Sandbox};
-use super::verdict::{Cause, Due};
-use super::{Event, NodeState, PodState, Stamp, Time, Wall};
+use super::verdict::Cause;
+use super::{Event, NodeState, PodFact, PodState, Stamp, Step, Task, Time, Wall};
 use crate::spec::PodUid;
-use crate::spec::usage::{NodeUsage, PodUsage, Space};
-pub use evict::{Eviction, Evictions, Reason};
+use crate::types::usage::{NodeUsage, PodUsage, Space};
+pub use evict::{Eviction, EvictionReason, Evictions};
 use images::{Goal, ImagePolicy};
 pub use signal::{Amount, Condition, Signal, Threshold};
 pub use watch::{BRAKE_MS, Watch};
 
 pub(super) use evict::returns;
 
-/// The node is looked at so often.
+/// The interval of inspections.
 pub const LOOK_MS: u64 = 10_000;
-/// When the kernel calls, not sooner than this after the last look.
+/// The shortest interval before an inspection that the kernel triggers.
 pub const PAUSE_MS: u64 = 500;
-/// An evicted pod has so long to give up what it has, before the node is looked at again.
+/// How long an evicted pod may take to give up its resources before the node is inspected again.
 pub const CLEANUP_MS: u64 = 30_000;
-/// The kernel takes back what nobody has any more within this time.
+/// How long the kernel may take to free what is no longer in use.
 pub const SETTLE_MS: u64 = 1_000;
-/// What nobody uses is cleared away no more often than this.
+/// The shortest interval between removals of unused data.
 pub const RECLAIM_MS: u64 = 60_000;
-/// Images are looked through no more often than this.
+/// The shortest interval between image collections.
 pub const IMAGES_MS: u64 = 300_000;
-/// Disk use of pods is looked at for this part of the time at most.
+/// Measuring disk use of pods takes at most this share of the time.
 const WALK_SHARE: u64 = 20;
-/// Grace of pods that go for a hard threshold or a limit of their own.
+/// Grace of pods evicted for a hard threshold or a limit of their own.
 const GRACE_MS: u64 = 1_000;
 
-/// From when on the node is short of something, and what it does then.
+/// The thresholds of the node, and what happens beyond them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// Hard and soft ones.
+    /// Hard and soft thresholds.
     pub thresholds: Vec<Threshold>,
     /// How long a condition stays after the last time it was observed.
     pub transition_ms: u64,
     /// Longest grace of a pod evicted for a soft threshold.
     pub max_pod_grace_ms: u64,
-    /// Whether limits of disk use count.
+    /// Whether limits of disk use are enforced.
     pub storage_limits: bool,
-    /// When images are removed; `None`: only if the node is short of disk.
+    /// The rules of image collection; `None`: images are collected only if the node is short of disk.
     pub images: Option<ImagePolicy>,
 }
 
 impl Default for Policy {
-    /// Nothing is watched.
+    /// A policy that watches nothing.
     fn default() -> Self {
         Self {
             thresholds: Vec::new(),
@@ -80,67 +80,67 @@ impl Default for Policy {
     }
 }
 
-/// What the node is told to do about it; one at a time.
+/// What the node does about pressure; one order at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Read figures.
     /// → `Observed`
     Look {
-        /// Memory and processes of pods, too.
+        /// Read memory and processes of pods, too.
         pods: bool,
-        /// Whose disk use.
+        /// The pods whose disk use is measured.
         disk: Walk,
     },
-    /// Clear away what nobody uses.
+    /// Remove what is not in use.
     /// → `Reclaimed`
     Reclaim {
-        /// For what.
+        /// The shortage to relieve.
         signal: Signal,
-        /// Volumes of pods that have finished.
+        /// Remove volumes of finished pods.
         volumes: bool,
-        /// Images.
+        /// Remove unused images.
         images: bool,
     },
     /// Remove images.
     /// → `Reclaimed`
     CollectImages {
-        /// How many.
+        /// How much to free.
         goal: Goal,
-        /// Where.
+        /// The file system's space when the order was given.
         space: Space,
     },
 }
 
-/// Whose disk use is looked at.
+/// The pods whose disk use is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Walk {
-    /// Nobody's.
-    Nobody,
-    /// That of pods with limits.
+    /// No pod.
+    None,
+    /// Pods with limits.
     Limited,
-    /// Everybody's.
-    Everybody,
+    /// All pods.
+    All,
 }
 
 impl Walk {
-    /// Whether this pod's is.
+    /// Whether this pod is measured.
     pub fn includes(self, pod: &PodState) -> bool {
         match self {
-            Self::Nobody => false,
+            Self::None => false,
             Self::Limited => limits::has_some(&pod.spec),
-            Self::Everybody => true,
+            Self::All => true,
         }
     }
 }
 
-/// What was read.
+/// The figures read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observation {
-    /// Of the node.
+    /// Figures of the node.
     pub node: NodeUsage,
-    /// Of the pods that were asked for.
+    /// Figures of the pods that were asked for.
     pub pods: BTreeMap<PodUid, PodUsage>,
-    /// How long the look at disks took.
+    /// How long measuring disk use took.
     pub walk_ms: u64,
 }
 
@@ -152,12 +152,12 @@ struct Seen {
     /// What was asked for.
     pods: bool,
     disk: Walk,
-    /// Nothing was done since that may have changed them.
+    /// No action since then may have changed them.
     fresh: bool,
 }
 
 impl Seen {
-    /// Figures of a pod, if they are of the one there is now.
+    /// The figures of a pod, if they belong to the current pod of that UID.
     fn of(&self, pod: &PodState) -> Option<&PodUsage> {
         let usage = self.figures.pods.get(&pod.spec.uid)?;
         (pod.created.time < self.at).then_some(usage)
@@ -179,7 +179,7 @@ struct Held {
     observed: Option<Time>,
 }
 
-/// What is known of the node's shortages.
+/// The state of the node's pressure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pressure {
     policy: Arc<Policy>,
@@ -187,15 +187,15 @@ pub struct Pressure {
     met: Vec<Met>,
     conditions: [Held; 3],
     in_flight: Option<Order>,
-    /// The next look.
+    /// When the next inspection is due.
     look_at: Time,
-    /// The next look at disks.
+    /// When disk use may be measured again.
     walk_at: Time,
     reclaimed: Option<Time>,
     collected: Option<Time>,
-    /// What was given up lately may not have come back before this.
+    /// Before this moment, resources given up lately may still be in use.
     settled: Time,
-    /// Since when no condition holds, as far as this agent has seen.
+    /// Since when no condition holds, as far as this agent has observed.
     clear_since: Option<Time>,
 }
 
@@ -224,35 +224,13 @@ impl Default for Pressure {
     }
 }
 
-/// What comes next.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Step {
-    /// This is to be recorded.
-    Record(Event),
-    /// This is to be done; `ReliefBegun` is recorded first.
-    Do(Order),
-    /// Nothing before this moment.
-    At(Time),
-    /// Nothing until something happens.
-    Rest,
-}
-
-/// What is to be done, or recorded, about the node's shortages and the pods that were evicted for them. Nothing until the
-/// manifests were read for the first time.
+/// The next step against node pressure or for evicted pods. `Rest` until the manifests have been read for the first
+/// time.
 pub fn next(state: &NodeState, now: Time) -> Step {
     if state.desired.is_none() {
         return Step::Rest;
     }
-    let relief = |at: Option<Time>| match (relieve(state, now), at) {
-        (Step::Rest, Some(at)) => Step::At(at),
-        (Step::At(one), Some(other)) => Step::At(one.min(other)),
-        (step, _) => step,
-    };
-    match evict::restorable(state, now) {
-        Some(Due::Now(event)) => Step::Record(event),
-        Some(Due::At(at)) => relief(Some(at)),
-        None => relief(None),
-    }
+    evict::restorable(state, now).or_else(|| relieve(state, now))
 }
 
 fn relieve(state: &NodeState, now: Time) -> Step {
@@ -261,17 +239,22 @@ fn relieve(state: &NodeState, now: Time) -> Step {
         return Step::Rest;
     }
     if let Some(end) = cleanup_ends(state).filter(|end| now < *end) {
-        return Step::At(end);
+        return Step::WakeAt(end);
     }
     if now >= pressure.look_at {
-        return Step::Do(look(state, now));
+        return begin(look(state, now));
     }
-    let fresh = pressure.seen.as_ref().filter(|seen| seen.fresh);
-    let step = fresh.and_then(|seen| act(state, seen, now));
-    step.unwrap_or(Step::At(pressure.look_at))
+    let Some(seen) = pressure.seen.as_ref().filter(|seen| seen.fresh) else {
+        return Step::WakeAt(pressure.look_at);
+    };
+    act(state, seen, now).unwrap_or_else(|| Step::WakeAt(pressure.acts_next(now)))
 }
 
-/// Until when somebody is waited for who was evicted for a shortage, also by a former agent.
+fn begin(order: Order) -> Step {
+    Step::Begin(Task::Relieve(order))
+}
+
+/// When the agent stops waiting for evicted pods to end, including those evicted before an agent restart.
 fn cleanup_ends(state: &NodeState) -> Option<Time> {
     let ends = |pod: &PodState| {
         let verdict = pod.verdict.as_ref().filter(|v| v.cause == Cause::Evicted)?;
@@ -280,7 +263,7 @@ fn cleanup_ends(state: &NodeState) -> Option<Time> {
     state.pods.values().filter_map(ends).max()
 }
 
-/// Whether there is anything to look for.
+/// Whether there is anything to watch.
 fn watches(state: &NodeState) -> bool {
     let policy = &state.pressure.policy;
     !policy.thresholds.is_empty() || policy.images.is_some() || has_limits(state)
@@ -292,7 +275,7 @@ fn has_limits(state: &NodeState) -> bool {
     state.pressure.policy.storage_limits && pods.any(|pod| limits::has_some(&pod.spec))
 }
 
-/// The look that is due now: at pods only if something is met, or they have limits.
+/// The inspection that is due now: of pods only if a threshold is met, or they have limits.
 fn look(state: &NodeState, now: Time) -> Order {
     let pressure = &state.pressure;
     let met = |condition| {
@@ -300,10 +283,10 @@ fn look(state: &NodeState, now: Time) -> Order {
         met.any(|met| met.threshold.signal.condition() == condition)
     };
     let disk = match () {
-        () if now < pressure.walk_at => Walk::Nobody,
-        () if met(Condition::Disk) => Walk::Everybody,
+        () if now < pressure.walk_at => Walk::None,
+        () if met(Condition::Disk) => Walk::All,
         () if has_limits(state) => Walk::Limited,
-        () => Walk::Nobody,
+        () => Walk::None,
     };
     Order::Look {
         pods: met(Condition::Memory) || met(Condition::Pid),
@@ -311,13 +294,16 @@ fn look(state: &NodeState, now: Time) -> Order {
     }
 }
 
-/// What follows from figures nothing was done about yet.
+/// The step that follows from fresh figures.
 fn act(state: &NodeState, seen: &Seen, now: Time) -> Option<Step> {
     let pressure = &state.pressure;
     if pressure.policy.storage_limits
         && let Some((pod, eviction)) = limits::over(state)
     {
-        return Some(Step::Record(Event::PodEvicted { pod, eviction }));
+        return Some(Step::Record(Event::Pod {
+            uid: pod,
+            fact: PodFact::Evicted { eviction },
+        }));
     }
     if let Some(step) = collect_images(pressure, seen, now) {
         return Some(step);
@@ -336,10 +322,10 @@ fn collect_images(pressure: &Pressure, seen: &Seen, now: Time) -> Option<Step> {
     }
     let space = seen.figures.node.imagefs?.bytes;
     let goal = pressure.policy.images.as_ref()?.goal(space)?;
-    Some(Step::Do(Order::CollectImages { goal, space }))
+    Some(begin(Order::CollectImages { goal, space }))
 }
 
-/// One step against one shortage; `None` if there is none that could be taken.
+/// One step against one shortage; `None` if none is possible.
 fn relieve_of(state: &NodeState, seen: &Seen, met: &Met, now: Time) -> Option<Step> {
     let pressure = &state.pressure;
     let signal = met.threshold.signal;
@@ -347,26 +333,26 @@ fn relieve_of(state: &NodeState, seen: &Seen, met: &Met, now: Time) -> Option<St
     let apart = seen.figures.node.images_apart;
     let recently = |at: Time| now.since(at) < RECLAIM_MS;
     if disk && !pressure.reclaimed.is_some_and(recently) {
-        return Some(Step::Do(Order::Reclaim {
+        return Some(begin(Order::Reclaim {
             signal,
             volumes: !apart || !signal.of_images(),
             images: !apart || signal.of_images(),
         }));
     }
     let (pods, walk) = match disk {
-        true => (seen.pods, Walk::Everybody),
-        false => (true, Walk::Nobody),
+        true => (seen.pods, Walk::All),
+        false => (true, Walk::None),
     };
     if (pods && !seen.pods) || seen.disk < walk {
         let wait = seen.disk < walk && now < pressure.walk_at;
-        return (!wait).then_some(Step::Do(Order::Look { pods, disk: walk }));
+        return (!wait).then_some(begin(Order::Look { pods, disk: walk }));
     }
     let (pod, usage) = rank::first(state, signal)?;
     let space = signal.space(&seen.figures.node)?;
     let soft = met.threshold.grace_ms > 0;
     let (message, annotations) = evict::message(met, space, pod, usage);
     let eviction = Eviction {
-        reason: Reason::Shortage(signal),
+        reason: EvictionReason::Shortage(signal),
         message,
         annotations,
         grace_ms: match soft {
@@ -375,11 +361,26 @@ fn relieve_of(state: &NodeState, seen: &Seen, met: &Met, now: Time) -> Option<St
         },
     };
     let pod = pod.spec.uid.clone();
-    Some(Step::Record(Event::PodEvicted { pod, eviction }))
+    Some(Step::Record(Event::Pod {
+        uid: pod,
+        fact: PodFact::Evicted { eviction },
+    }))
 }
 
 impl Pressure {
-    /// Whether this condition holds, and since when it does or does not.
+    /// The moment of the next inspection, or an earlier one at which the same figures may lead to another step.
+    fn acts_next(&self, now: Time) -> Time {
+        let graces = self.met.iter();
+        let graces = graces.map(|met| met.since.plus(met.threshold.grace_ms));
+        let reclaim = self.reclaimed.map(|at| at.plus(RECLAIM_MS));
+        let collect = self.collected.map(|at| at.plus(IMAGES_MS));
+        let pauses = [reclaim, collect, Some(self.walk_at)];
+        let moments = graces.chain(pauses.into_iter().flatten());
+        let next = moments.filter(|at| *at > now).min();
+        next.map_or(self.look_at, |at| at.min(self.look_at))
+    }
+
+    /// Whether this condition holds, and since when.
     pub fn condition(&self, condition: Condition) -> Flag {
         self.conditions[condition as usize].flag
     }
@@ -390,7 +391,7 @@ impl Pressure {
         all.filter(|condition| self.condition(*condition).yes)
     }
 
-    /// What the order under way is.
+    /// The order in flight.
     pub fn in_flight(&self) -> Option<Order> {
         self.in_flight
     }
@@ -403,7 +404,7 @@ impl Pressure {
         }
     }
 
-    /// What was seen is no longer so: somebody gives up what he has, or has done so.
+    /// Marks the figures as outdated: a pod gives up its resources, or has done so.
     pub(super) fn changes(&mut self, now: Time) {
         self.settled = now.plus(SETTLE_MS);
         self.look_at = self.settled;
@@ -454,7 +455,7 @@ impl Pressure {
         }
         self.note_conditions(now);
         self.look_at = now.time.plus(LOOK_MS);
-        if disk != Walk::Nobody {
+        if disk != Walk::None {
             let pause = figures.walk_ms.saturating_mul(WALK_SHARE);
             self.walk_at = now.time.plus(pause);
         }
@@ -499,7 +500,7 @@ impl Pressure {
         }
     }
 
-    /// The kernel says that memory gets short.
+    /// The kernel signals that memory gets short.
     pub(super) fn alarmed(&mut self, now: Time) {
         let last = self.seen.as_ref().map_or(Time(0), |seen| seen.at);
         let soon = now.max(last.plus(PAUSE_MS)).max(self.settled);

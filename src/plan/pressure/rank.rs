@@ -1,5 +1,5 @@
-//! Which pod goes first? Those that use more than they asked for, then those of lower priority, then those that use most
-//! beyond what they asked for (kubelet-behaviour §10.2, part A2).
+//! The order of eviction: first pods that use more than they request, then by rising priority, then by use beyond
+//! the request (Kubernetes docs: Node-pressure Eviction; `coracle help differences`).
 
 use std::cmp::Reverse;
 
@@ -7,16 +7,16 @@ use super::super::state::Sandbox;
 use super::super::{NodeState, PodState};
 use super::Signal;
 use crate::spec::priority::CRITICAL;
-use crate::spec::usage::PodUsage;
+use crate::types::usage::PodUsage;
 
-/// Whether the node may take it away: it has something to give, and is not critical.
+/// Whether the pod may be evicted: it has something to give up, and is not critical.
 pub(super) fn may_go(pod: &PodState) -> bool {
     let there = matches!(pod.sandbox, Sandbox::Ready { .. });
-    let goes = pod.stopping.is_some() || pod.verdict.is_some() || pod.complete();
+    let goes = pod.stopping().is_some() || pod.verdict.is_some() || pod.complete();
     there && !goes && pod.spec.priority < CRITICAL
 }
 
-/// The pod to be evicted, with what was seen of it.
+/// The pod to evict, with its observed usage.
 pub(super) fn first(state: &NodeState, signal: Signal) -> Option<(&PodState, Option<&PodUsage>)> {
     let seen = state.pressure.seen.as_ref()?;
     let apart = seen.figures.node.images_apart;
@@ -24,7 +24,7 @@ pub(super) fn first(state: &NodeState, signal: Signal) -> Option<(&PodState, Opt
     let candidates = candidates.map(|pod| (pod, seen.of(pod)));
     candidates.min_by_key(|(pod, usage)| {
         let (used, asked) = usage.map_or((0, 0), |usage| figures(pod, usage, signal, apart));
-        // Nobody asks for processes.
+        // No pod requests processes.
         let exceeds = used > asked && signal != Signal::Pids;
         let beyond = i128::from(used) - i128::from(asked);
         (
@@ -36,7 +36,7 @@ pub(super) fn first(state: &NodeState, signal: Signal) -> Option<(&PodState, Opt
     })
 }
 
-/// What it uses, and what it asked for. Images on a file system of their own are nobody's in particular.
+/// The pod's usage and request. Images on a file system of their own belong to no pod.
 fn figures(pod: &PodState, usage: &PodUsage, signal: Signal, apart: bool) -> (u64, u64) {
     let storage = pod.spec.manifest_containers().map(|c| c.storage);
     match signal {

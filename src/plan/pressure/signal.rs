@@ -1,28 +1,29 @@
-//! What may run short, and from which point on is it too little? Signals and thresholds (kubelet-behaviour §10.1).
+//! Signals (the resources that may run short) and their thresholds (Kubernetes docs: Node-pressure Eviction).
 
-use crate::spec::quantity::Quantity;
-use crate::spec::usage::{NodeUsage, Space};
+use crate::spec::Reason;
+use crate::types::quantity::Quantity;
+use crate::types::usage::{NodeUsage, Space};
 
-/// What may run short.
+/// A resource that may run short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// The node's memory.
     Memory,
-    /// What all pods together may use of it, where that is bounded.
+    /// The memory limit of all pods together, if there is one.
     PodsMemory,
-    /// Bytes where volumes, logs and writable layers are.
+    /// Bytes of the file system with volumes, logs and writable layers.
     NodefsBytes,
-    /// Inodes there.
+    /// Inodes of that file system.
     NodefsInodes,
-    /// Bytes where images are.
+    /// Bytes of the file system with images.
     ImagefsBytes,
-    /// Inodes there.
+    /// Inodes of that file system.
     ImagefsInodes,
-    /// Numbers of processes.
+    /// Process ids.
     Pids,
 }
 
-/// What a node that is short of something shows.
+/// A condition of a node that is short of something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// `MemoryPressure`
@@ -34,10 +35,10 @@ pub enum Condition {
 }
 
 impl Condition {
-    /// In the order in which they are shown.
+    /// All conditions, in the order in which they are shown.
     pub const ALL: [Self; 3] = [Self::Memory, Self::Disk, Self::Pid];
 
-    /// `type`.
+    /// The condition's `type`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "MemoryPressure",
@@ -46,7 +47,7 @@ impl Condition {
         }
     }
 
-    /// `reason` and `message` while it holds, and while it does not (kubelet-behaviour §12.5).
+    /// `reason` and `message` while it holds, and while it does not (Kubernetes docs: Node Status).
     pub fn why(self, holds: bool) -> (&'static str, &'static str) {
         match (self, holds) {
             (Self::Memory, true) => (
@@ -70,21 +71,21 @@ impl Condition {
         }
     }
 
-    /// The node's event when it comes, and when it goes.
-    pub fn event(self, holds: bool) -> &'static str {
+    /// The reason of the node's event when the condition begins, and when it ends.
+    pub fn event(self, holds: bool) -> Reason {
         match (self, holds) {
-            (Self::Memory, true) => "NodeHasInsufficientMemory",
-            (Self::Memory, false) => "NodeHasSufficientMemory",
-            (Self::Disk, true) => "NodeHasDiskPressure",
-            (Self::Disk, false) => "NodeHasNoDiskPressure",
-            (Self::Pid, true) => "NodeHasInsufficientPID",
-            (Self::Pid, false) => "NodeHasSufficientPID",
+            (Self::Memory, true) => Reason::NodeHasInsufficientMemory,
+            (Self::Memory, false) => Reason::NodeHasSufficientMemory,
+            (Self::Disk, true) => Reason::NodeHasDiskPressure,
+            (Self::Disk, false) => Reason::NodeHasNoDiskPressure,
+            (Self::Pid, true) => Reason::NodeHasInsufficientPID,
+            (Self::Pid, false) => Reason::NodeHasSufficientPID,
         }
     }
 }
 
 impl Signal {
-    /// As settings and metrics call it.
+    /// The signal's name in settings and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Memory => "memory.available",
@@ -97,7 +98,7 @@ impl Signal {
         }
     }
 
-    /// What the node shows when it is too little.
+    /// The condition that this signal leads to.
     pub fn condition(self) -> Condition {
         match self {
             Self::Memory | Self::PodsMemory => Condition::Memory,
@@ -118,7 +119,7 @@ impl Signal {
         }
     }
 
-    /// Whether it is about images alone.
+    /// Whether it concerns images alone.
     pub(super) fn of_images(self) -> bool {
         match self {
             Self::ImagefsBytes | Self::ImagefsInodes => true,
@@ -130,7 +131,7 @@ impl Signal {
         }
     }
 
-    /// How much there is of it.
+    /// Its available amount and capacity.
     pub(super) fn space(self, node: &NodeUsage) -> Option<Space> {
         match self {
             Self::Memory => node.memory,
@@ -143,7 +144,7 @@ impl Signal {
         }
     }
 
-    /// An amount of it as people read it.
+    /// An amount of it for people.
     pub(super) fn show(self, amount: u64) -> Quantity {
         match self {
             Self::Memory | Self::PodsMemory | Self::NodefsBytes | Self::ImagefsBytes => {
@@ -154,7 +155,7 @@ impl Signal {
     }
 }
 
-/// How much, of something of which there is so much in all.
+/// An amount, absolute or relative to the capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
     /// Bytes, inodes or processes.
@@ -164,7 +165,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// As a number.
+    /// The absolute amount.
     pub fn of(self, capacity: u64) -> u64 {
         match self {
             Self::Count(count) => count,
@@ -176,26 +177,27 @@ impl Amount {
     }
 }
 
-/// Below this something is short.
+/// A threshold: below it a resource is short.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Threshold {
-    /// Of what.
+    /// The resource.
     pub signal: Signal,
-    /// Less than this is too little.
+    /// The threshold itself.
     pub below: Amount,
-    /// How long it may be so; 0 for hard ones.
+    /// How long it may be met before pods are evicted; 0 for hard thresholds.
     pub grace_ms: u64,
-    /// So much more than the threshold is to be there before it counts as enough again.
+    /// How much more than the threshold must be available before the shortage is over.
     pub min_reclaim: Option<Amount>,
 }
 
 impl Threshold {
-    /// Less than this is too little, of so much in all.
+    /// The threshold as an absolute amount.
     pub fn quantity(&self, space: Space) -> u64 {
         self.below.of(space.capacity)
     }
 
-    /// Whether it is too little now; `before`: it was, and has to be more than just enough to count as over.
+    /// Whether the threshold is met now; `before`: it was met, so that more than the threshold must be available to
+    /// end it.
     pub(super) fn is_met(&self, space: Space, before: bool) -> bool {
         let reclaim = self.min_reclaim.filter(|_| before);
         let more = reclaim.map_or(0, |amount| amount.of(space.capacity));

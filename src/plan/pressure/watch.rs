@@ -1,33 +1,34 @@
-//! What is the kernel to do about memory between looks? Call, and slow down whoever takes what is left.
+//! The kernel's memory watch between inspections: it signals a rising use, and slows down the pods that take more.
 
 use super::{Condition, Pressure, Threshold};
 
-/// Pods that take more memory are slowed down for this long after a threshold is met: meanwhile somebody goes.
+/// Pods that take more memory are slowed down for this long after a threshold is met: meanwhile a pod is evicted.
 pub const BRAKE_MS: u64 = 5_000;
-/// The kernel calls when this part of all memory is used beyond a threshold, so that a look then finds it met; or half of
-/// what the threshold keeps, if that is less.
+/// The kernel signals when this share of all memory is used beyond a threshold, so that the inspection finds the
+/// threshold met; or half of the threshold, if that is less.
 const BEYOND_SHARE: u64 = 256;
 
-/// What the kernel is to do about memory until the next look.
+/// The kernel's memory watch until the next inspection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watch {
-    /// Call when so many bytes are charged to all pods together, by when a threshold is met; and slow down whoever takes
-    /// more, where it can. There is always such a level: who takes memory fast would not leave time for another look.
+    /// Signal when all pods together are charged this many bytes, which meets a threshold; and slow down pods that
+    /// take more, where possible. Every hard memory threshold has such a level: a fast consumer would not leave
+    /// time for another inspection.
     At(u64),
-    /// As before: one is met since a short while, and somebody goes for it.
+    /// Keep the current watch: a threshold was met a short while ago, and a pod is being evicted for it.
     AsBefore,
-    /// Nothing.
+    /// No watch.
     Nothing,
 }
 
 impl Pressure {
-    /// What the kernel is to do about memory until the next look.
+    /// The memory watch that follows from the newest figures.
     pub fn watch(&self) -> Watch {
         let Some(seen) = &self.seen else {
             return Watch::Nothing;
         };
         let node = &seen.figures.node;
-        // Soft ones are in no such hurry.
+        // Soft thresholds can wait for the next inspection.
         let urgent = |t: &Threshold| t.signal.condition() == Condition::Memory && t.grace_ms == 0;
         let met = self.met.iter().filter(|met| urgent(&met.threshold));
         if let Some(since) = met.map(|met| met.since).min() {

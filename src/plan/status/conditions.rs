@@ -1,5 +1,5 @@
-//! Which conditions does a pod show? First those that others have set, then coracle's own, in the kubelet's order and
-//! with its reasons and messages (kubelet-behaviour §3.5).
+//! The conditions of a pod's status: first those set by other programs, then coracle's own, in the kubelet's order
+//! and with its reasons and messages (Kubernetes docs: Pod Lifecycle).
 
 use k8s_openapi::api::core::v1 as core;
 
@@ -72,7 +72,7 @@ pub(super) fn all(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
     others.chain(resize(state, generation)).chain(own).collect()
 }
 
-/// Shown only while there is something to say.
+/// Shown only while it is true.
 fn resize(state: &PodState, generation: Option<i64>) -> impl Iterator<Item = core::PodCondition> {
     let pending = state.pending.as_ref();
     let pending = pending.and_then(|p| Some((p.since.wall, p.refusal.as_ref()?)));
@@ -80,7 +80,7 @@ fn resize(state: &PodState, generation: Option<i64>) -> impl Iterator<Item = cor
         let why = (Some(refusal.reason()), Some(refusal.message.clone()));
         ("PodResizePending", since, why)
     });
-    let progress = state.resizing.since.map(|since| {
+    let progress = state.flags.resizing.map(|since| {
         let error = state.resizing.error.clone();
         let reason = error.is_some().then_some("Error");
         ("PodResizeInProgress", since, (reason, error))
@@ -110,9 +110,9 @@ fn foreign(f: &Foreign) -> core::PodCondition {
     }
 }
 
-/// A pod that is not let in is, to who looks at it, one that no node has a place for.
+/// A held pod is shown like a pod that no node has room for.
 fn scheduled(state: &PodState, always: Flag) -> (&'static str, Flag, Why) {
-    let (flag, why) = match &state.hold {
+    let (flag, why) = match state.hold() {
         None => (always, (None, None)),
         Some(hold) => {
             let flag = Flag {
@@ -175,7 +175,7 @@ fn restarting_all(state: &PodState, phase: Phase) -> Why {
     }
 }
 
-/// In manifest order, as a Go slice prints.
+/// Names in manifest order, as a Go slice prints.
 fn names<'s>(what: &str, some: impl Iterator<Item = &'s ContainerState>) -> String {
     let names: Vec<&str> = some.map(|c| c.name.as_str()).collect();
     format!("containers with {what} status: [{}]", names.join(" "))

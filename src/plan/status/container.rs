@@ -1,13 +1,14 @@
-//! What does a container look like? Its state, the one before, and why it waits (kubelet-behaviour §3.2, §3.3).
+//! A container's status: its state, the state before, and why it waits (Kubernetes docs: Pod Lifecycle).
 
 use k8s_openapi::api::core::v1 as core;
 
 use super::super::event::{ImageFailure, StartFailure};
-use super::super::state::{ContainerState, Ended, Image, Role, Run, Sandbox, StartError};
+use super::super::run::{Ended, Run};
+use super::super::state::{ContainerState, Image, Role, Sandbox, StartError};
 use super::super::{PodState, Settings, restart};
 use super::text::{container_id, go_duration, resources, some_text, time};
-use crate::spec::LinuxUser;
-use crate::spec::exit::LOST_MESSAGE;
+use crate::spec::ContainerSpec;
+use crate::types::{LOST_MESSAGE, LinuxUser, Wall};
 
 pub(super) fn container(
     state: &PodState,
@@ -17,58 +18,7 @@ pub(super) fn container(
     let uid = &state.spec.uid;
     let id = |attempt| container_id(&state.instance(&c.name, attempt));
     let spec = state.spec.container(&c.name);
-    let mut last = c.previous.as_ref().or(c.former.as_ref());
-    let removed = c.removed_in_place();
-    let shown = match (&c.run, waiting(state, c, settings)) {
-        // Its postStart hook is not through: to others it does not run yet.
-        (Run::Running { .. }, _) if !c.up => {
-            let failure = c.hooks.failure.clone();
-            let reason = match failure {
-                Some(_) => POST_START,
-                None => starting(state),
-            };
-            core::ContainerState {
-                waiting: Some(core::ContainerStateWaiting {
-                    reason: Some(reason.to_owned()),
-                    message: failure,
-                }),
-                ..core::ContainerState::default()
-            }
-        }
-        (Run::Running { started, .. }, _) => core::ContainerState {
-            running: Some(core::ContainerStateRunning {
-                started_at: Some(time(started.wall)),
-            }),
-            ..core::ContainerState::default()
-        },
-        (run, Some((reason, message))) => {
-            last = run.ended().or(last);
-            core::ContainerState {
-                waiting: Some(core::ContainerStateWaiting {
-                    reason: Some(reason.to_owned()),
-                    message,
-                }),
-                ..core::ContainerState::default()
-            }
-        }
-        (Run::Ended(ended), None) => terminated(ended, id(ended.attempt)),
-        // It waits for nothing any more.
-        (Run::None, None) => core::ContainerState {
-            terminated: Some(core::ContainerStateTerminated {
-                exit_code: 137,
-                reason: Some("ContainerStatusUnknown".to_owned()),
-                message: Some(LOST_MESSAGE.to_owned()),
-                ..core::ContainerStateTerminated::default()
-            }),
-            ..core::ContainerState::default()
-        },
-    };
-    let image_id = match &c.run {
-        Run::None => String::new(),
-        Run::Running { image_id, .. } => image_id.clone(),
-        Run::Ended(ended) => ended.image_id.clone(),
-    };
-    let (ran, running) = (c.run.attempt().is_some(), c.run.is_running());
+    let (shown, last) = shown(state, c, settings);
     let effective = c.asked().map(|asked| &asked.effective);
     let manifest = state.spec.manifest.spec.as_ref().and_then(|s| {
         let inits = s.init_containers.iter().flatten();
@@ -76,6 +26,9 @@ pub(super) fn container(
         all.find(|m| m.name == c.name)
     });
     debug_assert!(spec.is_some(), "{uid}: {} is in the spec", c.name);
+    let given = manifest.and_then(|m| m.resources.clone());
+    let given = given.unwrap_or_default();
+    let ran = c.run.attempt().is_some();
     core::ContainerStatus {
         name: c.name.clone(),
         image: match (c.asked(), spec) {
@@ -83,33 +36,95 @@ pub(super) fn container(
             (None, Some(spec)) => spec.image.clone(),
             (None, None) => String::new(),
         },
-        image_id,
+        image_id: c.run.image_id().unwrap_or_default().to_owned(),
         container_id: c.run.attempt().map(&id),
         restart_count: i32::try_from(c.restart_count()).unwrap_or(i32::MAX),
         ready: c.ready(),
         started: (c.role != Role::Ephemeral).then(|| c.started()),
         state: Some(shown),
         last_state: Some(match last {
-            Some(ended) if removed => removed_in_place(ended, id(ended.attempt)),
+            Some(ended) if c.removed_in_place() => removed_in_place(ended, id(ended.attempt)),
             Some(ended) => terminated(ended, id(ended.attempt)),
             None => core::ContainerState::default(),
         }),
-        resources: ran.then(|| {
-            let given = manifest.and_then(|m| m.resources.clone());
-            let given = given.unwrap_or_default();
-            match spec.map(|spec| (c.figures(spec), spec.resources)) {
-                // As long as it has others than it was given.
-                Some((now, new)) if running && now != new => resources(given, &now),
-                Some(_) | None => given,
-            }
-        }),
-        allocated_resources: manifest
-            .and_then(|m| m.resources.clone()?.requests)
-            .filter(|_| ran),
+        allocated_resources: given.requests.clone().filter(|_| ran),
+        resources: ran.then(|| in_effect(c, spec, given)),
         volume_mounts: manifest.and_then(volume_mounts),
         stop_signal: effective.and_then(|e| e.stop_signal.clone()),
         user: effective.and_then(|e| e.user.as_ref()).map(user),
         ..core::ContainerStatus::default()
+    }
+}
+
+/// The shown state, and the end that is shown as the state before.
+fn shown<'a>(
+    state: &PodState,
+    c: &'a ContainerState,
+    settings: &Settings,
+) -> (core::ContainerState, Option<&'a Ended>) {
+    let last = c.previous.as_ref().or(c.former.as_ref());
+    match (&c.run, waiting(state, c, settings)) {
+        // Its `postStart` hook is not done: it is not shown as running yet.
+        (Run::Running(run), _) if !run.up => {
+            let failure = run.course.hooks.failure.clone();
+            let reason = match failure {
+                Some(_) => POST_START,
+                None => starting(state),
+            };
+            (waits(reason, failure), last)
+        }
+        (Run::Running(run), _) => (running(run.began.wall), last),
+        (run, Some((reason, message))) => (waits(reason, message), run.ended().or(last)),
+        (Run::Ended(past), None) => {
+            let id = container_id(&state.instance(&c.name, past.ended.attempt));
+            (terminated(&past.ended, id), last)
+        }
+        // It does not wait any more.
+        (Run::None, None) => (lost(), last),
+    }
+}
+
+fn waits(reason: &str, message: Option<String>) -> core::ContainerState {
+    core::ContainerState {
+        waiting: Some(core::ContainerStateWaiting {
+            reason: Some(reason.to_owned()),
+            message,
+        }),
+        ..core::ContainerState::default()
+    }
+}
+
+fn running(since: Wall) -> core::ContainerState {
+    core::ContainerState {
+        running: Some(core::ContainerStateRunning {
+            started_at: Some(time(since)),
+        }),
+        ..core::ContainerState::default()
+    }
+}
+
+/// The state of a container that should have run, but of which there is no record.
+fn lost() -> core::ContainerState {
+    core::ContainerState {
+        terminated: Some(core::ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some("ContainerStatusUnknown".to_owned()),
+            message: Some(LOST_MESSAGE.to_owned()),
+            ..core::ContainerStateTerminated::default()
+        }),
+        ..core::ContainerState::default()
+    }
+}
+
+/// The resources in effect: those of the manifest, unless the run still has others.
+fn in_effect(
+    c: &ContainerState,
+    spec: Option<&ContainerSpec>,
+    given: core::ResourceRequirements,
+) -> core::ResourceRequirements {
+    match spec.map(|spec| (c.figures(spec), spec.resources)) {
+        Some((now, new)) if c.run.is_running() && now != new => resources(given, &now),
+        Some(_) | None => given,
     }
 }
 
@@ -187,7 +202,7 @@ pub(super) fn terminated(ended: &Ended, id: String) -> core::ContainerState {
     }
 }
 
-/// Why a container that is to start does not run; `None` if its end is shown instead.
+/// Why a container that is due to start does not run; `None` if its end is shown instead.
 pub(super) fn waiting(
     state: &PodState,
     c: &ContainerState,
@@ -210,16 +225,17 @@ pub(super) fn waiting(
     match (&c.run, reason) {
         (_, Some((reason, message))) => Some((reason, Some(message))),
         (Run::None, None) => Some((starting(state), None)),
-        // The former sandbox's runs are history once somebody starts anew; all of them, if the pod was kept down.
+        // Once a container starts again, the runs of the previous sandbox are history; all of them, if the node
+        // stopped the pod.
         (Run::Ended(_), None) if c.stale() && state.wants_start(c) && begins(c) => {
             Some((starting(state), None))
         }
         // Its program could not be executed, and is tried again at once.
-        (Run::Ended(ended), None) if ended.exit.is_start_error() && state.wants_start(c) => {
-            let text = some_text(&ended.exit.message);
+        (Run::Ended(past), None) if past.ended.exit.is_start_error() && state.wants_start(c) => {
+            let text = some_text(&past.ended.exit.message);
             Some((start_failure(StartFailure::Run), text))
         }
-        (Run::Running { .. } | Run::Ended(_), None) => None,
+        (Run::Running(_) | Run::Ended(_), None) => None,
     }
 }
 
@@ -244,9 +260,10 @@ pub(super) fn trouble(
         return Some(image_failure(image, *failure, message, retry.failures > 1));
     }
     let Some(delay) = restart::delay_ms(c, state.waits(settings)) else {
-        return Some((POST_START, c.hooks.failure.clone().filter(|_| !c.stale())?));
+        let failure = c.hook_failure().filter(|_| !c.stale())?;
+        return Some((POST_START, failure.to_owned()));
     };
-    // Also after a failed hook: what keeps it from starting now is the wait.
+    // Also after a failed hook: the back-off is what delays its start.
     let text = format!(
         "back-off {} restarting failed container={} pod={}",
         go_duration(delay),
@@ -265,7 +282,7 @@ pub fn start_failure(failure: StartFailure) -> &'static str {
     }
 }
 
-/// Reason and message for an image that is not to be had, for the first time or `again`.
+/// Reason and message for an image that is not available, for the first time or `again`.
 pub fn image_failure(
     image: &str,
     failure: ImageFailure,

@@ -1,5 +1,6 @@
-//! What do people see? A pod's manifest with `metadata` and `status` as the kubelet would fill them
-//! (kubelet-behaviour §3). State alone decides, no clock: a status changes only when an event was recorded.
+//! A pod as shown to clients: its manifest with `metadata` and `status` as the kubelet would fill them (Kubernetes
+//! docs: Pod Lifecycle). It depends on state alone, not on a clock: a status changes only when an event was
+//! recorded.
 
 mod conditions;
 mod container;
@@ -10,7 +11,8 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
 
-use super::state::{ContainerState, Role, Run};
+use super::run::Run;
+use super::state::{ContainerState, Role};
 use super::verdict::{Cause, Verdict};
 use super::{PodState, Settings, Wall};
 use container::container;
@@ -19,30 +21,30 @@ pub use service::{endpoints, service};
 use text::{addresses, some};
 pub use text::{container_id, go_duration, time};
 
-/// What every pod's status says about the node.
+/// The node's part of every pod's status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Its addresses, the one of the default route first.
+    /// The node's addresses, that of the default route first.
     pub ips: Vec<IpAddr>,
 }
 
 /// `status.phase`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Something has not run yet.
+    /// A container has not run yet.
     Pending,
-    /// Something runs or will run again.
+    /// A container runs or will run again.
     Running,
-    /// Everything ended well.
+    /// All containers ended successfully.
     Succeeded,
-    /// Everything ended, something not well.
+    /// All containers ended, at least one with a failure.
     Failed,
 }
 
 impl Phase {
-    /// The Kubernetes word.
+    /// The phase's name in Kubernetes.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
@@ -61,12 +63,12 @@ impl Phase {
     }
 }
 
-/// The whole pod as it is shown.
+/// The whole pod as clients see it.
 pub fn pod(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::Pod {
     let mut pod = (*state.wanted().manifest).clone();
     pod.metadata.uid = Some(state.spec.uid.to_string());
     pod.metadata.creation_timestamp = Some(time(state.created.wall));
-    if let Some(stopping) = &state.stopping {
+    if let Some(stopping) = &state.stopping() {
         let seconds = i64::try_from(stopping.asked_ms / 1000).unwrap_or(i64::MAX);
         let after_us = seconds.saturating_mul(1_000_000);
         let at = Wall(stopping.since.wall.0.saturating_add(after_us));
@@ -96,8 +98,8 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
         let shown = some.iter().map(|c| container(state, c, settings));
         shown.collect()
     };
-    // Of a pod that is not let in there is nothing but the reason.
-    let hold = state.hold.as_ref();
+    // A held pod shows nothing but the reason.
+    let hold = state.hold();
     let shown = |some: Vec<_>| Some(some).filter(|_| hold.is_none());
     let mut containers = show(state.mains());
     containers.sort_by(|a, b| a.name.cmp(&b.name));
@@ -124,7 +126,7 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
     }
 }
 
-/// Of a pod that came when the node was shutting down there is nothing else to say (kubelet-behaviour §3.6, §7.6).
+/// The status of a pod that was refused at a shutdown (Kubernetes docs: Pod Lifecycle; KEP-2000; KEP-2712).
 fn refused(state: &PodState, verdict: &Verdict) -> core::PodStatus {
     core::PodStatus {
         phase: Some(Phase::Failed.as_str().to_owned()),
@@ -135,11 +137,11 @@ fn refused(state: &PodState, verdict: &Verdict) -> core::PodStatus {
     }
 }
 
-/// The phase that is shown (kubelet-behaviour §3.1). That a pod is over is said once nothing of it runs any more: who sees
-/// it over may take what it used.
+/// The phase to show (Kubernetes docs: Pod Lifecycle). A pod shows as over only once nothing of it runs any more: a
+/// client that sees that may take what the pod used.
 pub fn phase(state: &PodState) -> Phase {
     let outcome = outcome(state);
-    let runs = |c: &ContainerState| matches!(c.run, Run::Running { .. });
+    let runs = |c: &ContainerState| c.run.is_running();
     if !outcome.is_terminal() || !state.containers.iter().any(runs) {
         return outcome;
     }
@@ -149,7 +151,7 @@ pub fn phase(state: &PodState) -> Phase {
     }
 }
 
-/// What the pod comes to, which its conditions tell at once.
+/// The phase that the pod is heading for, which its conditions show at once.
 fn outcome(state: &PodState) -> Phase {
     if state.verdict.is_some() || state.init_failed() {
         return Phase::Failed;
@@ -157,7 +159,7 @@ fn outcome(state: &PodState) -> Phase {
     counted(state)
 }
 
-/// The phase by what its containers do and did alone.
+/// The phase by its containers alone.
 fn counted(state: &PodState) -> Phase {
     let (mut waiting, mut running, mut again, mut failed) = (false, false, false, false);
     let ran = state.mains().iter().any(|c| c.current().is_some());
@@ -165,29 +167,29 @@ fn counted(state: &PodState) -> Phase {
         match (&container.run, container.role) {
             (_, Role::Ephemeral) => {}
             (Run::None, _) => waiting = true,
-            // Like one of a new pod.
+            // Like a container of a new pod.
             (Run::Ended(_), _) if container.restored() => waiting = true,
-            (Run::Running { .. }, Role::Init) => waiting = true,
-            (Run::Running { .. }, Role::Sidecar) => {
+            (Run::Running(_), Role::Init) => waiting = true,
+            (Run::Running(_), Role::Sidecar) => {
                 running = true;
                 waiting |= !ran && !container.started();
             }
-            (Run::Running { .. }, Role::Main) if !container.up => match &container.previous {
-                // As one that waits: for its first time, or for another.
+            (Run::Running(run), Role::Main) if !run.up => match &container.previous {
+                // It waits for its first run, or for another.
                 None => waiting = true,
                 Some(_) => again = true,
             },
-            (Run::Running { .. }, Role::Main) => running = true,
-            // It failed and is tried again, or was taken away: neither is waiting for a first success. Nor is one of
-            // a former sandbox, if the pod turns out to have done all its work there.
+            (Run::Running(_), Role::Main) => running = true,
+            // It failed and is tried again, or was removed: neither is waiting for a first success. Nor is a
+            // container of the previous sandbox, if the pod did all its work there.
             (Run::Ended(_), Role::Init) => {
-                let anew = container.stale() && !container.removed_in_place();
-                waiting |= anew && !state.complete();
+                let replaced = container.stale() && !container.removed_in_place();
+                waiting |= replaced && !state.complete();
             }
             (Run::Ended(_), Role::Sidecar) => {}
-            (Run::Ended(ended), Role::Main) => {
+            (Run::Ended(past), Role::Main) => {
                 again |= state.wants_start(container);
-                failed |= ended.exit.code != 0;
+                failed |= past.ended.exit.code != 0;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What do people see of a service? Its manifest with the address it has, and the pods behind it as `Endpoints`.
+//! A service as shown to clients: its manifest with its address, and the pods behind it as `Endpoints`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1 as core;
 
 use crate::spec::cluster::{Endpoint, ServiceEntry};
 
-/// The whole service as it is shown. `addresses` are those the node has chosen for it, if it has.
+/// The whole service as clients see it. `addresses` are those that the node has assigned, if any.
 pub fn service(manifest: &core::Service, addresses: &[IpAddr]) -> core::Service {
     let mut service = manifest.clone();
     service.status = Some(core::ServiceStatus {
@@ -28,7 +28,7 @@ pub fn service(manifest: &core::Service, addresses: &[IpAddr]) -> core::Service 
     service
 }
 
-/// The pods behind a service. Those with the same ports are one subset.
+/// The pods behind a service. Pods with the same ports share one subset.
 pub fn endpoints(entry: &ServiceEntry) -> core::Endpoints {
     let mut by_ports: BTreeMap<&[Option<u16>], Vec<&Endpoint>> = BTreeMap::new();
     for endpoint in &entry.endpoints {
@@ -41,7 +41,7 @@ pub fn endpoints(entry: &ServiceEntry) -> core::Endpoints {
             not_ready_addresses: None,
             ports: Some(listed(entry, ports)),
         })
-        // A pod that has none of the ports cannot be talked to.
+        // A pod without any of the ports is left out.
         .filter(|s| entry.spec.ports.is_empty() || s.ports.as_ref().is_some_and(|p| !p.is_empty()));
     let mut endpoints = core::Endpoints {
         subsets: Some(subsets.collect()),

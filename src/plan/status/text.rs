@@ -1,4 +1,4 @@
-//! How are ids, durations, times and addresses written?
+//! The notation of ids, durations, times and addresses.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::super::Wall;
 use super::super::event::Instance;
 use crate::spec::ContainerResources;
 
-/// `coracle://` and 64 hex digits that are always the same for the same run.
+/// `coracle://` and 64 hex digits, always the same for the same run.
 pub fn container_id(instance: &Instance) -> String {
     let text = format!(
         "{}/{}/{}",
@@ -51,7 +51,7 @@ pub fn go_duration(ms: u64) -> String {
     format!("{text}{seconds}.{}s", fraction.trim_end_matches('0'))
 }
 
-/// Kubernetes shows whole seconds.
+/// A time in whole seconds, as Kubernetes shows it.
 pub fn time(wall: Wall) -> meta::Time {
     let seconds = wall.0.div_euclid(1_000_000);
     meta::Time(jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::UNIX_EPOCH))

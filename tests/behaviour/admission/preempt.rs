@@ -1,8 +1,9 @@
-//! Who is ended for a more important pod (kubelet-behaviour §9.8, part A2)?
+//! Preemption: which pods are ended for a more important one (the kubelet's `pkg/kubelet/lifecycle`; `coracle help differences`).
 
 use super::*;
+use coracle::spec::{PageSize, Resource};
 
-/// A pod that is ended with code 143 when it is told to stop.
+/// Ends these pods with code 143, as after their stop signal.
 fn end_all(node: &mut Node, uids: &[&str]) {
     for uid in uids {
         node.end_of(&(*uid).into(), 143);
@@ -10,7 +11,7 @@ fn end_all(node: &mut Node, uids: &[&str]) {
     }
 }
 
-/// Who is being ended to make room.
+/// The pods that are being ended to make room.
 fn preempted(node: &Node) -> Vec<&str> {
     let pods = node.state.pods.values();
     let some = pods.filter(|p| {
@@ -21,7 +22,7 @@ fn preempted(node: &Node) -> Vec<&str> {
 }
 
 #[test]
-fn a_critical_pod_has_a_lesser_one_ended_which_comes_again_when_there_is_room() {
+fn a_critical_pod_preempts_a_lesser_one_which_returns_when_there_is_room() {
     let mut node = Node::set(small());
     let little = sized("little", 600, 10);
     let critical = with_priority(sized("vip", 600, 10), 2_000_000_000);
@@ -37,7 +38,7 @@ fn a_critical_pod_has_a_lesser_one_ended_which_comes_again_when_there_is_room() 
     let said = node.said();
     let event = "Warning Preempting Preempted in order to admit critical pod";
     assert!(said.contains(&event.to_owned()), "{said:?}");
-    // It has its own grace, and what looks again meanwhile changes nothing.
+    // It gets its own grace period, and checking again meanwhile changes nothing.
     assert_eq!(
         node.state.pods[&little.uid]
             .verdict
@@ -46,12 +47,14 @@ fn a_critical_pod_has_a_lesser_one_ended_which_comes_again_when_there_is_room() 
             .grace_ms,
         30_000
     );
-    node.tell(Event::SettingsChanged(small()));
+    node.tell(Event::Node(NodeFact::SettingsChanged(small())));
     node.wants(&[&little, &critical]);
     assert_eq!(node.said().len(), said.len());
-    node.tell(Event::ContainerExited {
+    node.tell(Event::Run {
         instance: node.state.pods[&little.uid].instance("c", 0),
-        exit: exit(143, at(node.now), at(node.now)),
+        fact: RunFact::Exited {
+            exit: exit(143, at(node.now), at(node.now)),
+        },
     });
     let shown = node.shown().status.unwrap();
     assert_eq!(shown.phase.as_deref(), Some("Failed"));
@@ -60,21 +63,21 @@ fn a_critical_pod_has_a_lesser_one_ended_which_comes_again_when_there_is_room() 
     assert_eq!(shown.message.as_deref(), Some(text));
     node.work();
     assert_eq!(node.stands(), ["little OutOfcpu", "vip runs"]);
-    assert_eq!(node.state.preemptions["cpu"], 1);
+    assert_eq!(node.state.preemptions[&Resource::Cpu], 1);
     node.wants(&[&little]);
     end_all(&mut node, &["vip"]);
     assert_eq!(node.stands(), ["little runs"]);
 }
 
 #[test]
-fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
+fn the_pods_to_end_are_chosen_as_on_a_kubelet_among_those_of_lowest_priority() {
     let qos = |mut spec: PodSpec, class| {
         spec.qos = class;
         spec
     };
     let bare = |name: &str| pod(name, name, RestartPolicy::Always, &["c"]);
     use QosClass::{Burstable, Guaranteed};
-    // Name, cpu and MiB.
+    // Name, cpu in milli and memory in MiB.
     let plain = |all: &[(&str, u64, u64)]| -> Vec<PodSpec> {
         all.iter()
             .map(|(name, cpu, mib)| sized(name, *cpu, *mib))
@@ -88,7 +91,7 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
             &["d"],
         ),
         (
-            "of equals the one with less memory",
+            "the one with less memory among equals",
             plain(&[("a", 400, 20), ("b", 400, 10), ("d", 200, 60)]),
             sized("p", 300, 10),
             &["b"],
@@ -106,7 +109,7 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
             &["b"],
         ),
         (
-            "nobody, where all are not enough",
+            "none, where all are not enough",
             vec![sized("a", 300, 10), with_priority(sized("b", 700, 10), 9)],
             sized("p", 400, 10),
             &[],
@@ -121,7 +124,7 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
             &["b"],
         ),
         (
-            "a Guaranteed one as well, where Burstable ones are not enough",
+            "Guaranteed ones too, where Burstable ones are not enough",
             vec![
                 qos(sized("a", 600, 10), Guaranteed),
                 qos(sized("b", 200, 10), Burstable),
@@ -131,7 +134,7 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
             &["a", "b"],
         ),
         (
-            "of lower priority before what fits better",
+            "lower priority before a better fit",
             vec![
                 with_priority(sized("a", 500, 10), 1),
                 with_priority(sized("b", 400, 10), 3),
@@ -149,7 +152,7 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
         node.wants(&all);
         assert_eq!(preempted(&node), expected, "{what}");
     }
-    // Huge pages: of whom has as many of that size as are missing.
+    // Huge pages: the pod that has as many of that size as are missing.
     let with_pages = |mut spec: PodSpec, mib: u64| {
         spec.huge_pages = pages(&[("2Mi", mib * MIB)]);
         spec
@@ -161,13 +164,17 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
     let p = with_pages(with_priority(bare("p"), 1), 6);
     node.wants(&[&a, &b, &d, &p]);
     assert_eq!(preempted(&node), ["b"]);
-    assert_eq!(node.state.preemptions["hugepages-2Mi"], 1);
+    assert_eq!(
+        node.state.preemptions
+            [&Resource::HugePages(PageSize::of_resource("hugepages-2Mi").unwrap())],
+        1
+    );
     end_all(&mut node, &["b"]);
     assert_eq!(
         node.stands(),
         ["a runs", "b OutOfhugepages-2Mi", "d runs", "p runs"]
     );
-    // Places: of whom asks for nothing.
+    // Places: the pod that requests nothing.
     let mut settings = small();
     settings.capacity.as_mut().unwrap().pods = 2;
     let mut node = Node::set(settings);
@@ -176,7 +183,7 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
     let p = with_priority(bare("p"), 1);
     node.wants(&[&a, &b, &p]);
     assert_eq!(preempted(&node), ["b"]);
-    assert_eq!(node.state.preemptions["pods"], 1);
+    assert_eq!(node.state.preemptions[&Resource::Pods], 1);
     let text = "Preempted in order to admit a pod of higher priority";
     assert_eq!(
         node.state.pods[&b.uid].verdict.clone().unwrap().message,
@@ -185,7 +192,7 @@ fn who_has_to_go_is_chosen_like_the_kubelet_among_those_of_lowest_priority() {
 }
 
 #[test]
-fn nobody_goes_for_an_equal_nor_for_who_could_not_come_in_anyway_or_does_not_want_it() {
+fn no_pod_is_ended_for_an_equal_or_for_one_that_would_not_fit_anyway_or_never_preempts() {
     let never = |mut spec: PodSpec| {
         let manifest = Arc::make_mut(&mut spec.manifest).spec.as_mut().unwrap();
         manifest.preemption_policy = Some("Never".to_owned());
@@ -214,7 +221,7 @@ fn nobody_goes_for_an_equal_nor_for_who_could_not_come_in_anyway_or_does_not_wan
 }
 
 #[test]
-fn the_room_that_is_made_is_for_the_one_it_is_made_for() {
+fn the_room_that_is_made_goes_to_the_pod_it_is_made_for() {
     let mut node = Node::set(small());
     let (a, b) = (sized("a", 500, 10), sized("b", 500, 10));
     node.wants(&[&a, &b]);
@@ -225,7 +232,7 @@ fn the_room_that_is_made_is_for_the_one_it_is_made_for() {
     node.wants(&[&a, &b, &waits, &p]);
     assert_eq!(preempted(&node), ["a", "b"]);
     end_all(&mut node, &["a"]);
-    // Neither the one who went nor the one who waits takes it.
+    // Neither the pod that went nor the pod that waits takes the room.
     assert_eq!(
         node.stands(),
         ["a OutOfcpu", "b runs", "p OutOfcpu", "waits OutOfcpu"]
@@ -235,7 +242,7 @@ fn the_room_that_is_made_is_for_the_one_it_is_made_for() {
         node.stands(),
         ["a OutOfcpu", "b OutOfcpu", "p runs", "waits OutOfcpu"]
     );
-    // Who is about to go anyway makes room, too.
+    // A pod that is going away anyway makes room, too.
     let mut node = Node::set(small());
     node.wants(&[&a, &b]);
     node.wants(&[&b]);
@@ -247,7 +254,7 @@ fn the_room_that_is_made_is_for_the_one_it_is_made_for() {
 }
 
 #[test]
-fn a_new_agent_goes_on_making_room() {
+fn a_new_agent_continues_to_make_room() {
     let mut node = Node::set(small());
     let (little, vip) = (
         sized("little", 600, 10),
@@ -260,10 +267,11 @@ fn a_new_agent_goes_on_making_room() {
     let mut new = Node::set(small());
     new.now = node.now;
     for pod in node.state.pods.values() {
-        let found = Box::new(recovered(pod, ready()));
-        new.tell(Event::PodRecovered(found));
+        new.tell(Event::recovered(recovered(pod, ready())));
     }
-    new.tell(Event::DesiredChanged(desired(&[&little, &vip])));
+    new.tell(Event::Node(NodeFact::DesiredChanged(desired(&[
+        &little, &vip,
+    ]))));
     new.work();
     assert_eq!(new.stands(), ["little runs", "vip OutOfcpu"]);
     assert_eq!(preempted(&new), ["little"]);

@@ -1,4 +1,4 @@
-//! When does an evicted pod run again?
+//! The return of an evicted pod.
 
 use super::*;
 
@@ -16,29 +16,29 @@ fn hit() -> Node {
 fn next_agent(node: &Node, sandbox: RecoveredSandbox) -> Node {
     let spec = node.state.pods.values().next().unwrap().spec.clone();
     let mut node = reborn(node, &[&spec], sandbox);
-    node.tell(Event::PolicyChanged(Arc::new(watchful())));
+    node.tell(Event::Node(NodeFact::PolicyChanged(Arc::new(watchful()))));
     node
 }
 
 #[test]
-fn a_new_agent_waits_for_who_was_evicted_too() {
+fn a_new_agent_also_waits_for_the_evicted_pod_to_go() {
     let mut node = hit();
     let end = node.now + 30_000;
     node.now += 500;
     let mut node = next_agent(&node, RecoveredSandbox::Ready { ips: vec![] });
-    assert_eq!(step(&node), Step::At(Time(end)));
+    assert_eq!(step(&node), Step::WakeAt(Time(end)));
     node.wait(29_500);
     look(&mut node, &of_memory(MI, &[("a", MI)]));
 }
 
-/// Ends what is evicted, and looks at the node, which has enough again, for so long.
+/// Ends the evicted pod, then observes a node that has enough again, for this long.
 fn recover(node: &mut Node, ms: u64) {
     node.work();
     node.end("c", 137);
     node.work();
     let end = node.now + ms;
     while node.now < end {
-        if let Step::Do(Order::Look { .. }) = step(node) {
+        if let Step::Begin(Task::Relieve(Order::Look { .. })) = step(node) {
             look(node, &of_memory(800 * MI, &[]));
         }
         node.wait(1_000.min(end - node.now));
@@ -46,7 +46,7 @@ fn recover(node: &mut Node, ms: u64) {
 }
 
 #[test]
-fn an_evicted_pod_is_back_after_the_pressure_and_later_each_time() {
+fn an_evicted_pod_returns_after_the_pressure_and_later_each_time() {
     let mut node = node(watchful(), &[named("a", 0)]);
     for wait in [10_000, 20_000, 40_000, 80_000, 160_000, 300_000, 300_000] {
         let found = of_memory(MI, &[("a", MI)]);
@@ -58,21 +58,16 @@ fn an_evicted_pod_is_back_after_the_pressure_and_later_each_time() {
         assert!(!matches!(step(&node), Step::Record(_)), "{wait}");
         assert!(!node.state.pressure.condition(Condition::Memory).yes);
         node.wait(LOOK_MS + 1);
-        if let Step::Do(Order::Look { .. }) = step(&node) {
+        if let Step::Begin(Task::Relieve(Order::Look { .. })) = step(&node) {
             look(&mut node, &of_memory(800 * MI, &[]));
         }
-        let Step::Record(event) = step(&node) else {
-            panic!("it is back after {wait}: {:?}", step(&node));
-        };
-        assert_eq!(event, Event::PodRestored { pod: "a".into() });
-        node.tell(event);
         node.work();
         let line = node.line();
         assert!(line.starts_with("Running; c: running < "), "{line}");
         assert!(node.now - begin < 300_000 + wait + 2 * LOOK_MS);
         node.wait(LOOK_MS);
     }
-    // A long run without harm is forgiven.
+    // A long run without an eviction resets the wait.
     node.wait(600_000);
     let found = of_memory(MI, &[("a", MI)]);
     look(&mut node, &found);
@@ -82,12 +77,12 @@ fn an_evicted_pod_is_back_after_the_pressure_and_later_each_time() {
 }
 
 #[test]
-fn an_evicted_pod_that_is_back_is_another_and_waits_longer_the_next_time() {
+fn an_evicted_pod_returns_as_a_new_pod_and_waits_longer_the_next_time() {
     let mut node = node(policy(&[]), &[of_template(limited())]);
     let mut seen = std::collections::BTreeSet::new();
     for (times, wait) in [(1, 10_000), (2, 20_000), (3, 40_000)] {
         let uid = node.state.pods.keys().next().unwrap().clone();
-        assert!(seen.insert(uid.clone()), "{uid} was there before");
+        assert!(seen.insert(uid.clone()), "{uid} was used before");
         let mut found = filled(51, 0, 0);
         let used = found.pods.pop_first().unwrap().1;
         found.pods.insert(uid.clone(), used);
@@ -98,16 +93,19 @@ fn an_evicted_pod_that_is_back_is_another_and_waits_longer_the_next_time() {
         node.work();
         assert_eq!(node.state.pods[&uid].evictions.times, times);
         node.wait(wait - 1);
-        assert_eq!(step(&node), Step::At(Time(node.now + 1)));
+        assert_eq!(step(&node), Step::WakeAt(Time(node.now + 1)));
         node.wait(1);
-        node.tell(Event::PodRestored { pod: uid.clone() });
+        node.tell(Event::Pod {
+            uid: uid.clone(),
+            fact: PodFact::Restored,
+        });
         assert!(!node.state.pods[&uid].any_running());
-        // The agent dies before the next pod is there.
+        // The agent dies before the next pod exists.
         node = match times {
             2 => {
                 let wanted = Arc::new(of_template(limited()));
                 let mut next = reborn(&node, &[&wanted], RecoveredSandbox::Removed);
-                next.tell(Event::PolicyChanged(Arc::new(policy(&[]))));
+                next.tell(Event::Node(NodeFact::PolicyChanged(Arc::new(policy(&[])))));
                 next
             }
             _ => node,
@@ -120,7 +118,7 @@ fn an_evicted_pod_that_is_back_is_another_and_waits_longer_the_next_time() {
 }
 
 #[test]
-fn an_evicted_pod_that_crashed_is_restarted_no_sooner_when_it_is_back() {
+fn an_evicted_pod_that_crashed_keeps_its_back_off_when_it_returns() {
     let mut node = node(policy(&[]), &[of_template(limited())]);
     let uid = node.state.pods.keys().next().unwrap().clone();
     node.end("c", 1);
@@ -137,7 +135,10 @@ fn an_evicted_pod_that_crashed_is_restarted_no_sooner_when_it_is_back() {
     node.end("c", 137);
     node.work();
     node.wait(10_000);
-    node.tell(Event::PodRestored { pod: uid });
+    node.tell(Event::Pod {
+        uid,
+        fact: PodFact::Restored,
+    });
     node.work();
     let line = node.line();
     assert!(line.starts_with("Running; c: running < -, 0"), "{line}");
@@ -146,7 +147,7 @@ fn an_evicted_pod_that_crashed_is_restarted_no_sooner_when_it_is_back() {
 }
 
 #[test]
-fn who_broke_a_limit_waits_only_for_himself() {
+fn a_pod_that_exceeded_its_own_limit_waits_only_its_own_time() {
     let mut node = node(policy(&[]), &[limited()]);
     look(&mut node, &filled(51, 0, 0));
     evicted(&mut node);
@@ -154,20 +155,20 @@ fn who_broke_a_limit_waits_only_for_himself() {
     node.end("c", 137);
     node.work();
     node.wait(9_999);
-    assert_eq!(step(&node), Step::At(Time(node.now + 1)));
-    node.wait(1);
-    assert!(matches!(
-        step(&node),
-        Step::Record(Event::PodRestored { .. })
-    ));
-    // Early word of it is not believed.
-    node.now -= 5;
-    node.tell(Event::PodRestored { pod: "a".into() });
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + 1)));
+    // An early report of its return is ignored.
+    node.tell(Event::Pod {
+        uid: "a".into(),
+        fact: PodFact::Restored,
+    });
     assert!(node.line().starts_with("Failed"), "{}", node.line());
+    node.wait(1);
+    node.work();
+    assert!(node.line().starts_with("Running"), "{}", node.line());
 }
 
 #[test]
-fn a_new_agent_keeps_an_evicted_pod_down_for_the_whole_period() {
+fn a_new_agent_keeps_an_evicted_pod_away_for_the_whole_period() {
     let mut node = hit();
     let since = node.now;
     recover(&mut node, 5_000);
@@ -176,16 +177,14 @@ fn a_new_agent_keeps_an_evicted_pod_down_for_the_whole_period() {
     assert!(node.line().starts_with("Failed"), "{}", node.line());
     node.now = since + 309_999;
     look(&mut node, &of_memory(800 * MI, &[]));
-    assert_eq!(step(&node), Step::At(Time(since + 310_000)));
+    assert_eq!(step(&node), Step::WakeAt(Time(since + 310_000)));
     node.wait(1);
-    assert!(matches!(
-        step(&node),
-        Step::Record(Event::PodRestored { .. })
-    ));
+    node.work();
+    assert!(node.line().starts_with("Running"), "{}", node.line());
 }
 
 #[test]
-fn a_shortage_of_another_kind_keeps_an_evicted_pod_down() {
+fn a_shortage_of_another_kind_keeps_an_evicted_pod_away() {
     let both = [hard(Signal::Memory, 100 * MI), hard(Signal::Pids, 10)];
     let mut node = node(policy(&both), &[named("a", 0)]);
     let found = of_memory(MI, &[("a", MI)]);

@@ -1,23 +1,23 @@
-//! What is done when disks run short, or a pod has more on them than it may?
+//! Disk pressure: what is done when disks run short, or a pod exceeds its disk limits.
 
 use super::*;
 
 #[test]
-fn what_nobody_uses_goes_before_pods_when_disk_is_short() {
+fn unused_images_and_volumes_go_before_pods_when_disk_is_short() {
     let mut node = node(
         policy(&[hard(Signal::NodefsBytes, 100 * MI)]),
         &[named("a", 0)],
     );
     let found = of_disk(50 * MI, &[("a", 300 * MI)]);
-    assert_eq!(look(&mut node, &found), (false, Walk::Nobody));
+    assert_eq!(look(&mut node, &found), (false, Walk::None));
     let expected = Order::Reclaim {
         signal: Signal::NodefsBytes,
         volumes: true,
         images: true,
     };
     assert_eq!(order(&mut node), expected);
-    node.tell(Event::Reclaimed);
-    assert_eq!(look(&mut node, &found), (false, Walk::Everybody), "at once");
+    node.tell(Event::Node(NodeFact::Reclaimed));
+    assert_eq!(look(&mut node, &found), (false, Walk::All), "at once");
     let (_, message) = evicted(&mut node);
     let expected = "The node was low on resource: ephemeral-storage. Threshold quantity: 100Mi, available: 50Mi. \
         Container c was using 300Mi, request is 0, has larger consumption of ephemeral-storage. ";
@@ -25,21 +25,21 @@ fn what_nobody_uses_goes_before_pods_when_disk_is_short() {
 }
 
 #[test]
-fn it_may_be_enough_that_what_nobody_uses_goes() {
+fn removing_unused_images_and_volumes_may_be_enough() {
     let mut node = node(
         policy(&[hard(Signal::ImagefsBytes, 100 * MI)]),
         &[named("a", 0)],
     );
     look(&mut node, &of_disk(50 * MI, &[]));
     order(&mut node);
-    node.tell(Event::Reclaimed);
+    node.tell(Event::Node(NodeFact::Reclaimed));
     look(&mut node, &of_disk(100 * MI, &[]));
-    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + LOOK_MS)));
     assert!(node.state.pressure.condition(Condition::Disk).yes);
 }
 
 #[test]
-fn images_on_a_file_system_of_their_own_are_reclaimed_there_alone() {
+fn images_on_their_own_file_system_are_reclaimed_only_for_that_one() {
     for (signal, volumes, images) in [
         (Signal::NodefsBytes, true, false),
         (Signal::ImagefsBytes, false, true),
@@ -69,16 +69,16 @@ fn limits_of_disk_use_are_enforced_in_the_kubelets_words() {
         let mut node = node(policy(&[]), &[limited()]);
         assert_eq!(look(&mut node, &usage), (false, Walk::Limited));
         match expected {
-            None => assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS))),
+            None => assert_eq!(step(&node), Step::WakeAt(Time(node.now + LOOK_MS))),
             Some(message) => {
                 assert_eq!(evicted(&mut node).1, message);
-                // Its own doing: no disruption.
+                // The pod itself is the cause: no disruption.
                 let conditions = node.shown().status.unwrap().conditions.unwrap();
                 assert!(!conditions.iter().any(|c| c.type_ == "DisruptionTarget"));
             }
         }
     }
-    // Overhead comes on top of what the containers may have.
+    // Overhead is added to what the containers may have.
     let mut spec = limited();
     let manifest = Arc::make_mut(&mut spec.manifest)
         .spec
@@ -90,7 +90,7 @@ fn limits_of_disk_use_are_enforced_in_the_kubelets_words() {
         look(&mut node, &usage);
         assert_eq!(matches!(step(&node), Step::Record(_)), goes);
     }
-    // One container over its own limit, the pod not over that of all.
+    // One container exceeds its own limit, but the pod does not exceed the sum.
     let mut spec = limited();
     spec.containers.push(spec.containers[0].clone());
     spec.containers[1].name = "d".into();
@@ -101,29 +101,29 @@ fn limits_of_disk_use_are_enforced_in_the_kubelets_words() {
 }
 
 #[test]
-fn disks_are_looked_at_for_a_twentieth_of_the_time_at_most() {
+fn disks_are_walked_for_a_twentieth_of_the_time_at_most() {
     let mut node = node(policy(&[]), &[limited()]);
     let mut found = filled(1, 1, 1);
     found.walk_ms = 1_500;
     assert_eq!(look(&mut node, &found).1, Walk::Limited);
-    for expected in [Walk::Nobody, Walk::Nobody, Walk::Limited] {
+    for expected in [Walk::None, Walk::None, Walk::Limited] {
         node.wait(LOOK_MS);
         assert_eq!(look(&mut node, &found).1, expected);
     }
 }
 
 #[test]
-fn whose_disk_use_is_looked_at() {
+fn a_walk_includes_all_pods_or_those_with_limits_or_none() {
     let plain = PodState::new(Arc::new(named("a", 0)), at(0));
     let mut spec = named("b", 0);
     of(&mut spec, "c").storage.limit_bytes = Some(MI);
     let limited = PodState::new(Arc::new(spec), at(0));
     for (walk, expected) in [
-        (Walk::Nobody, [false, false]),
+        (Walk::None, [false, false]),
         (Walk::Limited, [false, true]),
-        (Walk::Everybody, [true, true]),
+        (Walk::All, [true, true]),
     ] {
-        let looked_at = [&plain, &limited].map(|pod| walk.includes(pod));
-        assert_eq!(looked_at, expected, "{walk:?}");
+        let included = [&plain, &limited].map(|pod| walk.includes(pod));
+        assert_eq!(included, expected, "{walk:?}");
     }
 }

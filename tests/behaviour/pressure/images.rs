@@ -1,17 +1,17 @@
-//! Which images go, and when?
+//! Image garbage collection: which images go, and when.
 
 use super::*;
 
 #[test]
-fn images_are_collected_from_85_percent_on_down_to_80_every_five_minutes_at_most() {
+fn images_are_collected_at_85_percent_down_to_80_every_five_minutes_at_most() {
     let policy = Policy {
         images: Some(IMAGES),
         ..policy(&[])
     };
     let mut node = node(policy, &[]);
-    // What is free is counted in whole percents.
+    // Free space is counted in whole percents.
     look(&mut node, &of_disk(160 * MI, &[]));
-    assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+    assert_eq!(step(&node), Step::WakeAt(Time(node.now + LOOK_MS)));
     node.wait(LOOK_MS);
     let full = of_disk(159 * MI, &[]);
     look(&mut node, &full);
@@ -20,11 +20,11 @@ fn images_are_collected_from_85_percent_on_down_to_80_every_five_minutes_at_most
         space: full.node.imagefs.unwrap().bytes,
     };
     assert_eq!(order(&mut node), expected);
-    node.tell(Event::Reclaimed);
+    node.tell(Event::Node(NodeFact::Reclaimed));
     let begin = node.now;
     while node.now < begin + 300_000 {
         look(&mut node, &full);
-        assert_eq!(step(&node), Step::At(Time(node.now + LOOK_MS)));
+        assert_eq!(step(&node), Step::WakeAt(Time(node.now + LOOK_MS)));
         node.wait(LOOK_MS);
     }
     look(&mut node, &full);
@@ -81,7 +81,7 @@ fn the_longest_unused_images_go_until_there_is_room() {
         ..policy
     };
     assert_eq!(doomed(&all, &older, Goal::Age, now), ["never"]);
-    // Nothing is old to an agent that is new.
+    // To an agent that has just started, no image is old.
     let now = (Time(500_000), Time(1_000_000));
     assert!(doomed(&all, &policy, Goal::Age, now).is_empty());
 }

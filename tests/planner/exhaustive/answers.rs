@@ -1,53 +1,67 @@
 //! Every way an action can end.
 
 use coracle::plan::event::{ImageFailure, SandboxFailure, StartFailure};
-use coracle::plan::{Action, Event, Stamp};
-use coracle::spec::{Effective, StopSignal};
+use coracle::plan::{Action, Event, PodFact, RunFact};
+use coracle::types::Stamp;
+use coracle::types::{Effective, StopSignal};
 
-/// What the node can say to an action.
+/// The outcomes that the node can report for an action.
 pub(super) fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
     let error = || "no".to_owned();
     match action.clone() {
         Action::CreateSandbox { pod } => {
-            out.push(Event::SandboxCreated {
-                pod: pod.clone(),
-                ips: vec!["10.0.0.2".parse().unwrap()],
-                next_attempts: Default::default(),
-                warnings: vec![],
+            out.push(Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::SandboxCreated {
+                    ips: vec!["10.0.0.2".parse().unwrap()],
+                    next_attempts: Default::default(),
+                    warnings: vec![],
+                },
             });
             let failure = SandboxFailure::Sandbox(error());
-            out.push(Event::SandboxFailed {
-                pod: pod.clone(),
-                failure,
+            out.push(Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::SandboxFailed { failure },
             });
             let failure = SandboxFailure::HostPort { message: error() };
-            out.push(Event::SandboxFailed { pod, failure });
+            out.push(Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxFailed { failure },
+            });
         }
         Action::EnsureImage { pod, container } => {
-            out.push(Event::ImageReady {
-                pod: pod.clone(),
-                container: container.clone(),
-                image_id: "sha256:1".into(),
+            out.push(Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::ImageReady {
+                    container: container.clone(),
+                    image_id: "sha256:1".into(),
+                },
             });
-            out.push(Event::ImageFailed {
-                pod,
-                container,
-                failure: ImageFailure::Pull,
-                message: error(),
+            out.push(Event::Pod {
+                uid: pod,
+                fact: PodFact::ImageFailed {
+                    container,
+                    failure: ImageFailure::Pull,
+                    message: error(),
+                },
             });
         }
         Action::StartContainer { instance, .. } => {
-            out.push(Event::ContainerStarted {
+            out.push(Event::Run {
                 instance: instance.clone(),
-                pid: 7,
-                at: now,
-                effective: Effective::default(),
+                fact: RunFact::Started {
+                    pid: 7,
+                    at: now,
+                    effective: Effective::default(),
+                },
             });
             for failure in [StartFailure::Create, StartFailure::Run] {
-                out.push(Event::ContainerStartFailed {
+                out.push(Event::Run {
                     instance: instance.clone(),
-                    failure,
-                    message: error(),
+                    fact: RunFact::StartFailed {
+                        failure,
+                        message: error(),
+                    },
                 });
             }
         }
@@ -55,23 +69,40 @@ pub(super) fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
             instance, signal, ..
         } => {
             assert!(matches!(signal, StopSignal::Stop | StopSignal::Kill));
-            out.push(Event::SignalSent {
+            out.push(Event::Run {
                 instance: instance.clone(),
-                signal,
-                at: now.time,
+                fact: RunFact::SignalSent {
+                    signal,
+                    at: now.time,
+                },
             });
             let error = error();
-            out.push(Event::SignalFailed { instance, error });
+            out.push(Event::Run {
+                instance,
+                fact: RunFact::SignalFailed { error },
+            });
         }
         Action::Resize { pod, .. } => {
-            out.push(Event::Resized { pod: pod.clone() });
+            out.push(Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::Resized,
+            });
             let error = error();
-            out.push(Event::ResizeFailed { pod, error });
+            out.push(Event::Pod {
+                uid: pod,
+                fact: PodFact::ResizeFailed { error },
+            });
         }
         Action::RemoveSandbox { pod, .. } => {
-            out.push(Event::SandboxRemoved { pod: pod.clone() });
+            out.push(Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::SandboxRemoved,
+            });
             let error = error();
-            out.push(Event::SandboxRemoveFailed { pod, error });
+            out.push(Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxRemoveFailed { error },
+            });
         }
     }
 }

@@ -1,23 +1,24 @@
-//! How often does a container start that fails in every way there is, one way after the other, again and again? Every word
-//! of up to three ways is told for half an hour. No agent that dies forgets a wait.
+//! The start limit of a container that fails in every possible way, one way after the other, again and again. Every
+//! sequence of up to three ways is played for half an hour. An agent that dies forgets no back-off.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use coracle::plan::event::{
-    AskedBy, Eviction, Group, HookOutcome, ProbeOutcome, Reason, RecoveredSandbox, StartFailure,
+    AskedBy, Eviction, EvictionReason, Group, HookOutcome, ProbeOutcome, StartFailure,
 };
-use coracle::plan::pressure::{Step, next};
-use coracle::plan::{Action, Event, PodState, Time, hook, probe};
+use coracle::plan::recovered::RecoveredSandbox;
+use coracle::plan::{Action, Event, NodeFact, PodFact, PodState, RunFact, Step, Task, hook, probe};
 use coracle::spec::{ExitCodes, Hook, HookKind, PodSpec, PodUid, RestartAction, RestartPolicy};
+use coracle::types::Time;
 
 use super::node::{Node, ready, reborn};
 use super::pods::{self, desired};
 
-/// A way in which a container comes to start again.
+/// A reason for a container to start again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// It ends with this code: 0 and 1 are the policy's, for 42 a rule restarts it, for 88 the whole pod.
+    /// It exits with this code: 0 and 1 are up to the policy, for 42 a rule restarts the container, for 88 the whole pod.
     Exit(i32),
     /// It fails its liveness probe.
     Liveness,
@@ -37,13 +38,13 @@ enum Way {
     Shim,
     /// The agent is killed.
     Agent,
-    /// Both are.
+    /// The agent and the pod's shim are both killed.
     Both,
-    /// It outgrows a limit and is evicted.
+    /// The pod exceeds a limit and is evicted.
     Evicted,
-    /// The node shuts down, which is called off. Somebody does that.
+    /// An operator shuts the node down, then cancels that.
     Shutdown,
-    /// It is to run from another image. Somebody wants that.
+    /// An operator edits the image.
     Image,
 }
 
@@ -67,7 +68,7 @@ const WAYS: [Way; 17] = [
     Way::Image,
 ];
 
-/// Nobody wants something of a pod more often than this.
+/// The operator waits at least this long between two acts.
 const ACT_MS: u64 = 60_000;
 
 struct Failing {
@@ -75,9 +76,9 @@ struct Failing {
     spec: Arc<PodSpec>,
     word: Vec<Way>,
     at: usize,
-    /// When each container was started.
+    /// When each container started.
     starts: BTreeMap<String, Vec<u64>>,
-    /// When somebody did something.
+    /// When the operator acted.
     acts: Vec<u64>,
 }
 
@@ -103,7 +104,7 @@ impl Failing {
 
     fn runs(&self, name: &str) -> bool {
         let container = self.pod().container(name).unwrap();
-        container.run.is_running() && container.kill.is_none()
+        container.run.is_running() && container.kill().is_none()
     }
 
     fn way(&self) -> Way {
@@ -127,7 +128,7 @@ impl Failing {
         self.node = reborn(&self.node, &[&spec], sandbox);
     }
 
-    /// Carries out what is open, failing where it is to fail.
+    /// Carries out the open action; it fails if that is the current way.
     fn answer(&mut self) {
         let Some(Action::StartContainer { instance, .. }) = self.node.open.first().cloned() else {
             if let Some(Action::Signal { instance, .. }) = self.node.open.first().cloned() {
@@ -158,10 +159,9 @@ impl Failing {
         self.at += 1;
         self.node.take();
         let message = "no".to_owned();
-        self.tell(Event::ContainerStartFailed {
+        self.tell(Event::Run {
             instance,
-            failure,
-            message,
+            fact: RunFact::StartFailed { failure, message },
         });
     }
 
@@ -169,35 +169,38 @@ impl Failing {
         self.pod().container(name).unwrap().run.is_running()
     }
 
-    /// Carries out hooks and the startup probe, which fail where they are to fail; whether there was anything.
+    /// Carries out hooks and the startup probe, which fail if that is the current way. Returns whether there were any.
     fn come_up(&mut self) -> bool {
         let now = Time(self.node.now);
-        if let Some(order) = hook::due(self.pod(), now).pop() {
+        if let Step::Begin(Task::Hook(order)) = hook::next(self.pod(), now) {
             let fails = order.hook == HookKind::PostStart && self.way() == Way::PostStart;
             self.at += usize::from(fails);
-            self.tell(Event::HookStarted(order.clone()));
+            self.tell(order.clone().started());
             let outcome = HookOutcome {
                 failure: fails.then(|| "no".to_owned()),
                 fell_back: None,
+                at: None,
             };
-            self.tell(Event::HookDone { order, outcome });
+            self.tell(order.done(outcome));
             return true;
         }
         let c = self.pod().container("c").unwrap();
-        if c.started || !c.up || self.way() == Way::Startup {
+        let up = c.run.running().is_some_and(|run| run.up);
+        if c.started() || !up || self.way() == Way::Startup {
             return false;
         }
         self.probe(&ProbeOutcome::Success)
     }
 
     fn probe(&mut self, outcome: &ProbeOutcome) -> bool {
-        let due = probe::due(self.pod(), Time(self.node.now)).orders;
-        for order in &due {
-            self.tell(Event::ProbeStarted(order.clone()));
-            let (order, outcome) = (order.clone(), outcome.clone());
-            self.tell(Event::ProbeDone { order, outcome });
+        let mut any = false;
+        while let Step::Begin(Task::Probe(order)) = probe::next(self.pod(), Time(self.node.now)) {
+            any = true;
+            self.tell(order.clone().started());
+            let outcome = outcome.clone();
+            self.tell(order.done(outcome));
         }
-        !due.is_empty()
+        any
     }
 
     fn fail_probes(&mut self) {
@@ -209,7 +212,7 @@ impl Failing {
         }
     }
 
-    /// All runs: it fails in the way that is next.
+    /// All containers run: the pod fails in the next way.
     fn fail(&mut self) {
         let way = self.way();
         self.at += 1;
@@ -218,15 +221,21 @@ impl Failing {
             Way::Exit(code) => self.node.end("c", code),
             Way::Liveness | Way::Startup => self.fail_probes(),
             Way::Sidecar => self.node.end("s2", 1),
-            // What fails while it starts is to start first.
+            // What fails while it starts has to start first.
             Way::PostStart | Way::Create | Way::Execute => {
                 self.at -= 1;
                 self.node.end("c", 1);
             }
-            Way::Shim => self.tell(Event::SandboxLost { pod }),
+            Way::Shim => self.tell(Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxLost,
+            }),
             Way::Init => {
                 self.at -= 1;
-                self.tell(Event::SandboxLost { pod });
+                self.tell(Event::Pod {
+                    uid: pod,
+                    fact: PodFact::SandboxLost,
+                });
             }
             Way::Agent => {
                 self.node.end("c", 1);
@@ -235,20 +244,23 @@ impl Failing {
             Way::Both => self.reborn(RecoveredSandbox::Lost),
             Way::Evicted => {
                 let eviction = Eviction {
-                    reason: Reason::PodLimit,
+                    reason: EvictionReason::PodLimit,
                     message: "too much".into(),
                     annotations: Default::default(),
                     grace_ms: 0,
                 };
-                self.tell(Event::PodEvicted { pod, eviction });
+                self.tell(Event::Pod {
+                    uid: pod,
+                    fact: PodFact::Evicted { eviction },
+                });
             }
             Way::Shutdown => {
                 let groups = [(0, 20)].map(|(priority, seconds)| Group { priority, seconds });
-                self.tell(Event::ShutdownBegun {
+                self.tell(Event::Node(NodeFact::ShutdownBegun {
                     groups: groups.to_vec(),
                     asked_by: AskedBy::Command,
-                });
-                self.tell(Event::ShutdownCancelled);
+                }));
+                self.tell(Event::Node(NodeFact::ShutdownCancelled));
                 self.acted();
             }
             Way::Image => {
@@ -256,7 +268,9 @@ impl Failing {
                 let image = format!("img:{}", self.acts.len() + 2);
                 pods::set_image(&mut spec, "c", &image);
                 self.spec = Arc::new(spec);
-                self.tell(Event::DesiredChanged(desired(&[&self.spec])));
+                self.tell(Event::Node(NodeFact::DesiredChanged(desired(
+                    &[&self.spec],
+                ))));
                 self.acted();
             }
         }
@@ -266,24 +280,17 @@ impl Failing {
         self.acts.push(self.node.now);
     }
 
-    /// Whether it is up to somebody to do what comes next, who does nothing so soon.
+    /// Whether the operator acts next, but acted too recently.
     fn too_soon(&self) -> bool {
         let acts = matches!(self.way(), Way::Shutdown | Way::Image);
         let last = self.acts.last().copied();
         acts && last.is_some_and(|last| self.node.now < last + ACT_MS)
     }
 
-    /// Until something is to be done.
+    /// Waits until something is due.
     fn wait(&mut self) {
         let now = self.node.now;
-        let restored = match next(&self.node.state, Time(now)) {
-            Step::Record(event) => return self.tell(event),
-            Step::At(at) => Some(at.0),
-            Step::Do(_) | Step::Rest => None,
-        };
-        let hooks = pods::moment(&self.node.state, Time(now)).map(|at| at.0);
-        let wakes = self.node.wake_at().into_iter().chain(restored).chain(hooks);
-        let wake = wakes.min().unwrap_or(now + 1_000);
+        let wake = self.node.wake_at().unwrap_or(now + 1_000);
         self.node.wait(wake.max(now + 1) - now);
     }
 
@@ -308,7 +315,7 @@ impl Failing {
         }
     }
 
-    /// The most starts of a container within ten minutes, beside those that somebody asked for.
+    /// Checks the most starts of a container within ten minutes, not counting those that the operator asked for.
     fn check(&self) {
         for (name, starts) in &self.starts {
             for (at, begin) in starts.iter().enumerate() {

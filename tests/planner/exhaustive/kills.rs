@@ -1,20 +1,21 @@
-//! Every way the agent can be killed in a story: wherever it was with its action, and whether or not the shim dies too.
-//! What the next agent knows is what shims and records tell and what was written down.
+//! Every way the agent can be killed in a story: at every stage of its action, with or without the shim.
+//! The next agent knows what shims and records report and what was written to disk.
 
 use coracle::plan::action::Keep;
-use coracle::plan::event::{Instance, Kill, Recovered, RecoveredRun, RecoveredSandbox};
-use coracle::plan::state::{Run, Sandbox};
-use coracle::plan::{Action, Event, NodeState, PodState, Stamp, Time, plan};
-use coracle::spec::{Effective, Exit, StopSignal};
+use coracle::plan::event::{Instance, Kill};
+use coracle::plan::recovered::{Recovered, RecoveredRun, RecoveredSandbox};
+use coracle::plan::state::{ContainerState, Sandbox};
+use coracle::plan::{Action, Agenda, Event, NodeFact, NodeState, PodState, Step};
+use coracle::types::{Effective, Exit, Stamp, StopSignal, Time};
 
 use super::pods::{self, at};
 use super::{Search, Story};
 
-/// So many agents are killed in one story; each more doubles the search.
+/// The number of agents killed in one story; each further one doubles the search.
 const MOST: u8 = 1;
 
 impl Search {
-    /// The story as it goes on with another agent, in every way.
+    /// The ways in which the story continues with a new agent.
     pub(super) fn killed(&self, story: &Story) -> Vec<Story> {
         if story.kills == MOST {
             return vec![];
@@ -34,36 +35,47 @@ impl Search {
         next.kills += 1;
         next.probing.clear();
         next.hooking.clear();
-        next.going = left.as_ref().is_some_and(|l| l.stopping.is_some());
+        next.going = left.as_ref().is_some_and(|l| l.memory.stopping.is_some());
         next.state = NodeState::new(story.state.settings.clone());
+        next.agenda = Agenda::new(&next.state);
         match left {
             Some(left) => {
-                let event = Event::PodRecovered(Box::new(left));
-                next.state.apply(&event, at(next.now));
+                let event = Event::recovered(left);
+                next.agenda.record(&mut next.state, &event, at(next.now));
                 let old = &story.state.pods[&self.uid()];
                 check_memory(old, &next.state.pods[&self.uid()]);
             }
-            // It is gone, or never got as far as being written down.
+            // The pod is gone, or was never written to disk.
             None => next.ran.fill(None),
         }
-        let decided = plan(&next.state, Time(next.now));
-        assert!(decided.actions.is_empty(), "no manifests yet: {decided:?}");
+        let step = next.agenda.next(&next.state, Time(next.now));
+        assert!(
+            !matches!(step, Step::Begin(_)),
+            "no manifests yet: {step:?}"
+        );
         next.seen = pods::Seen::new(&next.state);
         let wanted: &[_] = if story.wanted { &[&self.spec] } else { &[] };
-        self.apply(&mut next, &Event::DesiredChanged(pods::desired(wanted)));
+        self.apply(
+            &mut next,
+            &Event::Node(NodeFact::DesiredChanged(pods::desired(wanted))),
+        );
         next
     }
 }
 
-/// What the next agent must not have forgotten.
+/// Checks what the next agent must still know.
 fn check_memory(old: &PodState, new: &PodState) {
-    assert_eq!(old.stopping, new.stopping);
+    assert_eq!(old.stopping(), new.stopping());
     assert_eq!(old.verdict, new.verdict);
     assert_eq!(old.created, new.created);
     assert_eq!(old.foreign, new.foreign);
-    // Where the old agent had heard of everything, the new one knows as much.
-    let runs =
-        |pod: &PodState| -> Vec<Run> { pod.containers.iter().map(|c| c.run.clone()).collect() };
+    // If the old agent had heard of everything, the new one knows as much.
+    let known = |c: &ContainerState| {
+        let live = c.run.running().map(|run| (run.pid, run.began));
+        let image_id = c.run.image_id().map(str::to_owned);
+        (c.run.attempt(), image_id, live, c.run.ended().cloned())
+    };
+    let runs = |pod: &PodState| pod.containers.iter().map(known).collect::<Vec<_>>();
     let same = runs(old) == runs(new)
         && old.in_flight.is_none()
         && matches!(new.sandbox, Sandbox::Ready { .. });
@@ -74,10 +86,10 @@ fn check_memory(old: &PodState, new: &PodState) {
             assert_eq!((old.backoff, old.round), (new.backoff, new.round));
             assert_eq!(old.health(), new.health());
             assert_eq!(old.start_error, new.start_error);
-            // Why may be seen in another way as long as no signal was sent.
-            let terms = |kill: &Kill| (kill.attempt, kill.grace_ms, kill.at_once);
-            assert_eq!(old.kill.as_ref().map(terms), new.kill.as_ref().map(terms));
-            if let (Some(old), Some(new)) = (old.kill, new.kill) {
+            // The reason may differ as long as no signal was sent.
+            let terms = |kill: &Kill| (kill.grace_ms, kill.at_once);
+            assert_eq!(old.kill().map(terms), new.kill().map(terms));
+            if let (Some(old), Some(new)) = (old.kill(), new.kill()) {
                 let again = new.again - old.again;
                 assert!(again == 1 || again == 0 && old.since == new.since);
             }
@@ -92,9 +104,9 @@ fn check_memory(old: &PodState, new: &PodState) {
     }
 }
 
-/// What an agent that is killed now can have left; `None` where nothing of the pod is found.
+/// What an agent that is killed now may have left on the node; `None` where nothing of the pod is found.
 fn left_behind(pod: &PodState, now: Stamp) -> Vec<Option<Recovered>> {
-    if pod.hold.is_some() {
+    if pod.hold().is_some() {
         return vec![None];
     }
     let sandbox = match pod.sandbox {
@@ -116,12 +128,12 @@ fn left_behind(pod: &PodState, now: Stamp) -> Vec<Option<Recovered>> {
         left.push(None);
     }
     match &pod.in_flight {
-        // What was written of a resize is written again.
+        // A new agent writes the values of a resize again.
         None | Some(Action::EnsureImage { .. } | Action::Resize { .. }) => {}
         Some(Action::CreateSandbox { .. }) => left.push(Some(in_sandbox(ready(pod)))),
         Some(Action::StartContainer { instance, image_id }) => {
             let known = base.containers[&instance.container].newest.as_ref();
-            // Its end may have been heard before its start.
+            // The agent may have heard of its exit before its start.
             if known.is_none_or(|run| run.attempt < instance.attempt) {
                 left.extend(begun(&base, instance, image_id, now).into_iter().map(Some));
             }
@@ -154,7 +166,7 @@ fn left_behind(pod: &PodState, now: Stamp) -> Vec<Option<Recovered>> {
     left
 }
 
-/// The start was carried out, and who knows what came of it.
+/// The start was carried out, with any outcome.
 fn begun(base: &Recovered, instance: &Instance, image_id: &str, now: Stamp) -> Vec<Recovered> {
     let ends = [
         None,

@@ -1,4 +1,4 @@
-//! The pods whose stories are told, and how long these are.
+//! The pods of the stories, and how long the stories are.
 
 use super::*;
 
@@ -10,17 +10,17 @@ fn search_pod(spec: PodSpec, depth: u32) -> usize {
     search_with(spec, [None, None], Work::Nothing, depth)
 }
 
-/// Also every story in which somebody adds a container; `debugged` is the pod with it.
+/// Also plays every story in which a client adds a container; `debugged` is the pod with it.
 fn search_debugged(spec: PodSpec, debugged: PodSpec, depth: u32) -> usize {
     search_with(spec, [Some(debugged), None], Work::Nothing, depth)
 }
 
-/// Also every story in which the pod is edited.
+/// Also plays every story in which the pod is edited.
 fn search_edited(spec: PodSpec, edited: PodSpec, depth: u32) -> usize {
     search_with(spec, [None, Some(edited)], Work::Nothing, depth)
 }
 
-/// Also every story of a node that shuts down, or is drained, or is not after all.
+/// Also plays every story of a node that shuts down or is drained, and every one where that is cancelled.
 fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], work: Work, depth: u32) -> usize {
     let [debugged, edited] = others.map(|pod| pod.map(Arc::new));
     let spec = Arc::new(spec);
@@ -28,11 +28,12 @@ fn search_with(spec: PodSpec, others: [Option<PodSpec>; 2], work: Work, depth: u
     let shortages = spec.resources.memory_request_bytes == SOME;
     let mut state = NodeState::new(Settings::default());
     state.apply(
-        &Event::DesiredChanged(pods::desired(&[&spec])),
+        &Event::Node(NodeFact::DesiredChanged(pods::desired(&[&spec]))),
         at(1_000_000),
     );
     let mut story = Story {
         seen: pods::Seen::new(&state),
+        agenda: Agenda::new(&state),
         state,
         now: 1_000_000,
         wanted: true,
@@ -189,7 +190,7 @@ fn no_short_story_of_a_deadline_breaks_an_invariant() {
     }
 }
 
-/// Who asks for so much may find that there is nothing at all.
+/// For a pod that requests this much memory, the node may have no room at all.
 const SOME: u64 = 1_234;
 
 #[test]

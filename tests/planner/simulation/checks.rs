@@ -1,19 +1,19 @@
-//! Is what the planner wants right? The invariants of `tests/README.md`, checked against the world.
-
-use std::collections::BTreeSet;
+//! The planner's wishes are right: the invariants of `tests/README.md`, checked against the world.
 
 use coracle::plan::action::Keep;
 use coracle::plan::event::{HookOrder, Kill, KillReason, ProbeOrder};
-use coracle::plan::state::{ContainerState, Role, Run, Sandbox};
+use coracle::plan::run::Run;
+use coracle::plan::state::{ContainerState, Role};
 use coracle::plan::verdict::Cause;
-use coracle::plan::{Action, Event, PodState, Time, garbage, shutdown, status};
-use coracle::spec::{HookKind, PodUid, ProbeKind, RestartAction, RestartPolicy, StopSignal};
+use coracle::plan::{Action, Event, NodeFact, PodState, garbage, shutdown, status};
+use coracle::spec::{HookKind, PodUid, ProbeKind, RestartAction, RestartPolicy};
+use coracle::types::StopSignal;
 
 use super::{Going, Sim, pods};
 use crate::world::Disk;
 
 impl Sim {
-    /// Only what runs is probed, liveness and readiness only once it has come up.
+    /// Only running containers are probed; liveness and readiness probes wait until the container has come up.
     pub(super) fn check_probe(&self, order: &ProbeOrder) {
         let pod = &self.state.pods[&order.instance.pod];
         let container = pod.container(&order.instance.container).unwrap();
@@ -22,27 +22,31 @@ impl Sim {
         let startup = order.probe == ProbeKind::Startup;
         assert_eq!(startup, !container.started(), "{order:?}");
         let sidecar = container.role == Role::Sidecar;
-        let stays = pod.stopping.is_none() || order.probe == ProbeKind::Readiness || sidecar;
+        let stays = pod.stopping().is_none() || order.probe == ProbeKind::Readiness || sidecar;
         assert!(stays, "{order:?}");
     }
 
-    /// Of what runs, once; preStop as the first step of a kill that leaves time for it.
+    /// A hook runs once, for a running container; preStop is the first step of a kill that leaves time for it.
     pub(super) fn check_hook(&self, order: &HookOrder) {
         let pod = &self.state.pods[&order.instance.pod];
         let c = pod.container(&order.instance.container).unwrap();
         assert!(c.run.is_running(), "{order:?}");
         assert_eq!(c.run.attempt(), Some(order.instance.attempt));
-        assert_eq!(c.stop.asked, None, "before the stop signal: {order:?}");
+        assert_eq!(
+            c.stop().asked,
+            None,
+            "hooks run before the stop signal: {order:?}"
+        );
         match order.hook {
             HookKind::PostStart => {
-                assert!(c.kill.is_none() && !c.started(), "{order:?}");
-                assert_eq!(c.hooks.post_start.done, None, "once: {order:?}");
+                assert!(c.kill().is_none() && !c.started(), "{order:?}");
+                assert_eq!(c.hooks().unwrap().post_start.done, None, "once: {order:?}");
             }
             HookKind::PreStop => {
-                let kill = c.kill.expect("only who is being ended");
+                let kill = c.kill().expect("preStop runs only in a kill");
                 assert_ne!(kill.reason, KillReason::InPlace, "{order:?}");
                 assert!(!kill.at_once, "{order:?}");
-                assert_eq!(c.hooks.pre_stop.done, None, "once: {order:?}");
+                assert_eq!(c.hooks().unwrap().pre_stop.done, None, "once: {order:?}");
             }
         }
     }
@@ -54,7 +58,11 @@ impl Sim {
             "one action at a time: {action:?}"
         );
         let disk = self.world.disk.get(&uid);
-        assert_eq!(self.state.pods[&uid].hold, None, "it is held: {action:?}");
+        assert_eq!(
+            self.state.pods[&uid].hold(),
+            None,
+            "the pod is held: {action:?}"
+        );
         match action {
             Action::CreateSandbox { .. } => {
                 self.check_may_start(action);
@@ -90,42 +98,48 @@ impl Sim {
             } => {
                 let pod = &self.state.pods[&uid];
                 let container = pod.container(&instance.container).unwrap();
-                let kill = container.kill.expect("who is signalled is being ended");
-                assert_eq!(kill.attempt, instance.attempt);
+                let kill = container.kill().expect("a signal belongs to a kill");
+                assert_eq!(container.run.attempt(), Some(instance.attempt));
                 let restarts = pod.restarts_all() && *signal == StopSignal::Kill;
                 let beside = matches!(container.role, Role::Sidecar | Role::Ephemeral);
                 let finishes = pod.complete() && (beside || pod.verdict.is_some());
                 let run = (uid.clone(), container.name.clone(), instance.attempt);
                 let failed = self.failed.get(&run).copied();
                 let going = match self.going.get(&uid).copied() {
-                    // Who was stopped before he was to go has no more time than he had.
+                    // A container whose kill began before its pod had to go gets no more time than it had.
                     Some(going) if pod.verdict.is_some() => Going {
                         grace_ms: going.grace_ms.min(kill.grace_ms.max(2_000)),
                         ..going
                     },
                     Some(going) => going,
-                    None if pod.verdict.is_some() => self.check_shutdown(pod, &kill),
+                    None if pod.verdict.is_some() => self.check_shutdown(pod, kill),
                     None if restarts => return,
                     None if !pod.complete() => {
-                        assert!(failed.is_some(), "only a failed probe kills: {action:?}");
+                        assert!(
+                            failed.is_some(),
+                            "only a failed probe or hook kills: {action:?}"
+                        );
                         Going {
                             since: self.world.now,
                             grace_ms: failed.unwrap(),
                         }
                     }
                     None => {
-                        assert!(finishes, "only a pod that goes is signalled: {action:?}");
-                        // The manifest's may have changed since.
+                        assert!(
+                            finishes,
+                            "only a pod that goes away is signalled: {action:?}"
+                        );
+                        // The grace period in the manifest may have changed since.
                         let grace_ms = kill.grace_ms.max(2_000);
-                        // Nor does he get more if the pod is to go while he ends.
+                        // The container gets no more time if the pod has to go while it ends.
                         self.failed.entry(run).or_insert(grace_ms);
                         Going {
-                            since: pod.finishing.unwrap().0,
+                            since: pod.finishing().unwrap().0,
                             grace_ms,
                         }
                     }
                 };
-                // Who was being stopped because his pod had nothing left to do has no more time than he had.
+                // A container whose kill began because its pod had nothing left to do gets no more time than it had.
                 let finished = kill.reason == KillReason::Stopping && kill.since.0 < going.since;
                 let had = kill.grace_ms.max(2_000);
                 let grace_ms = match finished {
@@ -133,31 +147,36 @@ impl Sim {
                     false => going.grace_ms,
                 };
                 let going = Going { grace_ms, ..going };
-                // What comes after the stop signal is 2 s at least; waiting for it is not.
-                let waits = pod.stopping.map(|s| s.grace_ms());
+                // The time after the stop signal is at least 2 s; the time before it may be shorter.
+                let waits = pod.stopping().map(|s| s.grace_ms());
                 let stopped = pod.verdict.is_some().then_some(kill.grace_ms);
                 let waits = waits.unwrap_or(kill.grace_ms).min(going.grace_ms);
                 let waits = stopped.map_or(waits, |ms| waits.min(ms));
-                // Its pod may have been finishing before it was to go.
+                // A kill that began again ends with its pod's turn in a shutdown.
+                let waits = match kill.again {
+                    0 => waits,
+                    _ => waits.min(kill.grace_ms),
+                };
+                // The pod may have been finishing before it had to go.
                 let since = going.since.min(kill.since.0);
                 let expired = self.world.now >= since + waits;
                 let sidecar = container.role == Role::Sidecar;
                 let waits = sidecar
-                    && (finishes || pod.stopping.is_some())
-                    && container.stop.asked.is_none()
+                    && (finishes || pod.stopping().is_some())
+                    && container.stop().asked.is_none()
                     && going.grace_ms > 0;
                 if waits && !expired {
                     check_turn(pod, container);
                 }
-                // Who was being killed for a probe before his pod went has no more time than he had.
+                // A container whose kill began for a probe before its pod had to go gets no more time than it had.
                 let grace_ms = match failed {
                     Some(0) => 0,
                     _ if sidecar && expired => going.grace_ms.min(2_000),
                     Some(had) => going.grace_ms.min(had),
                     None => going.grace_ms,
                 };
-                // A hook takes its part of the grace before the stop signal.
-                let hooked = container.hooks.pre_stop.begun.is_some();
+                // A hook uses its part of the grace period before the stop signal.
+                let hooked = container.hooks().unwrap().pre_stop.begun.is_some();
                 let grace_ms = match hooked {
                     true => grace_ms.min(2_000),
                     false => grace_ms,
@@ -165,7 +184,7 @@ impl Sim {
                 let whole = kill.since.0 + kill.grace_ms;
                 assert!(
                     *signal == StopSignal::Stop || kill.at_once || self.world.now >= whole,
-                    "the whole grace: {action:?}, {kill:?}"
+                    "SIGKILL came before the whole grace period: {action:?}, {kill:?}"
                 );
                 let going = Going { grace_ms, ..going };
                 let key = (uid.clone(), instance.container.clone(), instance.attempt);
@@ -181,7 +200,7 @@ impl Sim {
                         self.first_stop.entry(key).or_insert(self.world.now);
                         assert!(going.grace_ms > 0, "no grace means SIGKILL at once");
                     }
-                    // Who was being killed before his pod restarted in place has no more time since.
+                    // A container whose kill began before its pod restarted in place gets no more time after that.
                     StopSignal::Kill => assert!(
                         going.grace_ms == 0
                             || kill.at_once && pod.restarts_all()
@@ -200,31 +219,31 @@ impl Sim {
                     let has = disk.unwrap().records[name].figures;
                     let restarts = pod.spec.container(name).unwrap().resize_restarts.memory;
                     let differs = has.memory_limit_bytes != figures.memory_limit_bytes;
-                    // A try that half failed may have done it already.
+                    // An earlier try that failed halfway may have done it already.
                     let live = c.run.is_running() && pod.resizing.retry.failures == 0;
                     assert!(
                         !(live && restarts && differs),
-                        "restarts instead: {action:?}"
+                        "this container restarts instead: {action:?}"
                     );
                 }
             }
             Action::RemoveSandbox { keep, .. } => {
                 let going = self.going.contains_key(&uid);
                 let verdict = self.state.pods[&uid].verdict.as_ref();
-                let anew = verdict.is_some_and(|v| v.cause == Cause::Preempted || v.returning);
+                let returns = verdict.is_some_and(|v| v.cause == Cause::Preempted || v.returning);
                 assert_eq!(
                     *keep == Keep::Nothing,
-                    going || anew,
-                    "what goes goes entirely: {action:?}"
+                    going || returns,
+                    "a pod that goes is removed entirely: {action:?}"
                 );
             }
         }
     }
 
-    /// Nobody is told to stop before it is his group's turn; how long he has.
+    /// No container gets a stop signal before its group's turn; returns the terms of the kill.
     fn check_shutdown(&self, pod: &PodState, kill: &Kill) -> Going {
         let verdict = pod.verdict.as_ref().unwrap();
-        // It may be from a shutdown before this one.
+        // The verdict may be from an earlier shutdown.
         if let Some(shutdown) = &self.state.shutdown
             && verdict.since.time >= shutdown.since.time
             && verdict.cause == Cause::NodeShutdown
@@ -245,26 +264,26 @@ impl Sim {
     fn check_may_start(&self, action: &Action) {
         let uid = action.pod();
         let pod = &self.state.pods[uid];
-        assert!(pod.verdict.is_none(), "it was stopped: {action:?}");
+        assert!(pod.verdict.is_none(), "the pod was stopped: {action:?}");
         let down = self.state.shutdown.as_ref();
         assert!(
             down.is_none_or(|down| pod.created.time <= down.since.time),
-            "it came too late: {action:?}"
+            "the pod came after the shutdown began: {action:?}"
         );
         if matches!(action, Action::CreateSandbox { .. }) {
             self.check_may_be_here(action);
         }
         assert!(
             !self.going.contains_key(uid),
-            "nothing is started in a pod that goes: {action:?}"
+            "nothing starts in a pod that goes away: {action:?}"
         );
         assert!(
             self.wanted_of(uid).is_some(),
-            "only wanted pods are started: {action:?}"
+            "only wanted pods start: {action:?}"
         );
     }
 
-    /// Policy and crash back-off, computed a second time.
+    /// Restart policy and crash back-off, computed a second time.
     pub(super) fn check_restart(&mut self, name: &str, uid: &PodUid, attempt: u32) {
         let pod = &self.state.pods[uid];
         let container = pod.container(name).unwrap();
@@ -274,9 +293,9 @@ impl Sim {
         let spec = pod.spec.container(name).unwrap();
         let own = spec.restart_policy;
         let key = (uid.clone(), name.to_owned());
-        // Whatever the policy, what runs is to run from the image that is wanted.
-        let asked = container.asked.clone().unwrap();
-        assert!(asked.attempt < attempt);
+        // Whatever the policy, a running container has to run from the wanted image.
+        let asked = container.run.course().unwrap().asked.clone().unwrap();
+        assert!(container.run.attempt() < Some(attempt));
         let replaced = asked.again || container.is_outdated(spec);
         if is_swept(container) {
             return;
@@ -288,31 +307,34 @@ impl Sim {
             RestartPolicy::Never => panic!("{uid}/{name} is never restarted"),
         }
         let finished = ended.exit.finished.time.0;
-        // What was killed for a probe is measured by the exit before that, and not what was killed for its hook.
+        // After a kill for a probe, the exit before it counts; after a kill for its hook, its own exit does.
         let run = (uid.clone(), name.to_owned(), ended.attempt);
         let record = self.world.disk.get(uid).and_then(|d| d.records.get(name));
         let newest = record.and_then(|r| r.newest.as_ref());
         let stopped = newest.is_some_and(|n| n.attempt == ended.attempt && n.stop_sent.is_some());
-        let hook_failed = container.hooks.failure.is_some();
+        let hook_failed = container.hook_failure().is_some();
         let killed = !container.stale() && (stopped || self.first_stop.contains_key(&run));
         let killed = killed && !hook_failed;
         let before = container.previous.as_ref();
         let lasted = before.map(|b| finished - b.exit.finished.time.0);
         if killed && lasted.is_none() {
-            // For nothing, also if it comes to nothing and is permitted again.
+            // This start costs no back-off, even if it never happens and is permitted again.
             let free = (0, self.world.now, attempt);
             self.backoff.entry(key).or_insert(free).2 = attempt;
             return;
         }
         let waived = container.backoff.is_some_and(|b| b.waived);
-        assert!(!waived || self.retried.contains(uid), "nobody asked");
+        assert!(
+            !waived || self.retried.contains(uid),
+            "no client asked for a retry"
+        );
         let settings = &self.state.settings;
         let longest = settings.max_restart_period_ms;
-        // An evicted pod leaves its delays to the one made in its place; `check_pace` shows that it is enough.
+        // An evicted pod leaves its delays to the pod that replaces it; `check_pace` shows that this suffices.
         let inherited = container.backoff;
         let inherited = inherited.map(|backoff| (backoff.delay_ms, backoff.permitted.0, 0));
         let next = match self.backoff.get(&key).or(inherited.as_ref()) {
-            // An agent that died may not know that a start it permitted came to nothing, and permits it again.
+            // A start that the agent permitted may never have happened. The next agent does not know that, and permits it again.
             Some((_, _, permitted)) if *permitted >= attempt => return,
             Some((delay, permitted, _)) if finished.saturating_sub(*permitted) <= 600_000 => {
                 let delay = *delay.min(&longest);
@@ -350,11 +372,14 @@ impl Sim {
         assert!(!usual || most <= 20, "{uid}/{name}: {most} starts");
     }
 
-    /// A kill gets longer only for a hook that was lost with its agent, and that three times at most.
+    /// A kill gets longer only for a hook that was lost with its agent, at most three times.
     pub(super) fn check_kills(&mut self) {
         for (uid, pod) in &self.state.pods {
-            for (c, kill) in pod.containers.iter().filter_map(|c| Some((c, c.kill?))) {
-                let run = (uid.clone(), c.name.clone(), kill.attempt);
+            for c in &pod.containers {
+                let Some((kill, attempt)) = c.kill().copied().zip(c.run.attempt()) else {
+                    continue;
+                };
+                let run = (uid.clone(), c.name.clone(), attempt);
                 let old = self.kills.insert(run, kill).unwrap_or(kill);
                 assert!(kill.grace_ms <= old.grace_ms, "{old:?}, {kill:?}");
                 assert!(old.since <= kill.since, "{old:?}, {kill:?}");
@@ -365,10 +390,12 @@ impl Sim {
         }
     }
 
-    /// What is shown of the pods this may have changed.
+    /// Checks the status of the pods that this event may have changed.
     pub(super) fn check_status(&mut self, event: &Event) {
-        if let Event::Observed(_) | Event::ReliefBegun(_) | Event::Reclaimed | Event::Alarmed =
-            event
+        if let Event::Node(NodeFact::Observed(_))
+        | Event::Node(NodeFact::ReliefBegun(_))
+        | Event::Node(NodeFact::Reclaimed)
+        | Event::Node(NodeFact::Alarmed) = event
         {
             return;
         }
@@ -380,7 +407,7 @@ impl Sim {
             let phase = status.phase.unwrap();
             let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
             if cause == Some(Cause::RejectedAtShutdown) {
-                assert_eq!(status.conditions, None, "{uid}: nothing but the refusal");
+                assert_eq!(status.conditions, None, "{uid}: it shows only the refusal");
                 assert_eq!(status.container_statuses, None, "{uid}");
                 continue;
             }
@@ -398,7 +425,7 @@ impl Sim {
             let own = conditions.len() - usize::from(said.is_some());
             let waits = pod.pending.as_ref().is_some_and(|p| p.refusal.is_some());
             let more = usize::from(more) + usize::from(waits);
-            let more = more + usize::from(pod.resizing.since.is_some());
+            let more = more + usize::from(pod.flags.resizing.is_some());
             let disrupted = pod.verdict.as_ref().is_some_and(|v| v.cause.disrupts());
             assert_eq!(own, 5 + more + usize::from(disrupted));
             let word = |yes: bool| if yes { "True" } else { "False" };
@@ -406,7 +433,7 @@ impl Sim {
             assert_eq!(
                 gate,
                 said.map(|open| word(*open)),
-                "{uid}: as somebody said"
+                "{uid}: the gate shows what was set"
             );
             let open = pod.spec.readiness_gates.is_empty() || said == Some(&true);
             let ready = open && of("ContainersReady").unwrap().status == "True";
@@ -429,96 +456,9 @@ impl Sim {
             }
         }
     }
-
-    pub(super) fn converged(&self) {
-        let wanted: BTreeSet<PodUid> = self.wanted.keys().cloned().collect();
-        let pods = self.state.pods.values();
-        let known: BTreeSet<PodUid> = pods.map(|pod| pod.spec.template.clone()).collect();
-        assert_eq!(known, wanted, "the wanted pods exist, and no others");
-        let held = |uid: &PodUid| self.state.pods[uid].hold.is_some();
-        let let_in: BTreeSet<PodUid> = self
-            .state
-            .pods
-            .keys()
-            .filter(|uid| !held(uid))
-            .cloned()
-            .collect();
-        assert_eq!(self.world.uids(), let_in, "nothing unwanted is left");
-        for (uid, pod) in &self.state.pods {
-            if pod.hold.is_some() {
-                // Why is looked at after every decision.
-                continue;
-            }
-            assert!(pod.stopping.is_none(), "{uid} still goes");
-            let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
-            assert!(
-                cause.is_none_or(|c| c == Cause::DeadlineExceeded),
-                "{uid} is still down"
-            );
-            if pod.finished() {
-                let idle = pod.in_flight.is_some() || pod.sandbox == Sandbox::Removed;
-                assert!(idle, "{uid} has finished: {pod:?}");
-                continue;
-            }
-            for c in pod.ephemerals() {
-                let done = c.run != Run::None || pod.in_flight.is_some();
-                assert!(done, "{uid}/{} never ran: {pod:?}", c.name);
-            }
-            let wanted = &self.wanted[&pod.spec.template];
-            match &pod.pending {
-                None => assert!(pod.spec.has_resources_of(wanted), "{uid}"),
-                Some(pending) => {
-                    assert!(pending.spec.has_resources_of(wanted), "{uid}");
-                    assert!(!self.fits_instead(uid, wanted.resources), "{uid} has room");
-                }
-            }
-            if let Some(disk) = self.world.disk.get(uid).filter(|d| d.shim)
-                && matches!(pod.sandbox, Sandbox::Ready { .. })
-                && pod.in_flight.is_none()
-                && !pod.containers.iter().any(|c| c.kill.is_some())
-            {
-                assert_eq!(disk.figures, pod.spec.resources, "{uid}: {pod:?}");
-                for c in pod.containers.iter().filter(|c| c.run.is_running()) {
-                    let figures = pod.spec.container(&c.name).unwrap().resources;
-                    assert_eq!(disk.records[&c.name].figures, figures, "{uid}: {pod:?}");
-                }
-            }
-            let some = match pod.is_initialized() {
-                true => pod.mains(),
-                false => pod.inits(),
-            };
-            let waits = |c: &&ContainerState| match c.run {
-                Run::None => pod.is_initialized(),
-                Run::Running { .. } | Run::Ended(_) => !c.stale(),
-            };
-            for c in some.iter().filter(waits) {
-                let busy = match &c.run {
-                    Run::None => false,
-                    Run::Running { .. } => {
-                        let spec = pod.spec.container(&c.name).unwrap();
-                        c.kill.is_some() || !c.is_outdated(spec)
-                    }
-                    Run::Ended(e) => {
-                        pod.in_flight.is_some()
-                            || !pod.wants_start(c)
-                            || e.exit.finished.time.plus(345_000) > Time(self.world.now)
-                    }
-                };
-                assert!(busy, "{uid}/{} neither runs nor waits: {pod:?}", c.name);
-            }
-        }
-        assert_eq!(
-            self.state.pressure.held().next(),
-            None,
-            "the node has enough"
-        );
-        let minutes = self.world.now / 60_000;
-        let limit = 200 + 30 * minutes + 60 * self.stimuli;
-        assert!(self.actions < limit, "busy loop: {} actions", self.actions);
-    }
 }
 
-/// Nothing is cleared away that is in use, or that people look at first.
+/// The clean-up removes nothing that is in use, nor the logs that people read first.
 fn check_kept(pod: &PodState) {
     for kept in garbage::kept(pod, 1) {
         let c = pod.container(&kept.container).unwrap();
@@ -543,7 +483,7 @@ fn check_kept(pod: &PodState) {
     }
 }
 
-/// Nobody starts before the init containers before him are through, in this round.
+/// No container starts before the init containers ahead of it have finished, in this round.
 fn check_order(pod: &PodState, name: &str) {
     let at = pod.containers.iter().position(|c| c.name == name).unwrap();
     if pod.containers[at].role == Role::Ephemeral {
@@ -558,11 +498,11 @@ fn check_order(pod: &PodState, name: &str) {
         };
         let c = &pod.containers[at];
         let beside = c.role == Role::Sidecar && c.current().is_some();
-        assert!(through || beside, "{name} before {}", earlier.name);
+        assert!(through || beside, "{name} starts before {}", earlier.name);
     }
 }
 
-/// A sidecar is told to stop when those it serves are gone.
+/// A sidecar gets its stop signal when the containers it serves are gone.
 fn check_turn(pod: &PodState, sidecar: &ContainerState) {
     let at = pod.containers.iter().position(|c| c.name == sidecar.name);
     for (i, c) in pod.containers.iter().enumerate() {
@@ -572,7 +512,7 @@ fn check_turn(pod: &PodState, sidecar: &ContainerState) {
     }
 }
 
-/// Whether its newest run is over for what happened to the pod, so that it need not wait for what it did itself.
+/// Whether its newest run ended because of its pod, so that its own exits cause no wait.
 pub(super) fn is_swept(c: &ContainerState) -> bool {
     let follows = c.removed_in_place() && !c.round.fired;
     follows || c.restored() || c.stale() && c.role != Role::Main && !c.round.fired

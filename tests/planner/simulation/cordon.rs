@@ -1,4 +1,5 @@
-//! A node that is cordoned, drained and uncordoned at any moment: who may be there, kept a second time (invariant P30).
+//! A node that is cordoned, drained and uncordoned at any moment: which pods may be there, tracked a second time
+//! (invariant P32).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,29 +7,29 @@ use coracle::plan::event::Cordon;
 use coracle::plan::shutdown::is_gone;
 use coracle::plan::state::Stopping;
 use coracle::plan::verdict::Cause;
-use coracle::plan::{Action, Event, PodState};
+use coracle::plan::{Action, Event, NodeFact, PodFact, PodState};
 use coracle::spec::PodUid;
 
 use super::{Going, Sim};
 
-/// What the test itself knows of the cordon that is in force.
+/// What the test itself knows of the cordon in force.
 #[derive(Debug)]
 pub(super) struct Kept {
     since: u64,
-    /// Names of those that may be here.
+    /// Names of the pods that may be here.
     stay: BTreeSet<String>,
     draining: bool,
 }
 
-/// Who was on his way out before a fact.
+/// The pods that were going away before a fact, and on which terms.
 pub(super) type Before = BTreeMap<PodUid, Option<Stopping>>;
 
 impl Sim {
-    /// Somebody works on the node, or has done with it.
+    /// An operator cordons or drains the node, or ends that.
     pub(super) fn cordon_or_not(&mut self) {
         let names = ["a", "b", "c"].map(str::to_owned);
         let event = match self.world.rng.below(4) {
-            0 => Event::Cordoned,
+            0 => Event::Node(NodeFact::Cordoned),
             1 => {
                 let grace_ms = match self.world.rng.below(4) {
                     0 => Some(0),
@@ -42,20 +43,20 @@ impl Sim {
                     let keys = self.state.pods.values().map(|pod| pod.spec.key.clone());
                     keys.filter(|key| chosen.contains(&key.name)).collect()
                 });
-                Event::DrainBegun { pods, grace_ms }
+                Event::Node(NodeFact::DrainBegun { pods, grace_ms })
             }
-            _ => Event::Uncordoned,
+            _ => Event::Node(NodeFact::Uncordoned),
         };
         self.apply(&event);
         self.decide();
     }
 
     pub(super) fn uncordon(&mut self) {
-        self.apply(&Event::Uncordoned);
+        self.apply(&Event::Node(NodeFact::Uncordoned));
         self.decide();
     }
 
-    /// Keeps in mind who may be here, before a fact is recorded.
+    /// Tracks which pods may be here, before a fact is recorded.
     pub(super) fn keep_cordon(&mut self, event: &Event) -> Before {
         let name = |pod: &PodUid| self.state.pods.get(pod).map(|p| p.spec.key.name.clone());
         let here = || -> BTreeSet<String> {
@@ -64,18 +65,18 @@ impl Sim {
                 verdict.is_some_and(|v| v.cause == Cause::RejectedAtShutdown)
             };
             let pods = self.state.pods.values();
-            let pods = pods.filter(|pod| pod.hold.is_none() && !rejected(pod));
+            let pods = pods.filter(|pod| pod.hold().is_none() && !rejected(pod));
             pods.map(|pod| pod.spec.key.name.clone()).collect()
         };
         let since = self.world.now;
         match event {
-            Event::Cordoned | Event::DrainBegun { .. } => {
+            Event::Node(NodeFact::Cordoned) | Event::Node(NodeFact::DrainBegun { .. }) => {
                 let kept = self.cordon.get_or_insert_with(|| Kept {
                     since,
                     stay: here(),
                     draining: false,
                 });
-                if let Event::DrainBegun { pods, .. } = event {
+                if let Event::Node(NodeFact::DrainBegun { pods, .. }) = event {
                     kept.draining = true;
                     match pods {
                         None => kept.stay.clear(),
@@ -83,8 +84,11 @@ impl Sim {
                     }
                 }
             }
-            Event::Uncordoned => self.cordon = None,
-            Event::DeleteRequested { pod, .. } => {
+            Event::Node(NodeFact::Uncordoned) => self.cordon = None,
+            Event::Pod {
+                uid: pod,
+                fact: PodFact::DeleteRequested { .. },
+            } => {
                 if let (Some(kept), Some(name)) = (&mut self.cordon, name(pod)) {
                     kept.stay.remove(&name);
                 }
@@ -92,10 +96,11 @@ impl Sim {
             _ => {}
         }
         let pods = self.state.pods.iter();
-        pods.map(|(uid, pod)| (uid.clone(), pod.stopping)).collect()
+        pods.map(|(uid, pod)| (uid.clone(), pod.stopping()))
+            .collect()
     }
 
-    /// Who was sent away by a fact: nobody but those of the lowest priority that is still here, and how long they have.
+    /// A fact sends away only pods of the lowest priority still here; remembers how long they have.
     pub(super) fn check_cordon(&mut self, event: &Event, before: &Before) {
         let known = self.state.cordon.as_ref().map(|cordon: &Cordon| {
             let names = cordon.stay.iter().map(|key| key.name.clone());
@@ -110,30 +115,33 @@ impl Sim {
         );
         if !matches!(
             event,
-            Event::DrainBegun { .. }
-                | Event::DrainTurn
-                | Event::CordonRecovered(_)
-                | Event::PodRestored { .. }
+            Event::Node(NodeFact::DrainBegun { .. })
+                | Event::Node(NodeFact::DrainTurn)
+                | Event::Node(NodeFact::CordonRecovered(_))
+                | Event::Pod {
+                    fact: PodFact::Restored,
+                    ..
+                }
         ) {
             return;
         }
         let Some((stay, _)) = kept else { return };
         let leaves = |pod: &&PodState| {
-            pod.hold.is_none() && !is_gone(pod) && !stay.contains(&pod.spec.key.name)
+            pod.hold().is_none() && !is_gone(pod) && !stay.contains(&pod.spec.key.name)
         };
         let pods = self.state.pods.values();
         let lowest = pods.filter(leaves).map(|pod| pod.spec.priority).min();
         for (uid, pod) in &self.state.pods {
-            let Some(stopping) = pod.stopping else {
+            let Some(stopping) = pod.stopping() else {
                 continue;
             };
             if before.get(uid) == Some(&Some(stopping)) {
                 continue;
             }
-            assert!(leaves(&pod), "{event:?} stops one that stays: {pod:?}");
-            // Nothing runs in one that a shutdown had stopped before.
+            assert!(leaves(&pod), "{event:?} stops a pod that stays: {pod:?}");
+            // Nothing runs in a pod that a shutdown stopped earlier.
             let turn = Some(pod.spec.priority) == lowest || !pod.any_running();
-            assert!(turn, "not its turn: {event:?}, {pod:?}");
+            assert!(turn, "it is not the pod's turn: {event:?}, {pod:?}");
             let grace_ms = stopping.asked_ms.max(2_000);
             let since = stopping.since.time.0;
             let going = Going { since, grace_ms };
@@ -142,18 +150,18 @@ impl Sim {
         }
     }
 
-    /// Whether the cordon refuses a pod that is not there yet.
+    /// Whether the cordon refuses a pod that has no sandbox yet.
     pub(super) fn is_kept_out(&self, pod: &PodState) -> bool {
         let kept = self.cordon.as_ref();
         kept.is_some_and(|kept| !kept.stay.contains(&pod.spec.key.name))
     }
 
-    /// Nobody gets a sandbox who came too late, or was sent away.
+    /// A pod that came too late, or was sent away, gets no sandbox.
     pub(super) fn check_may_be_here(&self, action: &Action) {
         let pod = &self.state.pods[action.pod()];
         let Some(kept) = &self.cordon else { return };
         let stays = kept.stay.contains(&pod.spec.key.name);
-        // Until it is its turn in a drain, who was let in gets another one for a sandbox that was lost.
+        // Until its turn in a drain, an admitted pod that lost its sandbox gets a new one.
         let was_here = self.world.disk.contains_key(action.pod());
         assert!(
             stays || was_here || pod.created.time.0 <= kept.since,

@@ -1,5 +1,5 @@
-//! What people do to the node: manifests come, change and go; pods are deleted, debugged, tried again and told things; settings
-//! change, and the node is to shut down.
+//! What clients do to the node: manifests come, change and go; pods are deleted, debugged and tried again, and their
+//! conditions are set; settings change, and the node shuts down.
 
 use super::*;
 
@@ -13,7 +13,7 @@ impl Sim {
             4 => self.delete_a_pod(),
             10 => self.debug_a_pod(),
             11 => {
-                self.apply(&Event::NodeAddressesChanged);
+                self.apply(&Event::Node(NodeFact::AddressesChanged));
                 self.change_settings();
             }
             12 => self.say_something(),
@@ -21,7 +21,7 @@ impl Sim {
             7 => {
                 self.world.image = !self.world.image;
                 if self.world.image {
-                    self.apply(&Event::ImagesChanged);
+                    self.apply(&Event::Node(NodeFact::ImagesChanged));
                     self.decide();
                 }
             }
@@ -29,7 +29,7 @@ impl Sim {
         }
     }
 
-    /// The node is to shut down, or not after all.
+    /// The node shuts down, or the shutdown is cancelled.
     fn shut_down_or_not(&mut self) {
         if self.state.shutdown.is_some() {
             return self.cancel_shutdown();
@@ -42,12 +42,12 @@ impl Sim {
             }
         }
         let asked_by = AskedBy::Command;
-        self.apply(&Event::ShutdownBegun { groups, asked_by });
+        self.apply(&Event::Node(NodeFact::ShutdownBegun { groups, asked_by }));
         self.decide();
     }
 
     pub(super) fn cancel_shutdown(&mut self) {
-        self.apply(&Event::ShutdownCancelled);
+        self.apply(&Event::Node(NodeFact::ShutdownCancelled));
         self.decide();
     }
 
@@ -152,13 +152,13 @@ impl Sim {
         if self.world.rng.chance(30) {
             desired.services.pop_first();
         }
-        let event = Event::DesiredChanged(desired);
-        for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold.is_none()) {
+        let event = Event::Node(NodeFact::DesiredChanged(desired));
+        for (uid, pod) in self.state.pods.iter().filter(|(_, p)| p.hold().is_none()) {
             let wanted = self.wanted.get(&pod.spec.template);
             let changed = wanted.is_none_or(|new| {
                 let mut all = new.all_containers().zip(pod.spec.all_containers());
                 let image = all.any(|(new, old)| new.image != old.image);
-                // Another image for what has done its work: it is to be done again.
+                // A new image for a pod that has done its work: it does its work again.
                 let class = |p: &PodSpec| p.resources == PodResources::default();
                 new.restart_policy != pod.spec.restart_policy
                     || class(new) != class(&pod.spec)
@@ -167,7 +167,7 @@ impl Sim {
             for new in wanted.into_iter().flat_map(|p| p.all_containers()) {
                 let old = pod.spec.container(&new.name);
                 if old.is_some_and(|old| old.image != new.image) {
-                    // What another image came to is no reason to wait.
+                    // The failures of the old image are no reason to wait.
                     self.backoff.remove(&(uid.clone(), new.name.clone()));
                     self.starts
                         .remove(&(pod.spec.key.clone(), new.name.clone()));
@@ -184,7 +184,7 @@ impl Sim {
         self.decide();
     }
 
-    /// What other resources came to is no reason to wait.
+    /// Failures with the old resources are no reason to wait.
     pub(super) fn note_resize(&mut self, old: &Arc<PodSpec>) {
         let pod = self.state.pods.get(&old.uid);
         let Some(pod) = pod.filter(|pod| !Arc::ptr_eq(&pod.spec, old)) else {
@@ -217,18 +217,21 @@ impl Sim {
             since: self.world.now,
             grace_ms: floor,
         };
-        if self.state.pods[&uids[i]].hold.is_none() {
+        if self.state.pods[&uids[i]].hold().is_none() {
             self.going
                 .entry(uids[i].clone())
                 .and_modify(|g| g.grace_ms = g.grace_ms.min(floor))
                 .or_insert(going);
         }
         let pod = uids[i].clone();
-        self.apply(&Event::DeleteRequested { pod, grace_ms });
+        self.apply(&Event::Pod {
+            uid: pod,
+            fact: PodFact::DeleteRequested { grace_ms },
+        });
         self.decide();
     }
 
-    /// Somebody adds a container to a pod that may do anything at the moment.
+    /// A client adds a container to a pod in any state.
     fn debug_a_pod(&mut self) {
         let uids: Vec<PodUid> = self.state.pods.keys().cloned().collect();
         if uids.is_empty() {
@@ -240,11 +243,14 @@ impl Sim {
         let target = self.world.rng.chance(50).then_some("x");
         let spec = Arc::new(pods::with_ephemeral(&pod.spec, &name, target));
         let pod = uids[i].clone();
-        self.apply(&Event::EphemeralAdded { pod, spec });
+        self.apply(&Event::Pod {
+            uid: pod,
+            fact: PodFact::EphemeralAdded { spec },
+        });
         self.decide();
     }
 
-    /// Somebody sets a condition of a pod, or wants it to try again at once.
+    /// A client sets a condition of a pod, or asks it to try again at once.
     fn say_something(&mut self) {
         let uids: Vec<PodUid> = self.state.pods.keys().cloned().collect();
         if uids.is_empty() {
@@ -255,18 +261,24 @@ impl Sim {
         let event = if self.world.rng.chance(50) {
             self.retried.insert(pod.clone());
             let container = None;
-            Event::RetryRequested { pod, container }
+            Event::Pod {
+                uid: pod,
+                fact: PodFact::RetryRequested { container },
+            }
         } else {
             let open = self.world.rng.chance(50);
             self.opened.insert(pod.clone(), open);
             let changes = vec![pods::gate(open)];
-            Event::ConditionsSet { pod, changes }
+            Event::Pod {
+                uid: pod,
+                fact: PodFact::ConditionsSet { changes },
+            }
         };
         self.apply(&event);
         self.decide();
     }
 
-    /// Restarts may have to wait for less, or more.
+    /// Changes how long restarts have to wait.
     fn change_settings(&mut self) {
         let settings = match self.world.rng.below(3) {
             0 => settings(),
@@ -279,7 +291,7 @@ impl Sim {
                 ..settings()
             },
         };
-        self.apply(&Event::SettingsChanged(settings));
+        self.apply(&Event::Node(NodeFact::SettingsChanged(settings)));
         self.starts.clear();
         self.decide();
     }

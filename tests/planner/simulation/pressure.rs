@@ -1,18 +1,18 @@
-//! A node in the simulation that watches what it has: who is evicted, and who is back, checked against what the agent
-//! was told.
+//! A node in the simulation that watches for pressure: evictions and returns, checked against the figures that the
+//! agent received.
 
 use std::sync::Arc;
 
-use coracle::plan::event::{Eviction, Observation, Policy, Reason};
-use coracle::plan::pressure::{Amount, Signal, Step, Threshold, next};
+use coracle::plan::event::{Eviction, EvictionReason, Observation, Policy};
+use coracle::plan::pressure::{Amount, Signal, Threshold};
 use coracle::plan::state::Sandbox;
 use coracle::plan::verdict::Cause;
-use coracle::plan::{Event, Time};
+use coracle::plan::{Event, NodeFact, PodFact};
 use coracle::spec::{PodSpec, PodUid, VolumeSource, VolumeSpec};
 
 use super::Sim;
 
-/// Of the volume of pods that have one.
+/// The size limit of the volume, for pods that have one.
 const LIMIT: u64 = 100;
 
 const TRANSITION_MS: u64 = 60_000;
@@ -24,7 +24,7 @@ const THRESHOLDS: [(Signal, u64, u64); 4] = [
     (Signal::Pids, 50, 0),
 ];
 
-/// Gives some pods a volume of that limit, and makes others critical.
+/// Gives some pods a volume with a limit, and makes others critical.
 pub(crate) fn bound(spec: &mut PodSpec, version: u64) {
     if version == 3 {
         spec.priority = 2_000_000_000;
@@ -40,7 +40,7 @@ pub(crate) fn bound(spec: &mut PodSpec, version: u64) {
 }
 
 impl Sim {
-    /// The agent is told, as when it starts.
+    /// Gives the agent its eviction policy, as at its start.
     pub(super) fn watch_pressure(&mut self) {
         if !self.watches {
             return;
@@ -59,105 +59,103 @@ impl Sim {
             storage_limits: true,
             images: None,
         };
-        let now = self.world.stamp();
-        self.state
-            .apply(&Event::PolicyChanged(Arc::new(policy)), now);
+        let (now, event) = (
+            self.world.stamp(),
+            Event::Node(NodeFact::PolicyChanged(Arc::new(policy))),
+        );
+        self.agenda.record(&mut self.state, &event, now);
     }
 
-    /// Somebody uses more or less, and at times the kernel calls.
+    /// Usage goes up or down, and at times the kernel raises an alarm.
     pub(super) fn change_usage(&mut self, enough: bool) {
         if !self.watches {
             return;
         }
         self.world.change_usage(enough);
         if self.world.rng.chance(20) {
-            self.apply(&Event::Alarmed);
+            self.apply(&Event::Node(NodeFact::Alarmed));
             self.decide();
-        }
-    }
-
-    /// Does what is due about shortages; when something is next.
-    pub(super) fn relieve(&mut self) -> Option<Time> {
-        let now = Time(self.world.now);
-        loop {
-            match next(&self.state, now) {
-                Step::Rest => return None,
-                Step::At(at) => {
-                    assert!(at > now, "in the future");
-                    return Some(at);
-                }
-                Step::Do(order) => {
-                    self.stats.count("order", &order);
-                    self.apply(&Event::ReliefBegun(order));
-                    self.world.relieve(order);
-                }
-                Step::Record(event) => {
-                    self.check_relief(&event);
-                    self.apply(&event);
-                }
-            }
         }
     }
 
     /// Remembers what the agent knows.
     pub(super) fn note_usage(&mut self, event: &Event) {
         match event {
-            Event::Observed(figures) => self.figures = Some(Observation::clone(figures)),
-            Event::Reclaimed => self.figures = None,
+            Event::Node(NodeFact::Observed(figures)) => {
+                self.figures = Some(Observation::clone(figures))
+            }
+            Event::Node(NodeFact::Reclaimed) => self.figures = None,
             _ => {}
         }
     }
 
-    fn check_relief(&mut self, event: &Event) {
+    /// Checks the evictions and returns that the planner wants recorded.
+    pub(super) fn check_relief(&mut self, event: &Event) {
         match event {
-            Event::PodEvicted { pod, eviction } => self.check_eviction(pod, eviction),
-            Event::PodRestored { pod } => {
+            Event::Pod {
+                uid: pod,
+                fact: PodFact::Evicted { eviction },
+            } => self.check_eviction(pod, eviction),
+            Event::Pod {
+                uid: pod,
+                fact: PodFact::Restored,
+            } => {
                 let verdict = self.state.pods[pod].verdict.as_ref().unwrap();
                 let down_ms = self.world.now - verdict.since.time.0;
                 let least = match verdict.cause {
                     Cause::Evicted => {
-                        assert_eq!(self.state.pressure.held().next(), None, "still short");
+                        assert_eq!(
+                            self.state.pressure.held().next(),
+                            None,
+                            "the node is still short"
+                        );
                         TRANSITION_MS + 10_000
                     }
                     Cause::OverLimit => 10_000,
+                    Cause::NodeShutdown | Cause::RejectedAtShutdown => 0,
                     other => panic!("{other:?}"),
                 };
                 assert!(down_ms >= least, "{pod} is back after {down_ms}");
             }
-            other => panic!("{other:?}"),
+            _ => {}
         }
     }
 
     fn check_eviction(&mut self, uid: &PodUid, eviction: &Eviction) {
         let pod = &self.state.pods[uid];
         assert!(pod.spec.priority < 2_000_000_000, "{uid} is critical");
-        assert!(!self.going.contains_key(uid), "{uid} goes anyway");
+        assert!(!self.going.contains_key(uid), "{uid} goes away anyway");
         assert!(
             matches!(pod.sandbox, Sandbox::Ready { .. }),
-            "{uid} has nothing"
+            "{uid} has no sandbox"
         );
-        let figures = self.figures.as_ref().expect("somebody has looked since");
+        let figures = self
+            .figures
+            .as_ref()
+            .expect("there are new figures since the last eviction");
         match eviction.reason {
-            Reason::Shortage(signal) => {
+            EvictionReason::Shortage(signal) => {
                 let node = &figures.node;
                 let space = match signal {
                     Signal::Memory => node.memory,
                     Signal::NodefsBytes => node.nodefs.map(|fs| fs.bytes),
                     Signal::Pids => node.pids,
-                    other => panic!("nobody watches {other:?}"),
+                    other => panic!("no threshold watches {other:?}"),
                 };
                 let available = space.unwrap().available;
                 let met = |t: &&(Signal, u64, u64)| t.0 == signal && available < t.1;
                 let mut met = THRESHOLDS.iter().filter(met);
                 assert!(met.next().is_some(), "{signal:?}: {available}");
-                // One at a time: then it is looked again.
+                // One eviction at a time: the next needs new figures.
                 self.figures = None;
             }
-            Reason::EmptyDirLimit => {
+            EvictionReason::EmptyDirLimit => {
                 let used = figures.pods[uid].volumes["v"].bytes;
                 assert!(used > LIMIT && !pod.spec.volumes.is_empty(), "{used}");
             }
-            Reason::PodLimit | Reason::ContainerLimit => panic!("there is none"),
+            EvictionReason::PodLimit | EvictionReason::ContainerLimit => {
+                panic!("no pod has such a limit")
+            }
         }
     }
 }

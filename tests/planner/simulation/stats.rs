@@ -1,4 +1,4 @@
-//! What has the simulation really played? Counted over all seeds, so that nobody takes for tested what never happens;
+//! What the simulation has really played, counted over all seeds: a thing that never happens is not tested.
 //! `CORACLE_SIM_STATS=1 cargo test --test simulation -- --nocapture` prints it.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use coracle::plan::NodeState;
 #[derive(Debug, Default)]
 pub(crate) struct Stats(BTreeMap<(&'static str, String), u64>);
 
-/// What must happen in any ten thousand seeds, as often at least.
+/// What must happen, at least `LEAST` times in ten thousand seeds.
 const LEAST: u64 = 100;
 const EXPECTED: &[(&str, &str)] = &[
     ("action", "CreateSandbox"),
@@ -18,38 +18,38 @@ const EXPECTED: &[(&str, &str)] = &[
     ("action", "RemoveSandbox"),
     ("action", "Signal"),
     ("action", "StartContainer"),
-    ("event", "ConditionsSet"),
-    ("event", "ContainerExited"),
-    ("event", "ContainerStartFailed"),
-    ("event", "ContainerStarted"),
-    ("event", "CordonRecovered"),
-    ("event", "Cordoned"),
-    ("event", "DeleteRequested"),
-    ("event", "DesiredChanged"),
-    ("event", "DrainBegun"),
-    ("event", "DrainTurn"),
-    ("event", "EphemeralAdded"),
-    ("event", "FormerEnds"),
-    ("event", "HookDone"),
-    ("event", "ImageFailed"),
-    ("event", "ImageReady"),
-    ("event", "ImagesChanged"),
-    ("event", "NodeAddressesChanged"),
-    ("event", "Observed"),
-    ("event", "PodEvicted"),
-    ("event", "PodRecovered"),
-    ("event", "PodRestored"),
-    ("event", "ProbeDone"),
-    ("event", "RetryRequested"),
-    ("event", "SandboxCreated"),
-    ("event", "SandboxFailed"),
-    ("event", "SandboxLost"),
-    ("event", "SandboxRemoved"),
-    ("event", "SandboxRemoveFailed"),
-    ("event", "SettingsChanged"),
-    ("event", "SignalFailed"),
-    ("event", "SignalSent"),
-    ("event", "Uncordoned"),
+    ("node fact", "AddressesChanged"),
+    ("node fact", "CordonRecovered"),
+    ("node fact", "Cordoned"),
+    ("node fact", "DesiredChanged"),
+    ("node fact", "DrainBegun"),
+    ("node fact", "DrainTurn"),
+    ("node fact", "ImagesChanged"),
+    ("node fact", "Observed"),
+    ("node fact", "SettingsChanged"),
+    ("node fact", "Uncordoned"),
+    ("pod fact", "ConditionsSet"),
+    ("pod fact", "DeleteRequested"),
+    ("pod fact", "EphemeralAdded"),
+    ("pod fact", "Evicted"),
+    ("pod fact", "FormerEnds"),
+    ("pod fact", "ImageFailed"),
+    ("pod fact", "ImageReady"),
+    ("pod fact", "Recovered"),
+    ("pod fact", "Restored"),
+    ("pod fact", "RetryRequested"),
+    ("pod fact", "SandboxCreated"),
+    ("pod fact", "SandboxFailed"),
+    ("pod fact", "SandboxLost"),
+    ("pod fact", "SandboxRemoveFailed"),
+    ("pod fact", "SandboxRemoved"),
+    ("run fact", "Exited"),
+    ("run fact", "HookDone"),
+    ("run fact", "ProbeDone"),
+    ("run fact", "SignalFailed"),
+    ("run fact", "SignalSent"),
+    ("run fact", "StartFailed"),
+    ("run fact", "Started"),
     ("order", "Look"),
     ("order", "Reclaim"),
     ("kill", "DefinitionChanged"),
@@ -81,7 +81,7 @@ const EXPECTED: &[(&str, &str)] = &[
 ];
 
 impl Stats {
-    /// One more of the variant that this is.
+    /// Counts one more of this enum variant.
     pub(crate) fn count(&mut self, kind: &'static str, variant: &impl Debug) {
         self.add(kind, word(variant), 1);
     }
@@ -96,14 +96,14 @@ impl Stats {
         }
     }
 
-    /// What the agent leaves behind when it dies.
+    /// Counts what the agent leaves behind when it dies.
     pub(crate) fn agent_dies(&mut self, state: &NodeState, now: u64) {
         for pod in state.pods.values() {
             if let Some(action) = &pod.in_flight {
                 self.count("agent dies, action", action);
             }
             for container in &pod.containers {
-                if let Some(kill) = container.kill.filter(|_| container.run.is_running()) {
+                if let Some(kill) = container.kill() {
                     self.count("agent dies, kill", &kill.reason);
                 }
             }
@@ -112,8 +112,8 @@ impl Stats {
                 pod.wants_start(c) && c.backoff.is_some() && ended + 300_000 > now
             };
             let is = match pod {
-                _ if pod.stopping.is_some() => "goes",
-                _ if pod.finishing.is_some() => "finishes",
+                _ if pod.stopping().is_some() => "goes",
+                _ if pod.finishing().is_some() => "finishes",
                 _ if pod.finished() => "is done",
                 _ if pod.restarts_all() => "restarts in place",
                 _ if !pod.is_initialized() => "initializes",
@@ -124,7 +124,7 @@ impl Stats {
         }
     }
 
-    /// Finds out what did not happen often enough in so many seeds.
+    /// What did not happen often enough in this many seeds.
     pub(crate) fn missing(&self, seeds: u64) -> Vec<String> {
         let times = |kind: &'static str, name: &str| {
             let times = self.0.get(&(kind, name.to_owned()));
@@ -148,7 +148,7 @@ impl fmt::Display for Stats {
     }
 }
 
-/// The name of an enum's variant; the rest is not written.
+/// The name of an enum's variant, without its fields.
 fn word(variant: &impl Debug) -> String {
     struct Word(String);
     impl Write for Word {
@@ -159,7 +159,7 @@ fn word(variant: &impl Debug) -> String {
         }
     }
     let mut word = Word(String::new());
-    // The error says that the word is over.
+    // The error stops the formatter once the name is complete.
     let _ = write!(word, "{variant:?}");
     word.0
 }

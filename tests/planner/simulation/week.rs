@@ -1,11 +1,11 @@
-//! Does a node that runs for long keep anything of what is gone?
+//! A node that runs for long keeps nothing of what is gone.
 
 use super::*;
 
 const DAY_MS: u64 = 86_400_000;
 
 impl Sim {
-    /// Plays so many days in which everything happens, then removes all manifests; how much the planner knows after that.
+    /// Plays days in which everything happens, then removes all manifests; returns how much the planner knows after that.
     fn days(&mut self, days: u64) -> usize {
         self.world.faults = true;
         let end = self.world.now + days * DAY_MS;
@@ -15,7 +15,7 @@ impl Sim {
         self.wanted.clear();
         self.desire();
         self.calm_down();
-        // Of each name one UID is kept, as long as there are few; see `behaviour/incarnations.rs`.
+        // One UID is kept for each name, as long as there are few names; see `behaviour/incarnations.rs`.
         let gone = serde_json::to_value(&self.state.incarnations).unwrap();
         assert!(gone.as_array().unwrap().len() <= 3, "{gone}");
         let known = std::mem::take(&mut self.state.incarnations);
@@ -26,17 +26,17 @@ impl Sim {
     }
 }
 
-/// A new agent would know nothing of what is gone, so the agent lives for all of it.
+/// A new agent would know nothing of what is gone, so one agent lives through all of it.
 #[test]
-fn after_a_week_no_more_is_known_than_after_a_day() {
+fn after_a_week_the_planner_knows_no_more_than_after_a_day() {
     for seed in [1, 8] {
         let mut sim = Sim::new(seed, false);
         sim.outlives = true;
         sim.watch_pressure();
         let day = sim.days(1);
         let week = sim.days(6);
-        // Counters have more digits, and may be there for another resource; the last look may have found pods that went, three
-        // at most.
+        // Counters have more digits and may exist for one more resource; the last observation may have found pods that went,
+        // three at most.
         assert!(week < day + 700, "{day} characters, then {week}");
         assert!(sim.actions > 10_000, "{}", sim.actions);
     }

@@ -1,4 +1,4 @@
-//! What an action does to the node, if nothing goes wrong with it.
+//! What an action does to the node, if nothing goes wrong.
 
 use super::*;
 
@@ -11,7 +11,7 @@ impl World {
         };
         disk.generation = generation;
         disk.removed = false;
-        // What ran in the former sandbox ended with it; that is written down before a new one is made.
+        // Runs in the earlier sandbox ended with it; that is recorded before a new sandbox is made.
         for record in disk.records.values_mut() {
             record.ends = None;
             if let Some(run) = &mut record.newest
@@ -32,16 +32,21 @@ impl World {
                 },
                 _ => SandboxFailure::Sandbox("no".into()),
             };
-            return self.say(Event::SandboxFailed { pod, failure });
+            return self.say(Event::Pod {
+                uid: pod,
+                fact: PodFact::SandboxFailed { failure },
+            });
         }
         self.forget(&pod);
         let disk = self.disk.get_mut(&pod).unwrap();
         disk.shim = true;
         disk.figures = disk.coming;
         disk.lost_said = false;
-        let former = Event::FormerEnds {
-            pod: pod.clone(),
-            ends: disk.former.clone(),
+        let former = Event::Pod {
+            uid: pod.clone(),
+            fact: PodFact::FormerEnds {
+                ends: disk.former.clone(),
+            },
         };
         let next_attempts = disk
             .records
@@ -50,11 +55,14 @@ impl World {
             .collect();
         self.order += 1;
         self.inbox.push((self.now, self.order, former));
-        self.say(Event::SandboxCreated {
-            ips: vec![address(&pod)],
-            pod,
-            next_attempts,
-            warnings: vec![],
+        let ips = vec![address(&pod)];
+        self.say(Event::Pod {
+            uid: pod,
+            fact: PodFact::SandboxCreated {
+                ips,
+                next_attempts,
+                warnings: vec![],
+            },
         });
     }
 
@@ -66,7 +74,7 @@ impl World {
             return;
         };
         if disk.generation != generation {
-            // The order was for a sandbox that is gone, which the agent has heard already.
+            // The order was for a sandbox that is gone; the agent has heard that already.
             return;
         }
         if !disk.shim {
@@ -77,7 +85,7 @@ impl World {
         assert!(!alive, "two runs of one container at once: {instance:?}");
         assert!(
             record.highest.is_none_or(|h| h < instance.attempt),
-            "attempts grow: {instance:?} after {:?}",
+            "attempt numbers grow: {instance:?} after {:?}",
             record.highest
         );
         let failure = match fault {
@@ -104,10 +112,9 @@ impl World {
         }
         if let Some(failure) = failure {
             let message = "no".into();
-            return self.say(Event::ContainerStartFailed {
+            return self.say(Event::Run {
                 instance,
-                failure,
-                message,
+                fact: RunFact::StartFailed { failure, message },
             });
         }
         let end = match habit(self.habits, &instance) {
@@ -123,15 +130,17 @@ impl World {
         };
         let disk = self.disk.get_mut(&instance.pod).unwrap();
         disk.records.get_mut(&instance.container).unwrap().ends = end;
-        self.say(Event::ContainerStarted {
+        self.say(Event::Run {
             instance,
-            pid: 7,
-            at: now,
-            effective: Effective::default(),
+            fact: RunFact::Started {
+                pid: 7,
+                at: now,
+                effective: Effective::default(),
+            },
         });
     }
 
-    /// All at once, or half of it.
+    /// Writes all of the values, or half of them.
     pub(super) fn resize(
         &mut self,
         pod: PodUid,
@@ -147,11 +156,14 @@ impl World {
             }
         }
         self.say(match fails {
-            true => Event::ResizeFailed {
-                pod,
-                error: "no".into(),
+            true => Event::Pod {
+                uid: pod,
+                fact: PodFact::ResizeFailed { error: "no".into() },
             },
-            false => Event::Resized { pod },
+            false => Event::Pod {
+                uid: pod,
+                fact: PodFact::Resized,
+            },
         });
     }
 
@@ -164,7 +176,7 @@ impl World {
             return;
         };
         if disk.generation != generation {
-            // The order was for a sandbox that is gone, which the agent has heard already.
+            // The order was for a sandbox that is gone; the agent has heard that already.
             return;
         }
         if !disk.shim {
@@ -172,7 +184,10 @@ impl World {
         }
         if fails {
             let error = "no".into();
-            return self.say(Event::SignalFailed { instance, error });
+            return self.say(Event::Run {
+                instance,
+                fact: RunFact::SignalFailed { error },
+            });
         }
         let mut sent = Time(now);
         if let Some(record) = disk.records.get_mut(&instance.container)
@@ -190,10 +205,9 @@ impl World {
                 }
             }
         }
-        self.say(Event::SignalSent {
+        self.say(Event::Run {
             instance,
-            signal,
-            at: sent,
+            fact: RunFact::SignalSent { signal, at: sent },
         });
     }
 
@@ -209,7 +223,10 @@ impl World {
             disk.lost_said = true;
             if fails {
                 let error = "no".into();
-                return self.say(Event::SandboxRemoveFailed { pod, error });
+                return self.say(Event::Pod {
+                    uid: pod,
+                    fact: PodFact::SandboxRemoveFailed { error },
+                });
             }
             match keep {
                 Keep::Everything | Keep::Logs => disk.removed = true,
@@ -218,8 +235,11 @@ impl World {
                 }
             }
         }
-        // The connection to the shim is gone: nothing about its containers is heard after this.
+        // The connection to the shim is gone: the agent hears nothing more about its containers.
         self.forget(&pod);
-        self.say(Event::SandboxRemoved { pod });
+        self.say(Event::Pod {
+            uid: pod,
+            fact: PodFact::SandboxRemoved,
+        });
     }
 }

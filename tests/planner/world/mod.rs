@@ -1,25 +1,26 @@
-//! What would really happen? A whole node in memory: shims, containers that crash, end or hang, images that appear,
+//! A whole node in memory, as it would really behave: shims, containers that crash, end or hang, images that appear,
 //! volumes that fail, and an agent's disk that survives the agent. Executes actions like the node, with faults.
 
 mod actions;
+mod recover;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coracle::plan::action::Keep;
-use coracle::plan::condition::{Flags, Foreign};
 use coracle::plan::event::*;
+use coracle::plan::hold::Holds;
 use coracle::plan::incarnation::Incarnations;
+use coracle::plan::memory::PodMemory;
 use coracle::plan::pressure::Walk;
-use coracle::plan::state::{Ended, StartError, Stopping};
-use coracle::plan::{Action, Event, Stamp, Time};
-use coracle::spec::usage::{DiskUsage, FileSystem, PodUsage, Space};
-use coracle::spec::{
-    ContainerResources, Effective, Exit, HookKind, PodResources, PodSpec, PodUid, ProbeKind,
-    StopSignal,
-};
+use coracle::plan::recovered::*;
+use coracle::plan::run::Ended;
+use coracle::plan::{Action, Event, NodeFact, PodFact, RunFact};
+use coracle::spec::{ContainerResources, Hook, HookKind, PodResources, PodSpec, PodUid, ProbeKind};
+use coracle::types::usage::{DiskUsage, FileSystem, PodUsage, Space};
+use coracle::types::{Effective, Exit, Stamp, StopSignal, Time};
 
-use crate::pods::{at, exit};
+use crate::pods::{at, exit, written};
 
 /// xorshift64*.
 #[derive(Debug, Clone)]
@@ -53,38 +54,31 @@ impl Rng {
     }
 }
 
-/// What a container does, by name and UID, always the same in a seed.
+/// What a container does, by name and UID; always the same within a seed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Habit {
     Stays,
     StaysAndHangs,
     CrashesAtOnce,
     CrashesLate,
-    /// With an exit code that rules are about.
+    /// Exits with a code that restart rules match.
     AsksForRestart,
-    /// Every second time.
+    /// Fails every second time.
     Fails,
     EndsWell,
 }
 
-/// A pod's files, and its shim if that lives.
+/// A pod's files, and its shim if that is alive.
 #[derive(Debug)]
 pub(crate) struct Disk {
     pub(crate) spec: Arc<PodSpec>,
-    pub(crate) created: Stamp,
     pub(crate) shim: bool,
     pub(crate) lost_said: bool,
     pub(crate) generation: u64,
     pub(crate) removed: bool,
-    pub(crate) stopping: Option<Stopping>,
-    pub(crate) verdict: Option<Verdict>,
-    pub(crate) evictions: Evictions,
-    pub(crate) finishing: Option<Time>,
-    pub(crate) foreign: Vec<Foreign>,
-    pub(crate) flags: Flags,
-    pub(crate) waits: SandboxWaits,
-    pub(crate) actuated: PodResources,
-    /// What its cgroup holds, and what a sandbox under way gives it.
+    /// What the agent wrote to disk.
+    pub(crate) memory: PodMemory,
+    /// What its cgroup holds, and what a sandbox being created gives it.
     pub(crate) figures: PodResources,
     pub(crate) coming: PodResources,
     pub(crate) records: BTreeMap<String, Record>,
@@ -97,14 +91,7 @@ pub(crate) struct Disk {
 pub(crate) struct Record {
     pub(crate) newest: Option<RecoveredRun>,
     pub(crate) previous: Option<Exit>,
-    pub(crate) backoff: Option<CrashBackoff>,
-    pub(crate) start_error: Option<StartError>,
-    pub(crate) round: Round,
-    pub(crate) health: Option<Health>,
-    pub(crate) hooks: Option<Hooks>,
-    pub(crate) kill: Option<Kill>,
-    pub(crate) asked: Vec<Asked>,
-    /// What its cgroup holds, and what a start under way gives it.
+    /// What its cgroup holds, and what a start in progress gives it.
     pub(crate) figures: ContainerResources,
     pub(crate) coming: ContainerResources,
     pub(crate) highest: Option<u32>,
@@ -116,23 +103,27 @@ pub(crate) struct Record {
 pub(crate) struct World {
     pub(crate) now: u64,
     pub(crate) rng: Rng,
-    /// Another one in each seed, so that any container may have any habit.
+    /// Differs in each seed, so that any container may have any habit.
     habits: u64,
     pub(crate) faults: bool,
     pub(crate) disk: BTreeMap<PodUid, Disk>,
     pub(crate) image: bool,
-    /// The shutdown under way, as the agent wrote it down.
+    /// The shutdown in progress, as the agent recorded it.
     pub(crate) shutdown: Option<Shutdown>,
-    /// What a look at the node finds.
+    /// What an observation of the node finds.
     pub(crate) usage: Observation,
-    /// The cordon in force, as the agent wrote it down.
+    /// The cordon in force, as the agent recorded it.
     pub(crate) cordon: Option<Cordon>,
-    /// What is known of pods that are gone, as the agent wrote it down.
+    /// What is known of pods that are gone, as the agent recorded it.
     incarnations: String,
     written: u64,
+    /// Since when pods are held, as the agent recorded it.
+    pub(crate) holds: Holds,
     /// Facts on their way to the agent.
     pub(crate) inbox: Vec<(u64, u64, Event)>,
-    /// Actions begun, to be done at that moment, by the sandbox's generation.
+    /// The hooks that shims continued when the last agent died: when each is done, and how.
+    held: Vec<(u64, HookOrder, HookOutcome)>,
+    /// Actions in progress: when each is done, and the sandbox's generation.
     pub(crate) running: Vec<(u64, u64, Action)>,
     pub(crate) order: u64,
 }
@@ -151,11 +142,13 @@ impl World {
             cordon: None,
             incarnations: "[]".into(),
             written: 0,
+            holds: Holds::new(),
             image: rng.chance(60),
             habits: rng.next(),
             rng,
             disk: BTreeMap::new(),
             inbox: Vec::new(),
+            held: Vec::new(),
             running: Vec::new(),
             order: 0,
         }
@@ -171,9 +164,12 @@ impl World {
         if self.faults && self.rng.chance(10) {
             let repeatable = matches!(
                 event,
-                Event::ContainerExited { .. }
-                    | Event::ContainerStarted { .. }
-                    | Event::SignalSent { .. }
+                Event::Run {
+                    fact: RunFact::Exited { .. }
+                        | RunFact::Started { .. }
+                        | RunFact::SignalSent { .. },
+                    ..
+                }
             );
             if repeatable {
                 let later = due + self.rng.below(30_000);
@@ -212,12 +208,12 @@ impl World {
         ends
     }
 
-    /// A fault now?
+    /// Whether a fault happens now.
     fn fault(&mut self, percent: u64) -> bool {
         self.faults && self.rng.chance(percent)
     }
 
-    /// Carries out a probe: mostly well, of some containers never well.
+    /// Carries out a probe: mostly with success, for some containers never.
     pub(crate) fn probe(&mut self, order: ProbeOrder) {
         let habit = habit(self.habits, &order.instance);
         let bad = match order.probe {
@@ -235,11 +231,11 @@ impl World {
         };
         let due = self.now + 1 + self.rng.delay().min(10_000);
         self.order += 1;
-        let done = Event::ProbeDone { order, outcome };
+        let done = order.done(outcome);
         self.inbox.push((due, self.order, done));
     }
 
-    /// Carries out a hook: mostly well and soon, at times not, and of some containers never to its end.
+    /// Carries out a hook: mostly with success and soon, sometimes not, and for some containers it never ends.
     pub(crate) fn hook(&mut self, order: HookOrder) {
         if habit(self.habits, &order.instance) == Habit::StaysAndHangs
             && order.hook == HookKind::PreStop
@@ -247,17 +243,60 @@ impl World {
             return;
         }
         let failure = self.rng.chance(10).then(|| "no".to_owned());
-        let due = self.now + 1 + self.rng.delay();
+        let mut due = self.now + 1 + self.rng.delay();
         self.order += 1;
-        let outcome = HookOutcome {
+        let mut outcome = HookOutcome {
             failure,
             fell_back: None,
+            at: None,
         };
-        let done = Event::HookDone { order, outcome };
+        if let Some(at) = self.held.iter().position(|(_, held, _)| *held == order) {
+            (due, _, outcome) = self.held.swap_remove(at);
+            due = due.max(self.now + 1);
+        }
+        let done = order.done(outcome);
         self.inbox.push((due, self.order, done));
     }
 
-    /// The node has more or less of something, and its pods use more or less of that.
+    /// Shims continue exec hooks that a dying agent waits for; its HTTP hooks are lost with it.
+    fn hold_hooks(&mut self) {
+        self.held.clear();
+        for (due, _, event) in &self.inbox {
+            let Event::Run {
+                instance,
+                fact: RunFact::HookDone { hook, outcome },
+            } = event
+            else {
+                continue;
+            };
+            let Instance {
+                pod,
+                container,
+                attempt,
+            } = instance;
+            let Some(disk) = self.disk.get(pod).filter(|disk| disk.shim) else {
+                continue;
+            };
+            let spec = disk.spec.container(container);
+            let wanted = spec.and_then(|c| c.lifecycle.hook(*hook));
+            let newest = disk.records.get(container).and_then(|r| r.newest.as_ref());
+            let runs = newest.is_some_and(|run| run.attempt == *attempt && run.exit.is_none());
+            if runs && matches!(wanted, Some(Hook::Exec(_))) && self.rng.chance(80) {
+                let at = Some(Time(*due));
+                let outcome = HookOutcome {
+                    at,
+                    ..outcome.clone()
+                };
+                let order = HookOrder {
+                    instance: instance.clone(),
+                    hook: *hook,
+                };
+                self.held.push((*due, order, outcome));
+            }
+        }
+    }
+
+    /// The node has more or less of a resource, and its pods use more or less of it.
     pub(crate) fn change_usage(&mut self, enough: bool) {
         let mut space = || {
             let short = !enough && self.rng.chance(15);
@@ -288,19 +327,19 @@ impl World {
         }
     }
 
-    /// Does what the node is told against shortages; what it finds is as of now.
+    /// Carries out an order against shortages; the figures are those of now.
     pub(crate) fn relieve(&mut self, order: Order) {
         let mut found = self.usage.clone();
         let event = match order {
             Order::Look { pods, disk } => {
                 for usage in found.pods.values_mut() {
-                    usage.disk = disk != Walk::Nobody;
+                    usage.disk = disk != Walk::None;
                     usage.memory_bytes.take_if(|_| !pods);
                 }
                 found.walk_ms = self.rng.below(2_000);
-                Event::Observed(Box::new(found))
+                Event::Node(NodeFact::Observed(Box::new(found)))
             }
-            Order::Reclaim { .. } | Order::CollectImages { .. } => Event::Reclaimed,
+            Order::Reclaim { .. } | Order::CollectImages { .. } => Event::Node(NodeFact::Reclaimed),
         };
         let due = self.now + 1 + self.rng.delay().min(5_000);
         self.order += 1;
@@ -310,7 +349,7 @@ impl World {
     pub(crate) fn begin(&mut self, action: Action) {
         let due = self.now + self.rng.delay();
         let generation = self.disk.get(action.pod()).map_or(0, |d| d.generation);
-        // What is done is done as the pod is now.
+        // The action applies the resources that the pod has now.
         if let Some(disk) = self.disk.get_mut(action.pod()) {
             disk.coming = disk.spec.resources;
             for spec in disk.spec.all_containers() {
@@ -321,7 +360,7 @@ impl World {
         self.running.push((due, generation, action));
     }
 
-    /// When something happens next by itself.
+    /// When something next happens by itself.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let inbox = self.inbox.iter().map(|e| e.0);
         let running = self.running.iter().map(|e| e.0);
@@ -333,7 +372,7 @@ impl World {
         inbox.chain(running).chain(ends).min()
     }
 
-    /// Ends the containers whose time has come, and does the actions whose time has come.
+    /// Ends the containers whose time has come, and carries out the actions whose time has come.
     pub(crate) fn advance(&mut self) {
         let now = self.now;
         let mut ended = Vec::new();
@@ -350,7 +389,10 @@ impl World {
                         container: name.clone(),
                         attempt: run.attempt,
                     };
-                    ended.push(Event::ContainerExited { instance, exit });
+                    ended.push(Event::Run {
+                        instance,
+                        fact: RunFact::Exited { exit },
+                    });
                 }
             }
         }
@@ -361,7 +403,7 @@ impl World {
         }
     }
 
-    /// The next fact the agent gets now.
+    /// The next fact that the agent receives now.
     pub(crate) fn deliver(&mut self) -> Option<Event> {
         let due = |e: &&(u64, u64, Event)| e.0 <= self.now;
         let key = self.inbox.iter().filter(due).map(|e| (e.0, e.1)).min()?;
@@ -375,10 +417,12 @@ impl World {
             Action::EnsureImage { pod, container } => {
                 let event = if self.image && !self.fault(5) {
                     let image_id = "sha256:1".to_owned();
-                    Event::ImageReady {
-                        pod,
-                        container,
-                        image_id,
+                    Event::Pod {
+                        uid: pod,
+                        fact: PodFact::ImageReady {
+                            container,
+                            image_id,
+                        },
                     }
                 } else {
                     let failure = match self.rng.below(3) {
@@ -386,11 +430,13 @@ impl World {
                         1 => ImageFailure::Pull,
                         _ => ImageFailure::Inspect,
                     };
-                    Event::ImageFailed {
-                        pod,
-                        container,
-                        failure,
-                        message: "no".into(),
+                    Event::Pod {
+                        uid: pod,
+                        fact: PodFact::ImageFailed {
+                            container,
+                            failure,
+                            message: "no".into(),
+                        },
                     }
                 };
                 self.say(event);
@@ -410,36 +456,46 @@ impl World {
         }
     }
 
-    /// Drops what is under way about a sandbox's containers.
+    /// Drops facts in transit about a sandbox's containers.
     fn forget(&mut self, pod: &PodUid) {
         self.inbox.retain(|(_, _, event)| match event {
-            Event::ContainerExited { instance, .. }
-            | Event::ContainerStarted { instance, .. }
-            | Event::ContainerStartFailed { instance, .. }
-            | Event::SignalFailed { instance, .. }
-            | Event::SignalSent { instance, .. } => instance.pod != *pod,
-            Event::SandboxLost { pod: lost } => lost != pod,
+            Event::Run {
+                instance,
+                fact:
+                    RunFact::Exited { .. }
+                    | RunFact::Started { .. }
+                    | RunFact::StartFailed { .. }
+                    | RunFact::SignalFailed { .. }
+                    | RunFact::SignalSent { .. },
+            } => instance.pod != *pod,
+            Event::Pod {
+                uid: lost,
+                fact: PodFact::SandboxLost,
+            } => lost != pod,
             _ => true,
         });
     }
 
-    /// Told once for each sandbox.
+    /// Reports a lost sandbox, once for each sandbox.
     fn say_lost(&mut self, pod: &PodUid) {
         let Some(disk) = self.disk.get_mut(pod) else {
             return;
         };
         if !std::mem::replace(&mut disk.lost_said, true) {
-            // Nobody watches a shim before its sandbox was announced.
-            let created = |e: &&(u64, u64, Event)| matches!(&e.2, Event::SandboxCreated { pod: p, .. } if p == pod);
+            // The agent does not watch a shim before its sandbox was reported.
+            let created = |e: &&(u64, u64, Event)| matches!(&e.2, Event::Pod { uid: p, fact: PodFact::SandboxCreated { .. } } if p == pod);
             let announced = self.inbox.iter().find(created).map_or(self.now, |e| e.0);
             let due = announced + self.rng.delay();
             self.order += 1;
-            let lost = Event::SandboxLost { pod: pod.clone() };
+            let lost = Event::Pod {
+                uid: pod.clone(),
+                fact: PodFact::SandboxLost,
+            };
             self.inbox.push((due, self.order, lost));
         }
     }
 
-    /// Somebody kills a shim.
+    /// An accident kills a shim.
     pub(crate) fn kill_a_shim(&mut self) {
         let alive: Vec<PodUid> = self
             .disk
@@ -459,63 +515,6 @@ impl World {
         self.say_lost(&alive[i]);
     }
 
-    /// What a new agent finds. Requests under way were finished by the shims, or never arrived.
-    pub(crate) fn recover(&mut self) -> Vec<Event> {
-        let running = std::mem::take(&mut self.running);
-        for (_, generation, action) in running {
-            if self.rng.chance(50) {
-                self.execute(generation, action);
-            }
-        }
-        self.inbox
-            .retain(|(_, _, e)| matches!(e, Event::DesiredChanged(_) | Event::ImagesChanged));
-        let mut found = Vec::new();
-        for disk in self.disk.values_mut() {
-            disk.lost_said = !disk.shim;
-            let sandbox = if disk.removed {
-                RecoveredSandbox::Removed
-            } else if disk.shim {
-                let ips = vec![address(&disk.spec.uid)];
-                RecoveredSandbox::Ready { ips }
-            } else {
-                RecoveredSandbox::Lost
-            };
-            let containers = disk.records.iter().map(|(name, record)| {
-                let known = RecoveredContainer {
-                    newest: record.newest.clone(),
-                    previous: record.previous.clone(),
-                    backoff: record.backoff,
-                    start_error: record.start_error.clone(),
-                    round: record.round,
-                    health: record.health,
-                    hooks: record.hooks.clone(),
-                    kill: record.kill,
-                    asked: record.asked.clone(),
-                };
-                (name.clone(), known)
-            });
-            found.push(Event::PodRecovered(Box::new(Recovered {
-                spec: Arc::clone(&disk.spec),
-                sandbox,
-                containers: containers.collect(),
-                created: disk.created,
-                stopping: disk.stopping,
-                verdict: disk.verdict.clone(),
-                evictions: disk.evictions,
-                finishing: disk.finishing,
-                foreign: Some(disk.foreign.clone()),
-                flags: Some(disk.flags),
-                waits: disk.waits,
-                actuated: Some(disk.actuated),
-            })));
-            found.push(Event::FormerEnds {
-                pod: disk.spec.uid.clone(),
-                ends: disk.former.clone(),
-            });
-        }
-        found
-    }
-
     pub(crate) fn uids(&self) -> BTreeSet<PodUid> {
         self.disk.keys().cloned().collect()
     }
@@ -531,7 +530,7 @@ fn habit(salt: u64, instance: &Instance) -> Habit {
     {
         sum = sum.wrapping_mul(31).wrapping_add(u64::from(byte));
     }
-    // Its lowest bits depend on too little.
+    // Its lowest bits depend on too few others.
     sum = Rng(sum | 1).next() >> 32;
     if instance.container.starts_with('i') {
         return match sum % 5 {
@@ -550,8 +549,8 @@ fn habit(salt: u64, instance: &Instance) -> Habit {
     }
 }
 
-/// Another one for each pod, the same each time.
-/// One that no other pod has: UIDs are hashes of 32 digits, or very short.
+/// The address of a pod, the same each time.
+/// No other pod has the same: UIDs are hashes of 32 digits, or very short.
 fn address(uid: &PodUid) -> std::net::IpAddr {
     let bytes = uid.as_str().bytes();
     let number = bytes.fold(1_u128, |sum, byte| sum.wrapping_mul(257) + u128::from(byte));

@@ -1,4 +1,4 @@
-"""A machine whose clock is wrong, and is set: no delay changes, only what is shown."""
+"""A machine whose clock is wrong and then set: only shown times change, no delay does."""
 
 import json
 
@@ -9,13 +9,13 @@ from scenarios.node import equal, pod
 
 MACHINE = "node"
 
-# What people and time servers do to clocks of machines without a battery.
+# Steps like those that people and time servers make on machines without a battery.
 STEPS = ["-1 hour", "+10 years", "-10 years", "+1 hour"]
 UPTIME = "cut -d' ' -f1 /proc/uptime"
 SETTINGS = "kind: KubeletConfiguration\ncontainerLogMaxSize: 20Ki\ncontainerLogMaxFiles: 4\n"
-# The waits of the annotation below, in seconds: the first restart comes at once.
+# The back-off of the annotation below, in seconds: the first restart is immediate.
 WAITS = [0, 4, 8, 16, 16]
-# Emulated by a busy host, a start takes its time.
+# On a busy host a start in the emulated machine takes long.
 LATE = 15
 
 
@@ -24,21 +24,21 @@ def step(vm, by):
 
 
 def crashing():
-    """A pod that ends as soon as it has written down when it began."""
+    """A pod that records its start time and ends at once."""
     volume = "  volumes: [{name: starts, hostPath: {path: /var/tmp/starts, type: DirectoryOrCreate}}]"
     mount = "    volumeMounts: [{name: starts, mountPath: /starts}]"
     return pod("crashing", spec=volume, container=mount, command=f"{UPTIME} >>/starts/all; exit 1")
 
 
 def starts(vm, count):
-    """When it has begun, by the clock that counts; after so many starts."""
+    """Waits for `count` starts of the crashing pod; returns their times since the boot."""
     enough = lambda out: len(out.split()) >= count
     return [float(word) for word in vm.until(f"start {count}", "cat /var/tmp/starts/all", enough, seconds=90).split()]
 
 
 @scenario(seconds=400)
 def setting_the_clock_changes_nothing_but_times_that_are_shown(vm):
-    """Back-off, probes, grace and rotation, while the clock goes an hour back, ten years ahead, and home again."""
+    """Back-off, probes, grace and rotation, while the clock steps an hour back, ten years ahead, and back again."""
     vm.run("mkdir -p /etc/coracle/config.d")
     vm.write("/etc/coracle/config.d/clock.yaml", SETTINGS)
     vm.run("systemctl reload coracle")
@@ -51,7 +51,7 @@ def setting_the_clock_changes_nothing_but_times_that_are_shown(vm):
     vm.wait_running("probed")
     vm.wait_running("chatty")
     for number, by in enumerate(STEPS):
-        # In the middle of a wait.
+        # The step comes in the middle of a wait.
         starts(vm, number + 2)
         step(vm, by)
     begun = starts(vm, len(WAITS) + 1)
@@ -61,7 +61,7 @@ def setting_the_clock_changes_nothing_but_times_that_are_shown(vm):
             raise Failed(f"waited {gaps} s between starts, not {WAITS}")
     vm.notes.append(f"waits between starts: {[round(gap, 1) for gap in gaps]} s")
     status = vm.wait_running("probed")["status"]["containerStatuses"][0]
-    equal("restarts of the pod that is probed", status["restartCount"], 0)
+    equal("restarts of the probed pod", status["restartCount"], 0)
     numbers = [int(line.split()[1]) for line in vm.out("coracle logs chatty").splitlines()]
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))) or numbers[0] == 1:
         raise Failed(f"the log has not rotated, or has gaps: {numbers[:3]} … {numbers[-3:]}, {len(numbers)} lines")
@@ -73,7 +73,7 @@ def setting_the_clock_changes_nothing_but_times_that_are_shown(vm):
 
 @scenario(seconds=200)
 def a_grace_period_is_as_long_as_ever(vm):
-    """Pods that ignore SIGTERM get all of their grace, and no more, whatever is done to the clock meanwhile."""
+    """Pods that ignore SIGTERM get exactly their grace period, however the clock is set meanwhile."""
     stays = "trap '' TERM; while :; do sleep 1000; done"
     for by in ["+10 years", "-10 years"]:
         vm.manifest("stubborn", pod("stubborn", command=stays).replace("Seconds: 5", "Seconds: 10"))
@@ -86,12 +86,12 @@ def a_grace_period_is_as_long_as_ever(vm):
         vm.until("the pod to go", "coracle get pods -o name", lambda out: out == "")
         took = float(vm.out(UPTIME)) - begin
         if not 10 <= took <= 10 + LATE:
-            raise Failed(f"it went after {took} s, not 10, when the clock went {by}")
+            raise Failed(f"the pod ended after {took} s, not 10, when the clock was set by {by}")
 
 
 @scenario(seconds=300)
 def a_node_that_believes_in_1970_works_and_shuts_down(vm):
-    """The clock of the battery says 1970; pods run, and stop in their own time while it is set right during the shutdown."""
+    """The battery-backed clock shows 1970: pods run, and get their grace although the clock is set during the shutdown."""
     polite = "trap 'sleep 4; echo gone; exit 0' TERM; while :; do sleep 1 & wait $!; done"
     created = "coracle get node -o json | grep -m 1 creationTimestamp"
     before = vm.out(created)
@@ -99,7 +99,7 @@ def a_node_that_believes_in_1970_works_and_shuts_down(vm):
     vm.wait_off(120)
     vm.start(clock="1970-01-01T00:00:00")
     vm.wait_booted()
-    # systemd knows that it cannot be so early; a system without it does not.
+    # systemd corrects such an early time at boot; a system without systemd does not.
     vm.run("systemctl stop coracle && date -s @60 >/dev/null && systemctl start coracle")
     vm.manifest("polite", pod("polite", command=polite).replace("Seconds: 5", "Seconds: 20"))
     vm.run("rm -f /var/tmp/starts/all")
@@ -115,8 +115,8 @@ def a_node_that_believes_in_1970_works_and_shuts_down(vm):
     vm.start()
     vm.wait_booted()
     vm.wait_running("polite")
-    equal("when the node came to be", vm.out(created), before)
-    equal("how it ended", vm.out("grep -rho gone /var/log/pods/default_polite_*"), "gone")
+    equal("the creation time of the node", vm.out(created), before)
+    equal("the end of the pod", vm.out("grep -rho gone /var/log/pods/default_polite_*"), "gone")
     state = json.loads(vm.out("cat /var/lib/coracle/graceful_node_shutdown_state"))
     if not ("1970" < state["startTime"] and "1970" < state["endTime"]):
         raise Failed(f"the state file says: {state}")

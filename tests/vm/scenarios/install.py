@@ -1,4 +1,4 @@
-"""coracle gets onto a machine, is upgraded there, and goes again."""
+"""Installation, upgrade and removal of coracle."""
 
 import catalogue
 from catalogue import scenario
@@ -6,26 +6,26 @@ from machine import Failed
 
 from scenarios.node import agent_pid, equal, main_pid, pod
 
-# Booting another one takes longer than these scenarios.
+# The machine is shared, because booting another one would take longer than these scenarios.
 MACHINE = "node"
 
 
 @scenario(seconds=200)
 def installing_again_changes_nothing_and_an_upgrade_keeps_pods(vm):
-    """The second time all is `unchanged`; another binary replaces the agent under its pods."""
+    """A second installation reports everything as `unchanged`; a different binary replaces the agent while its pods run."""
     again = vm.out("/payload/coracle install --now", seconds=60)
     odd = [line for line in again.splitlines() if line.split()[0] not in ("unchanged", "kept")]
-    equal("what a second install did", odd, [])
+    equal("changes by a second install", odd, [])
     vm.manifest("steady", pod("steady"))
     vm.wait_running("steady")
     pid, agent = main_pid(vm, "steady"), agent_pid(vm)
-    # Another version, as far as files go: a few bytes more at its end change nothing of what it does.
+    # A binary that differs only in a few bytes at its end stands for another version.
     vm.run("cp /payload/coracle /tmp/newer && echo newer >>/tmp/newer && echo '# mine' >>/etc/coracle/config.yaml")
     said = vm.out("/tmp/newer install --now", seconds=90)
     if "replaced   /usr/local/bin/coracle" not in said or "restarted  coracle.service" not in said:
         raise Failed(f"the upgrade said: {said}")
     if agent_pid(vm) == agent:
-        raise Failed("the agent is the old one")
+        raise Failed("the agent was not replaced")
     vm.wait_running("steady")
     equal("the pod's process", main_pid(vm, "steady"), pid)
     equal("the end of the settings", vm.out("tail -n 1 /etc/coracle/config.yaml"), "# mine")
@@ -34,8 +34,9 @@ def installing_again_changes_nothing_and_an_upgrade_keeps_pods(vm):
 
 @scenario(seconds=60)
 def an_image_of_a_system_is_prepared(vm):
-    """`--root` puts everything below a folder, and touches nothing of this machine."""
+    """`--root` installs everything below a folder, and changes nothing on this machine."""
     vm.run("/payload/coracle install --root /tmp/image --prefix /usr")
+    vm.run("test -s /tmp/image/usr/share/man/man1/coracle.1 && test -s /tmp/image/usr/share/man/man1/coracle-shutdown.1")
     vm.run("test -x /tmp/image/usr/bin/coracle && test -d /tmp/image/etc/coracle/manifests")
     vm.run("grep -q '^ExecStart=/usr/bin/coracle run' /tmp/image/etc/systemd/system/coracle.service")
     vm.run("test -e /tmp/image/etc/systemd/system/multi-user.target.wants/coracle.service")
@@ -45,7 +46,7 @@ def an_image_of_a_system_is_prepared(vm):
 
 @scenario(seconds=200)
 def uninstalling_leaves_nothing(vm):
-    """Refused while pods run; then they are stopped gracefully, and nothing of coracle is left."""
+    """Uninstalling is refused while pods run; then the pods are stopped gracefully, and nothing of coracle is left."""
     vm.manifest(
         "last",
         pod(
@@ -64,12 +65,12 @@ def uninstalling_leaves_nothing(vm):
     equal("the pod's last words", vm.out("cat /tmp/last-words"), "bye")
     equal("processes", vm.run("pgrep -f coracle", check=False).out, "")
     vm.run("test -f /etc/coracle/manifests/last.yaml")
-    # It was the mistake of a moment: all is as before.
+    # A new installation restores everything.
     catalogue.install(vm)
     vm.wait_running("last")
     vm.run("coracle uninstall --stop-pods --purge", seconds=60)
     left = vm.out(
-        "ls -d /usr/local/bin/coracle /etc/coracle /run/coracle /var/log/pods /etc/systemd/system/*coracle* "
+        "ls -d /usr/local/bin/coracle /usr/local/share/man/man1/coracle* /etc/coracle /run/coracle /var/log/pods /etc/systemd/system/*coracle* "
         "/etc/tmpfiles.d/coracle.conf /etc/systemd/system/*/*coracle* /sys/fs/cgroup/system.slice/coracle* 2>/dev/null; "
         "ls -A /var/lib/coracle 2>/dev/null | grep -v lost+found; grep coracle /proc/mounts | grep -v ' /var/lib/coracle '; "
         "ls /sys/class/net | grep -v lo; nft list tables; true"

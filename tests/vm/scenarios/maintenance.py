@@ -1,4 +1,4 @@
-"""A node somebody works on: cordoned and drained, over reboots and power cuts, until it is uncordoned."""
+"""A node under maintenance: cordoned and drained, over reboots and power cuts, until it is uncordoned."""
 
 import json
 
@@ -24,7 +24,7 @@ def answers(vm):
 
 @scenario(seconds=1800)
 def a_cordon_and_a_drain_outlast_reboots_and_power_cuts(vm):
-    """Who was there comes back after a boot, who is new waits; after a drain nobody comes until `coracle uncordon`."""
+    """Existing pods start again after a boot, new ones are held; after a drain no pod starts until `coracle uncordon`."""
     vm.manifest("low", pod("low"))
     vm.manifest("top", pod("top", spec="  priority: 1000"))
     for name in ("low", "top"):
@@ -34,7 +34,7 @@ def a_cordon_and_a_drain_outlast_reboots_and_power_cuts(vm):
         raise Failed(f"cordon said: {said}")
     vm.manifest("new", pod("new"))
     held(vm, "new")
-    # The manifests only; that the node is cordoned was on its disk before it was said.
+    # This flushes only the manifests: the cordon was on disk before the command returned.
     vm.run("sync -f /etc/coracle/manifests")
     vm.power_cut()
     vm.start()
@@ -47,7 +47,7 @@ def a_cordon_and_a_drain_outlast_reboots_and_power_cuts(vm):
 
     lines = vm.out("coracle drain", seconds=300).splitlines()
     wanted = ["evicting pod default/low", "pod/low evicted", "evicting pod default/top", "pod/top evicted"]
-    equal("what drain said", lines[1:-1], wanted)
+    equal("the output of drain", lines[1:-1], wanted)
     status = vm.out("systemctl show -p StatusText --value coracle")
     if not status.endswith("; drained"):
         raise Failed(f"systemd shows: {status}")

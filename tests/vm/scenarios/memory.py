@@ -1,4 +1,4 @@
-"""What is kept back, and whose memory is protected: cgroup version 2, as the settings have it."""
+"""Reserved and protected memory on cgroup v2, by the settings."""
 
 from catalogue import install, scenario
 
@@ -48,7 +48,7 @@ def pods_have_what_is_left_and_requests_are_protected(vm):
     # 200m are 204 shares.
     equal("the system's weight", values(vm, "/sys/fs/cgroup/system.slice", "cpu.weight"), ["8"])
     for name in ("burstable", "guaranteed"):
-        equal("values that do not hold", vm.out(f"coracle describe pod {name} | grep -c 'is to be' || true"), "0")
+        equal("values that are not in effect", vm.out(f"coracle describe pod {name} | grep -c 'is to be' || true"), "0")
     events = vm.out("coracle get events")
     for said in ("Updated Node Allocatable limit across pods", "Updated limits on system reserved cgroup /system.slice"):
         equal(said, said in events, True)

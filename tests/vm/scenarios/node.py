@@ -1,4 +1,4 @@
-"""A node under systemd: pods without a network, the values of their cgroups, and agents that come and go."""
+"""A node under systemd: pods without a network, the values of their cgroups, and agent restarts."""
 
 import json
 import shlex
@@ -55,8 +55,8 @@ def pods_start_without_a_network(vm):
         ),
     )
     vm.wait_running("web")
-    # One by one the modules for the packet rules take much longer than all the rest.
-    equal("modules asked for by rules", vm.out("grep -c ' nft-[0-9]' /sys/kernel/tracing/trace || true"), "0")
+    # The kernel would load the modules for the packet rules one by one, which takes longer than everything else.
+    equal("modules requested by rules", vm.out("grep -c ' nft-[0-9]' /sys/kernel/tracing/trace || true"), "0")
     equal("the log", vm.out("coracle logs web"), "hello from web")
     equal("exec's output", vm.out("coracle exec web -- cat /www/health"), "fine")
     table = vm.out("coracle get pods")
@@ -110,7 +110,7 @@ def cgroups_have_the_values_of_the_manifest(vm):
 
 @scenario(seconds=120)
 def a_container_that_eats_too_much_is_oom_killed(vm):
-    """The kernel kills it in its own cgroup; its status says so, and its neighbour does not notice."""
+    """The kernel kills it in its own cgroup; its status shows that, and another pod is not affected."""
     vm.manifest("calm", pod("calm"))
     vm.wait_running("calm")
     before = main_pid(vm, "calm")
@@ -147,7 +147,7 @@ def keeps_its_pods(vm, what, disturb, another_agent=True):
     equal("the restart count", after["status"]["containerStatuses"][0]["restartCount"], 0)
     equal("memory.max", vm.out(f"cat {vm.cgroup(after, 'main')}/memory.max"), str(32 << 20))
     equal("exec's output", vm.out("coracle exec steady -- echo still here"), "still here")
-    # What systemd changed in the tree, if anything, must not keep new pods from starting.
+    # A change of the cgroup tree by systemd must not keep new pods from starting.
     vm.manifest("later", pod("later", container="    resources: {limits: {memory: 16Mi, cpu: 100m}}"))
     vm.wait_running("later")
 
@@ -172,15 +172,15 @@ def a_daemon_reload_keeps_pods(vm):
 
 @scenario(seconds=120)
 def a_killed_agent_is_replaced(vm):
-    """`kill -9` of the agent: systemd starts another one."""
+    """`kill -9` of the agent: systemd starts it again."""
     keeps_its_pods(vm, "a kill", lambda agent: vm.run(f"kill -9 {agent}"))
 
 
 @scenario(seconds=200)
 def a_hung_agent_is_replaced(vm):
-    """A stopped agent says nothing to the watchdog, and is replaced."""
+    """A stopped agent sends nothing to the watchdog, and is restarted."""
     vm.run("systemctl show -p WatchdogUSec coracle | grep -q 'WatchdogUSec=1min'")
-    # A minute is long for a test.
+    # A minute would be too long for a test.
     vm.run(
         "mkdir -p /run/systemd/system/coracle.service.d && "
         "printf '[Service]\\nWatchdogSec=5\\n' >/run/systemd/system/coracle.service.d/watchdog.conf && "
@@ -196,7 +196,7 @@ def a_hung_agent_is_replaced(vm):
 
 @scenario(seconds=60)
 def the_journal_has_fields(vm):
-    """A pod's warnings are found by its name, with their priority."""
+    """A pod's warnings can be found by its name, and have their priority."""
     vm.manifest("absent", pod("absent").replace(IMAGE, "docker.io/library/absent:1"))
     entry = json.loads(
         vm.until(
@@ -212,7 +212,7 @@ def the_journal_has_fields(vm):
 
 @scenario(seconds=120)
 def devices_of_the_node_cannot_be_opened(vm):
-    """A container may make a node of the node's disk, or be given its folder, but not open it; a privileged one may."""
+    """A container may create or mount a device node of the node's disk, but not open it; a privileged one may."""
     volumes = "  volumes: [{name: dev, hostPath: {path: /dev}}]"
     mount = "    volumeMounts: [{name: dev, mountPath: /node-dev}]"
     vm.manifest("plain", pod("plain", spec=volumes, container=mount))
@@ -226,8 +226,8 @@ def devices_of_the_node_cannot_be_opened(vm):
             head -c 1 $disk >/dev/null 2>/tmp/why && echo open || grep -o 'not permitted' /tmp/why
         done"""
     inside = lambda name, script: vm.out(f"coracle exec {name} -- sh -c {shlex.quote(script)}")
-    equal("what a container gets", inside("plain", look), "not permitted\nnot permitted")
-    equal("what a privileged one gets", inside("mighty", look), "open\nopen")
+    equal("the result in a container", inside("plain", look), "not permitted\nnot permitted")
+    equal("the result in a privileged container", inside("mighty", look), "open\nopen")
     own = """for device in null zero full random urandom tty; do test -c /dev/$device || echo no $device; done
         head -c 1 /dev/urandom | wc -c; echo x >/dev/null && echo written"""
     equal("its own devices", inside("plain", own), "1\nwritten")

@@ -1,4 +1,4 @@
-"""A node that is restarted, switched off, and switched on again."""
+"""A node that is rebooted, switched off, and switched on again."""
 
 import json
 import random
@@ -9,13 +9,13 @@ from machine import Failed
 
 from scenarios.node import equal, main_pid, pod
 
-# Well below the 90 s that systemd waits for a unit before it kills, twice.
+# Well below the two times 90 s that systemd waits for a unit.
 DOWN_SECONDS = 60
 
 
 @scenario(seconds=400)
 def pods_start_again_soon_after_a_reboot(vm):
-    """`reboot` comes to its end in time; the same pods run again, with no network and without anybody's help, soon after boot."""
+    """`reboot` ends in time; the same pods run again soon after the boot, without a network and without help."""
     names = [f"pod{number}" for number in range(5)]
     for name in names:
         vm.manifest(name, pod(name))
@@ -24,38 +24,38 @@ def pods_start_again_soon_after_a_reboot(vm):
     for name, old in before.items():
         new = vm.wait_running(name)
         equal("the pod's uid", new["metadata"]["uid"], old["metadata"]["uid"])
-        # As with a kubelet: what the logs on disk show to have run counts, and keeps its number.
+        # As with a kubelet, runs that have logs on disk count and keep their numbers.
         equal("the restart count", new["status"]["containerStatuses"][0]["restartCount"], 1)
         if new["status"]["startTime"] == old["status"]["startTime"]:
-            raise Failed(f"{name} has not started anew: {new['status']['startTime']}")
+            raise Failed(f"{name} has not started again: {new['status']['startTime']}")
     equal("failed units", vm.out("systemctl --failed --plain --no-legend"), "")
-    equal("what the node says of it", node_events(vm), ["Rebooted", "Starting"])
+    equal("the node's events", node_events(vm), ["Rebooted", "Starting"])
     equal("restarts of the agent", vm.out("systemctl show -p NRestarts --value coracle"), "0")
     how_soon(vm, names)
 
 
 def how_soon(vm, names):
-    """Notes how long after the agent's start containers began, and how long booting took."""
+    """Notes the time from the agent's start to those of the containers, and the time of the boot."""
     begun = int(vm.out("systemctl show -p ExecMainStartTimestampMonotonic --value coracle")) / 1e6
     ticks = int(vm.out("getconf CLK_TCK"))
-    # Of its line, what comes after the program's name in parentheses: the 20th is when it began, in ticks since boot.
+    # The fields after the program's name in parentheses: the 20th is the start time, in ticks since boot.
     stat = lambda pid: vm.out(f"cat /proc/{pid}/stat").rsplit(")", 1)[1].split()
     started = sorted(int(stat(main_pid(vm, name))[19]) / ticks - begun for name in names)
-    # From the kernel's start until all of the system was up.
+    # The time from the kernel's start until the whole system was up.
     over = vm.until("the boot to be over", "systemctl show -p FinishTimestampMonotonic --value", lambda out: out not in ("", "0"))
     booted = int(over) / 1e6
     vm.notes.append(
         f"containers began {started[0]:.2f} s to {started[-1]:.2f} s after the agent, which began {begun:.1f} s after the kernel; "
         f"booting took {booted:.1f} s: a ratio of {started[0] / booted:.2f}"
     )
-    # Emulation, and other work of the host, stretch both; what is looked for here is a start that waits for something.
+    # Emulation and other work of the host stretch both times; only a start that waits for something fails this check.
     if started[0] > booted * 1.5:
         raise Failed("the first container came too late")
 
 
 @scenario(seconds=300)
 def a_poweroff_ends_in_time_and_keeps_the_node(vm):
-    """`poweroff` ends although a pod ignores SIGTERM; all is there when the machine is switched on again."""
+    """`poweroff` ends although a pod ignores SIGTERM; everything is there when the machine is switched on again."""
     vm.manifest("stubborn", pod("stubborn", command="trap '' TERM; while :; do sleep 1000; done"))
     vm.manifest("polite", pod("polite", command="trap 'echo told to end; exit 0' TERM; while :; do sleep 1 & wait; done"))
     vm.wait_running("stubborn")
@@ -66,7 +66,7 @@ def a_poweroff_ends_in_time_and_keeps_the_node(vm):
     vm.wait_booted()
     vm.wait_running("stubborn")
     vm.wait_running("polite")
-    equal("how the pod ended", vm.out("grep -rho 'told to end' /var/log/pods/default_polite_*"), "told to end")
+    equal("the end of the pod", vm.out("grep -rho 'told to end' /var/log/pods/default_polite_*"), "told to end")
     last = vm.out("journalctl -b -1 -o cat -u coracle.service -u coracle-pods.service -n 20")
     if "Failed with result" in last or "timed out" in last:
         raise Failed(f"the units did not end well: {last}")
@@ -74,7 +74,7 @@ def a_poweroff_ends_in_time_and_keeps_the_node(vm):
 
 
 def node_events(vm):
-    """The reasons of the node's events, each once, but for what every agent tells of the cgroup of all pods."""
+    """The reasons of the node's events, each once, without the one that every agent emits about the cgroup of all pods."""
     events = json.loads(vm.out("coracle get events -o json"))["items"]
     reasons = {event["reason"] for event in events if event["involvedObject"]["kind"] == "Node"}
     return sorted(reasons - {"NodeAllocatableEnforced"})
@@ -82,7 +82,7 @@ def node_events(vm):
 
 @scenario(seconds=250, count=2)
 def power_cuts_need_no_repair(vm, count):
-    """The power goes at random during imports, pod starts, edits and writes; nothing is lost, damaged or left over."""
+    """Power cuts at random times during imports, pod starts, edits and writes: nothing is lost, damaged or left over."""
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
     vm.notes.append(f"seed {seed}, {count} power cuts")
@@ -97,7 +97,7 @@ def power_cuts_need_no_repair(vm, count):
         vm.run("systemd-run -q --unit=busy sh -c " + BUSY)
         vm.manifest(f"new{number % 2}", pod(f"new{number % 2}"))
         vm.run(f"sync /etc/coracle/manifests/new{number % 2}.yaml /etc/coracle/manifests")
-        # The moment of the cut is what is tested; nothing is awaited here.
+        # The moment of the cut is the test's input, so nothing is awaited here.
         time.sleep(chance.uniform(0, 6))
         vm.power_cut()
         vm.start()
@@ -110,7 +110,7 @@ def power_cuts_need_no_repair(vm, count):
         vm.until("it to go", f"coracle get pod new{number % 2} || true", lambda out: out == "")
 
 
-# Imports an image and removes it, edits a manifest as a careful person does, and starts a pod over and over.
+# Again and again imports and removes an image, edits a manifest atomically, and restarts a pod.
 BUSY = """'
 turn=0
 while :; do
@@ -124,7 +124,7 @@ done'"""
 
 
 def whole_and_clean(vm, number):
-    """After a power cut all that is there is whole, and there is nothing that should not be there."""
+    """Checks that after a power cut everything is intact, and nothing is left over."""
     said = vm.run("coracle fsck", check=False, seconds=60)
     if said.status != 0:
         raise Failed(f"cut {number}: {said.out} {said.err}")

@@ -1,4 +1,4 @@
-"""cpu and memory of a pod that runs, changed in its cgroups: version 2."""
+"""In-place resize of cpu and memory of a running pod on cgroup v2."""
 
 from catalogue import scenario
 
@@ -8,7 +8,7 @@ MACHINE = "node"
 
 
 def figures(cpu, memory):
-    """Of a Burstable container, requests being half of the limits."""
+    """The resources of a Burstable container, whose requests are half of its limits."""
     return (
         f"    resources: {{requests: {{cpu: {cpu // 2}m, memory: {memory // 2}Mi}}, "
         f"limits: {{cpu: {cpu}m, memory: {memory}Mi}}}}"
@@ -22,7 +22,7 @@ def values(vm, group):
 
 @scenario(seconds=200)
 def cpu_and_memory_change_while_a_pod_runs(vm):
-    """More and then less, in the pod's cgroup and the container's; the process stays the same one."""
+    """More and then less, in the cgroups of pod and container; the process stays the same."""
     vm.manifest("sized", pod("sized", container=figures(200, 32)))
     found = vm.wait_running("sized", seconds=120)
     group, before = vm.cgroup(found), main_pid(vm, "sized")
@@ -36,7 +36,7 @@ def cpu_and_memory_change_while_a_pod_runs(vm):
             wanted = [str(weight), f"{cpu * 100} 100000", str(memory << 20)]
             equal(f"the values of {folder}", values(vm, folder), wanted)
     equal("the process", main_pid(vm, "sized"), before)
-    # What is read back is what was written.
+    # The values read back equal those that were written.
     page = vm.out("coracle describe pod sized")
-    equal("values that do not hold", page.count("(is to be "), 0)
+    equal("values that are not in effect", page.count("(is to be "), 0)
     equal("memory.max on the page", page.count(f"memory.max:                   {24 << 20}"), 2)

@@ -1,4 +1,4 @@
-"""A machine that is switched off with pods of several priorities: logind waits, pods stop in order, hooks included."""
+"""A shutdown of a machine with pods of several priorities: logind waits, and pods stop in order, hooks included."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from machine import Failed
 
 from scenarios.node import agent_pid, equal, pod
 
-# The groups of the settings below, three pods each, and one that nobody is in.
+# The groups of the settings below that have pods, three each; another group has none.
 PRIORITIES = [0, 1000, 10000, 2000000000]
 SETTINGS = """kind: KubeletConfiguration
 shutdownGracePeriodByPodPriority:
@@ -20,7 +20,7 @@ shutdownGracePeriodByPodPriority:
 """
 TOTAL = 250
 
-# Says when its hook begins, when it is told to stop and when it has, by the clock that all pods share.
+# Prints when its hook begins, when it gets the stop signal and when it ends, by the clock that all pods share.
 NOW = "cut -d' ' -f1 /proc/uptime"
 STAMPS = f"""now() {{ {NOW}; }}
 trap 'echo told $(now); sleep 1; echo gone $(now); exit 0' TERM; while :; do sleep 1 & wait $!; done"""
@@ -35,7 +35,7 @@ def names(group):
 
 
 def twelve(vm):
-    """Twelve pods that run, and a logind that waits long enough for them."""
+    """Starts twelve pods, and waits until logind would wait long enough for them."""
     vm.run("mkdir -p /etc/coracle/config.d")
     vm.write("/etc/coracle/config.d/shutdown.yaml", SETTINGS)
     vm.run("systemctl reload coracle")
@@ -49,7 +49,7 @@ def twelve(vm):
 
 
 def stamps(vm, name):
-    """What a pod of the boot before has said, from the logs on disk."""
+    """The times that a pod printed in the previous boot, from the logs on disk."""
     lines = vm.out(f"cat /var/log/pods/default_{name}_*/main/*.log").splitlines()
     said = {}
     for line in lines:
@@ -62,7 +62,7 @@ def stamps(vm, name):
 
 
 def check_order(vm):
-    """Nobody of a group begins to stop, with his hook, before all of the group before are gone."""
+    """Checks that no pod of a group begins to stop, with its hook, before all pods of the previous group have ended."""
     groups = [[stamps(vm, name) for name in names(group)] for group in range(len(PRIORITIES))]
     for before, after in zip(groups, groups[1:]):
         gone = max(pod["gone"] for pod in before)
@@ -87,7 +87,7 @@ def off_and_on(vm):
 
 @scenario(seconds=240)
 def logind_waits_as_long_as_the_groups_need(vm):
-    """The delay lock is held, the delay is raised by a drop-in, and taken anew after logind is another one."""
+    """The agent holds the delay lock, raises the delay by a drop-in, and takes the lock again after a restart of logind."""
     vm.until("the lock", LOCKS, lambda out: out == "1")
     vm.until("logind to wait longer", DELAY, lambda out: out == "t 31000000")
     text = vm.out("cat /run/systemd/logind.conf.d/99-coracle.conf")
@@ -98,7 +98,7 @@ def logind_waits_as_long_as_the_groups_need(vm):
         raise Failed(f"the plan says: {plan}")
     vm.run("systemctl kill -s KILL systemd-logind && systemctl restart systemd-logind")
     vm.until("the lock again", LOCKS, lambda out: out == "1")
-    # While there is no agent, the lock is kept by systemd.
+    # While there is no agent, systemd keeps the lock.
     old = agent_pid(vm)
     vm.run("systemctl kill -s KILL --kill-whom=main coracle")
     equal("locks without an agent", vm.out(LOCKS), "1")
@@ -108,7 +108,7 @@ def logind_waits_as_long_as_the_groups_need(vm):
 
 @scenario(seconds=240)
 def a_file_that_wins_over_coracles_own_is_named(vm):
-    """logind is asked whenever somebody asks: another drop-in makes it wait less, and plan and doctor say which."""
+    """A drop-in that overrides coracle's makes logind wait less: plan and doctor ask logind each time, and name the file."""
     site = "/etc/systemd/logind.conf.d/zz-site.conf"
     again = "systemctl kill -s HUP systemd-logind"
     vm.until("logind to wait longer", DELAY, lambda out: out == "t 31000000")
@@ -131,7 +131,7 @@ def a_file_that_wins_over_coracles_own_is_named(vm):
 
 @scenario(seconds=900)
 def a_poweroff_stops_twelve_pods_in_four_groups_with_their_hooks(vm):
-    """`systemctl poweroff`: each group begins with its hooks when the one before has gone; all is written down."""
+    """`systemctl poweroff`: each group begins with its hooks when the previous one has ended; the times are recorded."""
     twelve(vm)
     vm.command_and_go("systemctl poweroff")
     off_and_on(vm)
@@ -147,7 +147,7 @@ def a_poweroff_stops_twelve_pods_in_four_groups_with_their_hooks(vm):
 
 @scenario(seconds=900)
 def an_agent_killed_while_the_machine_goes_down_goes_on(vm):
-    """kill -9 of the agent in the middle of `systemctl reboot`: logind still waits, the next agent goes on."""
+    """kill -9 of the agent in the middle of `systemctl reboot`: logind still waits, the restarted agent goes on."""
     twelve(vm)
     vm.command_and_go("systemctl reboot")
     phase = f"coracle get pod {names(1)[0]} -o jsonpath='{{.status.phase}}'"
@@ -155,5 +155,5 @@ def an_agent_killed_while_the_machine_goes_down_goes_on(vm):
     vm.run("systemctl kill -s KILL --kill-whom=main coracle")
     off_and_on(vm)
     check_order(vm)
-    resumed = vm.out("journalctl -b -1 -o cat -u coracle.service | grep -c 'going on with it'")
-    equal("how often a shutdown was taken up again", resumed, "1")
+    resumed = vm.out("journalctl -b -1 -o cat -u coracle.service | grep -c 'resuming the node shutdown in progress'")
+    equal("the number of resumed shutdowns", resumed, "1")

@@ -1,4 +1,4 @@
-"""Who swaps, and how much? A node with swap, as its settings have it."""
+"""Swap: which pods use it, and how much, by the node's settings."""
 
 import json
 
@@ -7,12 +7,12 @@ from machine import Failed
 
 from scenarios.node import equal, pod
 
-# Writes so much to its memory, then says so and stays.
+# Fills this many kilobytes of memory, then prints `full` and stays.
 HOG = "awk 'BEGIN { for (i = 0; i < %d; i++) list[i] = sprintf(\"%%01000d\", i); print \"full\"; while (1) system(\"sleep 1000\") }'"
 
 
 def PREPARE(vm):
-    """Swap is on before coracle looks."""
+    """Switches swap on before coracle starts."""
     vm.run("swapon LABEL=coracle-swap")
     vm.run("mkdir -p /etc/coracle && printf 'kind: KubeletConfiguration\nmemorySwap: {swapBehavior: LimitedSwap}\n' >/etc/coracle/config.yaml")
     install(vm)
@@ -23,27 +23,27 @@ def total(vm, name):
 
 
 def ask(vm, path):
-    """What the agent answers; there is no curl, but a perl."""
+    """The agent's answer to a request, by perl, because the machine has no curl."""
     request = f"GET {path} HTTP/1.0\\r\\nHost: x\\r\\n\\r\\n"
     talk = f'$s = IO::Socket::UNIX->new("/run/coracle/coracle.sock") or die; print $s "{request}"; $s->flush; undef $/; $_ = <$s>; s/.*?\\r\\n\\r\\n//s; print'
     return vm.out(f"perl -MIO::Socket::UNIX -e '{talk}'")
 
 
 def figures_say_so(vm, share):
-    """What the pod has swapped, and how long it had to wait for memory, is in the summary and in the metrics."""
+    """Checks that summary and metrics show the pod's swap and its waits for memory."""
     summary = json.loads(ask(vm, "/stats/summary"))
     found = next(p for p in summary["pods"] if p["podRef"]["name"] == "burstable")
     container = found["containers"][0]
     swap = container["swap"]
     if not 0 < swap["swapUsageBytes"] <= share:
-        raise Failed(f"the summary says of swap {swap}, its share is {share}")
-    equal("what it may swap", swap["swapUsageBytes"] + swap["swapAvailableBytes"], share // 4096 * 4096)
+        raise Failed(f"the summary shows swap {swap}, the share is {share}")
+    equal("the swap limit", swap["swapUsageBytes"] + swap["swapAvailableBytes"], share // 4096 * 4096)
     for name, of in [("node", summary["node"]), ("pod", found), ("container", container)]:
         for resource in ["cpu", "memory", "io"]:
             if of[resource]["psi"]["some"]["avg10"] < 0:
                 raise Failed(f"the {name} waits for {resource}: {of[resource]}")
     if container["memory"]["psi"]["some"]["total"] == 0:
-        raise Failed("a container that swaps never had to wait for memory")
+        raise Failed("a container that swaps has never waited for memory")
     metrics = ask(vm, "/metrics/resource").splitlines()
     limit = next(line for line in metrics if line.startswith("container_swap_limit_bytes") and "burstable" in line)
     equal("the limit among the metrics", int(limit.split()[-1]), share // 4096 * 4096)
@@ -54,11 +54,11 @@ def figures_say_so(vm, share):
 
 @scenario(seconds=200)
 def limited_swap_is_a_share_of_the_nodes(vm):
-    """A Burstable container swaps up to its share, which is what it asked for of memory; a Guaranteed one is killed first."""
+    """A Burstable container swaps up to its share, by its memory request; a Guaranteed one is killed at its limit."""
     request, limit = 32 << 20, 48 << 20
     share = int(request / total(vm, "MemTotal") * total(vm, "SwapTotal"))
     figures = f"    resources: {{requests: {{memory: {request}}}, limits: {{memory: {limit}}}}}"
-    # More than its limit, less than its limit and its share.
+    # The hog needs more than its limit, and less than its limit and its share together.
     vm.manifest("burstable", pod("burstable", command=HOG % ((limit + share * 2 // 3) // 1100), container=figures))
     equal_figures = f"    resources: {{limits: {{memory: {limit}, cpu: 500m}}}}"
     more = HOG % (limit * 2 // 1000)
@@ -76,7 +76,7 @@ def limited_swap_is_a_share_of_the_nodes(vm):
     figures_say_so(vm, share)
     failed = vm.wait_pod("guaranteed", "failed", lambda p: p["status"]["phase"] == "Failed")
     ended = failed["status"]["containerStatuses"][0]["state"]["terminated"]
-    equal("how the guaranteed one ended", ended["reason"], "OOMKilled")
+    equal("the end of the guaranteed pod", ended["reason"], "OOMKilled")
     node = json.loads(vm.out("coracle get node -o json"))
     node = node["items"][0] if "items" in node else node
     equal("the node's swap", node["status"]["nodeInfo"]["swap"]["capacity"], total(vm, "SwapTotal"))
@@ -84,7 +84,7 @@ def limited_swap_is_a_share_of_the_nodes(vm):
 
 @scenario(seconds=100)
 def a_pod_has_a_figure_of_its_own(vm):
-    """The annotation bounds the pod, instead of shares of its containers."""
+    """The annotation limits the pod as a whole, in place of shares for its containers."""
     text = pod("own", container="    resources: {requests: {memory: 16Mi}}").replace("labels:", "annotations: {coracle.dev/memory-swap-max: 5Mi}, labels:")
     vm.manifest("own", text)
     group = vm.cgroup(vm.wait_running("own"))
@@ -94,7 +94,7 @@ def a_pod_has_a_figure_of_its_own(vm):
 
 @scenario(seconds=200)
 def a_container_that_may_swap_is_not_resized_as_it_runs(vm):
-    """Another memory request waits, Infeasible; another cpu limit does not."""
+    """A changed memory request is refused as Infeasible; a changed cpu limit takes effect."""
     figures = lambda memory, cpu: f"    resources: {{requests: {{memory: {memory}Mi, cpu: 50m}}, limits: {{memory: 40Mi, cpu: {cpu}m}}}}"
     vm.manifest("swapper", pod("swapper", container=figures(16, 100)))
     group = vm.cgroup(vm.wait_running("swapper", seconds=120), "main")
@@ -109,11 +109,11 @@ def a_container_that_may_swap_is_not_resized_as_it_runs(vm):
 
 @scenario(seconds=200)
 def without_swap_memory_is_all_there_is(vm):
-    """NoSwap, the default: nobody swaps, and the node warns that its memory volumes may be."""
+    """NoSwap, the default: no container swaps, and the node warns that memory volumes may be swapped."""
     vm.run("rm /etc/coracle/config.yaml && systemctl restart coracle", seconds=60)
     vm.manifest("plain", pod("plain", container="    resources: {requests: {memory: 16Mi}}"))
     group = vm.cgroup(vm.wait_running("plain"), "main")
     equal("memory.swap.max", vm.out(f"cat {group}/memory.swap.max"), "0")
     # This kernel is older than the option that keeps a tmpfs out of swap.
     if "PossibleMemoryBackedVolumesOnDisk" not in vm.out("coracle get events"):
-        raise Failed("the node does not say that memory volumes may be swapped")
+        raise Failed("the node does not warn that memory volumes may be swapped")

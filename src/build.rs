@@ -1,0 +1,52 @@
+//! The build script: packs the manual, and leaves unwind tables out of the release binary.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// The pages of the manual.
+const PAGES: &str = "src/manual";
+
+/// Discards the unwind tables, an eighth of the binary: it aborts when it panics, and nothing else reads them. Cargo has no
+/// setting for that: the standard library comes with its tables. Those of the C runtime's own files stay, a few bytes: GNU
+/// ld wants what they refer to.
+const SCRIPT: &str = "SECTIONS { /DISCARD/ : { *(EXCLUDE_FILE(*crtbegin*.o *crtend*.o) .eh_frame) *(.eh_frame_hdr) } } \
+                      INSERT AFTER .text;\n";
+
+fn main() -> io::Result<()> {
+    println!("cargo::rerun-if-changed=src/build.rs");
+    println!("cargo::rerun-if-changed={PAGES}");
+    let (Some(profile), Some(folder)) = (env::var_os("PROFILE"), env::var_os("OUT_DIR")) else {
+        return Err(io::Error::other("cargo runs this"));
+    };
+    let folder = Path::new(&folder);
+    pack_manual(&folder.join("manual.gz"))?;
+    // Tests unwind and keep the tables.
+    if profile == "release" {
+        let script = folder.join("no-unwind-tables.ld");
+        fs::write(&script, SCRIPT)?;
+        for argument in ["--no-eh-frame-hdr", &format!("-T,{}", script.display())] {
+            println!("cargo::rustc-link-arg-bin=coracle=-Wl,{argument}");
+        }
+    }
+    Ok(())
+}
+
+/// Packs all pages into one compressed file, which `manual/mod.rs` includes.
+fn pack_manual(path: &Path) -> io::Result<()> {
+    let mut pages: Vec<PathBuf> = fs::read_dir(PAGES)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<_>>()?;
+    pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
+    let mut packed = GzEncoder::new(fs::File::create(path)?, Compression::best());
+    for page in pages {
+        let name = page.file_stem().unwrap_or_default().to_string_lossy();
+        write!(packed, "{name}\0{}\0", fs::read_to_string(&page)?)?;
+    }
+    packed.finish()?;
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! The command line as types. Help texts are short and come with examples, like kubectl's.
+
+pub(super) mod flags;
+mod look;
+mod node;
+mod pods;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub use look::*;
+pub use node::*;
+pub use pods::*;
+
+/// The agent's socket in the default runtime directory.
+pub const DEFAULT_SOCKET: &str = "/run/coracle/coracle.sock";
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done            1  failed            2  invalid command line
+  3  no such pod, image or other object
+  `exec`, `attach` and `debug` end with the program's own code; 126: not executable, 127: not found";
+
+/// Run Kubernetes pods from files on one Linux box.
+#[derive(Debug, Parser)]
+#[command(name = "coracle", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+pub struct Cli {
+    /// The agent's socket
+    #[arg(
+        long,
+        global = true,
+        env = "CORACLE_SOCKET",
+        default_value = DEFAULT_SOCKET,
+        hide_env_values = true
+    )]
+    pub socket: PathBuf,
+    /// The command to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// A command of `coracle`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the node agent in the foreground
+    Run(RunArgs),
+    /// Show pods, the node, events, images or manifest files
+    #[command(
+        after_help = "Examples:\n  coracle get pods -A -o wide\n  coracle get pod web -o yaml\n  coracle get events -w"
+    )]
+    Get(GetArgs),
+    /// Show events, newest last
+    #[command(
+        after_help = "Examples:\n  coracle events --for pod/web\n  coracle events -A -w --types Warning"
+    )]
+    Events(EventsArgs),
+    /// Show everything about a pod, a service or the node
+    #[command(after_help = "Examples:\n  coracle describe pod web\n  coracle describe node")]
+    Describe(DescribeArgs),
+    /// Show CPU and memory use of pods or the node
+    #[command(
+        after_help = "Examples:\n  coracle top pods -A --sort-by memory\n  coracle top pod web --containers\n  coracle top node"
+    )]
+    Top(TopArgs),
+    /// Print a container's output
+    #[command(
+        after_help = "Examples:\n  coracle logs web --tail 20 -f\n  coracle logs web -c sidecar --previous"
+    )]
+    Logs(LogsArgs),
+    /// Run a program in a container
+    #[command(after_help = "Examples:\n  coracle exec web -- ls /\n  coracle exec -it web -- sh")]
+    Exec(ExecArgs),
+    /// Attach to a running container: its output, and with -i its input
+    #[command(
+        after_help = "Examples:\n  coracle attach web\n  coracle attach -it web -c shell    (ctrl-p ctrl-q detaches)"
+    )]
+    Attach(AttachArgs),
+    /// Add a debug container to a running pod
+    #[command(
+        after_help = "Examples:\n  coracle debug -it web --image busybox\n  coracle debug -it web --image busybox --target app    (sees the processes of `app`)\n  coracle debug -i web --image busybox -- wget -qO- localhost:8080"
+    )]
+    Debug(DebugArgs),
+    /// Stop a pod; it starts again while its manifest file is there
+    #[command(
+        after_help = "Examples:\n  coracle delete pod web\n  coracle delete pod web --grace-period 5"
+    )]
+    Delete(DeleteArgs),
+    /// Retry now what a pod waits for: a crashed container, an image, a volume
+    #[command(
+        after_help = "The back-off keeps growing as if the pod had retried by itself.\n\nExamples:\n  coracle retry web\n  coracle retry web -c sidecar"
+    )]
+    Retry(RetryArgs),
+    /// Set the conditions that a pod's readiness gates require
+    #[command(subcommand)]
+    Condition(ConditionCommand),
+    /// Import, list and remove images
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Show the settings and where each comes from, or check a settings file
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Admit no new pods: they are held until `uncordon`
+    #[command(
+        after_help = "Pods that run are still restarted and edited; a deleted pod does not come back. This survives reboots.\n\nExamples:\n  coracle cordon"
+    )]
+    Cordon(NodeArgs),
+    /// Evict pods, lowest priority first, and keep them stopped until `uncordon`
+    #[command(
+        after_help = "Cordons the node first. Pods start again only after `coracle uncordon`, even if the machine reboots meanwhile.\n\n\
+                      Examples:\n  coracle drain\n  coracle drain --dry-run\n  coracle drain --grace-period 10 --timeout 2m\n  coracle drain -l tier=front"
+    )]
+    Drain(DrainArgs),
+    /// Admit pods again: those held and those drained
+    #[command(after_help = "Examples:\n  coracle uncordon")]
+    Uncordon(NodeArgs),
+    /// Stop all pods, lowest priority first, before the machine goes down
+    #[command(
+        after_help = "For machines without systemd-logind; with --plan, shows what would be done. Pods stay stopped until the next boot.\n\nExamples:\n  coracle shutdown --plan\n  coracle shutdown && poweroff -f\n  coracle shutdown --cancel"
+    )]
+    Shutdown(ShutdownArgs),
+    /// Check manifests without an agent
+    #[command(
+        after_help = "Examples:\n  coracle validate web.yaml\n  cat web.yaml | coracle validate -"
+    )]
+    Validate(ValidateArgs),
+    /// Show what saving these manifests in the manifest directory would change
+    #[command(
+        after_help = "Exit code: 0 if nothing would change, 1 if something would, 2 on error.\n\n\
+                      Examples:\n  coracle plan web.yaml\n  sed s/1.27/1.28/ web.yaml | coracle plan -"
+    )]
+    Plan(ValidateArgs),
+    /// Check whether this machine can run pods, with a hint for each problem
+    Doctor(DoctorArgs),
+    /// Check the images on disk for damage, without an agent
+    #[command(
+        after_help = "Manifests and configs are compared with their digests. Layers are kept as unpacked files: \
+                      their names, types, modes, owners and sizes are compared with those at the import. Their contents \
+                      are not checked: the store has no digests of them.\n\n\
+                      Examples:\n  coracle fsck\n  coracle fsck --repair\n  coracle fsck -o json"
+    )]
+    Fsck(FsckArgs),
+    /// Install coracle on this machine: the program, its systemd units and directories
+    #[command(
+        after_help = "Examples:\n  coracle install --now\n  coracle install --root /mnt/image"
+    )]
+    Install(InstallArgs),
+    /// Uninstall coracle; settings and images stay unless purged
+    #[command(after_help = "Examples:\n  coracle uninstall --stop-pods --purge")]
+    Uninstall(UninstallArgs),
+    /// Kill all pods without an agent
+    #[command(hide = true)]
+    EndPods(EndPodsArgs),
+    /// Print the version of this program and of the agent
+    Version(OutputArgs),
+    /// Print a shell completion script
+    Completion {
+        /// Shell to complete for
+        shell: clap_complete::Shell,
+    },
+    /// Show the manual by topic, or the help of a command
+    #[command(after_help = "Examples:\n  coracle help\n  coracle help storage\n  coracle help get")]
+    Help {
+        /// A topic (`coracle help` lists them), or a command
+        topic: Vec<String>,
+    },
+    /// Print a man page: coracle or coracle-shutdown
+    #[command(hide = true)]
+    Man {
+        /// The page
+        #[arg(default_value = "coracle")]
+        page: String,
+    },
+}
+
+/// `-n`.
+#[derive(Debug, Clone, Args)]
+pub struct NamespaceArgs {
+    /// Namespace
+    #[arg(short, long, default_value = "default")]
+    pub namespace: String,
+}
+
+/// `-o` of small commands.
+#[derive(Debug, Clone, Args)]
+pub struct OutputArgs {
+    /// Print JSON
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<JsonOnly>,
+}
+
+/// The only output format of small commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum JsonOnly {
+    /// JSON.
+    Json,
+}
+
+/// `coracle validate`.
+#[derive(Debug, Clone, Args)]
+pub struct ValidateArgs {
+    /// Manifests, directories of them, or `-`
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// Print JSON
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

@@ -1,0 +1,201 @@
+//! `coracle get`: lists as kubectl's tables, or objects as JSON, YAML, names or templates.
+
+mod format;
+mod printer;
+mod rows;
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::args::{GetArgs, Resource};
+use super::client::Client;
+use super::error::{CliError, Result};
+use super::put;
+use super::target::targets;
+use crate::api::encode;
+use printer::Printer;
+
+pub(super) use rows::table;
+
+pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
+    let asked = targets::<Resource>(&args.what)?;
+    let mut printer = Printer::new(args)?;
+    if args.list.watch {
+        let [(resource, names)] = &asked[..] else {
+            return Err(CliError::usage("only one kind can be watched at a time"));
+        };
+        if !is_kubernetes(*resource) {
+            return Err(CliError::usage(
+                "only pods, services, endpoints, priorityclasses, nodes and events can be watched",
+            ));
+        }
+        return watch(client, args, (*resource, names), &mut printer);
+    }
+    let mut found = Found::default();
+    for (resource, names) in &asked {
+        fetch(client, args, (*resource, names), &mut found)?;
+    }
+    let named = asked.iter().map(|(_, names)| names.len()).sum::<usize>();
+    if named == 1 && asked.len() == 1 && found.items.is_empty() {
+        // A single error is the whole answer.
+        if let Some(error) = found.errors.pop() {
+            return Err(error);
+        }
+    }
+    if found.items.is_empty() && found.errors.is_empty() && printer.is_table() {
+        let namespaced = asked.iter().any(|(resource, _)| is_namespaced(*resource));
+        let place = match namespaced && !args.list.all_namespaces {
+            true => format!(" in {} namespace", args.list.namespace.namespace),
+            false => String::new(),
+        };
+        eprintln!("No resources found{place}.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let single = named == 1 && asked.len() == 1 && is_kubernetes(asked[0].0);
+    if !found.items.is_empty() || !printer.is_table() {
+        put(printer.print(found.items, single)?.as_bytes())?;
+    }
+    let code = found.errors.first().map(CliError::exit_code);
+    for error in &found.errors {
+        eprintln!("{error}");
+    }
+    Ok(code.map_or(ExitCode::SUCCESS, ExitCode::from))
+}
+
+/// Objects that were found, and errors for the others.
+#[derive(Debug, Default)]
+struct Found {
+    items: Vec<(Resource, Value)>,
+    errors: Vec<CliError>,
+}
+
+/// A kind and the wanted names; no names: all.
+type Asked<'a> = (Resource, &'a [String]);
+
+/// Whether the agent serves it as a Kubernetes object, with metadata.
+fn is_kubernetes(resource: Resource) -> bool {
+    match resource {
+        Resource::Pods
+        | Resource::Services
+        | Resource::Endpoints
+        | Resource::Nodes
+        | Resource::PriorityClasses
+        | Resource::Events => true,
+        Resource::Images | Resource::Files => false,
+    }
+}
+
+fn is_namespaced(resource: Resource) -> bool {
+    is_kubernetes(resource) && !matches!(resource, Resource::Nodes | Resource::PriorityClasses)
+}
+
+/// Returns the path of the list.
+fn collection(args: &GetArgs, resource: Resource) -> String {
+    let ns = encode(&args.list.namespace.namespace);
+    match (resource, args.list.all_namespaces) {
+        (Resource::Pods, true) => "/api/v1/pods".to_owned(),
+        (Resource::Pods, false) => format!("/api/v1/namespaces/{ns}/pods"),
+        (Resource::Services, true) => "/api/v1/services".to_owned(),
+        (Resource::Services, false) => format!("/api/v1/namespaces/{ns}/services"),
+        (Resource::Endpoints, true) => "/api/v1/endpoints".to_owned(),
+        (Resource::Endpoints, false) => format!("/api/v1/namespaces/{ns}/endpoints"),
+        (Resource::Events, true) => "/api/v1/events".to_owned(),
+        (Resource::Events, false) => format!("/api/v1/namespaces/{ns}/events"),
+        (Resource::Nodes, _) => "/api/v1/nodes".to_owned(),
+        (Resource::PriorityClasses, _) => "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned(),
+        (Resource::Images, _) => "/coracle/v1/images".to_owned(),
+        (Resource::Files, _) => "/coracle/v1/files".to_owned(),
+    }
+}
+
+fn selectors(args: &GetArgs) -> String {
+    let label = args.selector.as_deref().unwrap_or_default();
+    let field = args.field_selector.as_deref().unwrap_or_default();
+    format!(
+        "labelSelector={}&fieldSelector={}",
+        encode(label),
+        encode(field)
+    )
+}
+
+/// Fetches the objects; a missing object adds an error and the others are still shown.
+fn fetch(client: &Client, args: &GetArgs, asked: Asked<'_>, found: &mut Found) -> Result<()> {
+    let (resource, names) = asked;
+    let path = collection(args, resource);
+    if is_kubernetes(resource) && !names.is_empty() {
+        if args.list.all_namespaces {
+            return Err(CliError::usage(
+                "a resource cannot be retrieved by name across all namespaces",
+            ));
+        }
+        for name in names {
+            match client.get(&format!("{path}/{}", encode(name))) {
+                Ok(item) => found.items.push((resource, item)),
+                Err(error) => found.errors.push(error),
+            }
+        }
+        return Ok(());
+    }
+    let mut list = client.get(&format!("{path}?{}", selectors(args)))?;
+    let mut items = match list["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    };
+    for wanted in names {
+        if !items.iter().any(|item| is_named(item, wanted)) {
+            let error = CliError::new(format!("`{wanted}` not found")).code(3);
+            found.errors.push(error);
+        }
+    }
+    if !names.is_empty() {
+        items.retain(|item| names.iter().any(|wanted| is_named(item, wanted)));
+    }
+    found
+        .items
+        .extend(items.into_iter().map(|item| (resource, item)));
+    Ok(())
+}
+
+/// Images match by name or digest, files by path.
+fn is_named(item: &Value, wanted: &str) -> bool {
+    let names = item["names"].as_array().into_iter().flatten();
+    let mut all = names.chain([&item["id"], &item["path"]]);
+    all.any(|name| {
+        name.as_str().is_some_and(|name| {
+            name == wanted
+                || name.ends_with(&format!("/{wanted}"))
+                || name.strip_prefix("sha256:") == Some(wanted)
+        })
+    })
+}
+
+fn watch(
+    client: &Client,
+    args: &GetArgs,
+    (resource, names): Asked<'_>,
+    printer: &mut Printer<'_>,
+) -> Result<ExitCode> {
+    let list = collection(args, resource);
+    loop {
+        let mut path = format!("{list}?watch=true&{}", selectors(args));
+        if let [name] = names {
+            let field = format!("metadata.name={name}");
+            path = format!("{list}?watch=true&fieldSelector={}", encode(&field));
+        }
+        let response = client.send("GET", &path, None)?;
+        for line in response.body.lines() {
+            let line = line.map_err(|e| CliError::new("lost the agent").because(e))?;
+            let mut change: Value = serde_json::from_str(&line)
+                .map_err(|e| CliError::new("the agent's answer is not JSON").because(e))?;
+            let kind = change["type"].as_str().unwrap_or_default();
+            match kind {
+                "ERROR" => break,
+                "BOOKMARK" => continue,
+                _ => {}
+            }
+            let object = change["object"].take();
+            put(printer.print(vec![(resource, object)], true)?.as_bytes())?;
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The rows of kubectl's tables: which columns a kind has, and how its objects fill them.
+
+use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
+
+use super::super::args::Resource;
+use super::super::table::size;
+use super::is_namespaced;
+use crate::api::pod_columns::{self, human_age};
+use crate::api::{FileStatus, ImageRow};
+use crate::api::{event_columns, node_columns, service_columns};
+use crate::sys::clock;
+
+/// Makes the cells of one object; the flag is `-o wide`.
+type Row = fn(&Value, bool, Timestamp) -> Vec<String>;
+
+/// Makes the header and rows for objects of one kind.
+pub(in crate::cli) fn table(
+    resource: Resource,
+    items: &[Value],
+    wide: bool,
+    namespaces: bool,
+) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let now = clock::timestamp();
+    let (mut header, wide_header, row) = columns(resource, wide);
+    if wide {
+        header.extend(wide_header);
+    }
+    let namespaced = namespaces && is_namespaced(resource);
+    if namespaced {
+        header.insert(0, "NAMESPACE");
+    }
+    let rows = items.iter().map(|item| {
+        let mut cells = row(item, wide, now);
+        if namespaced {
+            let ns = item["metadata"]["namespace"].as_str().unwrap_or_default();
+            cells.insert(0, ns.to_owned());
+        }
+        cells
+    });
+    (header, rows.collect())
+}
+
+/// The titles, those that `-o wide` adds, and what makes a row.
+fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'static str], Row) {
+    match resource {
+        Resource::Pods => (
+            vec!["NAME", "READY", "STATUS", "RESTARTS", "AGE"],
+            &["IP", "NODE", "READINESS GATES"],
+            pod,
+        ),
+        Resource::Services => (
+            vec![
+                "NAME",
+                "TYPE",
+                "CLUSTER-IP",
+                "EXTERNAL-IP",
+                "PORT(S)",
+                "AGE",
+            ],
+            &["SELECTOR"],
+            service,
+        ),
+        Resource::Endpoints => (vec!["NAME", "ENDPOINTS", "AGE"], &[], endpoints),
+        Resource::Nodes => (
+            node_columns::TITLES[..node_columns::NARROW].to_vec(),
+            &node_columns::TITLES[node_columns::NARROW..],
+            node,
+        ),
+        Resource::PriorityClasses => (
+            vec!["NAME", "VALUE", "GLOBAL-DEFAULT", "AGE", "PREEMPTIONPOLICY"],
+            &[],
+            priority_class,
+        ),
+        Resource::Events if wide => (event_columns::TITLES.to_vec(), &[], event),
+        Resource::Events => (
+            event_columns::NARROW
+                .map(|at| event_columns::TITLES[at])
+                .to_vec(),
+            &[],
+            event,
+        ),
+        Resource::Images => (
+            vec!["IMAGE", "ID", "SIZE", "IN USE", "PRELOADED"],
+            &["CREATED"],
+            image,
+        ),
+        Resource::Files => (
+            vec!["FILE", "STATE", "PODS", "ERRORS", "WARNINGS"],
+            &["FIRST PROBLEM"],
+            file,
+        ),
+    }
+}
+
+pub(super) fn typed<T: serde::de::DeserializeOwned>(item: &Value) -> Option<T> {
+    T::deserialize(item).ok()
+}
+
+fn pod(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let row = pod_columns::row(&typed::<Pod>(item).unwrap_or_default(), now);
+    let mut cells = vec![row.name, row.ready, row.status, row.restarts, row.age];
+    if wide {
+        cells.extend([row.ip, row.node, row.gates]);
+    }
+    cells
+}
+
+fn service(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let row = service_columns::service(&typed::<Service>(item).unwrap_or_default(), now);
+    let mut cells = row.to_vec();
+    if !wide {
+        cells.pop();
+    }
+    cells
+}
+
+fn endpoints(item: &Value, _: bool, now: Timestamp) -> Vec<String> {
+    let endpoints = typed::<Endpoints>(item).unwrap_or_default();
+    service_columns::endpoints(&endpoints, now).to_vec()
+}
+
+fn priority_class(item: &Value, _: bool, now: Timestamp) -> Vec<String> {
+    let class = typed::<PriorityClass>(item).unwrap_or_default();
+    pod_columns::priority_class(&class, now).to_vec()
+}
+
+fn node(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let row = node_columns::row(&typed::<Node>(item).unwrap_or_default(), now);
+    row[..if wide {
+        row.len()
+    } else {
+        node_columns::NARROW
+    }]
+        .to_vec()
+}
+
+fn event(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let event = typed::<Event>(item).unwrap_or_default();
+    let row = event_columns::row(&event, now);
+    match wide {
+        true => row.to_vec(),
+        false => event_columns::NARROW.map(|at| row[at].clone()).to_vec(),
+    }
+}
+
+fn yes(flag: bool) -> String {
+    if flag { "yes" } else { "no" }.to_owned()
+}
+
+fn image(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let Some(row) = typed::<ImageRow>(item) else {
+        return Vec::new();
+    };
+    let id = row.id.strip_prefix("sha256:").unwrap_or(&row.id);
+    let mut cells = vec![
+        match row.names.is_empty() {
+            true => "<none>".to_owned(),
+            false => row.names.join(","),
+        },
+        id.chars().take(12).collect(),
+        size(row.size_bytes),
+        yes(row.in_use),
+        yes(row.preloaded),
+    ];
+    if wide {
+        let created = row.created.and_then(|c| c.parse::<Timestamp>().ok());
+        cells.push(match created {
+            None => "<none>".to_owned(),
+            // Reproducible builds set the epoch as creation time.
+            Some(at) if at == Timestamp::UNIX_EPOCH => "<unknown>".to_owned(),
+            Some(at) => human_age(at, now),
+        });
+    }
+    cells
+}
+
+fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
+    let Some(file) = typed::<FileStatus>(item) else {
+        return Vec::new();
+    };
+    let pods: Vec<String> = file.pods.iter().map(ToString::to_string).collect();
+    let mut cells = vec![
+        file.path.display().to_string(),
+        file.state.as_str().to_owned(),
+        match pods.is_empty() {
+            true => "<none>".to_owned(),
+            false => pods.join(","),
+        },
+        file.errors.len().to_string(),
+        file.warnings.len().to_string(),
+    ];
+    if wide {
+        let problem = file.errors.first().or(file.warnings.first());
+        cells.push(problem.cloned().unwrap_or_else(|| "<none>".to_owned()));
+    }
+    cells
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(resource: Resource, item: Value) -> Vec<String> {
+        table(resource, &[item], true, false).1.remove(0)
+    }
+
+    #[test]
+    fn an_image_of_the_epoch_has_no_known_age() {
+        for (created, expected) in [
+            (json!("1970-01-01T00:00:00Z"), "<unknown>"),
+            (Value::Null, "<none>"),
+            (json!(Timestamp::now().to_string()), "0s"),
+        ] {
+            let image = json!({ "id": "sha256:1", "names": [], "size_bytes": 1, "created": created,
+                                "preloaded": false, "in_use": false });
+            let row = shown(Resource::Images, image);
+            assert_eq!(row.last().map(String::as_str), Some(expected));
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! kubectl's JSONPath templates (<https://kubernetes.io/docs/reference/kubectl/jsonpath/>): text, `{.a.b}`, `{range
+//! …}{end}` and quoted strings; paths with `[0]`, `[-1]`, `[1:3]`, `['a','b']`, `[*]`, `..` and `[?(@.x=="y")]`. A
+//! missing value prints nothing; several results are joined by spaces.
+
+use serde_json::Value;
+
+mod path;
+
+use path::{Path, unquote};
+
+/// A parsed template.
+#[derive(Debug, PartialEq)]
+pub(super) struct Template(Vec<Part>);
+
+#[derive(Debug, PartialEq)]
+enum Part {
+    Text(String),
+    Paths(Vec<Path>),
+    Range(Path, Vec<Part>),
+}
+
+impl Template {
+    /// Parses a template; the error names what is not understood.
+    pub(super) fn parse(template: &str) -> Result<Self, String> {
+        let mut rest = template;
+        let parts = parts(&mut rest, 0)?;
+        Ok(Self(parts))
+    }
+
+    /// Prints the template for a value.
+    pub(super) fn print(&self, root: &Value) -> String {
+        let mut out = String::new();
+        print(&self.0, root, &mut out);
+        out
+    }
+}
+
+/// One column of `custom-columns`.
+#[derive(Debug, PartialEq)]
+pub(super) struct Column(Path);
+
+impl Column {
+    /// Parses a path, with or without its braces and first dot.
+    pub(super) fn parse(path: &str) -> Result<Self, String> {
+        let bare = path.trim();
+        let bare = bare
+            .strip_prefix('{')
+            .and_then(|inner| inner.strip_suffix('}'))
+            .unwrap_or(bare);
+        let dotted = match bare.starts_with(['.', '[', '$', '@']) {
+            true => bare.to_owned(),
+            false => format!(".{bare}"),
+        };
+        Path::parse(&dotted).map(Self)
+    }
+
+    /// Returns the values, joined by commas; `<none>` if there are none.
+    pub(super) fn cell(&self, root: &Value) -> String {
+        let texts: Vec<String> = self.0.select(root).into_iter().map(show).collect();
+        match texts.is_empty() {
+            true => "<none>".to_owned(),
+            false => texts.join(","),
+        }
+    }
+}
+
+/// Splits `custom-columns` at the commas between columns.
+pub(super) fn split_columns(text: &str) -> Vec<&str> {
+    let (mut found, mut rest) = (Vec::new(), text);
+    loop {
+        let end = path::end(rest, |c| c == ',');
+        found.push(rest[..end].trim());
+        match rest.get(end + 1..) {
+            Some(after) => rest = after,
+            None => return found,
+        }
+    }
+}
+
+/// Maximum nesting of ranges.
+const DEEPEST: usize = 16;
+
+/// Parses parts up to the end, or in a range up to its `{end}`. `depth` is the number of ranges around.
+fn parts(rest: &mut &str, depth: usize) -> Result<Vec<Part>, String> {
+    let (inside, mut found) = (depth > 0, Vec::new());
+    if depth > DEEPEST {
+        return Err(format!("more than {DEEPEST} nested `{{range}}`s"));
+    }
+    while let Some(start) = rest.find('{') {
+        if start > 0 {
+            found.push(Part::Text(rest[..start].to_owned()));
+        }
+        let from = &rest[start + 1..];
+        let end = closing(from).ok_or_else(|| format!("`{}` lacks `}}`", &rest[start..]))?;
+        let inner = from[..end].trim();
+        *rest = &from[end + 1..];
+        let range = inner
+            .strip_prefix("range")
+            .filter(|path| path.starts_with([' ', '.', '[', '$', '@']));
+        if inner == "end" {
+            return match inside {
+                true => Ok(found),
+                false => Err("`{end}` without `{range}`".to_owned()),
+            };
+        }
+        found.push(match range {
+            Some(path) => Part::Range(Path::parse(path.trim())?, parts(rest, depth + 1)?),
+            None => actions(inner)?,
+        });
+    }
+    if inside {
+        return Err("`{range}` without `{end}`".to_owned());
+    }
+    if !rest.is_empty() {
+        found.push(Part::Text((*rest).to_owned()));
+    }
+    Ok(found)
+}
+
+/// Parses a quoted string, or paths separated by spaces.
+fn actions(inner: &str) -> Result<Part, String> {
+    if inner.starts_with(['"', '\'']) {
+        let text = unquote(inner);
+        return text
+            .map(Part::Text)
+            .ok_or_else(|| format!("cannot understand `{inner}`: its quotes do not match"));
+    }
+    let mut paths = Vec::new();
+    let mut rest = inner;
+    while !rest.is_empty() {
+        let end = path::end(rest, |c| c == ' ');
+        paths.push(Path::parse(&rest[..end])?);
+        rest = rest[end..].trim_start();
+    }
+    Ok(Part::Paths(paths))
+}
+
+/// Finds the `}` that closes a `{`, outside quotes.
+fn closing(text: &str) -> Option<usize> {
+    let end = path::end_of_quotes(text, |c| c == '}');
+    (end < text.len()).then_some(end)
+}
+
+fn print(parts: &[Part], root: &Value, out: &mut String) {
+    for part in parts {
+        match part {
+            Part::Text(text) => out.push_str(text),
+            Part::Paths(paths) => {
+                let found = paths.iter().flat_map(|path| path.select(root));
+                let texts: Vec<String> = found.map(show).collect();
+                out.push_str(&texts.join(" "));
+            }
+            Part::Range(path, body) => {
+                for value in path.select(root) {
+                    print(body, value, out);
+                }
+            }
+        }
+    }
+}
+
+fn show(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evaluate(template: &str, root: &Value) -> Result<String, String> {
+        Ok(Template::parse(template)?.print(root))
+    }
+
+    fn root() -> Value {
+        serde_json::json!({
+            "kind": "List",
+            "items": [
+                { "metadata": { "name": "a", "labels": { "example.com/app": "web" } }, "n": 1, "ready": true,
+                  "c": [{ "image": "x:1", "name": "one" }, { "image": "y:2", "name": "two" }] },
+                { "metadata": { "name": "b" }, "n": 2, "ready": false, "c": [{ "image": "z", "name": "}" }] },
+            ],
+            "m": { "x.y": 3 },
+        })
+    }
+
+    #[test]
+    fn templates_print_what_kubectl_prints() {
+        for (template, expected) in [
+            ("{.items[*].metadata.name}", "a b"),
+            ("<{.items[1].metadata.name}>{\"\\n\"}", "<b>\n"),
+            ("{.m.x\\.y}", "3"),
+            ("{.m['x.y']}", "3"),
+            ("{.items[0].metadata.labels.example\\.com/app}", "web"),
+            ("{.items[0].metadata.labels['example\\.com/app']}", "web"),
+            ("{.none}", ""),
+            ("{.items[7].n}", ""),
+            ("{.items[-1].metadata.name}", "b"),
+            ("{.items[-2:].n}", "1 2"),
+            ("{.items[0:1].n}", "1"),
+            ("{.items[0,1].n}", "1 2"),
+            ("{.items[0]['n','ready']}", "1 true"),
+            ("{.kind} {.items[0].n}", "List 1"),
+            ("{.kind .items[0].n}", "List 1"),
+            ("{$.kind}", "List"),
+            (
+                "{.items[0].metadata.labels}",
+                r#"{"example.com/app":"web"}"#,
+            ),
+            ("{..image}", "x:1 y:2 z"),
+            ("{.items..name}", "one two a } b"),
+            ("{.items[?(@.metadata.name==\"b\")].n}", "2"),
+            ("{.items[?(@.metadata.name!='b')].n}", "1"),
+            ("{.items[?(@.n>1)].metadata.name}", "b"),
+            ("{.items[?(@.n <= 1)].metadata.name}", "a"),
+            ("{.items[?(@.ready==true)].metadata.name}", "a"),
+            ("{.items[?(@.metadata.labels)].metadata.name}", "a"),
+            ("{.items[?(@.c[0].name==\"}\")].n}", "2"),
+            (
+                "{range .items[*]}{.metadata.name}{\"\\t\"}{.n}{\"\\n\"}{end}",
+                "a\t1\nb\t2\n",
+            ),
+            (
+                "{range .items[*]}[{range .c[*]}{.image},{end}]{end}.",
+                "[x:1,y:2,][z,].",
+            ),
+            ("{range .items[?(@.n==2)]}{@.metadata.name}{'!'}{end}", "b!"),
+            ("{range.items[*]}{.n}{end}", "12"),
+            ("plain", "plain"),
+            ("{\"a\\\"}b\"}", "a\"}b"),
+        ] {
+            assert_eq!(
+                evaluate(template, &root()).as_deref(),
+                Ok(expected),
+                "{template}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        for (template, words) in [
+            ("{.a", "lacks `}`"),
+            ("{range .items[*]}{.n}", "`{range}` without `{end}`"),
+            ("{.n}{end}", "`{end}` without `{range}`"),
+            ("{.items[x]}", "`[x]`"),
+            ("{.items[?(@.n~1)]}", "`@.n~1`"),
+            ("{.items[?@.n]}", "`[?@.n]`"),
+            ("{.items[0}", "`[0`"),
+            ("{\"a}", "lacks `}`"),
+            ("{items}", "`items`"),
+        ] {
+            let error = evaluate(template, &root()).unwrap_err();
+            assert!(error.contains(words), "{template}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_column_is_a_path_with_or_without_its_braces() {
+        let item = &root()["items"][0];
+        for (path, expected) in [
+            (".metadata.name", "a"),
+            ("metadata.name", "a"),
+            ("{.metadata.name}", "a"),
+            (".c[*].image", "x:1,y:2"),
+            (".none", "<none>"),
+        ] {
+            assert_eq!(
+                Column::parse(path).expect(path).cell(item),
+                expected,
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn deep_and_long_templates_end() {
+        let deep = "{range .a}".repeat(20_000);
+        assert!(evaluate(&deep, &root()).is_err());
+    }
+}

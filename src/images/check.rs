@@ -1,0 +1,325 @@
+//! The check of the image store. After a power cut, or on a failing disk, damaged images must be found before a pod
+//! runs on them.
+//!
+//! An image is intact if its record, config and manifest exist with their digests, and each layer has the files
+//! that it was unpacked with ([`mark`]). [`ImageStore::repair`] removes damaged images, names first, so that after
+//! a crash at any line no damaged image has a name; archives in preload directories are imported again then.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::digest;
+use super::error::{ImageError, io};
+use super::gc;
+use super::mark;
+use super::preload;
+use super::store::{ImageStore, LayerRecord, Record, Reference, read_json};
+
+use crate::sys::file;
+
+/// The result of a check of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Check {
+    /// The number of images checked.
+    pub images: usize,
+    /// The number of layers checked; a shared layer counts once.
+    pub layers: usize,
+    /// The damaged parts.
+    pub damage: Vec<Damage>,
+    /// The number of layers and blobs that no image refers to, and of unfinished files: they only cost space.
+    pub unused: usize,
+}
+
+/// A damaged part of the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    /// The kind of the part.
+    pub kind: DamageKind,
+    /// The damaged file or folder.
+    pub path: PathBuf,
+    /// The image that is damaged by it, by its first name or its id; `None` if that cannot be known.
+    pub image: Option<String>,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// The kind of a damaged part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DamageKind {
+    /// A manifest or a config.
+    Blob,
+    /// An unpacked layer.
+    Layer,
+    /// The record of an image.
+    Record,
+    /// A name.
+    Reference,
+    /// The list of preloaded archives.
+    Preload,
+}
+
+impl DamageKind {
+    /// The kind's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Blob => "Blob",
+            Self::Layer => "Layer",
+            Self::Record => "Record",
+            Self::Reference => "Reference",
+            Self::Preload => "Preload",
+        }
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.image {
+            Some(image) => write!(f, "{image}: {}", self.why),
+            None => write!(f, "`{}`: {}", self.path.display(), self.why),
+        }
+    }
+}
+
+/// The damage of one image.
+#[derive(Debug, Clone)]
+struct Fault {
+    kind: DamageKind,
+    path: PathBuf,
+    why: String,
+}
+
+/// The damage, and the files to remove for it.
+#[derive(Default)]
+struct Findings {
+    check: Check,
+    /// The ids of undamaged images.
+    whole: BTreeSet<String>,
+    /// Damaged refs and records, and refs to missing or damaged images.
+    refs: Vec<PathBuf>,
+    records: Vec<PathBuf>,
+    /// Whether the list of preloaded archives is invalid.
+    preload: bool,
+}
+
+impl ImageStore {
+    /// Checks everything and changes nothing. Waits until no import is being finished.
+    pub fn check(&self) -> Result<Check, ImageError> {
+        let _lock = self.lock()?;
+        Ok(self.look()?.check)
+    }
+
+    /// Checks everything and removes what is damaged or unused. No container may be running on it.
+    pub fn repair(&self) -> Result<Check, ImageError> {
+        let _lock = self.lock()?;
+        let found = self.look()?;
+        let forget = found.preload || !found.check.damage.is_empty();
+        for path in found.refs.iter().chain(&found.records) {
+            gc::remove_file(path)?;
+        }
+        for folder in ["refs", "records"] {
+            gc::remove_file(&self.dir().join(folder).join(".new"))?;
+            gc::sync(&self.dir().join(folder))?;
+        }
+        self.collect()?;
+        if forget {
+            // Last: until everything is repaired, the next check finds the damage again.
+            gc::remove_file(&preload::path(self))?;
+            gc::sync(self.dir())?;
+        }
+        Ok(found.check)
+    }
+
+    fn look(&self) -> Result<Findings, ImageError> {
+        let mut found = Findings::default();
+        let references = self.look_at_references(&mut found)?;
+        let used = self.look_at_images(&references, &mut found)?;
+        self.look_for_lost(references, &mut found);
+        if let Err(why) = preload::ids(self) {
+            let list = preload::path(self);
+            found.damaged_file(DamageKind::Preload, &list, &crate::chain(&why));
+            found.preload = true;
+        }
+        found.check.unused = self.unused(&used)?;
+        Ok(found)
+    }
+
+    /// Checks each image, and returns the names of the layers and blobs that they use.
+    fn look_at_images(
+        &self,
+        references: &BTreeMap<PathBuf, Reference>,
+        found: &mut Findings,
+    ) -> Result<BTreeSet<OsString>, ImageError> {
+        let (mut marks, mut used) = (BTreeMap::new(), BTreeSet::new());
+        for path in documents(&self.dir().join("records"))? {
+            found.check.images += 1;
+            let Some(record) = self.look_at_record(&path, found) else {
+                found.records.push(path);
+                continue;
+            };
+            let hexes = record.digests.iter().chain(&record.layers);
+            used.extend(hexes.chain([&record.id]).map(|d| digest::hex(d).into()));
+            match self.damage_of(&record, &mut marks)? {
+                None => {
+                    found.whole.insert(record.id);
+                }
+                Some(fault) => {
+                    let name = references.values().find(|r| r.id == record.id);
+                    let image = name.map_or(record.id, |reference| reference.name.clone());
+                    found.check.damage.push(Damage {
+                        kind: fault.kind,
+                        path: fault.path,
+                        image: Some(image),
+                        why: fault.why,
+                    });
+                    found.records.push(path);
+                }
+            }
+        }
+        found.check.layers = marks.len();
+        Ok(used)
+    }
+
+    /// Reads an image's record; `None` if it is damaged.
+    fn look_at_record(&self, path: &Path, found: &mut Findings) -> Option<Record> {
+        let why = match read_json::<Record>(path) {
+            Ok(Some(record)) if self.record_path(&record.id) == path => return Some(record),
+            Ok(_) => "it belongs to a different image".to_owned(),
+            Err(why) => crate::chain(&why),
+        };
+        found.damaged_file(DamageKind::Record, path, &why);
+        None
+    }
+
+    /// Finds the refs whose image is missing or damaged.
+    fn look_for_lost(&self, references: BTreeMap<PathBuf, Reference>, found: &mut Findings) {
+        for (path, reference) in references {
+            if found.whole.contains(&reference.id) {
+                continue;
+            }
+            // The damage of its image has been reported.
+            if self.record(&reference.id).is_ok_and(|r| r.is_none()) {
+                found.check.damage.push(Damage {
+                    kind: DamageKind::Reference,
+                    path: path.clone(),
+                    image: Some(reference.name),
+                    why: "its image is missing".to_owned(),
+                });
+            }
+            found.refs.push(path);
+        }
+    }
+
+    /// The readable refs, with their files.
+    fn look_at_references(
+        &self,
+        found: &mut Findings,
+    ) -> Result<BTreeMap<PathBuf, Reference>, ImageError> {
+        let mut references = BTreeMap::new();
+        for path in documents(&self.dir().join("refs"))? {
+            match read_json::<Reference>(&path) {
+                Ok(Some(reference)) => {
+                    references.insert(path, reference);
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    found.damaged_file(DamageKind::Reference, &path, &crate::chain(&why));
+                    found.refs.push(path);
+                }
+            }
+        }
+        Ok(references)
+    }
+
+    /// What is wrong with an image, if anything. `marks` are the layers checked so far.
+    fn damage_of(
+        &self,
+        record: &Record,
+        marks: &mut BTreeMap<String, Option<Fault>>,
+    ) -> Result<Option<Fault>, ImageError> {
+        // Of the digests that led to the image, only its manifest's is a blob here.
+        for digest in [Some(&record.id), record.digests.first()]
+            .into_iter()
+            .flatten()
+        {
+            let path = self.blob_path(digest);
+            let why = match file::read_record(&path) {
+                Ok(bytes) if digest::of(&bytes) == *digest => continue,
+                Ok(_) => format!("the content of blob {digest} does not match"),
+                Err(why) => format!("blob {digest} cannot be read: {why}"),
+            };
+            let kind = DamageKind::Blob;
+            return Ok(Some(Fault { kind, path, why }));
+        }
+        for layer in &record.layers {
+            let damage = match marks.get(layer) {
+                Some(damage) => damage.clone(),
+                None => {
+                    let damage = self.damage_of_layer(layer).map(|why| Fault {
+                        kind: DamageKind::Layer,
+                        path: self.layer_dir(layer),
+                        why,
+                    });
+                    marks.insert(layer.clone(), damage.clone());
+                    damage
+                }
+            };
+            if damage.is_some() {
+                return Ok(damage);
+            }
+        }
+        Ok(None)
+    }
+
+    fn damage_of_layer(&self, layer: &str) -> Option<String> {
+        let folder = self.layer_dir(layer);
+        let written = match read_json::<LayerRecord>(&folder.join("layer.json")) {
+            Ok(Some(record)) => record,
+            Ok(None) => return Some(format!("layer {layer} is missing")),
+            Err(why) => return Some(format!("layer {layer}: {}", crate::chain(&why))),
+        };
+        match mark::of(&folder.join("diff")) {
+            // A layer without a mark was unpacked by an earlier version.
+            Ok(mark) if written.mark.as_ref().is_none_or(|m| *m == mark) => None,
+            Ok(_) => Some(format!("layer {layer} differs from what was unpacked")),
+            Err(why) => Some(format!("layer {layer} cannot be read: {why}")),
+        }
+    }
+
+    fn unused(&self, used: &BTreeSet<OsString>) -> Result<usize, ImageError> {
+        let mut unused = 0;
+        for folder in ["layers", "blobs/sha256"] {
+            let folder = self.dir().join(folder);
+            for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
+                let name = entry.map_err(io("list", &folder))?.file_name();
+                unused += usize::from(!used.contains(&name));
+            }
+        }
+        Ok(unused)
+    }
+}
+
+impl Findings {
+    fn damaged_file(&mut self, kind: DamageKind, path: &Path, why: &str) {
+        self.check.damage.push(Damage {
+            kind,
+            path: path.to_owned(),
+            image: None,
+            why: why.to_owned(),
+        });
+    }
+}
+
+/// The JSON files of a folder, by name.
+fn documents(folder: &Path) -> Result<Vec<PathBuf>, ImageError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(io("list", folder))? {
+        let path = entry.map_err(io("list", folder))?.path();
+        if path.extension().is_some_and(|e| e == "json") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -1,0 +1,202 @@
+//! Imports on the agent's side: a worker process of its own binary, killed when the future is dropped.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+
+use hyper::body::Bytes;
+use smol::channel::Receiver;
+use smol::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use smol::process::{Child, Command, Stdio};
+use smol::stream::StreamExt;
+
+use super::error::{ImageError, io as io_error};
+use super::import::STREAM;
+use super::progress::{Imported, Line, Progress};
+use super::space::KeepFree;
+
+/// The maximum of a worker's output.
+const MAX_OUTPUT_BYTES: u64 = 16 << 20;
+
+/// The maximum of its standard error that is shown.
+const MAX_STDERR_BYTES: u64 = 2048;
+
+/// The options of an import.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImportOptions {
+    /// Whether the archive is in a preload directory: its images are never pruned, and [`super::preload::pending`]
+    /// knows it.
+    pub preloaded: bool,
+    /// Name for the archive's only image, instead of the names in it.
+    pub name: Option<String>,
+    /// The disk space to leave free, beside a small reserve.
+    pub keep: KeepFree,
+}
+
+/// An archive that arrives in pieces: it ends with the channel, and an error cancels the import.
+pub type Pieces = Receiver<io::Result<Bytes>>;
+
+/// The source of an archive.
+#[derive(Debug, Clone)]
+pub enum Origin {
+    /// A file, or an OCI layout directory.
+    Path(std::path::PathBuf),
+    /// A client that sends it.
+    Stream(Pieces),
+}
+
+/// Runs `exe` (coracle's own binary) to import an archive into the store. Dropping the future kills the worker,
+/// which leaves nothing visible behind.
+pub async fn import(
+    exe: &Path,
+    store: &Path,
+    archive: &Path,
+    options: &ImportOptions,
+    on_progress: impl FnMut(Progress),
+) -> Result<Vec<Imported>, ImageError> {
+    let origin = Origin::Path(archive.to_owned());
+    let never = std::future::pending();
+    import_unless(never, exe, store, &origin, options, on_progress).await
+}
+
+/// Like [`import`], until `abandoned` is ready: then the worker is killed, and has ended when this returns.
+pub async fn import_unless(
+    abandoned: impl Future<Output = ()>,
+    exe: &Path,
+    store: &Path,
+    origin: &Origin,
+    options: &ImportOptions,
+    on_progress: impl FnMut(Progress),
+) -> Result<Vec<Imported>, ImageError> {
+    let mut child = start(exe, store, origin, options)?;
+    let end = async { Some(attend(&mut child, exe, origin, on_progress).await) };
+    let given_up = async {
+        abandoned.await;
+        None
+    };
+    match smol::future::or(end, given_up).await {
+        Some(Ok(images)) => Ok(images),
+        failed => {
+            // A worker that has ended by itself is fine, too.
+            let _ = child.kill();
+            child.status().await.map_err(io_error("wait for", exe))?;
+            failed.unwrap_or(Err(ImageError::Abandoned))
+        }
+    }
+}
+
+fn start(
+    exe: &Path,
+    store: &Path,
+    origin: &Origin,
+    options: &ImportOptions,
+) -> Result<Child, ImageError> {
+    let mut command = Command::new(exe);
+    command
+        .arg("image-worker")
+        .arg("import")
+        .arg("--store")
+        .arg(store);
+    if options.preloaded {
+        command.arg("--preloaded");
+    }
+    if let Some(name) = &options.name {
+        command.arg("--name").arg(name);
+    }
+    let KeepFree { bytes, inodes } = options.keep;
+    command.args(["--keep-bytes", &bytes.to_string()]);
+    command.args(["--keep-inodes", &inodes.to_string(), "--"]);
+    match origin {
+        Origin::Path(path) => command.arg(path).stdin(Stdio::null()),
+        Origin::Stream(_) => command.arg(STREAM).stdin(Stdio::piped()),
+    };
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(io_error("start", exe))
+}
+
+/// Sends a worker its input and reads its output, until it ends.
+async fn attend(
+    child: &mut Child,
+    exe: &Path,
+    origin: &Origin,
+    on_progress: impl FnMut(Progress),
+) -> Result<Vec<Imported>, ImageError> {
+    let input = child.stdin.take();
+    let outcome = listen(child, exe, origin, on_progress);
+    let fed = async {
+        if let (Some(input), Origin::Stream(pieces)) = (input, origin)
+            && let Err(source) = feed(input, pieces).await
+        {
+            return Err(ImageError::Received { source });
+        }
+        // The worker reports the result.
+        std::future::pending().await
+    };
+    smol::future::or(outcome, fed).await
+}
+
+/// Passes received data to the worker. A worker that stops reading reports the reason itself.
+async fn feed(mut input: smol::process::ChildStdin, pieces: &Pieces) -> io::Result<()> {
+    while let Ok(piece) = pieces.recv().await {
+        if input.write_all(&piece?).await.is_err() {
+            return Ok(());
+        }
+    }
+    let _ = input.close().await;
+    Ok(())
+}
+
+async fn listen(
+    child: &mut Child,
+    exe: &Path,
+    origin: &Origin,
+    mut on_progress: impl FnMut(Progress),
+) -> Result<Vec<Imported>, ImageError> {
+    let failed = |message: String, hint| ImageError::Worker {
+        archive: match origin {
+            Origin::Path(path) => path.clone(),
+            Origin::Stream(_) => STREAM.into(),
+        },
+        message,
+        hint,
+    };
+    let mut images = Vec::new();
+    let mut error = None;
+    if let Some(stdout) = child.stdout.take() {
+        let mut lines = BufReader::new(stdout.take(MAX_OUTPUT_BYTES)).lines();
+        while let Some(line) = lines.next().await {
+            let line = line.map_err(io_error("read from", exe))?;
+            match serde_json::from_str(&line) {
+                Ok(Line::Progress(progress)) => on_progress(progress),
+                Ok(Line::Image(image)) => images.push(image),
+                Ok(Line::Error { message, hint }) => error = Some(failed(message, hint)),
+                Err(why) => {
+                    error = Some(failed(format!("invalid output of the worker: {why}"), None))
+                }
+            }
+        }
+    }
+    let mut noise = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        // Only for the message below; what cannot be read is not shown.
+        let _ = stderr
+            .take(MAX_STDERR_BYTES)
+            .read_to_string(&mut noise)
+            .await;
+    }
+    let status = child.status().await.map_err(io_error("wait for", exe))?;
+    if let Some(error) = error {
+        return Err(error);
+    }
+    if !status.success() {
+        let message = format!("the worker ended with {status}: {}", noise.trim());
+        return Err(failed(
+            message.trim_end_matches([':', ' ']).to_owned(),
+            None,
+        ));
+    }
+    Ok(images)
+}

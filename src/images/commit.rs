@@ -1,0 +1,139 @@
+//! The last step of an import, which makes it visible. Layers, blobs, records, and names last, so that whatever a
+//! record or a name refers to already exists. Repeating it after a crash at any line ends in the same store.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use serde_json::json;
+
+use super::contents::{Found, FoundLayer};
+use super::digest;
+use super::error::{ImageError, io};
+use super::gc;
+use super::oci::{self, ConfigFile};
+use super::progress::Imported;
+use super::staging::Staging;
+use super::store::{
+    ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
+};
+
+/// The maximum number of manifests and indexes that lead to an image.
+const MAX_DIGESTS: usize = 64;
+
+/// The layers of some images, each once.
+pub(super) fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
+    let mut seen = BTreeSet::new();
+    images
+        .iter()
+        .flat_map(|image| &image.layers)
+        .filter(|layer| seen.insert(layer.diff_id.clone()))
+        .cloned()
+        .collect()
+}
+
+/// Moves everything into place. The caller holds the lock, and the staged data is on disk.
+pub(super) fn commit(
+    store: &ImageStore,
+    staging: &Staging,
+    images: &[Found],
+) -> Result<Vec<Imported>, ImageError> {
+    for layer in distinct_layers(images) {
+        let (from, to) = (
+            staging.layer(&layer.diff_id),
+            store.layer_dir(&layer.diff_id),
+        );
+        if from.exists() && !to.exists() {
+            fs::rename(&from, &to).map_err(io("move", &from))?;
+        }
+    }
+    gc::sync(&store.dir().join("layers"))?;
+    let mut imported = Vec::new();
+    for image in images {
+        let id = write_image(store, image)?;
+        let file: ConfigFile = oci::parse(&image.config, &format!("config {id}"))?;
+        imported.push(Imported {
+            id,
+            names: image.names.clone(),
+            warnings: file.into_config().warnings(),
+        });
+    }
+    for image in &imported {
+        for name in &image.names {
+            let reference = Reference {
+                name: name.clone(),
+                id: image.id.clone(),
+            };
+            write_json(&store.reference_path(name), &reference)?;
+        }
+    }
+    Ok(imported)
+}
+
+fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> {
+    let id = digest::of(&image.config);
+    let mut sizes = Vec::new();
+    for layer in &image.layers {
+        let path = store.layer_dir(&layer.diff_id).join("layer.json");
+        let record: LayerRecord = read_json(&path)?.ok_or(ImageError::Missing {
+            what: format!("`{}`", path.display()),
+        })?;
+        sizes.push(record.tar_bytes);
+    }
+    let manifest = match &image.manifest {
+        Some(manifest) => manifest.clone(),
+        None => made_manifest(&id, image, &sizes),
+    };
+    let mut digests = vec![digest::of(&manifest)];
+    digests.extend(image.indexes.iter().cloned());
+    if let Some(known) = store.record(&id)? {
+        // The same image by another way: its earlier manifests stay valid.
+        let new = std::mem::replace(&mut digests, known.digests);
+        for digest in new {
+            if !digests.contains(&digest) && digests.len() < MAX_DIGESTS {
+                digests.push(digest);
+            }
+        }
+    }
+    write_atomic(&store.blob_path(&id), &image.config)?;
+    write_atomic(&store.blob_path(&digest::of(&manifest)), &manifest)?;
+    let record = Record {
+        id: id.clone(),
+        digests,
+        layers: image
+            .layers
+            .iter()
+            .map(|layer| layer.diff_id.clone())
+            .collect(),
+        size_bytes: sizes.iter().sum(),
+    };
+    write_json(&store.record_path(&id), &record)?;
+    Ok(id)
+}
+
+/// A docker-archive has no manifest; this is the one its uncompressed layers would have.
+fn made_manifest(id: &str, image: &Found, sizes: &[u64]) -> Vec<u8> {
+    let layers: Vec<_> = image
+        .layers
+        .iter()
+        .zip(sizes)
+        .map(|(layer, size)| {
+            json!({
+                "mediaType": "application/vnd.oci.image.layer.v1.tar",
+                "digest": layer.diff_id,
+                "size": size,
+            })
+        })
+        .collect();
+    json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": id,
+            "size": image.config.len(),
+        },
+        "layers": layers,
+    })
+    .to_string()
+    .into_bytes()
+}

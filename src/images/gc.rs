@@ -1,0 +1,201 @@
+//! The removal of images: names, images without names, and data that no image refers to any more.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::digest;
+use super::error::{ImageError, io};
+use super::name;
+use super::preload;
+use super::store::{ImageStore, Record};
+use crate::sys::tree;
+
+/// The result of [`ImageStore::remove`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Removed names.
+    pub untagged: Vec<String>,
+    /// The image's id, if the image itself was removed.
+    pub deleted: Option<String>,
+}
+
+/// The result of [`ImageStore::prune`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Ids of removed images.
+    pub deleted: Vec<String>,
+    /// Sum of their sizes; shared layers are counted for each.
+    pub freed_bytes: u64,
+}
+
+impl ImageStore {
+    /// Removes a name; with its last name the image is removed. By id, the image is removed with its only name. An
+    /// image in use is never removed, but one of several names is.
+    pub fn remove(&self, given: &str, in_use: &BTreeSet<String>) -> Result<Removed, ImageError> {
+        let not_found = || ImageError::NotFound {
+            name: given.to_owned(),
+        };
+        let _lock = self.lock()?;
+        let id = self.find(given)?.ok_or_else(not_found)?;
+        let references = self.references()?;
+        let names: Vec<String> = references
+            .iter()
+            .filter(|(_, of)| **of == id)
+            .map(|(name, _)| name.clone())
+            .collect();
+        let named = name::parse(given)
+            .ok()
+            .filter(|parsed| parsed.digest.is_none())
+            .and_then(|parsed| name::tagged(&parsed))
+            .filter(|full| names.contains(full));
+        let last = names.len() <= 1;
+        if named.is_none() && !last {
+            return Err(ImageError::SeveralNames { id, names });
+        }
+        if last && in_use.contains(&id) {
+            return Err(ImageError::InUse {
+                name: given.to_owned(),
+            });
+        }
+        let untagged: Vec<String> = named.map_or(names, |name| vec![name]);
+        for name in &untagged {
+            remove_file(&self.reference_path(name))?;
+        }
+        sync(&self.dir().join("refs"))?;
+        if !last {
+            return Ok(Removed {
+                untagged,
+                deleted: None,
+            });
+        }
+        self.delete_records(std::slice::from_ref(&id))?;
+        Ok(Removed {
+            untagged,
+            deleted: Some(id),
+        })
+    }
+
+    /// Removes these images with their names, except preloaded ones.
+    pub fn discard(&self, ids: &[String]) -> Result<Pruned, ImageError> {
+        let _lock = self.lock()?;
+        let preloaded = preload::ids(self)?;
+        let records = self.records()?.into_iter();
+        let doomed = records.filter(|r| ids.contains(&r.id) && !preloaded.contains(&r.id));
+        self.remove_records(&doomed.collect::<Vec<_>>())
+    }
+
+    /// Removes images without a name; with `all` every image not in use. Preloaded images and images in use stay.
+    pub fn prune(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Pruned, ImageError> {
+        let _lock = self.lock()?;
+        let references = self.references()?;
+        let named: BTreeSet<&String> = references.values().collect();
+        let preloaded = preload::ids(self)?;
+        let doomed: Vec<Record> = self
+            .records()?
+            .into_iter()
+            .filter(|record| !in_use.contains(&record.id) && !preloaded.contains(&record.id))
+            .filter(|record| all || !named.contains(&record.id))
+            .collect();
+        self.remove_records(&doomed)
+    }
+
+    /// Removes images and all their names. The caller holds the lock.
+    fn remove_records(&self, doomed: &[Record]) -> Result<Pruned, ImageError> {
+        let references = self.references()?;
+        let deleted: Vec<String> = doomed.iter().map(|record| record.id.clone()).collect();
+        // Names first: a name must never stand for a missing image.
+        for (name, _) in references.iter().filter(|(_, id)| deleted.contains(id)) {
+            remove_file(&self.reference_path(name))?;
+        }
+        sync(&self.dir().join("refs"))?;
+        self.delete_records(&deleted)?;
+        Ok(Pruned {
+            freed_bytes: doomed.iter().map(|record| record.size_bytes).sum(),
+            deleted,
+        })
+    }
+
+    /// Removes images, then data that only they referred to. The caller holds the lock.
+    fn delete_records(&self, ids: &[String]) -> Result<(), ImageError> {
+        for id in ids {
+            remove_file(&self.record_path(id))?;
+        }
+        sync(&self.dir().join("records"))?;
+        self.collect()
+    }
+
+    /// Removes layers and blobs that no record refers to. The caller holds the lock.
+    pub(super) fn collect(&self) -> Result<(), ImageError> {
+        let mut layers: BTreeSet<OsString> = BTreeSet::new();
+        let mut blobs: BTreeSet<OsString> = BTreeSet::new();
+        for record in self.records()? {
+            blobs.insert(digest::hex(&record.id).into());
+            blobs.extend(record.digests.iter().map(|d| digest::hex(d).into()));
+            layers.extend(record.layers.iter().map(|l| digest::hex(l).into()));
+        }
+        for (folder, kept) in [("layers", layers), ("blobs/sha256", blobs)] {
+            let folder = self.dir().join(folder);
+            for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
+                let entry = entry.map_err(io("list", &folder))?;
+                if kept.contains(&entry.file_name()) {
+                    continue;
+                }
+                let path = entry.path();
+                if !path.is_dir() {
+                    remove_file(&path)?;
+                    continue;
+                }
+                // Moved away first: a half-removed layer must not be taken for a complete one after a crash.
+                let grave = self.dir().join("tmp").join(format!(
+                    "gone-{}-{}",
+                    std::process::id(),
+                    entry.file_name().to_string_lossy()
+                ));
+                fs::rename(&path, &grave).map_err(io("move", &path))?;
+                sync(&folder)?;
+                remove_tree(&grave)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes staging directories whose worker is gone (it holds a lock while it lives).
+pub(crate) fn remove_leftovers(store: &ImageStore) -> Result<(), ImageError> {
+    let folder = store.dir().join("tmp");
+    for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
+        let path = entry.map_err(io("list", &folder))?.path();
+        let dir = match File::open(&path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
+            other => other.map_err(io("open", &path))?,
+        };
+        let Ok(_lock) = Flock::lock(dir, FlockArg::LockExclusiveNonblock) else {
+            continue;
+        };
+        remove_tree(&path)?;
+    }
+    Ok(())
+}
+
+fn remove_tree(path: &Path) -> Result<(), ImageError> {
+    tree::remove(path).map_err(io("remove", path))
+}
+
+pub(super) fn remove_file(path: &Path) -> Result<(), ImageError> {
+    match fs::remove_file(path) {
+        Err(why) if why.kind() != io::ErrorKind::NotFound => Err(io("remove", path)(why)),
+        _ => Ok(()),
+    }
+}
+
+/// Makes renames and removals in a directory durable.
+pub(crate) fn sync(folder: &Path) -> Result<(), ImageError> {
+    File::open(folder)
+        .and_then(|dir| dir.sync_all())
+        .map_err(io("sync", folder))
+}

@@ -1,0 +1,348 @@
+//! The import of an archive, in the worker. Everything is unpacked and verified in a staging directory, synced, and
+//! only then moved into place: layers, blobs, records, and names last.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::archive::Archive;
+use super::commit::{commit, distinct_layers};
+use super::compress;
+use super::contents::{self, Found, FoundLayer};
+use super::digest::Hashing;
+use super::error::{ImageError, io};
+use super::mark;
+use super::name;
+use super::preload::{self, Fingerprint};
+use super::progress::{Imported, Progress};
+use super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
+use super::staging::Staging;
+use super::store::{ImageStore, LayerRecord};
+use super::tar_reader::{TarReader, broken};
+use super::unpack::Unpacker;
+use crate::sys::clock;
+
+/// The shortest interval between progress reports.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+
+/// Stands for standard input in place of a path.
+pub(crate) const STREAM: &str = "-";
+
+/// The archive to import, and the options.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) store: PathBuf,
+    /// `-` is standard input.
+    pub(crate) archive: PathBuf,
+    /// Whether it is from a preload directory: it is remembered, and its images are never pruned.
+    pub(crate) preloaded: bool,
+    /// A name instead of those in the archive.
+    pub(crate) name: Option<String>,
+    /// The disk space to leave free.
+    pub(crate) keep: KeepFree,
+}
+
+impl Request {
+    fn is_stream(&self) -> bool {
+        self.archive == Path::new(STREAM)
+    }
+
+    /// The archive's current state; a stream has none.
+    fn fingerprint(&self) -> Result<Option<Fingerprint>, ImageError> {
+        match self.is_stream() {
+            true => Ok(None),
+            false => preload::fingerprint(&self.archive).map(Some),
+        }
+    }
+}
+
+/// Reports progress; fails once the client is gone, which ends the import.
+pub(crate) type Report<'a> = dyn FnMut(Progress) -> io::Result<()> + 'a;
+
+/// Imports all images of an archive that are for this machine.
+pub(crate) fn import(
+    request: &Request,
+    report: &mut Report<'_>,
+) -> Result<Vec<Imported>, ImageError> {
+    let store = ImageStore::open(&request.store)?;
+    let fingerprint = request.fingerprint()?;
+    let staging = Staging::new(&store)?;
+    let mut space = Space::new(&staging.path, request.keep)?;
+    let archive = open(request, &staging, &mut space, report)?;
+    let mut images = contents::images(&archive)?;
+    complete_names(&mut images, request)?;
+    let layers: Vec<FoundLayer> = distinct_layers(&images);
+    // A second time only if an image was removed meanwhile whose layers were to be shared.
+    let _lock = loop {
+        let missing: Vec<&FoundLayer> = layers
+            .iter()
+            .filter(|l| {
+                !store.layer_dir(&l.diff_id).exists() && !staging.layer(&l.diff_id).exists()
+            })
+            .collect();
+        for (done, layer) in missing.iter().enumerate() {
+            let mut progress = Progress {
+                stage: "unpack".to_owned(),
+                layer: done + 1,
+                layers: missing.len(),
+                done_bytes: 0,
+                total_bytes: 0,
+            };
+            unpack_layer(&archive, layer, &staging, &mut space, &mut progress, report)?;
+        }
+        staging.sync()?;
+        let lock = store.lock()?;
+        let here = |l: &FoundLayer| {
+            store.layer_dir(&l.diff_id).exists() || staging.layer(&l.diff_id).exists()
+        };
+        if layers.iter().all(here) {
+            break lock;
+        }
+    };
+    if request.fingerprint()? != fingerprint {
+        return Err(ImageError::Changed {
+            path: request.archive.clone(),
+        });
+    }
+    let imported = commit(&store, &staging, &images).map_err(|why| full_disk(why, &space))?;
+    if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
+        let ids = imported.iter().map(|image| image.id.clone()).collect();
+        preload::record(&store, &request.archive, fingerprint, ids)?;
+    }
+    Ok(imported)
+}
+
+fn open(
+    request: &Request,
+    staging: &Staging,
+    space: &mut Space,
+    report: &mut Report<'_>,
+) -> Result<Archive, ImageError> {
+    let mut next_report = clock::now();
+    let mut tick = |done_bytes| {
+        if clock::now() < next_report {
+            return Ok(());
+        }
+        next_report = clock::now() + REPORT_EVERY;
+        let progress = Progress {
+            stage: "receive".to_owned(),
+            layer: 0,
+            layers: 0,
+            done_bytes,
+            total_bytes: 0,
+        };
+        report(progress).map_err(|_| ImageError::Abandoned)
+    };
+    match request.is_stream() {
+        true => Archive::receive(io::stdin().lock(), &staging.path, space, &mut tick),
+        false => Archive::open(&request.archive, &staging.path, space, &mut tick),
+    }
+}
+
+/// A name given by the client replaces those in the archive; a single image without a name is named after its file.
+fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageError> {
+    if let Some(given) = &request.name {
+        let bad = |why: &str| ImageError::Name {
+            name: given.clone(),
+            why: why.into(),
+        };
+        let full = name::tagged(&name::parse(given)?);
+        let [image] = images else {
+            return Err(bad(
+                "the archive has several images, which cannot share one name",
+            ));
+        };
+        image.names = vec![full.ok_or_else(|| bad("an imported image needs a tag"))?];
+        return Ok(());
+    }
+    if let [image] = images
+        && image.names.is_empty()
+        && !request.is_stream()
+    {
+        let stem = request.archive.file_name().and_then(|name| name.to_str());
+        let name = stem.and_then(name::from_file_stem);
+        image.names = name
+            .and_then(|name| name::tagged(&name::parse(&name).ok()?))
+            .into_iter()
+            .collect();
+    }
+    Ok(())
+}
+
+fn unpack_layer(
+    archive: &Archive,
+    layer: &FoundLayer,
+    staging: &Staging,
+    space: &mut Space,
+    progress: &mut Progress,
+    report: &mut Report<'_>,
+) -> Result<(), ImageError> {
+    let what = match &layer.blob {
+        Some((digest, _)) => format!("layer {digest}"),
+        None => format!("layer `{}`", layer.part),
+    };
+    let section = archive.part(&layer.part)?;
+    progress.total_bytes = section.len();
+    if let Some((_, size)) = &layer.blob
+        && *size != section.len()
+    {
+        return Err(ImageError::Size {
+            what,
+            expected: *size,
+            actual: section.len(),
+        });
+    }
+    let target = staging.layer(&layer.diff_id);
+    let unfinished = staging.path.join("unfinished");
+    let root = new_layer_dir(&unfinished)?;
+    let seen = Rc::new(Cell::new(0));
+    let mut raw = Hashing::new(Counting {
+        inner: section,
+        seen: Rc::clone(&seen),
+    });
+    let mut next_report = clock::now();
+    let mut tick = || {
+        if clock::now() < next_report {
+            return Ok(());
+        }
+        next_report = clock::now() + REPORT_EVERY;
+        progress.done_bytes = seen.get();
+        report(progress.clone()).map_err(|_| ImageError::Abandoned)
+    };
+    let unpacked = unpack_stream(&mut raw, &what, root, space, &mut tick);
+    let verified = verify_blob(raw, layer, &what);
+    // Wrong data explains why it could not be read.
+    let (diff_id, tar_bytes) = match unpacked {
+        Err(ImageError::Malformed { .. } | ImageError::Truncated { .. }) if verified.is_err() => {
+            return Err(verified.err().unwrap_or(ImageError::Missing { what }));
+        }
+        other => other?,
+    };
+    verified?;
+    if diff_id != layer.diff_id {
+        return Err(ImageError::Digest {
+            what: format!("the unpacked {what}"),
+            expected: layer.diff_id.clone(),
+            actual: diff_id,
+        });
+    }
+    progress.done_bytes = progress.total_bytes;
+    report(progress.clone()).map_err(|_| ImageError::Abandoned)?;
+    let record = unfinished.join("layer.json");
+    let root = unfinished.join("diff");
+    let written = LayerRecord {
+        tar_bytes,
+        mark: Some(mark::of(&root).map_err(io("look through", &root))?),
+    };
+    let written = serde_json::to_vec(&written).expect("plain data");
+    fs::write(&record, written)
+        .map_err(|why| space.write_error(why, |why| io("write", &record)(why)))?;
+    fs::rename(&unfinished, &target).map_err(io("move", &unfinished))
+}
+
+/// Unpacks a layer from its blob; returns digest and length of the tar.
+fn unpack_stream(
+    raw: &mut dyn Read,
+    what: &str,
+    root: File,
+    space: &mut Space,
+    tick: &mut dyn FnMut() -> Result<(), ImageError>,
+) -> Result<(String, u64), ImageError> {
+    let plain = compress::decoder(raw).map_err(|e| broken(what, &e, "its start"))?;
+    let capped = Capped {
+        inner: plain,
+        left: MAX_UNPACKED_BYTES,
+    };
+    let mut tar = TarReader::streaming(Hashing::new(capped), what.to_owned());
+    Unpacker::new(root, what.to_owned(), space).run(&mut tar, tick)?;
+    tar.into_inner()
+        .finish()
+        .map_err(|e| broken(what, &e, "its end"))
+}
+
+fn verify_blob<R: Read>(raw: Hashing<R>, layer: &FoundLayer, what: &str) -> Result<(), ImageError> {
+    let (actual, size) = raw.finish().map_err(|e| broken(what, &e, "its data"))?;
+    let Some((digest, expected_size)) = &layer.blob else {
+        return Ok(());
+    };
+    if size != *expected_size {
+        return Err(ImageError::Truncated {
+            what: what.to_owned(),
+            at: "its data".to_owned(),
+        });
+    }
+    if actual != *digest {
+        return Err(ImageError::Digest {
+            what: what.to_owned(),
+            expected: digest.clone(),
+            actual,
+        });
+    }
+    Ok(())
+}
+
+fn new_layer_dir(dir: &Path) -> Result<File, ImageError> {
+    let root = dir.join("diff");
+    fs::create_dir_all(&root).map_err(io("create directory", &root))?;
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).map_err(io("chmod", &root))?;
+    File::open(&root).map_err(io("open", &root))
+}
+
+fn full_disk(why: ImageError, space: &Space) -> ImageError {
+    match why {
+        ImageError::Io {
+            doing,
+            path,
+            source,
+        } => space.write_error(source, |source| io(doing, &path)(source)),
+        other => other,
+    }
+}
+
+struct Counting<R> {
+    inner: R,
+    seen: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Counting<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        self.seen.set(self.seen.get() + n as u64);
+        Ok(n)
+    }
+}
+
+/// Ends a stream that unpacks without end.
+struct Capped<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Capped<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(n as u64).ok_or_else(|| {
+            io::Error::other(format!(
+                "it unpacks to more than {MAX_UNPACKED_BYTES} bytes"
+            ))
+        })?;
+        Ok(n)
+    }
+}
+
+/// Imports an archive in this process, with all its rights: not for untrusted archives, but for tests of arbitrary
+/// input.
+pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageError> {
+    let request = Request {
+        store: store.to_owned(),
+        archive: archive.to_owned(),
+        preloaded: false,
+        name: None,
+        keep: KeepFree::default(),
+    };
+    import(&request, &mut |_| Ok(()))
+}

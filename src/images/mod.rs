@@ -1,0 +1,42 @@
+//! The image store and imports into it. Archives are unpacked by a worker process ([`worker`]) that the agent
+//! starts ([`import()`]); the agent itself only reads the store ([`ImageStore`]) and never a byte of an archive.
+//!
+//! The path of an archive: `archive` finds its parts and `contents` its images; `import` has the layers unpacked
+//! (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging` directory and verifies them; `commit` makes
+//! everything visible at the end.
+
+mod archive;
+mod check;
+mod client;
+mod commit;
+mod compress;
+mod contents;
+mod digest;
+mod entry;
+mod error;
+mod gc;
+mod import;
+mod mark;
+mod name;
+mod oci;
+mod pax;
+pub mod preload;
+mod progress;
+mod space;
+mod staging;
+mod stop_signal;
+mod store;
+mod tar_reader;
+mod unpack;
+pub mod worker;
+
+pub use check::{Check, Damage, DamageKind};
+pub use client::{ImportOptions, Origin, Pieces, import, import_unless};
+pub use error::ImageError;
+pub use gc::{Pruned, Removed};
+pub use import::import_here;
+pub use oci::ImageConfig;
+pub use progress::{Imported, Progress};
+pub use space::KeepFree;
+pub use stop_signal::stop_signal;
+pub use store::{Image, ImageStore};

@@ -1,0 +1,47 @@
+//! The worker's output: one JSON document a line on its standard output.
+
+use serde::{Deserialize, Serialize};
+
+/// The progress of an import.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// `receive`, `unpack`.
+    pub stage: String,
+    /// The number of the layer, from 1; layers already in the store are not counted.
+    pub layer: usize,
+    /// The number of layers.
+    pub layers: usize,
+    /// Bytes read of the layer in the archive.
+    pub done_bytes: u64,
+    /// Its length.
+    pub total_bytes: u64,
+}
+
+/// An image that is now in the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imported {
+    /// The config's digest.
+    pub id: String,
+    /// Its full names in the archive.
+    pub names: Vec<String>,
+    /// Warnings about settings of its config without effect.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// A line of the worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum Line {
+    /// A progress report.
+    Progress(Progress),
+    /// Last lines of success, one for each image.
+    Image(Imported),
+    /// Last line of failure.
+    Error {
+        /// The chain of causes in one line.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
+}

@@ -1,0 +1,131 @@
+//! The process `coracle image-worker`. It drops the privileges that it does not need, imports one archive, and
+//! reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::stat::{Mode, umask};
+
+use super::import::{Request, import};
+use super::progress::Line;
+use super::space::KeepFree;
+use crate::sys::capability::{self, keep_only};
+use crate::sys::process;
+
+/// Address space. A zstd window takes up to 128 MiB, documents 4 MiB each.
+const MAX_MEMORY_BYTES: u64 = 512 << 20;
+
+/// The first to be killed when memory runs out: an import can be repeated.
+const OOM_SCORE_ADJ: i32 = 1000;
+
+/// Open files.
+const MAX_FILES: u64 = 1024;
+
+const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
+                     [--keep-inodes N] PATH|-";
+
+/// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let Some(request) = parse(args) else {
+        let _ = print(&Line::Error {
+            message: USAGE.to_owned(),
+            hint: None,
+        });
+        return ExitCode::from(2);
+    };
+    if let Err(why) = harden() {
+        let _ = print(&Line::Error {
+            message: format!("could not drop privileges: {why}"),
+            hint: None,
+        });
+        return ExitCode::FAILURE;
+    }
+    match import(&request, &mut |progress| print(&Line::Progress(progress))) {
+        Ok(images) => {
+            for image in images {
+                // The images are stored even if the client is gone.
+                let _ = print(&Line::Image(image));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            let _ = print(&Line::Error {
+                message: crate::chain(&why),
+                hint: why.hint(),
+            });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
+    let mut args = args.into_iter();
+    if args.next()? != "import" {
+        return None;
+    }
+    let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
+    let mut keep = KeepFree::default();
+    while let Some(arg) = args.next() {
+        match arg.to_str() {
+            Some("--store") => store = Some(args.next()?.into()),
+            Some("--name") => name = Some(args.next()?.into_string().ok()?),
+            Some("--preloaded") => preloaded = true,
+            Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
+            Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
+            Some("--") => archive = Some(args.next()?.into()),
+            Some(option) if option.starts_with("--") => return None,
+            _ if archive.is_none() => archive = Some(arg.into()),
+            _ => return None,
+        }
+    }
+    Some(Request {
+        store: store?,
+        archive: archive?,
+        preloaded,
+        name,
+        keep,
+    })
+}
+
+/// A high `oom_score_adj`, no new privileges, only the capabilities that unpacking needs, and limits on memory and
+/// files.
+fn harden() -> io::Result<()> {
+    process::set_oom_score_adj(OOM_SCORE_ADJ)?;
+    nix::sys::prctl::set_no_new_privs()?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    lower(Resource::RLIMIT_AS, MAX_MEMORY_BYTES)?;
+    lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
+    umask(Mode::from_bits_truncate(0o022));
+    keep_only(&[
+        capability::CHOWN,
+        capability::DAC_OVERRIDE,
+        capability::FOWNER,
+        capability::FSETID,
+        capability::MKNOD,
+        capability::SETFCAP,
+        // overlayfs marks a folder that hides lower ones by a `trusted.*` attribute.
+        capability::SYS_ADMIN,
+    ])
+}
+
+#[allow(
+    clippy::useless_conversion,
+    clippy::unnecessary_fallible_conversions,
+    reason = "rlim_t is 32 bits wide on some targets"
+)]
+fn lower(resource: Resource, limit: u64) -> io::Result<()> {
+    let (_, hard) = nix::sys::resource::getrlimit(resource)?;
+    let limit = limit.try_into().unwrap_or(hard).min(hard);
+    Ok(setrlimit(resource, limit, limit)?)
+}
+
+/// Fails once the agent is gone.
+fn print(line: &Line) -> io::Result<()> {
+    let mut text = serde_json::to_vec(line).expect("plain data");
+    text.push(b'\n');
+    let mut out = io::stdout().lock();
+    out.write_all(&text)?;
+    out.flush()
+}

@@ -1,0 +1,157 @@
+//! The manual that the binary carries: pages by topic, as text and as man pages.
+//!
+//! Each page is a Markdown file of this folder, in lines that a terminal shows as they are. `build.rs` packs them. The
+//! lists of events and of refused kinds are made from the code when the page is asked for.
+
+use std::fmt::Write as _;
+use std::io::Read as _;
+
+use flate2::read::GzDecoder;
+
+use crate::spec::{self, Reason, Severity};
+
+pub mod roff;
+
+/// The topics in reading order, each with what its page is about.
+pub const TOPICS: &[(&str, &str)] = &[
+    ("install", "install, upgrade and remove coracle"),
+    ("migrate", "coming from docker-compose, podman or k3s"),
+    ("pods", "edits, restarts, readiness, room and priority"),
+    (
+        "images",
+        "getting images onto the machine, without a network too",
+    ),
+    ("storage", "data that lasts, backup and restore"),
+    (
+        "network",
+        "addresses, ports, services, names, other firewalls",
+    ),
+    ("shutdown", "shutdown, power cuts and maintenance"),
+    (
+        "memory",
+        "memory, swap, huge pages and a node that runs short",
+    ),
+    ("settings", "settings, files and directories"),
+    ("security", "what confines a pod, and what does not"),
+    ("monitoring", "figures, metrics, logs and the API"),
+    (
+        "troubleshooting",
+        "what to look at when something does not work",
+    ),
+    ("cluster", "outgrowing one machine"),
+    (
+        "differences",
+        "where coracle differs from a kubelet, and why",
+    ),
+    ("limits", "what is refused or ignored"),
+    ("events", "every reason of an event"),
+    ("changes", "what is new in each version"),
+];
+
+const PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/manual.gz"));
+
+/// Stands in `events.md` for the list of reasons.
+const REASONS: &str = "{{reasons}}";
+/// Stands in `limits.md` for the list of kinds.
+const KINDS: &str = "{{kinds}}";
+
+/// The page of a topic, as Markdown; `None` if there is no such topic.
+pub fn page(topic: &str) -> Option<String> {
+    if !TOPICS.iter().any(|(name, _)| *name == topic) {
+        return None;
+    }
+    let mut text = String::new();
+    GzDecoder::new(PACKED)
+        .read_to_string(&mut text)
+        .expect("the build script packed it");
+    let mut parts = text.split('\0');
+    while let (Some(name), Some(page)) = (parts.next(), parts.next()) {
+        if name == topic {
+            return Some(page.replace(REASONS, &reasons()).replace(KINDS, &kinds()));
+        }
+    }
+    None
+}
+
+/// All reasons, those of pods and those of the node.
+fn reasons() -> String {
+    let mut text = String::new();
+    let mut of_node = false;
+    text += "## Events of pods\n\n";
+    for reason in Reason::ALL {
+        if *reason == Reason::Starting && !of_node {
+            of_node = true;
+            text += "\n## Events of the node\n\n";
+        }
+        let mark = match reason.severity() {
+            Severity::Normal => "",
+            Severity::Warning => " (Warning)",
+        };
+        let line = format!("- `{reason}`{mark}: {}", reason.doc());
+        let _ = writeln!(text, "{}", wrapped(&line));
+    }
+    text.trim_end().to_owned()
+}
+
+/// All kinds that are refused by name, with what to do instead.
+fn kinds() -> String {
+    let mut text = String::new();
+    for (kinds, instead) in spec::refused_kinds() {
+        let names: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
+        let line = format!("- {}: {instead}.", names.join(", "));
+        let _ = writeln!(text, "{}", wrapped(&line));
+    }
+    text.trim_end().to_owned()
+}
+
+/// A list item in lines of at most 100 columns, broken outside of code.
+fn wrapped(item: &str) -> String {
+    const WIDTH: usize = 100;
+    let mut lines = vec![String::new()];
+    let mut word = String::new();
+    for part in item.split(' ') {
+        word += part;
+        if word.matches('`').count() % 2 == 1 {
+            word.push(' ');
+            continue;
+        }
+        let length = lines.last().map_or(0, String::len);
+        match lines
+            .last_mut()
+            .filter(|_| length + 1 + word.len() <= WIDTH)
+        {
+            Some(line) if line.is_empty() => *line = word,
+            Some(line) => *line += &format!(" {word}"),
+            None => lines.push(format!("  {word}")),
+        }
+        word = String::new();
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_topic_has_a_page_and_every_page_a_topic() {
+        for (topic, _) in TOPICS {
+            let page = page(topic).unwrap_or_else(|| panic!("no page for {topic}"));
+            assert!(page.starts_with("# "), "{topic} has no title");
+            assert!(!page.contains("{{"), "{topic} has a gap");
+            let odd = |line: &&str| line.matches('`').count() % 2 == 1 && !line.starts_with("```");
+            assert_eq!(
+                page.lines().find(odd),
+                None,
+                "{topic} has code over two lines"
+            );
+            let mut text = page.lines().filter(|line| !line.starts_with('|'));
+            let wide = text.find(|line| line.chars().count() > 100);
+            assert_eq!(wide, None, "{topic} has a line that is too wide");
+        }
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/manual");
+        let pages = std::fs::read_dir(folder).unwrap();
+        let pages = pages.filter(|e| e.as_ref().unwrap().path().extension() == Some("md".as_ref()));
+        assert_eq!(pages.count(), TOPICS.len());
+    }
+}

@@ -1,0 +1,195 @@
+//! Addresses and routes of services: stable addresses for those that have one, and a route for each of their ports.
+//! Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::addresses;
+use super::error::NetworkError;
+use super::firewall::ServiceRoute;
+use super::ranges::Ranges;
+use crate::spec::cluster::ServiceEntry;
+use crate::spec::service::{ServiceAddress, ServicePort};
+use crate::spec::{PodKey, Protocol};
+
+/// Whether any service requests a specific address.
+pub(super) fn any_given(view: &[ServiceEntry]) -> bool {
+    let mut addresses = view.iter().map(|entry| &entry.spec.address);
+    addresses.any(|address| matches!(address, ServiceAddress::Given(_)))
+}
+
+/// The number of removed services whose numbers are remembered: one that comes back gets its former address.
+const REMEMBERED: usize = 1024;
+
+/// Addresses of services, and the first failure.
+#[derive(Debug, Default)]
+pub(super) struct Assigned {
+    /// By service, for those that have some.
+    pub(super) addresses: BTreeMap<PodKey, Vec<IpAddr>>,
+    /// The first service that cannot have its requested address.
+    pub(super) error: Option<NetworkError>,
+}
+
+/// Assigns addresses: first to services that request specific ones, then to those that had one, then to new ones.
+/// `numbers` are the numbers assigned so far, by namespace and name, `node` the node's own addresses.
+pub(super) fn assign(
+    view: &[ServiceEntry],
+    ranges: &Ranges,
+    node: &BTreeSet<IpAddr>,
+    numbers: &mut BTreeMap<String, u32>,
+) -> Assigned {
+    let mut assigned = Assigned::default();
+    let mut owners: BTreeMap<IpAddr, PodKey> = BTreeMap::new();
+    for entry in view {
+        let ServiceAddress::Given(wanted) = &entry.spec.address else {
+            continue;
+        };
+        let key = &entry.spec.key;
+        match wanted
+            .iter()
+            .find_map(|address| Some((address, owner(address, ranges, node, &owners)?)))
+        {
+            Some((address, owner)) => {
+                assigned.error.get_or_insert(NetworkError::ServiceAddress {
+                    service: key.clone(),
+                    address: *address,
+                    owner,
+                });
+            }
+            None => {
+                owners.extend(wanted.iter().map(|address| (*address, key.clone())));
+                assigned.addresses.insert(key.clone(), wanted.clone());
+            }
+        }
+    }
+    forget_some(view, numbers);
+    let given = |number: u32| {
+        let mut own = addresses::addresses(&ranges.services, number).into_iter();
+        own.any(|address| owners.contains_key(&address))
+    };
+    numbers.retain(|_, number| !given(*number));
+    for entry in view {
+        if entry.spec.address != ServiceAddress::Any {
+            continue;
+        }
+        let key = &entry.spec.key;
+        match number(&key.to_string(), ranges, numbers, &owners) {
+            Ok(number) => {
+                let list = addresses::addresses(&ranges.services, number);
+                assigned.addresses.insert(key.clone(), list);
+            }
+            Err(error) => {
+                assigned.error.get_or_insert(error);
+            }
+        }
+    }
+    assigned
+}
+
+/// One route for each port of each service that has an address or a port on the node.
+pub(super) fn routes(
+    view: &[ServiceEntry],
+    addresses: &BTreeMap<PodKey, Vec<IpAddr>>,
+) -> Vec<ServiceRoute> {
+    let mut routes = Vec::new();
+    for entry in view {
+        let Some(addresses) = addresses.get(&entry.spec.key) else {
+            continue;
+        };
+        for (index, port) in entry.spec.ports.iter().enumerate() {
+            routes.push(ServiceRoute {
+                name: format!("{}:{}", entry.spec.key, port_name(port)),
+                addresses: addresses.clone(),
+                protocol: port.protocol,
+                port: port.port,
+                node_port: port.node_port,
+                endpoints: endpoints(entry, index),
+                affinity: entry.spec.client_affinity,
+            });
+        }
+    }
+    routes
+}
+
+fn endpoints(entry: &ServiceEntry, port: usize) -> Vec<SocketAddr> {
+    let mut list = Vec::new();
+    for endpoint in &entry.endpoints {
+        if let Some(Some(number)) = endpoint.ports.get(port) {
+            let ips = endpoint.ips.iter();
+            list.extend(ips.map(|ip| SocketAddr::from((*ip, *number))));
+        }
+    }
+    list
+}
+
+fn port_name(port: &ServicePort) -> String {
+    if !port.name.is_empty() {
+        return port.name.clone();
+    }
+    let protocol = match port.protocol {
+        Protocol::Tcp => "",
+        Protocol::Udp => "/UDP",
+        Protocol::Sctp => "/SCTP",
+    };
+    format!("{}{protocol}", port.port)
+}
+
+fn number(
+    name: &str,
+    ranges: &Ranges,
+    numbers: &mut BTreeMap<String, u32>,
+    owners: &BTreeMap<IpAddr, PodKey>,
+) -> Result<u32, NetworkError> {
+    if let Some(number) = numbers.get(name) {
+        return Ok(*number);
+    }
+    let mut taken: BTreeSet<u32> = numbers.values().copied().collect();
+    // Each requested address blocks at most one number.
+    for _ in 0..=owners.len() {
+        let number = addresses::pick(&ranges.services, name, &taken)?;
+        let own = addresses::addresses(&ranges.services, number);
+        if own.iter().any(|address| owners.contains_key(address)) {
+            taken.insert(number);
+            continue;
+        }
+        numbers.insert(name.to_owned(), number);
+        return Ok(number);
+    }
+    let range = ranges.services[0];
+    Err(super::ranges::RangeError::Full { range }.into())
+}
+
+/// The current owner of an address.
+fn owner(
+    address: &IpAddr,
+    ranges: &Ranges,
+    node: &BTreeSet<IpAddr>,
+    owners: &BTreeMap<IpAddr, PodKey>,
+) -> Option<String> {
+    if let Some(service) = owners.get(address) {
+        return Some(format!("service {service}"));
+    }
+    let pods = ranges
+        .pods
+        .iter()
+        .find(|range| range.contains(&IpNet::from(*address)));
+    pods.map(|range| format!("the pod CIDR {range}"))
+        .or_else(|| node.contains(address).then(|| "the node".to_owned()))
+}
+
+/// Numbers of services that are gone are dropped once there are many.
+fn forget_some(view: &[ServiceEntry], numbers: &mut BTreeMap<String, u32>) {
+    if numbers.len() > REMEMBERED {
+        let there: BTreeSet<String> = view
+            .iter()
+            .map(|entry| entry.spec.key.to_string())
+            .collect();
+        numbers.retain(|name, _| there.contains(name));
+    }
+}
+
+#[cfg(test)]
+#[path = "services_test.rs"]
+mod tests;

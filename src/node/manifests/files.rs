@@ -1,0 +1,97 @@
+//! The manifest files on disk: which there are, and their content, both with a limit.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Largest manifest file, as on the kubelet.
+pub(super) const MAX_FILE: u64 = 10 << 20;
+
+/// The maximum number of files; those beyond, by name, are not read.
+pub(super) const MAX_FILES: usize = 4096;
+
+/// What distinguishes two versions of a file without reading it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    inode: u64,
+    pub(super) size: u64,
+    pub(super) modified_ns: i128,
+}
+
+/// The state of each manifest file; the number of files beyond the limit, and the first of these.
+pub(super) type Listed = (BTreeMap<PathBuf, Fingerprint>, Option<(usize, PathBuf)>);
+
+/// The manifest files: the regular files of the directory (symlinks followed) that are not hidden or left by
+/// editors. If there are too many, the `known` ones stay, and others follow by name.
+pub(super) fn list(path: &Path, known: impl Fn(&Path) -> bool) -> io::Result<Listed> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_dir() && !metadata.is_file() {
+        return Err(not_a_file());
+    }
+    if !metadata.is_dir() {
+        return Ok(([(path.to_owned(), fingerprint(&metadata))].into(), None));
+    }
+    let (mut found, mut new) = (BTreeMap::new(), BTreeMap::new());
+    let mut beyond: Option<(usize, PathBuf)> = None;
+    for entry in fs::read_dir(path)? {
+        let path = entry?.path();
+        if is_ignored(&path) {
+            continue;
+        }
+        // A file that was removed meanwhile, or a dangling link, counts as absent.
+        if let Ok(metadata) = fs::metadata(&path)
+            && metadata.is_file()
+        {
+            let files = if known(&path) { &mut found } else { &mut new };
+            files.insert(path, fingerprint(&metadata));
+        }
+        if found.len() + new.len() > MAX_FILES
+            && let Some((last, _)) = new.pop_last()
+        {
+            let (number, first) = beyond.unwrap_or_else(|| (0, last.clone()));
+            beyond = Some((number + 1, first.min(last)));
+        }
+    }
+    found.append(&mut new);
+    Ok((found, beyond))
+}
+
+pub(super) fn is_ignored(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.starts_with('.') || name.ends_with('~') || name.ends_with(".swp") || name.ends_with(".swx")
+}
+
+fn fingerprint(metadata: &fs::Metadata) -> Fingerprint {
+    Fingerprint {
+        inode: metadata.ino(),
+        size: metadata.size(),
+        modified_ns: i128::from(metadata.mtime()) * 1_000_000_000
+            + i128::from(metadata.mtime_nsec()),
+    }
+}
+
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Non-blocking, in case a FIFO has taken the file's place.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(not_a_file());
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "larger than 10 MiB, the limit for manifest files",
+        ));
+    }
+    Ok(bytes)
+}
+
+fn not_a_file() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
+}

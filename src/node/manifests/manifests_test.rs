@@ -1,0 +1,557 @@
+//! The manifest directory, with real files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Inherited, Manifests, Scan};
+use crate::api::FileState;
+use crate::layout::Layout;
+use crate::node::sources;
+use crate::spec::PodSpec;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("coracle-manifests-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, file: &str, pod: &str, image: &str) -> PathBuf {
+        let path = self.0.join(file);
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {pod}}}\nspec:\n  containers: [{{name: c, image: {image}}}]\n"
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn manifests(&self) -> Manifests {
+        Manifests::new(self.0.clone(), "n".into(), BTreeMap::new())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn of_pods(pods: Vec<Arc<PodSpec>>) -> Inherited {
+    Inherited {
+        pods,
+        ..Inherited::default()
+    }
+}
+
+fn scan_all(manifests: &mut Manifests) -> Scan {
+    manifests.scan(0, &BTreeSet::new(), true, &BTreeSet::new())
+}
+
+fn pods(manifests: &Manifests) -> Vec<String> {
+    manifests
+        .desired()
+        .pods
+        .values()
+        .map(|pod| format!("{}={}", pod.key.name, pod.containers[0].image))
+        .collect()
+}
+
+#[test]
+fn what_editors_leave_is_no_manifest_and_neither_are_folders() {
+    let folder = Folder::new();
+    for name in [".hidden.yaml", "web.yaml~", ".web.yaml.swp", "web.swp"] {
+        folder.write(name, "no", "a:1");
+    }
+    fs::create_dir(folder.0.join("sub")).unwrap();
+    nix::unistd::mkfifo(&folder.0.join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink("/nowhere", folder.0.join("dangling")).unwrap();
+    folder.write("yes", "yes", "a:1");
+    let mut manifests = folder.manifests();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(pods(&manifests), ["yes=a:1"]);
+}
+
+#[test]
+fn a_file_still_being_written_is_read_once_it_is_closed_or_has_settled() {
+    let folder = Folder::new();
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let path = folder.write("a.yaml", "a", "a:1");
+    let nothing = BTreeSet::new();
+    let running = BTreeSet::new();
+    let first = manifests.scan(1000, &nothing, false, &running);
+    assert_eq!((first.changed, first.again_in_ms), (false, Some(500)));
+    folder.write("a.yaml", "a", "longer:1");
+    assert_eq!(
+        manifests.scan(1400, &nothing, false, &running).again_in_ms,
+        Some(500),
+        "it changed meanwhile"
+    );
+    assert!(manifests.scan(1900, &nothing, false, &running).changed);
+    assert_eq!(pods(&manifests), ["a=longer:1"]);
+    folder.write("a.yaml", "a", "closed:1");
+    assert!(
+        manifests
+            .scan(2000, &[path].into(), false, &running)
+            .changed,
+        "closed after writing"
+    );
+    assert_eq!(pods(&manifests), ["a=closed:1"]);
+    assert_eq!(
+        manifests.scan(9000, &nothing, false, &running),
+        Scan::default()
+    );
+}
+
+#[test]
+fn a_broken_edit_keeps_the_version_before_in_force() {
+    let folder = Folder::new();
+    folder.write("a.yaml", "a", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    fs::write(folder.0.join("a.yaml"), "kind: Pod\nspec: [").unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(pods(&manifests), ["a=a:1"]);
+    let states: Vec<FileState> = manifests.status().iter().map(|row| row.state).collect();
+    assert_eq!(states, [FileState::Rejected, FileState::Superseded]);
+    assert!(!manifests.all_in_effect());
+    fs::remove_file(folder.0.join("a.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert!(
+        pods(&manifests).is_empty(),
+        "only removing the file removes the pod"
+    );
+}
+
+#[test]
+fn a_directory_out_of_reach_changes_nothing_until_it_is_back() {
+    let folder = Folder::new();
+    folder.write("a.yaml", "a", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let away = folder.0.with_extension("away");
+    fs::rename(&folder.0, &away).unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(pods(&manifests), ["a=a:1"]);
+    assert_eq!(manifests.status()[0].state, FileState::Rejected);
+    fs::rename(&away, &folder.0).unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(manifests.status()[0].state, FileState::Loaded);
+}
+
+#[test]
+fn a_name_taken_by_another_file_is_refused_until_it_is_free() {
+    let folder = Folder::new();
+    folder.write("b.yaml", "same", "b:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    folder.write("a.yaml", "same", "a:1");
+    scan_all(&mut manifests);
+    assert_eq!(pods(&manifests), ["same=b:1"]);
+    let errors = manifests
+        .status()
+        .into_iter()
+        .flat_map(|row| row.errors)
+        .collect::<Vec<_>>();
+    assert_eq!(
+        errors,
+        ["a.yaml: pod `default/same` is already defined by `b.yaml`"]
+    );
+    fs::remove_file(folder.0.join("b.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(pods(&manifests), ["same=a:1"]);
+}
+
+#[test]
+fn a_renamed_file_is_the_same_pod() {
+    let folder = Folder::new();
+    folder.write("a.yaml", "a", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let before = manifests.desired();
+    fs::rename(folder.0.join("a.yaml"), folder.0.join("z.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(manifests.desired(), before);
+}
+
+#[test]
+fn pods_of_a_former_agent_stay_while_their_file_is_broken() {
+    let folder = Folder::new();
+    let path = folder.write("a.yaml", "a", "a:1");
+    let mut first = folder.manifests();
+    scan_all(&mut first);
+    let recovered = first.desired().pods.into_values().collect();
+    fs::write(&path, "broken: [").unwrap();
+    let mut second = Manifests::new(
+        folder.0.clone(),
+        "n".into(),
+        [(path.clone(), of_pods(recovered))].into(),
+    );
+    scan_all(&mut second);
+    assert_eq!(pods(&second), ["a=a:1"]);
+    assert_eq!(second.sources().into_values().collect::<Vec<_>>(), [path]);
+}
+
+#[test]
+fn once_files_were_read_nothing_inherited_comes_back() {
+    let folder = Folder::new();
+    let path = folder.write("a.yaml", "a", "old:1");
+    let gone = folder.write("gone.yaml", "gone", "g:1");
+    let mut first = folder.manifests();
+    scan_all(&mut first);
+    let by = |name: &str| {
+        first
+            .desired()
+            .pods
+            .into_values()
+            .filter(|pod| pod.key.name == name)
+            .collect()
+    };
+    let by = |name: &str| of_pods(by(name));
+    let inherited = [(path, by("a")), (gone.clone(), by("gone"))].into();
+    let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
+    scan_all(&mut second);
+    folder.write("a.yaml", "a", "newer:1");
+    fs::remove_file(gone).unwrap();
+    scan_all(&mut second);
+    let away = folder.0.with_extension("away");
+    fs::rename(&folder.0, &away).unwrap();
+    scan_all(&mut second);
+    assert_eq!(pods(&second), ["a=newer:1"]);
+    fs::rename(&away, &folder.0).unwrap();
+    scan_all(&mut second);
+    assert_eq!(pods(&second), ["a=newer:1"]);
+}
+
+#[test]
+fn a_fifo_instead_of_a_file_or_folder_is_refused_at_once() {
+    let folder = Folder::new();
+    let pipe = folder.0.join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut manifests = Manifests::new(pipe, "n".into(), BTreeMap::new());
+    scan_all(&mut manifests);
+    assert!(manifests.unreadable.is_some());
+}
+
+fn service(folder: &Folder, file: &str, name: &str, spec: &str) -> PathBuf {
+    let path = folder.0.join(file);
+    let text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{selector: {{a: b}}, {spec}}}\n"
+    );
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// Name, first port and its port on the node.
+fn services(manifests: &Manifests) -> Vec<(String, u16, Option<u16>)> {
+    let services = manifests.desired().services.into_values();
+    services
+        .map(|s| (s.key.name.clone(), s.ports[0].port, s.ports[0].node_port))
+        .collect()
+}
+
+fn errors(manifests: &Manifests) -> Vec<String> {
+    let rows = manifests.status().into_iter();
+    rows.flat_map(|row| row.errors).collect()
+}
+
+#[test]
+fn a_broken_edit_leaves_the_service_and_removing_the_file_removes_it() {
+    let folder = Folder::new();
+    let path = service(&folder, "s.yaml", "web", "ports: [{port: 80}]");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    assert_eq!(services(&manifests), [("web".into(), 80, None)]);
+    fs::write(&path, "kind: Service").unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(services(&manifests), [("web".into(), 80, None)]);
+    service(&folder, "s.yaml", "web", "ports: [{port: 8080}]");
+    scan_all(&mut manifests);
+    assert_eq!(services(&manifests), [("web".into(), 8080, None)]);
+    fs::remove_file(&path).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(services(&manifests), []);
+}
+
+#[test]
+fn services_that_want_the_same_are_a_conflict_that_names_both_files() {
+    for (sentence, first, second, what) in [
+        (
+            "name",
+            ("web", "ports: [{port: 80}]"),
+            ("web", "ports: [{port: 81}]"),
+            "service `default/web`",
+        ),
+        (
+            "node port",
+            ("a", "type: NodePort, ports: [{port: 80, nodePort: 30080}]"),
+            ("b", "type: NodePort, ports: [{port: 81, nodePort: 30080}]"),
+            "node port 30080 of service `default/b` (also of service `default/a`)",
+        ),
+        (
+            "address",
+            ("a", "clusterIP: 10.96.0.7, ports: [{port: 80}]"),
+            ("b", "clusterIP: 10.96.0.7, ports: [{port: 81}]"),
+            "cluster IP 10.96.0.7 of service `default/b` (also of service `default/a`)",
+        ),
+    ] {
+        let folder = Folder::new();
+        service(&folder, "1.yaml", first.0, first.1);
+        let mut manifests = folder.manifests();
+        scan_all(&mut manifests);
+        service(&folder, "2.yaml", second.0, second.1);
+        scan_all(&mut manifests);
+        assert_eq!(services(&manifests).len(), 1, "{sentence}");
+        let expected = format!("2.yaml: {what} is already defined by `1.yaml`");
+        assert_eq!(errors(&manifests), [expected], "{sentence}");
+        fs::remove_file(folder.0.join("1.yaml")).unwrap();
+        scan_all(&mut manifests);
+        assert_eq!(services(&manifests)[0].1, 81, "{sentence}");
+    }
+}
+
+#[test]
+fn services_of_a_former_agent_stay_while_their_file_is_broken_or_away() {
+    let (folder, run) = (Folder::new(), Folder::new());
+    let layout = Layout {
+        root: run.0.clone(),
+        run_dir: run.0.clone(),
+        log_dir: run.0.clone(),
+    };
+    let path = service(
+        &folder,
+        "s.yaml",
+        "web",
+        "type: NodePort, ports: [{port: 80}]",
+    );
+    let mut first = folder.manifests();
+    scan_all(&mut first);
+    sources::write(&layout, &first);
+    let before = services(&first);
+    assert!(before[0].2.is_some());
+
+    fs::write(&path, "broken: [").unwrap();
+    let inherited = sources::inherited(&layout, vec![]);
+    let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
+    scan_all(&mut second);
+    assert_eq!(services(&second), before, "broken");
+
+    let inherited = sources::inherited(&layout, vec![]);
+    let mut second = Manifests::new(folder.0.join("away"), "n".into(), inherited);
+    scan_all(&mut second);
+    assert_eq!(services(&second), before, "away");
+
+    fs::remove_file(&path).unwrap();
+    let inherited = sources::inherited(&layout, vec![]);
+    let mut second = Manifests::new(folder.0.clone(), "n".into(), inherited);
+    scan_all(&mut second);
+    assert_eq!(services(&second), [], "removed meanwhile");
+}
+
+fn class(name: &str, value: i32, more: &str) -> String {
+    format!(
+        "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: {value}\n{more}"
+    )
+}
+
+fn pod_of(name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers: [{{name: c, image: i}}]\n{more}"
+    )
+}
+
+/// Name, class and priority of the wanted pods.
+fn priorities(manifests: &Manifests) -> Vec<(String, String, i32)> {
+    let desired = manifests.desired().pods;
+    let mut found: Vec<_> = desired
+        .values()
+        .map(|pod| {
+            let spec = pod.manifest.spec.as_ref().unwrap();
+            let class = spec.priority_class_name.clone().unwrap_or_default();
+            assert_eq!(spec.priority.unwrap_or(0), pod.priority);
+            (pod.key.name.clone(), class, pod.priority)
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+fn row(name: &str, class: &str, priority: i32) -> (String, String, i32) {
+    (name.to_owned(), class.to_owned(), priority)
+}
+
+#[test]
+fn a_pod_may_name_the_class_of_any_file_and_waits_until_there_is_one() {
+    let folder = Folder::new();
+    let file = |name: &str| folder.0.join(name);
+    let gold = pod_of("a", "  priorityClassName: gold\n");
+    fs::write(file("a.yaml"), &gold).unwrap();
+    fs::write(file("b.yaml"), pod_of("b", "")).unwrap();
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    assert_eq!(priorities(&manifests), [row("b", "", 0)]);
+    let error = "a.yaml:6:3: spec.priorityClassName: Not found: \"gold\"; no manifest file has a PriorityClass of that \
+                 name; this file counts as soon as one does";
+    assert_eq!(manifests.status()[0].errors, [error]);
+    assert!(!manifests.all_in_effect());
+
+    // The class arrives in a file that is read later, and that file also brings a default.
+    let usual = class("usual", 5, "globalDefault: true\n");
+    fs::write(
+        file("z.yaml"),
+        format!("{}---\n{usual}", class("gold", 1000, "")),
+    )
+    .unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(
+        priorities(&manifests),
+        [row("a", "gold", 1000), row("b", "usual", 5)]
+    );
+    assert!(manifests.all_in_effect());
+    let uids: Vec<_> = manifests.desired().pods.into_keys().collect();
+
+    // Another value reaches the pods, which stay the same.
+    fs::write(
+        file("z.yaml"),
+        format!("{}---\n{usual}", class("gold", 2000, "")),
+    )
+    .unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(
+        priorities(&manifests),
+        [row("a", "gold", 2000), row("b", "usual", 5)]
+    );
+    assert_eq!(
+        manifests.desired().pods.into_keys().collect::<Vec<_>>(),
+        uids
+    );
+    assert!(!scan_all(&mut manifests).changed);
+
+    // Without the class the pod stays as it is; its file says what is wrong.
+    fs::write(file("z.yaml"), &usual).unwrap();
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(
+        priorities(&manifests),
+        [row("a", "gold", 2000), row("b", "usual", 5)]
+    );
+    assert_eq!(manifests.status()[0].errors, [error]);
+
+    // A broken file of classes leaves them in force.
+    fs::write(file("z.yaml"), "kind: [").unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(priorities(&manifests)[1], row("b", "usual", 5));
+    fs::remove_file(file("z.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(priorities(&manifests)[1], row("b", "", 0));
+    let shown = manifests.priority_classes();
+    let names: Vec<_> = shown.iter().map(|c| c.metadata.name.clone()).collect();
+    let built_in = ["system-cluster-critical", "system-node-critical"];
+    assert_eq!(names, built_in.map(|name| Some(name.to_owned())));
+}
+
+#[test]
+fn classes_that_only_one_file_can_have_are_conflicts_and_files_that_need_each_other_wait() {
+    let folder = Folder::new();
+    let file = |name: &str| folder.0.join(name);
+    fs::write(file("a.yaml"), class("usual", 5, "globalDefault: true\n")).unwrap();
+    fs::write(file("b.yaml"), class("other", 6, "globalDefault: true\n")).unwrap();
+    fs::write(file("c.yaml"), class("usual", 7, "")).unwrap();
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let errors: Vec<_> = manifests
+        .status()
+        .into_iter()
+        .flat_map(|f| f.errors)
+        .collect();
+    assert_eq!(
+        errors,
+        [
+            "b.yaml: the default priority class (`usual`) is already defined by `a.yaml`",
+            "c.yaml: priority class `usual` is already defined by `a.yaml`",
+        ]
+    );
+    // Each file is taken whole or not at all: neither of these can be the first.
+    for (own, needed) in [("x", "y"), ("y", "x")] {
+        let pod = pod_of(own, &format!("  priorityClassName: {needed}\n"));
+        let text = format!("{pod}---\n{}", class(own, 1, ""));
+        fs::write(file(&format!("{own}.yaml")), text).unwrap();
+    }
+    scan_all(&mut manifests);
+    assert!(manifests.desired().pods.is_empty());
+    // A chain resolves in whatever order it is read.
+    fs::write(file("y.yaml"), class("y", 3, "")).unwrap();
+    scan_all(&mut manifests);
+    assert_eq!(priorities(&manifests), [row("x", "y", 3)]);
+}
+
+#[test]
+fn files_beyond_the_bound_are_named_and_those_in_force_stay() {
+    let folder = Folder::new();
+    folder.write("zz.yaml", "last", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    // Empty ones cost the least to read.
+    for number in 0..super::MAX_FILES + 5 {
+        fs::write(folder.0.join(format!("f{number:05}.yaml")), "").unwrap();
+    }
+    assert!(scan_all(&mut manifests).changed);
+    assert_eq!(pods(&manifests), ["last=a:1"]);
+    let first = format!("f{:05}.yaml", super::MAX_FILES - 1);
+    let rows = manifests.status();
+    let broken = rows
+        .iter()
+        .find(|row| row.path.ends_with(&first))
+        .expect("named");
+    assert_eq!(broken.state, FileState::Rejected);
+    let error = format!(
+        "{first}: there are more than {} manifest files: 6 are not read, this one first",
+        super::MAX_FILES
+    );
+    assert_eq!(broken.errors, [error]);
+    assert!(!manifests.all_in_effect());
+    for number in 0..6 {
+        fs::remove_file(folder.0.join(format!("f{number:05}.yaml"))).unwrap();
+    }
+    assert!(scan_all(&mut manifests).freed_bytes > 0);
+    // The places of removed files are taken by the others with the next scan at the latest.
+    scan_all(&mut manifests);
+    assert!(manifests.all_in_effect());
+}
+
+#[test]
+fn files_that_are_too_large_together_are_refused_until_there_is_room() {
+    let folder = Folder::new();
+    // As large as a file may be. They are no YAML, but that takes reading them.
+    let number = super::MAX_TOTAL / super::files::MAX_FILE;
+    for at in 0..=number {
+        let file = fs::File::create(folder.0.join(format!("{at}.yaml"))).unwrap();
+        file.set_len(super::files::MAX_FILE).unwrap();
+    }
+    folder.write("c.yaml", "c", "a:1");
+    let mut manifests = folder.manifests();
+    scan_all(&mut manifests);
+    let errors = |manifests: &Manifests| -> Vec<String> {
+        let rows = manifests.status().into_iter();
+        rows.flat_map(|row| row.errors).collect()
+    };
+    let too_large = format!(
+        "{number}.yaml: the manifest files are larger than 64 MiB together: this one is not read"
+    );
+    assert!(
+        errors(&manifests).contains(&too_large),
+        "{:?}",
+        errors(&manifests)
+    );
+    assert_eq!(pods(&manifests), ["c=a:1"]);
+    fs::remove_file(folder.0.join("0.yaml")).unwrap();
+    scan_all(&mut manifests);
+    assert!(!errors(&manifests).contains(&too_large));
+}

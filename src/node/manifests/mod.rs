@@ -1,0 +1,541 @@
+//! The manifest directory: its files, and the pods and services that they define. Each file has one state; a broken
+//! edit never touches running pods (`coracle help differences`), and a file is taken whole or not at all.
+
+mod classes;
+mod documents;
+mod files;
+mod preview;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+
+use super::conflicts::conflicts;
+use super::memory::SMALL;
+use crate::api::{FileState, FileStatus};
+use crate::plan::event::Desired;
+use crate::plan::status;
+use crate::spec::node_ports::{self, PortOf};
+use crate::spec::priority::PriorityClasses;
+use crate::spec::{PodKey, PodSpec, PodUid, ServiceDocument, convert};
+use crate::types::Wall;
+
+use files::{Fingerprint, MAX_FILES, list, read};
+
+pub(super) use documents::Documents;
+pub(super) use preview::InEffect;
+
+/// A file that changed without being closed is read once it has stayed the same for this long.
+const SETTLE_MS: u64 = 500;
+
+/// The maximum size of all manifest files together.
+const MAX_TOTAL: u64 = 64 << 20;
+
+/// The maximum number of pods and services of all files together.
+const MAX_OBJECTS: usize = 10_000;
+
+/// A version of a file that is valid by itself.
+#[derive(Debug, Clone)]
+pub(super) struct Loaded {
+    pub(super) pods: Vec<Arc<PodSpec>>,
+    pub(super) services: Vec<ServiceDocument>,
+    pub(super) classes: Vec<PriorityClass>,
+    warnings: Vec<String>,
+    modified: Wall,
+}
+
+/// The objects that a file defined before an agent restart.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Inherited {
+    /// Its running pods.
+    pub(super) pods: Vec<Arc<PodSpec>>,
+    /// Its services, with the node ports they had.
+    pub(super) services: Vec<ServiceDocument>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// The version that was read last.
+    read: Option<Fingerprint>,
+    /// A version not read yet, and when it was first seen.
+    unsettled: Option<(Fingerprint, u64)>,
+    /// The version in effect.
+    applied: Option<Loaded>,
+    /// A newer valid version that another file keeps from taking effect.
+    candidate: Option<Loaded>,
+    /// Whether the newest version did not fit beside the other files.
+    crowded: bool,
+    /// The errors of the newest version.
+    errors: Vec<String>,
+    /// Its conflicts with other files.
+    conflicts: Vec<String>,
+    modified: Wall,
+}
+
+/// When a version of a file is to be read.
+#[derive(Debug)]
+enum Due {
+    /// It has been read.
+    Never,
+    Now,
+    /// After so many milliseconds, unless it changes again.
+    In(u64),
+}
+
+/// The manifest directory (or single file).
+#[derive(Debug)]
+pub(super) struct Manifests {
+    path: PathBuf,
+    node_name: String,
+    entries: BTreeMap<PathBuf, Entry>,
+    /// What was in force before the agent restart, by file. It stays in force while the file is broken or out of
+    /// reach.
+    inherited: BTreeMap<PathBuf, Inherited>,
+    /// The priority classes that files were read with.
+    classes: PriorityClasses,
+    /// The services of all versions in effect with their node ports, and their files.
+    services: Vec<(PathBuf, ServiceDocument)>,
+    /// The node ports chosen earlier, to be chosen again.
+    node_ports: BTreeMap<PortOf, u16>,
+    /// Why the directory could not be read; its last documents stay in force.
+    pub(super) unreadable: Option<io::Error>,
+    /// The number of files beyond the limit, and the first of them.
+    beyond: Option<(usize, PathBuf)>,
+}
+
+/// What a scan found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Scan {
+    /// Whether anything has changed since the previous scan.
+    pub(super) changed: bool,
+    /// When to check again for files that are still being written.
+    pub(super) again_in_ms: Option<u64>,
+    /// About how much memory was used to read files, or held by removed ones.
+    pub(super) freed_bytes: u64,
+}
+
+impl Manifests {
+    pub(super) fn new(
+        path: PathBuf,
+        node_name: String,
+        inherited: BTreeMap<PathBuf, Inherited>,
+    ) -> Self {
+        let services = inherited.values().flat_map(|from| &from.services);
+        let node_ports = services
+            .flat_map(|service| {
+                let key = &service.spec.key;
+                let ports = service.spec.ports.iter();
+                ports.filter_map(|p| Some(((key.clone(), p.protocol, p.port), p.node_port?)))
+            })
+            .collect();
+        Self {
+            path,
+            node_name,
+            entries: BTreeMap::new(),
+            inherited,
+            classes: PriorityClasses::new(),
+            services: Vec::new(),
+            node_ports,
+            unreadable: None,
+            beyond: None,
+        }
+    }
+
+    /// Scans all files. The `closed` ones are known to be complete (closed after writing, or renamed to their
+    /// place); with `all_closed` every file is taken as it is. `running` pods are preferred in name conflicts.
+    pub(super) fn scan(
+        &mut self,
+        now_ms: u64,
+        closed: &BTreeSet<PathBuf>,
+        all_closed: bool,
+        running: &BTreeSet<PodUid>,
+    ) -> Scan {
+        let known =
+            |path: &Path| self.entries.contains_key(path) || self.inherited.contains_key(path);
+        let (found, beyond) = match list(&self.path, known) {
+            Ok(found) => found,
+            Err(error) => return self.keep_all(error),
+        };
+        let mut scan = Scan {
+            changed: self.unreadable.take().is_some() || self.beyond != beyond,
+            ..Scan::default()
+        };
+        self.beyond = beyond;
+        self.forget_removed(&found, &mut scan);
+        for (path, fingerprint) in &found {
+            let complete = all_closed || closed.contains(path);
+            let entry = self.entries.entry(path.clone()).or_default();
+            match entry.due(*fingerprint, now_ms, complete) {
+                Due::Never => {}
+                Due::Now => {
+                    self.read_version(path, *fingerprint);
+                    scan.changed = true;
+                    scan.freed_bytes += fingerprint.size + SMALL;
+                }
+                Due::In(wait) => {
+                    let soonest = scan.again_in_ms.map_or(wait, |other| other.min(wait));
+                    scan.again_in_ms = Some(soonest);
+                }
+            }
+        }
+        for (path, entry) in &mut self.entries {
+            if entry.applied.is_none() && !entry.errors.is_empty() {
+                entry.applied = self.inherited.remove(path).map(Loaded::inherited);
+            }
+        }
+        // From here on the files alone decide.
+        self.inherited.clear();
+        if scan.changed {
+            self.settle(&found, running);
+            self.assign_node_ports();
+        }
+        scan
+    }
+
+    /// Keeps in force what was in force, because the directory cannot be read.
+    fn keep_all(&mut self, error: io::Error) -> Scan {
+        let changed = self.unreadable.is_none();
+        self.unreadable = Some(error);
+        for (path, from) in std::mem::take(&mut self.inherited) {
+            let entry = self.entries.entry(path).or_default();
+            entry.applied.get_or_insert_with(|| Loaded::inherited(from));
+        }
+        self.assign_node_ports();
+        Scan {
+            changed,
+            ..Scan::default()
+        }
+    }
+
+    /// Forgets files that are gone. Those that did not fit beside them are read again.
+    fn forget_removed(&mut self, found: &BTreeMap<PathBuf, Fingerprint>, scan: &mut Scan) {
+        let before = self.entries.len();
+        self.entries.retain(|path, entry| {
+            let stays = found.contains_key(path);
+            if let Some(gone) = entry.read.filter(|_| !stays) {
+                scan.freed_bytes += gone.size + SMALL;
+            }
+            stays
+        });
+        if before != self.entries.len() {
+            scan.changed = true;
+            // There may be room for them now.
+            for entry in self.entries.values_mut().filter(|entry| entry.crowded) {
+                entry.read = None;
+            }
+        }
+    }
+
+    /// Reads this version of a file, with what the other files leave to it.
+    fn read_version(&mut self, path: &Path, fingerprint: Fingerprint) {
+        let beside = self.classes_beside(path);
+        let room = self.room_beside(path);
+        let entry = self.entries.entry(path.to_owned()).or_default();
+        let known = (self.node_name.as_str(), &beside);
+        entry.read_version(path, fingerprint, known, room);
+    }
+
+    /// How many bytes, pods and services this file may still have.
+    fn room_beside(&self, path: &Path) -> (u64, usize) {
+        let others = self.entries.iter().filter(|(other, _)| *other != path);
+        let (bytes, objects) = others.fold((0, 0), |(bytes, objects), (_, entry)| {
+            let of = |loaded: &Option<Loaded>| loaded.as_ref().map_or(0, Loaded::objects);
+            let own = of(&entry.applied).max(of(&entry.candidate));
+            let read = entry.read.filter(|_| !entry.crowded);
+            (bytes + read.map_or(0, |r| r.size), objects + own)
+        });
+        (
+            MAX_TOTAL.saturating_sub(bytes),
+            MAX_OBJECTS.saturating_sub(objects),
+        )
+    }
+
+    fn assign_node_ports(&mut self) {
+        let applied = self
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| Some((path, entry.applied.as_ref()?)));
+        let (paths, mut services): (Vec<PathBuf>, Vec<ServiceDocument>) = applied
+            .flat_map(|(path, loaded)| loaded.services.iter().map(|s| (path.clone(), s.clone())))
+            .unzip();
+        self.node_ports = node_ports::assign(&mut services, &self.node_ports);
+        self.services = paths.into_iter().zip(services).collect();
+    }
+
+    /// The services in force as they are shown, with their files.
+    pub(super) fn services(&self) -> impl Iterator<Item = (&Path, &core::Service)> {
+        let services = self.services.iter();
+        services.map(|(path, service)| (path.as_path(), &service.manifest))
+    }
+
+    /// The files' pods, to be saved for an agent restart.
+    pub(super) fn sources(&self) -> BTreeMap<PodUid, PathBuf> {
+        let applied = self
+            .entries
+            .iter()
+            .filter_map(|(path, entry)| Some((path, entry.applied.as_ref()?)));
+        applied
+            .flat_map(|(path, loaded)| {
+                loaded
+                    .pods
+                    .iter()
+                    .map(|pod| (pod.uid.clone(), path.clone()))
+            })
+            .collect()
+    }
+
+    /// Puts candidates into effect unless they conflict with another file: the same name, or something that only
+    /// one object can have.
+    fn resolve(&mut self, running: &BTreeSet<PodUid>) {
+        let mut order: Vec<PathBuf> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.candidate.is_some())
+            .map(|(path, _)| path.clone())
+            .collect();
+        let runs = |path: &PathBuf| {
+            let candidate = self.entries[path].candidate.as_ref();
+            candidate.is_some_and(|loaded| loaded.pods.iter().any(|pod| running.contains(&pod.uid)))
+        };
+        order.sort_by_key(|path| !runs(path));
+        for path in order {
+            let entry = self.entries.get_mut(&path).expect("listed above");
+            let candidate = entry.candidate.take().expect("filtered above");
+            let others: Vec<(&Path, &Loaded)> = self
+                .entries
+                .iter()
+                .filter(|(other, _)| **other != path)
+                .filter_map(|(other, entry)| Some((other.as_path(), entry.applied.as_ref()?)))
+                .collect();
+            let found = conflicts(&path, &candidate, &others);
+            let entry = self.entries.get_mut(&path).expect("listed above");
+            entry.conflicts = found;
+            if entry.conflicts.is_empty() {
+                entry.applied = Some(candidate);
+            } else {
+                entry.candidate = Some(candidate);
+            }
+        }
+    }
+
+    /// The pods and services of all versions in effect.
+    pub(super) fn desired(&self) -> Desired {
+        let applied = self
+            .entries
+            .values()
+            .filter_map(|entry| entry.applied.as_ref());
+        Desired {
+            pods: applied
+                .flat_map(|loaded| &loaded.pods)
+                .map(|pod| (pod.uid.clone(), pod.clone()))
+                .collect(),
+            services: self
+                .services
+                .iter()
+                .map(|(_, s)| (s.spec.key.clone(), Arc::new(s.spec.clone())))
+                .collect(),
+        }
+    }
+
+    /// Whether every file is in effect as it is on disk.
+    pub(super) fn all_in_effect(&self) -> bool {
+        let clean = |entry: &Entry| {
+            entry.errors.is_empty() && entry.conflicts.is_empty() && entry.unsettled.is_none()
+        };
+        self.unreadable.is_none() && self.beyond.is_none() && self.entries.values().all(clean)
+    }
+
+    /// One row for each file, and one more for an older version that is still in force.
+    pub(super) fn status(&self) -> Vec<FileStatus> {
+        let mut rows = Vec::new();
+        if let Some(error) = &self.unreadable {
+            rows.push(FileStatus {
+                path: self.path.clone(),
+                state: FileState::Rejected,
+                pods: Vec::new(),
+                errors: vec![format!(
+                    "{}: {error}; what it asked for before stays in force",
+                    self.path.display()
+                )],
+                warnings: Vec::new(),
+                modified: None,
+            });
+        }
+        if let Some((number, first)) = &self.beyond {
+            let name = first.file_name().unwrap_or_default().to_string_lossy();
+            rows.push(FileStatus {
+                path: first.clone(),
+                state: FileState::Rejected,
+                pods: Vec::new(),
+                errors: vec![format!(
+                    "{name}: there are more than {MAX_FILES} manifest files: {number} are not read, this one first"
+                )],
+                warnings: Vec::new(),
+                modified: None,
+            });
+        }
+        for (path, entry) in &self.entries {
+            let row = |state, loaded: Option<&Loaded>, errors: Vec<String>, modified| FileStatus {
+                path: path.clone(),
+                state,
+                pods: loaded.map(Loaded::keys).unwrap_or_default(),
+                errors,
+                warnings: loaded
+                    .map(|loaded| loaded.warnings.clone())
+                    .unwrap_or_default(),
+                modified: Some(modified),
+            };
+            let errors = [entry.errors.clone(), entry.conflicts.clone()].concat();
+            match (&entry.applied, errors.is_empty()) {
+                (Some(applied), true) => rows.push(row(
+                    FileState::Loaded,
+                    Some(applied),
+                    errors,
+                    applied.modified,
+                )),
+                (applied, false) => {
+                    rows.push(row(
+                        FileState::Rejected,
+                        entry.candidate.as_ref(),
+                        errors,
+                        entry.modified,
+                    ));
+                    if let Some(applied) = applied {
+                        rows.push(row(
+                            FileState::Superseded,
+                            Some(applied),
+                            Vec::new(),
+                            applied.modified,
+                        ));
+                    }
+                }
+                // Still being written.
+                (None, true) => {}
+            }
+        }
+        rows
+    }
+}
+
+impl Loaded {
+    /// A file's content as of this time.
+    fn read(
+        bytes: &[u8],
+        name: &str,
+        context: &convert::ConvertContext<'_>,
+        classes: &PriorityClasses,
+        modified: Wall,
+    ) -> Result<Self, Vec<String>> {
+        let found = convert::documents_beside(bytes, name, context, Some(classes))
+            .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let of_pods = found.pods.iter().flat_map(|pod| &pod.warnings);
+        let of_services = found.services.iter().flat_map(|s| &s.spec.warnings);
+        let warnings = of_pods.chain(of_services).cloned().collect();
+        let mut services = found.services;
+        for service in &mut services {
+            // A stand-in for a creation time that stays the same over agent restarts.
+            service.manifest.metadata.creation_timestamp = Some(status::time(modified));
+        }
+        Ok(Self {
+            pods: found.pods.into_iter().map(Arc::new).collect(),
+            services,
+            classes: found.priority_classes,
+            warnings,
+            modified,
+        })
+    }
+
+    fn inherited(from: Inherited) -> Self {
+        Self {
+            pods: from.pods,
+            services: from.services,
+            classes: Vec::new(),
+            warnings: Vec::new(),
+            modified: Wall::default(),
+        }
+    }
+
+    fn objects(&self) -> usize {
+        self.pods.len() + self.services.len()
+    }
+
+    fn keys(&self) -> Vec<PodKey> {
+        self.pods.iter().map(|pod| pod.key.clone()).collect()
+    }
+}
+
+impl Entry {
+    /// When to read this version. One that may still be written is read once it has stayed the same for a while,
+    /// a `complete` one at once.
+    fn due(&mut self, version: Fingerprint, now_ms: u64, complete: bool) -> Due {
+        if self.read == Some(version) {
+            self.unsettled = None;
+            return Due::Never;
+        }
+        let since = match self.unsettled {
+            Some((seen, since)) if seen == version => since,
+            _ => now_ms,
+        };
+        let quiet = now_ms.saturating_sub(since);
+        if complete || quiet >= SETTLE_MS {
+            return Due::Now;
+        }
+        self.unsettled = Some((version, since));
+        Due::In(SETTLE_MS - quiet)
+    }
+
+    fn read_version(
+        &mut self,
+        path: &Path,
+        fingerprint: Fingerprint,
+        (node_name, classes): (&str, &PriorityClasses),
+        (bytes_left, objects_left): (u64, usize),
+    ) {
+        self.crowded = false;
+        self.read = Some(fingerprint);
+        self.unsettled = None;
+        self.conflicts.clear();
+        self.candidate = None;
+        self.modified = Wall(i64::try_from(fingerprint.modified_ns / 1000).unwrap_or(0));
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if fingerprint.size > bytes_left {
+            self.crowded = true;
+            self.errors = vec![format!(
+                "{name}: the manifest files are larger than {} MiB together: this one is not read",
+                MAX_TOTAL >> 20
+            )];
+            return;
+        }
+        let bytes = match read(path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.errors = vec![format!("{name}: {error}")];
+                // Unlike bad content this may pass by itself: try again at the next scan.
+                self.read = None;
+                return;
+            }
+        };
+        let context = convert::ConvertContext { node_name };
+        match Loaded::read(&bytes, &name, &context, classes, self.modified) {
+            Ok(loaded) if loaded.objects() > objects_left => {
+                self.crowded = true;
+                self.errors = vec![format!(
+                    "{name}: the manifest files ask for more than {MAX_OBJECTS} pods and services together"
+                )];
+            }
+            Ok(loaded) => {
+                self.errors.clear();
+                self.candidate = Some(loaded);
+            }
+            Err(errors) => self.errors = errors,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "manifests_test.rs"]
+mod tests;

@@ -1,0 +1,191 @@
+//! What the agent needs before it looks for pods: settings that suit the machine, directories, one lock, cgroups.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::Flock;
+use smol::channel::Sender;
+
+use super::{StartError, access, system};
+use crate::config::{Config, Current, Settings, node_name_of_host};
+use crate::effects::cgroup::{Cgroups, LimitSettings, MemoryProtection, Mode, SwapSettings};
+use crate::effects::sandbox::Sandboxes;
+use crate::images::ImageStore;
+use crate::layout::Layout;
+use crate::network::names::{Names, Reach};
+use crate::network::{Network, NetworkSettings};
+use crate::node::Input;
+use crate::node::capacity::{Machine, share_out};
+use crate::node::execute::Tools;
+use crate::node::facts::Facts;
+use crate::node::network::{NameServer, Progress};
+use crate::node::pods::Links;
+use crate::node::settings::Sources;
+use crate::sys::{clock, file, meminfo, own_binary, process};
+
+/// A program that a killed agent was about to start holds the agent's lock until it is executed: not for long, but an
+/// agent started at once would find it.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Returns the settings that are in force until the agent ends, after checks that need this machine.
+pub(super) fn settle(sources: &Sources) -> Result<Config, StartError> {
+    let mut config = sources.effective.config.clone();
+    if config.node_name.is_empty() {
+        config.node_name = name_of_host();
+    }
+    if sources.stale {
+        // The errors are reported when the settings are read again, which is at once.
+        tracing::error!("invalid settings; using the last valid ones");
+    }
+    if let Some(warning) = &sources.effective.warning {
+        tracing::warn!("{warning}");
+    }
+    if let Err(error) = process::set_oom_score_adj(config.own_oom_score_adj) {
+        tracing::warn!(
+            "could not set the agent's own oom_score_adj to {}: {error}; the kernel may kill it when memory runs out, \
+             going on",
+            config.own_oom_score_adj
+        );
+    }
+    if config.fail_swap_on && swap_is_on() {
+        return Err(StartError::SwapIsOn);
+    }
+    Ok(config)
+}
+
+pub(super) fn make_dirs(layout: &Layout) -> Result<(), StartError> {
+    for (path, mode) in [
+        (&layout.root, 0o711),
+        (&layout.run_dir, 0o711),
+        (&layout.pods_run_dir(), 0o700),
+        (&layout.pods_state_dir(), 0o700),
+        (&layout.log_dir, 0o755),
+    ] {
+        file::make_dirs(path, mode).map_err(access("make", path))?;
+    }
+    Ok(())
+}
+
+/// Opens the cgroups below which pods go, with the limits that the settings say.
+pub(super) fn open_cgroups(
+    config: &Config,
+    machine: &Machine,
+    settings: &Settings,
+) -> Result<Arc<Cgroups>, StartError> {
+    let allocatable = share_out(machine, &config.reserved, settings).allocatable;
+    let limits = LimitSettings {
+        pod_pids: config.pod_pids_limit,
+        quota_period_us: config.cpu_cfs_quota_period_us,
+        quota: config.cpu_cfs_quota,
+        swap: SwapSettings {
+            behavior: config.swap,
+            memory_bytes: meminfo::now("MemTotal"),
+            swap_bytes: meminfo::now("SwapTotal"),
+        },
+        memory: config.memory_qos.map(|qos| MemoryProtection {
+            throttling_factor: qos.throttling_factor,
+            tiered: qos.tiered_reservation,
+            allocatable_bytes: allocatable.get("memory").copied().unwrap_or(0),
+            page_bytes: procfs::page_size(),
+        }),
+        oom_group: !config.single_process_oom_kill.unwrap_or(false),
+    };
+    let cgroups = Arc::new(Cgroups::open(config.cgroup_parent.as_deref(), limits)?);
+    if let Some(why) = cgroups.devices_open() {
+        tracing::warn!(
+            "the kernel takes no device rules for cgroups: {why}; containers with CAP_MKNOD can open all devices"
+        );
+    }
+    if config.fail_cgroup_v1 && cgroups.mode() == Mode::V1 {
+        return Err(StartError::CgroupV1);
+    }
+    Ok(cgroups)
+}
+
+pub(super) fn sandboxes(
+    config: Arc<Config>,
+    settings: &Settings,
+    cgroups: Arc<Cgroups>,
+) -> Result<Sandboxes, StartError> {
+    let binary = own_binary::read_only();
+    Ok(Sandboxes {
+        settings: Current::new(settings.clone()),
+        cgroups,
+        network: Network::new(NetworkSettings {
+            layout: config.layout.clone(),
+            bridge: config.bridge.clone(),
+            pod_cidrs: config.pod_cidrs.clone(),
+            service_cidrs: config.service_cidrs.clone(),
+        }),
+        binary: Arc::new(binary.map_err(system("make a read-only view of the own binary"))?),
+        config,
+    })
+}
+
+pub(super) fn tools(
+    sandboxes: Sandboxes,
+    images: Arc<ImageStore>,
+    machine: &Machine,
+    inputs: Sender<Input>,
+) -> Tools {
+    let config = sandboxes.config.clone();
+    Tools {
+        images,
+        importing: Arc::default(),
+        links: Links::default(),
+        cleaning: Default::default(),
+        turns: Default::default(),
+        facts: Facts::gather(
+            &config.node_name,
+            machine,
+            &sandboxes.network.own_addresses(),
+        ),
+        progress: Progress::default(),
+        name_server: NameServer::new(Names::new(
+            &config.cluster_domain,
+            config.resolv_conf.clone(),
+            Reach::default(),
+        )),
+        inputs,
+        sandboxes,
+        config,
+    }
+}
+
+/// The node's name where no setting gives one.
+fn name_of_host() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host = host.to_string_lossy();
+    let name = node_name_of_host(&host);
+    if name != host.to_lowercase() {
+        tracing::warn!(
+            "the host's name `{host}` cannot be a node's, going on as `{name}`; coracle.nodeName sets another"
+        );
+    }
+    name
+}
+
+/// Takes the directories for this agent.
+pub(super) fn lock(layout: &Layout) -> Result<Flock<File>, StartError> {
+    let path = layout.lock_file();
+    let begin = clock::now();
+    loop {
+        if let Some(lock) = file::try_lock(&path).map_err(access("lock", &path))? {
+            return Ok(lock);
+        }
+        if clock::now().duration_since(begin) > LOCK_PATIENCE {
+            return Err(StartError::AlreadyRunning {
+                run_dir: layout.run_dir.clone(),
+            });
+        }
+        // Waiting for a lock has no end of its own that could be set.
+        std::thread::sleep(LOCK_PATIENCE / 50);
+    }
+}
+
+/// Whether anything is swapped to; looked at once, as the kubelet does.
+pub(super) fn swap_is_on() -> bool {
+    let swaps = file::read_text("/proc/swaps").unwrap_or_default();
+    swaps.lines().count() > 1
+}

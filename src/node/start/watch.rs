@@ -1,0 +1,71 @@
+//! The watch over the manifests: it reads them at the start and whenever they change.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::node::execute::Tools;
+use crate::node::manifests::Manifests;
+use crate::node::watch::Watch;
+use crate::node::{Input, sources};
+use crate::spec::{PodSpec, PodUid};
+use crate::sys::clock;
+
+/// Reads the manifests now and whenever they change. `recovered` are the pods that run already.
+pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
+    let config = &tools.config;
+    let mut watch = match Watch::new(&config.manifests) {
+        Ok(watch) => watch,
+        Err(error) => {
+            tracing::error!("could not watch `{}`: {error}", config.manifests.display());
+            return;
+        }
+    };
+    // Files do not know which incarnation of a pod runs.
+    let mut running: BTreeSet<PodUid> = recovered
+        .iter()
+        .flat_map(|spec| [spec.uid.clone(), spec.template.clone()])
+        .collect();
+    let inherited = sources::inherited(&config.layout, recovered);
+    let mut manifests = Manifests::new(
+        config.manifests.clone(),
+        config.node_name.clone(),
+        inherited,
+    );
+    let (mut closed, mut first) = (BTreeSet::new(), true);
+    loop {
+        let scan;
+        (manifests, (scan, running)) = crate::node::unblock(move || {
+            let mut manifests = manifests;
+            let scan = manifests.scan(clock::boot_ms(), &closed, first, &running);
+            (manifests, (scan, running))
+        })
+        .await;
+        if let Some(error) = manifests.unreadable.as_ref().filter(|_| scan.changed) {
+            tracing::warn!(
+                "could not read `{}`: {error}, looking again",
+                config.manifests.display()
+            );
+        }
+        if scan.changed || first {
+            sources::write(&config.layout, &manifests);
+            let documents = manifests.documents();
+            running = documents.desired.pods.keys().cloned().collect();
+            let input = Input::Manifests {
+                documents,
+                freed_bytes: scan.freed_bytes,
+            };
+            let _ = tools.inputs.send(input).await;
+        }
+        first = false;
+        watch.ensure();
+        let usual = tools.sandboxes.settings.now().file_check_frequency_ms;
+        let patience = scan.again_in_ms.unwrap_or(usual);
+        closed = watch.next(Duration::from_millis(patience)).await;
+        if !closed.is_empty() {
+            // Most likely a pod is about to start: while its file is read the kernel can get ready.
+            let cgroups = tools.sandboxes.cgroups.clone();
+            crate::node::spawn(crate::node::unblock(move || cgroups.warm_up()));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! State files: what an agent restart needs beside the pods' folders. Each is written beside the loop, once for all
+//! changes since the last write. A lost write may at most give a new pod the UID of an earlier one, or a condition
+//! a later time.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::Node;
+use crate::layout::Layout;
+use crate::plan::hold::Holds;
+use crate::plan::incarnation::Incarnations;
+use crate::sys::file::{self, Durability};
+
+/// Largest file that is read: a thousand pods, with room to spare.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// All state files.
+#[derive(Debug)]
+pub(super) struct StateFiles {
+    /// The UIDs of removed pods.
+    incarnations: StateFile<Incarnations>,
+    /// Since when pods are held.
+    holds: StateFile<Holds>,
+}
+
+impl StateFiles {
+    /// `incarnations` is what was read of them.
+    pub(super) fn new(layout: &Layout, incarnations: &Incarnations) -> Self {
+        Self {
+            incarnations: StateFile::new(layout.incarnations(), incarnations.changes()),
+            holds: StateFile::new(layout.holds(), 0),
+        }
+    }
+}
+
+impl Node {
+    /// Writes changes soon.
+    pub(super) fn keep_files(&mut self) {
+        let state = &self.state;
+        let incarnations = &state.incarnations;
+        let files = &mut self.saved.files;
+        let changes = incarnations.changes();
+        files.incarnations.keep(changes, || incarnations.clone());
+        files.holds.keep(state.hold_changes, || state.holds());
+    }
+
+    /// Blocking. Writes what is left.
+    pub(super) fn flush_files(&self) {
+        self.saved.files.incarnations.flush();
+        self.saved.files.holds.flush();
+    }
+}
+
+/// Writes one file.
+#[derive(Debug)]
+struct StateFile<T> {
+    path: PathBuf,
+    /// The newest state, by its number of changes.
+    seen: u64,
+    slot: Arc<Slot<T>>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    next: Mutex<Option<T>>,
+    /// Held while the file is written.
+    file: Mutex<()>,
+}
+
+impl<T: Debug + Serialize + Send + 'static> StateFile<T> {
+    /// `seen` is the number of changes in the file now.
+    fn new(path: PathBuf, seen: u64) -> Self {
+        let slot = Arc::new(Slot {
+            next: Mutex::new(None),
+            file: Mutex::new(()),
+        });
+        Self { path, seen, slot }
+    }
+
+    /// Writes the file soon if anything has changed.
+    fn keep(&mut self, changes: u64, now: impl FnOnce() -> T) {
+        if self.seen == changes {
+            return;
+        }
+        self.seen = changes;
+        // A pending write takes it along.
+        if lock(&self.slot.next).replace(now()).is_none() {
+            let (path, slot) = (self.path.clone(), Arc::clone(&self.slot));
+            super::spawn(super::unblock(move || write(&path, &slot)));
+        }
+    }
+
+    fn flush(&self) {
+        write(&self.path, &self.slot);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic holds this lock")
+}
+
+/// Writes the newest state, unless that is done already.
+fn write<T: Serialize>(path: &Path, slot: &Slot<T>) {
+    let _file = lock(&slot.file);
+    let next = lock(&slot.next).take();
+    let Some(next) = next else { return };
+    let bytes = serde_json::to_vec(&next).expect("plain data");
+    if let Err(error) = file::replace(path, &bytes, 0o600, Durability::Process) {
+        tracing::warn!("could not write `{}`: {error}, ignoring", path.display());
+    }
+}
+
+/// The file's content; empty if it is missing or broken.
+pub(super) fn read<T: Default + DeserializeOwned>(path: &Path) -> T {
+    let bytes = match file::read_bounded(path, MAX_BYTES) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return T::default(),
+        Err(error) => {
+            tracing::warn!("could not read `{}`: {error}, ignoring", path.display());
+            return T::default();
+        }
+    };
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        tracing::warn!("`{}` is broken ({error}), ignoring", path.display());
+        T::default()
+    })
+}

@@ -1,0 +1,152 @@
+//! A bundle's `config.json`: the parts that the shim needs or changes as values, the rest as text. Most of it is
+//! the seccomp filter, which as a tree of values would take more memory than everything else in a shim.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use super::ShimError;
+use super::tighten::{BundleDevice, BundleResources};
+use crate::sys::file::{self, Durability};
+
+/// The fields of an object, by name.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+/// The whole document.
+pub(super) struct Bundle<'a> {
+    path: PathBuf,
+    whole: Fields<'a>,
+    process: Fields<'a>,
+    pub(super) mounts: Vec<Value>,
+    pub(super) user: User,
+    pub(super) cwd: PathBuf,
+    pub(super) linux: Linux,
+}
+
+/// User and groups of the container's processes.
+#[derive(Deserialize)]
+pub(super) struct User {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+/// The kernel's part, as far as the shim needs it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Linux {
+    pub(super) cgroups_path: String,
+    pub(super) rootfs_propagation: Option<String>,
+    #[serde(default)]
+    pub(super) resources: BundleResources,
+    #[serde(default)]
+    pub(super) devices: Vec<BundleDevice>,
+}
+
+/// The text of a bundle's document.
+pub(super) fn read(folder: &Path) -> Result<Vec<u8>, ShimError> {
+    let path = path(folder);
+    file::read_record(&path).map_err(ShimError::path("read", &path))
+}
+
+impl<'a> Bundle<'a> {
+    /// Reads the document of the bundle in `folder`.
+    pub(super) fn parse(folder: &Path, text: &'a [u8]) -> Result<Self, ShimError> {
+        Self::of(path(folder), text).map_err(|source| ShimError::Json {
+            path: path(folder),
+            source,
+        })
+    }
+
+    fn of(path: PathBuf, text: &'a [u8]) -> serde_json::Result<Self> {
+        let mut whole: Fields<'a> = serde_json::from_slice(text)?;
+        let process: Fields<'a> = field(&whole, "process")?;
+        Ok(Self {
+            path,
+            user: field(&process, "user")?,
+            cwd: field(&process, "cwd")?,
+            linux: field(&whole, "linux")?,
+            mounts: match whole.remove("mounts") {
+                Some(mounts) => serde_json::from_str(mounts.get())?,
+                None => Vec::new(),
+            },
+            whole,
+            process,
+        })
+    }
+
+    /// Writes the document again, with its current mounts and this working directory.
+    pub(super) fn write(&self, cwd: &Path) -> Result<(), ShimError> {
+        let text = self.text(cwd).map_err(|source| ShimError::Json {
+            path: self.path.clone(),
+            source,
+        })?;
+        file::replace(&self.path, &text, 0o600, Durability::Process)
+            .map_err(ShimError::path("write", &self.path))
+    }
+
+    fn text(&self, cwd: &Path) -> serde_json::Result<Vec<u8>> {
+        let cwd = to_raw_value(cwd)?;
+        let process = to_raw_value(&with(&self.process, [("cwd", &*cwd)]))?;
+        let mounts = to_raw_value(&self.mounts)?;
+        let changed = [("process", &*process), ("mounts", &*mounts)];
+        serde_json::to_vec(&with(&self.whole, changed))
+    }
+}
+
+fn path(folder: &Path) -> PathBuf {
+    folder.join("config.json")
+}
+
+fn field<'a, T: Deserialize<'a>>(fields: &Fields<'a>, name: &'static str) -> serde_json::Result<T> {
+    let missing = || serde::de::Error::missing_field(name);
+    serde_json::from_str(fields.get(name).ok_or_else(missing)?.get())
+}
+
+/// The fields with some of them replaced.
+fn with<'a, const N: usize>(
+    fields: &'a Fields<'_>,
+    others: [(&'a str, &'a RawValue); N],
+) -> BTreeMap<&'a str, &'a RawValue> {
+    let fields = fields.iter().map(|(name, value)| (name.as_str(), *value));
+    fields.chain(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_shim_does_not_know_stays_as_it_was_written() {
+        let document = json!({
+            "ociVersion": "1.0.2",
+            "process": { "user": { "uid": 1, "gid": 2, "umask": 18 }, "cwd": "/a", "args": ["a\n\"b\""] },
+            "mounts": [{ "destination": "/proc", "type": "proc" }],
+            "linux": { "cgroupsPath": "/g", "seccomp": { "syscalls": [{ "names": ["read"] }] },
+                       "resources": { "devices": [{ "allow": false }], "pids": { "limit": 7 } } },
+        });
+        let text = document.to_string();
+        let mut bundle = Bundle::of("config.json".into(), text.as_bytes()).expect("valid");
+        assert_eq!((bundle.user.uid, bundle.user.gid), (1, 2));
+        assert_eq!(bundle.cwd, Path::new("/a"));
+        assert_eq!(bundle.linux.cgroups_path, "/g");
+        assert_eq!(bundle.linux.rootfs_propagation, None);
+        bundle.mounts.push(json!({ "destination": "/b" }));
+        let written = bundle.text(Path::new("/c")).expect("JSON");
+        let written: Value = serde_json::from_slice(&written).expect("JSON");
+        let mut expected = document;
+        expected["process"]["cwd"] = json!("/c");
+        expected["mounts"] = json!([expected["mounts"][0], { "destination": "/b" }]);
+        assert_eq!(written, expected);
+
+        for (text, missing) in [("{}", "process"), (r#"{"process":{}}"#, "user")] {
+            let error = Bundle::of(PathBuf::new(), text.as_bytes()).err();
+            let error = error.expect("refused").to_string();
+            assert!(error.contains(missing), "{error}");
+        }
+    }
+}

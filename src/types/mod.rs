@@ -1,0 +1,14 @@
+//! The vocabulary of all rooms: times, exits of containers, amounts, settings. Plain data, without rules about pods.
+
+pub mod quantity;
+pub mod usage;
+
+mod effective;
+mod exit;
+mod settings;
+mod time;
+
+pub use effective::{Effective, LinuxUser};
+pub use exit::{CUT_SHORT_MESSAGE, Exit, LOST_MESSAGE, StopSignal};
+pub use settings::{Group, ImagePolicy, Swapping};
+pub use time::{Stamp, Time, Wall, duration_ms};
