@@ -52,6 +52,26 @@ impl Layout {
         self.run_dir.join("services.json")
     }
 
+    /// What is made of configuration documents: a tmpfs of its own, kept out of swap where the kernel can.
+    pub fn configuration_dir(&self) -> PathBuf {
+        self.run_dir.join("configuration")
+    }
+
+    /// The configuration documents in force, by manifest file.
+    pub fn configuration(&self) -> PathBuf {
+        self.configuration_dir().join("documents.json")
+    }
+
+    /// A pod's volumes of files from configuration documents.
+    pub fn projected_volumes(&self, uid: &PodUid) -> PathBuf {
+        self.configuration_dir().join("volumes").join(uid.as_str())
+    }
+
+    /// One of them.
+    pub fn projected_volume(&self, uid: &PodUid, volume: &str) -> PathBuf {
+        self.projected_volumes(uid).join(volume)
+    }
+
     /// The events, which are still shown after an agent restart.
     pub fn events(&self) -> PathBuf {
         self.run_dir.join("events.log")

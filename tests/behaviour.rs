@@ -7,6 +7,8 @@ mod admission;
 mod backoff;
 #[path = "behaviour/conditions.rs"]
 mod conditions;
+#[path = "behaviour/configuration.rs"]
+mod configuration;
 #[path = "behaviour/cordon.rs"]
 mod cordon;
 #[path = "behaviour/deadline.rs"]

@@ -48,6 +48,10 @@ fn convert_file(path: &Path) -> String {
             for pod in &found.pods {
                 text.push_str(&render(pod));
             }
+            for (key, object) in found.configuration.iter() {
+                let manifest = serde_yaml::to_string(&object.shown()).unwrap();
+                writeln!(text, "{}\n{manifest}", key.short()).unwrap();
+            }
             for service in &found.services {
                 let manifest = serde_yaml::to_string(&service.manifest).unwrap();
                 writeln!(text, "service\n{manifest}---\n{:#?}", service.spec).unwrap();

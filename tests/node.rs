@@ -13,6 +13,8 @@ mod clients;
 mod common;
 #[path = "node/conditions.rs"]
 mod conditions;
+#[path = "node/configuration.rs"]
+mod configuration;
 #[path = "node/containers.rs"]
 mod containers;
 #[path = "node/cordon.rs"]

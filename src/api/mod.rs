@@ -6,6 +6,7 @@
 
 mod attach;
 mod command;
+pub mod configuration_columns;
 mod cordon;
 mod delete;
 mod discovery;

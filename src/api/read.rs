@@ -53,12 +53,6 @@ fn get(
 ) -> Result<Response<Body>, ApiError> {
     match segments {
         ["healthz" | "livez" | "readyz"] => Ok(reply(StatusCode::OK, "text/plain", "ok")),
-        ["api", "v1", "namespaces"] => Ok(json_reply(discovery::namespaces(context).to_string())),
-        ["api", "v1", "namespaces", name] => {
-            let namespace = discovery::namespace(context, name);
-            let found = namespace.ok_or_else(|| ApiError::not_found("namespaces", name))?;
-            Ok(json_reply(found.to_string()))
-        }
         ["coracle", "v1", "files"] => json_of(&Items {
             items: context.store.files(),
         }),
@@ -143,8 +137,6 @@ fn one(
 pub(crate) fn shown(kind: Kind, object: &Object) -> Bytes {
     match kind {
         Kind::Nodes => node::alive(&object.json),
-        Kind::Pods | Kind::Events | Kind::Services | Kind::Endpoints | Kind::PriorityClasses => {
-            object.json.clone()
-        }
+        _ => object.json.clone(),
     }
 }

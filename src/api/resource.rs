@@ -12,7 +12,7 @@ pub(crate) struct Resource {
     pub(crate) group: &'static str,
     /// Name in paths and messages.
     pub(crate) plural: &'static str,
-    /// Abbreviation that kubectl takes.
+    /// Abbreviation that kubectl takes; empty: none.
     pub(crate) short: &'static str,
     pub(crate) namespaced: bool,
     /// What clients may do, as discovery lists it.
@@ -22,7 +22,7 @@ pub(crate) struct Resource {
 }
 
 /// The table.
-pub(crate) const RESOURCES: [Resource; 6] = [
+pub(crate) const RESOURCES: [Resource; 10] = [
     core(Kind::Endpoints, "Endpoints", "endpoints", "ep"),
     core(Kind::Events, "Event", "events", "ev"),
     Resource {
@@ -46,6 +46,18 @@ pub(crate) const RESOURCES: [Resource; 6] = [
         )
     },
     core(Kind::Services, "Service", "services", "svc"),
+    core(Kind::ConfigMaps, "ConfigMap", "configmaps", "cm"),
+    core(Kind::Secrets, "Secret", "secrets", ""),
+    core(
+        Kind::ServiceAccounts,
+        "ServiceAccount",
+        "serviceaccounts",
+        "sa",
+    ),
+    Resource {
+        namespaced: false,
+        ..core(Kind::Namespaces, "Namespace", "namespaces", "ns")
+    },
 ];
 
 const fn core(
@@ -77,15 +89,9 @@ pub(crate) enum Place<'s> {
 
 /// Returns the line of a kind.
 pub(crate) fn of(kind: Kind) -> Resource {
-    let [endpoints, events, nodes, pods, classes, services] = RESOURCES;
-    match kind {
-        Kind::Endpoints => endpoints,
-        Kind::Events => events,
-        Kind::Nodes => nodes,
-        Kind::Pods => pods,
-        Kind::PriorityClasses => classes,
-        Kind::Services => services,
-    }
+    let mut all = RESOURCES.into_iter();
+    all.find(|resource| resource.kind == kind)
+        .expect("each kind has its line")
 }
 
 /// Returns the resource of a path.
@@ -125,8 +131,8 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_line() {
-        for resource in RESOURCES {
-            assert_eq!(of(resource.kind).plural, resource.plural);
+        for kind in Kind::ALL {
+            assert_eq!(of(kind).kind, kind);
         }
     }
 

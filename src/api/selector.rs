@@ -117,7 +117,12 @@ fn known_fields(kind: Kind) -> &'static [&'static str] {
             "type",
         ],
         Kind::Services => &["spec.clusterIP", "spec.type"],
-        Kind::Endpoints | Kind::PriorityClasses => &[],
+        Kind::Secrets => &["type"],
+        Kind::Endpoints
+        | Kind::PriorityClasses
+        | Kind::ConfigMaps
+        | Kind::ServiceAccounts
+        | Kind::Namespaces => &[],
     }
 }
 

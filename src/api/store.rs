@@ -9,7 +9,7 @@ use hyper::body::Bytes;
 use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
 use serde_json::Value;
 use smol::channel::{Receiver, Sender, bounded};
@@ -17,6 +17,7 @@ use smol::channel::{Receiver, Sender, bounded};
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
 use super::object::{Change, Collection, Key, Object};
+use crate::spec::configuration::{Object as Document, ObjectKind};
 use crate::sys::process;
 
 /// Kind of a collection.
@@ -28,17 +29,35 @@ pub(crate) enum Kind {
     Services,
     Endpoints,
     PriorityClasses,
+    ConfigMaps,
+    Secrets,
+    ServiceAccounts,
+    Namespaces,
 }
 
 impl Kind {
-    const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Pods,
         Self::Nodes,
         Self::Events,
         Self::Services,
         Self::Endpoints,
         Self::PriorityClasses,
+        Self::ConfigMaps,
+        Self::Secrets,
+        Self::ServiceAccounts,
+        Self::Namespaces,
     ];
+
+    /// The kind of a configuration document.
+    fn of(kind: ObjectKind) -> Self {
+        match kind {
+            ObjectKind::ConfigMap => Self::ConfigMaps,
+            ObjectKind::Secret => Self::Secrets,
+            ObjectKind::ServiceAccount => Self::ServiceAccounts,
+            ObjectKind::Namespace => Self::Namespaces,
+        }
+    }
 }
 
 /// The objects that clients see.
@@ -56,6 +75,10 @@ struct Inner {
     services: Collection,
     endpoints: Collection,
     priority_classes: Collection,
+    config_maps: Collection,
+    secrets: Collection,
+    service_accounts: Collection,
+    namespaces: Collection,
     ring: EventRing,
     files: Vec<FileStatus>,
     watchers: Vec<Sender<()>>,
@@ -73,7 +96,7 @@ impl Store {
     pub fn new() -> Self {
         let start = u64::try_from(clock::wall_us()).unwrap_or(1).max(1);
         let collection = || Collection::starting_at(start);
-        Self {
+        let store = Self {
             inner: Mutex::new(Inner {
                 version: start,
                 pods: collection(),
@@ -82,11 +105,18 @@ impl Store {
                 services: collection(),
                 endpoints: collection(),
                 priority_classes: collection(),
+                config_maps: collection(),
+                secrets: collection(),
+                service_accounts: collection(),
+                namespaces: collection(),
                 ring: EventRing::default(),
                 files: Vec::new(),
                 watchers: Vec::new(),
             }),
-        }
+        };
+        // Clients look it up before anything else.
+        store.set_configuration(&[(Arc::new(Document::namespace("default")), None)]);
+        store
     }
 
     /// Shows a pod with its status. Does nothing if it is unchanged.
@@ -213,6 +243,29 @@ impl Store {
         self.set_all(Kind::PriorityClasses, classes, |_| Vec::new());
     }
 
+    /// Replaces all configuration documents, each with the time of its file. Clients do not see values of Secrets.
+    pub fn set_configuration(&self, documents: &[(Arc<Document>, Option<Time>)]) {
+        for kind in ObjectKind::ALL {
+            let of_kind = documents.iter().filter(|(object, _)| object.kind() == kind);
+            let mut wanted = BTreeSet::new();
+            for (document, created) in of_kind {
+                let mut metadata = document.metadata().clone();
+                metadata.creation_timestamp.clone_from(created);
+                let type_ = document.secret_type().map(str::to_owned);
+                let fields = type_.map(|type_| ("type", type_)).into_iter().collect();
+                let object = Object::new(&metadata, fields);
+                wanted.insert(object.key.clone());
+                self.upsert(Kind::of(kind), object, |version| {
+                    let (mut shown, mut metadata) = (document.shown(), metadata.clone());
+                    metadata.resource_version = Some(version.to_string());
+                    shown["metadata"] = serde_json::to_value(&metadata).unwrap_or_default();
+                    to_json(&shown)
+                });
+            }
+            self.remove_others(Kind::of(kind), &wanted);
+        }
+    }
+
     /// Replaces the list of manifest files.
     pub fn set_files(&self, files: Vec<FileStatus>) {
         self.lock().files = files;
@@ -287,6 +340,11 @@ impl Store {
                 to_json(&item)
             });
         }
+        self.remove_others(kind, &wanted);
+    }
+
+    /// Removes all objects of a kind but the wanted ones.
+    fn remove_others(&self, kind: Kind, wanted: &BTreeSet<Key>) {
         let mut inner = self.lock();
         let shown = inner.collection(kind).all().map(|o| o.key.clone());
         let gone: Vec<Key> = shown.filter(|key| !wanted.contains(key)).collect();
@@ -323,6 +381,10 @@ impl Inner {
             Kind::Services => &mut self.services,
             Kind::Endpoints => &mut self.endpoints,
             Kind::PriorityClasses => &mut self.priority_classes,
+            Kind::ConfigMaps => &mut self.config_maps,
+            Kind::Secrets => &mut self.secrets,
+            Kind::ServiceAccounts => &mut self.service_accounts,
+            Kind::Namespaces => &mut self.namespaces,
         }
     }
 

@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::object::Object;
 use super::query::Query;
 use super::store::Kind;
-use super::{event_columns, node_columns, pod_columns, service_columns};
+use super::{configuration_columns, event_columns, node_columns, pod_columns, service_columns};
 use crate::sys::clock;
 
 /// How much of its object a row includes.
@@ -154,6 +154,10 @@ fn columns(kind: Kind) -> &'static [(&'static str, u8)] {
             ("Age", 0),
             ("PreemptionPolicy", 0),
         ],
+        Kind::ConfigMaps => &[("Name", 0), ("Data", 0), ("Age", 0)],
+        Kind::Secrets => &[("Name", 0), ("Type", 0), ("Data", 0), ("Age", 0)],
+        Kind::ServiceAccounts => &[("Name", 0), ("Secrets", 0), ("Age", 0)],
+        Kind::Namespaces => &[("Name", 0), ("Status", 0), ("Age", 0)],
     }
 }
 
@@ -193,5 +197,9 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
             let class = PriorityClass::deserialize(object).unwrap_or_default();
             pod_columns::priority_class(&class, now).to_vec()
         }
+        Kind::ConfigMaps => configuration_columns::config_map(object, now).to_vec(),
+        Kind::Secrets => configuration_columns::secret(object, now).to_vec(),
+        Kind::ServiceAccounts => configuration_columns::service_account(object, now).to_vec(),
+        Kind::Namespaces => configuration_columns::namespace(object, now).to_vec(),
     }
 }

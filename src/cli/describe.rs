@@ -27,13 +27,22 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
         }
         let ns = &args.namespace.namespace;
         match kind {
-            DescribeResource::Node | DescribeResource::Service if args.output.is_some() => {
+            DescribeResource::Pod if args.output.is_some() && !names.is_empty() => {
+                pods(client, args, names)?;
+            }
+            _ if args.output.is_some() => {
                 return Err(CliError::usage("-o is for pods only")
-                    .hint("`coracle get` shows nodes and services with -o json"));
+                    .hint("`coracle get` shows other objects with -o json"));
             }
             DescribeResource::Node => super::describe_node::run(client, names)?,
-            DescribeResource::Pod | DescribeResource::Service if names.is_empty() => {
+            _ if names.is_empty() => {
                 return Err(CliError::usage("name the object to describe"));
+            }
+            DescribeResource::ConfigMap
+            | DescribeResource::Secret
+            | DescribeResource::ServiceAccount
+            | DescribeResource::Namespace => {
+                super::describe_configuration::run(client, *kind, ns, names)?;
             }
             DescribeResource::Service => super::describe_service::run(client, ns, names)?,
             DescribeResource::Pod => pods(client, args, names)?,
@@ -409,6 +418,26 @@ fn describe_volume(page: &mut Page, volume: &Volume) {
         page.line(4, "Type", "HostPath (bare host directory volume)");
         page.line(4, "Path", &host.path);
         page.line(4, "HostPathType", host.type_.as_deref().unwrap_or(""));
+    } else if let Some(map) = &volume.config_map {
+        page.line(4, "Type", "ConfigMap (a volume populated by a ConfigMap)");
+        page.line(4, "Name", &map.name);
+        page.line(4, "Optional", (map.optional == Some(true)).to_string());
+    } else if let Some(secret) = &volume.secret {
+        page.line(4, "Type", "Secret (a volume populated by a Secret)");
+        page.line(4, "SecretName", secret.secret_name.as_deref().unwrap_or(""));
+        page.line(4, "Optional", (secret.optional == Some(true)).to_string());
+    } else if volume.downward_api.is_some() {
+        page.line(
+            4,
+            "Type",
+            "DownwardAPI (a volume populated by information about the pod)",
+        );
+    } else if volume.projected.is_some() {
+        page.line(
+            4,
+            "Type",
+            "Projected (a volume that contains injected data from multiple sources)",
+        );
     } else {
         page.line(4, "Type", "<other>");
     }

@@ -12,6 +12,7 @@ mod debug;
 mod delete;
 mod describe;
 mod describe_cgroups;
+mod describe_configuration;
 mod describe_node;
 mod describe_probe;
 mod describe_service;

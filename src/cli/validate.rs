@@ -29,6 +29,8 @@ pub struct Report {
     pub services: Vec<String>,
     /// Names of its priority classes.
     pub priority_classes: Vec<String>,
+    /// `kind namespace/name` of its configuration documents.
+    pub configuration: Vec<String>,
 }
 
 /// Validates a file's bytes.
@@ -51,6 +53,8 @@ pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
             let classes = found.priority_classes.iter();
             let names = classes.filter_map(|class| class.metadata.name.clone());
             report.priority_classes = names.collect();
+            let objects = found.configuration.iter();
+            report.configuration = objects.map(|(key, _)| key.short()).collect();
             report.services = services.map(|s| s.spec.key.to_string()).collect();
         }
         Err(errors) => report.errors = errors.iter().map(ToString::to_string).collect(),
@@ -144,7 +148,8 @@ fn show(report: &Report) -> String {
         let classes = report.priority_classes.iter();
         let classes = classes.map(|class| format!("priorityclass {class}"));
         let pods = report.pods.iter().cloned();
-        let all: Vec<String> = pods.chain(services).chain(classes).collect();
+        let objects = report.configuration.iter().cloned();
+        let all: Vec<String> = pods.chain(services).chain(objects).chain(classes).collect();
         text.push_str(&format!("{file}: ok: {}\n", all.join(", ")));
     }
     text

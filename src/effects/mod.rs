@@ -2,7 +2,9 @@
 //! better times, and log nothing above debug. Errors are returned, and the planner decides.
 
 pub mod cgroup;
+pub mod configuration;
 pub(crate) mod exec;
+pub mod facts;
 pub mod figures;
 pub mod logind;
 pub mod probe;

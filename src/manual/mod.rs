@@ -21,6 +21,10 @@ pub const TOPICS: &[(&str, &str)] = &[
         "images",
         "getting images onto the machine, without a network too",
     ),
+    (
+        "configuration",
+        "ConfigMaps and Secrets, as variables and as files",
+    ),
     ("storage", "data that lasts, backup and restore"),
     (
         "network",

@@ -45,6 +45,13 @@ pub(super) fn conflicts(
             }
         }
     }
+    for (key, _) in candidate.configuration.iter() {
+        for (path, loaded) in others {
+            if loaded.configuration.contains(key) {
+                say(key.to_string(), path);
+            }
+        }
+    }
     for class in &candidate.classes {
         let name = &class.metadata.name;
         for (path, loaded) in others {
@@ -59,6 +66,31 @@ pub(super) fn conflicts(
         }
     }
     problems
+}
+
+/// Why `candidate` may not replace the version of the same file in effect: it changes what cannot change.
+pub(super) fn forbidden_changes(
+    path: &Path,
+    candidate: &Loaded,
+    applied: Option<&Loaded>,
+) -> Vec<String> {
+    let Some(applied) = applied else {
+        return Vec::new();
+    };
+    let changed = candidate.configuration.iter().filter(|(key, object)| {
+        let old = applied
+            .configuration
+            .get(key.kind, &key.namespace, &key.name);
+        old.is_some_and(|old| old.is_immutable() && old.data() != object.data())
+    });
+    let problems = changed.map(|(key, _)| {
+        format!(
+            "{}: {key}: data: Forbidden: field is immutable when `immutable` is set; give it another name, or remove \
+             it first",
+            name(path)
+        )
+    });
+    problems.collect()
 }
 
 fn name(path: &Path) -> String {

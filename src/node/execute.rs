@@ -18,6 +18,7 @@ use crate::effects::probe::Target;
 use crate::effects::sandbox::{
     ContainerOrder, Leave, PrepareError, SandboxError, Sandboxes, start_request,
 };
+use crate::effects::volume;
 use crate::images::{Image, ImageError, ImageStore, KeepFree};
 use crate::network::NetworkError;
 use crate::plan::action::Keep;
@@ -164,8 +165,9 @@ impl Tools {
             Ok::<_, SandboxError>((ips, sandboxes.resolver_warnings(&owned)))
         });
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
+        let facts = self.facts.now();
         let prepared = super::unblock_of(spec, move || {
-            sandboxes.prepare(&owned)?;
+            sandboxes.prepare(&owned, &facts)?;
             let former = exits::read(&sandboxes.config.layout, &owned.uid, false);
             let values = sandboxes.cgroups.pod_values(&owned, owned.resources);
             let unkept = values.mismatches();
@@ -415,7 +417,11 @@ impl Tools {
         })?;
         let ips = self.links.ips(&instance.pod);
         let facts = self.facts.now();
+        let configuration = self.sandboxes.configuration.now();
+        let volumes = volume::roots(&self.config.layout, spec);
         let order = ContainerOrder {
+            configuration: &configuration,
+            volumes: &volumes,
             pod: spec,
             container,
             attempt: instance.attempt,

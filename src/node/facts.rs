@@ -4,7 +4,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 
 use super::capacity::Machine;
-use crate::effects::sandbox::NodeFacts;
+use crate::effects::facts::NodeFacts;
 use crate::network::inward_interfaces;
 use crate::sys::file;
 

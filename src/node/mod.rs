@@ -8,6 +8,7 @@ mod capacity;
 mod cgroups;
 mod checkpoint;
 mod commands;
+mod configuration;
 mod conflicts;
 mod cordon;
 mod execute;
@@ -223,8 +224,10 @@ impl Node {
                 self.manifests = documents.in_effect;
                 self.shown.store.set_files(files);
                 self.shown.store.set_priority_classes(&documents.classes);
+                self.shown.store.set_configuration(&documents.shown);
                 self.views.services = documents.services;
                 if !self.leaving {
+                    self.configure(documents.configuration);
                     self.record(&Event::Node(NodeFact::DesiredChanged(documents.desired)));
                     if documents.complete && !self.swept {
                         self.sweep();
@@ -421,10 +424,15 @@ impl Node {
 
     /// Writes down a pod that was edited.
     fn write_edits(&mut self, uid: &PodUid) {
-        let pod = self.state.pods.get(uid);
-        if pod.is_some_and(|pod| !self.saved.edits(pod)) {
+        let Some(pod) = self.state.pods.get(uid) else {
+            return;
+        };
+        let edited = self.saved.is_edited(pod);
+        if !self.saved.edits(pod) {
             // Tried again with the next turn.
             self.agenda.show(uid);
+        } else if edited && pod.spec.has_downward_files() {
+            self.refresh_volumes(vec![pod.spec.clone()]);
         }
     }
 

@@ -14,7 +14,7 @@ use smol::lock::MutexGuardArc;
 use super::execute::Tools;
 use super::{Input, now, publish, spawn, unblock_bridge};
 use crate::api::Store;
-use crate::effects::sandbox::NodeFacts;
+use crate::effects::facts::NodeFacts;
 use crate::network::names::{Names, Sockets, Zone};
 use crate::network::{Network, NetworkError, firewall, watch};
 use crate::plan::state::Retry;

@@ -18,7 +18,7 @@ use super::capacity::{Machine, Shares, quantity, share_out};
 use super::standings::{Standing, Standings};
 use crate::api::{ImageRow, architecture, version};
 use crate::config::{Amounts, Config, Reserved, Settings};
-use crate::effects::sandbox::NodeFacts;
+use crate::effects::facts::NodeFacts;
 use crate::plan::fit::NodeIdentity;
 use crate::plan::pressure;
 use crate::plan::status::time;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 
 use super::journal::Journal;
 use crate::api::{EventRecord, ObjectKind, Store};
-use crate::effects::sandbox::NodeFacts;
+use crate::effects::facts::NodeFacts;
 use crate::plan::notice::Notice;
 use crate::plan::state::PodState;
 use crate::plan::{Settings, status};

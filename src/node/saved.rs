@@ -42,6 +42,12 @@ impl Saved {
         self.manifests.insert(spec.uid.clone(), Arc::clone(spec));
     }
 
+    /// Whether the pod was edited since its manifest was written.
+    pub(super) fn is_edited(&self, pod: &PodState) -> bool {
+        let old = self.manifests.get(&pod.spec.uid);
+        old.is_some_and(|old| !Arc::ptr_eq(old, &pod.spec))
+    }
+
     /// Writes the pod's manifest if it was edited; `false` if that has to be tried again. While the pod's sandbox is
     /// made, the task that makes it does so.
     pub(super) fn edits(&mut self, pod: &PodState) -> bool {

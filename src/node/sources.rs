@@ -1,5 +1,5 @@
-//! What is saved about the manifest files for an agent restart: the pods of each file, and the services in force.
-//! Neither may be lost because a file is broken or out of reach at that moment.
+//! What is saved about the manifest files for an agent restart: the pods of each file, and the services and configuration
+//! documents in force. None may be lost because a file is broken or out of reach at that moment.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1 as core;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::manifests::{Inherited, Manifests};
+use super::manifests::{Inherited, MAX_TOTAL, Manifests};
 use crate::layout::Layout;
-use crate::spec::convert::{ConvertContext, documents};
+use crate::spec::convert::{ConvertContext, Documents, documents};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
 
@@ -30,25 +30,38 @@ pub(super) fn inherited(
             from.pods.push(spec);
         }
     }
-    let services: BTreeMap<PathBuf, Vec<serde_json::Value>> = read(&layout.services());
-    for (path, manifests) in services {
-        let from = inherited.entry(path).or_default();
-        for manifest in manifests {
-            let json = serde_json::to_vec(&manifest).expect("plain data");
-            let context = ConvertContext { node_name: "" };
-            match documents(&json, "services.json", &context) {
-                Ok(found) => from.services.extend(found.services),
-                Err(errors) => {
-                    let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
-                    tracing::warn!(
-                        "service saved before the agent restart: {}, ignoring",
-                        text.join("; ")
-                    );
-                }
+    for place in [layout.services(), layout.configuration()] {
+        let saved: BTreeMap<PathBuf, Vec<serde_json::Value>> = read(&place);
+        for (path, manifests) in saved {
+            let from = inherited.entry(path).or_default();
+            for manifest in manifests {
+                let Some(found) = restored(&manifest) else {
+                    continue;
+                };
+                from.services.extend(found.services);
+                let objects = found.configuration.iter().map(|(_, object)| object);
+                from.configuration.extend(objects);
             }
         }
     }
     inherited
+}
+
+/// The objects of a saved document.
+fn restored(manifest: &serde_json::Value) -> Option<Documents> {
+    let json = serde_json::to_vec(manifest).expect("plain data");
+    let context = ConvertContext { node_name: "" };
+    match documents(&json, "saved", &context) {
+        Ok(found) => Some(found),
+        Err(errors) => {
+            let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            tracing::warn!(
+                "document saved before the agent restart: {}, ignoring",
+                text.join("; ")
+            );
+            None
+        }
+    }
 }
 
 /// Saves what is in force.
@@ -67,11 +80,18 @@ pub(super) fn write(layout: &Layout, manifests: &Manifests) {
         services.entry(text(path)).or_default().push(service);
     }
     replace(&layout.services(), &services);
+    let mut configuration: BTreeMap<String, Vec<serde_json::Value>> = BTreeMap::new();
+    for (path, own) in manifests.configuration() {
+        let objects = own.iter().map(|(_, object)| object.manifest());
+        configuration.insert(text(path), objects.collect());
+    }
+    replace(&layout.configuration(), &configuration);
 }
 
 /// A missing or unreadable file counts as empty.
 fn read<T: DeserializeOwned + Default>(path: &Path) -> T {
-    let noted = file::read_record(path).ok();
+    // Beyond all that manifest files may hold together, encoded.
+    let noted = file::read_bounded(path, 4 * MAX_TOTAL).ok();
     noted
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
         .unwrap_or_default()

@@ -18,7 +18,9 @@ pub use super::shutdown::{AskedBy, Group, Shutdown};
 use super::state::Settings;
 pub use super::verdict::Verdict;
 use super::{Action, Stamp, Time};
-use crate::spec::{Condition, HookKind, PodKey, PodSpec, PodUid, ProbeKind, Reason, ServiceSpec};
+use crate::spec::{
+    Condition, HookKind, ObjectKey, PodKey, PodSpec, PodUid, ProbeKind, Reason, ServiceSpec,
+};
 use crate::types::{Effective, Exit, StopSignal};
 
 /// The valid pods and services of the manifest directory. Names are unique: `node::manifests` rejects the later file.
@@ -73,6 +75,11 @@ pub enum NodeFact {
     AddressesChanged,
     /// Images were added to the store: waiting for one may be over.
     ImagesChanged,
+    /// ConfigMaps or Secrets were added, changed or removed: waiting for one may be over.
+    ConfigurationChanged {
+        /// Which ones.
+        objects: BTreeSet<ObjectKey>,
+    },
     /// The node is to go down: pods stop group by group.
     ShutdownBegun {
         /// How long pods have, by priority.
@@ -309,6 +316,7 @@ impl NodeFact {
             | Self::SettingsChanged(_)
             | Self::AddressesChanged
             | Self::ImagesChanged
+            | Self::ConfigurationChanged { .. }
             | Self::ShutdownBegun { .. }
             | Self::ShutdownRecovered(_)
             | Self::ShutdownTurnOver

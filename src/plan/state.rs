@@ -139,6 +139,8 @@ pub struct PodState {
     pub evictions: Evictions,
     /// Its waits for its sandbox.
     pub retries: SandboxRetries,
+    /// Whether a ConfigMap or Secret that it refers to has changed while an action was under way.
+    pub configuration_changed: bool,
     /// The resize that waits for room.
     pub pending: Option<Pending>,
     /// The progress of its resize.
@@ -445,6 +447,7 @@ impl PodState {
             verdict: None,
             evictions: Evictions::default(),
             retries: SandboxRetries::default(),
+            configuration_changed: false,
             pending: None,
             resizing: Resizing::default(),
         }

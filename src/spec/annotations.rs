@@ -4,13 +4,18 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
-use super::{backoff, suggest, swap};
+use super::{backoff, suggest, swap, uid};
 
 /// The domain of coracle's annotations.
 const DOMAIN: &str = "coracle.dev";
 
 /// Annotations of pods.
-pub(crate) const OF_PODS: [&str; 2] = [backoff::ANNOTATION, swap::ANNOTATION];
+pub(crate) const OF_PODS: [&str; 4] = [
+    backoff::ANNOTATION,
+    swap::ANNOTATION,
+    uid::RESTART_ON_CHANGE,
+    uid::CONFIGURATION,
+];
 
 /// Annotations of services: none so far.
 pub(crate) const OF_SERVICES: [&str; 0] = [];

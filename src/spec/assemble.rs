@@ -64,7 +64,7 @@ fn identified(
     let grace_ms = grace_ms(spec, &at, report);
     let active_deadline_ms = active_deadline_ms(spec, &at, report);
     let own_security = security::pod(spec, &at, report);
-    let volumes = volume::volumes(spec, &at.field("volumes"), report);
+    let volumes = volume::volumes(&pod, spec, &at.field("volumes"), report);
     let (init_containers, containers) = containers(&pod, spec, &at, report);
     let host_name = network::host_name(spec, (&key.namespace, &key.name), &at, report);
     let host_aliases = network::host_aliases(spec, &at, report);
@@ -179,6 +179,11 @@ fn settings(
     let written = metadata.annotations.as_ref();
     confinement::annotations(written, &at, report);
     annotations::check(metadata, &annotations::OF_PODS, &path, report);
+    let restart = written.and_then(|all| all.get(uid::RESTART_ON_CHANGE));
+    if let Some(other) = restart.filter(|value| !["true", "false"].contains(&value.as_str())) {
+        let at = at.field(uid::RESTART_ON_CHANGE);
+        report.unsupported(&at, other, &["true", "false"]);
+    }
     let restart_backoff = backoff::of(written, &at, report);
     (restart_backoff, swap::max_bytes(written, &at, report))
 }

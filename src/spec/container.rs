@@ -7,8 +7,8 @@ use super::huge_pages::HugePages;
 use super::names;
 use super::pod::{ContainerSpec, ImageName, PullPolicy};
 use super::{
-    env, huge_pages, lifecycle_rules, network, probe_rules, resize, resources, restart, security,
-    support, volume,
+    env, env_from, huge_pages, lifecycle_rules, network, probe_rules, resize, resources, restart,
+    security, support, volume,
 };
 
 /// The list of the pod that a container is in.
@@ -63,6 +63,7 @@ pub(crate) fn convert(
     let pull_policy = pull_policy(container, path, report);
     let mounts = volume::mounts(container, volumes, security.privileged, path, report);
     // Check everything else before returning for a missing image.
+    let env_from = env_from::convert(container, path, report);
     let env = env::convert(pod, container, path, report);
     let ports = network::ports(container, spec.host_network == Some(true), path, report);
     let probes = probe_rules::convert(container, &ports, &env, path, report);
@@ -84,6 +85,7 @@ pub(crate) fn convert(
         command: container.command.clone().filter(|c| !c.is_empty()),
         args: container.args.clone().filter(|a| !a.is_empty()),
         working_dir,
+        env_from,
         env,
         mounts,
         ports,

@@ -3,10 +3,12 @@
 //! A file is all or nothing: a single error rejects all its documents.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
+use super::configuration::{self, Configuration, Object, ObjectKind};
 use super::error::{FieldError, MAX_ERRORS, Path, Problem, Report};
 use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
@@ -34,9 +36,11 @@ pub struct Documents {
     pub services: Vec<ServiceDocument>,
     /// Priority classes with unique names, at most one of them the default.
     pub priority_classes: Vec<PriorityClass>,
+    /// ConfigMaps, Secrets, service accounts and namespaces.
+    pub configuration: Configuration,
 }
 
-/// Converts a manifest file: YAML or JSON, several documents, `List`, `PodList` and `ServiceList`. A file without
+/// Converts a manifest file: YAML or JSON, several documents, `List` and the lists of one kind. A file without
 /// documents is valid. `file` is its name in errors.
 pub fn documents(
     bytes: &[u8],
@@ -88,6 +92,14 @@ pub fn documents_beside(
         for (index, class) in document.classes {
             at(index, |path| seen.class(&class, path, &report));
             result.priority_classes.push(class);
+        }
+        for (index, object) in document.objects {
+            let name = object.key().name;
+            if !result.configuration.insert(Arc::new(object)) {
+                at(index, |path| {
+                    report.duplicate(&path.field("metadata").field("name"), &name);
+                });
+            }
         }
         problems.extend(report.into_problems());
         if problems.len() >= MAX_ERRORS {
@@ -249,6 +261,8 @@ struct Document<'r> {
     services: Vec<(Option<usize>, ServiceDocument)>,
     /// Priority classes with their index, if they are items of a list.
     classes: Vec<(Option<usize>, PriorityClass)>,
+    /// Configuration documents with their index, if they are items of a list.
+    objects: Vec<(Option<usize>, Object)>,
 }
 
 impl<'r> Document<'r> {
@@ -260,6 +274,7 @@ impl<'r> Document<'r> {
             pods: Vec::new(),
             services: Vec::new(),
             classes: Vec::new(),
+            objects: Vec::new(),
         }
     }
 
@@ -283,6 +298,7 @@ impl<'r> Document<'r> {
         let (version, kind) = (word("apiVersion"), word("kind"));
         let kind = kind.or(implied.map(str::to_owned)).unwrap_or_default();
         let version = version.or(implied.map(|_| "v1".to_owned()));
+        let single = kind.strip_suffix("List").unwrap_or(&kind);
         match kind.as_str() {
             "Pod" | "Service" | "List" | "PodList" | "ServiceList" => {
                 if self.is_version(value, version.as_deref(), "v1", path) {
@@ -295,6 +311,11 @@ impl<'r> Document<'r> {
                 }
             }
             "" => kinds::nameless(value, path, self.report),
+            _ if ObjectKind::of(single).is_some() => {
+                if self.is_version(value, version.as_deref(), "v1", path) {
+                    self.v1(&kind, value, path);
+                }
+            }
             other => kinds::refuse(other, path, self.report),
         }
     }
@@ -334,9 +355,11 @@ impl<'r> Document<'r> {
         let implied = match kind {
             "Pod" => return self.pod(value, path),
             "Service" => return self.service(value, path),
-            "PodList" => Some("Pod"),
-            "ServiceList" => Some("Service"),
-            _ => None,
+            "List" => None,
+            other => match ObjectKind::of(other) {
+                Some(kind) => return self.configuration(kind, value, path),
+                None => other.strip_suffix("List"),
+            },
         };
         let Value::Map(entries) = value else { return };
         let list = path.field("items");
@@ -346,6 +369,7 @@ impl<'r> Document<'r> {
                 for (index, item) in items.iter_mut().enumerate() {
                     let path = list.index(index);
                     let before = (self.pods.len(), self.services.len(), self.classes.len());
+                    let objects_before = self.objects.len();
                     match item.get("kind") {
                         Some(Value::String(kind)) if kind.ends_with("List") => {
                             self.report
@@ -362,6 +386,9 @@ impl<'r> Document<'r> {
                     for (at, _) in &mut self.classes[before.2..] {
                         *at = Some(index);
                     }
+                    for (at, _) in &mut self.objects[objects_before..] {
+                        *at = Some(index);
+                    }
                 }
             }
             None | Some(Value::Null) => {}
@@ -369,6 +396,13 @@ impl<'r> Document<'r> {
                 let message = format!("must be a list, not {}", other.kind());
                 self.report.error(&list, message);
             }
+        }
+    }
+
+    fn configuration(&mut self, kind: ObjectKind, value: &mut Value, path: &Path<'_>) {
+        bare(value);
+        if let Some(object) = configuration::object(kind, value, path, self.report) {
+            self.objects.push((None, object));
         }
     }
 

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::pod::ImageName;
 use super::pod::PodUid;
+use super::projected::DEFAULT_MODE;
 use super::resources::is_sound;
 use crate::types::quantity::Quantity;
 
@@ -78,12 +79,40 @@ fn volume(volume: &mut Volume) {
     if let Some(host_path) = &mut volume.host_path {
         host_path.type_.get_or_insert_default();
     }
+    files(volume);
     if let Some(limit) = volume
         .empty_dir
         .as_mut()
         .and_then(|e| e.size_limit.as_mut())
     {
         canonical(limit);
+    }
+}
+
+/// Fills in the defaults of volumes of files that the node writes.
+fn files(volume: &mut Volume) {
+    let modes = [
+        volume.config_map.as_mut().map(|v| &mut v.default_mode),
+        volume.secret.as_mut().map(|v| &mut v.default_mode),
+        volume.downward_api.as_mut().map(|v| &mut v.default_mode),
+        volume.projected.as_mut().map(|v| &mut v.default_mode),
+    ];
+    for mode in modes.into_iter().flatten() {
+        mode.get_or_insert(DEFAULT_MODE);
+    }
+    let downward = volume.downward_api.iter_mut();
+    let downward = downward.flat_map(|v| v.items.iter_mut().flatten());
+    let projected = volume.projected.iter_mut();
+    let projected = projected.flat_map(|v| v.sources.iter_mut().flatten());
+    let projected = projected.flat_map(|source| source.downward_api.iter_mut());
+    let projected = projected.flat_map(|v| v.items.iter_mut().flatten());
+    for file in downward.chain(projected) {
+        if let Some(field) = &mut file.field_ref {
+            text(&mut field.api_version, "v1");
+        }
+        if let Some(resource) = &mut file.resource_field_ref {
+            canonical(resource.divisor.get_or_insert(Written("0".to_owned())));
+        }
     }
 }
 

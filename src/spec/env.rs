@@ -1,9 +1,13 @@
-//! Environment variables: `env` entries, with references to the pod's own fields resolved.
+//! Environment variables: `env` entries, with references to the pod's own fields resolved. Those to other objects are
+//! in `env_from.rs`.
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
     Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector,
 };
 
+use super::env_from;
 use super::error::{Path, Report};
 use super::huge_pages;
 use super::names;
@@ -16,6 +20,9 @@ pub(crate) fn same_but_resources(ours: &mut [EnvVar], theirs: &[EnvVar]) {
         EnvValue::Resource(_) | EnvValue::NodeCpu { .. } | EnvValue::NodeMemory { .. } => true,
         EnvValue::Literal(_)
         | EnvValue::Metadata(_)
+        | EnvValue::Uid
+        | EnvValue::Key(_)
+        | EnvValue::FileKey(_)
         | EnvValue::HostIp
         | EnvValue::HostIps
         | EnvValue::PodIp
@@ -29,20 +36,13 @@ pub(crate) fn same_but_resources(ours: &mut [EnvVar], theirs: &[EnvVar]) {
     }
 }
 
-/// Validates and converts a container's `env` and `envFrom`.
+/// Validates and converts a container's `env`.
 pub(crate) fn convert(
     pod: &Pod,
     container: &Container,
     path: &Path<'_>,
     report: &Report,
 ) -> Vec<EnvVar> {
-    if container.env_from.as_ref().is_some_and(|e| !e.is_empty()) {
-        report.refuse(
-            &path.field("envFrom"),
-            "ConfigMaps and Secrets are not supported yet by this version",
-            "write the variables into `env`",
-        );
-    }
     let list = path.field("env");
     let mut result = Vec::new();
     for (index, variable) in container.env.iter().flatten().enumerate() {
@@ -87,47 +87,46 @@ fn source(
     path: &Path<'_>,
     report: &Report,
 ) -> Option<EnvValue> {
-    for (name, what, given) in [
-        (
-            "configMapKeyRef",
-            "ConfigMaps",
-            from.config_map_key_ref.is_some(),
-        ),
-        ("secretKeyRef", "Secrets", from.secret_key_ref.is_some()),
-        (
-            "fileKeyRef",
-            "environment files",
-            from.file_key_ref.is_some(),
-        ),
-    ] {
-        if given {
-            let detail = format_args!("{what} are not supported yet by this version");
-            report.refuse(&path.field(name), detail, "write the text into `value`");
+    let given = [
+        from.field_ref.is_some(),
+        from.resource_field_ref.is_some(),
+        from.config_map_key_ref.is_some(),
+        from.secret_key_ref.is_some(),
+        from.file_key_ref.is_some(),
+    ];
+    match given.iter().filter(|given| **given).count() {
+        1 => {}
+        0 if report.is_wrong_below(path) => return None,
+        0 => {
+            let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or \
+                          `fileKeyRef`";
+            report.invalid(path, "", detail);
+            return None;
+        }
+        _ => {
+            let detail = "may not have more than one field specified at a time";
+            report.invalid(path, "", detail);
             return None;
         }
     }
-    match (&from.field_ref, &from.resource_field_ref) {
-        (Some(field), None) => field_ref(pod, field, &path.field("fieldRef"), report),
-        (None, Some(resource)) => {
-            let path = path.field("resourceFieldRef");
-            resource_ref(pod, container, resource, &path, report)
-        }
-        (Some(_), Some(_)) => {
-            report.invalid(
-                path,
-                "",
-                "may not have more than one field specified at a time",
-            );
-            None
-        }
-        (None, None) if report.is_wrong_below(path) => None,
-        (None, None) => {
-            let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`";
-            report.invalid(path, "", detail);
-            None
-        }
+    if let Some(field) = &from.field_ref {
+        return field_ref(pod, field, &path.field("fieldRef"), report);
     }
+    if let Some(resource) = &from.resource_field_ref {
+        let path = path.field("resourceFieldRef");
+        return resource_ref(pod, Some(container), resource, &path, report);
+    }
+    env_from::key(from, path, report)
 }
+
+/// Fields of the metadata that a variable or a file may have.
+const METADATA_PATHS: [&str; 5] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "metadata.labels",
+    "metadata.annotations",
+];
 
 const FIELD_PATHS: [&str; 11] = [
     "metadata.name",
@@ -164,7 +163,7 @@ fn field_ref(
         }
         "metadata.name" => text(&metadata.name),
         "metadata.namespace" => text(&metadata.namespace),
-        "metadata.uid" => text(&metadata.uid),
+        "metadata.uid" => Some(EnvValue::Uid),
         "spec.nodeName" => Some(EnvValue::NodeName),
         "spec.serviceAccountName" => text(
             &pod.spec
@@ -176,23 +175,82 @@ fn field_ref(
         "status.podIP" => Some(EnvValue::PodIp),
         "status.podIPs" => Some(EnvValue::PodIps),
         other => {
-            let subscript = |prefix: &str| other.strip_prefix(prefix)?.strip_suffix("']");
-            let (map, key) = if let Some(key) = subscript("metadata.labels['") {
-                (&metadata.labels, key)
-            } else if let Some(key) = subscript("metadata.annotations['") {
-                (&metadata.annotations, key)
-            } else {
+            let found = subscript(pod, other);
+            if found.is_none() {
                 report.unsupported(&at, other, &FIELD_PATHS);
-                return None;
-            };
-            text(&map.as_ref().and_then(|m| m.get(key)).cloned())
+            }
+            found
         }
     }
 }
 
-fn resource_ref(
+/// The value of `metadata.labels['<KEY>']` or `metadata.annotations['<KEY>']`.
+fn subscript(pod: &Pod, path: &str) -> Option<EnvValue> {
+    let (field, key) = path.strip_suffix("']")?.split_once("['")?;
+    let map = match field {
+        "metadata.labels" => &pod.metadata.labels,
+        "metadata.annotations" => &pod.metadata.annotations,
+        _ => return None,
+    };
+    let value = map.as_ref().and_then(|map| map.get(key)).cloned();
+    Some(EnvValue::Metadata(value.unwrap_or_default()))
+}
+
+/// Returns the field that a file of a volume has: one of the metadata, also all labels or annotations, one a line.
+pub(super) fn field_of_volume(
     pod: &Pod,
-    own: &Container,
+    field: &ObjectFieldSelector,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<EnvValue> {
+    let lines = |map: &Option<BTreeMap<String, String>>| {
+        let lines = map.iter().flatten();
+        let lines: Vec<_> = lines
+            .map(|(k, v)| format!("{k}={}", go_quoted(v)))
+            .collect();
+        Some(EnvValue::Metadata(lines.join("\n")))
+    };
+    match field.field_path.as_str() {
+        "metadata.labels" => lines(&pod.metadata.labels),
+        "metadata.annotations" => lines(&pod.metadata.annotations),
+        "" | "metadata.name" | "metadata.namespace" | "metadata.uid" => {
+            field_ref(pod, field, path, report)
+        }
+        other => {
+            let found = subscript(pod, other);
+            if found.is_none() {
+                report.unsupported(&path.field("fieldPath"), other, &METADATA_PATHS);
+            }
+            found
+        }
+    }
+}
+
+/// The text in double quotes as Go writes it (`%q`).
+fn go_quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{b}' => quoted.push_str("\\v"),
+            '\u{c}' => quoted.push_str("\\f"),
+            c if c.is_ascii_control() => quoted.push_str(&format!("\\x{:02x}", c as u32)),
+            c if c.is_control() => quoted.push_str(&format!("\\u{:04x}", c as u32)),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+pub(super) fn resource_ref(
+    pod: &Pod,
+    own: Option<&Container>,
     reference: &ResourceFieldSelector,
     path: &Path<'_>,
     report: &Report,
@@ -201,7 +259,13 @@ fn resource_ref(
     let init = spec.init_containers.iter().flatten();
     let mut all = spec.containers.iter().chain(init);
     let container = match reference.container_name.as_deref() {
-        None | Some("") => own,
+        None | Some("") => match own {
+            Some(own) => own,
+            None => {
+                report.required(&path.field("containerName"));
+                return None;
+            }
+        },
         Some(name) => match all.find(|c| c.name == name) {
             Some(container) => container,
             None => {

@@ -12,6 +12,7 @@ use super::error::{Path, Report};
 use super::pod::QosClass;
 use super::priority::CRITICAL;
 use super::resources::{self, Figures};
+use super::uid;
 
 /// Fields of the pod's spec that can change: those that apply while it runs, and the node's name, which the manifest
 /// does not decide.
@@ -77,14 +78,22 @@ impl Parts {
             }
         }
         let class = pod.spec.as_ref().map_or(QosClass::BestEffort, class);
-        let own = ["kubernetes.io/config.hash", "kubernetes.io/config.source"];
+        let own = [
+            "kubernetes.io/config.hash",
+            "kubernetes.io/config.source",
+            uid::CONFIGURATION,
+        ];
         let annotations = pod.metadata.annotations.iter().flatten();
         let annotations = annotations.filter(|(key, _)| !own.contains(&key.as_str()));
         let annotations: Map<_, _> = annotations
             .map(|(key, value)| (key.clone(), value.as_str().into()))
             .collect();
         Self {
-            fixed: serde_json::json!({ "spec": spec, "status": { "qosClass": class.as_str() } }),
+            fixed: serde_json::json!({
+                "spec": spec,
+                "status": { "qosClass": class.as_str() },
+                "metadata": { "annotations": { uid::CONFIGURATION: uid::configuration(&pod.metadata) } },
+            }),
             changeable: serde_json::json!({
                 "metadata": { "labels": pod.metadata.labels, "annotations": annotations },
                 "spec": changeable,

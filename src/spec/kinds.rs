@@ -6,9 +6,20 @@ use super::suggest;
 use super::value::Value;
 
 /// Kinds that are read.
-const READ: [&str; 5] = ["Pod", "Service", "PriorityClass", "List", "PodList"];
+const READ: [&str; 9] = [
+    "Pod",
+    "Service",
+    "ConfigMap",
+    "Secret",
+    "PriorityClass",
+    "Namespace",
+    "ServiceAccount",
+    "List",
+    "PodList",
+];
 
-const ONLY: &str = "only Pod, Service and PriorityClass are";
+const ONLY: &str =
+    "only Pod, Service, ConfigMap, Secret, PriorityClass, Namespace and ServiceAccount are";
 
 /// A group of kinds, why they are not read, and what to do instead.
 type Group = (&'static [&'static str], &'static str, &'static str);
@@ -21,11 +32,6 @@ const GROUPS: &[Group] = &[
         &["Deployment", "DaemonSet", "StatefulSet"],
         YET,
         "write its `spec.template` as a document of `kind: Pod`, with a `metadata.name`; it restarts forever",
-    ),
-    (
-        &["ConfigMap", "Secret"],
-        YET,
-        "write variables into a container's `env`, and mount files of the node by a `hostPath` volume",
     ),
     (
         &["PersistentVolumeClaim"],
@@ -93,18 +99,7 @@ const GROUPS: &[Group] = &[
         "give the Service a `selector`, or use `type: ExternalName` for what is elsewhere",
     ),
     (
-        &["Namespace"],
-        "a namespace exists as soon as an object names it",
-        "remove it; `metadata.namespace` of a pod is enough",
-    ),
-    (
-        &[
-            "ServiceAccount",
-            "Role",
-            "ClusterRole",
-            "RoleBinding",
-            "ClusterRoleBinding",
-        ],
+        &["Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"],
         "there is no API server to log in to",
         "remove it",
     ),

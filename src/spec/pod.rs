@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::backoff::RestartBackoff;
+use super::configuration::ObjectKind;
 use super::huge_pages::{HugePages, PageSize};
 use super::lifecycle::Lifecycle;
 use super::placement::Placement;
@@ -264,6 +265,8 @@ pub struct ContainerSpec {
     pub args: Option<Vec<String>>,
     /// `workingDir`.
     pub working_dir: Option<String>,
+    /// `envFrom` in order.
+    pub env_from: Vec<EnvFrom>,
     /// `env` in order.
     pub env: Vec<EnvVar>,
     /// `volumeMounts` in order; every volume exists in the pod.
@@ -353,6 +356,45 @@ pub struct EnvVar {
     pub value: EnvValue,
 }
 
+/// All keys of a ConfigMap or Secret as environment variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvFrom {
+    /// Goes before each key.
+    pub prefix: String,
+    /// `ConfigMap` or `Secret`.
+    pub kind: ObjectKind,
+    /// Its name, in the pod's namespace.
+    pub name: String,
+    /// Whether it may be missing.
+    pub optional: bool,
+}
+
+/// A key of a ConfigMap or Secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRef {
+    /// `ConfigMap` or `Secret`.
+    pub kind: ObjectKind,
+    /// Its name, in the pod's namespace.
+    pub name: String,
+    /// The key.
+    pub key: String,
+    /// Whether the object or the key may be missing.
+    pub optional: bool,
+}
+
+/// A variable in a file of an `emptyDir` volume (KEP-3721).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileKeyRef {
+    /// The volume's name.
+    pub volume: String,
+    /// The file's path in the volume: relative, without `..`.
+    pub path: String,
+    /// The variable's name in the file.
+    pub key: String,
+    /// Whether the file or the variable may be missing.
+    pub optional: bool,
+}
+
 /// Source of an environment variable's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvValue {
@@ -360,6 +402,12 @@ pub enum EnvValue {
     Literal(String),
     /// `fieldRef`: already resolved from the metadata.
     Metadata(String),
+    /// `fieldRef: metadata.uid`.
+    Uid,
+    /// `configMapKeyRef` or `secretKeyRef`.
+    Key(KeyRef),
+    /// `fileKeyRef`.
+    FileKey(FileKeyRef),
     /// `fieldRef: status.hostIP`.
     HostIp,
     /// `fieldRef: status.hostIPs`.
@@ -558,6 +606,57 @@ pub enum VolumeSource {
         /// What must exist, or is created.
         kind: HostPathType,
     },
+    /// `configMap`, `secret`, `downwardAPI` or `projected`: files that the node writes.
+    Projected(Projected),
+}
+
+/// A volume of files that the node writes from other objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Projected {
+    /// What the files come from; a file of a later source replaces one of an earlier source.
+    pub sources: Vec<Projection>,
+    /// The mode of files without one of their own.
+    pub default_mode: u32,
+}
+
+/// A source of files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Projection {
+    /// Keys of a ConfigMap or Secret.
+    Keys {
+        /// `ConfigMap` or `Secret`.
+        kind: ObjectKind,
+        /// Its name, in the pod's namespace.
+        name: String,
+        /// Which keys; `None`: each key as a file of its name.
+        items: Option<Vec<KeyFile>>,
+        /// Whether the object or a key may be missing.
+        optional: bool,
+    },
+    /// Fields of the pod.
+    Downward(Vec<DownwardFile>),
+}
+
+/// A key as a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyFile {
+    /// The key.
+    pub key: String,
+    /// The file's path in the volume: relative, without `..`.
+    pub path: String,
+    /// The file's mode.
+    pub mode: Option<u32>,
+}
+
+/// A field of the pod as a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DownwardFile {
+    /// The file's path in the volume: relative, without `..`.
+    pub path: String,
+    /// The file's mode.
+    pub mode: Option<u32>,
+    /// The content; no keys and no addresses.
+    pub value: EnvValue,
 }
 
 /// A directory of the pod's own on the node's disk: it counts as local storage and is removed with the pod.
@@ -572,7 +671,10 @@ impl VolumeSource {
     pub fn on_disk(&self) -> Option<OnDisk> {
         match *self {
             Self::EmptyDir { size_limit_bytes } => Some(OnDisk { size_limit_bytes }),
-            Self::MemoryDir { .. } | Self::HugePageDir { .. } | Self::HostPath { .. } => None,
+            Self::MemoryDir { .. }
+            | Self::HugePageDir { .. }
+            | Self::HostPath { .. }
+            | Self::Projected(_) => None,
         }
     }
 }

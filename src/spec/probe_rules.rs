@@ -110,6 +110,9 @@ fn literal<'v>(env: &'v [EnvVar], name: &str) -> Option<Cow<'v, str>> {
     match &variable.value {
         EnvValue::Literal(value) => Some(Cow::from(value.as_str())),
         EnvValue::Metadata(_)
+        | EnvValue::Uid
+        | EnvValue::Key(_)
+        | EnvValue::FileKey(_)
         | EnvValue::HostIp
         | EnvValue::HostIps
         | EnvValue::PodIp

@@ -6,10 +6,19 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
+use super::configuration::Configuration;
+use super::default;
 use super::fixed::{Parts, is_absent};
 use super::pod::{PodSpec, PodUid};
+
+/// With `true`, a change of what the pod refers to makes it anew.
+pub(super) const RESTART_ON_CHANGE: &str = "coracle.dev/restart-on-change";
+/// The digest of what such a pod refers to; the node writes it.
+pub(super) const CONFIGURATION: &str = "coracle.dev/configuration";
 
 /// Whether it has the form of one by [`of`] or [`next`]; a manifest may give such a UID, too.
 pub fn is_derived(uid: &PodUid) -> bool {
@@ -62,6 +71,27 @@ fn canonical(value: &Value, text: &mut String) {
     }
 }
 
+/// SHA-256 of what the pod refers to, shortened. What is missing counts, too.
+fn digest(pod: &PodSpec, configuration: &Configuration) -> String {
+    let mut hash = Sha256::new();
+    let mut add = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    for key in pod.references() {
+        add(key.short().as_bytes());
+        let found = configuration.get(key.kind, &key.namespace, &key.name);
+        let data = found.map(|object| object.data());
+        add(&[u8::from(data.is_some())]);
+        for (name, value) in data.into_iter().flatten() {
+            add(name.as_bytes());
+            add(value);
+        }
+    }
+    let bytes = hash.finalize();
+    bytes[..16].iter().map(|b| format!("{b:02x}")).collect()
+}
+
 fn fnv1a(bytes: &[u8]) -> u128 {
     const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
@@ -70,7 +100,47 @@ fn fnv1a(bytes: &[u8]) -> u128 {
     })
 }
 
+/// The digest of the configuration that a pod was made with, if it restarts on changes.
+pub(super) fn configuration(metadata: &ObjectMeta) -> Option<&str> {
+    let found = metadata.annotations.as_ref()?.get(CONFIGURATION)?;
+    Some(found.as_str())
+}
+
 impl PodSpec {
+    /// Whether a change of a ConfigMap or Secret that it refers to makes the pod anew.
+    pub fn restarts_on_change(&self) -> bool {
+        let annotations = self.manifest.metadata.annotations.as_ref();
+        let value = annotations.and_then(|all| all.get(RESTART_ON_CHANGE));
+        value.is_some_and(|value| value == "true")
+    }
+
+    /// Returns this pod as it is with this configuration: if it restarts on changes, another content makes another pod.
+    /// `None` if it is so already.
+    pub fn with_configuration(&self, configuration: &Configuration) -> Option<Self> {
+        let digest = match self.restarts_on_change() {
+            true => Some(digest(self, configuration)),
+            false => None,
+        };
+        let metadata = &self.manifest.metadata;
+        if self::configuration(metadata) == digest.as_deref() {
+            return None;
+        }
+        let mut pod = self.clone();
+        let manifest = Arc::make_mut(&mut pod.manifest);
+        let annotations = manifest.metadata.annotations.get_or_insert_default();
+        match digest {
+            Some(digest) => annotations.insert(CONFIGURATION.to_owned(), digest),
+            None => annotations.remove(CONFIGURATION),
+        };
+        let template = PodUid::from(of(manifest).as_str());
+        if pod.uid == pod.template {
+            pod.uid = template.clone();
+        }
+        pod.template = template;
+        default::identity(manifest, &pod.uid, &pod.template);
+        Some(pod)
+    }
+
     /// Returns this pod with another UID.
     pub fn with_uid(&self, uid: &PodUid) -> Self {
         let mut pod = self.clone();

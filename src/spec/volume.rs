@@ -2,16 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, PodSpec, Volume};
+use k8s_openapi::api::core::v1::{
+    Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, Volume,
+};
 
 use super::error::{Path, Report};
 use super::huge_pages;
 use super::names;
 use super::pod::{HostPathType, MountPropagation, VolumeMount, VolumeSource, VolumeSpec};
+use super::projected;
 use super::resources;
 
 /// Validates and converts `spec.volumes`.
-pub(crate) fn volumes(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Vec<VolumeSpec> {
+pub(crate) fn volumes(
+    pod: &Pod,
+    spec: &PodSpec,
+    path: &Path<'_>,
+    report: &Report,
+) -> Vec<VolumeSpec> {
     let mut seen = BTreeSet::new();
     let mut result = Vec::new();
     for (index, volume) in spec.volumes.iter().flatten().enumerate() {
@@ -24,7 +32,7 @@ pub(crate) fn volumes(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Vec<V
         } else if !seen.insert(volume.name.as_str()) {
             report.duplicate(&name, &volume.name);
         }
-        if let Some(source) = source(spec, volume, &path, report) {
+        if let Some(source) = source((pod, spec), volume, &path, report) {
             result.push(VolumeSpec {
                 name: volume.name.clone(),
                 source,
@@ -35,7 +43,7 @@ pub(crate) fn volumes(spec: &PodSpec, path: &Path<'_>, report: &Report) -> Vec<V
 }
 
 fn source(
-    spec: &PodSpec,
+    (pod, spec): (&Pod, &PodSpec),
     volume: &Volume,
     path: &Path<'_>,
     report: &Report,
@@ -47,18 +55,24 @@ fn source(
         let detail = format_args!("{kind} volumes are not supported{yet} by this version");
         report.refuse(&path.field(kind), detail, instead);
     }
-    let count = unsupported.len()
-        + usize::from(volume.empty_dir.is_some())
-        + usize::from(volume.host_path.is_some());
-    if count > 1 {
+    if sources(volume).count() > 1 {
         report.forbidden(path, "may not specify more than 1 volume type");
         return None;
     }
     if let Some(empty) = &volume.empty_dir {
         return empty_dir(spec, empty, &path.field("emptyDir"), report);
     }
-    let host_path = volume.host_path.as_ref()?;
-    let path = path.field("hostPath");
+    if let Some(host_path) = &volume.host_path {
+        return host_path_of(host_path, &path.field("hostPath"), report);
+    }
+    projected::volume(pod, volume, path, report).map(VolumeSource::Projected)
+}
+
+fn host_path_of(
+    host_path: &HostPathVolumeSource,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<VolumeSource> {
     let at = path.field("path");
     if host_path.path.is_empty() {
         report.required(&at);
@@ -117,15 +131,8 @@ fn empty_dir(
     }
 }
 
-const FILES: &str = "keep the files on the node, and mount their directory by a `hostPath` volume";
-
 /// Volume sources that a later version will support, and advice until then.
-const LATER: [(&str, &str); 6] = [
-    ("configMap", FILES),
-    (
-        "downwardAPI",
-        "use environment variables: `env` with `valueFrom.fieldRef`",
-    ),
+const LATER: [(&str, &str); 2] = [
     (
         "image",
         "copy the files to an `emptyDir` volume in an init container with that image",
@@ -134,8 +141,6 @@ const LATER: [(&str, &str); 6] = [
         "persistentVolumeClaim",
         "use a `hostPath` volume of type `DirectoryOrCreate`, which outlives the pod",
     ),
-    ("projected", FILES),
-    ("secret", FILES),
 ];
 
 /// Advice instead of drivers for disks and network file systems.
@@ -143,8 +148,18 @@ const ELSEWHERE: &str =
     "mount it on the node, and give the pod its directory by a `hostPath` volume";
 
 /// Supported kinds of volumes.
-pub(super) const KINDS: &str =
-    "volumes may be of kind `emptyDir` (a tmpfs with `medium: Memory`) or `hostPath`";
+pub(super) const KINDS: &str = "volumes may be of kind `emptyDir` (a tmpfs with `medium: Memory`), `hostPath`, \
+                                 `configMap`, `secret`, `downwardAPI` or `projected`";
+
+/// Sources that are supported.
+const SUPPORTED: [&str; 6] = [
+    "configMap",
+    "downwardAPI",
+    "emptyDir",
+    "hostPath",
+    "projected",
+    "secret",
+];
 
 const HOST_PATH_TYPES: [(&str, HostPathType); 8] = [
     ("", HostPathType::Any),
@@ -157,17 +172,21 @@ const HOST_PATH_TYPES: [(&str, HostPathType); 8] = [
     ("Socket", HostPathType::Socket),
 ];
 
-/// Returns the given sources that are not supported. They are found by name, so that a new one is never missed.
+/// Returns the given sources that are not supported.
 fn unsupported(volume: &Volume) -> Vec<String> {
-    let Ok(serde_json::Value::Object(fields)) = serde_json::to_value(volume) else {
-        return Vec::new();
-    };
-    let known = ["name", "emptyDir", "hostPath"];
-    fields
-        .into_iter()
-        .map(|(key, _)| key)
-        .filter(|key| !known.contains(&key.as_str()))
+    sources(volume)
+        .filter(|key| !SUPPORTED.contains(&key.as_str()))
         .collect()
+}
+
+/// Returns the given sources. They are found by name, so that a new one is never missed.
+fn sources(volume: &Volume) -> impl Iterator<Item = String> {
+    let fields = match serde_json::to_value(volume) {
+        Ok(serde_json::Value::Object(fields)) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let keys = fields.into_iter().map(|(key, _)| key);
+    keys.filter(|key| key != "name")
 }
 
 /// Validates and converts a container's `volumeMounts`.

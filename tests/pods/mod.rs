@@ -209,6 +209,12 @@ pub(crate) fn rule(codes: ExitCodes, action: RestartAction) -> RestartRule {
 
 fn container(name: &str) -> ContainerSpec {
     ContainerSpec {
+        env_from: vec![EnvFrom {
+            prefix: String::new(),
+            kind: ObjectKind::ConfigMap,
+            name: "app".into(),
+            optional: false,
+        }],
         name: name.into(),
         image: "img:1".into(),
         image_name: ImageName {

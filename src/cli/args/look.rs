@@ -28,7 +28,8 @@ pub struct ListArgs {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, services, endpoints, priorityclasses, nodes, events, images or files, and names; or KIND/NAME
+    /// pods, services, endpoints, configmaps, secrets, serviceaccounts, namespaces, priorityclasses, nodes, events, images or
+    /// files, and names; or KIND/NAME
     #[arg(required = true, value_name = "KIND[,KIND] [NAME]... | KIND/NAME")]
     pub what: Vec<String>,
     /// Namespaces and output format.
@@ -77,6 +78,18 @@ pub enum Resource {
     /// The pods behind services.
     #[value(name = "endpoints", aliases = ["endpoint", "ep"])]
     Endpoints,
+    /// ConfigMaps.
+    #[value(name = "configmaps", aliases = ["configmap", "cm"])]
+    ConfigMaps,
+    /// Secrets, without their values.
+    #[value(name = "secrets", aliases = ["secret"])]
+    Secrets,
+    /// Service accounts.
+    #[value(name = "serviceaccounts", aliases = ["serviceaccount", "sa"])]
+    ServiceAccounts,
+    /// Namespaces.
+    #[value(name = "namespaces", aliases = ["namespace", "ns"])]
+    Namespaces,
     /// Priority classes.
     #[value(name = "priorityclasses", aliases = ["priorityclass", "pc"])]
     PriorityClasses,
@@ -97,7 +110,8 @@ pub enum Resource {
 /// `coracle describe`.
 #[derive(Debug, Clone, Args)]
 pub struct DescribeArgs {
-    /// `pod`, `service` or `node`, and names (optional for the node); or KIND/NAME
+    /// `pod`, `service`, `configmap`, `secret`, `serviceaccount`, `namespace` or `node`, and names (optional for the node); or
+    /// KIND/NAME
     #[arg(required = true, value_name = "KIND NAME... | KIND/NAME")]
     pub what: Vec<String>,
     /// Namespace
@@ -117,6 +131,18 @@ pub enum DescribeResource {
     /// A service.
     #[value(name = "service", aliases = ["services", "svc"])]
     Service,
+    /// A ConfigMap.
+    #[value(name = "configmap", aliases = ["configmaps", "cm"])]
+    ConfigMap,
+    /// A Secret, without its values.
+    #[value(name = "secret", aliases = ["secrets"])]
+    Secret,
+    /// A service account.
+    #[value(name = "serviceaccount", aliases = ["serviceaccounts", "sa"])]
+    ServiceAccount,
+    /// A namespace.
+    #[value(name = "namespace", aliases = ["namespaces", "ns"])]
+    Namespace,
     /// The node.
     #[value(name = "node", aliases = ["nodes", "no"])]
     Node,

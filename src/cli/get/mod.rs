@@ -26,9 +26,7 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
             return Err(CliError::usage("only one kind can be watched at a time"));
         };
         if !is_kubernetes(*resource) {
-            return Err(CliError::usage(
-                "only pods, services, endpoints, priorityclasses, nodes and events can be watched",
-            ));
+            return Err(CliError::usage("images and files cannot be watched"));
         }
         return watch(client, args, (*resource, names), &mut printer);
     }
@@ -81,31 +79,48 @@ fn is_kubernetes(resource: Resource) -> bool {
         | Resource::Endpoints
         | Resource::Nodes
         | Resource::PriorityClasses
+        | Resource::ConfigMaps
+        | Resource::Secrets
+        | Resource::ServiceAccounts
+        | Resource::Namespaces
         | Resource::Events => true,
         Resource::Images | Resource::Files => false,
     }
 }
 
 fn is_namespaced(resource: Resource) -> bool {
-    is_kubernetes(resource) && !matches!(resource, Resource::Nodes | Resource::PriorityClasses)
+    let none = [
+        Resource::Nodes,
+        Resource::PriorityClasses,
+        Resource::Namespaces,
+    ];
+    is_kubernetes(resource) && !none.contains(&resource)
 }
 
 /// Returns the path of the list.
 fn collection(args: &GetArgs, resource: Resource) -> String {
-    let ns = encode(&args.list.namespace.namespace);
-    match (resource, args.list.all_namespaces) {
-        (Resource::Pods, true) => "/api/v1/pods".to_owned(),
-        (Resource::Pods, false) => format!("/api/v1/namespaces/{ns}/pods"),
-        (Resource::Services, true) => "/api/v1/services".to_owned(),
-        (Resource::Services, false) => format!("/api/v1/namespaces/{ns}/services"),
-        (Resource::Endpoints, true) => "/api/v1/endpoints".to_owned(),
-        (Resource::Endpoints, false) => format!("/api/v1/namespaces/{ns}/endpoints"),
-        (Resource::Events, true) => "/api/v1/events".to_owned(),
-        (Resource::Events, false) => format!("/api/v1/namespaces/{ns}/events"),
-        (Resource::Nodes, _) => "/api/v1/nodes".to_owned(),
-        (Resource::PriorityClasses, _) => "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned(),
-        (Resource::Images, _) => "/coracle/v1/images".to_owned(),
-        (Resource::Files, _) => "/coracle/v1/files".to_owned(),
+    let plural = match resource {
+        Resource::Pods => "pods",
+        Resource::Services => "services",
+        Resource::Endpoints => "endpoints",
+        Resource::Events => "events",
+        Resource::ConfigMaps => "configmaps",
+        Resource::Secrets => "secrets",
+        Resource::ServiceAccounts => "serviceaccounts",
+        Resource::Namespaces => "namespaces",
+        Resource::Nodes => "nodes",
+        Resource::PriorityClasses => {
+            return "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned();
+        }
+        Resource::Images => return "/coracle/v1/images".to_owned(),
+        Resource::Files => return "/coracle/v1/files".to_owned(),
+    };
+    match is_namespaced(resource) && !args.list.all_namespaces {
+        true => {
+            let ns = encode(&args.list.namespace.namespace);
+            format!("/api/v1/namespaces/{ns}/{plural}")
+        }
+        false => format!("/api/v1/{plural}"),
     }
 }
 

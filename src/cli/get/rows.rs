@@ -10,7 +10,7 @@ use super::super::table::size;
 use super::is_namespaced;
 use crate::api::pod_columns::{self, human_age};
 use crate::api::{FileStatus, ImageRow};
-use crate::api::{event_columns, node_columns, service_columns};
+use crate::api::{configuration_columns, event_columns, node_columns, service_columns};
 use crate::sys::clock;
 
 /// Makes the cells of one object; the flag is `-o wide`.
@@ -74,6 +74,18 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
             &[],
             priority_class,
         ),
+        Resource::ConfigMaps => (vec!["NAME", "DATA", "AGE"], &[], |item, _, now| {
+            configuration_columns::config_map(item, now).to_vec()
+        }),
+        Resource::Secrets => (vec!["NAME", "TYPE", "DATA", "AGE"], &[], |item, _, now| {
+            configuration_columns::secret(item, now).to_vec()
+        }),
+        Resource::ServiceAccounts => (vec!["NAME", "SECRETS", "AGE"], &[], |item, _, now| {
+            configuration_columns::service_account(item, now).to_vec()
+        }),
+        Resource::Namespaces => (vec!["NAME", "STATUS", "AGE"], &[], |item, _, now| {
+            configuration_columns::namespace(item, now).to_vec()
+        }),
         Resource::Events if wide => (event_columns::TITLES.to_vec(), &[], event),
         Resource::Events => (
             event_columns::NARROW

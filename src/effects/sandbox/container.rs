@@ -8,16 +8,18 @@ use std::path::{Path, PathBuf};
 use super::environment::Process;
 use super::oci::{Bind, Bundle};
 use super::user::User;
-use super::{ConfigError, NodeFacts, Sandboxes, capabilities, environment, user};
+use super::{ConfigError, Sandboxes, capabilities, environment, user};
 use crate::effects::cgroup::CgroupError;
-use crate::effects::volume;
+use crate::effects::facts::NodeFacts;
 use crate::images::{self, Image};
 use crate::layout::PodStateDir;
 use crate::shim::protocol::{ImageVolumes, StartRequest, SubPath, TARGET_LINK};
 use crate::spec::expand::{expand, missing};
 use crate::spec::priority::NODE_CRITICAL;
 use crate::spec::service_links;
-use crate::spec::{ContainerSpec, MountPropagation, PodSpec, QosClass, StopSignalName};
+use crate::spec::{
+    Configuration, ContainerSpec, MountPropagation, PodSpec, QosClass, StopSignalName, VolumeSource,
+};
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
 use crate::types::{Effective, LinuxUser};
@@ -37,6 +39,10 @@ pub struct ContainerOrder<'a> {
     pub node: &'a NodeFacts,
     /// The pod's addresses.
     pub ips: &'a [IpAddr],
+    /// The configuration documents in force.
+    pub configuration: &'a Configuration,
+    /// The root of each of the pod's volumes.
+    pub volumes: &'a BTreeMap<String, PathBuf>,
 }
 
 /// Why the container could not be prepared.
@@ -267,15 +273,20 @@ fn volume_binds(
     variables: &BTreeMap<String, String>,
 ) -> Result<(Vec<Bind>, Vec<SubPath>), ConfigError> {
     let (pod, container) = (order.pod, order.container);
-    let roots = volume::roots(sandboxes.layout(), pod);
     let place = sandboxes
         .layout()
         .pod_run(&pod.uid)
         .subpaths()
         .join(&container.name);
     let (mut binds, mut sub_paths) = (Vec::new(), Vec::new());
+    // What the node writes, containers only read.
+    let is_written = |name: &str| {
+        let volume = pod.volumes.iter().find(|volume| volume.name == name);
+        volume.is_some_and(|volume| matches!(volume.source, VolumeSource::Projected(_)))
+    };
     for (index, mount) in container.mounts.iter().enumerate() {
-        let root = roots
+        let root = order
+            .volumes
             .get(&mount.volume)
             .expect("validation: every mounted volume exists")
             .clone();
@@ -298,7 +309,7 @@ fn volume_binds(
         binds.push(Bind {
             source,
             target: mount.path.clone(),
-            read_only: mount.read_only,
+            read_only: mount.read_only || is_written(&mount.volume),
             propagation: mount.propagation,
         });
     }

@@ -3,25 +3,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use super::user::User;
-use super::{ConfigError, ContainerOrder};
+use super::{ConfigError, ContainerOrder, references};
 use crate::spec::EnvValue;
 use crate::spec::expand::expand;
-
-/// The node's facts that a pod may refer to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodeFacts {
-    /// The node's name.
-    pub name: String,
-    /// Its addresses, the main one first.
-    pub ips: Vec<IpAddr>,
-    /// Its allocatable cpu in thousandths of a core.
-    pub cpu_milli: u64,
-    /// Its allocatable memory in bytes.
-    pub memory_bytes: u64,
-}
 
 /// A program to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +29,7 @@ pub(super) fn process(
     links: BTreeMap<String, String>,
 ) -> Result<Process, ConfigError> {
     let (container, image) = (order.container, &order.image.config);
-    let declared = declared(order, links);
+    let declared = declared(order, links)?;
     let expanded = |list: &[String]| -> Vec<String> {
         list.iter()
             .map(|text| expand(text, |name| declared.get(name).map(Cow::from)))
@@ -104,39 +90,22 @@ pub(super) fn process(
 fn declared(
     order: &ContainerOrder<'_>,
     links: BTreeMap<String, String>,
-) -> BTreeMap<String, String> {
-    let (pod, container, node) = (order.pod, order.container, order.node);
+) -> Result<BTreeMap<String, String>, ConfigError> {
+    let (pod, container) = (order.pod, order.container);
     let mut known = links;
-    let own = if pod.host_network {
-        &node.ips
-    } else {
-        order.ips
-    };
-    let first = |list: &[IpAddr]| list.first().map(ToString::to_string).unwrap_or_default();
-    let all = |list: &[IpAddr]| {
-        list.iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(",")
-    };
+    for source in &container.env_from {
+        references::all_keys(order, source, &mut known)?;
+    }
     for variable in &container.env {
         let value = match &variable.value {
-            EnvValue::Literal(text) => expand(text, |name| known.get(name).map(Cow::from)),
-            EnvValue::Metadata(text) | EnvValue::Resource(text) => text.clone(),
-            EnvValue::HostIp => first(&node.ips),
-            EnvValue::HostIps => all(&node.ips),
-            EnvValue::PodIp => first(own),
-            EnvValue::PodIps => all(own),
-            EnvValue::NodeName => node.name.clone(),
-            EnvValue::NodeCpu { divisor_milli } => {
-                node.cpu_milli.div_ceil((*divisor_milli).max(1)).to_string()
-            }
-            EnvValue::NodeMemory { divisor_bytes } => node
-                .memory_bytes
-                .div_ceil((*divisor_bytes).max(1))
-                .to_string(),
+            EnvValue::Literal(text) => Some(expand(text, |name| known.get(name).map(Cow::from))),
+            EnvValue::Key(key) => references::key(order, key)?,
+            EnvValue::FileKey(key) => references::file_key(order, key)?,
+            other => order.node.value(other, pod, order.ips),
         };
-        known.insert(variable.name.clone(), value);
+        if let Some(value) = value {
+            known.insert(variable.name.clone(), value);
+        }
     }
-    known
+    Ok(known)
 }

@@ -9,6 +9,7 @@ mod environment;
 mod etc_files;
 mod garbage;
 mod oci;
+mod references;
 mod remove;
 mod resolver;
 mod shim_client;
@@ -27,6 +28,8 @@ use smol::io::AsyncReadExt;
 
 use crate::config::{Config, Current};
 use crate::effects::cgroup::{CgroupError, Cgroups};
+use crate::effects::configuration::CurrentConfiguration;
+use crate::effects::facts::NodeFacts;
 use crate::effects::volume::{self, VolumeFailure};
 use crate::layout::Layout;
 use crate::network::{Network, NetworkError};
@@ -36,7 +39,6 @@ use crate::sys::file::{self, Durability};
 use crate::sys::tree;
 
 pub use container::{ContainerOrder, PrepareError, start_request};
-pub use environment::NodeFacts;
 pub use remove::{Leave, unseen_exit};
 pub use shim_client::{Exited, ShimClient};
 
@@ -98,6 +100,9 @@ pub enum ConfigError {
     /// A security rule forbids it.
     #[error("{0}")]
     Refused(String),
+    /// A ConfigMap, a Secret, or a key of them or of a file is missing.
+    #[error("{0}")]
+    Reference(String),
     /// The seccomp profile file is not available.
     #[error("cannot load seccomp profile \"{}\": {source}", path.display())]
     Seccomp {
@@ -131,6 +136,8 @@ pub struct Sandboxes {
     pub config: Arc<Config>,
     /// The settings that can change.
     pub settings: Current,
+    /// The configuration documents in force.
+    pub configuration: CurrentConfiguration,
     /// The cgroup tree.
     pub cgroups: Arc<Cgroups>,
     /// The pods' network.
@@ -166,7 +173,7 @@ impl Sandboxes {
     }
 
     /// Blocking. Makes everything that a shim expects, and saves the pod's manifest.
-    pub fn prepare(&self, spec: &PodSpec) -> Result<(), SandboxError> {
+    pub fn prepare(&self, spec: &PodSpec, node: &NodeFacts) -> Result<(), SandboxError> {
         let (run, state) = (
             self.layout().pod_run(&spec.uid),
             self.layout().pod_state(&spec.uid),
@@ -181,7 +188,11 @@ impl Sandboxes {
         file::remove_file(&finished).map_err(|source| access("remove", &finished, source))?;
         let manifest = serde_json::to_vec(&*spec.manifest).expect("a pod is plain data");
         write(&run.manifest(), &manifest, 0o600)?;
-        volume::ensure(self.layout(), spec)?;
+        let sources = volume::Sources {
+            configuration: &self.configuration,
+            node,
+        };
+        volume::ensure(self.layout(), spec, &sources)?;
         let logs = self
             .layout()
             .pod_logs(&spec.key.namespace, &spec.key.name, &spec.uid);
@@ -207,6 +218,15 @@ impl Sandboxes {
             &serde_json::to_vec(&shim).expect("plain data"),
             0o600,
         )
+    }
+
+    /// Blocking. Writes the files of volumes again whose sources have changed; the pod has a sandbox.
+    pub fn refresh_volumes(&self, spec: &PodSpec, node: &NodeFacts) -> Result<(), VolumeFailure> {
+        let sources = volume::Sources {
+            configuration: &self.configuration,
+            node,
+        };
+        volume::refresh(self.layout(), spec, &sources)
     }
 
     /// Starts the shim of a prepared pod and waits until it listens.

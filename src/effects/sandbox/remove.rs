@@ -52,7 +52,8 @@ impl Sandboxes {
         let on_disk = self.layout().pod_state(uid).dir.join("volumes");
         mount::unmount_below(&in_memory)
             .map_err(|source| access("unmount below", &in_memory, source))?;
-        let removed = [in_memory, on_disk]
+        let written = self.layout().projected_volumes(uid);
+        let removed = [in_memory, on_disk, written]
             .map(|path| tree::remove(&path).map_err(|source| access("remove", &path, source)));
         removed.into_iter().collect()
     }

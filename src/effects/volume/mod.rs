@@ -1,14 +1,19 @@
 //! Volumes: their setup and their places. Each kind has a file of its own.
 
 mod empty_dir;
+mod files;
 mod host_path;
+mod projected;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
 use crate::layout::Layout;
-use crate::spec::{PodSpec, VolumeSource};
+use crate::spec::{ObjectKind, PodSpec, VolumeSource};
+
+use super::configuration::CurrentConfiguration;
+use super::facts::NodeFacts;
 
 /// Why a volume is not available. The texts are the kubelet's (`pkg/volume`).
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +25,28 @@ pub enum VolumeError {
         path: PathBuf,
         /// `a directory`, `a socket file`, …
         expected: &'static str,
+    },
+    /// A ConfigMap or Secret is missing.
+    #[error("{} \"{name}\" not found", projected::word(*kind))]
+    NotFound {
+        /// The kind.
+        kind: ObjectKind,
+        /// The name.
+        name: String,
+    },
+    /// A ConfigMap or Secret has no such key.
+    #[error("{}", no_key(*kind, key))]
+    NoKey {
+        /// The kind.
+        kind: ObjectKind,
+        /// The key.
+        key: String,
+    },
+    /// Two sources disagree.
+    #[error("`{path}` cannot be both a file and a folder")]
+    FileAndFolder {
+        /// The path in the volume.
+        path: String,
     },
     /// A file or folder could not be made or read.
     #[error("could not {action} `{path}`: {source}", path = path.display())]
@@ -44,8 +71,59 @@ pub struct VolumeFailure {
     pub source: VolumeError,
 }
 
+/// The kubelet's words.
+fn no_key(kind: ObjectKind, key: &str) -> String {
+    match kind {
+        ObjectKind::Secret => format!("references non-existent secret key: {key}"),
+        _ => format!("configmap references non-existent config key: {key}"),
+    }
+}
+
+/// What volumes of files are made of.
+#[derive(Debug, Clone, Copy)]
+pub struct Sources<'a> {
+    /// The configuration documents in force.
+    pub configuration: &'a CurrentConfiguration,
+    /// The node's facts.
+    pub node: &'a NodeFacts,
+}
+
+/// Writes the files of the pod's volumes again where their sources have changed. The pod must have its volumes.
+/// Goes on after an error; returns the first one.
+pub fn refresh(
+    layout: &Layout,
+    spec: &PodSpec,
+    sources: &Sources<'_>,
+) -> Result<(), VolumeFailure> {
+    let mut result = Ok(());
+    for volume in &spec.volumes {
+        let VolumeSource::Projected(files) = &volume.source else {
+            continue;
+        };
+        let root = layout.projected_volume(&spec.uid, &volume.name);
+        if !root.exists() {
+            continue;
+        }
+        let written = projected::refresh(&root, files, spec, sources);
+        // Its pod may have gone meanwhile.
+        let written = written.or_else(|error| match root.exists() {
+            true => Err(error),
+            false => Ok(root.clone()),
+        });
+        result = result.and(written.map(drop).map_err(|source| VolumeFailure {
+            volume: volume.name.clone(),
+            source,
+        }));
+    }
+    result
+}
+
 /// Makes every volume of the pod. Returns the root of each one on the node.
-pub fn ensure(layout: &Layout, spec: &PodSpec) -> Result<BTreeMap<String, PathBuf>, VolumeFailure> {
+pub fn ensure(
+    layout: &Layout,
+    spec: &PodSpec,
+    sources: &Sources<'_>,
+) -> Result<BTreeMap<String, PathBuf>, VolumeFailure> {
     let mut roots = BTreeMap::new();
     for volume in &spec.volumes {
         let root = match &volume.source {
@@ -72,6 +150,10 @@ pub fn ensure(layout: &Layout, spec: &PodSpec) -> Result<BTreeMap<String, PathBu
                 spec.fs_group,
             ),
             VolumeSource::HostPath { path, kind } => host_path::ensure(path.as_ref(), *kind),
+            VolumeSource::Projected(files) => {
+                let root = layout.projected_volume(&spec.uid, &volume.name);
+                projected::ensure(&root, files, spec, sources)
+            }
         };
         let root = root.map_err(|source| VolumeFailure {
             volume: volume.name.clone(),
@@ -95,6 +177,7 @@ pub fn roots(layout: &Layout, spec: &PodSpec) -> BTreeMap<String, PathBuf> {
                     layout.pod_run(&spec.uid).memory_volume(&volume.name)
                 }
                 VolumeSource::HostPath { path, .. } => path.into(),
+                VolumeSource::Projected(_) => layout.projected_volume(&spec.uid, &volume.name),
             };
             (volume.name.clone(), root)
         })

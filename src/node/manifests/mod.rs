@@ -14,14 +14,14 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
-use super::conflicts::conflicts;
+use super::conflicts::{conflicts, forbidden_changes};
 use super::memory::SMALL;
 use crate::api::{FileState, FileStatus};
 use crate::plan::event::Desired;
 use crate::plan::status;
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{PodKey, PodSpec, PodUid, ServiceDocument, convert};
+use crate::spec::{Configuration, PodKey, PodSpec, PodUid, ServiceDocument, convert};
 use crate::types::Wall;
 
 use files::{Fingerprint, MAX_FILES, list, read};
@@ -33,9 +33,9 @@ pub(super) use preview::InEffect;
 const SETTLE_MS: u64 = 500;
 
 /// The maximum size of all manifest files together.
-const MAX_TOTAL: u64 = 64 << 20;
+pub(super) const MAX_TOTAL: u64 = 64 << 20;
 
-/// The maximum number of pods and services of all files together.
+/// The maximum number of pods, services and configuration documents of all files together.
 const MAX_OBJECTS: usize = 10_000;
 
 /// A version of a file that is valid by itself.
@@ -44,6 +44,7 @@ pub(super) struct Loaded {
     pub(super) pods: Vec<Arc<PodSpec>>,
     pub(super) services: Vec<ServiceDocument>,
     pub(super) classes: Vec<PriorityClass>,
+    pub(super) configuration: Configuration,
     warnings: Vec<String>,
     modified: Wall,
 }
@@ -55,6 +56,8 @@ pub(super) struct Inherited {
     pub(super) pods: Vec<Arc<PodSpec>>,
     /// Its services, with the node ports they had.
     pub(super) services: Vec<ServiceDocument>,
+    /// Its configuration documents.
+    pub(super) configuration: Configuration,
 }
 
 #[derive(Debug, Default)]
@@ -191,6 +194,7 @@ impl Manifests {
         self.inherited.clear();
         if scan.changed {
             self.settle(&found, running);
+            self.note_configuration();
             self.assign_node_ports();
         }
         scan
@@ -239,7 +243,7 @@ impl Manifests {
         entry.read_version(path, fingerprint, known, room);
     }
 
-    /// How many bytes, pods and services this file may still have.
+    /// How many bytes and objects this file may still have.
     fn room_beside(&self, path: &Path) -> (u64, usize) {
         let others = self.entries.iter().filter(|(other, _)| *other != path);
         let (bytes, objects) = others.fold((0, 0), |(bytes, objects), (_, entry)| {
@@ -270,6 +274,15 @@ impl Manifests {
     pub(super) fn services(&self) -> impl Iterator<Item = (&Path, &core::Service)> {
         let services = self.services.iter();
         services.map(|(path, service)| (path.as_path(), &service.manifest))
+    }
+
+    /// The configuration documents in force, and their files.
+    pub(super) fn configuration(&self) -> impl Iterator<Item = (&Path, &Configuration)> {
+        let applied = self.entries.iter();
+        applied.filter_map(|(path, entry)| {
+            let configuration = &entry.applied.as_ref()?.configuration;
+            (!configuration.is_empty()).then_some((path.as_path(), configuration))
+        })
     }
 
     /// The files' pods, to be saved for an agent restart.
@@ -311,13 +324,27 @@ impl Manifests {
                 .filter(|(other, _)| **other != path)
                 .filter_map(|(other, entry)| Some((other.as_path(), entry.applied.as_ref()?)))
                 .collect();
-            let found = conflicts(&path, &candidate, &others);
+            let own = self.entries[&path].applied.as_ref();
+            let mut found = conflicts(&path, &candidate, &others);
+            found.extend(forbidden_changes(&path, &candidate, own));
             let entry = self.entries.get_mut(&path).expect("listed above");
             entry.conflicts = found;
             if entry.conflicts.is_empty() {
                 entry.applied = Some(candidate);
             } else {
                 entry.candidate = Some(candidate);
+            }
+        }
+    }
+
+    /// Gives the pods that restart on changes of their configuration another identity where it has changed.
+    fn note_configuration(&mut self) {
+        let configuration = self.all_configuration();
+        let applied = self.entries.values_mut();
+        let applied = applied.filter_map(|entry| entry.applied.as_mut());
+        for pod in applied.flat_map(|loaded| &mut loaded.pods) {
+            if let Some(other) = pod.with_configuration(&configuration) {
+                *pod = Arc::new(other);
             }
         }
     }
@@ -444,6 +471,7 @@ impl Loaded {
             pods: found.pods.into_iter().map(Arc::new).collect(),
             services,
             classes: found.priority_classes,
+            configuration: found.configuration,
             warnings,
             modified,
         })
@@ -454,13 +482,14 @@ impl Loaded {
             pods: from.pods,
             services: from.services,
             classes: Vec::new(),
+            configuration: from.configuration,
             warnings: Vec::new(),
             modified: Wall::default(),
         }
     }
 
     fn objects(&self) -> usize {
-        self.pods.len() + self.services.len()
+        self.pods.len() + self.services.len() + self.configuration.len()
     }
 
     fn keys(&self) -> Vec<PodKey> {
@@ -524,7 +553,7 @@ impl Entry {
             Ok(loaded) if loaded.objects() > objects_left => {
                 self.crowded = true;
                 self.errors = vec![format!(
-                    "{name}: the manifest files ask for more than {MAX_OBJECTS} pods and services together"
+                    "{name}: the manifest files have more than {MAX_OBJECTS} objects together"
                 )];
             }
             Ok(loaded) => {

@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use super::super::conflicts::conflicts;
+use super::super::conflicts::{conflicts, forbidden_changes};
 use super::files::is_ignored;
 use super::{Loaded, Manifests};
 use crate::api::PlannedFile;
+use crate::spec::Configuration;
 use crate::spec::convert::ConvertContext;
 use crate::spec::priority::PriorityClasses;
 use crate::types::Wall;
@@ -87,9 +89,30 @@ impl InEffect {
                 .map(|(path, loaded)| (path.as_path(), loaded))
                 .collect();
             one.errors = conflicts(&one.path, loaded, &others);
+            let own = self.files.get(&one.path);
+            one.errors.extend(forbidden_changes(&one.path, loaded, own));
             one.warnings.clone_from(&loaded.warnings);
         }
+        then.note_configuration();
         (then, checked)
+    }
+
+    /// The configuration documents of all files.
+    fn configuration(&self) -> Configuration {
+        let mut all = Configuration::default();
+        for loaded in self.files.values() {
+            all.extend(loaded.configuration.iter().map(|(_, object)| object));
+        }
+        all
+    }
+
+    fn note_configuration(&mut self) {
+        let configuration = self.configuration();
+        for pod in self.files.values_mut().flat_map(|loaded| &mut loaded.pods) {
+            if let Some(other) = pod.with_configuration(&configuration) {
+                *pod = Arc::new(other);
+            }
+        }
     }
 
     /// Reads a file in the place of its version in effect.
@@ -144,13 +167,14 @@ impl InEffect {
 }
 
 impl Loaded {
-    /// Whether both define the same pod or service.
+    /// Whether both define the same object.
     fn meets(&self, other: &Loaded) -> bool {
         let pods = |pod: &crate::spec::PodKey| other.pods.iter().any(|p| p.key == *pod);
         let services =
             |key: &crate::spec::PodKey| other.services.iter().any(|s| s.spec.key == *key);
         self.pods.iter().any(|pod| pods(&pod.key))
             || self.services.iter().any(|s| services(&s.spec.key))
+            || (self.configuration.iter()).any(|(key, _)| other.configuration.contains(key))
     }
 }
 

@@ -127,6 +127,7 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
     let _lock = prepare::lock(layout)?;
     let log_lock = file::try_lock_dir(&layout.log_dir).map_err(access("lock", &layout.log_dir))?;
     sources.remember();
+    prepare::protect_secrets(layout)?;
     // What shims mount below it stays theirs.
     mount::make_private(&layout.pods_run_dir()).map_err(access("mount", &layout.pods_run_dir()))?;
     let machine = Machine::look(&layout.root);

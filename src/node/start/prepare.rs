@@ -1,6 +1,7 @@
 //! What the agent needs before it looks for pods: settings that suit the machine, directories, one lock, cgroups.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use smol::channel::Sender;
 use super::{StartError, access, system};
 use crate::config::{Config, Current, Settings, node_name_of_host};
 use crate::effects::cgroup::{Cgroups, LimitSettings, MemoryProtection, Mode, SwapSettings};
+use crate::effects::configuration::CurrentConfiguration;
 use crate::effects::sandbox::Sandboxes;
 use crate::images::ImageStore;
 use crate::layout::Layout;
@@ -22,7 +24,7 @@ use crate::node::facts::Facts;
 use crate::node::network::{NameServer, Progress};
 use crate::node::pods::Links;
 use crate::node::settings::Sources;
-use crate::sys::{clock, file, meminfo, own_binary, process};
+use crate::sys::{clock, file, meminfo, mount, own_binary, process};
 
 /// A program that a killed agent was about to start holds the agent's lock until it is executed: not for long, but an
 /// agent started at once would find it.
@@ -65,6 +67,16 @@ pub(super) fn make_dirs(layout: &Layout) -> Result<(), StartError> {
         file::make_dirs(path, mode).map_err(access("make", path))?;
     }
     Ok(())
+}
+
+/// Sets up the place for secrets, and keeps those in memory out of core files.
+pub(super) fn protect_secrets(layout: &Layout) -> Result<(), StartError> {
+    process::set_dumpable(false).map_err(system("turn off core files of the agent"))?;
+    let path = layout.configuration_dir();
+    file::make_dirs(&path, 0o700).map_err(access("make", &path))?;
+    mount::tmpfs(&path, None, true).map_err(access("mount a tmpfs at", &path))?;
+    let root_only = Permissions::from_mode(0o700);
+    std::fs::set_permissions(&path, root_only).map_err(access("make private", &path))
 }
 
 /// Opens the cgroups below which pods go, with the limits that the settings say.
@@ -111,6 +123,7 @@ pub(super) fn sandboxes(
     let binary = own_binary::read_only();
     Ok(Sandboxes {
         settings: Current::new(settings.clone()),
+        configuration: CurrentConfiguration::default(),
         cgroups,
         network: Network::new(NetworkSettings {
             layout: config.layout.clone(),

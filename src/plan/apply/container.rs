@@ -127,6 +127,7 @@ pub(super) fn start_failed(
     }
     let name = &instance.container;
     let image_id = String::new();
+    let outdated = std::mem::take(&mut pod.configuration_changed);
     let Some(container) = pod.container_mut(name) else {
         return;
     };
@@ -139,6 +140,9 @@ pub(super) fn start_failed(
             let former = container.start_error.take();
             let mut retry = former.map_or_else(Retry::default, |error| error.retry);
             retry.fail(now.time, START_RETRY_MS.0, START_RETRY_MS.1);
+            if failure == StartFailure::Config && outdated {
+                retry.at = retry.at.min(now.time);
+            }
             container.start_error = Some(StartError {
                 attempt: instance.attempt,
                 failure,

@@ -4,6 +4,7 @@
 //! An outcome counts only while the action that it answers is in flight; a fact about a container counts only for
 //! its newest run or the one being started. Nothing is decided here: waits are recorded, not waited for.
 
+mod configuration;
 mod container;
 mod image;
 mod sandbox;
@@ -66,6 +67,10 @@ impl NodeState {
             }
             NodeFact::AddressesChanged => self.network_changes += 1,
             NodeFact::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
+            NodeFact::ConfigurationChanged { objects } => {
+                let pods = self.pods.values_mut();
+                pods.for_each(|pod| configuration::changed(pod, objects, now.time));
+            }
             NodeFact::ShutdownBegun { groups, asked_by } => {
                 self.shutdown_begun((groups, *asked_by), now, out);
             }
@@ -334,12 +339,16 @@ fn action_started(
     out: &mut Vec<Notice>,
 ) {
     match action {
-        Action::CreateSandbox { .. } => pod.resizing.actuated = pod.spec.resources,
+        Action::CreateSandbox { .. } => {
+            pod.configuration_changed = false;
+            pod.resizing.actuated = pod.spec.resources;
+        }
         Action::Resize { .. } | Action::RemoveSandbox { .. } => {}
         Action::EnsureImage { .. } => {
             pod.look_up = LookUp::default();
         }
         Action::StartContainer { instance, .. } => {
+            pod.configuration_changed = false;
             let waits = pod.waits(settings);
             let spec = pod.spec.container(&instance.container);
             let starting = spec.map(|spec| OfRun {

@@ -10,6 +10,7 @@ use super::super::event::SandboxFailure;
 use super::super::notice::Notices;
 use super::super::state::{Retry, Sandbox};
 use super::super::{Action, Notice, PodState, Stamp, Time};
+use super::configuration::retry_at;
 use super::container::end_run;
 use super::{SANDBOX_RETRY_MS, SANDBOX_STABLE_MS, VOLUME_RETRY_MS};
 
@@ -73,6 +74,7 @@ pub(super) fn sandbox_failed(
         }
     };
     pod.retries.create.fail(now, first, max);
+    pod.retries.create.at = retry_at(pod, pod.retries.create.at, now);
 }
 
 /// Records that a sandbox is gone. It frees its node ports, which this pod may be waiting for.

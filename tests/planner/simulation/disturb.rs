@@ -1,6 +1,8 @@
 //! What clients do to the node: manifests come, change and go; pods are deleted, debugged and tried again, and their
 //! conditions are set; settings change, and the node shuts down.
 
+use coracle::spec::{ObjectKey, ObjectKind};
+
 use super::*;
 
 impl Sim {
@@ -16,7 +18,12 @@ impl Sim {
                 self.apply(&Event::Node(NodeFact::AddressesChanged));
                 self.change_settings();
             }
-            12 => self.say_something(),
+            12 => {
+                let app = ObjectKey::new(ObjectKind::ConfigMap, "default", "app");
+                let objects = [app].into();
+                self.apply(&Event::Node(NodeFact::ConfigurationChanged { objects }));
+                self.say_something();
+            }
             5 | 6 => self.world.kill_a_shim(),
             7 => {
                 self.world.image = !self.world.image;

@@ -19,6 +19,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("action", "Signal"),
     ("action", "StartContainer"),
     ("node fact", "AddressesChanged"),
+    ("node fact", "ConfigurationChanged"),
     ("node fact", "CordonRecovered"),
     ("node fact", "Cordoned"),
     ("node fact", "DesiredChanged"),

@@ -1,0 +1,331 @@
+//! Configuration documents: ConfigMaps and Secrets, which pods refer to, and service accounts and namespaces, which are
+//! accepted because manifests written for a cluster have them. The rules and messages are the API server's
+//! (`ValidateConfigMap`, `ValidateSecret`).
+
+mod accepted;
+mod config_map;
+mod content;
+mod keys;
+mod secret;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use k8s_openapi::Metadata;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::decode::decode;
+use super::error::{Path, Report};
+use super::value::Value;
+use super::{assemble, names};
+
+pub use secret::Secret;
+
+pub(crate) use keys::problem as key_problem;
+
+/// Limit of a ConfigMap's or Secret's content in bytes, keys included.
+pub(crate) const MAX_BYTES: usize = 1 << 20;
+
+/// A kind of configuration document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ObjectKind {
+    /// `ConfigMap`.
+    ConfigMap,
+    /// `Secret`.
+    Secret,
+    /// `ServiceAccount`.
+    ServiceAccount,
+    /// `Namespace`.
+    Namespace,
+}
+
+impl ObjectKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::ConfigMap,
+        Self::Secret,
+        Self::ServiceAccount,
+        Self::Namespace,
+    ];
+
+    /// `kind` of a document.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+            Self::ServiceAccount => "ServiceAccount",
+            Self::Namespace => "Namespace",
+        }
+    }
+
+    /// The kind of that name.
+    pub fn of(kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.as_str() == kind)
+    }
+}
+
+/// Which document: its kind, namespace (empty for kinds without) and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// The kind.
+    pub kind: ObjectKind,
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// The key of a document in a namespace.
+    pub fn new(kind: ObjectKind, namespace: &str, name: &str) -> Self {
+        Self {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl ObjectKey {
+    /// As kubectl writes it: `configmap default/web`, `namespace web`.
+    pub fn short(&self) -> String {
+        let kind = self.kind.as_str().to_lowercase();
+        match self.namespace.is_empty() {
+            true => format!("{kind} {}", self.name),
+            false => format!("{kind} {}/{}", self.namespace, self.name),
+        }
+    }
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            ObjectKind::ConfigMap => "config map",
+            ObjectKind::Secret => "secret",
+            ObjectKind::ServiceAccount => "service account",
+            ObjectKind::Namespace => return write!(f, "namespace `{}`", self.name),
+        };
+        write!(f, "{kind} `{}/{}`", self.namespace, self.name)
+    }
+}
+
+/// A configuration document.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Object {
+    /// `ConfigMap`.
+    ConfigMap(core::ConfigMap),
+    /// `Secret`, with `stringData` merged into `data`.
+    Secret(Secret),
+    /// `ServiceAccount`.
+    ServiceAccount(core::ServiceAccount),
+    /// `Namespace`.
+    Namespace(core::Namespace),
+}
+
+impl Object {
+    /// The kind.
+    pub fn kind(&self) -> ObjectKind {
+        match self {
+            Self::ConfigMap(_) => ObjectKind::ConfigMap,
+            Self::Secret(_) => ObjectKind::Secret,
+            Self::ServiceAccount(_) => ObjectKind::ServiceAccount,
+            Self::Namespace(_) => ObjectKind::Namespace,
+        }
+    }
+
+    /// The metadata.
+    pub fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::ConfigMap(object) => &object.metadata,
+            Self::Secret(object) => &object.0.metadata,
+            Self::ServiceAccount(object) => &object.metadata,
+            Self::Namespace(object) => &object.metadata,
+        }
+    }
+
+    /// Kind, namespace and name.
+    pub fn key(&self) -> ObjectKey {
+        let metadata = self.metadata();
+        ObjectKey {
+            kind: self.kind(),
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The content: keys and values. Nothing for kinds that have none.
+    pub fn data(&self) -> Vec<(&str, &[u8])> {
+        match self {
+            Self::ConfigMap(map) => {
+                let texts = map.data.iter().flatten();
+                let texts = texts.map(|(key, text)| (key.as_str(), text.as_bytes()));
+                let bytes = map.binary_data.iter().flatten();
+                let bytes = bytes.map(|(key, bytes)| (key.as_str(), bytes.0.as_slice()));
+                let mut all: Vec<_> = texts.chain(bytes).collect();
+                all.sort_by_key(|(key, _)| *key);
+                all
+            }
+            Self::Secret(secret) => secret.data().collect(),
+            Self::ServiceAccount(_) | Self::Namespace(_) => Vec::new(),
+        }
+    }
+
+    /// The value of a key.
+    pub fn value(&self, key: &str) -> Option<&[u8]> {
+        match self {
+            Self::ConfigMap(map) => {
+                let text = map.data.as_ref().and_then(|data| data.get(key));
+                let bytes = || map.binary_data.as_ref().and_then(|data| data.get(key));
+                text.map(String::as_bytes)
+                    .or_else(|| bytes().map(|bytes| bytes.0.as_slice()))
+            }
+            Self::Secret(secret) => secret.value(key),
+            Self::ServiceAccount(_) | Self::Namespace(_) => None,
+        }
+    }
+
+    /// A namespace that no document defines.
+    pub fn namespace(name: &str) -> Self {
+        Self::Namespace(accepted::active(name))
+    }
+
+    /// The type of a Secret.
+    pub fn secret_type(&self) -> Option<&str> {
+        match self {
+            Self::Secret(secret) => secret.0.type_.as_deref(),
+            Self::ConfigMap(_) | Self::ServiceAccount(_) | Self::Namespace(_) => None,
+        }
+    }
+
+    /// Whether its content cannot change.
+    pub fn is_immutable(&self) -> bool {
+        match self {
+            Self::ConfigMap(map) => map.immutable == Some(true),
+            Self::Secret(secret) => secret.0.immutable == Some(true),
+            Self::ServiceAccount(_) | Self::Namespace(_) => false,
+        }
+    }
+
+    /// The document as JSON, a secret's values included.
+    pub fn manifest(&self) -> serde_json::Value {
+        let manifest = match self {
+            Self::ConfigMap(object) => serde_json::to_value(object),
+            Self::Secret(object) => serde_json::to_value(&object.0),
+            Self::ServiceAccount(object) => serde_json::to_value(object),
+            Self::Namespace(object) => serde_json::to_value(object),
+        };
+        // Kubernetes types have string keys only, so this cannot fail.
+        manifest.unwrap_or_default()
+    }
+}
+
+impl Object {
+    /// The document as clients see it: without a secret's values.
+    pub fn shown(&self) -> serde_json::Value {
+        match self {
+            Self::Secret(object) => serde_json::to_value(object.shown()).unwrap_or_default(),
+            Self::ConfigMap(_) | Self::ServiceAccount(_) | Self::Namespace(_) => self.manifest(),
+        }
+    }
+}
+
+/// The configuration documents in force, or those of a file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Configuration(BTreeMap<ObjectKey, Arc<Object>>);
+
+impl Configuration {
+    /// Adds a document; returns whether there was none of its kind and name.
+    pub fn insert(&mut self, object: Arc<Object>) -> bool {
+        self.0.insert(object.key(), object).is_none()
+    }
+
+    /// The document of this kind and name.
+    pub fn get(&self, kind: ObjectKind, namespace: &str, name: &str) -> Option<&Arc<Object>> {
+        self.0.get(&ObjectKey::new(kind, namespace, name))
+    }
+
+    /// Whether there is such a document.
+    pub fn contains(&self, key: &ObjectKey) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// All documents, by kind and name.
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<Object>)> {
+        self.0.iter()
+    }
+
+    /// The number of documents.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The keys of documents that were added, removed or given another content.
+    pub fn differences(&self, other: &Self) -> Vec<ObjectKey> {
+        let same = |(key, object): &(&ObjectKey, &Arc<Object>)| {
+            let found = other.0.get(*key);
+            found.is_some_and(|found| Arc::ptr_eq(found, object) || found == *object)
+        };
+        let changed = self.0.iter().filter(|entry| !same(entry));
+        let changed = changed.map(|(key, _)| key.clone());
+        let removed = other.0.keys().filter(|key| !self.0.contains_key(key));
+        changed.chain(removed.cloned()).collect()
+    }
+}
+
+impl<'c> Extend<&'c Arc<Object>> for Configuration {
+    fn extend<T: IntoIterator<Item = &'c Arc<Object>>>(&mut self, objects: T) {
+        for object in objects {
+            self.insert(object.clone());
+        }
+    }
+}
+
+/// Decodes and checks a document of this kind.
+pub(crate) fn object(
+    kind: ObjectKind,
+    value: &mut Value,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<Object> {
+    report.begin(path);
+    let object = match kind {
+        ObjectKind::ConfigMap => config_map::of(value, path, report)?,
+        ObjectKind::Secret => Object::Secret(secret::of(value, path, report)?),
+        ObjectKind::ServiceAccount => {
+            accepted::service_account(decode(value, path, report)?, path, report)
+        }
+        ObjectKind::Namespace => accepted::namespace(decode(value, path, report)?, path, report),
+    };
+    report.is_clean().then_some(object)
+}
+
+/// Fills in the namespace, drops what an API server writes, and checks name and metadata.
+fn metadata<T: Metadata<Ty = ObjectMeta>>(object: &mut T, path: &Path<'_>, report: &Report) {
+    let metadata = object.metadata_mut();
+    metadata.resource_version = None;
+    metadata.self_link = None;
+    metadata.generation = None;
+    metadata.deletion_grace_period_seconds = None;
+    let namespace = metadata.namespace.get_or_insert_default();
+    if namespace.is_empty() {
+        "default".clone_into(namespace);
+    }
+    let path = path.field("metadata");
+    let at = path.field("name");
+    match metadata.name.as_deref().unwrap_or_default() {
+        "" => report.error(&at, "Required value: name or generateName is required"),
+        name => {
+            if let Some(problem) = names::dns_subdomain(name) {
+                report.invalid(&at, name, problem);
+            }
+        }
+    }
+    assemble::shared_metadata(metadata, &path, report);
+}

@@ -1,0 +1,142 @@
+//! Secrets (Kubernetes docs: Secrets). No message repeats a value.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1 as core;
+
+use super::content::{bytes, strings};
+use super::{MAX_BYTES, keys, metadata};
+use crate::spec::decode::decode;
+use crate::spec::error::{Path, Report};
+use crate::spec::value::Value;
+
+/// Advice about a value that is no base64.
+const PLAIN: &str = "encode it by `base64 -w0`, or write plain text into `stringData`";
+
+/// A Secret. Its values are in no text that is made for people.
+#[derive(Clone, PartialEq)]
+pub struct Secret(pub(super) core::Secret);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys: Vec<&str> = self.data().map(|(key, _)| key).collect();
+        f.debug_struct("Secret")
+            .field("name", &self.0.metadata.name)
+            .field("type", &self.0.type_)
+            .field("keys", &keys)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Secret {
+    /// Keys and values.
+    pub(super) fn data(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let data = self.0.data.iter().flatten();
+        data.map(|(key, bytes)| (key.as_str(), bytes.0.as_slice()))
+    }
+
+    /// The value of a key.
+    pub(super) fn value(&self, key: &str) -> Option<&[u8]> {
+        let found = self.0.data.as_ref()?.get(key)?;
+        Some(found.0.as_slice())
+    }
+
+    /// The Secret as clients see it: each value is replaced by asterisks, so that only its size shows.
+    pub fn shown(&self) -> core::Secret {
+        let mut shown = self.0.clone();
+        for ByteString(bytes) in shown.data.iter_mut().flat_map(BTreeMap::values_mut) {
+            bytes.fill(b'*');
+        }
+        shown
+    }
+}
+
+/// Decodes and checks a Secret. `stringData` becomes part of `data`.
+pub(super) fn of(value: &mut Value, path: &Path<'_>, report: &Report) -> Option<Secret> {
+    // Before the decoder reads them: its messages repeat what is wrong.
+    let texts = strings(value, "stringData", path, report);
+    let encoded = bytes(value, "data", PLAIN, path, report);
+    let mut secret: core::Secret = decode(value, path, report)?;
+    metadata(&mut secret, path, report);
+    let at = path.field("data");
+    let mut data: BTreeMap<String, ByteString> = encoded.into_iter().collect();
+    for (key, text) in texts {
+        data.insert(key, ByteString(text.into_bytes()));
+    }
+    keys::check(data.keys(), &at, report);
+    let size: usize = data
+        .iter()
+        .map(|(key, bytes)| key.len() + bytes.0.len())
+        .sum();
+    if size > MAX_BYTES {
+        let message = format_args!("Too long: may not be more than {MAX_BYTES} bytes");
+        report.error(&at, message);
+    }
+    let kind = secret.type_.get_or_insert_default();
+    if kind.is_empty() {
+        "Opaque".clone_into(kind);
+    }
+    by_type(kind, &data, path, report);
+    secret.data = (!data.is_empty()).then_some(data);
+    Some(Secret(secret))
+}
+
+/// Checks what Secrets of this type must have.
+fn by_type(kind: &str, data: &BTreeMap<String, ByteString>, path: &Path<'_>, report: &Report) {
+    let at = path.field("data");
+    let required = |key: &str| {
+        if !data.contains_key(key) {
+            report.required(&at.field(key));
+        }
+    };
+    let json = |key: &str| match data.get(key) {
+        None => report.required(&at.field(key)),
+        Some(ByteString(bytes)) => {
+            if serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(bytes).is_err()
+            {
+                let detail = "must be a JSON object";
+                report.invalid(&at.field(key), "<secret contents redacted>", detail);
+            }
+        }
+    };
+    match kind {
+        "kubernetes.io/dockercfg" => json(".dockercfg"),
+        "kubernetes.io/dockerconfigjson" => json(".dockerconfigjson"),
+        "kubernetes.io/basic-auth"
+            if !data.contains_key("username") && !data.contains_key("password") =>
+        {
+            required("username");
+            required("password");
+        }
+        "kubernetes.io/ssh-auth" => required("ssh-privatekey"),
+        "kubernetes.io/tls" => {
+            required("tls.crt");
+            required("tls.key");
+        }
+        "kubernetes.io/service-account-token" => report.refuse(
+            &path.field("type"),
+            "tokens of service accounts are not made here: there is no API server to log in to",
+            "remove it, or give the token itself in a Secret of type `Opaque`",
+        ),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_values_are_in_no_text() {
+        let secret = Secret(core::Secret {
+            data: Some([("key".to_owned(), ByteString(b"hunter2".to_vec()))].into()),
+            ..core::Secret::default()
+        });
+        assert!(!format!("{secret:?}").contains("hunter2"));
+        let shown = serde_json::to_string(&secret.shown()).expect("plain data");
+        // Seven asterisks in base64.
+        assert!(shown.contains("KioqKioqKg=="), "{shown}");
+    }
+}
