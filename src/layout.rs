@@ -137,6 +137,17 @@ impl Layout {
         self.root.join("boot.json")
     }
 
+    /// What claims are bound to, and the directories of those that have one: `<root>/claims`.
+    pub fn claims_dir(&self) -> PathBuf {
+        self.root.join("claims")
+    }
+
+    /// One claim's folder: its record, and its directory `data`.
+    pub fn claim(&self, namespace: &str, name: &str) -> PathBuf {
+        // Neither part of a name has an underscore.
+        self.claims_dir().join(format!("{namespace}_{name}"))
+    }
+
     /// All pods' runtime folders: `<run-dir>/pods`.
     pub fn pods_run_dir(&self) -> PathBuf {
         self.run_dir.join("pods")

@@ -8,6 +8,8 @@ mod agents;
 mod attach;
 #[path = "node/cgroups.rs"]
 mod cgroups;
+#[path = "node/claims.rs"]
+mod claims;
 #[path = "node/clients.rs"]
 mod clients;
 mod common;

@@ -96,6 +96,20 @@ pub enum Command {
         /// What was removed.
         reply: Sender<Result<RemovedImages, CommandError>>,
     },
+    /// List what claims are bound to, with use and size.
+    ListVolumes {
+        /// The list.
+        reply: Sender<Result<Vec<VolumeRow>, CommandError>>,
+    },
+    /// Remove what a claim is bound to, with its data if it has a directory of its own.
+    RemoveVolume {
+        /// The claim's namespace.
+        namespace: String,
+        /// The claim's name.
+        name: String,
+        /// What was removed.
+        reply: Sender<Result<VolumeRow, CommandError>>,
+    },
     /// Measure the metrics of `/metrics/cadvisor`.
     MeasurePods {
         /// The metrics.
@@ -227,6 +241,26 @@ pub struct ImageRow {
     pub preloaded: bool,
     /// A container of a present pod uses it.
     pub in_use: bool,
+}
+
+/// What a claim is bound to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeRow {
+    /// The claim's namespace.
+    pub namespace: String,
+    /// The claim's name.
+    pub claim: String,
+    /// The name of the volume.
+    pub volume: String,
+    /// Its path on the node.
+    pub path: PathBuf,
+    /// What the claim asks for; absent without a document.
+    pub requested: Option<String>,
+    /// The bytes that its files take, as far as they could be counted.
+    pub used_bytes: u64,
+    /// The pods that use it.
+    pub pods: Vec<String>,
 }
 
 /// Result of a removal.

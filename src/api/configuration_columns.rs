@@ -36,13 +36,69 @@ pub fn namespace(namespace: &Value, now: Timestamp) -> [String; 3] {
     [name(namespace), phase.to_owned(), age(namespace, now)]
 }
 
+/// NAME, STATUS, VOLUME, CAPACITY, ACCESS MODES, STORAGECLASS, VOLUMEATTRIBUTESCLASS, AGE and, in wide tables,
+/// VOLUMEMODE.
+pub fn claim(claim: &Value, now: Timestamp) -> [String; 9] {
+    let (spec, status) = (&claim["spec"], &claim["status"]);
+    [
+        name(claim),
+        text(&status["phase"]),
+        text(&spec["volumeName"]),
+        text(&status["capacity"]["storage"]),
+        modes(&status["accessModes"]),
+        text(&spec["storageClassName"]),
+        "<unset>".to_owned(),
+        age(claim, now),
+        text(&spec["volumeMode"]),
+    ]
+}
+
+/// NAME, CAPACITY, ACCESS MODES, RECLAIM POLICY, STATUS, CLAIM, STORAGECLASS, VOLUMEATTRIBUTESCLASS, REASON, AGE and,
+/// in wide tables, VOLUMEMODE.
+pub fn volume(volume: &Value, now: Timestamp) -> [String; 11] {
+    let (spec, status) = (&volume["spec"], &volume["status"]);
+    let claim = &spec["claimRef"];
+    let claim = match claim["name"].as_str() {
+        Some(name) => format!("{}/{name}", text(&claim["namespace"])),
+        None => String::new(),
+    };
+    [
+        name(volume),
+        text(&spec["capacity"]["storage"]),
+        modes(&spec["accessModes"]),
+        text(&spec["persistentVolumeReclaimPolicy"]),
+        text(&status["phase"]),
+        claim,
+        text(&spec["storageClassName"]),
+        "<unset>".to_owned(),
+        String::new(),
+        age(volume, now),
+        text(&spec["volumeMode"]),
+    ]
+}
+
+/// Access modes in kubectl's abbreviations: `RWO,ROX`.
+fn modes(list: &Value) -> String {
+    let short = |mode: &Value| match mode.as_str() {
+        Some("ReadWriteOnce") => "RWO",
+        Some("ReadOnlyMany") => "ROX",
+        Some("ReadWriteMany") => "RWX",
+        _ => "",
+    };
+    let list: Vec<&str> = list.as_array().into_iter().flatten().map(short).collect();
+    list.join(",")
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 fn entries(map: &Value) -> usize {
     map.as_object().map_or(0, serde_json::Map::len)
 }
 
 fn name(object: &Value) -> String {
-    let name = object["metadata"]["name"].as_str();
-    name.unwrap_or_default().to_owned()
+    text(&object["metadata"]["name"])
 }
 
 fn age(object: &Value, now: Timestamp) -> String {

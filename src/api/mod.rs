@@ -45,6 +45,7 @@ mod shutdown;
 mod status_patch;
 mod store;
 mod table;
+mod volumes;
 mod watch;
 
 #[cfg(test)]
@@ -62,7 +63,7 @@ mod watch_test;
 
 pub use command::{
     Command, CommandError, CommandErrorKind, DrainOptions, ImageArchive, ImageRow, PlannedFile,
-    RemovedImages,
+    RemovedImages, VolumeRow,
 };
 pub use error::ServeError;
 pub(crate) use error::{COMMAND_NOT_EXECUTABLE, COMMAND_NOT_FOUND};

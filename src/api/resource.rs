@@ -22,7 +22,7 @@ pub(crate) struct Resource {
 }
 
 /// The table.
-pub(crate) const RESOURCES: [Resource; 10] = [
+pub(crate) const RESOURCES: [Resource; 12] = [
     core(Kind::Endpoints, "Endpoints", "endpoints", "ep"),
     core(Kind::Events, "Event", "events", "ev"),
     Resource {
@@ -57,6 +57,16 @@ pub(crate) const RESOURCES: [Resource; 10] = [
     Resource {
         namespaced: false,
         ..core(Kind::Namespaces, "Namespace", "namespaces", "ns")
+    },
+    core(
+        Kind::Claims,
+        "PersistentVolumeClaim",
+        "persistentvolumeclaims",
+        "pvc",
+    ),
+    Resource {
+        namespaced: false,
+        ..core(Kind::Volumes, "PersistentVolume", "persistentvolumes", "pv")
     },
 ];
 

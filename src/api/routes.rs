@@ -18,6 +18,7 @@ use super::read::read;
 use super::server::{Body, Context, Items, Spawner, json as json_reply, reply};
 use super::{
     attach, cordon, delete, ephemeral, eviction, exec, images, logs, shutdown, status_patch,
+    volumes,
 };
 
 /// The content type of Prometheus' text format.
@@ -48,6 +49,8 @@ enum Action {
     RemoveImage,
     PruneImages,
     ImportImage,
+    ListVolumes,
+    RemoveVolume,
     Metrics(Metrics),
     Summary,
     Settings,
@@ -134,6 +137,8 @@ const ROUTES: &[Route] = &[
     route(DELETE, "coracle/v1/images", Action::RemoveImage),
     route(POST, "coracle/v1/images/prune", Action::PruneImages),
     route(POST, "coracle/v1/images/import", Action::ImportImage).costs(Cost::Progress),
+    route(GET, "coracle/v1/volumes", Action::ListVolumes),
+    route(DELETE, "coracle/v1/volumes", Action::RemoveVolume),
     route(GET, "metrics", Action::Metrics(Metrics::Agent)),
     route(GET, "metrics/cadvisor", Action::Metrics(Metrics::Cadvisor)),
     route(GET, "metrics/resource", Action::Metrics(Metrics::Resource)),
@@ -308,6 +313,8 @@ async fn act(action: Action, parameters: &[&str], call: Call) -> Result<Response
         Action::RemoveImage => images::remove(&context, &query).await,
         Action::PruneImages => images::prune(request, &context).await,
         Action::ImportImage => images::import_file(request, &context).await,
+        Action::ListVolumes => volumes::list(&context).await,
+        Action::RemoveVolume => volumes::remove(&context, &query).await,
         Action::Metrics(page) => metrics(&context, page).await,
         Action::Summary => {
             let brief = query.flag("only_cpu_and_memory")?;

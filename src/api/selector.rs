@@ -122,7 +122,9 @@ fn known_fields(kind: Kind) -> &'static [&'static str] {
         | Kind::PriorityClasses
         | Kind::ConfigMaps
         | Kind::ServiceAccounts
-        | Kind::Namespaces => &[],
+        | Kind::Namespaces
+        | Kind::Claims
+        | Kind::Volumes => &[],
     }
 }
 

@@ -33,10 +33,12 @@ pub(crate) enum Kind {
     Secrets,
     ServiceAccounts,
     Namespaces,
+    Claims,
+    Volumes,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Pods,
         Self::Nodes,
         Self::Events,
@@ -47,6 +49,8 @@ impl Kind {
         Self::Secrets,
         Self::ServiceAccounts,
         Self::Namespaces,
+        Self::Claims,
+        Self::Volumes,
     ];
 
     /// The kind of a configuration document.
@@ -56,6 +60,8 @@ impl Kind {
             ObjectKind::Secret => Self::Secrets,
             ObjectKind::ServiceAccount => Self::ServiceAccounts,
             ObjectKind::Namespace => Self::Namespaces,
+            ObjectKind::PersistentVolumeClaim => Self::Claims,
+            ObjectKind::PersistentVolume => Self::Volumes,
         }
     }
 }
@@ -79,6 +85,8 @@ struct Inner {
     secrets: Collection,
     service_accounts: Collection,
     namespaces: Collection,
+    claims: Collection,
+    volumes: Collection,
     ring: EventRing,
     files: Vec<FileStatus>,
     watchers: Vec<Sender<()>>,
@@ -109,6 +117,8 @@ impl Store {
                 secrets: collection(),
                 service_accounts: collection(),
                 namespaces: collection(),
+                claims: collection(),
+                volumes: collection(),
                 ring: EventRing::default(),
                 files: Vec::new(),
                 watchers: Vec::new(),
@@ -385,6 +395,8 @@ impl Inner {
             Kind::Secrets => &mut self.secrets,
             Kind::ServiceAccounts => &mut self.service_accounts,
             Kind::Namespaces => &mut self.namespaces,
+            Kind::Claims => &mut self.claims,
+            Kind::Volumes => &mut self.volumes,
         }
     }
 

@@ -158,6 +158,30 @@ fn columns(kind: Kind) -> &'static [(&'static str, u8)] {
         Kind::Secrets => &[("Name", 0), ("Type", 0), ("Data", 0), ("Age", 0)],
         Kind::ServiceAccounts => &[("Name", 0), ("Secrets", 0), ("Age", 0)],
         Kind::Namespaces => &[("Name", 0), ("Status", 0), ("Age", 0)],
+        Kind::Claims => &[
+            ("Name", 0),
+            ("Status", 0),
+            ("Volume", 0),
+            ("Capacity", 0),
+            ("Access Modes", 0),
+            ("StorageClass", 0),
+            ("VolumeAttributesClass", 0),
+            ("Age", 0),
+            ("VolumeMode", 1),
+        ],
+        Kind::Volumes => &[
+            ("Name", 0),
+            ("Capacity", 0),
+            ("Access Modes", 0),
+            ("Reclaim Policy", 0),
+            ("Status", 0),
+            ("Claim", 0),
+            ("StorageClass", 0),
+            ("VolumeAttributesClass", 0),
+            ("Reason", 0),
+            ("Age", 0),
+            ("VolumeMode", 1),
+        ],
     }
 }
 
@@ -201,5 +225,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
         Kind::Secrets => configuration_columns::secret(object, now).to_vec(),
         Kind::ServiceAccounts => configuration_columns::service_account(object, now).to_vec(),
         Kind::Namespaces => configuration_columns::namespace(object, now).to_vec(),
+        Kind::Claims => configuration_columns::claim(object, now).to_vec(),
+        Kind::Volumes => configuration_columns::volume(object, now).to_vec(),
     }
 }

@@ -1,6 +1,6 @@
 //! `coracle image import|ls|rm|prune`.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use super::args::{ImageCommand, Resource};
 use super::client::{Client, Response};
 use super::error::{CliError, Result};
-use super::put;
 use super::table::{Table, size};
+use super::{confirm, put};
 use crate::api::{RemovedImages, encode};
 use crate::spec::ImageName;
 
@@ -204,13 +204,7 @@ fn prune(client: &Client, all: bool, force: bool) -> Result<ExitCode> {
             true => "all images that no container uses",
             false => "all images without a name",
         };
-        eprint!("Remove {what}? [y/N] ");
-        let _ = std::io::stderr().flush();
-        let mut answer = String::new();
-        let read = std::io::stdin().lock().read_line(&mut answer);
-        if read.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
-            return Err(CliError::new("not confirmed").hint("use --force to skip the question"));
-        }
+        confirm(what)?;
     }
     let body = json!({ "all": all });
     let removed = client.json("POST", "/coracle/v1/images/prune", Some(&body))?;

@@ -108,7 +108,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "`coracle get pod NAME -w`, or `kubectl wait` over the agent's socket",
     ),
     (
-        &["network", "volume", "secret", "configmap"],
+        &["network", "secret", "configmap"],
         "it belongs to the pod's manifest, a file in `{manifests}`",
     ),
     (

@@ -41,9 +41,10 @@ mod target;
 mod top;
 pub mod validate;
 mod version;
+mod volume;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -104,6 +105,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Retry(args) => retry::run(&client, &args),
         Command::Condition(command) => condition::run(&client, &command),
         Command::Image(command) => image::run(&client, command),
+        Command::Volume(command) => volume::run(&client, command),
         Command::Config(command) => config::run(&client, &command),
         Command::Plan(args) => plan::run(&client, &args),
         Command::Cordon(args) => cordon::cordon(&client, &args),
@@ -127,6 +129,18 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Asks whether to remove this, on the terminal.
+fn confirm(what: &str) -> Result<()> {
+    eprint!("Remove {what}? [y/N] ");
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    if read.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Err(CliError::new("not confirmed").hint("use --force to skip the question"));
+    }
+    Ok(())
 }
 
 /// Writes to standard output and flushes.

@@ -19,7 +19,7 @@ use crate::plan::{Event, NodeFact, PodFact, retry};
 use crate::spec::{ImageName, PodKey, PodUid, ephemeral};
 
 /// Where the answer to a command goes.
-type Reply<T> = Sender<Result<T, CommandError>>;
+pub(super) type Reply<T> = Sender<Result<T, CommandError>>;
 
 impl Node {
     pub(super) fn command(&mut self, command: Command) {
@@ -71,6 +71,12 @@ impl Node {
                 let in_use = self.images_in_use();
                 answer(reply, list_images(self.tools.clone(), in_use));
             }
+            Command::ListVolumes { reply } => self.list_volumes(reply),
+            Command::RemoveVolume {
+                namespace,
+                name,
+                reply,
+            } => self.remove_volume(&namespace, &name, reply),
             Command::MeasurePods { reply } => self.measure_pods(reply),
             Command::Summarize { brief, reply } => {
                 let summary = self.summary(brief);
@@ -313,7 +319,7 @@ impl Node {
 }
 
 /// Answers a client once the work is done, beside the loop.
-fn answer<T: 'static>(
+pub(super) fn answer<T: 'static>(
     reply: Reply<T>,
     work: impl Future<Output = Result<T, CommandError>> + 'static,
 ) {

@@ -7,6 +7,7 @@ mod boot;
 mod capacity;
 mod cgroups;
 mod checkpoint;
+mod claims;
 mod commands;
 mod configuration;
 mod conflicts;
@@ -139,6 +140,8 @@ struct Node {
     /// The agent is about to end, and waits for its pods to stop.
     leaving: bool,
     swept: bool,
+    /// The configuration documents in force, as they are shown.
+    documents: Vec<claims::Shown>,
     /// Held while the logs of unknown pods may be removed: no other agent uses this directory for logs.
     log_lock: Option<Flock<File>>,
 }
@@ -224,7 +227,8 @@ impl Node {
                 self.manifests = documents.in_effect;
                 self.shown.store.set_files(files);
                 self.shown.store.set_priority_classes(&documents.classes);
-                self.shown.store.set_configuration(&documents.shown);
+                self.documents = documents.shown;
+                self.show_configuration();
                 self.views.services = documents.services;
                 if !self.leaving {
                     self.configure(documents.configuration);
@@ -280,6 +284,14 @@ impl Node {
             }
         }
         self.counters.came_of(&counted, &self.state, stamp.time);
+        if let Event::Pod {
+            uid,
+            fact: PodFact::SandboxCreated { .. },
+        } = event
+            && let Some(pod) = self.state.pods.get(uid)
+        {
+            self.claims_may_be_bound(pod);
+        }
         self.note_shutdown();
         self.note_pressure(event);
         if matches!(event, Event::Node(NodeFact::ImagesChanged)) {

@@ -12,6 +12,7 @@ use smol::channel::bounded;
 use super::execute::Tools;
 use super::{checkpoint, hooks};
 use crate::effects::sandbox::{ShimClient, unseen_exit};
+use crate::effects::volume::claim;
 use crate::layout::Layout;
 use crate::plan::event::Instance;
 use crate::plan::recovered::{
@@ -310,6 +311,7 @@ fn folder_names(path: &Path) -> Vec<PodUid> {
 /// system than state, and after a power cut each has its own past: unless these logs belong to other agents, too, those
 /// with a UID of ours go, even without state.
 pub(super) fn sweep(layout: &Layout, wanted: &BTreeSet<PodUid>, logs_are_ours: bool) {
+    claim::sweep(layout);
     let mut left = folder_names(&layout.pods_state_dir());
     left.retain(|uid| !wanted.contains(uid));
     let left: BTreeSet<PodUid> = left.into_iter().collect();

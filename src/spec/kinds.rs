@@ -6,7 +6,7 @@ use super::suggest;
 use super::value::Value;
 
 /// Kinds that are read.
-const READ: [&str; 9] = [
+const READ: [&str; 11] = [
     "Pod",
     "Service",
     "ConfigMap",
@@ -14,12 +14,14 @@ const READ: [&str; 9] = [
     "PriorityClass",
     "Namespace",
     "ServiceAccount",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
     "List",
     "PodList",
 ];
 
-const ONLY: &str =
-    "only Pod, Service, ConfigMap, Secret, PriorityClass, Namespace and ServiceAccount are";
+const ONLY: &str = "only Pod, Service, ConfigMap, Secret, PersistentVolumeClaim, PersistentVolume, PriorityClass, Namespace and \
+     ServiceAccount are";
 
 /// A group of kinds, why they are not read, and what to do instead.
 type Group = (&'static [&'static str], &'static str, &'static str);
@@ -34,19 +36,9 @@ const GROUPS: &[Group] = &[
         "write its `spec.template` as a document of `kind: Pod`, with a `metadata.name`; it restarts forever",
     ),
     (
-        &["PersistentVolumeClaim"],
-        YET,
-        "use a `hostPath` volume of type `DirectoryOrCreate`, which outlives the pod",
-    ),
-    (
-        &[
-            "PersistentVolume",
-            "StorageClass",
-            "CSIDriver",
-            "VolumeSnapshot",
-        ],
-        "there is no storage to claim",
-        "use a `hostPath` volume of type `DirectoryOrCreate`, which outlives the pod",
+        &["StorageClass", "CSIDriver", "VolumeSnapshot"],
+        "a claim is a directory of this node, whatever its class",
+        "remove it: a PersistentVolumeClaim is enough",
     ),
     (
         &["ReplicaSet", "ReplicationController", "PodTemplate"],

@@ -8,6 +8,7 @@
 //! line and column). Services go through `service_rules` instead of the last two.
 
 pub mod backoff;
+pub mod binding;
 pub mod cluster;
 pub mod condition;
 pub mod configuration;

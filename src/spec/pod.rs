@@ -606,6 +606,13 @@ pub enum VolumeSource {
         /// What must exist, or is created.
         kind: HostPathType,
     },
+    /// `persistentVolumeClaim`.
+    Claim {
+        /// The claim's name, in the pod's namespace.
+        name: String,
+        /// Whether containers may only read it.
+        read_only: bool,
+    },
     /// `configMap`, `secret`, `downwardAPI` or `projected`: files that the node writes.
     Projected(Projected),
 }
@@ -674,6 +681,7 @@ impl VolumeSource {
             Self::MemoryDir { .. }
             | Self::HugePageDir { .. }
             | Self::HostPath { .. }
+            | Self::Claim { .. }
             | Self::Projected(_) => None,
         }
     }

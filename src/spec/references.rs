@@ -1,4 +1,4 @@
-//! What a pod refers to: ConfigMaps and Secrets of its namespace.
+//! What a pod refers to: ConfigMaps, Secrets and claims of its namespace.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::configuration::{ObjectKey, ObjectKind};
 use super::pod::{EnvValue, PodSpec, Projection, VolumeSource};
 
 impl PodSpec {
-    /// The ConfigMaps and Secrets that its variables and volumes come from, also optional ones.
+    /// The ConfigMaps, Secrets and claims that its variables and volumes come from, also optional ones.
     pub fn references(&self) -> BTreeSet<ObjectKey> {
         let key = |kind: ObjectKind, name: &str| ObjectKey::new(kind, &self.key.namespace, name);
         let mut found = self.references_of_volumes();
@@ -30,6 +30,10 @@ impl PodSpec {
     pub fn references_of_volumes(&self) -> BTreeSet<ObjectKey> {
         let mut found = BTreeSet::new();
         for volume in &self.volumes {
+            if let VolumeSource::Claim { name, .. } = &volume.source {
+                let kind = ObjectKind::PersistentVolumeClaim;
+                found.insert(ObjectKey::new(kind, &self.key.namespace, name));
+            }
             let VolumeSource::Projected(files) = &volume.source else {
                 continue;
             };
@@ -52,7 +56,8 @@ impl PodSpec {
             VolumeSource::EmptyDir { .. }
             | VolumeSource::MemoryDir { .. }
             | VolumeSource::HugePageDir { .. }
-            | VolumeSource::HostPath { .. } => false,
+            | VolumeSource::HostPath { .. }
+            | VolumeSource::Claim { .. } => false,
         })
     }
 }

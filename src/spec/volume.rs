@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, Volume,
 };
 
+use super::env_from::check_name;
 use super::error::{Path, Report};
 use super::huge_pages;
 use super::names;
@@ -63,26 +64,26 @@ fn source(
         return empty_dir(spec, empty, &path.field("emptyDir"), report);
     }
     if let Some(host_path) = &volume.host_path {
-        return host_path_of(host_path, &path.field("hostPath"), report);
+        return self::host_path(host_path, &path.field("hostPath"), report);
+    }
+    if let Some(claim) = &volume.persistent_volume_claim {
+        let inside = path.field("persistentVolumeClaim");
+        check_name(&claim.claim_name, &inside.field("claimName"), report);
+        return Some(VolumeSource::Claim {
+            name: claim.claim_name.clone(),
+            read_only: claim.read_only == Some(true),
+        });
     }
     projected::volume(pod, volume, path, report).map(VolumeSource::Projected)
 }
 
-fn host_path_of(
+/// Validates and converts a `hostPath` volume.
+pub(super) fn host_path(
     host_path: &HostPathVolumeSource,
     path: &Path<'_>,
     report: &Report,
 ) -> Option<VolumeSource> {
-    let at = path.field("path");
-    if host_path.path.is_empty() {
-        report.required(&at);
-    } else if !host_path.path.starts_with('/') {
-        report.invalid_path(&at, &host_path.path, "must be an absolute path");
-    } else if has_parent(&host_path.path) {
-        report.invalid(&at, &host_path.path, "must not contain '..'");
-    } else if host_path.path.contains('\0') {
-        report.invalid(&at, &host_path.path, "must not contain a zero byte");
-    }
+    host_directory(&host_path.path, &path.field("path"), report);
     let kind = host_path.type_.as_deref().unwrap_or_default();
     let Some((_, kind)) = HOST_PATH_TYPES.iter().find(|(word, _)| *word == kind) else {
         let words = HOST_PATH_TYPES.map(|(word, _)| word);
@@ -93,6 +94,19 @@ fn host_path_of(
         path: host_path.path.clone(),
         kind: *kind,
     })
+}
+
+/// Checks a path of the node.
+pub(super) fn host_directory(text: &str, path: &Path<'_>, report: &Report) {
+    if text.is_empty() {
+        report.required(path);
+    } else if !text.starts_with('/') {
+        report.invalid_path(path, text, "must be an absolute path");
+    } else if has_parent(text) {
+        report.invalid(path, text, "must not contain '..'");
+    } else if text.contains('\0') {
+        report.invalid(path, text, "must not contain a zero byte");
+    }
 }
 
 fn empty_dir(
@@ -132,16 +146,10 @@ fn empty_dir(
 }
 
 /// Volume sources that a later version will support, and advice until then.
-const LATER: [(&str, &str); 2] = [
-    (
-        "image",
-        "copy the files to an `emptyDir` volume in an init container with that image",
-    ),
-    (
-        "persistentVolumeClaim",
-        "use a `hostPath` volume of type `DirectoryOrCreate`, which outlives the pod",
-    ),
-];
+const LATER: [(&str, &str); 1] = [(
+    "image",
+    "copy the files to an `emptyDir` volume in an init container with that image",
+)];
 
 /// Advice instead of drivers for disks and network file systems.
 const ELSEWHERE: &str =
@@ -149,14 +157,15 @@ const ELSEWHERE: &str =
 
 /// Supported kinds of volumes.
 pub(super) const KINDS: &str = "volumes may be of kind `emptyDir` (a tmpfs with `medium: Memory`), `hostPath`, \
-                                 `configMap`, `secret`, `downwardAPI` or `projected`";
+                                 `persistentVolumeClaim`, `configMap`, `secret`, `downwardAPI` or `projected`";
 
 /// Sources that are supported.
-const SUPPORTED: [&str; 6] = [
+const SUPPORTED: [&str; 7] = [
     "configMap",
     "downwardAPI",
     "emptyDir",
     "hostPath",
+    "persistentVolumeClaim",
     "projected",
     "secret",
 ];

@@ -27,12 +27,12 @@ fn pod(name: &str) -> String {
 }
 
 /// What a command in the pod prints.
-fn run(agent: &Agent, pod: &str, script: &str) -> String {
+pub(super) fn run(agent: &Agent, pod: &str, script: &str) -> String {
     agent.ok(&["exec", pod, "--", "sh", "-c", script])
 }
 
 /// Waits for an event of the pod with this message.
-fn wait_mount_failure(agent: &Agent, message: &str) {
+pub(super) fn wait_mount_failure(agent: &Agent, message: &str) {
     let message = format!("MountVolume.SetUp failed for volume {message}");
     wait_event(agent, |event| {
         event["reason"] == "FailedMount" && event["message"] == *message
@@ -206,7 +206,8 @@ fn secrets_are_nowhere_but_in_their_pods() {
     let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
     let line = format!(" {} tmpfs ", folder.display());
     assert!(mounts.contains(&line), "{mounts}");
-    let on_disk = agent.root.join("state");
+    let on_disk = agent.root.join("root");
+    assert!(on_disk.join("pods").exists());
     assert!(!has_text(&on_disk, b"hunter2"), "{}", on_disk.display());
     // A value that is no text cannot leak through an error.
     agent.write("bad.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: bad}\nstringData: {pin: 271828, b: hunter2}\ndata: {x: 'h!nter2'}\n");

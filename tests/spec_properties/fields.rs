@@ -336,12 +336,13 @@ const POD_SECURITY: Table = &[
 ];
 
 /// All other fields of a volume are refused.
-const VOLUME: [&str; 7] = [
+const VOLUME: [&str; 8] = [
     "name",
     "configMap",
     "downwardAPI",
     "emptyDir",
     "hostPath",
+    "persistentVolumeClaim",
     "projected",
     "secret",
 ];

@@ -28,8 +28,8 @@ pub struct ListArgs {
 /// `coracle get`.
 #[derive(Debug, Clone, Args)]
 pub struct GetArgs {
-    /// pods, services, endpoints, configmaps, secrets, serviceaccounts, namespaces, priorityclasses, nodes, events, images or
-    /// files, and names; or KIND/NAME
+    /// pods, services, endpoints, configmaps, secrets, persistentvolumeclaims (pvc), persistentvolumes (pv), serviceaccounts,
+    /// namespaces, priorityclasses, nodes, events, images or files, and names; or KIND/NAME
     #[arg(required = true, value_name = "KIND[,KIND] [NAME]... | KIND/NAME")]
     pub what: Vec<String>,
     /// Namespaces and output format.
@@ -90,6 +90,12 @@ pub enum Resource {
     /// Namespaces.
     #[value(name = "namespaces", aliases = ["namespace", "ns"])]
     Namespaces,
+    /// Claims of storage.
+    #[value(name = "persistentvolumeclaims", aliases = ["persistentvolumeclaim", "pvc"])]
+    Claims,
+    /// Volumes that claims are bound to.
+    #[value(name = "persistentvolumes", aliases = ["persistentvolume", "pv"])]
+    Volumes,
     /// Priority classes.
     #[value(name = "priorityclasses", aliases = ["priorityclass", "pc"])]
     PriorityClasses,

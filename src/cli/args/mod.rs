@@ -96,6 +96,12 @@ pub enum Command {
     /// Import, list and remove images
     #[command(subcommand)]
     Image(ImageCommand),
+    /// List and remove volumes: the directories of claims, which outlive pods and files
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  coracle volume ls\n  coracle volume rm shop/data"
+    )]
+    Volume(VolumeCommand),
     /// Show the settings and where each comes from, or check a settings file
     #[command(subcommand)]
     Config(ConfigCommand),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{JsonOnly, OutputArgs};
+use super::{JsonOnly, NamespaceArgs, OutputArgs};
 
 /// `coracle run`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -96,6 +96,29 @@ pub enum ImageCommand {
         /// Also remove named images that no container uses
         #[arg(short, long)]
         all: bool,
+        /// Do not ask for confirmation
+        #[arg(short, long)]
+        force: bool,
+    },
+}
+
+/// `coracle volume`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum VolumeCommand {
+    /// List what claims are bound to, with use and size
+    Ls {
+        /// Print JSON
+        #[arg(short, long, value_name = "FORMAT")]
+        output: Option<JsonOnly>,
+    },
+    /// Remove what claims are bound to, with the data in their own directories
+    Rm {
+        /// Claims: NAME or NAMESPACE/NAME
+        #[arg(required = true)]
+        claims: Vec<String>,
+        /// Namespace
+        #[command(flatten)]
+        namespace: NamespaceArgs,
         /// Do not ask for confirmation
         #[arg(short, long)]
         force: bool,

@@ -83,6 +83,8 @@ fn is_kubernetes(resource: Resource) -> bool {
         | Resource::Secrets
         | Resource::ServiceAccounts
         | Resource::Namespaces
+        | Resource::Claims
+        | Resource::Volumes
         | Resource::Events => true,
         Resource::Images | Resource::Files => false,
     }
@@ -93,6 +95,7 @@ fn is_namespaced(resource: Resource) -> bool {
         Resource::Nodes,
         Resource::PriorityClasses,
         Resource::Namespaces,
+        Resource::Volumes,
     ];
     is_kubernetes(resource) && !none.contains(&resource)
 }
@@ -108,6 +111,8 @@ fn collection(args: &GetArgs, resource: Resource) -> String {
         Resource::Secrets => "secrets",
         Resource::ServiceAccounts => "serviceaccounts",
         Resource::Namespaces => "namespaces",
+        Resource::Claims => "persistentvolumeclaims",
+        Resource::Volumes => "persistentvolumes",
         Resource::Nodes => "nodes",
         Resource::PriorityClasses => {
             return "/apis/scheduling.k8s.io/v1/priorityclasses".to_owned();

@@ -152,6 +152,8 @@ fn name(resource: Resource, item: &Value) -> String {
         Resource::Secrets => "secret",
         Resource::ServiceAccounts => "serviceaccount",
         Resource::Namespaces => "namespace",
+        Resource::Claims => "persistentvolumeclaim",
+        Resource::Volumes => "persistentvolume",
         Resource::Nodes => "node",
         Resource::Events => "event",
         Resource::Images => return item["id"].as_str().unwrap_or_default().to_owned(),

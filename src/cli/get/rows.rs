@@ -86,6 +86,36 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
         Resource::Namespaces => (vec!["NAME", "STATUS", "AGE"], &[], |item, _, now| {
             configuration_columns::namespace(item, now).to_vec()
         }),
+        Resource::Claims => (
+            vec![
+                "NAME",
+                "STATUS",
+                "VOLUME",
+                "CAPACITY",
+                "ACCESS MODES",
+                "STORAGECLASS",
+                "VOLUMEATTRIBUTESCLASS",
+                "AGE",
+            ],
+            &["VOLUMEMODE"],
+            |item, wide, now| narrowed(&configuration_columns::claim(item, now), wide),
+        ),
+        Resource::Volumes => (
+            vec![
+                "NAME",
+                "CAPACITY",
+                "ACCESS MODES",
+                "RECLAIM POLICY",
+                "STATUS",
+                "CLAIM",
+                "STORAGECLASS",
+                "VOLUMEATTRIBUTESCLASS",
+                "REASON",
+                "AGE",
+            ],
+            &["VOLUMEMODE"],
+            |item, wide, now| narrowed(&configuration_columns::volume(item, now), wide),
+        ),
         Resource::Events if wide => (event_columns::TITLES.to_vec(), &[], event),
         Resource::Events => (
             event_columns::NARROW
@@ -105,6 +135,12 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
             file,
         ),
     }
+}
+
+/// The cells without the last one, which only wide tables have.
+fn narrowed(cells: &[String], wide: bool) -> Vec<String> {
+    let end = cells.len() - usize::from(!wide);
+    cells[..end].to_vec()
 }
 
 pub(super) fn typed<T: serde::de::DeserializeOwned>(item: &Value) -> Option<T> {

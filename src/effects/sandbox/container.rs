@@ -280,9 +280,16 @@ fn volume_binds(
         .join(&container.name);
     let (mut binds, mut sub_paths) = (Vec::new(), Vec::new());
     // What the node writes, containers only read.
-    let is_written = |name: &str| {
+    let is_read_only = |name: &str| {
         let volume = pod.volumes.iter().find(|volume| volume.name == name);
-        volume.is_some_and(|volume| matches!(volume.source, VolumeSource::Projected(_)))
+        volume.is_some_and(|volume| match volume.source {
+            VolumeSource::Projected(_) => true,
+            VolumeSource::Claim { read_only, .. } => read_only,
+            VolumeSource::EmptyDir { .. }
+            | VolumeSource::MemoryDir { .. }
+            | VolumeSource::HugePageDir { .. }
+            | VolumeSource::HostPath { .. } => false,
+        })
     };
     for (index, mount) in container.mounts.iter().enumerate() {
         let root = order
@@ -309,7 +316,7 @@ fn volume_binds(
         binds.push(Bind {
             source,
             target: mount.path.clone(),
-            read_only: mount.read_only || is_written(&mount.volume),
+            read_only: mount.read_only || is_read_only(&mount.volume),
             propagation: mount.propagation,
         });
     }

@@ -1,5 +1,6 @@
 //! Volumes: their setup and their places. Each kind has a file of its own.
 
+pub mod claim;
 mod empty_dir;
 mod files;
 mod host_path;
@@ -33,6 +34,14 @@ pub enum VolumeError {
         kind: ObjectKind,
         /// The name.
         name: String,
+    },
+    /// Nothing fits a claim.
+    #[error("persistentvolumeclaim \"{claim}\" is not bound: {why}")]
+    Unbound {
+        /// The claim's name.
+        claim: String,
+        /// Why not.
+        why: String,
     },
     /// A ConfigMap or Secret has no such key.
     #[error("{}", no_key(*kind, key))]
@@ -150,6 +159,7 @@ pub fn ensure(
                 spec.fs_group,
             ),
             VolumeSource::HostPath { path, kind } => host_path::ensure(path.as_ref(), *kind),
+            VolumeSource::Claim { name, .. } => claim::ensure(layout, name, spec, sources),
             VolumeSource::Projected(files) => {
                 let root = layout.projected_volume(&spec.uid, &volume.name);
                 projected::ensure(&root, files, spec, sources)
@@ -177,6 +187,7 @@ pub fn roots(layout: &Layout, spec: &PodSpec) -> BTreeMap<String, PathBuf> {
                     layout.pod_run(&spec.uid).memory_volume(&volume.name)
                 }
                 VolumeSource::HostPath { path, .. } => path.into(),
+                VolumeSource::Claim { name, .. } => claim::root(layout, &spec.key.namespace, name),
                 VolumeSource::Projected(_) => layout.projected_volume(&spec.uid, &volume.name),
             };
             (volume.name.clone(), root)

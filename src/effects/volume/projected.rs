@@ -157,6 +157,8 @@ pub(super) fn word(kind: ObjectKind) -> &'static str {
         ObjectKind::Secret => "secret",
         ObjectKind::ServiceAccount => "serviceaccount",
         ObjectKind::Namespace => "namespace",
+        ObjectKind::PersistentVolumeClaim => "persistentvolumeclaim",
+        ObjectKind::PersistentVolume => "persistentvolume",
     }
 }
 

@@ -289,6 +289,7 @@ impl Agent {
             manifests: Default::default(),
             leaving: false,
             swept: false,
+            documents: Vec::new(),
             log_lock: self.log_lock.take(),
         }
     }

@@ -1,11 +1,13 @@
-//! Configuration documents: ConfigMaps and Secrets, which pods refer to, and service accounts and namespaces, which are
-//! accepted because manifests written for a cluster have them. The rules and messages are the API server's
-//! (`ValidateConfigMap`, `ValidateSecret`).
+//! Configuration documents: ConfigMaps, Secrets and claims, which pods refer to, the volumes that claims are bound to, and
+//! service accounts and namespaces, which are accepted because manifests written for a cluster have them. The rules and
+//! messages are the API server's (`ValidateConfigMap`, `ValidateSecret`, `ValidatePersistentVolumeClaim`).
 
 mod accepted;
+mod claim;
 mod config_map;
 mod content;
 mod keys;
+mod persistent_volume;
 mod secret;
 
 use std::collections::BTreeMap;
@@ -39,15 +41,21 @@ pub enum ObjectKind {
     ServiceAccount,
     /// `Namespace`.
     Namespace,
+    /// `PersistentVolumeClaim`.
+    PersistentVolumeClaim,
+    /// `PersistentVolume`.
+    PersistentVolume,
 }
 
 impl ObjectKind {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::ConfigMap,
         Self::Secret,
         Self::ServiceAccount,
         Self::Namespace,
+        Self::PersistentVolumeClaim,
+        Self::PersistentVolume,
     ];
 
     /// `kind` of a document.
@@ -57,6 +65,8 @@ impl ObjectKind {
             Self::Secret => "Secret",
             Self::ServiceAccount => "ServiceAccount",
             Self::Namespace => "Namespace",
+            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
+            Self::PersistentVolume => "PersistentVolume",
         }
     }
 
@@ -105,7 +115,9 @@ impl fmt::Display for ObjectKey {
             ObjectKind::ConfigMap => "config map",
             ObjectKind::Secret => "secret",
             ObjectKind::ServiceAccount => "service account",
+            ObjectKind::PersistentVolumeClaim => "claim",
             ObjectKind::Namespace => return write!(f, "namespace `{}`", self.name),
+            ObjectKind::PersistentVolume => return write!(f, "volume `{}`", self.name),
         };
         write!(f, "{kind} `{}/{}`", self.namespace, self.name)
     }
@@ -122,6 +134,10 @@ pub enum Object {
     ServiceAccount(core::ServiceAccount),
     /// `Namespace`.
     Namespace(core::Namespace),
+    /// `PersistentVolumeClaim`.
+    Claim(Box<core::PersistentVolumeClaim>),
+    /// `PersistentVolume` of type `local` or `hostPath`.
+    Volume(Box<core::PersistentVolume>),
 }
 
 impl Object {
@@ -132,6 +148,8 @@ impl Object {
             Self::Secret(_) => ObjectKind::Secret,
             Self::ServiceAccount(_) => ObjectKind::ServiceAccount,
             Self::Namespace(_) => ObjectKind::Namespace,
+            Self::Claim(_) => ObjectKind::PersistentVolumeClaim,
+            Self::Volume(_) => ObjectKind::PersistentVolume,
         }
     }
 
@@ -142,6 +160,8 @@ impl Object {
             Self::Secret(object) => &object.0.metadata,
             Self::ServiceAccount(object) => &object.metadata,
             Self::Namespace(object) => &object.metadata,
+            Self::Claim(object) => &object.metadata,
+            Self::Volume(object) => &object.metadata,
         }
     }
 
@@ -168,7 +188,7 @@ impl Object {
                 all
             }
             Self::Secret(secret) => secret.data().collect(),
-            Self::ServiceAccount(_) | Self::Namespace(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
 
@@ -182,7 +202,7 @@ impl Object {
                     .or_else(|| bytes().map(|bytes| bytes.0.as_slice()))
             }
             Self::Secret(secret) => secret.value(key),
-            Self::ServiceAccount(_) | Self::Namespace(_) => None,
+            _ => None,
         }
     }
 
@@ -195,7 +215,7 @@ impl Object {
     pub fn secret_type(&self) -> Option<&str> {
         match self {
             Self::Secret(secret) => secret.0.type_.as_deref(),
-            Self::ConfigMap(_) | Self::ServiceAccount(_) | Self::Namespace(_) => None,
+            _ => None,
         }
     }
 
@@ -204,7 +224,7 @@ impl Object {
         match self {
             Self::ConfigMap(map) => map.immutable == Some(true),
             Self::Secret(secret) => secret.0.immutable == Some(true),
-            Self::ServiceAccount(_) | Self::Namespace(_) => false,
+            _ => false,
         }
     }
 
@@ -215,6 +235,8 @@ impl Object {
             Self::Secret(object) => serde_json::to_value(&object.0),
             Self::ServiceAccount(object) => serde_json::to_value(object),
             Self::Namespace(object) => serde_json::to_value(object),
+            Self::Claim(object) => serde_json::to_value(object),
+            Self::Volume(object) => serde_json::to_value(object),
         };
         // Kubernetes types have string keys only, so this cannot fail.
         manifest.unwrap_or_default()
@@ -226,7 +248,7 @@ impl Object {
     pub fn shown(&self) -> serde_json::Value {
         match self {
             Self::Secret(object) => serde_json::to_value(object.shown()).unwrap_or_default(),
-            Self::ConfigMap(_) | Self::ServiceAccount(_) | Self::Namespace(_) => self.manifest(),
+            _ => self.manifest(),
         }
     }
 }
@@ -302,6 +324,10 @@ pub(crate) fn object(
             accepted::service_account(decode(value, path, report)?, path, report)
         }
         ObjectKind::Namespace => accepted::namespace(decode(value, path, report)?, path, report),
+        ObjectKind::PersistentVolumeClaim => claim::of(decode(value, path, report)?, path, report),
+        ObjectKind::PersistentVolume => {
+            persistent_volume::of(decode(value, path, report)?, path, report)
+        }
     };
     report.is_clean().then_some(object)
 }

@@ -1,0 +1,276 @@
+//! Claims: what each one is bound to is decided when a pod first uses it, and written down for good. Most have a
+//! directory of their own, which outlives pods, files and reboots; nothing but `coracle volume rm` removes it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Sources, VolumeError, host_path};
+use crate::layout::Layout;
+use crate::spec::binding::{Choice, choose};
+use crate::spec::{Configuration, HostPathType, Object, ObjectKind, PodSpec};
+use crate::sys::file::{self, Durability};
+use crate::sys::tree;
+
+/// `<root>/claims/<namespace>_<name>/claim.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// The claim's namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What it is bound to.
+    pub bound: Bound,
+}
+
+/// What a claim is bound to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Bound {
+    /// Its own directory.
+    Directory,
+    /// A PersistentVolume.
+    Volume {
+        /// The volume's name.
+        volume: String,
+        /// Its path on the node, which stays the claim's even if the volume's document goes.
+        path: String,
+        /// Whether a missing directory is made.
+        make: bool,
+    },
+}
+
+impl Record {
+    /// The claim's directory on the node.
+    pub fn path(&self, layout: &Layout) -> PathBuf {
+        match &self.bound {
+            Bound::Directory => data(&layout.claim(&self.namespace, &self.name)),
+            Bound::Volume { path, .. } => path.into(),
+        }
+    }
+}
+
+/// Held while a claim is bound: two must not get the same volume.
+static BINDING: Mutex<()> = Mutex::new(());
+
+/// Begins the name of a folder that is being removed.
+const GOING: &str = ".removing-";
+
+fn data(folder: &Path) -> PathBuf {
+    folder.join("data")
+}
+
+/// The records of all claims that were ever bound and not removed, by name.
+pub fn records(layout: &Layout) -> Vec<Record> {
+    let entries = fs::read_dir(layout.claims_dir()).into_iter().flatten();
+    let mut found: Vec<Record> = entries
+        .flatten()
+        .filter_map(|entry| read(&entry.path()))
+        .collect();
+    found.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    found
+}
+
+fn read(folder: &Path) -> Option<Record> {
+    let bytes = file::read_record(folder.join("claim.json")).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// Binds the claim if it is not bound, and makes its directory. Returns the directory.
+pub(super) fn ensure(
+    layout: &Layout,
+    name: &str,
+    pod: &PodSpec,
+    sources: &Sources<'_>,
+) -> Result<PathBuf, VolumeError> {
+    let namespace = &pod.key.namespace;
+    let folder = layout.claim(namespace, name);
+    let record = {
+        let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
+        match known(layout, namespace, name, sources)? {
+            Some(record) => record,
+            None => {
+                let record = bind(layout, namespace, name, sources)?;
+                write(&folder, &record)?;
+                record
+            }
+        }
+    };
+    match &record.bound {
+        Bound::Directory => {
+            make_directory(&folder, pod.fs_group).map_err(|source| VolumeError::Access {
+                action: "make the directory of the claim",
+                path: data(&folder),
+                source,
+            })?;
+        }
+        Bound::Volume { path, make, .. } => {
+            let kind = match make {
+                true => HostPathType::DirectoryOrCreate,
+                false => HostPathType::Directory,
+            };
+            host_path::ensure(path.as_ref(), kind)?;
+        }
+    }
+    Ok(record.path(layout))
+}
+
+/// The record of the claim, which must have a document.
+fn known(
+    layout: &Layout,
+    namespace: &str,
+    name: &str,
+    sources: &Sources<'_>,
+) -> Result<Option<Record>, VolumeError> {
+    let kind = ObjectKind::PersistentVolumeClaim;
+    if sources
+        .configuration
+        .now()
+        .get(kind, namespace, name)
+        .is_none()
+    {
+        let name = name.to_owned();
+        return Err(VolumeError::NotFound { kind, name });
+    }
+    Ok(read(&layout.claim(namespace, name)))
+}
+
+fn bind(
+    layout: &Layout,
+    namespace: &str,
+    name: &str,
+    sources: &Sources<'_>,
+) -> Result<Record, VolumeError> {
+    let configuration = sources.configuration.now();
+    let found = configuration.get(ObjectKind::PersistentVolumeClaim, namespace, name);
+    let Some(Object::Claim(claim)) = found.map(|object| &**object) else {
+        let (kind, name) = (ObjectKind::PersistentVolumeClaim, name.to_owned());
+        return Err(VolumeError::NotFound { kind, name });
+    };
+    let taken: BTreeSet<String> = records(layout)
+        .into_iter()
+        .filter_map(|record| match record.bound {
+            Bound::Volume { volume, .. } => Some(volume),
+            Bound::Directory => None,
+        })
+        .collect();
+    let choice = choose(claim, &configuration, &taken).map_err(|why| VolumeError::Unbound {
+        claim: name.to_owned(),
+        why,
+    })?;
+    let bound = match choice {
+        Choice::Directory => Bound::Directory,
+        Choice::Volume(volume) => {
+            let (path, make) = place(&configuration, &volume);
+            Bound::Volume { volume, path, make }
+        }
+    };
+    Ok(Record {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        bound,
+    })
+}
+
+/// A volume's path, and whether a missing directory is made.
+fn place(configuration: &Configuration, volume: &str) -> (String, bool) {
+    let found = configuration.get(ObjectKind::PersistentVolume, "", volume);
+    let spec = match found.map(|object| &**object) {
+        Some(Object::Volume(volume)) => volume.spec.clone().unwrap_or_default(),
+        _ => Default::default(),
+    };
+    match (spec.local, spec.host_path) {
+        (Some(local), _) => (local.path, false),
+        (None, Some(host_path)) => {
+            let make = host_path.type_.as_deref() != Some("Directory");
+            (host_path.path, make)
+        }
+        (None, None) => (String::new(), false),
+    }
+}
+
+fn write(folder: &Path, record: &Record) -> Result<(), VolumeError> {
+    let path = folder.join("claim.json");
+    let bytes = serde_json::to_vec(record).expect("plain data");
+    // Only root may enter the folder, so that users of the node do not reach into the volume.
+    file::make_dirs(folder, 0o700)
+        .and_then(|()| file::replace(&path, &bytes, 0o600, Durability::PowerCut))
+        .and_then(|()| match folder.parent() {
+            Some(parent) => fs::File::open(parent)?.sync_all(),
+            None => Ok(()),
+        })
+        .map_err(|source| VolumeError::Access {
+            action: "write",
+            path,
+            source,
+        })
+}
+
+/// Makes the directory once: mode and owner belong to the pods from then on. With `fsGroup` it is the group's,
+/// otherwise every user of a container may write to it.
+fn make_directory(folder: &Path, fs_group: Option<u32>) -> io::Result<()> {
+    let (place, new) = (data(folder), folder.join("data.new"));
+    if fs::symlink_metadata(&place).is_ok() {
+        return Ok(());
+    }
+    match fs::create_dir(&new) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let mode = match fs_group {
+        Some(group) => {
+            chown(&new, None, Some(group))?;
+            0o2775
+        }
+        None => 0o777,
+    };
+    fs::set_permissions(&new, Permissions::from_mode(mode))?;
+    fs::rename(&new, &place)?;
+    fs::File::open(folder)?.sync_all()
+}
+
+/// Blocking. Forgets what a claim is bound to, and removes its own directory. A pod that comes meanwhile gets a new one.
+///
+/// # Errors
+///
+/// Those of removing files. Once the claim is forgotten, [`sweep`] removes what is left.
+pub fn remove(layout: &Layout, namespace: &str, name: &str) -> io::Result<()> {
+    let folder = layout.claim(namespace, name);
+    let going = layout
+        .claims_dir()
+        .join(format!("{GOING}{namespace}_{name}"));
+    tree::remove(&going)?;
+    {
+        let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
+        fs::rename(&folder, &going)?;
+    }
+    fs::File::open(layout.claims_dir())?.sync_all()?;
+    tree::remove(&going)
+}
+
+/// Blocking. Removes what is left of claims whose removal was interrupted.
+pub fn sweep(layout: &Layout) {
+    let entries = fs::read_dir(layout.claims_dir()).into_iter().flatten();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with(GOING)
+            && let Err(error) = tree::remove(&path)
+        {
+            tracing::debug!("could not remove `{}`: {error}", path.display());
+        }
+    }
+}
+
+/// The claim's directory, without binding anything.
+pub(super) fn root(layout: &Layout, namespace: &str, name: &str) -> PathBuf {
+    let folder = layout.claim(namespace, name);
+    match read(&folder) {
+        Some(record) => record.path(layout),
+        None => data(&folder),
+    }
+}

@@ -1,0 +1,277 @@
+//! Claims and volumes as clients see them: what each claim is bound to, its use and its size.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::Node;
+use super::commands::{Reply, answer};
+use crate::api::{CommandError, CommandErrorKind, VolumeRow};
+use crate::effects::volume::claim::{self, Bound, Record};
+use crate::layout::Layout;
+use crate::plan::PodState;
+use crate::spec::{Object, ObjectKey, ObjectKind, PodKey, VolumeSource};
+use crate::sys::disk_usage;
+
+/// The maximum number of files that are counted for one list.
+const MOST_FILES: u64 = 200_000;
+
+/// A document with the time of its file.
+pub(super) type Shown = (Arc<Object>, Option<Time>);
+
+impl Node {
+    /// Shows the configuration documents, claims and volumes with their state.
+    pub(super) fn show_configuration(&self) {
+        let layout = &self.tools.config.layout;
+        let records = claim::records(layout);
+        let shown = with_state(&self.documents, &records, layout);
+        self.shown.store.set_configuration(&shown);
+    }
+
+    /// A pod has its volumes: a claim may have been bound for it.
+    pub(super) fn claims_may_be_bound(&self, pod: &PodState) {
+        if claims_of(pod).next().is_some() {
+            self.show_configuration();
+        }
+    }
+
+    /// What claims are bound to. Counting files takes its time, so it is done beside the loop.
+    pub(super) fn list_volumes(&self, reply: Reply<Vec<VolumeRow>>) {
+        let layout = self.tools.config.layout.clone();
+        let rows: Vec<VolumeRow> = claim::records(&layout)
+            .into_iter()
+            .map(|record| self.row(&record))
+            .collect();
+        answer(reply, async move {
+            let counted = super::unblock(move || {
+                let mut budget = MOST_FILES;
+                let mut rows = rows;
+                for row in &mut rows {
+                    row.used_bytes = disk_usage::of(&row.path, None, &mut budget).bytes;
+                }
+                rows
+            });
+            Ok(counted.await)
+        });
+    }
+
+    /// Removes what a claim is bound to, unless a pod uses it.
+    pub(super) fn remove_volume(&self, namespace: &str, name: &str, reply: Reply<VolumeRow>) {
+        let layout = self.tools.config.layout.clone();
+        let is_it = |record: &Record| record.namespace == namespace && record.name == name;
+        let Some(record) = claim::records(&layout).into_iter().find(is_it) else {
+            let message = format!("claim `{namespace}/{name}` is bound to nothing");
+            let kind = CommandErrorKind::NotFound;
+            let _ = reply.try_send(Err(CommandError { kind, message }));
+            return;
+        };
+        let row = self.row(&record);
+        if !row.pods.is_empty() {
+            let pods = row.pods.join(", ");
+            let message = format!(
+                "claim `{namespace}/{name}` is in use by {pods}; take the pod's file out of the manifest directory first"
+            );
+            let kind = CommandErrorKind::Conflict;
+            let _ = reply.try_send(Err(CommandError { kind, message }));
+            return;
+        }
+        let store = self.shown.store.clone();
+        let documents = self.documents.clone();
+        answer(reply, async move {
+            let removed = super::unblock(move || {
+                claim::remove(&layout, &record.namespace, &record.name)?;
+                let records = claim::records(&layout);
+                store.set_configuration(&with_state(&documents, &records, &layout));
+                Ok::<_, std::io::Error>(())
+            });
+            removed.await.map_err(|error| CommandError {
+                kind: CommandErrorKind::Failed,
+                message: format!("could not remove `{}`: {error}", row.path.display()),
+            })?;
+            Ok(row)
+        });
+    }
+
+    fn row(&self, record: &Record) -> VolumeRow {
+        let kind = ObjectKind::PersistentVolumeClaim;
+        let key = ObjectKey::new(kind, &record.namespace, &record.name);
+        let document = self
+            .documents
+            .iter()
+            .find(|(object, _)| object.key() == key);
+        let requested = document.and_then(|(object, _)| match &**object {
+            Object::Claim(claim) => Some(requested(claim)?.0),
+            _ => None,
+        });
+        let uses = |pod: &&PodState| {
+            pod.spec.key.namespace == record.namespace && claims_of(pod).any(|c| *c == record.name)
+        };
+        let pods = self.state.pods.values().filter(uses);
+        VolumeRow {
+            namespace: record.namespace.clone(),
+            claim: record.name.clone(),
+            volume: volume_name(record),
+            path: record.path(&self.tools.config.layout),
+            requested,
+            used_bytes: 0,
+            pods: pods.map(|pod| pod.spec.key.name.clone()).collect(),
+        }
+    }
+}
+
+/// The names of the claims that a pod uses.
+fn claims_of(pod: &PodState) -> impl Iterator<Item = &String> {
+    let volumes = pod.spec.volumes.iter();
+    volumes.filter_map(|volume| match &volume.source {
+        VolumeSource::Claim { name, .. } => Some(name),
+        _ => None,
+    })
+}
+
+/// The name of what a claim is bound to. A directory is shown as a volume of its own.
+fn volume_name(record: &Record) -> String {
+    match &record.bound {
+        Bound::Directory => format!("pvc-{}-{}", record.namespace, record.name),
+        Bound::Volume { volume, .. } => volume.clone(),
+    }
+}
+
+fn requested(claim: &core::PersistentVolumeClaim) -> Option<Quantity> {
+    let resources = claim.spec.as_ref()?.resources.as_ref()?;
+    resources.requests.as_ref()?.get("storage").cloned()
+}
+
+/// The documents with the state of claims and volumes, and a volume for each directory of a claim.
+fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<Shown> {
+    let by_claim: BTreeMap<PodKey, &Record> = records
+        .iter()
+        .map(|record| {
+            let (namespace, name) = (record.namespace.clone(), record.name.clone());
+            (PodKey { namespace, name }, record)
+        })
+        .collect();
+    let mut shown = Vec::new();
+    let mut claims = BTreeMap::new();
+    for (object, created) in documents {
+        let object = match &**object {
+            Object::Claim(claim) => {
+                let key = object.key();
+                let key = PodKey {
+                    namespace: key.namespace,
+                    name: key.name,
+                };
+                let record = by_claim.get(&key);
+                claims.insert(key, (claim.clone(), created.clone()));
+                Arc::new(Object::Claim(Box::new(claim_shown(claim, record.copied()))))
+            }
+            Object::Volume(volume) => {
+                let name = volume.metadata.name.as_deref().unwrap_or_default();
+                let mut records = records.iter();
+                let record = records.find(|record| volume_name(record) == name);
+                Arc::new(Object::Volume(Box::new(volume_shown(volume, record))))
+            }
+            _ => object.clone(),
+        };
+        shown.push((object, created.clone()));
+    }
+    let directories = by_claim
+        .iter()
+        .filter(|(_, record)| record.bound == Bound::Directory);
+    for (key, record) in directories {
+        let (claim, created) = claims.remove(key).unzip();
+        let volume = volume_of(record, claim.as_deref(), layout);
+        shown.push((
+            Arc::new(Object::Volume(Box::new(volume))),
+            created.flatten(),
+        ));
+    }
+    shown
+}
+
+fn claim_shown(
+    claim: &core::PersistentVolumeClaim,
+    record: Option<&Record>,
+) -> core::PersistentVolumeClaim {
+    let mut claim = claim.clone();
+    let storage = requested(&claim);
+    let mut status = core::PersistentVolumeClaimStatus {
+        phase: Some("Pending".to_owned()),
+        ..Default::default()
+    };
+    if let (Some(record), Some(spec)) = (record, &mut claim.spec) {
+        spec.volume_name = Some(volume_name(record));
+        status.phase = Some("Bound".to_owned());
+        status.access_modes.clone_from(&spec.access_modes);
+        status.capacity = storage.map(|storage| [("storage".to_owned(), storage)].into());
+    }
+    claim.status = Some(status);
+    claim
+}
+
+fn volume_shown(
+    volume: &core::PersistentVolume,
+    record: Option<&Record>,
+) -> core::PersistentVolume {
+    let mut volume = volume.clone();
+    let phase = match record {
+        Some(_) => "Bound",
+        None => "Available",
+    };
+    if let (Some(record), Some(spec)) = (record, &mut volume.spec) {
+        spec.claim_ref = Some(reference(record));
+    }
+    volume.status = Some(core::PersistentVolumeStatus {
+        phase: Some(phase.to_owned()),
+        ..Default::default()
+    });
+    volume
+}
+
+/// The directory of a claim as a volume.
+fn volume_of(
+    record: &Record,
+    claim: Option<&core::PersistentVolumeClaim>,
+    layout: &Layout,
+) -> core::PersistentVolume {
+    let spec = claim.and_then(|claim| claim.spec.as_ref());
+    let storage = claim.and_then(requested);
+    let path = record.path(layout).display().to_string();
+    let mut volume = core::PersistentVolume::default();
+    volume.metadata.name = Some(volume_name(record));
+    volume.spec = Some(core::PersistentVolumeSpec {
+        access_modes: spec.and_then(|spec| spec.access_modes.clone()),
+        capacity: storage.map(|storage| [("storage".to_owned(), storage)].into()),
+        claim_ref: Some(reference(record)),
+        local: Some(core::LocalVolumeSource {
+            path,
+            ..Default::default()
+        }),
+        persistent_volume_reclaim_policy: Some("Retain".to_owned()),
+        storage_class_name: spec.and_then(|spec| spec.storage_class_name.clone()),
+        volume_mode: Some("Filesystem".to_owned()),
+        ..Default::default()
+    });
+    let phase = match claim {
+        Some(_) => "Bound",
+        // Its document is gone; the data stays.
+        None => "Released",
+    };
+    volume.status = Some(core::PersistentVolumeStatus {
+        phase: Some(phase.to_owned()),
+        ..Default::default()
+    });
+    volume
+}
+
+fn reference(record: &Record) -> core::ObjectReference {
+    core::ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        namespace: Some(record.namespace.clone()),
+        name: Some(record.name.clone()),
+        ..Default::default()
+    }
+}

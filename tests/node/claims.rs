@@ -1,0 +1,157 @@
+//! Claims: directories that outlive pods, files and agents, and volumes that manifests describe.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use super::SLEEP;
+use super::common::{Agent, shell_pod};
+use super::configuration::{run, wait_mount_failure};
+
+const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Gi}}\n";
+
+fn pod(name: &str, claim: &str, more: &str) -> String {
+    let volumes = format!(
+        "{more}  volumes:\n  - {{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}\n"
+    );
+    let mounts = "    volumeMounts: [{name: v, mountPath: /data}]\n";
+    shell_pod(name, SLEEP, &volumes, mounts)
+}
+
+/// The cells of a command's table, line by line.
+fn cells(agent: &Agent, args: &[&str]) -> Vec<Vec<String>> {
+    let table = agent.ok(args);
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+    table.lines().map(words).collect()
+}
+
+#[test]
+fn data_of_a_claim_outlives_pods_files_agents_and_is_removed_on_request_only() {
+    let agent = Agent::start();
+    agent.write(
+        "a.yaml",
+        &pod("a", "data", "  securityContext: {runAsUser: 1883}\n"),
+    );
+    wait_mount_failure(&agent, "\"v\" : persistentvolumeclaim \"data\" not found");
+    agent.write("claim.yaml", CLAIM);
+    agent.wait_running("a");
+    run(&agent, "a", "echo kept >/data/file; mkdir -m 700 /data/own");
+    let pvc = cells(&agent, &["get", "pvc", "--no-headers"]);
+    assert_eq!(
+        pvc[0][..5],
+        ["data", "Bound", "pvc-default-data", "1Gi", "RWO"]
+    );
+    let pv = cells(&agent, &["get", "pv", "--no-headers"]);
+    assert_eq!(
+        pv[0][..6],
+        [
+            "pvc-default-data",
+            "1Gi",
+            "RWO",
+            "Retain",
+            "Bound",
+            "default/data"
+        ]
+    );
+    let volume = cells(&agent, &["volume", "ls"]);
+    assert_eq!(
+        volume[1][..4],
+        ["default", "data", "pvc-default-data", "1Gi"]
+    );
+    assert_eq!(volume[1][volume[1].len() - 2], "a");
+    let in_use = agent.cli(&["volume", "rm", "--force", "data"]);
+    let says = String::from_utf8_lossy(&in_use.stderr).into_owned();
+    assert!(
+        !in_use.status.success() && says.contains("in use by a"),
+        "{says}"
+    );
+
+    // A new pod, a new agent and a new boot find the data as they were left.
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    agent.write(
+        "b.yaml",
+        &pod("b", "data", "  securityContext: {runAsUser: 1883}\n"),
+    );
+    agent.wait_running("b");
+    assert_eq!(
+        run(&agent, "b", "cat /data/file; stat -c %a /data/own"),
+        "kept\n700\n"
+    );
+    agent.power_cut();
+    agent.launch();
+    agent.wait_running("b");
+    assert_eq!(run(&agent, "b", "cat /data/file"), "kept\n");
+
+    // Without a document the data stays.
+    agent.remove("b.yaml");
+    agent.remove("claim.yaml");
+    agent.wait_gone("b");
+    let pv = cells(&agent, &["get", "pv", "--no-headers"]);
+    assert!(pv[0].contains(&"Released".to_owned()), "{pv:?}");
+    let folder = agent.root.join("root/claims/default_data");
+    assert!(folder.join("data/file").exists());
+    assert_eq!(fs::metadata(&folder).expect("folder").mode() & 0o777, 0o700);
+    let removed = agent.ok(&["volume", "rm", "--force", "data"]);
+    assert!(removed.contains("claims/default_data/data"), "{removed}");
+    assert!(!folder.exists());
+    assert_eq!(
+        fs::read_dir(agent.root.join("root/claims"))
+            .expect("claims")
+            .count(),
+        0
+    );
+    let again = agent.cli(&["volume", "rm", "--force", "data"]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("bound to nothing"));
+}
+
+#[test]
+fn a_claim_is_bound_to_the_volume_that_fits_and_stays_so() {
+    let agent = Agent::start();
+    let place = agent.root.join("disk");
+    let volume = |name: &str, size: &str, path: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec:\n  capacity: {{storage: {size}}}\n  accessModes: [ReadWriteOnce]\n  storageClassName: manual\n  hostPath: {{path: {}/{path}}}\n",
+            place.display()
+        )
+    };
+    let claim = CLAIM.replace("spec:\n", "spec:\n  storageClassName: manual\n");
+    let large = format!("{claim}{}", volume("large", "9Gi", "large"));
+    agent.write("claim.yaml", &large);
+    agent.write("a.yaml", &pod("a", "data", ""));
+    agent.wait_running("a");
+    run(&agent, "a", "echo here >/data/file");
+    assert_eq!(
+        fs::read_to_string(place.join("large/file")).expect("file"),
+        "here\n"
+    );
+    // One that would fit better comes too late.
+    agent.write(
+        "claim.yaml",
+        &format!("{large}{}", volume("small", "2Gi", "small")),
+    );
+    agent.write("b.yaml", &pod("b", "data", ""));
+    agent.wait_running("b");
+    assert_eq!(run(&agent, "b", "cat /data/file"), "here\n");
+    let mut pv = cells(&agent, &["get", "pv", "--no-headers"]);
+    pv.sort();
+    assert_eq!((pv[0][0].as_str(), pv[0][4].as_str()), ("large", "Bound"));
+    assert_eq!(
+        (pv[1][0].as_str(), pv[1][4].as_str()),
+        ("small", "Available")
+    );
+    // What cannot be bound says why, and what to write instead.
+    let other = CLAIM
+        .replace("{name: data}", "{name: other}")
+        .replace("spec:\n", "spec:\n  storageClassName: \"\"\n");
+    agent.write(
+        "other.yaml",
+        &format!("{other}---\n{}", pod("c", "other", "")),
+    );
+    let text =
+        "persistentvolumeclaim \"other\" is not bound: no PersistentVolume fits by class \"\"";
+    super::events::wait_event(&agent, |event| {
+        event["message"]
+            .as_str()
+            .is_some_and(|message| message.contains(text))
+    });
+}
