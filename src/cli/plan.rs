@@ -125,6 +125,18 @@ fn details(change: &Value) -> Vec<String> {
     let paths = list(&change["because"]).chain(list(&change["live"]));
     let mut lines: Vec<String> = paths.map(|path| word(path).to_owned()).collect();
     let amount = |value: &Value| value.as_str().unwrap_or("none").to_owned();
+    lines.extend(list(&change["pods"]).map(|pod| {
+        let how = match word(&pod["effect"]) {
+            "Replace" => "replaced by a new pod",
+            "Files" => "its files follow while it runs",
+            _ => "used when a container starts",
+        };
+        format!(
+            "pod {}/{}: {how}",
+            word(&pod["namespace"]),
+            word(&pod["name"])
+        )
+    }));
     lines.extend(list(&change["resizes"]).map(|resize| {
         let how = match resize["restarts"] == true {
             true => "restarts it",

@@ -12,7 +12,7 @@ use super::manifests::{InEffect, Loaded};
 use crate::api::PlannedFile;
 use crate::plan::edit::{Changes, Edit};
 use crate::plan::preview::{Held, Preview};
-use crate::spec::{PodKey, PodSpec};
+use crate::spec::{ObjectKey, ObjectKind, PodKey, PodSpec};
 
 impl Node {
     /// `{"items": [{"file", "errors", "warnings", "changes": [{"kind", "namespace", "name", "change", …}]}]}`
@@ -49,6 +49,28 @@ impl Node {
                 new.map(of).unwrap_or_default(),
             );
             compare(kind, here, (all(&self.manifests), all(then)), &mut changes);
+        }
+        for kind in ObjectKind::ALL {
+            let of = |file: &Loaded| objects(file, kind);
+            let all =
+                |files: &InEffect| -> Vec<Plain> { files.files.values().flat_map(of).collect() };
+            let here = (
+                old.map(of).unwrap_or_default(),
+                new.map(of).unwrap_or_default(),
+            );
+            let mut found = Vec::new();
+            compare(
+                kind.as_str(),
+                here,
+                (all(&self.manifests), all(then)),
+                &mut found,
+            );
+            for change in found.iter_mut().filter(|change| change["change"] != "None") {
+                let text = |field: &str| change[field].as_str().unwrap_or_default().to_owned();
+                let key = ObjectKey::new(kind, &text("namespace"), &text("name"));
+                change["pods"] = touched(&key, then);
+            }
+            changes.append(&mut found);
         }
         changes
     }
@@ -105,6 +127,24 @@ impl Node {
     }
 }
 
+/// The pods that refer to an object, each with what a change of it does.
+fn touched(key: &ObjectKey, then: &InEffect) -> Value {
+    let pods = then.files.values().flat_map(|loaded| &loaded.pods);
+    let pods = pods.filter(|pod| pod.references().contains(key));
+    let touched = pods.map(|pod| {
+        let effect = match (
+            pod.restarts_on_change(),
+            pod.references_of_volumes().contains(key),
+        ) {
+            (true, _) => "Replace",
+            (false, true) => "Files",
+            (false, false) => "NextStart",
+        };
+        json!({ "namespace": pod.key.namespace, "name": pod.key.name, "effect": effect })
+    });
+    touched.collect()
+}
+
 /// Namespace, name and content of an object that is replaced as a whole.
 type Plain = (String, String, Value);
 
@@ -137,6 +177,17 @@ fn classes(file: &Loaded) -> Vec<Plain> {
     classes
         .map(|class| plain(class, |class| &mut class.metadata))
         .collect()
+}
+
+/// The configuration documents of a kind. Their content is compared and never shown.
+fn objects(file: &Loaded, kind: ObjectKind) -> Vec<Plain> {
+    let all = file
+        .configuration
+        .iter()
+        .filter(|(key, _)| key.kind == kind);
+    let plain =
+        all.map(|(key, object)| (key.namespace.clone(), key.name.clone(), object.manifest()));
+    plain.collect()
 }
 
 /// Lists the objects of one file that are new, changed or removed; `all_old` and `all_new` are those of all files.

@@ -290,6 +290,15 @@ fn a_pod_that_restarts_on_changes_is_made_anew_and_no_other() {
         uid(&agent.wait_running("eager")),
         uid(&agent.wait_running("lazy")),
     );
+    agent.write("plain.yaml", &shell_pod("plain", SLEEP, "", VARIABLES));
+    let planned = agent.root.join("config.yaml");
+    fs::write(&planned, CONFIG.replace("blue", "red")).expect("written");
+    let plan = agent.cli(&["plan", planned.to_str().expect("utf-8")]);
+    assert_eq!(
+        String::from_utf8_lossy(&plan.stdout),
+        "configmap default/app: changed\n    pod default/eager: replaced by a new pod\n    pod default/lazy: its files \
+         follow while it runs\n    pod default/plain: used when a container starts\nsecret default/key: unchanged\n"
+    );
     // The same content in other words changes nothing, nor does an agent restart.
     agent.write("config.yaml", &format!("# the same\n{CONFIG}"));
     agent.kill_and_restart();
