@@ -44,7 +44,7 @@ leave() {
     echo "stopping the pods"
     kill -TERM "$agent" 2>/dev/null || true
     wait "$agent" || true
-    umount "$work/run/pods" "$work/run/netns" 2>/dev/null || true
+    umount "$work/run/pods" "$work/run/netns" "$work/run/configuration" 2>/dev/null || true
     for group in /sys/fs/cgroup/"$name" /sys/fs/cgroup/*/"$name"; do
         [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || true
     done

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures coracle's figures against their budgets, and peers if they are installed, and prints one table.
 
-    tests/bench/run [--pods 50] [--rounds 15] [--only network|planner|pods|probes|start]
+    tests/bench/run [--pods 50] [--rounds 15] [--only configuration|network|planner|pods|probes|start]
 
 Times come from the pods themselves (a busybox container makes a file, and the kernel stamps it), so that polling is not
 measured. Figures can be compared within one run on one machine; no figure passes or fails.
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 
+import configuration
 import network
 import probes
 import start
@@ -118,7 +119,8 @@ class Agent:
     def close(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait()
-        subprocess.run(["umount", self.dir / "run/pods"], stderr=subprocess.DEVNULL)
+        for place in ("run/pods", "run/configuration"):
+            subprocess.run(["umount", self.dir / place], stderr=subprocess.DEVNULL)
         subprocess.run(["umount", self.dir / "run"], check=False)
         for top in pathlib.Path("/sys/fs/cgroup").glob(f"**/{self.cgroup}"):
             subprocess.run(["find", top, "-depth", "-type", "d", "-exec", "rmdir", "{}", "+"],
@@ -299,7 +301,7 @@ def main():
     parser.add_argument("--pods", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--idle", type=int, default=60, help="seconds for which the idle agent is measured")
-    parser.add_argument("--only", choices=["network", "planner", "pods", "probes", "start"], help="measure only this part")
+    parser.add_argument("--only", choices=["configuration", "network", "planner", "pods", "probes", "start"], help="measure only this part")
     parser.add_argument("--binary", type=pathlib.Path, help="measure this build, not the newest release build")
     args = parser.parse_args()
     if args.only == "planner":
@@ -314,6 +316,8 @@ def main():
         row("figure (median)", "coracle", "budget")
         if args.only in (None, "pods"):
             pods(agent, args)
+        if args.only in (None, "configuration"):
+            configuration.costs(agent, row, args.rounds, args.pods, wait_file, stamp, pss)
         if args.only in (None, "start"):
             start.cold(agent, row, args.rounds, lambda name: cold_start(agent, name))
         if args.only in (None, "network"):

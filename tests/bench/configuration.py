@@ -1,0 +1,95 @@
+"""Measures ConfigMaps and Secrets: what they cost a start, how soon a change is seen, and memory. Used by bench.py."""
+
+import json
+import os
+import pathlib
+import statistics
+import time
+
+
+def documents(values):
+    """Two ConfigMaps and two Secrets with 30 keys in all."""
+    items = []
+    for kind, names in (("ConfigMap", ("a", "b")), ("Secret", ("c", "d"))):
+        for name in names:
+            field = "data" if kind == "ConfigMap" else "stringData"
+            data = {f"key{index}": f"{values}-{index}" for index in range(7 + (name in "ab"))}
+            items.append({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, field: data})
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+
+
+def configured(text):
+    """The pod with 4 volumes and 30 variables more."""
+    pod = json.loads(text)
+    spec, main = pod["spec"], pod["spec"]["containers"][0]
+    for name in "abcd":
+        source = {"configMap": {"name": name}} if name in "ab" else {"secret": {"secretName": name}}
+        spec["volumes"].append({"name": name, **source})
+        main["volumeMounts"].append({"name": name, "mountPath": f"/config/{name}"})
+    main["env"] = []
+    for index in range(30):
+        name = "abcd"[index % 4]
+        kind = "configMapKeyRef" if name in "ab" else "secretKeyRef"
+        source = {kind: {"name": name, "key": f"key{index // 4 % 7}"}}
+        main["env"].append({"name": f"V{index}", "valueFrom": source})
+    return json.dumps(pod)
+
+
+def start(agent, name, change, wait, stamp):
+    text = agent.pod(name, f": > /out/{name}; exec sleep 100000")
+    at = agent.write(f"{name}.json", change(text))
+    wait(agent.dir / "out" / name)
+    took = stamp(agent, name) - at
+    agent.remove(f"{name}.json")
+    time.sleep(0.2)
+    return took
+
+
+def slab():
+    """The memory of the kernel and of all tmpfs, in KiB."""
+    text = pathlib.Path("/proc/meminfo").read_text()
+    lines = dict(line.split(":") for line in text.splitlines())
+    return sum(int(lines[key].split()[0]) for key in ("Slab", "Shmem"))
+
+
+def costs(agent, row, rounds, count, wait, stamp, pss):
+    agent.write("documents.json", documents("old"))
+    plain, full = [], []
+    for index in range(rounds):
+        plain.append(start(agent, f"plain{index}", lambda text: text, wait, stamp))
+        full.append(start(agent, f"full{index}", configured, wait, stamp))
+    plain, full = statistics.median(plain) * 1000, statistics.median(full) * 1000
+    row(f"4 volumes and 30 variables, beside {plain:.1f} ms", f"{full - plain:+.1f} ms", "3 ms")
+
+    folders = agent.dir / "run/configuration/volumes"
+    before, agent_before = slab(), pss([agent.process.pid])
+    names = [f"many{index}" for index in range(count)]
+    for name in names:
+        agent.write(f"{name}.json", configured(agent.pod(name, f": > /out/{name}; exec sleep 100000")))
+    for name in names:
+        wait(agent.dir / "out" / name)
+    # What the pods themselves cost is measured without volumes.
+    with_volumes = slab() - before
+    grown = pss([agent.process.pid]) - agent_before
+    used = os.statvfs(agent.dir / "run/configuration")
+    used = (used.f_blocks - used.f_bfree) * used.f_frsize / 1024
+    files = [folder / name / "key0" for folder in folders.iterdir() for name in "abcd"]
+    at = agent.write("documents.json", documents("new"))
+    end = time.monotonic() + 60
+    left = set(files)
+    while left and time.monotonic() < end:
+        left = {file for file in left if file.read_text() != "new-0"}
+    seen = time.clock_gettime(time.CLOCK_BOOTTIME) - at
+    row(f"change -> seen in {len(files)} volumes of {count} pods", f"{seen * 1000:.0f} ms", "200 ms")
+    agent.remove(*(f"{name}.json" for name in names))
+    before = slab()
+    for name in names:
+        agent.write(f"{name}.json", agent.pod(f"{name}", f": > /out/{name}-2; exec sleep 100000"))
+    for name in names:
+        wait(agent.dir / "out" / f"{name}-2")
+    bare = slab() - before
+    each = (with_volumes - bare) / len(files)
+    row("kernel memory for each volume, content included", f"{each:.1f} KB", "16 KB")
+    row("content of all volumes on the tmpfs", f"{used:.0f} KB", "")
+    row("agent's memory grown", f"{grown:.0f} KB", "")
+    agent.remove(*(f"{name}.json" for name in names), "documents.json")
