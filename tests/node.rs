@@ -55,6 +55,8 @@ mod probes;
 mod resize;
 #[path = "node/restart_rules.rs"]
 mod restart_rules;
+#[path = "node/security.rs"]
+mod security;
 #[path = "node/services.rs"]
 mod services;
 #[path = "node/settings.rs"]

@@ -1,6 +1,7 @@
 //! The effects: idempotent `ensure_*` and `remove_*` functions without policy. They do not retry, do not wait for
 //! better times, and log nothing above debug. Errors are returned, and the planner decides.
 
+pub mod app_armor;
 pub mod cgroup;
 pub mod configuration;
 pub(crate) mod exec;

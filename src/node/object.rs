@@ -18,6 +18,7 @@ use super::capacity::{Machine, Shares, quantity, share_out};
 use super::standings::{Standing, Standings};
 use crate::api::{ImageRow, architecture, version};
 use crate::config::{Amounts, Config, Reserved, Settings};
+use crate::effects::app_armor;
 use crate::effects::facts::NodeFacts;
 use crate::plan::fit::NodeIdentity;
 use crate::plan::pressure;
@@ -252,6 +253,7 @@ fn identity(config: &Config) -> NodeIdentity {
         name,
         labels,
         unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
+        app_armor: app_armor::is_enabled(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use super::hold::Rejection;
 use super::{NodeState, PodState};
-use crate::spec::{PodSpec, Protocol, Reason, sysctl};
+use crate::spec::{AppArmor, PodSpec, Protocol, Reason, sysctl};
 
 /// The label with the operating system of a node or pod.
 const OS: &str = "kubernetes.io/os";
@@ -20,6 +20,8 @@ pub struct NodeIdentity {
     pub labels: BTreeMap<String, String>,
     /// Sysctls that pods may set although they affect more than the pod: names, or prefixes that end with `*`.
     pub unsafe_sysctls: Vec<String>,
+    /// Whether the kernel has AppArmor.
+    pub app_armor: bool,
 }
 
 impl NodeState {
@@ -31,6 +33,16 @@ impl NodeState {
         Some(Rejection {
             reason: Reason::SysctlForbidden,
             message: format!("forbidden sysctl: {forbidden:?} not allowlisted"),
+        })
+    }
+
+    /// Refuses a pod with an AppArmor profile on a node without AppArmor.
+    pub(super) fn unarmed(&self, pod: &PodSpec) -> Option<Rejection> {
+        let mut containers = pod.manifest_containers();
+        let asks = containers.any(|c| c.security.app_armor != AppArmor::Unconfined);
+        (asks && !self.node.app_armor).then(|| Rejection {
+            reason: Reason::AppArmor,
+            message: "Cannot enforce AppArmor: AppArmor is not enabled on the host".to_owned(),
         })
     }
 

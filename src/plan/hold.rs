@@ -181,6 +181,7 @@ impl NodeState {
         self.kept_out(pod)
             .or_else(|| self.under_pressure(pod))
             .or_else(|| self.forbidden_sysctl(pod))
+            .or_else(|| self.unarmed(pod))
             .or_else(|| self.other_system(pod))
     }
 

@@ -29,7 +29,7 @@ use super::ShimError;
 use super::bundle::Bundle;
 use super::protocol::StartRequest;
 use crate::sys::beneath;
-use crate::sys::mount_tree::{self, Spread};
+use crate::sys::mount_tree::{self, ReadOnly, Spread};
 use crate::sys::process::{self, Fork};
 
 /// Mounts in `/dev` that the runtime does not touch once they are made.
@@ -177,7 +177,12 @@ impl LateBind {
     fn of(target: PathBuf, bind: &Value, spread: Spread) -> Result<Self, ShimError> {
         let source = PathBuf::from(bind["source"].as_str().unwrap_or_default());
         let options = bind["options"].as_array();
-        let read_only = options.is_some_and(|list| list.iter().any(|option| option == "ro"));
+        let has = |name: &str| options.is_some_and(|list| list.iter().any(|option| option == name));
+        let read_only = match (has("rro"), has("ro")) {
+            (true, _) => ReadOnly::All,
+            (false, true) => ReadOnly::Top,
+            (false, false) => ReadOnly::No,
+        };
         let is_folder = fs::metadata(&source)
             .map_err(ShimError::path("inspect", &source))?
             .is_dir();

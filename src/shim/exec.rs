@@ -13,11 +13,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use libcontainer::capabilities;
 use libcontainer::oci_spec::runtime::{Process, Spec};
 use libcontainer::seccomp::initialize_seccomp;
 use libcontainer::syscall::Syscall;
 use libcontainer::syscall::syscall::create_syscall;
+use libcontainer::{apparmor, capabilities};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
@@ -240,6 +240,9 @@ impl Job<'_> {
             }
             Ok(())
         };
+        if let Some(profile) = process.apparmor_profile() {
+            apparmor::apply_profile(profile).map_err(|error| chain(&error))?;
+        }
         let early = process.no_new_privileges().is_none();
         if early {
             load()?;

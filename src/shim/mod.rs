@@ -4,7 +4,7 @@
 //! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
 //! and reaps; [`container`] starts a container ([`bundle`], [`rootfs`], [`image_volumes`], [`binds`], [`streams`],
 //! [`executor`], [`status`], [`tighten`]), [`exec`] a program in one, which [`kept`] holds for hooks and probes;
-//! [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
+//! [`pause`] holds the process namespace of containers that share one; [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
 //! the agent.
 //!
 //! Signals: SIGCHLD, SIGHUP, SIGINT and SIGTERM are blocked and read from a descriptor. HUP and INT are ignored.
@@ -27,6 +27,7 @@ mod image_volumes;
 mod kept;
 mod log;
 mod log_file;
+mod pause;
 mod pod;
 mod record;
 mod rootfs;

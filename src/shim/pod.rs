@@ -14,7 +14,7 @@ use super::protocol::{
     ContainerRecord, ExecRequest, FailedStep, Keep, Message, Reply, Request, ShimConfig,
     StartRequest, TARGET_LINK, VERSION,
 };
-use super::{ShimError, exec, exit, record, warn};
+use super::{ShimError, exec, exit, pause, record, warn};
 use crate::chain;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::process;
@@ -31,6 +31,8 @@ pub(super) struct Pod {
     programs: BTreeMap<i32, u64>,
     /// Programs that belong to no connection.
     pub(super) kept: Kept,
+    /// The first process of the namespace that all containers share, from the first start on.
+    pause: Option<i32>,
 }
 
 /// An exit, and the connections to notify.
@@ -71,6 +73,7 @@ impl Pod {
             failed: BTreeMap::new(),
             programs: BTreeMap::new(),
             kept: Kept::default(),
+            pause: None,
         }
     }
 
@@ -216,19 +219,30 @@ impl Pod {
 
     /// The process namespace that the container joins. Its first process is an unreaped child of this one, so the
     /// path cannot come to mean another process.
-    fn link_target(&self, request: &StartRequest) -> Result<(), ShimError> {
+    fn link_target(&mut self, request: &StartRequest) -> Result<(), ShimError> {
         let Some(target) = &request.target else {
-            return Ok(());
+            return match self.config.share_processes {
+                true => link_namespace(request, self.pause()?),
+                false => Ok(()),
+            };
         };
         let running = self.containers.get(target).map(|c| &c.record);
         let Some(record) = running.filter(|record| record.exit.is_none()) else {
             let why = format!("target container `{target}` is not running");
             return Err(ShimError::Create(why));
         };
-        let link = request.bundle.join(TARGET_LINK);
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(format!("/proc/{}/ns/pid", record.pid), &link)
-            .map_err(ShimError::path("make", &link))
+        link_namespace(request, i32::try_from(record.pid).unwrap_or(0))
+    }
+
+    /// The first process of the shared namespace. With its end the kernel ended all others in there; the next start
+    /// makes a new namespace.
+    fn pause(&mut self) -> Result<i32, ShimError> {
+        let pid = match self.pause {
+            Some(pid) => pid,
+            None => pause::start(&self.config.run_dir)?,
+        };
+        self.pause = Some(pid);
+        Ok(pid)
     }
 
     /// A record that cannot be written matters only if the shim dies, too.
@@ -348,6 +362,10 @@ impl Pod {
         if let Some(connection) = self.programs.remove(&pid) {
             return Some(Ended::Program(connection, Message::ExecExited { code }));
         }
+        if self.pause == Some(pid) {
+            self.pause = None;
+            return None;
+        }
         let containers = &self.containers;
         let outlived = |name: &str, attempt: u32| {
             let record = containers.get(name).map(|container| &container.record);
@@ -427,6 +445,9 @@ impl Pod {
                 let _ = process::kill(pid, libc::SIGKILL);
             }
         }
+        if let Some(pid) = self.pause {
+            let _ = process::kill(pid, libc::SIGKILL);
+        }
         loop {
             match waitpid(Pid::from_raw(-1), None) {
                 Ok(status) => {
@@ -441,6 +462,14 @@ impl Pod {
         }
         self.containers.clear();
     }
+}
+
+/// Links the bundle to the process namespace of this process.
+fn link_namespace(request: &StartRequest, pid: i32) -> Result<(), ShimError> {
+    let link = request.bundle.join(TARGET_LINK);
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(format!("/proc/{pid}/ns/pid"), &link)
+        .map_err(ShimError::path("make", &link))
 }
 
 fn exec_started(pid: i32) -> Answer {

@@ -17,7 +17,7 @@ use crate::types::{Effective, Exit, Stamp, StopSignal, Time};
 /// Version of this protocol.
 pub const VERSION: u32 = 1;
 
-/// Name of the link to the joined process namespace in a bundle.
+/// Name of the link to the joined process namespace in a bundle: a container's, or the pod's.
 pub const TARGET_LINK: &str = "pid-namespace";
 
 /// Longest frame in bytes; a longer one is a protocol error and closes the connection.
@@ -41,6 +41,9 @@ pub struct ShimConfig {
     pub netns_dir: PathBuf,
     /// Own IPC namespace.
     pub new_ipc: bool,
+    /// One process namespace for all containers.
+    #[serde(default)]
+    pub share_processes: bool,
     /// Own UTS namespace with this hostname.
     pub hostname: Option<String>,
     /// Namespaced sysctls to set after the namespaces are made: name with dots, value.

@@ -1,5 +1,5 @@
-//! Confinement that is not supported: AppArmor, SELinux and strict supplemental groups. A pod that asks for one of them
-//! is refused by name, because it would run with more rights than intended. Asking for none is valid.
+//! AppArmor, and confinement that is not supported: SELinux labels, and profiles in annotations. A pod that asks for what
+//! is not supported is refused by name, because it would run with more rights than intended. Asking for none is valid.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::error::{Path, Report};
-use super::support;
+use super::pod::AppArmor;
 
 /// Prefix of annotations with a container's AppArmor profile; the container's name follows.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -17,45 +17,60 @@ const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
-/// Advice instead of AppArmor and SELinux.
+/// Advice instead of SELinux.
 const INSTEAD: &str = "remove it; `seccompProfile`, `capabilities`, `runAsUser` and `readOnlyRootFilesystem` confine a container here";
+
+/// Longest name of an AppArmor profile, in bytes.
+const MAX_PROFILE: usize = 4095;
 
 /// Checks a pod's security context.
 pub(super) fn pod(context: &PodSecurityContext, path: &Path<'_>, report: &Report) {
-    app_armor(context.app_armor_profile.as_ref(), path, report);
+    if let Some(profile) = &context.app_armor_profile {
+        app_armor(profile, &path.field("appArmorProfile"), report);
+    }
     se_linux(context.se_linux_options.as_ref(), path, report);
-    let strict = (
-        "supplementalGroupsPolicy",
-        context.supplemental_groups_policy.as_deref() == Some("Strict"),
-        "policy \"Strict\" is",
-        "remove it, and see that the image's /etc/group gives the user no groups it should not have",
-    );
-    support::refuse(&[strict], path, report);
 }
 
 /// Checks a container's security context.
 pub(super) fn container(context: &SecurityContext, path: &Path<'_>, report: &Report) {
-    app_armor(context.app_armor_profile.as_ref(), path, report);
     se_linux(context.se_linux_options.as_ref(), path, report);
 }
 
-fn app_armor(profile: Option<&AppArmorProfile>, path: &Path<'_>, report: &Report) {
-    let Some(profile) = profile else { return };
-    let path = path.field("appArmorProfile");
-    let at = path.field("type");
+/// Validates and converts an AppArmor profile, by the API server's rules.
+pub(super) fn app_armor(profile: &AppArmorProfile, path: &Path<'_>, report: &Report) -> AppArmor {
+    let name = profile.localhost_profile.as_deref();
+    let at = path.field("localhostProfile");
+    if profile.type_ != "Localhost" && name.is_some() {
+        let detail = "can only be set when AppArmor type is Localhost";
+        report.invalid(&at, name.unwrap_or_default(), detail);
+    }
     match profile.type_.as_str() {
-        "Unconfined" => {
-            if let Some(file) = &profile.localhost_profile {
-                let detail = "can only be set when AppArmor type is Localhost";
-                report.invalid(&path.field("localhostProfile"), file, detail);
+        "Unconfined" => AppArmor::Unconfined,
+        "RuntimeDefault" => AppArmor::RuntimeDefault,
+        "Localhost" => {
+            let name = name.unwrap_or_default();
+            if name.trim().is_empty() {
+                let message = "Required value: must be set when AppArmor type is Localhost";
+                report.error(&at, message);
+            } else if name.trim() != name {
+                report.invalid(&at, name, "must not be padded with whitespace");
+            } else if name.len() > MAX_PROFILE {
+                let message = format!("Too long: may not be more than {MAX_PROFILE} bytes");
+                report.error(&at, message);
+            } else if name.contains(char::is_control) {
+                report.invalid(&at, name, "must not contain control characters");
             }
+            AppArmor::Localhost(name.to_owned())
         }
-        "" => report.required(&at),
-        "Localhost" | "RuntimeDefault" => {
-            let detail = "AppArmor profiles are not supported yet by this version";
-            report.refuse(&path, detail, INSTEAD);
+        "" => {
+            report.required(&path.field("type"));
+            AppArmor::Unconfined
         }
-        other => report.unsupported(&at, other, &["Localhost", "RuntimeDefault", "Unconfined"]),
+        other => {
+            let words = ["Localhost", "RuntimeDefault", "Unconfined"];
+            report.unsupported(&path.field("type"), other, &words);
+            AppArmor::Unconfined
+        }
     }
 }
 
@@ -72,7 +87,7 @@ fn se_linux(options: Option<&SELinuxOptions>, path: &Path<'_>, report: &Report) 
         report.warn(&at, format_args!("accepted, but {what}"));
         return;
     }
-    let detail = "SELinux labels are not supported yet by this version";
+    let detail = "SELinux labels are not set by this node's container engine, whether or not its kernel has SELinux";
     report.refuse(&at, detail, INSTEAD);
 }
 
@@ -85,8 +100,8 @@ pub(super) fn annotations(
     for (key, value) in annotations.into_iter().flatten() {
         let at = path.field(key);
         if key.starts_with(APP_ARMOR) && value != "unconfined" {
-            let detail = "AppArmor profiles are not supported yet by this version";
-            report.refuse(&at, detail, INSTEAD);
+            let detail = "AppArmor profiles are not read from annotations any more";
+            report.refuse(&at, detail, "use `securityContext.appArmorProfile`");
         } else if key == SECCOMP_POD || key.starts_with(SECCOMP_CONTAINER) {
             seccomp(value, &at, report);
         }

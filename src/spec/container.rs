@@ -52,6 +52,7 @@ pub(crate) fn convert(
     }
     let context = container.security_context.as_ref();
     let security = security::container(context, spec.security_context.as_ref(), path, report);
+    security::check_proc(&security, spec, path, report);
     let volumes = spec.volumes.as_deref().unwrap_or_default();
     let resources = container.resources.clone().unwrap_or_default();
     arguments(container, path, report);

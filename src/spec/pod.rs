@@ -96,6 +96,8 @@ pub struct PodSpec {
     pub host_pid: bool,
     /// `spec.hostIPC`.
     pub host_ipc: bool,
+    /// `spec.shareProcessNamespace`: its containers see each other's processes.
+    pub share_processes: bool,
     /// The pod's own hostname (cut to 63 characters); ignored with `host_network`.
     pub hostname: String,
     /// `<subdomain>.<namespace>.svc.<clusterDomain>` when `subdomain` is set; `None` otherwise. Without the cluster
@@ -113,6 +115,8 @@ pub struct PodSpec {
     pub fs_group: Option<u32>,
     /// `securityContext.supplementalGroups`.
     pub supplemental_groups: Vec<u32>,
+    /// `securityContext.supplementalGroupsPolicy: Strict`: no groups from the image's `/etc/group`.
+    pub strict_groups: bool,
     /// `securityContext.sysctls`, namespaced ones only.
     pub sysctls: Vec<(String, String)>,
     /// Init containers and sidecars in manifest order; names unique among all containers.
@@ -441,6 +445,8 @@ pub struct VolumeMount {
     pub path: String,
     /// `readOnly`.
     pub read_only: bool,
+    /// `recursiveReadOnly`: mounts below the volume's root are read-only, too.
+    pub recursive_read_only: bool,
     /// `subPath`: relative, without `..`; `None` for the volume's root.
     pub sub_path: Option<String>,
     /// `subPathExpr`: like `sub_path`, with `$(VAR)` not yet expanded.
@@ -555,8 +561,22 @@ pub struct Security {
     pub cap_drop: Vec<String>,
     /// `seccompProfile`.
     pub seccomp: Seccomp,
+    /// `appArmorProfile`.
+    pub app_armor: AppArmor,
     /// `procMount: Unmasked`.
     pub unmasked_proc: bool,
+}
+
+/// `appArmorProfile`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum AppArmor {
+    /// No profile; the default.
+    #[default]
+    Unconfined,
+    /// The profile in coracle.
+    RuntimeDefault,
+    /// A profile that is loaded on the node.
+    Localhost(String),
 }
 
 /// `seccompProfile`.

@@ -168,6 +168,8 @@ reasons! {
     NodeCordoned = Warning "NodeCordoned",
     /// The pod sets a sysctl that others on the node would notice. Name it in `allowedUnsafeSysctls`, or remove it.
     SysctlForbidden = Warning "SysctlForbidden",
+    /// The pod asks for an AppArmor profile and the node's kernel has no AppArmor. Remove the profile, or boot with AppArmor.
+    AppArmor = Warning "AppArmor",
     /// The pod's label `kubernetes.io/os` is not `linux`.
     PodOSSelectorNodeLabelDoesNotMatch = Warning "PodOSSelectorNodeLabelDoesNotMatch",
     /// The pod's `spec.os.name` is not `linux`.

@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::error::{Path, Report};
-use super::pod::{Seccomp, Security};
-use super::{names, suggest, sysctl};
+use super::pod::{AppArmor, Seccomp, Security};
+use super::{confinement, names, suggest, sysctl};
 
 /// Pod-level fields of a security context.
 #[derive(Debug, Default)]
@@ -15,12 +15,18 @@ pub(crate) struct PodSecurity {
     pub(crate) fs_group: Option<u32>,
     /// `supplementalGroups`.
     pub(crate) supplemental_groups: Vec<u32>,
+    /// `supplementalGroupsPolicy: Strict`.
+    pub(crate) strict_groups: bool,
     /// `sysctls`, names with dots.
     pub(crate) sysctls: Vec<(String, String)>,
 }
 
 /// Validates and converts the fields that only a pod has; [`container`] merges the others.
 pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) -> PodSecurity {
+    if spec.share_process_namespace == Some(true) && spec.host_pid == Some(true) {
+        let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
+        report.invalid(&path.field("shareProcessNamespace"), true, detail);
+    }
     let Some(context) = &spec.security_context else {
         return PodSecurity::default();
     };
@@ -36,8 +42,8 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) -> PodSecuri
     let supplemental_groups = supplemental
         .filter_map(|(index, group)| id(Some(*group), &groups.index(index), report))
         .collect();
-    match context.supplemental_groups_policy.as_deref() {
-        // Unsupported values are refused elsewhere.
+    let groups_policy = context.supplemental_groups_policy.as_deref();
+    match groups_policy {
         None | Some("" | "Merge" | "Strict") => {}
         Some(other) => {
             let at = path.field("supplementalGroupsPolicy");
@@ -51,6 +57,7 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) -> PodSecuri
     PodSecurity {
         fs_group: id(context.fs_group, &path.field("fsGroup"), report),
         supplemental_groups,
+        strict_groups: groups_policy == Some("Strict"),
         sysctls: self::sysctls(sysctls, spec, &path.field("sysctls"), report),
     }
 }
@@ -118,7 +125,23 @@ pub(crate) fn container(
         } else {
             profile
         },
+        app_armor: app_armor(own, pod, &path, report),
         unmasked_proc: proc_mount(own.proc_mount.as_deref(), &path, report),
+    }
+}
+
+/// The container's profile, or else the pod's, which was checked already.
+fn app_armor(
+    own: &SecurityContext,
+    pod: &PodSecurityContext,
+    path: &Path<'_>,
+    report: &Report,
+) -> AppArmor {
+    let path = path.field("appArmorProfile");
+    match (&own.app_armor_profile, &pod.app_armor_profile) {
+        (Some(profile), _) => confinement::app_armor(profile, &path, report),
+        (None, Some(profile)) => confinement::app_armor(profile, &path, &Report::default()),
+        (None, None) => AppArmor::Unconfined,
     }
 }
 
@@ -131,6 +154,16 @@ fn id(value: Option<i64>, path: &Path<'_>, report: &Report) -> Option<u32> {
             report.invalid(path, value, "must be between 0 and 2147483647, inclusive");
             None
         }
+    }
+}
+
+/// Refuses to show all of `/proc` to a pod without a user namespace, as the API server does.
+pub(crate) fn check_proc(security: &Security, spec: &PodSpec, path: &Path<'_>, report: &Report) {
+    if security.unmasked_proc && spec.host_users != Some(false) {
+        let path = path.field("securityContext");
+        let instead = "remove it: a pod without a user namespace sees the usual `/proc`";
+        let detail = "`hostUsers` must be false to use `Unmasked`";
+        report.refuse(&path.field("procMount"), detail, instead);
     }
 }
 

@@ -59,14 +59,8 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
 }
 
 /// Returns fields that would change what the pod is if they were ignored.
-fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 4] {
+fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 3] {
     [
-        (
-            "shareProcessNamespace",
-            spec.share_process_namespace == Some(true),
-            "a process namespace for all containers is",
-            "remove it; `coracle debug --target` looks into the processes of one container",
-        ),
         (
             "hostUsers",
             spec.host_users == Some(false),

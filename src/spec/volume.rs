@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
     Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, Volume,
+    VolumeMount as Written,
 };
 
 use super::env_from::check_name;
@@ -235,35 +236,42 @@ pub(crate) fn mounts(
             );
         }
         let read_only = mount.read_only == Some(true);
-        match mount.recursive_read_only.as_deref() {
-            None | Some("" | "Disabled") => {}
-            Some("IfPossible") => report.warn(
-                &path.field("recursiveReadOnly"),
-                "accepted, but only the mount itself is made read-only",
-            ),
-            Some("Enabled") => report.refuse(
-                &path.field("recursiveReadOnly"),
-                "recursive read-only mounts are not supported yet by this version",
-                "use `IfPossible`: the mount itself is read-only, mounts below it are not",
-            ),
-            Some(other) => report.unsupported(
-                &path.field("recursiveReadOnly"),
-                other,
-                &["Disabled", "Enabled", "IfPossible"],
-            ),
-        }
         let at = path.field("mountPropagation");
         let word = mount.mount_propagation.as_deref();
         result.push(VolumeMount {
             volume: mount.name.clone(),
             path: target,
             read_only,
+            recursive_read_only: recursive_read_only(mount, &path, report),
             sub_path,
             sub_path_expr,
             propagation: propagation(word, privileged, &at, report),
         });
     }
     result
+}
+
+/// Whether mounts below the volume's root are read-only, too. The engine needs the same system call for every volume
+/// (`mount_setattr`, Linux 5.12), so `IfPossible` always is.
+fn recursive_read_only(mount: &Written, path: &Path<'_>, report: &Report) -> bool {
+    let at = path.field("recursiveReadOnly");
+    match mount.recursive_read_only.as_deref() {
+        None | Some("" | "Disabled") => return false,
+        Some("Enabled" | "IfPossible") => {}
+        Some(other) => {
+            let words = ["Disabled", "Enabled", "IfPossible"];
+            report.unsupported(&at, other, &words);
+            return false;
+        }
+    }
+    if mount.read_only != Some(true) {
+        report.forbidden(&at, "may only be specified when readOnly is true");
+    }
+    if !matches!(mount.mount_propagation.as_deref(), None | Some("" | "None")) {
+        let detail = "may only be specified when mountPropagation is None or not specified";
+        report.forbidden(&at, detail);
+    }
+    true
 }
 
 /// Returns the path of a mount in a container. A relative path starts at the root, as in the kubelet.

@@ -21,9 +21,19 @@ pub enum Spread {
     Shared,
 }
 
-/// Copies what is mounted at `source`, and everything below it, as `mount --rbind` does. `read_only` concerns the
-/// topmost mount only.
-pub fn copy(source: &Path, read_only: bool, spread: Spread) -> io::Result<OwnedFd> {
+/// Which mounts of a copy are read-only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadOnly {
+    /// None but those that were.
+    No,
+    /// The topmost one.
+    Top,
+    /// All.
+    All,
+}
+
+/// Copies what is mounted at `source`, and everything below it, as `mount --rbind` does.
+pub fn copy(source: &Path, read_only: ReadOnly, spread: Spread) -> io::Result<OwnedFd> {
     let path = c_string(source);
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     let flags = libc::c_long::from(flags) | libc::c_long::from(libc::AT_RECURSIVE);
@@ -42,8 +52,10 @@ pub fn copy(source: &Path, read_only: bool, spread: Spread) -> io::Result<OwnedF
         Spread::Shared => libc::MS_SHARED,
     };
     set(tree.as_fd(), 0, propagation, libc::AT_RECURSIVE)?;
-    if read_only {
-        set(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, 0, 0)?;
+    match read_only {
+        ReadOnly::No => {}
+        ReadOnly::Top => set(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, 0, 0)?,
+        ReadOnly::All => set(tree.as_fd(), libc::MOUNT_ATTR_RDONLY, 0, libc::AT_RECURSIVE)?,
     }
     Ok(tree)
 }

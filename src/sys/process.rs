@@ -32,9 +32,17 @@ pub fn fork() -> io::Result<Fork> {
 
 /// Forks a sibling: the new process is a child of the caller's parent. Same condition as [`fork`].
 pub fn fork_sibling() -> io::Result<Fork> {
-    let flags = libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD);
+    clone(libc::c_long::from(libc::CLONE_PARENT | libc::SIGCHLD))
+}
+
+/// Forks the first process of a new process namespace. Same condition as [`fork`].
+pub fn fork_first() -> io::Result<Fork> {
+    clone(libc::c_long::from(libc::CLONE_NEWPID | libc::SIGCHLD))
+}
+
+fn clone(flags: libc::c_long) -> io::Result<Fork> {
     let none: libc::c_long = 0;
-    // SAFETY: without CLONE_VM and with a null stack this is a fork; single-threaded as above.
+    // SAFETY: without CLONE_VM and with a null stack this is a fork; single-threaded as in `fork`.
     match unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
@@ -121,6 +129,11 @@ pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
 /// Keeps programs started from here from gaining privileges.
 pub fn set_no_new_privileges() -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
+}
+
+/// Kills the caller when its parent ends.
+pub fn end_with_parent() -> io::Result<()> {
+    prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)
 }
 
 /// Sets the caller's name as `ps` shows it, at most 15 bytes.

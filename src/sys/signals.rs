@@ -44,6 +44,13 @@ pub fn reset() {
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
 }
 
+/// Lets the kernel reap this process's children, as it does for parents that ignore their end.
+pub fn let_kernel_reap() -> io::Result<()> {
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }?;
+    Ok(())
+}
+
 /// Lets SIGPIPE end the process, as it does for programs that are not written in Rust.
 pub fn default_sigpipe() -> io::Result<()> {
     // SAFETY: the default action runs no code of ours.

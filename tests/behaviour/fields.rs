@@ -180,14 +180,21 @@ fn addresses_are_the_pods_or_the_nodes_one_of_each_family() {
 fn mounts_say_whether_submounts_are_read_only_too() {
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["c"]);
     let mut manifest = (*spec.manifest).clone();
-    let mount = |path: &str, read_only| k8s_openapi::api::core::v1::VolumeMount {
-        name: "v".into(),
-        mount_path: path.into(),
-        read_only,
-        ..Default::default()
-    };
+    let mount =
+        |path: &str, read_only, below: Option<&str>| k8s_openapi::api::core::v1::VolumeMount {
+            name: "v".into(),
+            mount_path: path.into(),
+            read_only,
+            recursive_read_only: below.map(str::to_owned),
+            ..Default::default()
+        };
     let containers = &mut manifest.spec.as_mut().expect("a spec").containers;
-    containers[0].volume_mounts = Some(vec![mount("/a", None), mount("/b", Some(true))]);
+    containers[0].volume_mounts = Some(vec![
+        mount("/a", None, None),
+        mount("/b", Some(true), None),
+        mount("/c", Some(true), Some("IfPossible")),
+        mount("/d", Some(true), Some("Disabled")),
+    ]);
     spec.manifest = Arc::new(manifest);
     let node = Node::with(&Arc::new(spec));
     let shown = serde_json::to_value(node.shown()).expect("JSON");
@@ -195,6 +202,8 @@ fn mounts_say_whether_submounts_are_read_only_too() {
     let expected = serde_json::json!([
         { "name": "v", "mountPath": "/a" },
         { "name": "v", "mountPath": "/b", "readOnly": true, "recursiveReadOnly": "Disabled" },
+        { "name": "v", "mountPath": "/c", "readOnly": true, "recursiveReadOnly": "Enabled" },
+        { "name": "v", "mountPath": "/d", "readOnly": true, "recursiveReadOnly": "Disabled" },
     ]);
     assert_eq!(shown, &expected);
 }

@@ -37,7 +37,7 @@ fn text(path: &std::path::Path) -> String {
 }
 
 /// An agent with these settings, and the file that has them.
-fn configured(settings: &str) -> (Agent, std::path::PathBuf) {
+pub(super) fn configured(settings: &str) -> (Agent, std::path::PathBuf) {
     let agent = Agent::prepare(Arc::new(Netns::new()), &[], None);
     let folder = agent.root.join("etc");
     fs::create_dir_all(folder.join("config.d")).expect("temp dir");

@@ -244,3 +244,65 @@ fn folders_of_device_nodes_are_not_world_writable() {
     let modes = ["755", "755", "755", "666"].map(|mode| format!("stdout F {mode}"));
     assert_eq!(world.log("c"), modes);
 }
+
+#[test]
+fn containers_that_share_processes_see_each_other_below_a_first_process_without_rights() {
+    let mut world = World::of(true);
+    let joined = |config: &mut serde_json::Value| {
+        let pid = json!({ "type": "pid", "path": "pid-namespace" });
+        config["linux"]["namespaces"] = json!([{ "type": "mount" }, pid]);
+        // As of a privileged container: it may look into every process.
+        let all = json!([
+            "CAP_SYS_PTRACE",
+            "CAP_SYS_ADMIN",
+            "CAP_KILL",
+            "CAP_DAC_OVERRIDE"
+        ]);
+        config["process"]["capabilities"] = json!({
+            "bounding": all, "effective": all, "permitted": all, "inheritable": [], "ambient": [],
+        });
+    };
+    // The agent writes the link's whole path.
+    let place = |request: &coracle::shim::protocol::StartRequest| {
+        let path = request.bundle.join("config.json");
+        let text = fs::read_to_string(&path).unwrap();
+        let link = format!("{:?}", request.bundle.join("pid-namespace"));
+        fs::write(&path, text.replace("\"pid-namespace\"", &link)).unwrap();
+    };
+    let first = world.request(
+        "c",
+        0,
+        &["sh", "-c", "sleep 1000 & exec sleep 1000"],
+        joined,
+    );
+    place(&first);
+    world.begin(first);
+    let script = "cat /proc/1/comm; grep -E 'Uid|CapPrm|NoNew' /proc/1/status; ls -A /proc/1/root | wc -l; \
+                  ls /proc/1/fd | wc -l; for p in /proc/[0-9]*; do cat $p/comm; done | grep -c sleep; \
+                  kill -9 1; cat /proc/1/comm";
+    let second = world.request("d", 0, &["sh", "-c", script], joined);
+    place(&second);
+    assert_eq!(world.run(second).code, 0, "{:?}", world.log("d"));
+    let expected = [
+        "pause",
+        "Uid:\t65535\t65535\t65535\t65535",
+        "CapPrm:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "0",
+        "0",
+        "2",
+        "pause",
+    ];
+    assert_eq!(
+        world.log("d"),
+        expected.map(|line| format!("stdout F {line}"))
+    );
+    // A container's end takes its own orphans along, and leaves the others.
+    world.signal("c", StopSignal::Kill);
+    assert_eq!(world.exit().code, 137);
+    let third = world.request("e", 0, &["sh", "-c", "ls -d /proc/[0-9]* | wc -l"], joined);
+    place(&third);
+    assert_eq!(world.run(third).code, 0);
+    // The first process, `sh`, `ls` and `wc`.
+    assert_eq!(world.log("e"), ["stdout F 4"]);
+}

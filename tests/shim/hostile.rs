@@ -40,6 +40,52 @@ fn assert_untouched(folder: &Path, what: &str) {
     }
 }
 
+/// A tmpfs below a volume is writable unless the volume is read-only with all that is below it, whether libcontainer makes
+/// the mount or the shim does.
+#[test]
+fn a_recursively_read_only_volume_has_no_writable_mount_below_it() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    let mut world = World::new();
+    // Mounts made there reach the shim, which has a mount namespace of its own.
+    let volume = world.dir.join("shared/volume");
+    let below = volume.join("below");
+    fs::create_dir_all(&below).unwrap();
+    let tmpfs = Some("tmpfs");
+    mount(tmpfs, &below, tmpfs, MsFlags::empty(), Some("size=64k")).unwrap();
+    let script = "for at in /data /outer/data; do for f in x below/x; do \
+                  touch $at/$f 2>/dev/null && echo $at/$f || echo no; done; done";
+    for (name, recursive, expected) in [
+        (
+            "c",
+            false,
+            ["no", "/data/below/x", "no", "/outer/data/below/x"],
+        ),
+        ("d", true, ["no", "no", "no", "no"]),
+    ] {
+        let outer = world.dir.join("outer");
+        fs::create_dir_all(outer.join("data")).unwrap();
+        let request = world.request(name, 0, &["sh", "-c", script], |config| {
+            bind(config, &volume, "/data", "ro");
+            bind(config, &outer, "/outer", "rw");
+            bind(config, &volume, "/outer/data", "ro");
+            if recursive {
+                for mount in config["mounts"].as_array_mut().unwrap() {
+                    if mount["source"] == json!(volume) {
+                        mount["options"].as_array_mut().unwrap().push(json!("rro"));
+                    }
+                }
+            }
+        });
+        let code = world.run(request).code;
+        assert_eq!(code, 0, "{:?}", world.log(name));
+        assert_eq!(
+            world.log(name),
+            expected.map(|line| format!("stdout F {line}"))
+        );
+    }
+    umount2(&below, MntFlags::MNT_DETACH).unwrap();
+}
+
 const OWN_DEV: &str = "test -c /dev/null && test -c /dev/zero && test -d /dev/pts && test -L /dev/fd && \
                        test -e /proc/self/status && echo fine";
 

@@ -37,6 +37,11 @@ pub(crate) struct World {
 impl World {
     /// Starts a shim with its own network, IPC and UTS namespaces.
     pub(crate) fn new() -> Self {
+        Self::of(false)
+    }
+
+    /// Like [`World::new`]; with `share_processes` the pod has one process namespace.
+    pub(crate) fn of(share_processes: bool) -> Self {
         assert!(
             nix::unistd::geteuid().is_root(),
             "this test must run as root"
@@ -96,6 +101,7 @@ impl World {
             network: Some(netns.clone()),
             netns_dir: dir.join("netns"),
             new_ipc: true,
+            share_processes,
             hostname: Some("podhost".to_owned()),
             sysctls: vec![("net.ipv4.ip_forward".to_owned(), "1".to_owned())],
         };

@@ -118,7 +118,11 @@ const POD_SPEC: Table = &[
     ),
     (
         "shareProcessNamespace",
-        Refused("shareProcessNamespace: true"),
+        Works("shim/pod.rs", "share_processes"),
+    ),
+    (
+        "shareProcessNamespace",
+        Refused("shareProcessNamespace: true, hostPID: true"),
     ),
     ("subdomain", Works("plan/network.rs", "subdomain")),
     (
@@ -237,15 +241,15 @@ const SECURITY: Table = &[
     ),
     (
         "appArmorProfile",
-        Met("AppArmor confines nothing where `Unconfined` is asked for"),
+        Works("effects/app_armor.rs", "app_armor"),
     ),
     (
         "appArmorProfile",
-        Refused("appArmorProfile: {type: RuntimeDefault}"),
+        Refused("appArmorProfile: {type: Localhost}"),
     ),
     (
         "appArmorProfile",
-        Refused("appArmorProfile: {type: Localhost, localhostProfile: x}"),
+        Refused("appArmorProfile: {type: RuntimeDefault, localhostProfile: x}"),
     ),
     (
         "capabilities",
@@ -256,6 +260,7 @@ const SECURITY: Table = &[
         "procMount",
         Works("effects/sandbox/oci.rs", "unmasked_proc"),
     ),
+    ("procMount", Refused("procMount: Unmasked")),
     (
         "readOnlyRootFilesystem",
         Works("effects/sandbox/oci.rs", "read_only_root"),
@@ -290,13 +295,14 @@ const SECURITY: Table = &[
 
 /// Fields of a pod's security context.
 const POD_SECURITY: Table = &[
+    ("appArmorProfile", Works("spec/security.rs", "app_armor")),
     (
         "appArmorProfile",
-        Refused("appArmorProfile: {type: RuntimeDefault}"),
+        Refused("appArmorProfile: {type: Localhost, localhostProfile: ' x'}"),
     ),
     (
         "appArmorProfile",
-        Refused("appArmorProfile: {type: Localhost, localhostProfile: x}"),
+        Refused("appArmorProfile: {type: Strict}"),
     ),
     ("fsGroup", Works("effects/volume/mod.rs", "fs_group")),
     (
@@ -325,7 +331,11 @@ const POD_SECURITY: Table = &[
     ),
     (
         "supplementalGroupsPolicy",
-        Refused("supplementalGroupsPolicy: Strict"),
+        Works("effects/sandbox/user.rs", "strict_groups"),
+    ),
+    (
+        "supplementalGroupsPolicy",
+        Refused("supplementalGroupsPolicy: Loose"),
     ),
     ("sysctls", Works("shim/setup.rs", "sysctls")),
     (
@@ -355,8 +365,15 @@ const MOUNT: Table = &[
     ),
     ("name", Works("effects/sandbox/container.rs", "volume")),
     ("readOnly", Works("effects/sandbox/oci.rs", "read_only")),
-    ("recursiveReadOnly", Refused("recursiveReadOnly: Enabled")),
-    ("recursiveReadOnly", Warned("recursiveReadOnly: IfPossible")),
+    (
+        "recursiveReadOnly",
+        Works("effects/sandbox/container.rs", "recursive_read_only"),
+    ),
+    (
+        "recursiveReadOnly",
+        Refused("recursiveReadOnly: Enabled, mountPropagation: HostToContainer"),
+    ),
+    ("recursiveReadOnly", Refused("recursiveReadOnly: Always")),
     ("subPath", Works("effects/sandbox/container.rs", "sub_path")),
     (
         "subPathExpr",
@@ -634,13 +651,13 @@ fn annotations_that_confine_are_refused_and_our_own_are_checked() {
         (
             ARMOR,
             "runtime/default",
-            "AppArmor profiles are not supported",
+            "AppArmor profiles are not read from annotations",
             "",
         ),
         (
             ARMOR,
             "localhost/x",
-            "AppArmor profiles are not supported",
+            "AppArmor profiles are not read from annotations",
             "",
         ),
         (SECCOMP, "runtime/default", "", "not read any more"),

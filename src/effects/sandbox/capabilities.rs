@@ -117,7 +117,7 @@ fn own_mask() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Seccomp;
+    use crate::spec::{AppArmor, Seccomp};
 
     fn security(add: &[&str], drop: &[&str]) -> Security {
         let owned = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
@@ -131,6 +131,7 @@ mod tests {
             cap_add: owned(add),
             cap_drop: owned(drop),
             seccomp: Seccomp::RuntimeDefault,
+            app_armor: AppArmor::Unconfined,
             unmasked_proc: false,
         }
     }

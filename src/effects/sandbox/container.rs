@@ -151,6 +151,7 @@ fn file_binds(container: &ContainerSpec, state: &PodStateDir, message: &Path) ->
             source,
             target: target.to_owned(),
             read_only,
+            read_only_below: false,
             propagation: MountPropagation::None,
         });
     binds.collect()
@@ -317,6 +318,7 @@ fn volume_binds(
             source,
             target: mount.path.clone(),
             read_only: mount.read_only || is_read_only(&mount.volume),
+            read_only_below: mount.recursive_read_only,
             propagation: mount.propagation,
         });
     }

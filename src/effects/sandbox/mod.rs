@@ -27,6 +27,7 @@ use std::sync::Arc;
 use smol::io::AsyncReadExt;
 
 use crate::config::{Config, Current};
+use crate::effects::app_armor::AppArmorError;
 use crate::effects::cgroup::{CgroupError, Cgroups};
 use crate::effects::configuration::CurrentConfiguration;
 use crate::effects::facts::NodeFacts;
@@ -111,6 +112,9 @@ pub enum ConfigError {
         /// The system's error.
         source: io::Error,
     },
+    /// The AppArmor profile is not available.
+    #[error(transparent)]
+    AppArmor(#[from] AppArmorError),
     /// A sub-path cannot be resolved.
     #[error("{0}")]
     SubPath(String),
@@ -210,6 +214,7 @@ impl Sandboxes {
             network: (!spec.host_network).then(|| self.layout().netns(&spec.uid)),
             netns_dir: self.layout().netns_dir(),
             new_ipc: !spec.host_ipc,
+            share_processes: spec.share_processes,
             hostname: (!spec.host_network).then_some(hostname),
             sysctls: spec.sysctls.clone(),
         };

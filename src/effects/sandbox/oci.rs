@@ -12,7 +12,7 @@ use super::ConfigError;
 use super::environment::Process;
 use super::user::User;
 use crate::effects::cgroup::Mode;
-use crate::effects::seccomp;
+use crate::effects::{app_armor, seccomp};
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
 use crate::sys::file;
 
@@ -47,6 +47,8 @@ pub(super) struct Bind {
     pub(super) source: PathBuf,
     pub(super) target: String,
     pub(super) read_only: bool,
+    /// Mounts below it are read-only, too.
+    pub(super) read_only_below: bool,
     pub(super) propagation: MountPropagation,
 }
 
@@ -91,6 +93,9 @@ impl Bundle<'_> {
         if !security.allow_privilege_escalation {
             process["noNewPrivileges"] = json!(true);
         }
+        if let Some(profile) = app_armor::profile(security)? {
+            process["apparmorProfile"] = json!(profile);
+        }
         let mut linux = json!({
             "namespaces": self.namespaces(),
             "cgroupsPath": self.cgroup,
@@ -121,8 +126,10 @@ impl Bundle<'_> {
         let mut list = vec![json!({ "type": "mount" })];
         match &self.container.target {
             _ if self.pod.host_pid => {}
-            Some(_) => list.push(json!({ "type": "pid", "path": self.target_link })),
-            None => list.push(json!({ "type": "pid" })),
+            target if target.is_some() || self.pod.share_processes => {
+                list.push(json!({ "type": "pid", "path": self.target_link }))
+            }
+            _ => list.push(json!({ "type": "pid" })),
         }
         if self.cgroup_mode == Mode::V2 {
             list.push(json!({ "type": "cgroup" }));
@@ -152,9 +159,12 @@ impl Bundle<'_> {
                 MountPropagation::Bidirectional => "rshared",
             };
             let access = if bind.read_only { "ro" } else { "rw" };
+            let mut options = vec!["rbind", propagation, access];
+            if bind.read_only_below {
+                options.push("rro");
+            }
             json!({
-                "destination": bind.target, "type": "bind", "source": bind.source,
-                "options": ["rbind", propagation, access],
+                "destination": bind.target, "type": "bind", "source": bind.source, "options": options,
             })
         }));
         json!(list)

@@ -58,7 +58,7 @@ pub(super) fn resolve(
     };
     let mut groups = pod.supplemental_groups.clone();
     groups.extend(pod.fs_group);
-    if let Some(entry) = &entry {
+    if let Some(entry) = entry.as_ref().filter(|_| !pod.strict_groups) {
         groups.extend(groups_of(&group_file, &entry.name));
     }
     groups.push(gid);
@@ -287,6 +287,24 @@ mod tests {
         let pod = non_root_pod(", runAsUser: 1000");
         let user = resolve(&pod, &pod.containers[0], "0", &layers).unwrap();
         assert_eq!(user.uid, 1000);
+    }
+
+    #[test]
+    fn with_the_strict_policy_the_image_gives_the_user_no_groups() {
+        let layer = Layer::new("strict");
+        fs::write(layer.etc("passwd"), "web:x:101:102::/:\n").unwrap();
+        fs::write(layer.etc("group"), "adm:x:4:web\nlogs:x:110:web\n").unwrap();
+        let layers = [layer.0.clone()];
+        let groups = |strict| {
+            let mut pod = non_root_pod(", runAsUser: 101");
+            pod.supplemental_groups = vec![4000];
+            pod.fs_group = Some(2000);
+            pod.strict_groups = strict;
+            let user = resolve(&pod, &pod.containers[0], "", &layers).unwrap();
+            (user.gid, user.groups)
+        };
+        assert_eq!(groups(false), (102, vec![4, 102, 110, 2000, 4000]));
+        assert_eq!(groups(true), (102, vec![102, 2000, 4000]));
     }
 
     #[test]

@@ -144,11 +144,19 @@ fn volume_mounts(manifest: &core::Container) -> Option<Vec<core::VolumeMountStat
         name: mount.name.clone(),
         mount_path: mount.mount_path.clone(),
         read_only: mount.read_only,
-        recursive_read_only: (mount.read_only == Some(true)).then(|| "Disabled".to_owned()),
+        recursive_read_only: (mount.read_only == Some(true)).then(|| recursive(mount).to_owned()),
         ..core::VolumeMountStatus::default()
     };
     let mounts = manifest.volume_mounts.as_ref()?;
     Some(mounts.iter().map(show).collect())
+}
+
+/// Whether mounts below a read-only one are read-only, too; `IfPossible` always is.
+fn recursive(mount: &core::VolumeMount) -> &'static str {
+    match mount.recursive_read_only.as_deref() {
+        Some("Enabled" | "IfPossible") => "Enabled",
+        Some(_) | None => "Disabled",
+    }
 }
 
 /// The reason shown for a container whose `postStart` hook failed.

@@ -112,6 +112,25 @@ fn an_unsafe_sysctl_waits_until_the_node_allows_it() {
 }
 
 #[test]
+fn a_pod_with_an_app_armor_profile_waits_on_a_node_without_app_armor() {
+    let mut pod = sized("p", 100, 10);
+    let node = |app_armor| {
+        let mut node = Node::set(small());
+        node.state.node = Arc::new(NodeIdentity {
+            app_armor,
+            ..NodeIdentity::default()
+        });
+        node
+    };
+    assert_eq!(refused(&mut node(false), &pod), None);
+    pod.containers[0].security.app_armor = coracle::spec::AppArmor::RuntimeDefault;
+    assert_eq!(refused(&mut node(true), &pod), None);
+    let refusal = refused(&mut node(false), &pod).expect("refused");
+    let text = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+    assert_eq!(refusal, ("AppArmor".into(), text.into()));
+}
+
+#[test]
 fn a_pod_for_another_system_or_node_waits_with_the_kubelets_reason() {
     let node = || {
         let mut node = Node::set(small());

@@ -1,0 +1,134 @@
+//! Security contexts: what is asked for is in force, for programs of `exec` as well, or the pod waits and says why.
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::*;
+
+/// What a process may do, in the kernel's words.
+const STATUS: &str = "grep -E '^(Uid|Gid|Groups|Cap...|NoNewPrivs|Seccomp):' /proc/self/status; cat /proc/timer_list 2>/dev/null | wc -c; \
+                      touch /x 2>/dev/null || echo read-only; echo END";
+
+#[test]
+fn a_program_of_exec_is_confined_like_the_container() {
+    let agent = Agent::start();
+    let pod = "  securityContext: {supplementalGroups: [4000], supplementalGroupsPolicy: Strict, fsGroup: 2000}\n";
+    let container = "    securityContext:\n      runAsUser: 1000\n      runAsGroup: 3000\n      \
+                     readOnlyRootFilesystem: true\n      allowPrivilegeEscalation: false\n      \
+                     capabilities: {drop: [ALL], add: [NET_BIND_SERVICE]}\n";
+    let script = format!("{STATUS}; exec sleep 1000");
+    agent.write("a.yaml", &shell_pod("a", &script, pod, container));
+    agent.wait_running("a");
+    let own = follow_until(&agent, &["logs", "-f", "a"], "END");
+    let program = agent.ok(&["exec", "a", "--", "sh", "-c", STATUS]);
+    assert_eq!(own, program);
+    for line in [
+        "Uid:\t1000\t1000\t1000\t1000",
+        "Gid:\t3000\t3000\t3000\t3000",
+        "Groups:\t2000 3000 4000",
+        "CapBnd:\t0000000000000400",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+        "read-only",
+    ] {
+        assert!(own.contains(line), "no `{line}` in:\n{own}");
+    }
+}
+
+#[test]
+fn containers_that_share_processes_see_each_other_even_after_an_agent_restart() {
+    let agent = Agent::start();
+    let other = "  - {name: other, image: 'busybox:test', command: [sleep, '4321']}\n";
+    let manifest = shell_pod("a", SLEEP, "  shareProcessNamespace: true\n", other);
+    agent.write("a.yaml", &manifest);
+    agent.wait_running("a");
+    let seen = || agent.ok(&["exec", "a", "-c", "main", "--", "ps"]);
+    let before = seen();
+    assert!(before.contains("sleep 4321"), "{before}");
+    assert_eq!(
+        agent.ok(&["exec", "a", "-c", "main", "--", "cat", "/proc/1/comm"]),
+        "pause\n"
+    );
+    agent.kill_and_restart();
+    agent.wait_running("a");
+    assert!(seen().contains("sleep 4321"));
+    // A container's new run joins the same processes.
+    let kill = "kill -9 $(ps | grep 'sleep 4321' | grep -v grep | awk '{print $1}')";
+    agent.ok(&["exec", "a", "-c", "main", "--", "sh", "-c", kill]);
+    agent.wait_pod("a", |pod| {
+        let statuses = pod["status"]["containerStatuses"].as_array();
+        let mut statuses = statuses.into_iter().flatten();
+        statuses.any(|status| {
+            status["name"] == "other"
+                && status["restartCount"] == 1
+                && !status["state"]["running"].is_null()
+        })
+    });
+    assert!(seen().contains("sleep 4321"));
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    assert_eq!(agent.leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn an_unsafe_sysctl_is_set_where_the_settings_allow_it_and_waits_elsewhere() {
+    let sysctl = "  securityContext: {sysctls: [{name: net.core.somaxconn, value: '77'}]}\n";
+    let manifest = shell_pod("a", SLEEP, sysctl, "");
+    let agent = Agent::start();
+    agent.write("a.yaml", &manifest);
+    let held = agent.wait_pod("a", |pod| pod["status"]["reason"] == "SysctlForbidden");
+    let why = "forbidden sysctl: \"net.core.somaxconn\" not allowlisted";
+    assert!(
+        held["status"]
+            .to_string()
+            .contains(&why.replace('"', "\\\"")),
+        "{held}"
+    );
+    drop(agent);
+    let (agent, _) = settings::configured("allowedUnsafeSysctls: ['net.core.*']\n");
+    agent.write("a.yaml", &manifest);
+    agent.wait_running("a");
+    let path = "/proc/sys/net/core/somaxconn";
+    assert_eq!(agent.ok(&["exec", "a", "--", "cat", path]), "77\n");
+}
+
+#[test]
+fn a_pod_with_an_app_armor_profile_waits_unless_the_kernel_has_app_armor() {
+    let agent = Agent::start();
+    let profile = "  securityContext: {appArmorProfile: {type: RuntimeDefault}}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, profile, ""));
+    if coracle::effects::app_armor::is_enabled() {
+        agent.wait_running("a");
+        for path in ["/proc/1/attr/current", "/proc/self/attr/current"] {
+            let label = agent.ok(&["exec", "a", "--", "cat", path]);
+            assert_eq!(label, "coracle-default (enforce)\n");
+        }
+        return;
+    }
+    let held = agent.wait_pod("a", |pod| pod["status"]["reason"] == "AppArmor");
+    let why = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+    assert!(held.to_string().contains(why), "{held}");
+}
+
+#[test]
+fn a_volume_that_is_read_only_with_all_below_it_hides_no_writable_mount() {
+    let agent = Agent::start();
+    let volume = agent.root.join("volume");
+    let below = volume.join("below");
+    fs::create_dir_all(&below).expect("made");
+    let tmpfs = Some("tmpfs");
+    mount(tmpfs, &below, tmpfs, MsFlags::empty(), Some("size=64k")).expect("mounted");
+    let volumes = format!(
+        "  volumes:\n  - {{name: v, hostPath: {{path: {}}}}}\n",
+        volume.display()
+    );
+    let mounts = "    volumeMounts:\n    - {name: v, mountPath: /top, readOnly: true}\n    \
+                  - {name: v, mountPath: /all, readOnly: true, recursiveReadOnly: Enabled}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, &volumes, mounts));
+    let pod = agent.wait_running("a");
+    let script = "for f in /top/x /top/below/x /all/x /all/below/x; do touch $f 2>/dev/null && echo $f; done; true";
+    let written = agent.ok(&["exec", "a", "--", "sh", "-c", script]);
+    let shown = &main_status(&pod)["volumeMounts"];
+    umount2(&below, MntFlags::MNT_DETACH).expect("unmounted");
+    assert_eq!(written, "/top/below/x\n");
+    assert_eq!(shown[1]["recursiveReadOnly"], "Enabled", "{shown}");
+}
