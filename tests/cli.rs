@@ -98,11 +98,28 @@ fn validate_exits_with_one_on_errors() {
     std::fs::write(&bad, "apiVersion: v1\nkind: [").expect("written");
     let fine = coracle(&["validate", &good.display().to_string()]);
     let wrong = coracle(&["validate", &dir.display().to_string()]);
+    let good = good.display().to_string();
+    let strict = coracle(&["validate", "--pod-security", "restricted", &good]);
+    let unknown = coracle(&["validate", "--pod-security", "strict", &good]);
     std::fs::remove_dir_all(&dir).expect("removed");
     assert!(fine.status.success(), "{}", text(&fine.stdout));
     assert!(text(&fine.stdout).contains("ok: default/web"));
     assert_eq!(wrong.status.code(), Some(1));
     assert!(text(&wrong.stdout).starts_with("error: "));
+    assert_eq!(strict.status.code(), Some(1));
+    let why = "pods \"web\" is forbidden: violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false";
+    assert!(
+        text(&strict.stdout).contains(why),
+        "{}",
+        text(&strict.stdout)
+    );
+    assert_eq!(unknown.status.code(), Some(2));
+    let levels = "levels are: privileged, baseline, restricted";
+    assert!(
+        text(&unknown.stderr).contains(levels),
+        "{}",
+        text(&unknown.stderr)
+    );
 }
 
 #[test]

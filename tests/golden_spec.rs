@@ -9,9 +9,7 @@ use std::sync::Arc;
 use coracle::spec::PodSpec;
 use coracle::spec::convert::{self, ConvertContext};
 
-const CONTEXT: ConvertContext<'_> = ConvertContext {
-    node_name: "node-1",
-};
+const CONTEXT: ConvertContext<'_> = ConvertContext::of("node-1");
 
 fn fixtures() -> Vec<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/spec");

@@ -17,7 +17,7 @@ use coracle::spec::convert::{self, ConvertContext};
 use coracle::spec::{EnvValue, FieldError, PodSpec};
 use coracle::types::quantity::Quantity;
 
-const CONTEXT: ConvertContext<'_> = ConvertContext { node_name: "n" };
+const CONTEXT: ConvertContext<'_> = ConvertContext::of("n");
 
 fn read(text: &str) -> Result<Vec<PodSpec>, Vec<FieldError>> {
     convert::documents(text.as_bytes(), "f.yaml", &CONTEXT).map(|found| found.pods)

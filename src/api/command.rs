@@ -289,6 +289,8 @@ pub struct CommandError {
 pub enum CommandErrorKind {
     /// 404
     NotFound,
+    /// 403
+    Forbidden,
     /// 409
     Conflict,
     /// 400

@@ -107,6 +107,10 @@ impl ApiError {
         Self::new(code, "UnsupportedMediaType", message)
     }
 
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
     pub(crate) fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "Conflict", message)
     }
@@ -177,6 +181,7 @@ impl From<CommandError> for ApiError {
             CommandErrorKind::NotFound => Self::not_found_text(error.message),
             CommandErrorKind::Conflict => Self::conflict(error.message),
             CommandErrorKind::Invalid => Self::bad_request(error.message),
+            CommandErrorKind::Forbidden => Self::forbidden(error.message),
             CommandErrorKind::Unprocessable => Self::invalid(error.message),
             CommandErrorKind::Failed => Self::internal(error.message),
         }

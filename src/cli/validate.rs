@@ -9,6 +9,8 @@ use serde::Serialize;
 use super::args::ValidateArgs;
 use super::error::{CliError, Result};
 use super::put;
+use crate::config::{Effective, Files};
+use crate::spec::PodSecurity;
 use crate::spec::convert::{self, ConvertContext};
 
 /// Maximum size of a manifest, in bytes.
@@ -33,9 +35,17 @@ pub struct Report {
     pub configuration: Vec<String>,
 }
 
-/// Validates a file's bytes.
+/// Validates a file's bytes for a node that allows everything to pods.
 pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
-    let context = ConvertContext { node_name: "" };
+    validate_under(PodSecurity::Privileged, name, bytes)
+}
+
+/// Validates a file's bytes for a node with this level.
+fn validate_under(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> Report {
+    let context = ConvertContext {
+        pod_security,
+        ..ConvertContext::of("")
+    };
     let mut report = Report {
         file: name.to_owned(),
         ..Report::default()
@@ -64,9 +74,10 @@ pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
 
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     let mut reports = Vec::new();
+    let level = level(args);
     for path in &args.paths {
         for file in files(path)? {
-            reports.push(check(&file));
+            reports.push(check(level, &file));
         }
     }
     let text = match args.output.output {
@@ -79,6 +90,16 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
     put(text.as_bytes())?;
     let bad = reports.iter().any(|report| !report.errors.is_empty());
     Ok(ExitCode::from(u8::from(bad)))
+}
+
+/// Returns the level that was given, or that of this machine's settings. Without settings, or with such that the agent
+/// would refuse, everything is allowed.
+fn level(args: &ValidateArgs) -> PodSecurity {
+    args.pod_security.unwrap_or_else(|| {
+        let files = Files::new(None, None).read().unwrap_or_default();
+        let settings = Effective::build(&files, &[]).ok();
+        settings.map_or(PodSecurity::Privileged, |s| s.config.pod_security)
+    })
 }
 
 /// Returns the path itself, or the files that the agent would read in that directory.
@@ -107,7 +128,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn check(file: &Path) -> Report {
+fn check(level: PodSecurity, file: &Path) -> Report {
     let name = match file.as_os_str() == "-" {
         true => "stdin".to_owned(),
         false => file.display().to_string(),
@@ -119,7 +140,7 @@ fn check(file: &Path) -> Report {
     };
     match read(file) {
         Ok(bytes) if bytes.len() as u64 > MAX_FILE => failed("larger than 10 MiB".to_owned()),
-        Ok(bytes) => validate_bytes(&name, &bytes),
+        Ok(bytes) => validate_under(level, &name, &bytes),
         Err(error) => failed(format!("could not be read: {error}")),
     }
 }

@@ -83,6 +83,10 @@ fn bounds_are_reported_in_the_kubelets_words() {
             "memorySwap.swapBehavior \"Swap\" must be one of: \"\", \"LimitedSwap\", \"UnlimitedSwap\" or \"NoSwap\"",
         ),
         (
+            "coracle: {podSecurity: Strict}",
+            "coracle.podSecurity \"Strict\" must be one of: \"privileged\", \"baseline\", \"restricted\"",
+        ),
+        (
             "memoryThrottlingFactor: 1.5",
             "memoryThrottlingFactor 1.5 must be greater than 0 and less than or equal to 1.0",
         ),

@@ -168,6 +168,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.serviceCIDR", "10.8.0.0/20", ""),
     ("coracle.maximumDeadContainersPerContainer", "3", ""),
     ("coracle.stopPodsOnExit", "true", ""),
+    ("coracle.podSecurity", "baseline", ""),
 ];
 
 /// Returns the innermost members of a structure, as `{:#?}` prints it, each with its lines.

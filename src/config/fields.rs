@@ -159,6 +159,7 @@ pub(crate) const FIELDS: &[Field] = &[
     f("coracle.serviceCIDR", Text, Start, "\"\""),
     f("coracle.maximumDeadContainersPerContainer", Int, Live, "1"),
     f("coracle.stopPodsOnExit", Bool, Start, "false"),
+    f("coracle.podSecurity", Text, Start, "privileged"),
     // Settings without effect here.
     f("address", Text, Idle, ""),
     f("authentication", Any, Idle, ""),
@@ -247,6 +248,7 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "imageMinimumGCAge",
     "clusterDomain",
     "coracle.bridge",
+    "coracle.podSecurity",
     "coracle.rootDir",
     "coracle.runDir",
 ];

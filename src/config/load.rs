@@ -14,6 +14,7 @@ use super::layers::{self, Flag, Layers, Origin, Problem};
 use super::{Config, Settings, eviction, node, rules, shutdown, values};
 use super::{DEFAULT_DIR, DEFAULT_FILE};
 use crate::layout::Layout;
+use crate::spec::PodSecurity;
 use crate::spec::value::Value;
 
 /// Maximum size of a settings file, in bytes.
@@ -277,6 +278,7 @@ fn config(given: &Given<'_>) -> Config {
         cpu_cfs_quota: given.bool("cpuCFSQuota"),
         stop_pods_on_exit: given.bool("coracle.stopPodsOnExit"),
         allowed_unsafe_sysctls: given.texts("allowedUnsafeSysctls"),
+        pod_security: pod_security(given),
         single_process_oom_kill: given
             .is_set("singleProcessOOMKill")
             .then(|| given.bool("singleProcessOOMKill")),
@@ -337,6 +339,20 @@ fn cluster_dns(given: &Given<'_>) -> Vec<IpAddr> {
         }
     }
     found
+}
+
+fn pod_security(given: &Given<'_>) -> PodSecurity {
+    const FIELD: &str = "coracle.podSecurity";
+    let word = given.text(FIELD);
+    PodSecurity::parse(&word).unwrap_or_else(|| {
+        let words = PodSecurity::ALL.map(|level| format!("{:?}", level.as_str()));
+        let words = words.join(", ");
+        given.wrong(
+            &[FIELD],
+            format!("{FIELD} {word:?} must be one of: {words}"),
+        );
+        PodSecurity::default()
+    })
 }
 
 fn bridge(given: &Given<'_>) -> String {

@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ipnet::IpNet;
 
 use crate::layout::Layout;
+use crate::spec::PodSecurity;
 use crate::types::{Group, ImagePolicy, Swapping};
 
 mod eviction;
@@ -83,6 +84,8 @@ pub struct Config {
     pub stop_pods_on_exit: bool,
     /// Names and patterns (ending in `*`) of sysctls that pods may set beyond the safe ones.
     pub allowed_unsafe_sysctls: Vec<String>,
+    /// The Pod Security Standard that manifests may not exceed.
+    pub pod_security: PodSecurity,
     /// Whether an OOM kill in a container kills a single process instead of all; `None`: as the cgroup version does.
     pub single_process_oom_kill: Option<bool>,
     /// Memory protection; `None`: off.

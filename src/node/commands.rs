@@ -225,6 +225,13 @@ impl Node {
             }
         })?;
         let added = spec.ephemeral_containers.len() > pod.spec.ephemeral_containers.len();
+        let refusal = self.tools.config.pod_security.refusal(&spec.manifest);
+        if let Some(message) = refusal.filter(|_| added) {
+            return Err(CommandError {
+                kind: CommandErrorKind::Forbidden,
+                message,
+            });
+        }
         let never = match (pod.stopping(), pod.complete()) {
             (Some(_), _) => Some("is being deleted"),
             (None, true) => Some("has finished"),

@@ -50,7 +50,7 @@ pub(super) fn inherited(
 /// The objects of a saved document.
 fn restored(manifest: &serde_json::Value) -> Option<Documents> {
     let json = serde_json::to_vec(manifest).expect("plain data");
-    let context = ConvertContext { node_name: "" };
+    let context = ConvertContext::of("");
     match documents(&json, "saved", &context) {
         Ok(found) => Some(found),
         Err(errors) => {

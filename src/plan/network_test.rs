@@ -28,7 +28,7 @@ impl Node {
     }
 
     fn read(&mut self, text: &str) {
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let found = documents(text.as_bytes(), "f", &context).unwrap();
         let desired = Desired {
             pods: found

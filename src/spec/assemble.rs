@@ -26,14 +26,8 @@ use crate::types::quantity::Quantity;
 /// descriptors and memory of the pod's shim.
 pub(crate) const MAX_CONTAINERS: usize = 100;
 
-/// Builds the spec of a decoded pod, or reports why not.
-pub(crate) fn pod(
-    mut pod: Pod,
-    node_name: &str,
-    path: &Path<'_>,
-    report: &Report,
-) -> Option<PodSpec> {
-    default::pod(&mut pod, node_name);
+/// Builds the spec of a decoded pod with its defaults, or reports why not.
+pub(crate) fn pod(mut pod: Pod, path: &Path<'_>, report: &Report) -> Option<PodSpec> {
     metadata(&pod.metadata, &path.field("metadata"), report);
     let template = PodUid::from(uid::of(&pod).as_str());
     let given = pod.metadata.uid.as_deref().filter(|uid| !uid.is_empty());

@@ -170,7 +170,7 @@ mod tests {
                  {{accessModes: [ReadWriteOnce], local: {{path: /data}}, capacity: {{{more}}}}}\n"
             );
         }
-        let found = documents(text.as_bytes(), "f", &ConvertContext { node_name: "n" });
+        let found = documents(text.as_bytes(), "f", &ConvertContext::of("n"));
         let configuration = found.expect("valid").configuration;
         let claim = configuration.get(ObjectKind::PersistentVolumeClaim, "default", "c");
         let Object::Claim(claim) = &**claim.expect("the claim") else {

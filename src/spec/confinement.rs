@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::error::{Path, Report};
-use super::pod::AppArmor;
+use super::security::AppArmor;
 
 /// Prefix of annotations with a container's AppArmor profile; the container's name follows.
-const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+pub(super) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Annotations with seccomp profiles: the pod's, and the prefix of a container's.
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";

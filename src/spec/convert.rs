@@ -12,11 +12,12 @@ use super::configuration::{self, Configuration, Object, ObjectKind};
 use super::error::{FieldError, MAX_ERRORS, Path, Problem, Report};
 use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
+use super::pod_security::PodSecurity;
 use super::position::Positions;
 use super::priority::{self, Known, PriorityClasses};
 use super::service::ServiceDocument;
 use super::value::Value;
-use super::{assemble, decode, ephemeral, kinds, service_rules, syntax};
+use super::{assemble, decode, default, ephemeral, kinds, service_rules, syntax};
 
 pub use super::parse::MAX_BYTES;
 
@@ -25,6 +26,18 @@ pub use super::parse::MAX_BYTES;
 pub struct ConvertContext<'a> {
     /// Node name, for `spec.nodeName`.
     pub node_name: &'a str,
+    /// The level that pods may not exceed.
+    pub pod_security: PodSecurity,
+}
+
+impl<'a> ConvertContext<'a> {
+    /// Facts about a node of that name that allows everything to pods.
+    pub const fn of(node_name: &'a str) -> Self {
+        Self {
+            node_name,
+            pod_security: PodSecurity::Privileged,
+        }
+    }
 }
 
 /// The objects of a manifest file, in order.
@@ -75,6 +88,7 @@ pub fn documents_beside(
         let report = Report::new(number);
         decode::duplicate_keys(&value, &Path::Root, &report);
         let mut document = Document::new(Some(context.node_name), known, &report);
+        document.pod_security = context.pod_security;
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
             let again = !seen.pods.insert(pod.key.clone());
@@ -254,6 +268,8 @@ struct Document<'r> {
     /// `None`: keep the manifest's node name.
     node_name: Option<&'r str>,
     known: Known<'r>,
+    /// The level that pods may not exceed.
+    pod_security: PodSecurity,
     report: &'r Report,
     /// Pods with their index, if they are items of a list.
     pods: Vec<(Option<usize>, PodSpec)>,
@@ -270,6 +286,7 @@ impl<'r> Document<'r> {
         Self {
             node_name,
             known,
+            pod_security: PodSecurity::Privileged,
             report,
             pods: Vec::new(),
             services: Vec::new(),
@@ -451,7 +468,11 @@ impl<'r> Document<'r> {
         }
         let node_name = self.node_name.map(str::to_owned).or(own);
         let node_name = node_name.unwrap_or_default();
-        if let Some(mut pod) = assemble::pod(pod, &node_name, path, self.report) {
+        default::pod(&mut pod, &node_name);
+        if let Some(refusal) = self.pod_security.refusal(&pod) {
+            self.report.error(path, refusal);
+        }
+        if let Some(mut pod) = assemble::pod(pod, path, self.report) {
             if !added.is_empty() {
                 let at = path.field("spec");
                 pod =

@@ -245,7 +245,7 @@ mod tests {
                        containers: [{name: app, image: i}]\n";
 
     fn pod() -> PodSpec {
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let found = documents(POD.as_bytes(), "f", &context).expect("valid");
         found.pods.into_iter().next().expect("one")
     }
@@ -349,7 +349,7 @@ mod tests {
         let with = add(&pod(), r#"[{"name": "d", "image": "i"}]"#).expect("valid");
         let json = serde_json::to_vec(&*with.manifest).expect("plain data");
         assert_eq!(admitted(&json).expect("valid"), with);
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let text = format!("{POD}  ephemeralContainers: [{{name: d, image: i}}]\n");
         let refused = documents(text.as_bytes(), "f", &context).expect_err("on create");
         assert!(

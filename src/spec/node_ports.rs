@@ -81,7 +81,7 @@ mod tests {
     use crate::spec::convert::{ConvertContext, documents};
 
     fn services(text: &str) -> Vec<ServiceDocument> {
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         documents(text.as_bytes(), "f", &context).unwrap().services
     }
 

@@ -16,6 +16,7 @@ use super::placement::Placement;
 use super::probe::Probes;
 use super::resize::ResizeRestarts;
 use super::restart::{RestartPolicy, RestartRule};
+use super::security::Security;
 
 /// A pod's UID: 32 lower-hex digits derived from the manifest, or `metadata.uid` as written. Safe as a file name and as
 /// a cgroup name.
@@ -538,56 +539,6 @@ pub struct PodResources {
     pub memory_request_bytes: u64,
     /// Sum of memory limits, if all containers have one.
     pub memory_limit_bytes: Option<u64>,
-}
-
-/// Security context of one container, pod-level values merged in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Security {
-    /// `runAsUser`.
-    pub run_as_user: Option<u32>,
-    /// `runAsGroup`.
-    pub run_as_group: Option<u32>,
-    /// `runAsNonRoot: true`.
-    pub run_as_non_root: bool,
-    /// `privileged`.
-    pub privileged: bool,
-    /// `allowPrivilegeEscalation`; `true` by default and whenever privileged or CAP_SYS_ADMIN.
-    pub allow_privilege_escalation: bool,
-    /// `readOnlyRootFilesystem`.
-    pub read_only_root: bool,
-    /// `capabilities.add`, without the `CAP_` prefix; may contain `ALL`.
-    pub cap_add: Vec<String>,
-    /// `capabilities.drop`, without the `CAP_` prefix; may contain `ALL`.
-    pub cap_drop: Vec<String>,
-    /// `seccompProfile`.
-    pub seccomp: Seccomp,
-    /// `appArmorProfile`.
-    pub app_armor: AppArmor,
-    /// `procMount: Unmasked`.
-    pub unmasked_proc: bool,
-}
-
-/// `appArmorProfile`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum AppArmor {
-    /// No profile; the default.
-    #[default]
-    Unconfined,
-    /// The profile in coracle.
-    RuntimeDefault,
-    /// A profile that is loaded on the node.
-    Localhost(String),
-}
-
-/// `seccompProfile`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seccomp {
-    /// The profile in coracle; the default (`coracle help differences`).
-    RuntimeDefault,
-    /// No filter, as for `privileged`.
-    Unconfined,
-    /// A profile file below `<root>/seccomp`.
-    Localhost(String),
 }
 
 /// One volume.

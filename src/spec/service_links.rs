@@ -69,7 +69,7 @@ mod tests {
     fn a_service_has_variables_for_its_address_and_each_port() {
         let text = "{apiVersion: v1, kind: Service, metadata: {name: my-db}, spec: {selector: {a: b}, ports: [\
                     {name: sql, port: 5432}, {name: my-stats, port: 53, protocol: UDP}]}}";
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let found = documents(text.as_bytes(), "f", &context).expect("valid");
         let variables_for = |address: &str| {
             let address = address.parse().expect("an address");

@@ -245,7 +245,7 @@ fn ephemeral_containers_survive_an_agent_restart_running_ended_or_yet_to_start()
 fn an_ephemeral_container_keeps_every_field_it_is_given() {
     let manifest = b"{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {volumes: [{name: v, emptyDir: {}}], \
                      containers: [{name: x, image: i}]}}";
-    let context = ConvertContext { node_name: "n" };
+    let context = ConvertContext::of("n");
     let pod = documents(manifest, "f", &context).unwrap().pods.remove(0);
     let add = |fields: &str| {
         let json = format!(r#"[{{"name": "d", "image": "i:2", {fields}}}]"#);

@@ -31,7 +31,7 @@ spec:
 ";
 
 fn read(text: &str) -> PodSpec {
-    let context = ConvertContext { node_name: "n" };
+    let context = ConvertContext::of("n");
     let found = documents(text.as_bytes(), "f", &context);
     found.expect("valid").pods.remove(0)
 }

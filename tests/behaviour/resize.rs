@@ -387,7 +387,7 @@ fn a_variable_with_a_limit_keeps_its_value_until_the_resize_begins() {
               resources: {{limits: {{memory: {memory}}}}}, env: [{{name: A, value: a}}, {{name: LIMIT,
               valueFrom: {{resourceFieldRef: {{resource: limits.memory}}}}}}]}}]}}}}"
         );
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let found = documents(text.as_bytes(), "f", &context).expect("valid");
         Arc::new(found.pods.into_iter().next().expect("a pod"))
     };

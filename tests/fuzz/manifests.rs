@@ -64,7 +64,7 @@ fn manifests() {
         most_bytes: 128 << 20,
         most_time: Duration::from_secs(4),
     };
-    let context = ConvertContext { node_name: "n" };
+    let context = ConvertContext::of("n");
     let mut good = 0;
     fuzz(entrance, make, |input| {
         match convert::documents(input, "f.yaml", &context) {
@@ -92,7 +92,7 @@ fn manifests() {
 #[test]
 fn the_largest_files_take_limited_memory() {
     let begin = "{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\"},\"spec\":{\"containers\":[";
-    let context = ConvertContext { node_name: "n" };
+    let context = ConvertContext::of("n");
     let room = convert::MAX_BYTES - 200;
     for (name, head, unit, tail) in [
         ("containers", begin, "{},", "{}]}}"),

@@ -132,3 +132,78 @@ fn a_volume_that_is_read_only_with_all_below_it_hides_no_writable_mount() {
     assert_eq!(written, "/top/below/x\n");
     assert_eq!(shown[1]["recursiveReadOnly"], "Enabled", "{shown}");
 }
+
+const RESTRICTED: &str = "coracle: {podSecurity: restricted}\n";
+
+#[test]
+fn a_manifest_that_violates_the_nodes_standard_is_refused_and_one_that_meets_it_runs() {
+    let (agent, _) = settings::configured(RESTRICTED);
+    let plain = shell_pod("a", SLEEP, "", "");
+    let expected = "violates PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false (container \"main\" \
+                    must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \
+                    \"main\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or \
+                    container \"main\" must set securityContext.runAsNonRoot=true), seccompProfile (pod or container \
+                    \"main\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")";
+    let said = |output: std::process::Output| {
+        assert!(!output.status.success());
+        [output.stdout, output.stderr]
+            .map(|text| String::from_utf8_lossy(&text).into_owned())
+            .concat()
+    };
+    let file = agent.root.join("a.yaml");
+    fs::write(&file, &plain).expect("written");
+    let plan = said(agent.cli(&["plan", file.to_str().expect("utf-8")]));
+    assert!(plan.contains(expected), "{plan}");
+    agent.write("a.yaml", &plain);
+    let hardened = "  securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}\n";
+    let own =
+        "    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}\n";
+    agent.write("b.yaml", &shell_pod("b", SLEEP, hardened, own));
+    agent.wait_running("b");
+    let files = agent.ok(&["get", "files", "-o", "json"]);
+    assert!(files.contains(&expected.replace('"', "\\\"")), "{files}");
+    // A container that is added to a pod has to meet it, too.
+    let debug = said(agent.cli(&["debug", "b", "--image", "busybox:test", "-c", "dbg", "-q"]));
+    assert!(
+        debug.contains("violates PodSecurity \"restricted:latest\""),
+        "{debug}"
+    );
+    assert!(debug.contains("container \"dbg\""), "{debug}");
+}
+
+#[test]
+fn a_stricter_standard_leaves_running_pods_alone_until_their_manifest_changes() {
+    let (agent, file) = settings::configured("maxPods: 10\n");
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    let pid = pid_of(&agent, &agent.wait_running("a"));
+    let settings = fs::read_to_string(&file).expect("settings");
+    fs::write(&file, settings + RESTRICTED).expect("written");
+    agent.kill_and_restart();
+    assert_eq!(pid_of(&agent, &agent.wait_running("a")), pid);
+    // A container that ends starts again as before.
+    let killed = nix::unistd::Pid::from_raw(i32::try_from(pid).expect("a pid"));
+    nix::sys::signal::kill(killed, Signal::SIGKILL).expect("killed");
+    let again = agent.wait_pod("a", |pod| {
+        main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
+    });
+    // An edit that violates the standard changes nothing; one that meets it replaces the pod.
+    agent.write(
+        "a.yaml",
+        &shell_pod("a", SLEEP, "", "    workingDir: /tmp\n"),
+    );
+    let hardened = "  securityContext: {runAsNonRoot: true, runAsUser: 1000, seccompProfile: {type: RuntimeDefault}}\n";
+    let own =
+        "    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}\n";
+    agent.write("b.yaml", &shell_pod("b", SLEEP, hardened, own));
+    agent.wait_running("b");
+    let files = agent.ok(&["get", "files"]);
+    assert!(files.contains("Rejected"), "{files}");
+    assert_eq!(
+        agent.wait_running("a")["metadata"]["uid"],
+        again["metadata"]["uid"]
+    );
+    agent.write("a.yaml", &shell_pod("a", SLEEP, hardened, own));
+    agent.wait_pod("a", |pod| {
+        pod["metadata"]["uid"] != again["metadata"]["uid"] && pod["status"]["phase"] == "Running"
+    });
+}

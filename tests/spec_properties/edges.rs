@@ -352,3 +352,34 @@ fn a_pods_own_limit_of_zero_leaves_those_of_its_containers_in_force() {
         assert_eq!(pod.resources.memory_limit_bytes, expected, "{own}");
     }
 }
+
+#[test]
+fn a_pod_that_violates_the_nodes_standard_is_an_error_with_its_place_beside_all_others() {
+    use coracle::spec::PodSecurity;
+    let list = "kind: List\napiVersion: v1\nitems:\n- {apiVersion: v1, kind: Pod, metadata: {name: a}, spec: \
+                {containers: [{name: c, image: i}]}}\n- {apiVersion: v1, kind: Pod, metadata: {name: b}, spec: \
+                {hostPID: true, containers: [{name: c, image: '', ports: [{containerPort: 1, hostPort: 2}]}]}}\n";
+    let baseline = convert::ConvertContext {
+        pod_security: PodSecurity::Baseline,
+        ..convert::ConvertContext::of("n")
+    };
+    let errors = convert::documents(list.as_bytes(), "l.yaml", &baseline).expect_err("refused");
+    let shown: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let refusal = "l.yaml:5:3: items[1]: pods \"b\" is forbidden: violates PodSecurity \"baseline:latest\": host \
+                   namespaces (hostPID), hostPort (container \"c\" uses hostPort 2)";
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    assert_eq!(shown[0], refusal);
+    assert!(
+        shown[1].contains("items[1].spec.containers[0].image: Required value"),
+        "{shown:?}"
+    );
+    // What was admitted once stays so.
+    let pods = convert::documents(
+        list.replace("image: ''", "image: i").as_bytes(),
+        "l",
+        &CONTEXT,
+    );
+    let pod = &pods.expect("valid elsewhere").pods[1];
+    let json = serde_json::to_vec(&*pod.manifest).expect("JSON");
+    assert_eq!(convert::admitted(&json).expect("admitted").key.name, "b");
+}

@@ -121,7 +121,7 @@ fn of_init_containers_the_uid_ignores_only_probes_and_images_of_sidecars() {
 
 #[test]
 fn the_uid_does_not_depend_on_the_node() {
-    let other = ConvertContext { node_name: "other" };
+    let other = ConvertContext::of("other");
     let pods = convert::documents(POD.as_bytes(), "x", &other)
         .unwrap()
         .pods;

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::spec::PodSecurity;
+
 pub use look::*;
 pub use node::*;
 pub use pods::*;
@@ -201,12 +203,21 @@ pub enum JsonOnly {
     Json,
 }
 
+fn pod_security(word: &str) -> Result<PodSecurity, String> {
+    let words = PodSecurity::ALL.map(PodSecurity::as_str).join(", ");
+    PodSecurity::parse(word).ok_or_else(|| format!("levels are: {words}"))
+}
+
 /// `coracle validate`.
 #[derive(Debug, Clone, Args)]
 pub struct ValidateArgs {
     /// Manifests, directories of them, or `-`
     #[arg(required = true)]
     pub paths: Vec<PathBuf>,
+    /// Pod Security Standard to check against: privileged, baseline or restricted. Default: that of this machine's
+    /// settings, or privileged
+    #[arg(long, value_name = "LEVEL", value_parser = pod_security)]
+    pub pod_security: Option<PodSecurity>,
     /// Print JSON
     #[command(flatten)]
     pub output: OutputArgs,

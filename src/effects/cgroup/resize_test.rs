@@ -33,7 +33,7 @@ impl Tree {
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  \
                     - {name: a, image: i, resources: {limits: {cpu: 50m, memory: 50Mi}}}\n  \
                     - {name: b, image: i, resources: {limits: {cpu: 50m, memory: 50Mi}}}\n";
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let found = documents(text.as_bytes(), "f", &context);
         let spec = found.expect("valid").pods.remove(0);
         let tree = Self {

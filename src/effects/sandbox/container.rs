@@ -396,7 +396,7 @@ mod tests {
                     containers:\n  \
                     - {name: a, image: i, resources: {requests: {memory: 5000}}}\n  \
                     - {name: b, image: i, resources: {requests: {memory: 4000}}}\n";
-        let context = crate::spec::convert::ConvertContext { node_name: "n" };
+        let context = crate::spec::convert::ConvertContext::of("n");
         let found = crate::spec::convert::documents(text.as_bytes(), "f", &context);
         let pod = &found.expect("valid").pods[0];
         let scores = pod

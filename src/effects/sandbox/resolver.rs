@@ -194,7 +194,7 @@ mod tests {
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, namespace: shop}}\nspec:\n  containers: [{{name: c, \
              image: i}}]\n{fields}"
         );
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let read = documents(manifest.as_bytes(), "f", &context).expect("valid");
         read.pods.into_iter().next().expect("one pod")
     }

@@ -218,7 +218,7 @@ mod tests {
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n  - name: c\n    image: x:1\n    \
              securityContext: {{runAsNonRoot: true{more}}}\n"
         );
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let found = convert::documents(manifest.as_bytes(), "p.yaml", &context).unwrap();
         let mut pods = found.pods;
         pods.remove(0)

@@ -19,9 +19,10 @@ use super::memory::SMALL;
 use crate::api::{FileState, FileStatus};
 use crate::plan::event::Desired;
 use crate::plan::status;
+use crate::spec::convert::{self, ConvertContext};
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, PodKey, PodSpec, PodUid, ServiceDocument, convert};
+use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, PodUid, ServiceDocument};
 use crate::types::Wall;
 
 use files::{Fingerprint, MAX_FILES, list, read};
@@ -94,6 +95,8 @@ enum Due {
 pub(super) struct Manifests {
     path: PathBuf,
     node_name: String,
+    /// The level that pods may not exceed. Versions in force were read under the level of their time.
+    pod_security: PodSecurity,
     entries: BTreeMap<PathBuf, Entry>,
     /// What was in force before the agent restart, by file. It stays in force while the file is broken or out of
     /// reach.
@@ -138,6 +141,7 @@ impl Manifests {
         Self {
             path,
             node_name,
+            pod_security: PodSecurity::default(),
             entries: BTreeMap::new(),
             inherited,
             classes: PriorityClasses::new(),
@@ -145,6 +149,14 @@ impl Manifests {
             node_ports,
             unreadable: None,
             beyond: None,
+        }
+    }
+
+    /// Sets the level that pods may not exceed.
+    pub(super) fn under(self, pod_security: PodSecurity) -> Self {
+        Self {
+            pod_security,
+            ..self
         }
     }
 
@@ -239,7 +251,11 @@ impl Manifests {
         let beside = self.classes_beside(path);
         let room = self.room_beside(path);
         let entry = self.entries.entry(path.to_owned()).or_default();
-        let known = (self.node_name.as_str(), &beside);
+        let context = ConvertContext {
+            node_name: &self.node_name,
+            pod_security: self.pod_security,
+        };
+        let known = (&context, &beside);
         entry.read_version(path, fingerprint, known, room);
     }
 
@@ -453,7 +469,7 @@ impl Loaded {
     fn read(
         bytes: &[u8],
         name: &str,
-        context: &convert::ConvertContext<'_>,
+        context: &ConvertContext<'_>,
         classes: &PriorityClasses,
         modified: Wall,
     ) -> Result<Self, Vec<String>> {
@@ -521,7 +537,7 @@ impl Entry {
         &mut self,
         path: &Path,
         fingerprint: Fingerprint,
-        (node_name, classes): (&str, &PriorityClasses),
+        (context, classes): (&ConvertContext<'_>, &PriorityClasses),
         (bytes_left, objects_left): (u64, usize),
     ) {
         self.crowded = false;
@@ -548,8 +564,7 @@ impl Entry {
                 return;
             }
         };
-        let context = convert::ConvertContext { node_name };
-        match Loaded::read(&bytes, &name, &context, classes, self.modified) {
+        match Loaded::read(&bytes, &name, context, classes, self.modified) {
             Ok(loaded) if loaded.objects() > objects_left => {
                 self.crowded = true;
                 self.errors = vec![format!(

@@ -9,9 +9,9 @@ use super::super::conflicts::{conflicts, forbidden_changes};
 use super::files::is_ignored;
 use super::{Loaded, Manifests};
 use crate::api::PlannedFile;
-use crate::spec::Configuration;
 use crate::spec::convert::ConvertContext;
 use crate::spec::priority::PriorityClasses;
+use crate::spec::{Configuration, PodSecurity};
 use crate::types::Wall;
 
 /// The objects of all files, each in the version in effect.
@@ -19,6 +19,7 @@ use crate::types::Wall;
 pub(in crate::node) struct InEffect {
     path: PathBuf,
     node_name: String,
+    pod_security: PodSecurity,
     pub(in crate::node) files: BTreeMap<PathBuf, Loaded>,
 }
 
@@ -43,6 +44,7 @@ impl Manifests {
         InEffect {
             path: self.path.clone(),
             node_name: self.node_name.clone(),
+            pod_security: self.pod_security,
             files: applied.collect(),
         }
     }
@@ -136,6 +138,7 @@ impl InEffect {
         let classes: PriorityClasses = named.collect();
         let context = ConvertContext {
             node_name: &self.node_name,
+            pod_security: self.pod_security,
         };
         Loaded::read(
             file.text.as_bytes(),

@@ -31,7 +31,8 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
         config.manifests.clone(),
         config.node_name.clone(),
         inherited,
-    );
+    )
+    .under(config.pod_security);
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scan;

@@ -91,7 +91,7 @@ mod tests {
         "spec": {"selector": {"a": "b"}, "ports": [{"name": "x", "port": 80}, {"name": "y", "port": 81, "targetPort": "http"}]}}"#;
 
     fn read() -> crate::spec::ServiceDocument {
-        let context = ConvertContext { node_name: "n" };
+        let context = ConvertContext::of("n");
         let found = documents(SERVICE.as_bytes(), "f", &context).unwrap();
         found.services.into_iter().next().unwrap()
     }
