@@ -168,7 +168,7 @@ fn pod_security(context: &PodSecurityContext, path: &Path<'_>, report: &Report) 
         (
             "fsGroupChangePolicy",
             policy == Some("OnRootMismatch"),
-            "ownership is always set again, as it is for volumes of these kinds",
+            "volumes of these kinds get their owner when they are made",
         ),
         (
             "seLinuxChangePolicy",

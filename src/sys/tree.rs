@@ -259,11 +259,11 @@ pub fn open_folder(parent: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd>
 }
 
 /// The names in an open folder, read one by one.
-pub(super) struct Entries(NonNull<libc::DIR>);
+pub(crate) struct Entries(NonNull<libc::DIR>);
 
 impl Entries {
     /// From the beginning; the folder's own descriptor is reopened.
-    pub(super) fn of(folder: BorrowedFd<'_>) -> nix::Result<Self> {
+    pub(crate) fn of(folder: BorrowedFd<'_>) -> nix::Result<Self> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = nix::fcntl::openat(folder, ".", flags, Mode::empty())?;
         // SAFETY: the descriptor is open; on success the stream owns it.
@@ -273,7 +273,7 @@ impl Entries {
         Ok(Self(stream))
     }
 
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the stream's descriptor is open as long as the stream, and `self` outlives the borrow.
         unsafe { BorrowedFd::borrow_raw(libc::dirfd(self.0.as_ptr())) }
     }
@@ -284,7 +284,7 @@ impl Entries {
     }
 
     /// Like `next`, with whether the file system already reports it as a folder.
-    pub(super) fn next_kind(&mut self) -> nix::Result<Option<(OsString, bool)>> {
+    pub(crate) fn next_kind(&mut self) -> nix::Result<Option<(OsString, bool)>> {
         loop {
             Errno::clear();
             // SAFETY: the stream is open, and only this iterator reads it.

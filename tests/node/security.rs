@@ -207,3 +207,35 @@ fn a_stricter_standard_leaves_running_pods_alone_until_their_manifest_changes() 
         pod["metadata"]["uid"] != again["metadata"]["uid"] && pod["status"]["phase"] == "Running"
     });
 }
+
+#[test]
+fn an_empty_dir_belongs_to_the_pods_group_and_still_does_in_a_new_sandbox() {
+    let agent = Agent::start();
+    let pod = "  securityContext: {runAsUser: 1000, runAsGroup: 3000, fsGroup: 2000}\n  volumes:\n  \
+               - {name: disk, emptyDir: {}}\n  - {name: memory, emptyDir: {medium: Memory}}\n";
+    let mounts = "    volumeMounts:\n    - {name: disk, mountPath: /disk}\n    - {name: memory, mountPath: /memory}\n";
+    agent.write("a.yaml", &shell_pod("a", SLEEP, pod, mounts));
+    agent.wait_running("a");
+    let script = "mkdir -p /disk/d; for d in /disk /disk/d /memory; do touch $d/f; stat -c '%a %u %g' $d $d/f; done; id -G";
+    let exec = |script: &str| agent.ok(&["exec", "a", "--", "sh", "-c", script]);
+    let expected = "2777 0 2000\n644 1000 2000\n2755 1000 2000\n644 1000 2000\n3777 0 2000\n644 1000 2000\n3000 2000\n";
+    assert_eq!(exec(script), expected);
+    // What the pod itself took away from its group comes back with the sandbox, if the volume's root shows it.
+    let pods = agent.root.join("root/pods");
+    let uid = agent.wait_running("a")["metadata"]["uid"]
+        .as_str()
+        .expect("uid")
+        .to_owned();
+    let disk = pods.join(uid).join("volumes/kubernetes.io~empty-dir/disk");
+    for path in [disk.clone(), disk.join("d/f")] {
+        std::os::unix::fs::chown(path, None, Some(1)).expect("changed");
+    }
+    kill_shim(&agent, "a");
+    agent.wait_pod("a", |pod| {
+        main_status(pod)["restartCount"] == 1 && !main_status(pod)["state"]["running"].is_null()
+    });
+    assert_eq!(
+        exec("stat -c '%a %g' /disk /disk/d/f"),
+        "2777 2000\n664 2000\n"
+    );
+}

@@ -3,10 +3,11 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::VolumeError;
+use super::ownership::{self, Change, Files};
 use crate::spec::PageSize;
 use crate::sys::{file, mount};
 
@@ -48,18 +49,16 @@ pub(super) fn ensure_huge_pages(
     open_to_all(path, 0o777, fs_group)
 }
 
-/// Sets the mode; with `fsGroup` the group owns the folder and new files inherit it.
+/// Sets the mode; with `fsGroup` the group owns the folder and what is in it, and new files inherit it.
 fn open_to_all(path: &Path, mode: u32, fs_group: Option<u32>) -> Result<PathBuf, VolumeError> {
-    let mode = match fs_group {
-        Some(group) => {
-            chown(path, None, Some(group))
-                .map_err(|source| access("give to its group", path, source))?;
-            mode | 0o2000
-        }
-        None => mode,
-    };
-    fs::set_permissions(path, Permissions::from_mode(mode))
+    let setgid = fs_group.map_or(0, |_| 0o2000);
+    fs::set_permissions(path, Permissions::from_mode(mode | setgid))
         .map_err(|source| access("open", path, source))?;
+    if let Some(group) = fs_group {
+        // Content comes only from the pod itself: as in the kubelet, it is not looked through again.
+        ownership::give(path, group, Files::Writable, Change::OnRootMismatch)
+            .map_err(|source| access("give to its group", path, source))?;
+    }
     Ok(path.to_owned())
 }
 

@@ -4,6 +4,7 @@ pub mod claim;
 mod empty_dir;
 mod files;
 mod host_path;
+pub mod ownership;
 mod projected;
 
 use std::collections::BTreeMap;
