@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    ContainerImage, Node as Object, NodeAddress, NodeCondition, NodeSpec, NodeStatus,
-    NodeSwapStatus, NodeSystemInfo, Taint,
+    ContainerImage, Node as Object, NodeAddress, NodeCondition, NodeFeatures, NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -173,12 +173,27 @@ impl NodeObject {
                 addresses: Some(addresses(facts)),
                 allocatable: Some(quantities(&shares.allocatable)),
                 capacity: Some(quantities(&shares.capacity)),
+                features: Some(NodeFeatures {
+                    supplemental_groups_policy: Some(true),
+                }),
+                runtime_handlers: Some(vec![runtime_handler()]),
                 conditions: Some(self.standings.iter().map(condition).collect()),
                 images: Some(self.images[..most].to_vec()),
                 node_info: Some(self.info.clone()),
                 ..NodeStatus::default()
             }),
         }
+    }
+}
+
+/// What the only runtime can do; it has no name.
+fn runtime_handler() -> NodeRuntimeHandler {
+    NodeRuntimeHandler {
+        name: Some(String::new()),
+        features: Some(NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(true),
+            user_namespaces: Some(false),
+        }),
     }
 }
 

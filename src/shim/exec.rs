@@ -227,6 +227,10 @@ impl Job<'_> {
             nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(mask));
         }
         nix::unistd::chdir(process.cwd()).map_err(failed_nix("enter the working directory"))?;
+        // Only the exec changes the profile, so everything until then may still be done.
+        if let Some(profile) = process.apparmor_profile() {
+            apparmor::apply_profile(profile).map_err(|error| chain(&error))?;
+        }
         let syscall = create_syscall();
         set_identity(process, syscall.as_ref())?;
         process::cloexec_rest();
@@ -240,9 +244,6 @@ impl Job<'_> {
             }
             Ok(())
         };
-        if let Some(profile) = process.apparmor_profile() {
-            apparmor::apply_profile(profile).map_err(|error| chain(&error))?;
-        }
         let early = process.no_new_privileges().is_none();
         if early {
             load()?;

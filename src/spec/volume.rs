@@ -264,14 +264,17 @@ fn recursive_read_only(mount: &Written, path: &Path<'_>, report: &Report) -> boo
             return false;
         }
     }
-    if mount.read_only != Some(true) {
-        report.forbidden(&at, "may only be specified when readOnly is true");
+    // Earlier versions admitted both.
+    let read_only = mount.read_only == Some(true);
+    if !read_only {
+        let detail = "may only be specified when readOnly is true";
+        report.refuse(&at, detail, "set `readOnly: true`");
     }
     if !matches!(mount.mount_propagation.as_deref(), None | Some("" | "None")) {
         let detail = "may only be specified when mountPropagation is None or not specified";
-        report.forbidden(&at, detail);
+        report.refuse(&at, detail, "remove `mountPropagation`");
     }
-    true
+    read_only
 }
 
 /// Returns the path of a mount in a container. A relative path starts at the root, as in the kubelet.

@@ -19,6 +19,15 @@ fn a_program_of_exec_is_confined_like_the_container() {
     agent.write("a.yaml", &shell_pod("a", &script, pod, container));
     agent.wait_running("a");
     let own = follow_until(&agent, &["logs", "-f", "a"], "END");
+    let node: Value =
+        serde_json::from_str(&agent.ok(&["get", "nodes", "-o", "json"])).expect("JSON");
+    let node = node.to_string();
+    for feature in [
+        "\"supplementalGroupsPolicy\":true",
+        "\"recursiveReadOnlyMounts\":true",
+    ] {
+        assert!(node.contains(feature), "{node}");
+    }
     let program = agent.ok(&["exec", "a", "--", "sh", "-c", STATUS]);
     assert_eq!(own, program);
     for line in [
@@ -61,6 +70,17 @@ fn containers_that_share_processes_see_each_other_even_after_an_agent_restart() 
             status["name"] == "other"
                 && status["restartCount"] == 1
                 && !status["state"]["running"].is_null()
+        })
+    });
+    assert!(seen().contains("sleep 4321"));
+    // With the shim its process namespace ends, and a new one comes.
+    kill_shim(&agent, "a");
+    agent.wait_pod("a", |pod| {
+        let statuses = pod["status"]["containerStatuses"].as_array();
+        let mut statuses = statuses.into_iter().flatten();
+        statuses.all(|status| {
+            let count = if status["name"] == "other" { 2 } else { 1 };
+            status["restartCount"] == count && !status["state"]["running"].is_null()
         })
     });
     assert!(seen().contains("sleep 4321"));

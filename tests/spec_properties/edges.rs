@@ -383,3 +383,18 @@ fn a_pod_that_violates_the_nodes_standard_is_an_error_with_its_place_beside_all_
     let json = serde_json::to_vec(&*pod.manifest).expect("JSON");
     assert_eq!(convert::admitted(&json).expect("admitted").key.name, "b");
 }
+
+#[test]
+fn what_an_earlier_version_admitted_stays_admitted_and_a_writable_mount_stays_writable() {
+    let json = r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"volumes":
+        [{"name": "v", "emptyDir": {}}], "containers": [{"name": "c", "image": "i", "securityContext":
+        {"procMount": "Unmasked"}, "volumeMounts": [{"name": "v", "mountPath": "/v", "recursiveReadOnly":
+        "IfPossible"}]}]}}"#;
+    let pod = convert::admitted(json.as_bytes()).expect("admitted");
+    let container = &pod.containers[0];
+    assert!(container.security.unmasked_proc);
+    let mount = &container.mounts[0];
+    assert!(!mount.read_only && !mount.recursive_read_only);
+    let errors = convert::documents(json.as_bytes(), "f", &CONTEXT).expect_err("refused");
+    assert_eq!(errors.len(), 2, "{errors:?}");
+}
