@@ -38,14 +38,24 @@ pub(super) fn start(place: &Path) -> Result<i32, ShimError> {
         Fork::Parent(pid) => {
             drop(far);
             let mut said = [0; 128];
-            let length = nix::unistd::read(&near, &mut said).unwrap_or(0);
-            match &said[..length] {
-                READY => Ok(pid),
-                other => Err(ShimError::Create(format!(
-                    "could not make the pod's process namespace: {}",
-                    String::from_utf8_lossy(other)
-                ))),
+            let length = loop {
+                match nix::unistd::read(&near, &mut said) {
+                    Err(Errno::EINTR) => {}
+                    other => break other.unwrap_or(0),
+                }
+            };
+            if said[..length] == *READY {
+                return Ok(pid);
             }
+            // It is reaped like all others.
+            let _ = process::kill(pid, libc::SIGKILL);
+            let why = match length {
+                0 => "its first process ended at once".into(),
+                _ => String::from_utf8_lossy(&said[..length]),
+            };
+            Err(ShimError::Create(format!(
+                "could not make the pod's process namespace: {why}"
+            )))
         }
     }
 }
