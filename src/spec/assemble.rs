@@ -92,6 +92,7 @@ fn identified(
         dns_policy,
         dns_config,
         fs_group: own_security.fs_group,
+        fs_group_on_mismatch: own_security.fs_group_on_mismatch,
         supplemental_groups: own_security.supplemental_groups,
         strict_groups: own_security.strict_groups,
         sysctls: own_security.sysctls,

@@ -114,6 +114,8 @@ pub struct PodSpec {
     pub dns_config: DnsConfig,
     /// `securityContext.fsGroup`.
     pub fs_group: Option<u32>,
+    /// `securityContext.fsGroupChangePolicy: OnRootMismatch`.
+    pub fs_group_on_mismatch: bool,
     /// `securityContext.supplementalGroups`.
     pub supplemental_groups: Vec<u32>,
     /// `securityContext.supplementalGroupsPolicy: Strict`: no groups from the image's `/etc/group`.

@@ -62,6 +62,8 @@ pub enum Seccomp {
 pub(crate) struct PodSecurity {
     /// `fsGroup`.
     pub(crate) fs_group: Option<u32>,
+    /// `fsGroupChangePolicy: OnRootMismatch`.
+    pub(crate) fs_group_on_mismatch: bool,
     /// `supplementalGroups`.
     pub(crate) supplemental_groups: Vec<u32>,
     /// `supplementalGroupsPolicy: Strict`.
@@ -105,6 +107,7 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) -> PodSecuri
     let sysctls = context.sysctls.as_deref().unwrap_or_default();
     PodSecurity {
         fs_group: id(context.fs_group, &path.field("fsGroup"), report),
+        fs_group_on_mismatch: context.fs_group_change_policy.as_deref() == Some("OnRootMismatch"),
         supplemental_groups,
         strict_groups: groups_policy == Some("Strict"),
         sysctls: self::sysctls(sysctls, spec, &path.field("sysctls"), report),

@@ -164,18 +164,11 @@ fn pod_security(context: &PodSecurityContext, path: &Path<'_>, report: &Report) 
     const CHANGES: [&str; 2] = ["MountOption", "Recursive"];
     let policy = context.fs_group_change_policy.as_deref();
     let change = context.se_linux_change_policy.as_deref();
-    let fields = [
-        (
-            "fsGroupChangePolicy",
-            policy == Some("OnRootMismatch"),
-            "volumes of these kinds get their owner when they are made",
-        ),
-        (
-            "seLinuxChangePolicy",
-            change.is_some_and(|change| CHANGES.contains(&change)),
-            "no SELinux labels are set",
-        ),
-    ];
+    let fields = [(
+        "seLinuxChangePolicy",
+        change.is_some_and(|change| CHANGES.contains(&change)),
+        "no SELinux labels are set",
+    )];
     warn(&fields, path, report);
     for (field, given, words) in [
         ("fsGroupChangePolicy", policy, POLICIES),

@@ -155,3 +155,40 @@ fn a_claim_is_bound_to_the_volume_that_fits_and_stays_so() {
             .is_some_and(|message| message.contains(text))
     });
 }
+
+#[test]
+fn files_of_a_claim_belong_to_the_group_of_the_pod() {
+    let agent = Agent::start();
+    agent.write("claim.yaml", CLAIM);
+    let root = pod("a", "data", "");
+    agent.write("a.yaml", &root);
+    agent.wait_running("a");
+    run(
+        &agent,
+        "a",
+        "umask 077; mkdir /data/sub; echo x >/data/sub/file",
+    );
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    let group = |policy: &str| {
+        let context = format!(
+            "  securityContext: {{runAsUser: 1883, fsGroup: 2000, fsGroupChangePolicy: {policy}}}\n"
+        );
+        pod("b", "data", &context)
+    };
+    agent.write("b.yaml", &group("Always"));
+    agent.wait_running("b");
+    let stat = "stat -c '%g %a' /data /data/sub /data/sub/file; cat /data/sub/file; echo y >/data/sub/file";
+    assert_eq!(
+        run(&agent, "b", stat),
+        "2000 2777\n2000 2770\n2000 660\nx\n"
+    );
+    agent.remove("b.yaml");
+    agent.wait_gone("b");
+    // The directory itself has the group: its files are not looked at.
+    let file = agent.root.join("root/claims/default_data/data/sub/file");
+    std::os::unix::fs::chown(&file, None, Some(7)).expect("root");
+    agent.write("b.yaml", &group("OnRootMismatch"));
+    agent.wait_running("b");
+    assert_eq!(run(&agent, "b", "stat -c %g /data/sub/file"), "7\n");
+}

@@ -77,6 +77,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         strict_groups: false,
         share_processes: false,
         fs_group: None,
+        fs_group_on_mismatch: false,
         supplemental_groups: vec![],
         sysctls: vec![],
         init_containers: vec![],

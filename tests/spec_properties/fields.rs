@@ -307,7 +307,7 @@ const POD_SECURITY: Table = &[
     ("fsGroup", Works("effects/volume/mod.rs", "fs_group")),
     (
         "fsGroupChangePolicy",
-        Warned("fsGroupChangePolicy: OnRootMismatch"),
+        Works("effects/volume/claim.rs", "fs_group_on_mismatch"),
     ),
     ("fsGroupChangePolicy", Refused("fsGroupChangePolicy: Never")),
     (

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::ownership::{self, Change, Files};
 use super::{Sources, VolumeError, host_path};
 use crate::layout::Layout;
 use crate::spec::binding::{Choice, choose};
@@ -103,11 +104,24 @@ pub(super) fn ensure(
     };
     match &record.bound {
         Bound::Directory => {
-            make_directory(&folder, pod.fs_group).map_err(|source| VolumeError::Access {
-                action: "make the directory of the claim",
-                path: data(&folder),
-                source,
-            })?;
+            let place = data(&folder);
+            let access = |action| {
+                let path = place.clone();
+                move |source| VolumeError::Access {
+                    action,
+                    path,
+                    source,
+                }
+            };
+            make_directory(&folder, pod.fs_group).map_err(access("make"))?;
+            if let Some(group) = pod.fs_group {
+                let change = match pod.fs_group_on_mismatch {
+                    true => Change::OnRootMismatch,
+                    false => Change::Always,
+                };
+                ownership::give(&place, group, Files::Writable, change)
+                    .map_err(access("give to its group"))?;
+            }
         }
         Bound::Volume { path, make, .. } => {
             let kind = match make {
