@@ -15,6 +15,8 @@ mod cordon;
 mod deadline;
 #[path = "behaviour/debug.rs"]
 mod debug;
+#[path = "behaviour/devices.rs"]
+mod devices;
 #[path = "behaviour/edits.rs"]
 mod edits;
 #[path = "behaviour/fields.rs"]

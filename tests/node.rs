@@ -27,6 +27,8 @@ mod deadlines;
 mod debug;
 #[path = "node/demands.rs"]
 mod demands;
+#[path = "node/devices.rs"]
+mod devices;
 #[path = "node/edits.rs"]
 mod edits;
 #[path = "node/events.rs"]

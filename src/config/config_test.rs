@@ -162,6 +162,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.rootDir", "/root-dir", ""),
     ("coracle.runDir", "/run-dir", ""),
     ("coracle.preload", "[/images]", ""),
+    ("coracle.cdiSpecDirs", "[/cdi]", ""),
     ("coracle.nodeName", "box", ""),
     ("coracle.cgroupParent", "/box", ""),
     ("coracle.bridge", "br7", ""),

@@ -152,6 +152,12 @@ pub(crate) const FIELDS: &[Field] = &[
         Start,
         "[/etc/coracle/images, /usr/share/coracle/images]",
     ),
+    f(
+        "coracle.cdiSpecDirs",
+        Texts,
+        Start,
+        "[/etc/cdi, /var/run/cdi]",
+    ),
     f("coracle.nodeName", Text, Start, "\"\""),
     f("coracle.nodeLabels", TextByName, Start, "{}"),
     f("coracle.cgroupParent", Text, Start, "\"\""),

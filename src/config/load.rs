@@ -250,6 +250,7 @@ const REDUCED_MAX_MS: u64 = 60_000;
 
 fn config(given: &Given<'_>) -> Config {
     let path = |field: &str| PathBuf::from(given.text(field));
+    let paths = |field: &str| given.texts(field).into_iter().map(PathBuf::from).collect();
     let unsigned = |field: &str| u64::try_from(given.int(field)).unwrap_or(0);
     let some = |text: String| (!text.is_empty()).then_some(text);
     Config {
@@ -259,11 +260,8 @@ fn config(given: &Given<'_>) -> Config {
             log_dir: path("podLogsDir"),
         },
         manifests: path("staticPodPath"),
-        preload: given
-            .texts("coracle.preload")
-            .into_iter()
-            .map(PathBuf::from)
-            .collect(),
+        preload: paths("coracle.preload"),
+        cdi_dirs: paths("coracle.cdiSpecDirs"),
         cgroup_parent: some(given.text("coracle.cgroupParent")),
         node_name: node::name(given),
         node_labels: node::labels(given),

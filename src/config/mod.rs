@@ -56,6 +56,8 @@ pub struct Config {
     pub manifests: PathBuf,
     /// Directories of image archives imported at start and when they change.
     pub preload: Vec<PathBuf>,
+    /// Directories of CDI files; devices in a later one take precedence.
+    pub cdi_dirs: Vec<PathBuf>,
     /// Parent cgroup below each hierarchy's mount; `None`: the agent's own under systemd, else `/coracle`.
     pub cgroup_parent: Option<String>,
     /// The node's name; empty: the host's.

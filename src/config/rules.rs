@@ -216,13 +216,15 @@ fn paths(given: &Given<'_>) {
             );
         }
     }
-    for (index, value) in given.texts("coracle.preload").iter().enumerate() {
-        if !value.starts_with('/') {
-            let path = format!("coracle.preload[{index}]");
-            given.wrong(
-                &[&path, "coracle.preload"],
-                format!("{path} {value:?} must be an absolute path"),
-            );
+    for list in ["coracle.preload", "coracle.cdiSpecDirs"] {
+        for (index, value) in given.texts(list).iter().enumerate() {
+            if !value.starts_with('/') {
+                let path = format!("{list}[{index}]");
+                given.wrong(
+                    &[&path, list],
+                    format!("{path} {value:?} must be an absolute path"),
+                );
+            }
         }
     }
 }

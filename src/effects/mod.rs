@@ -4,6 +4,7 @@
 pub mod app_armor;
 pub mod cgroup;
 pub mod configuration;
+pub mod device;
 pub(crate) mod exec;
 pub mod facts;
 pub mod figures;

@@ -27,6 +27,10 @@ pub const TOPICS: &[(&str, &str)] = &[
     ),
     ("storage", "data that lasts, backup and restore"),
     (
+        "devices",
+        "serial ports, cameras and other devices, without privileges",
+    ),
+    (
         "network",
         "addresses, ports, services, names, other firewalls",
     ),

@@ -12,6 +12,7 @@ mod commands;
 mod configuration;
 mod conflicts;
 mod cordon;
+mod devices;
 mod execute;
 mod exits;
 mod facts;
@@ -115,6 +116,8 @@ struct Node {
     counters: metrics::Counters,
     probes: probes::Probes,
     hooks: hooks::Hooks,
+    /// The devices that pods ask for.
+    devices: devices::Devices,
     /// What the files ask for.
     manifests: manifests::InEffect,
     /// Tells the firewall and the name server about pods and services.
@@ -373,6 +376,7 @@ impl Node {
                 continue;
             };
             self.hooks.keep(pod);
+            self.devices.look_at(uid, pod);
             self.write_edits(uid);
             self.keep_exits(uid);
             self.publish(uid);
@@ -412,6 +416,7 @@ impl Node {
         self.tools.cleaning.forget(uid);
         self.probes.forget(uid);
         self.hooks.forget(uid);
+        self.devices.forget(uid);
         self.counters.forget(uid);
         self.saved.forget(uid);
         self.shown.forget(uid);

@@ -28,6 +28,9 @@ pub struct Flags {
     /// `PodResizeInProgress`: its transition time while it is true.
     #[serde(default)]
     pub resizing: Option<Wall>,
+    /// `DevicesReady`, of pods that ask for devices.
+    #[serde(default)]
+    pub devices: Option<Flag>,
 }
 
 impl Flags {
@@ -46,6 +49,7 @@ impl Flags {
             restarting_all: no,
             resize_pending: None,
             resizing: None,
+            devices: spec.devices.as_ref().map(|_| no),
         }
     }
 }
@@ -123,6 +127,7 @@ impl PodState {
             "Initialized" => Some(of(self.flags.initialized)),
             "ContainersReady" => Some(of(self.flags.containers_ready)),
             "Ready" => Some(of(self.flags.ready)),
+            "DevicesReady" => self.flags.devices.map(of),
             _ => {
                 let mut all = self.foreign.iter();
                 let found = all.find(|f| f.condition.type_ == type_)?;
@@ -159,8 +164,12 @@ impl PodState {
         let sandbox = matches!(self.sandbox, Sandbox::Ready { .. });
         let (initialized, containers) = (self.shows_initialized(), self.all_ready());
         let restarting = self.restarts_all();
+        let devices = self.devices_ready();
         let flags = &mut self.flags;
         flags.restarting_all.set(restarting, now.wall);
+        if let (Some(flag), Some(ready)) = (&mut flags.devices, &devices) {
+            flag.set(ready.is_ok(), now.wall);
+        }
         flags.initialized.set(initialized, now.wall);
         flags.sandbox_ready.set(sandbox, now.wall);
         flags.containers_ready.set(containers, now.wall);

@@ -104,7 +104,7 @@ fn when(at: Time, now: Time, action: impl FnOnce() -> Action) -> Step {
     Step::when(at, now, || Step::Begin(Task::Act(action())))
 }
 
-/// Image first, then the container; both wait for whatever failed before.
+/// Image first, then the container; both wait for whatever failed before, and the container for its devices.
 fn start(pod: &PodState, container: &ContainerState, settings: &Settings, now: Time) -> Step {
     let mut at = restart::earliest(container, pod.waits(settings));
     if container.role != Role::Ephemeral && container.current().is_none() {
@@ -115,6 +115,9 @@ fn start(pod: &PodState, container: &ContainerState, settings: &Settings, now: T
     }
     if let Image::Failed { retry, .. } = &container.image {
         at = at.max(retry.at);
+    }
+    if matches!(container.image, Image::Ready { .. }) && pod.lacks_devices(container) {
+        return Step::Rest;
     }
     when(at, now, || match &container.image {
         Image::Ready { id } => Action::StartContainer {

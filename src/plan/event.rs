@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use super::cordon::{Cordon, Drain};
+use super::device::Sights;
 pub use super::hook::{HookOrder, HookOutcome, Hooks};
 pub use super::kill::{Kill, KillReason};
 pub use super::pressure::{Eviction, EvictionReason, Evictions, Observation, Order, Policy};
@@ -220,6 +221,11 @@ pub enum PodFact {
     ResizeFailed {
         /// The error.
         error: String,
+    },
+    /// The node has looked for the devices that the pod asks for. Sent again whenever something has changed.
+    DevicesSeen {
+        /// What it has found, by the requests' names.
+        sights: Sights,
     },
     /// The moment that `plan::hook::next_sleep` named has come.
     TimePassed,

@@ -54,6 +54,8 @@ pub enum KillReason {
     DefinitionChanged,
     /// Its resources cannot be changed while it runs.
     Resize,
+    /// A device that it has lost is back.
+    Device,
 }
 
 impl KillReason {
@@ -62,7 +64,7 @@ impl KillReason {
     /// the exit code, as after any exit.
     fn replaces(self, policy: RestartPolicy) -> bool {
         match self {
-            Self::DefinitionChanged | Self::Resize => true,
+            Self::DefinitionChanged | Self::Resize | Self::Device => true,
             Self::Liveness | Self::Startup => policy != RestartPolicy::Never,
             Self::Stopping | Self::InPlace | Self::PostStartHook => false,
         }
@@ -125,6 +127,7 @@ impl PodState {
         let of_all = self.kill_of_all(now);
         let pod = Arc::clone(&self.spec);
         for (at, spec) in pod.all_containers().enumerate() {
+            let back = self.device_is_back(&self.containers[at]);
             let c = &mut self.containers[at];
             // Ephemeral containers keep running while the pod restarts in place.
             let ephemeral = c.role == Role::Ephemeral;
@@ -137,7 +140,7 @@ impl PodState {
                 }
                 continue;
             }
-            let wanted = of_all.or_else(|| kill_of_one(&pod, spec, c, now));
+            let wanted = of_all.or_else(|| kill_of_one(&pod, spec, (c, back), now));
             let (Some(wanted), Some(run)) = (wanted, c.run.running_mut()) else {
                 continue;
             };
@@ -251,8 +254,13 @@ fn loses_hook(spec: &ContainerSpec, c: &ContainerState) -> bool {
     carried_out && c.run.running().is_some_and(lost)
 }
 
-/// Why this container alone ends, if it does.
-fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Time) -> Option<Kill> {
+/// Why this container alone ends, if it does. `back`: because of a device.
+fn kill_of_one(
+    pod: &PodSpec,
+    spec: &ContainerSpec,
+    (c, back): (&ContainerState, bool),
+    now: Time,
+) -> Option<Kill> {
     let kill = |reason, grace_ms| Kill {
         reason,
         since: now,
@@ -271,6 +279,7 @@ fn kill_of_one(pod: &PodSpec, spec: &ContainerSpec, c: &ContainerState, now: Tim
             (KillReason::Liveness, probes.liveness.as_ref())
         }
         None if c.resize_restarts(spec) => (KillReason::Resize, None),
+        None if back => (KillReason::Device, None),
         None => return None,
     };
     let own = probe.and_then(|probe| probe.grace_ms);
@@ -307,5 +316,6 @@ fn text(
         }
         KillReason::DefinitionChanged => format!("Init container {name} definition changed"),
         KillReason::Resize => format!("Container {name} resize requires restart"),
+        KillReason::Device => format!("{what} {name} restarts: its device is back"),
     }
 }

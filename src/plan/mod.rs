@@ -18,6 +18,7 @@ pub mod classes;
 pub mod condition;
 pub mod cordon;
 pub mod decide;
+pub mod device;
 pub mod edit;
 pub mod event;
 pub mod fit;

@@ -25,7 +25,7 @@ use super::round::Round;
 use super::run::{Asked, Ended, OfRun, Run, Stop};
 use super::shutdown::Shutdown;
 use super::verdict::Verdict;
-use super::{Action, Stamp, Time, Wall};
+use super::{Action, Stamp, Time, Wall, device};
 use crate::spec::{ContainerSpec, PodSpec, PodUid, Resource, RestartPolicy};
 
 /// The node's settings that decisions depend on.
@@ -149,6 +149,8 @@ pub struct PodState {
     pub flags: Flags,
     /// The conditions that clients have set, in the order of arrival.
     pub foreign: Vec<Foreign>,
+    /// What the node has found of the devices that it asks for.
+    pub devices: device::Seen,
 }
 
 /// Where a pod is in its life. A stopping pod never stops stopping: it ends by being forgotten.
@@ -450,6 +452,7 @@ impl PodState {
             configuration_changed: false,
             pending: None,
             resizing: Resizing::default(),
+            devices: device::Seen::default(),
         }
     }
 

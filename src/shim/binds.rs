@@ -188,6 +188,8 @@ impl LateBind {
             .is_dir();
         let tree = mount_tree::copy(&source, read_only, spread)
             .map_err(ShimError::path("copy the mount at", &source))?;
+        mount_tree::restrict(tree.as_fd(), (has("nodev"), has("noexec"), has("nosuid")))
+            .map_err(ShimError::path("restrict the mount at", &source))?;
         Ok(Self {
             target,
             tree,

@@ -12,8 +12,8 @@ use super::ShimError;
 use crate::sys::beneath;
 use crate::sys::cgroup::Hierarchy;
 
-/// Devices that libcontainer allows to all containers: network tunnels, and the node's own console.
-const DENIED: [&str; 2] = ["c 10:200 rwm", "c 5:1 rwm"];
+/// Character devices that libcontainer allows to all containers: network tunnels, and the node's own console.
+const DENIED: [(i64, i64); 2] = [(10, 200), (5, 1)];
 
 /// A device of `config.json`.
 #[derive(Deserialize)]
@@ -31,9 +31,14 @@ pub(super) struct BundleResources {
 #[derive(Deserialize)]
 struct BundleDeviceRule {
     allow: bool,
+    r#type: Option<String>,
+    major: Option<i64>,
+    minor: Option<i64>,
+    access: Option<String>,
 }
 
-/// Denies the devices above to a container whose rules begin with "none". Only cgroup v1 has such rules.
+/// Denies the devices above to a container whose rules begin with "none", but for what its rules allow of them. Only
+/// cgroup v1 has such rules.
 pub(super) fn deny_devices(
     hierarchies: &[Hierarchy],
     group: &str,
@@ -47,8 +52,19 @@ pub(super) fn deny_devices(
         if !path.exists() {
             continue;
         }
-        for rule in DENIED {
-            fs::write(&path, rule).map_err(ShimError::path("write", &path))?;
+        for (major, minor) in DENIED {
+            let number = format!("c {major}:{minor}");
+            fs::write(&path, format!("{number} rwm")).map_err(ShimError::path("write", &path))?;
+            let asked = |rule: &&BundleDeviceRule| {
+                let same = (rule.major, rule.minor) == (Some(major), Some(minor));
+                rule.allow && rule.r#type.as_deref() == Some("c") && same
+            };
+            for rule in resources.devices.iter().filter(asked) {
+                let path = hierarchy.folder(group).join("devices.allow");
+                let access = rule.access.as_deref().unwrap_or_default();
+                fs::write(&path, format!("{number} {access}"))
+                    .map_err(ShimError::path("write", &path))?;
+            }
         }
     }
     Ok(())

@@ -4,14 +4,15 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
-use super::{backoff, suggest, swap, uid};
+use super::{backoff, device, suggest, swap, uid};
 
 /// The domain of coracle's annotations.
 const DOMAIN: &str = "coracle.dev";
 
 /// Annotations of pods.
-pub(crate) const OF_PODS: [&str; 4] = [
+pub(crate) const OF_PODS: [&str; 5] = [
     backoff::ANNOTATION,
+    device::ANNOTATION,
     swap::ANNOTATION,
     uid::RESTART_ON_CHANGE,
     uid::CONFIGURATION,
@@ -24,7 +25,8 @@ pub(crate) const OF_SERVICES: [&str; 0] = [];
 pub(crate) fn check(metadata: &ObjectMeta, known: &[&str], path: &Path<'_>, report: &Report) {
     let at = path.field("annotations");
     for key in metadata.annotations.iter().flatten().map(|(key, _)| key) {
-        if !known.contains(&key.as_str()) {
+        let of_container = key.starts_with(device::OF_CONTAINER) && !known.is_empty();
+        if !known.contains(&key.as_str()) && !of_container {
             stranger(key, known, &at, report);
         }
     }
@@ -45,7 +47,8 @@ fn stranger(key: &str, known: &[&str], path: &Path<'_>, report: &Report) {
     let Some((domain, name)) = key.split_once('/') else {
         return;
     };
-    if !domain.eq_ignore_ascii_case(DOMAIN) {
+    let below = |domain: &str| domain.to_ascii_lowercase().ends_with(".coracle.dev");
+    if !domain.eq_ignore_ascii_case(DOMAIN) && !below(domain) {
         return;
     }
     let names: Vec<&str> = known

@@ -17,8 +17,8 @@ use super::pod::{
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::{
-    annotations, backoff, confinement, container, huge_pages, names, network, placement, resources,
-    restart, security, support, swap, uid, volume,
+    annotations, backoff, confinement, container, device, huge_pages, names, network, placement,
+    resources, restart, security, support, swap, uid, volume,
 };
 use crate::types::quantity::Quantity;
 
@@ -66,6 +66,7 @@ fn identified(
     let dns_config = network::dns_config(spec, &at, report);
     let figures = Figures::of(&init_containers, &containers);
     let (qos, resources) = qos_and_resources(spec, &figures, &at, report);
+    let devices = device::of(&pod.metadata, spec, path, report);
     let warnings = report.take_warnings();
     if !report.is_clean() {
         return None;
@@ -77,6 +78,7 @@ fn identified(
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Always),
         restart_backoff,
         swap_max_bytes,
+        devices,
         readiness_gates,
         grace_ms,
         active_deadline_ms,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::names;
 
 /// Condition types that coracle sets itself and clients may not set.
-const OWN: [&str; 9] = [
+const OWN: [&str; 10] = [
     "PodScheduled",
     "PodReadyToStartContainers",
     "Initialized",
@@ -19,6 +19,7 @@ const OWN: [&str; 9] = [
     "PodResizePending",
     "PodResizeInProgress",
     "AllContainersRestarting",
+    "DevicesReady",
 ];
 
 /// Valid statuses of a condition.

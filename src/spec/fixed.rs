@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use serde_json::{Map, Value};
 
+use super::device;
 use super::error::{Path, Report};
 use super::pod::QosClass;
 use super::priority::CRITICAL;
@@ -85,14 +86,19 @@ impl Parts {
         ];
         let annotations = pod.metadata.annotations.iter().flatten();
         let annotations = annotations.filter(|(key, _)| !own.contains(&key.as_str()));
-        let annotations: Map<_, _> = annotations
-            .map(|(key, value)| (key.clone(), value.as_str().into()))
-            .collect();
+        let entry = |(key, value): (&String, &String)| (key.clone(), value.as_str().into());
+        // A container gets its devices when it starts.
+        let (devices, annotations): (Vec<_>, Vec<_>) =
+            annotations.partition(|(key, _)| device::is_annotation(key));
+        let annotations: Map<String, Value> = annotations.into_iter().map(entry).collect();
+        let mut kept: Map<String, Value> = devices.into_iter().map(entry).collect();
+        let configuration = serde_json::json!(uid::configuration(&pod.metadata));
+        kept.insert(uid::CONFIGURATION.to_owned(), configuration);
         Self {
             fixed: serde_json::json!({
                 "spec": spec,
                 "status": { "qosClass": class.as_str() },
-                "metadata": { "annotations": { uid::CONFIGURATION: uid::configuration(&pod.metadata) } },
+                "metadata": { "annotations": kept },
             }),
             changeable: serde_json::json!({
                 "metadata": { "labels": pod.metadata.labels, "annotations": annotations },

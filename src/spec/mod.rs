@@ -9,6 +9,7 @@
 
 pub mod backoff;
 pub mod binding;
+pub mod cdi;
 pub mod cluster;
 pub mod condition;
 pub mod configuration;
@@ -37,6 +38,7 @@ mod confinement;
 mod container;
 pub(crate) mod decode;
 mod default;
+pub mod device;
 mod env;
 mod env_from;
 pub(crate) mod error;
@@ -69,6 +71,7 @@ pub use error::FieldError;
 pub use backoff::RestartBackoff;
 pub use condition::{Condition, ConditionStatus};
 pub use configuration::{Configuration, Object, ObjectKey, ObjectKind};
+pub use device::{DeviceAccess, DeviceRequest, DeviceSource, Devices};
 pub use huge_pages::{HugePages, PageSize};
 pub use kinds::refused as refused_kinds;
 pub use lifecycle::{Hook, HookKind, Lifecycle, StopSignalName};

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backoff::RestartBackoff;
 use super::configuration::ObjectKind;
+use super::device::Devices;
 use super::huge_pages::{HugePages, PageSize};
 use super::lifecycle::Lifecycle;
 use super::placement::Placement;
@@ -80,9 +81,10 @@ pub struct PodSpec {
     pub restart_policy: RestartPolicy,
     /// The pod's own waits between restarts (annotation `coracle.dev/restart-backoff`).
     pub restart_backoff: RestartBackoff,
-    /// Limit of swap that its containers may use together, where pods may swap (annotation
-    /// `coracle.dev/memory-swap-max`).
+    /// Limit of swap of its containers together, where pods may swap (annotation `coracle.dev/memory-swap-max`).
     pub swap_max_bytes: Option<u64>,
+    /// The devices that its containers ask for (annotations `coracle.dev/devices`, …).
+    pub devices: Option<Arc<Devices>>,
     /// `spec.readinessGates`: conditions that must be true for the pod to be ready.
     pub readiness_gates: Vec<String>,
     /// `spec.terminationGracePeriodSeconds` in milliseconds (30 000 by default).

@@ -160,6 +160,12 @@ reasons! {
     MissingClusterDNS = Warning "MissingClusterDNS",
     /// The pod has more name servers or search domains than resolvers read; the rest is left out. Shorten `dnsConfig`.
     DNSConfigForming = Warning "DNSConfigForming",
+    /// A device is not there: the container waits for it, or it was unplugged while the container runs. The message names it.
+    DeviceMissing = Warning "DeviceMissing",
+    /// A device cannot be given to the container. Correct the annotation or the CDI file; the message has the cause.
+    DeviceRefused = Warning "DeviceRefused",
+    /// The devices that the container waited for, or that were gone, are there.
+    DevicesReady = Normal "DevicesReady",
     /// The kernel does not hold a limit that was written to a cgroup. `coracle describe pod` shows what holds.
     CgroupMismatch = Warning "CgroupMismatch",
     /// The node has too little of a resource for the pod, which waits until there is enough. Lower its requests or stop other pods.

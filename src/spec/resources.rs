@@ -21,7 +21,7 @@ pub(crate) fn convert(
         report.refuse(
             &path.field("claims"),
             "device claims are not supported yet by this version",
-            "mount the device by a `hostPath` volume into a privileged container",
+            "name the device in an annotation (`coracle help devices`)",
         );
     }
     let limits = amounts(&resources.limits, &path.field("limits"), report);

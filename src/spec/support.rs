@@ -71,7 +71,7 @@ fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 3] {
             "resourceClaims",
             some(&spec.resource_claims),
             "device claims are",
-            "mount the device by a `hostPath` volume into a privileged container",
+            "name the device in an annotation (`coracle help devices`)",
         ),
         (
             "schedulingGroup",
@@ -186,7 +186,7 @@ pub(crate) fn container(container: &Container, path: &Path<'_>, report: &Report)
         "volumeDevices",
         some(&container.volume_devices),
         "block devices are",
-        "mount the device by a `hostPath` volume of type `BlockDevice` into a privileged container",
+        "name the device in an annotation (`coracle help devices`)",
     );
     refuse(&[devices], path, report);
     if let Some(context) = &container.security_context {

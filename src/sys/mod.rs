@@ -7,6 +7,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod clock_sync;
 pub mod dbus;
+pub mod device_node;
 pub mod disk_usage;
 pub mod fdpass;
 pub mod file;

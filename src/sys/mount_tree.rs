@@ -60,6 +60,21 @@ pub fn copy(source: &Path, read_only: ReadOnly, spread: Spread) -> io::Result<Ow
     Ok(tree)
 }
 
+/// Ignores device nodes, programs or set-user-ID bits in a copy. Concerns the topmost mount only.
+pub fn restrict(
+    tree: BorrowedFd<'_>,
+    (nodev, noexec, nosuid): (bool, bool, bool),
+) -> io::Result<()> {
+    let of = |yes: bool, attribute: u64| if yes { attribute } else { 0 };
+    let attributes = of(nodev, libc::MOUNT_ATTR_NODEV)
+        | of(noexec, libc::MOUNT_ATTR_NOEXEC)
+        | of(nosuid, libc::MOUNT_ATTR_NOSUID);
+    match attributes {
+        0 => Ok(()),
+        some => set(tree, some, 0, 0),
+    }
+}
+
 /// Attaches a copy at `target`, which must be in the caller's mount namespace.
 pub fn attach(tree: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     const FROM_EMPTY: libc::c_long = 0x4;

@@ -1,6 +1,10 @@
 //! The effective settings of one run of a container, from manifest and image.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+
+use super::DeviceNode;
 
 /// Settings that are only known after the start, because the image contributes to them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -9,6 +13,9 @@ pub struct Effective {
     pub user: Option<LinuxUser>,
     /// Name of the stop signal (`SIGQUIT`), if manifest or image set one.
     pub stop_signal: Option<String>,
+    /// The devices that the container has, by request.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub devices: BTreeMap<String, Vec<DeviceNode>>,
 }
 
 /// The ids of a container's first process: `status.containerStatuses[].user.linux` (KEP-3619).

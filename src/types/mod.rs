@@ -3,11 +3,13 @@
 pub mod quantity;
 pub mod usage;
 
+mod device;
 mod effective;
 mod exit;
 mod settings;
 mod time;
 
+pub use device::{DeviceNode, DeviceSight};
 pub use effective::{Effective, LinuxUser};
 pub use exit::{CUT_SHORT_MESSAGE, Exit, LOST_MESSAGE, StopSignal};
 pub use settings::{Group, ImagePolicy, Swapping};

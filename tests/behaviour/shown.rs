@@ -359,6 +359,7 @@ fn an_endpoint_has_the_pods_host_name_in_the_services_domain() {
 #[test]
 fn the_effective_settings_of_a_run_survive_an_agent_restart() {
     let effective = Effective {
+        devices: Default::default(),
         user: Some(LinuxUser {
             uid: 1000,
             gid: 2000,

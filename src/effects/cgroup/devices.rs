@@ -11,14 +11,14 @@ use crate::sys::bpf::{Device, DeviceRules};
 
 /// The devices of every container: null, zero, full, random, urandom, tty, ptmx and pseudo-terminals.
 const OWN: [Device; 8] = [
-    (1, Some(3)),
-    (1, Some(5)),
-    (1, Some(7)),
-    (1, Some(8)),
-    (1, Some(9)),
-    (5, Some(0)),
-    (5, Some(2)),
-    (136, None),
+    Device::character(1, Some(3)),
+    Device::character(1, Some(5)),
+    Device::character(1, Some(7)),
+    Device::character(1, Some(8)),
+    Device::character(1, Some(9)),
+    Device::character(5, Some(0)),
+    Device::character(5, Some(2)),
+    Device::character(136, None),
 ];
 
 /// How device access is restricted.
@@ -50,13 +50,18 @@ impl Devices {
         }
     }
 
-    /// Restricts the device access of a cgroup, given by its folder.
-    pub(super) fn rule(&self, folder: &Path) -> Result<(), CgroupError> {
+    /// Restricts the device access of a cgroup, given by its folder. `more` are the container's own devices; `None`
+    /// if it has none.
+    pub(super) fn rule(&self, folder: &Path, more: Option<&[Device]>) -> Result<(), CgroupError> {
         let Self::Program(rules) = self else {
             return Ok(());
         };
         File::open(folder)
-            .and_then(|group| rules.attach(group.as_fd()))
+            .and_then(|group| match more {
+                None => rules.attach(group.as_fd()),
+                // Its last run may have had others.
+                Some(more) => DeviceRules::load(&[&OWN, more].concat())?.replace(group.as_fd()),
+            })
             .map_err(|source| CgroupError::Access {
                 action: "attach device rules to".into(),
                 path: folder.to_owned(),

@@ -23,6 +23,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::spec::{ContainerSpec, PodSpec, PodUid, QosClass};
+use crate::sys::bpf::Device;
 use crate::sys::cgroup;
 
 pub use alarm::Alarm;
@@ -189,12 +190,12 @@ impl Cgroups {
     }
 
     /// Makes a container's cgroup below its pod's `path` with its limits, and returns its path. A privileged
-    /// container may open every device.
+    /// container may open every device; `devices` are those of another one, if it has devices of its own.
     pub fn ensure_container(
         &self,
         path: &str,
-        pod: &PodSpec,
-        container: &ContainerSpec,
+        (pod, container): (&PodSpec, &ContainerSpec),
+        devices: Option<&[Device]>,
     ) -> Result<String, CgroupError> {
         let path = self.container_path(path, &container.name);
         self.hierarchies.make(&path)?;
@@ -202,7 +203,7 @@ impl Cgroups {
         self.write(&path, &limits)?;
         if !container.security.privileged {
             for mount in self.hierarchies.mounts() {
-                self.devices.rule(&join(mount, &path))?;
+                self.devices.rule(&join(mount, &path), devices)?;
             }
         }
         Ok(path)

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use super::device::Devices;
 use super::environment::Process;
 use super::oci::{Bind, Bundle};
 use super::user::User;
-use super::{ConfigError, Sandboxes, capabilities, environment, user};
+use super::{ConfigError, Sandboxes, capabilities, device, environment, user};
 use crate::effects::cgroup::CgroupError;
 use crate::effects::facts::NodeFacts;
 use crate::images::{self, Image};
@@ -72,19 +73,29 @@ pub fn start_request(
     let state = layout.pod_state(&pod.uid);
     let hostname = sandboxes.write_etc(pod, order.ips)?;
     let asked = image.config.user.as_deref().unwrap_or_default();
-    let user = user::resolve(pod, container, asked, &image.layers)?;
+    let mut user = user::resolve(pod, container, asked, &image.layers)?;
+    let devices = device::of(sandboxes, pod, container)?;
+    if let Some(devices) = &devices {
+        user.groups.extend(&devices.groups);
+        user.groups.sort_unstable();
+        user.groups.dedup();
+    }
     let linux_user = LinuxUser {
         uid: user.uid,
         gid: user.gid,
         groups: user.groups.clone(),
     };
     let links = link_variables(sandboxes, pod);
-    let process = environment::process(order, &user, &hostname, links)?;
+    let mut process = environment::process(order, &user, &hostname, links)?;
+    if let Some(devices) = &devices {
+        devices.set_env(&mut process);
+    }
+    let by_request = devices.as_ref().map(|devices| devices.by_request.clone());
     let termination_message = state.termination_message(&container.name, attempt);
     make_message_file(&state.container(&container.name), &termination_message)?;
     let (mut binds, sub_paths) = volume_binds(sandboxes, order, &process.declared)?;
     binds.extend(file_binds(container, &state, &termination_message));
-    let bundle = bundle(sandboxes, order, (process, user), binds)?;
+    let bundle = bundle(sandboxes, order, (process, user), binds, devices)?;
     let folder = layout.pod_run(&pod.uid).bundle(&container.name);
     let settings = sandboxes.settings.now();
     write_bundle(&folder, &bundle)?;
@@ -113,6 +124,7 @@ pub fn start_request(
         effective: Effective {
             user: Some(linux_user),
             stop_signal: stop_signal.map(|signal| signal.name),
+            devices: by_request.unwrap_or_default(),
         },
         oom_score_adj: oom_score_adj(pod, container, order.node.memory_bytes),
         stdin: container.stdin,
@@ -153,6 +165,7 @@ fn file_binds(container: &ContainerSpec, state: &PodStateDir, message: &Path) ->
             read_only,
             read_only_below: false,
             propagation: MountPropagation::None,
+            flags: Vec::new(),
         });
     binds.collect()
 }
@@ -162,13 +175,17 @@ fn bundle<'a>(
     sandboxes: &Sandboxes,
     order: &ContainerOrder<'a>,
     (process, user): (Process, User),
-    binds: Vec<Bind>,
+    mut binds: Vec<Bind>,
+    devices: Option<Devices>,
 ) -> Result<Bundle<'a>, CgroupError> {
     let (pod, container) = (order.pod, order.container);
     let (layout, cgroups) = (sandboxes.layout(), &sandboxes.cgroups);
     let run = layout.pod_run(&pod.uid);
     let pod_cgroup = cgroups.pod_path(pod.qos, &pod.uid);
-    let cgroup = cgroups.ensure_container(&pod_cgroup, pod, container)?;
+    let rules = devices.as_ref().map(Devices::rules);
+    let cgroup = cgroups.ensure_container(&pod_cgroup, (pod, container), rules.as_deref())?;
+    let devices = devices.unwrap_or_default();
+    binds.extend(devices.binds);
     let device_rules = cgroups.devices_open().is_none();
     Ok(Bundle {
         pod,
@@ -177,6 +194,7 @@ fn bundle<'a>(
         user,
         capabilities: capabilities::effective(&container.security, device_rules),
         binds,
+        devices: devices.granted,
         shm: if pod.host_ipc {
             PathBuf::from("/dev/shm")
         } else {
@@ -320,6 +338,7 @@ fn volume_binds(
             read_only: mount.read_only || is_read_only(&mount.volume),
             read_only_below: mount.recursive_read_only,
             propagation: mount.propagation,
+            flags: Vec::new(),
         });
     }
     Ok((binds, sub_paths))

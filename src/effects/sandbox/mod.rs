@@ -5,6 +5,7 @@
 
 mod capabilities;
 mod container;
+mod device;
 mod environment;
 mod etc_files;
 mod garbage;

@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::ConfigError;
+use super::device;
 use super::environment::Process;
 use super::user::User;
 use crate::effects::cgroup::Mode;
 use crate::effects::{app_armor, seccomp};
+use crate::effects::device::Granted;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
 use crate::sys::file;
 
@@ -50,6 +52,8 @@ pub(super) struct Bind {
     /// Mounts below it are read-only, too.
     pub(super) read_only_below: bool,
     pub(super) propagation: MountPropagation,
+    /// `nodev`, `noexec`, `nosuid`.
+    pub(super) flags: Vec<String>,
 }
 
 /// The inputs of `config.json`.
@@ -61,6 +65,8 @@ pub(super) struct Bundle<'a> {
     pub(super) user: User,
     pub(super) capabilities: BTreeSet<String>,
     pub(super) binds: Vec<Bind>,
+    /// The devices of the node that it has although it is not privileged.
+    pub(super) devices: Vec<Granted>,
     pub(super) shm: PathBuf,
     pub(super) cgroup: String,
     pub(super) cgroup_mode: Mode,
@@ -106,8 +112,14 @@ impl Bundle<'_> {
             linux["maskedPaths"] = json!(masked_paths());
             linux["readonlyPaths"] = json!(READ_ONLY);
         }
+        let mut devices: Vec<Value> = self.devices.iter().map(device::node).collect();
         if security.privileged {
-            linux["devices"] = json!(node_devices(Path::new("/dev")));
+            let own = |path: &Value| self.devices.iter().any(|other| *path == other.place);
+            let all = node_devices(Path::new("/dev")).into_iter();
+            devices.extend(all.filter(|device| !own(&device["path"])));
+        }
+        if !devices.is_empty() {
+            linux["devices"] = json!(devices);
         }
         if let Some(profile) = self.seccomp()? {
             linux["seccomp"] = profile;
@@ -163,6 +175,7 @@ impl Bundle<'_> {
             if bind.read_only_below {
                 options.push("rro");
             }
+            options.extend(bind.flags.iter().map(String::as_str));
             json!({
                 "destination": bind.target, "type": "bind", "source": bind.source, "options": options,
             })
@@ -231,7 +244,9 @@ impl Bundle<'_> {
         if self.container.security.privileged {
             return json!([{ "allow": true, "access": "rwm" }]);
         }
-        json!([{ "allow": false, "access": "rwm" }])
+        let mut rules = vec![json!({ "allow": false, "access": "rwm" })];
+        rules.extend(self.devices.iter().map(device::rule));
+        json!(rules)
     }
 
     fn seccomp(&self) -> Result<Option<Value>, ConfigError> {

@@ -147,6 +147,7 @@ impl Counters {
             | PodFact::SandboxRemoveFailed { .. }
             | PodFact::ImageReady { .. }
             | PodFact::Warned { .. }
+            | PodFact::DevicesSeen { .. }
             | PodFact::TimePassed => {}
         }
         Before::default()

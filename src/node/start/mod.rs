@@ -18,6 +18,7 @@ use smol::{Async, LocalExecutor};
 use super::alarm::Alarm;
 use super::allocatable::Enforced;
 use super::capacity::{Machine, OverReserved, Shares};
+use super::devices::Devices;
 use super::execute::Tools;
 use super::hooks::Hooks;
 use super::journal::Journal;
@@ -277,6 +278,7 @@ impl Agent {
             counters: Default::default(),
             probes: Probes::new(tools.clone()),
             hooks: Hooks::new(tools.clone()),
+            devices: Devices::new(&tools.config.cdi_dirs, tools.inputs.clone()),
             manager: self.manager,
             object: self.object,
             samples: Default::default(),

@@ -176,6 +176,9 @@ impl NodeState {
             PodFact::ResizeFailed { error } => self.on(uid, now, out, |pod, _, out| {
                 pod.resize_failed(error, now.time, out);
             }),
+            PodFact::DevicesSeen { sights } => self.on(uid, now, out, |pod, _, out| {
+                pod.devices_seen(sights, now, out);
+            }),
             PodFact::TimePassed => self.on(uid, now, out, |_, _, _| {}),
         }
     }

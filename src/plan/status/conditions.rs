@@ -9,7 +9,7 @@ use super::super::state::{ContainerState, Flag, Role};
 use super::super::{PodState, preempt};
 use super::Phase;
 use super::text::{some_text, time};
-use crate::spec::RestartAction;
+use crate::spec::{Reason, RestartAction};
 
 /// `observedGeneration`: the manifest's `metadata.generation`, if it has one.
 pub(super) fn generation(state: &PodState) -> Option<i64> {
@@ -40,6 +40,9 @@ pub(super) fn all(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
         ),
         scheduled(state, always),
     ];
+    if let Some(flag) = flags.devices {
+        own.push(("DevicesReady", flag, devices(state)));
+    }
     let mut rules = state.spec.all_containers().flat_map(|c| &c.restart_rules);
     if rules.any(|r| r.action == RestartAction::RestartAllContainers) {
         let why = restarting_all(state, phase);
@@ -172,6 +175,15 @@ fn restarting_all(state: &PodState, phase: Phase) -> Why {
         Phase::Succeeded => (Some("PodCompleted"), None),
         Phase::Failed => (Some("PodFailed"), None),
         Phase::Pending | Phase::Running => (None, None),
+    }
+}
+
+fn devices(state: &PodState) -> Why {
+    match state.devices_ready() {
+        _ if state.flags.devices.is_some_and(|flag| flag.yes) => (None, None),
+        Some(Err((Reason::DeviceRefused, text))) => (Some("DeviceRefused"), Some(text)),
+        Some(Err((_, text))) => (Some("DeviceMissing"), Some(text)),
+        Some(Ok(())) | None => (Some("DevicesUnknown"), None),
     }
 }
 

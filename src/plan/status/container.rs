@@ -7,7 +7,7 @@ use super::super::run::{Ended, Run};
 use super::super::state::{ContainerState, Image, Role, Sandbox, StartError};
 use super::super::{PodState, Settings, restart};
 use super::text::{container_id, go_duration, resources, some_text, time};
-use crate::spec::ContainerSpec;
+use crate::spec::{ContainerSpec, Reason};
 use crate::types::{LOST_MESSAGE, LinuxUser, Wall};
 
 pub(super) fn container(
@@ -252,6 +252,16 @@ pub(super) fn trouble(
     c: &ContainerState,
     settings: &Settings,
 ) -> Option<(&'static str, String)> {
+    // Once it would be its turn.
+    if (c.role != Role::Main || state.is_initialized())
+        && let Some((reason, message)) = state.device_trouble(c)
+    {
+        let reason = match reason {
+            Reason::DeviceRefused => "DeviceRefused",
+            _ => "DeviceMissing",
+        };
+        return Some((reason, message));
+    }
     if let Some(StartError {
         failure, message, ..
     }) = c.start_error()
