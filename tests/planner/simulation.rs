@@ -17,6 +17,8 @@ mod converged;
 mod cordon;
 #[path = "simulation/crash.rs"]
 mod crash;
+#[path = "simulation/devices.rs"]
+mod devices;
 #[path = "simulation/disturb.rs"]
 mod disturb;
 #[path = "simulation/kills.rs"]
@@ -47,7 +49,7 @@ use coracle::plan::{
 use coracle::spec::{
     ExitCodes, Hook, HugePages, PodKey, PodResources, PodSpec, PodUid, RestartAction, RestartPolicy,
 };
-use coracle::types::Time;
+use coracle::types::{DeviceSight, Time};
 use stats::Stats;
 use world::{Disk, World};
 
@@ -93,6 +95,8 @@ struct Sim {
     figures: Option<Observation>,
     /// Whether this node watches for pressure.
     watches: bool,
+    /// What was reported last of the device that pods ask for.
+    reported: BTreeMap<PodUid, DeviceSight>,
     /// The value last set for each pod's readiness gate.
     opened: BTreeMap<PodUid, bool>,
     /// Set while the node is cordoned.
@@ -100,6 +104,8 @@ struct Sim {
     actions: u64,
     stimuli: u64,
     stats: Stats,
+    /// Pods whose preemption was checked.
+    preempted: std::cell::RefCell<BTreeSet<PodUid>>,
     /// Pods had more than the node has when the newest agent started.
     over: std::cell::Cell<bool>,
     /// The agent does not die.
@@ -145,11 +151,13 @@ impl Sim {
             retried: BTreeSet::new(),
             figures: None,
             watches: seed.is_multiple_of(8),
+            reported: BTreeMap::new(),
             opened: BTreeMap::new(),
             cordon: None,
             actions: 0,
             stimuli: 0,
             stats: Stats::default(),
+            preempted: Default::default(),
             over: std::cell::Cell::new(false),
             outlives: false,
             trace,
@@ -185,6 +193,7 @@ impl Sim {
         self.uncordon();
         self.world.faults = false;
         self.world.image = true;
+        self.world.plug();
         self.apply(&Event::Node(NodeFact::ImagesChanged));
         self.decide();
         self.run_until(self.world.now + 1_500_000);
@@ -346,6 +355,7 @@ impl Sim {
         let again = Agenda::new(&self.state).next(&self.state, now);
         assert_eq!(rest, again, "planning everything again finds more");
         self.wake_at = self.agenda.wake_at();
+        self.report_devices();
         assert!(
             self.wake_at.is_none_or(|t| t > now),
             "the wake-up is in the future"

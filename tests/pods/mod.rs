@@ -94,6 +94,19 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
     }
 }
 
+/// Has all containers ask for this device.
+pub(crate) fn ask_for_device(spec: &mut PodSpec, device: &str) {
+    let annotations = BTreeMap::from([("coracle.dev/devices".to_owned(), device.to_owned())]);
+    let text = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "annotations": annotations },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    let context = convert::ConvertContext { node_name: "n" };
+    let found = convert::documents(text.to_string().as_bytes(), "f", &context);
+    spec.devices = found.expect("valid").pods[0].devices.clone();
+    Arc::make_mut(&mut spec.manifest).metadata.annotations = Some(annotations);
+}
+
 /// The pod of a manifest that gives no UID: each pod made from it gets a new one.
 pub(crate) fn of_template(mut spec: PodSpec) -> PodSpec {
     spec.template = spec.uid.clone();

@@ -86,6 +86,7 @@ impl Sim {
                 self.check_may_start(action);
                 let pod = &self.state.pods[&uid];
                 check_order(pod, &instance.container);
+                self.check_device(pod, &instance.container);
                 let container = pod.container(&instance.container).unwrap();
                 let once = container.role != Role::Ephemeral || container.run == Run::None;
                 assert!(once, "an ephemeral container runs once: {action:?}");
@@ -426,6 +427,7 @@ impl Sim {
             let waits = pod.pending.as_ref().is_some_and(|p| p.refusal.is_some());
             let more = usize::from(more) + usize::from(waits);
             let more = more + usize::from(pod.flags.resizing.is_some());
+            let more = more + usize::from(pod.spec.devices.is_some());
             let disrupted = pod.verdict.as_ref().is_some_and(|v| v.cause.disrupts());
             assert_eq!(own, 5 + more + usize::from(disrupted));
             let word = |yes: bool| if yes { "True" } else { "False" };

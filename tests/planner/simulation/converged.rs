@@ -37,6 +37,7 @@ impl Sim {
                 assert!(idle, "{uid} has finished: {pod:?}");
                 continue;
             }
+            self.check_devices_converged(pod);
             for c in pod.ephemerals() {
                 let done = c.run != Run::None || pod.in_flight.is_some();
                 assert!(done, "{uid}/{} never ran: {pod:?}", c.name);

@@ -40,6 +40,7 @@ impl Sim {
         self.agenda = Agenda::new(&self.state);
         self.watch_pressure();
         self.seen = pods::Seen::new(&self.state);
+        self.reported.clear();
         self.in_flight.clear();
         self.going.clear();
         self.first_stop.clear();

@@ -8,7 +8,8 @@ use super::*;
 impl Sim {
     pub(super) fn disturb(&mut self) {
         self.stimuli += 1;
-        match self.world.rng.below(15) {
+        match self.world.rng.below(16) {
+            15 => self.replug(),
             13 => self.shut_down_or_not(),
             14 => self.cordon_or_not(),
             0..4 => self.edit_manifests(),
@@ -129,6 +130,10 @@ impl Sim {
                 }
                 let post_start = Hook::Exec(vec!["true".into()]);
                 pods::of(&mut spec, "x").lifecycle.post_start = Some(post_start);
+            }
+            if let 1 | 2 | 6 = version {
+                let end = if version == 1 { "" } else { ":restart" };
+                pods::ask_for_device(&mut spec, &format!("{}{end}", crate::world::PORT));
             }
             if version == 1 || version == 2 {
                 pods::of(&mut spec, "x").ports = vec![pods::host_port(80)];

@@ -36,6 +36,14 @@ impl Sim {
                         assert_ne!(has, spec.resources, "{kill:?}");
                         kill.grace_ms.max(2_000)
                     });
+                } else if kill.reason == KillReason::Device {
+                    self.failed.entry(run).or_insert_with(|| {
+                        let asked = c.run.course().unwrap().asked.as_ref().unwrap();
+                        let had = asked.effective.devices.get(crate::world::PORT);
+                        let had = had.map_or(&[][..], Vec::as_slice);
+                        assert!(Self::is_replugged(pod, had), "{kill:?}");
+                        kill.grace_ms.max(2_000)
+                    });
                 } else if kill.reason == KillReason::InPlace && pod.restarts_all() {
                     self.failed.insert(run, 0);
                 } else if pod.finishing().is_some() && pod.stopping().is_none() {

@@ -93,6 +93,10 @@ impl Sim {
             if since != Time(self.world.now) || self.state.desired.is_none() {
                 continue;
             }
+            // Another edit at the same moment may take the more important pod away again.
+            if !self.preempted.borrow_mut().insert(uid.clone()) {
+                continue;
+            }
             // If there was nothing to end in it, the waiting pod is admitted at once.
             let pods = self.state.pods.values();
             let came = pods.filter(|p| p.hold().is_some() || p.created.time == since);

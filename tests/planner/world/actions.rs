@@ -69,7 +69,7 @@ impl World {
     pub(super) fn start(&mut self, generation: u64, instance: Instance, image_id: String) {
         let fault = self.rng.below(100);
         let faults = self.faults;
-        let now = self.stamp();
+        let (now, sight) = (self.stamp(), self.sight());
         let Some(disk) = self.disk.get_mut(&instance.pod) else {
             return;
         };
@@ -88,13 +88,25 @@ impl World {
             "attempt numbers grow: {instance:?} after {:?}",
             record.highest
         );
+        let mut added = disk.spec.ephemeral_containers.iter();
+        let added = added.any(|c| c.name == instance.container);
+        let mut effective = Effective::default();
+        let lacks = match (&disk.spec.devices, sight) {
+            (None, _) => false,
+            (Some(_), DeviceSight::There(nodes)) => {
+                effective.devices.insert(PORT.to_owned(), nodes);
+                false
+            }
+            (Some(_), DeviceSight::Missing(_) | DeviceSight::Refused(_)) => !added,
+        };
         let failure = match fault {
+            _ if lacks => Some(StartFailure::Config),
             0..4 => Some(StartFailure::Config),
             4..8 => Some(StartFailure::Create),
             8..14 => Some(StartFailure::Run),
             _ => None,
         }
-        .filter(|_| faults);
+        .filter(|_| faults || lacks);
         if failure.is_none() || failure == Some(StartFailure::Run) {
             record.highest = Some(instance.attempt);
             record.figures = record.coming;
@@ -105,7 +117,7 @@ impl World {
                 image_id,
                 started: now,
                 pid: 7,
-                effective: Effective::default(),
+                effective: effective.clone(),
                 exit: (failure.is_some()).then(|| exit(128, Stamp::default(), now)),
                 stop_sent: None,
             });
@@ -135,7 +147,7 @@ impl World {
             fact: RunFact::Started {
                 pid: 7,
                 at: now,
-                effective: Effective::default(),
+                effective,
             },
         });
     }

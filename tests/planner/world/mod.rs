@@ -18,9 +18,12 @@ use coracle::plan::run::Ended;
 use coracle::plan::{Action, Event, NodeFact, PodFact, RunFact};
 use coracle::spec::{ContainerResources, Hook, HookKind, PodResources, PodSpec, PodUid, ProbeKind};
 use coracle::types::usage::{DiskUsage, FileSystem, PodUsage, Space};
-use coracle::types::{Effective, Exit, Stamp, StopSignal, Time};
+use coracle::types::{DeviceNode, DeviceSight, Effective, Exit, Stamp, StopSignal, Time};
 
 use crate::pods::{at, exit, written};
+
+/// The device that pods ask for.
+pub(crate) const PORT: &str = "/dev/port";
 
 /// xorshift64*.
 #[derive(Debug, Clone)]
@@ -108,6 +111,10 @@ pub(crate) struct World {
     pub(crate) faults: bool,
     pub(crate) disk: BTreeMap<PodUid, Disk>,
     pub(crate) image: bool,
+    /// The file of the device that pods ask for, if it is plugged in.
+    device: Option<u64>,
+    /// When the newest report about it arrives: reports overtake none before them.
+    last_report: u64,
     /// The shutdown in progress, as the agent recorded it.
     pub(crate) shutdown: Option<Shutdown>,
     /// What an observation of the node finds.
@@ -144,6 +151,8 @@ impl World {
             written: 0,
             holds: Holds::new(),
             image: rng.chance(60),
+            device: rng.chance(60).then_some(1),
+            last_report: 0,
             habits: rng.next(),
             rng,
             disk: BTreeMap::new(),
@@ -152,6 +161,47 @@ impl World {
             running: Vec::new(),
             order: 0,
         }
+    }
+
+    /// Unplugs the device, or plugs it in.
+    pub(crate) fn replug(&mut self) {
+        self.device = match self.device {
+            // Too fast for the node to see that it was gone.
+            Some(file) if self.rng.chance(20) => Some(file + 1),
+            Some(_) => None,
+            None => Some(self.now),
+        };
+    }
+
+    /// Plugs the device in, for good.
+    pub(crate) fn plug(&mut self) {
+        self.device.get_or_insert(self.now);
+    }
+
+    /// What there is of the device.
+    pub(crate) fn sight(&self) -> DeviceSight {
+        let node = |inode| DeviceNode {
+            path: PORT.to_owned(),
+            block: false,
+            major: 188,
+            minor: u32::from(inode % 2 == 0),
+            inode,
+        };
+        match self.device {
+            Some(inode) => DeviceSight::There(vec![node(inode)]),
+            None => DeviceSight::Missing("it is not there".to_owned()),
+        }
+    }
+
+    /// Tells the agent what there is.
+    pub(crate) fn report_device(&mut self, uid: PodUid, sight: DeviceSight) {
+        let due = self.now + self.rng.delay();
+        self.last_report = self.last_report.max(due);
+        self.order += 1;
+        let sights = [(PORT.to_owned(), sight)].into();
+        let fact = PodFact::DevicesSeen { sights };
+        let event = Event::Pod { uid, fact };
+        self.inbox.push((self.last_report, self.order, event));
     }
 
     pub(crate) fn stamp(&self) -> Stamp {
