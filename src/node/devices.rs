@@ -104,6 +104,7 @@ impl Devices {
                 cdi: self.cdi.clone(),
                 inputs: self.inputs.clone(),
                 folders: None,
+                warned: false,
             };
             super::spawn(watch.run(receiver));
             sender
@@ -121,6 +122,8 @@ struct Watch {
     cdi: Arc<[PathBuf]>,
     inputs: Sender<Input>,
     folders: Option<Folders>,
+    /// Whether the log says that changes are not reported.
+    warned: bool,
 }
 
 impl Watch {
@@ -220,14 +223,16 @@ impl Watch {
         }
         match Folders::watch(seen) {
             Ok(folders) => {
-                self.folders = Some(folders);
+                (self.folders, self.warned) = (Some(folders), false);
                 true
             }
             Err(error) => {
-                tracing::warn!(
-                    "could not watch for devices: {error}, looking every {} s",
-                    LOOK_AGAIN.as_secs()
-                );
+                if !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(
+                        "could not watch for devices: {error}, looking every {} s",
+                        LOOK_AGAIN.as_secs()
+                    );
+                }
                 self.folders = None;
                 false
             }
