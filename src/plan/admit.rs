@@ -50,6 +50,7 @@ impl NodeState {
             pod.settle(now, out);
         }
         self.desired = Some(desired.clone());
+        self.note_order();
         self.admit_resizes(now, out);
         self.admit(now, out);
     }
@@ -135,6 +136,7 @@ impl NodeState {
             pod.settle(Stamp { wall, ..now }, out);
         }
         self.pods.insert(uid, pod);
+        self.note_order();
         self.network_changes += 1;
     }
 }

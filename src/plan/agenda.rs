@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::event::{HookOrder, Order, ProbeOrder};
 use super::run::Running;
 use super::{Action, Event, NodeFact, NodeState, Notice, PodFact, PodState, RunFact, Stamp, Time};
-use super::{cordon, decide, hook, pressure, probe, shutdown, verdict};
+use super::{after, cordon, decide, hook, pressure, probe, shutdown, verdict};
 use crate::spec::PodUid;
 
 /// What follows from the facts.
@@ -242,6 +242,7 @@ fn next_of_pod(state: &NodeState, pod: &PodState, now: Time) -> Step {
         return time;
     }
     time.or_else(|| hook::next(pod, now))
+        .or_else(|| after::next(state, pod, now))
         .or_else(|| decide::next(pod, &state.settings, now))
         .or_else(|| probe::next(pod, now))
 }

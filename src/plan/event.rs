@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use super::after::{Outsides, Seen};
 pub use super::cordon::{Cordon, Drain};
 use super::device::Sights;
 pub use super::hook::{HookOrder, HookOutcome, Hooks};
@@ -121,6 +122,9 @@ pub enum NodeFact {
     Reclaimed,
     /// The kernel reports that memory gets short.
     Alarmed,
+    /// What pods start after was looked for outside coracle: everything that is known now; see
+    /// [`NodeState::wanted_outside`](super::NodeState::wanted_outside).
+    OutsideSeen(Outsides),
 }
 
 /// A fact about one pod.
@@ -229,6 +233,8 @@ pub enum PodFact {
     },
     /// The moment that `plan::hook::next_sleep` named has come.
     TimePassed,
+    /// It has waited for long enough for something that it starts after; see `plan::after::next`.
+    WaitedLong,
 }
 
 /// A fact about one run of a container.
@@ -336,7 +342,8 @@ impl NodeFact {
             | Self::ReliefBegun(_)
             | Self::Observed(_)
             | Self::Reclaimed
-            | Self::Alarmed => false,
+            | Self::Alarmed
+            | Self::OutsideSeen(_) => false,
         }
     }
 }

@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::after::{self, Levels, Waiting};
 use super::edit::{self, Edit};
 use super::notice::Notices;
 use super::room::{Capacity, Shortage};
-use super::state::Stage;
+use super::state::{Sandbox, Stage};
 use super::{NodeState, Notice, PodState, Stamp, condition};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason};
 
@@ -43,24 +44,38 @@ pub struct Hold {
     pub since: Stamp,
 }
 
-/// Since when pods are held, by UID. Written to disk, because a held pod has no folder of its own.
+/// Since when pods are held, by UID. Written to disk, because a held pod has no folder of its own. A pod that was let in
+/// after a wait for others is among them until its folder exists: it does not wait again.
 pub type Holds = BTreeMap<PodUid, Held>;
 
 /// What is saved of a held pod for an agent restart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// When it was first seen.
     created: Stamp,
     /// Since when it is held.
     since: Stamp,
+    /// How far it is with what it starts after.
+    #[serde(default)]
+    waiting: Waiting,
 }
 
 impl NodeState {
     /// Since when pods are held, as to be saved.
     pub fn holds(&self) -> Holds {
         let held = self.pods.values().filter_map(|pod| {
-            let (created, since) = (pod.created, pod.hold()?.since);
-            Some((pod.spec.uid.clone(), Held { created, since }))
+            let since = match pod.hold() {
+                Some(hold) => hold.since,
+                None if pod.sandbox == Sandbox::None => pod.waiting.let_in?,
+                None => return None,
+            };
+            let (created, waiting) = (pod.created, pod.waiting.clone());
+            let held = Held {
+                created,
+                since,
+                waiting,
+            };
+            Some((pod.spec.uid.clone(), held))
         });
         held.collect()
     }
@@ -78,8 +93,9 @@ impl NodeState {
         waiting.extend(held.iter().filter_map(|uid| self.pods.remove(uid)));
         waiting.sort_by(|one, other| rank(one).cmp(&rank(other)));
         let mut claimed = Capacity::default();
+        let levels = Levels::for_admission(self, &waiting);
         for pod in waiting {
-            self.admit_or_hold(pod, &mut claimed, now, out);
+            self.admit_or_hold(pod, (&mut claimed, &levels), now, out);
         }
     }
 
@@ -108,17 +124,21 @@ impl NodeState {
             if let Some(hold) = placeholder {
                 pod.stage = Stage::Held(hold);
             }
+            if let Some(held) = held {
+                pod.waiting.clone_from(&held.waiting);
+            }
             self.incarnations.pass_on(&mut pod);
             pod
         });
         new.collect()
     }
 
-    /// Admits or holds one pod. `claimed` is room that is reserved for pods checked before it.
+    /// Admits or holds one pod. `claimed` is room that is reserved for pods checked before it, `levels` is how far the
+    /// pods are that it may start after.
     pub(super) fn admit_or_hold(
         &mut self,
         mut pod: PodState,
-        claimed: &mut Capacity,
+        (claimed, levels): (&mut Capacity, &Levels),
         now: Stamp,
         out: &mut Vec<Notice>,
     ) {
@@ -126,10 +146,16 @@ impl NodeState {
         if former.is_some() {
             pod.stage = Stage::Admitted { finishing: None };
         }
+        let waited = pod.waiting.clone();
         let rejection = match &self.shutdown {
             Some(_) => None,
-            None => self.rejection_or_room(&pod.spec, claimed, now, out),
+            None => self
+                .refused_or_early(&mut pod, levels, now, out)
+                .or_else(|| self.rejection_or_room(&pod.spec, claimed, now, out)),
         };
+        if rejection.is_none() && self.shutdown.is_none() {
+            pod.waiting.let_in_at(now);
+        }
         match (rejection, &former) {
             // During a shutdown no pod is admitted: a held one stays held, a new one is rejected.
             (None, Some(hold)) if self.shutdown.is_some() => {
@@ -141,8 +167,25 @@ impl NodeState {
             (None, Some(_)) => pod.created = now,
             (Some(rejection), _) => pod.hold_for(rejection, former.as_ref(), now, out),
         }
-        self.hold_changes += u64::from(pod.hold() != former.as_ref());
+        let changed = pod.hold() != former.as_ref() || pod.waiting != waited;
+        self.hold_changes += u64::from(changed);
         self.pods.insert(pod.spec.uid.clone(), pod);
+    }
+
+    /// A reason that is checked before room, or what the pod starts after and lacks: a pod that waits for others claims
+    /// no room.
+    fn refused_or_early(
+        &self,
+        pod: &mut PodState,
+        levels: &Levels,
+        now: Stamp,
+        out: &mut Vec<Notice>,
+    ) -> Option<Rejection> {
+        if pod.spec.after.is_empty() {
+            return None;
+        }
+        self.unwelcome(&pod.spec)
+            .or_else(|| self.too_early(pod, levels, now, out))
     }
 
     /// Why this pod is not admitted now. If room alone is missing, pods of lower priority are preempted for it.
@@ -207,7 +250,7 @@ impl PodState {
     ) {
         let Rejection { reason, message } = rejection;
         let said = former.is_some_and(|old| (&old.reason, &old.message) == (&reason, &message));
-        if !said {
+        if !said && message != after::UNKNOWN {
             Notices::new(out, self).pod(reason, message.clone());
         }
         self.stage = Stage::Held(Hold {
@@ -227,6 +270,7 @@ impl PodState {
                 let mut new = PodState::new(spec, self.created);
                 new.foreign = std::mem::take(&mut self.foreign);
                 new.evictions = self.evictions;
+                new.waiting = std::mem::take(&mut self.waiting);
                 for (new, old) in new.containers.iter_mut().zip(&self.containers) {
                     new.backoff = old.backoff;
                 }

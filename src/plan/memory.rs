@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::after::Waiting;
 use super::condition::{Flags, Foreign};
 use super::event::{Evictions, Hooks, Kill, Verdict};
 use super::health::Health;
@@ -48,6 +49,8 @@ pub struct PodMemory {
     pub verdict: Option<Verdict>,
     /// Its recent evictions.
     pub evictions: Evictions,
+    /// How far it is with what it starts after.
+    pub waiting: Waiting,
     /// When its sidecars began to be stopped.
     pub finishing: Option<Time>,
     /// The conditions that clients have set; `None`: not known.
@@ -87,6 +90,7 @@ impl PodMemory {
             stopping: pod.stopping(),
             verdict: pod.verdict.clone(),
             evictions: pod.evictions,
+            waiting: pod.waiting.clone(),
             finishing: pod.finishing(),
             foreign: Some(pod.foreign.clone()),
             flags: Some(pod.flags),
@@ -110,6 +114,7 @@ impl PodMemory {
         };
         pod.verdict.clone_from(&self.verdict);
         pod.evictions = self.evictions;
+        pod.waiting.clone_from(&self.waiting);
         if let Some(foreign) = &self.foreign {
             pod.foreign.clone_from(foreign);
         }

@@ -12,6 +12,7 @@
 
 pub mod action;
 mod admit;
+pub mod after;
 pub mod agenda;
 pub mod apply;
 pub mod classes;

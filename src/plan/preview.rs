@@ -87,8 +87,9 @@ impl NodeState {
         let mut then = self.clone();
         then.pods.retain(|_, pod| pod.spec.key != new.key);
         let nothing = Capacity::default();
+        let refused = || then.rejection(new, &nothing);
         Some(Held {
-            rejection: then.rejection(new, &nothing)?,
+            rejection: refused().or_else(|| then.would_wait(new))?,
             victims: then.would_end(new, &nothing),
         })
     }

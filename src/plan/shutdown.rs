@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::after::Levels;
 use super::notice::Notices;
 use super::room::Capacity;
 use super::round::Begun;
@@ -234,7 +235,8 @@ impl NodeState {
         // It was never admitted: check now whether it can be.
         if let Some(mut pod) = self.pods.remove(uid) {
             pod.restore(now);
-            self.admit_or_hold(pod, &mut Capacity::default(), now, out);
+            let levels = Levels::for_admission(self, std::slice::from_ref(&pod));
+            self.admit_or_hold(pod, (&mut Capacity::default(), &levels), now, out);
             self.on(uid, now, out, |_, _, _| {});
             // The pods preempted for it may have left more room than it takes.
             self.admit(now, out);

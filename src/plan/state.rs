@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::after::{Order, Waiting};
 use super::condition::{self, Flags, Foreign};
 use super::cordon::Cordon;
 use super::event::{Desired, ImageFailure, Instance, StartFailure};
@@ -84,6 +85,8 @@ pub struct NodeState {
     pub pressure: Pressure,
     /// Set while the node is cordoned.
     pub cordon: Option<Cordon>,
+    /// What pods start after.
+    pub order: Order,
     /// Grows with every fact that may have changed what `plan::network::view` shows.
     pub network_changes: u64,
     /// Grows whenever a fact may have changed what another pod waits for: a pod is held, admitted or held for another
@@ -106,6 +109,7 @@ impl NodeState {
             shutdown: None,
             pressure: Pressure::default(),
             cordon: None,
+            order: Order::default(),
             network_changes: 0,
             hold_changes: 0,
             preemptions: BTreeMap::new(),
@@ -137,6 +141,8 @@ pub struct PodState {
     pub verdict: Option<Verdict>,
     /// Its recent evictions.
     pub evictions: Evictions,
+    /// How far it is with what it starts after.
+    pub waiting: Waiting,
     /// Its waits for its sandbox.
     pub retries: SandboxRetries,
     /// Whether a ConfigMap or Secret that it refers to has changed while an action was under way.
@@ -448,6 +454,7 @@ impl PodState {
             stage: Stage::Admitted { finishing: None },
             verdict: None,
             evictions: Evictions::default(),
+            waiting: Waiting::default(),
             retries: SandboxRetries::default(),
             configuration_changed: false,
             pending: None,

@@ -4,13 +4,14 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
-use super::{backoff, device, suggest, swap, uid};
+use super::{after, backoff, device, suggest, swap, uid};
 
 /// The domain of coracle's annotations.
 const DOMAIN: &str = "coracle.dev";
 
 /// Annotations of pods.
-pub(crate) const OF_PODS: [&str; 5] = [
+pub(crate) const OF_PODS: [&str; 6] = [
+    after::ANNOTATION,
     backoff::ANNOTATION,
     device::ANNOTATION,
     swap::ANNOTATION,

@@ -17,7 +17,7 @@ use super::pod::{
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::{
-    annotations, backoff, confinement, container, device, huge_pages, names, network, placement,
+    after, annotations, backoff, confinement, container, device, huge_pages, names, network, placement,
     resources, restart, security, support, swap, uid, volume,
 };
 use crate::types::quantity::Quantity;
@@ -53,6 +53,7 @@ fn identified(
     let placement = placement::of(spec, &at, report);
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
     let (restart_backoff, swap_max_bytes) = settings(&pod.metadata, path, report);
+    let after = starts_after(&pod.metadata, path, report);
     let readiness_gates = readiness_gates(spec, &at, report);
     given_conditions(&pod, path, report);
     let grace_ms = grace_ms(spec, &at, report);
@@ -79,6 +80,7 @@ fn identified(
         restart_backoff,
         swap_max_bytes,
         devices,
+        after,
         readiness_gates,
         grace_ms,
         active_deadline_ms,
@@ -185,6 +187,14 @@ fn settings(
     }
     let restart_backoff = backoff::of(written, &at, report);
     (restart_backoff, swap::max_bytes(written, &at, report))
+}
+
+/// What the pod starts after, which is written as an annotation.
+fn starts_after(metadata: &ObjectMeta, path: &Path<'_>, report: &Report) -> Vec<after::Item> {
+    let path = path.field("metadata");
+    let namespace = metadata.namespace.as_deref().unwrap_or_default();
+    let written = metadata.annotations.as_ref();
+    after::of(written, namespace, &path.field("annotations"), report)
 }
 
 fn readiness_gates(spec: &Written, path: &Path<'_>, report: &Report) -> Vec<String> {

@@ -7,6 +7,7 @@
 //! misspelling) → `default` → `assemble` (checks every rule and builds the [`PodSpec`]) or → `position` (errors get
 //! line and column). Services go through `service_rules` instead of the last two.
 
+pub mod after;
 pub mod backoff;
 pub mod binding;
 pub mod cdi;

@@ -85,6 +85,8 @@ pub struct PodSpec {
     pub swap_max_bytes: Option<u64>,
     /// The devices that its containers ask for (annotations `coracle.dev/devices`, …).
     pub devices: Option<Arc<Devices>>,
+    /// What it starts after (annotation `coracle.dev/after`).
+    pub after: Vec<super::after::Item>,
     /// `spec.readinessGates`: conditions that must be true for the pod to be ready.
     pub readiness_gates: Vec<String>,
     /// `spec.terminationGracePeriodSeconds` in milliseconds (30 000 by default).

@@ -184,6 +184,12 @@ reasons! {
     NodeAffinity = Warning "NodeAffinity",
     /// Another pod has the `hostPort` that the pod wants; the message names it. The pod waits until it is free.
     NodePorts = Warning "NodePorts",
+    /// The pod waits for what it starts after (annotation `coracle.dev/after`); the message names what is missing.
+    WaitingForDependencies = Normal "WaitingForDependencies",
+    /// What the pod starts after was not there in time. The message says whether the pod starts without it. See `coracle boot`.
+    DependencyTimeout = Warning "DependencyTimeout",
+    /// What the pod started after was lost, and its annotation asks with `again` to wait for it again: the pod is stopped first.
+    DependencyLost = Warning "DependencyLost",
 
     /// The agent started.
     Starting = Normal "Starting",

@@ -1,4 +1,7 @@
-//! The order in which pods are planned.
+//! The order in which pods are planned, and what they start after.
+
+#[path = "order/after.rs"]
+mod after;
 
 use std::sync::Arc;
 

@@ -62,6 +62,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         restart_backoff: RestartBackoff::default(),
         swap_max_bytes: None,
         devices: None,
+        after: Vec::new(),
         readiness_gates: vec![],
         grace_ms: 30_000,
         active_deadline_ms: None,

@@ -675,6 +675,14 @@ fn annotations_that_confine_are_refused_and_our_own_are_checked() {
             "not read from annotations any more",
             "",
         ),
+        ("coracle.dev/after", "db:ready?timeout=1m", "", ""),
+        ("coracle.dev/after", "db?time=1m", "item 1", ""),
+        (
+            "coracle.dev/afer",
+            "db",
+            "",
+            "did you mean `coracle.dev/after`?",
+        ),
         ("coracle.dev/restart-backoff", "max=1m", "", ""),
         ("coracle.dev/restart-backoff", "soon", "must look like", ""),
         (

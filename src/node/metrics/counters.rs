@@ -148,7 +148,8 @@ impl Counters {
             | PodFact::ImageReady { .. }
             | PodFact::Warned { .. }
             | PodFact::DevicesSeen { .. }
-            | PodFact::TimePassed => {}
+            | PodFact::TimePassed
+            | PodFact::WaitedLong => {}
         }
         Before::default()
     }

@@ -46,6 +46,7 @@ impl NodeState {
     pub fn apply(&mut self, event: &Event, now: Stamp) -> Vec<Notice> {
         let mut notices = Vec::new();
         let out = &mut notices;
+        let (level, holds) = (self.level_of(event.pod()), self.hold_changes);
         match event {
             Event::Node(fact) => self.node_fact(fact, now, out),
             Event::Pod { uid, fact } => self.pod_fact(uid, fact, now, out),
@@ -54,6 +55,18 @@ impl NodeState {
                     run_fact(pod, settings, instance, fact, now, out);
                 });
             }
+        }
+        let concerns_order = match event {
+            Event::Node(fact) => matches!(
+                fact,
+                NodeFact::DesiredChanged(_)
+                    | NodeFact::ShutdownCancelled
+                    | NodeFact::OutsideSeen(_)
+            ),
+            Event::Pod { .. } | Event::Run { .. } => level != self.level_of(event.pod()),
+        };
+        if concerns_order || holds != self.hold_changes {
+            self.order_changed(now, out);
         }
         notices
     }
@@ -98,6 +111,7 @@ impl NodeState {
             NodeFact::Observed(figures) => self.observed(figures, now, out),
             NodeFact::Reclaimed => self.pressure.reclaimed(now.time),
             NodeFact::Alarmed => self.pressure.alarmed(now.time),
+            NodeFact::OutsideSeen(seen) => self.order.saw(seen),
         }
     }
 
@@ -180,6 +194,7 @@ impl NodeState {
                 pod.devices_seen(sights, now, out);
             }),
             PodFact::TimePassed => self.on(uid, now, out, |_, _, _| {}),
+            PodFact::WaitedLong => self.admit(now, out),
         }
     }
 
