@@ -243,6 +243,7 @@ const ONLY: &[Only] = &[
                 "cgroup v1 has no event for the end of the last process",
             ),
             ("src/effects/exec.rs", "a bound on a program's silence"),
+            ("src/effects/bus.rs", "a bound on the bus's answers"),
             ("src/effects/logind/mod.rs", "a bound on the bus's answers"),
             (
                 "src/effects/probe/grpc.rs",

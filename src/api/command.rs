@@ -163,6 +163,11 @@ pub enum Command {
         /// Changes by file.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
+    /// Show what pods have waited for before they started.
+    ShowBoot {
+        /// Items by pod.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
     /// Show the shutdown plan, and the progress of a shutdown under way.
     ShowShutdown {
         /// Groups of pods, and logind's settings.

@@ -42,6 +42,7 @@ enum Action {
     ShowCgroups,
     Plan,
     Drain,
+    ShowBoot,
     ShowShutdown,
     BeginShutdown,
     CancelShutdown,
@@ -130,6 +131,7 @@ const ROUTES: &[Route] = &[
     route(POST, "coracle/v1/drain", Action::Drain)
         .costs(Cost::Progress)
         .can_be_dry(),
+    route(GET, "coracle/v1/boot", Action::ShowBoot),
     route(GET, "coracle/v1/shutdown", Action::ShowShutdown),
     route(POST, "coracle/v1/shutdown", Action::BeginShutdown).costs(Cost::Progress),
     route(DELETE, "coracle/v1/shutdown", Action::CancelShutdown),
@@ -306,6 +308,7 @@ async fn act(action: Action, parameters: &[&str], call: Call) -> Result<Response
         Action::ShowCgroups => cgroups(&context, pod.0, pod.1).await,
         Action::Plan => plan(&context, request.body()).await,
         Action::Drain => cordon::drain(&context, &query, dry_run).await,
+        Action::ShowBoot => boot(&context).await,
         Action::ShowShutdown => shutdown::show(&context).await,
         Action::BeginShutdown => shutdown::begin(&context).await,
         Action::CancelShutdown => shutdown::cancel(&context).await,
@@ -358,6 +361,11 @@ async fn plan(context: &Context, body: &[u8]) -> Result<Response<Body>, ApiError
     let files = files.items;
     let planned = ask(context, |reply| Command::Preview { files, reply }).await?;
     Ok(json_reply(planned.to_string()))
+}
+
+async fn boot(context: &Context) -> Result<Response<Body>, ApiError> {
+    let shown = ask(context, |reply| Command::ShowBoot { reply }).await?;
+    Ok(json_reply(shown.to_string()))
 }
 
 async fn retry(

@@ -4,6 +4,7 @@
 
 pub mod args;
 mod attach;
+mod boot;
 pub mod client;
 mod condition;
 mod config;
@@ -111,6 +112,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Cordon(args) => cordon::cordon(&client, &args),
         Command::Drain(args) => cordon::drain(&client, &args),
         Command::Uncordon(args) => cordon::uncordon(&client, &args),
+        Command::Boot(args) => boot::run(&client, &args),
         Command::Shutdown(args) => shutdown::run(&client, &args),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&client, &args),

@@ -12,6 +12,7 @@ use super::put;
 use crate::config::{Effective, Files};
 use crate::spec::PodSecurity;
 use crate::spec::convert::{self, ConvertContext};
+use crate::spec::{PodSpec, after};
 
 /// Maximum size of a manifest, in bytes.
 pub(super) const MAX_FILE: u64 = 10 << 20;
@@ -37,11 +38,15 @@ pub struct Report {
 
 /// Validates a file's bytes for a node that allows everything to pods.
 pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
-    validate_under(PodSecurity::Privileged, name, bytes)
+    let mut reports = [validated(PodSecurity::Privileged, name, bytes)];
+    add_circles(&mut reports);
+    let [(report, _)] = reports;
+    report
 }
 
-/// Validates a file's bytes for a node with this level.
-fn validate_under(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> Report {
+/// The report of one file by itself, for a node with this level, and its pods.
+fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Vec<PodSpec>) {
+    let mut pods = Vec::new();
     let context = ConvertContext {
         pod_security,
         ..ConvertContext::of("")
@@ -52,9 +57,9 @@ fn validate_under(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> Report
     };
     match convert::documents(bytes, name, &context) {
         Ok(found) => {
-            let pods = found.pods.iter().flat_map(|pod| &pod.warnings);
+            let warned = found.pods.iter().flat_map(|pod| &pod.warnings);
             let services = found.services.iter().flat_map(|s| &s.spec.warnings);
-            report.warnings = pods
+            report.warnings = warned
                 .chain(services)
                 .map(|warning| format!("{name}: {warning}"))
                 .collect();
@@ -66,10 +71,24 @@ fn validate_under(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> Report
             let objects = found.configuration.iter();
             report.configuration = objects.map(|(key, _)| key.short()).collect();
             report.services = services.map(|s| s.spec.key.to_string()).collect();
+            pods = found.pods;
         }
         Err(errors) => report.errors = errors.iter().map(ToString::to_string).collect(),
     }
-    report
+    (report, pods)
+}
+
+/// Adds the circles of pods that wait for each other to the reports of all files concerned.
+fn add_circles(reports: &mut [(Report, Vec<PodSpec>)]) {
+    let circles = after::circles(reports.iter().flat_map(|(_, pods)| pods));
+    for circle in circles {
+        for (report, pods) in reports.iter_mut() {
+            if pods.iter().any(|pod| circle.members.contains(&pod.key)) {
+                let sentence = circle.sentence(|key| format!("`{key}`"));
+                report.errors.push(format!("{}: {sentence}", report.file));
+            }
+        }
+    }
 }
 
 pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
@@ -80,6 +99,8 @@ pub(super) fn run(args: &ValidateArgs) -> Result<ExitCode> {
             reports.push(check(level, &file));
         }
     }
+    add_circles(&mut reports);
+    let reports: Vec<Report> = reports.into_iter().map(|(report, _)| report).collect();
     let text = match args.output.output {
         Some(_) => {
             let json = serde_json::to_string_pretty(&reports);
@@ -128,19 +149,22 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn check(level: PodSecurity, file: &Path) -> Report {
+fn check(level: PodSecurity, file: &Path) -> (Report, Vec<PodSpec>) {
     let name = match file.as_os_str() == "-" {
         true => "stdin".to_owned(),
         false => file.display().to_string(),
     };
-    let failed = |error| Report {
-        file: name.clone(),
-        errors: vec![error],
-        ..Report::default()
+    let failed = |error| {
+        let report = Report {
+            file: name.clone(),
+            errors: vec![error],
+            ..Report::default()
+        };
+        (report, Vec::new())
     };
     match read(file) {
         Ok(bytes) if bytes.len() as u64 > MAX_FILE => failed("larger than 10 MiB".to_owned()),
-        Ok(bytes) => validate_under(level, &name, &bytes),
+        Ok(bytes) => validated(level, &name, &bytes),
         Err(error) => failed(format!("could not be read: {error}")),
     }
 }

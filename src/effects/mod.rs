@@ -2,6 +2,7 @@
 //! better times, and log nothing above debug. Errors are returned, and the planner decides.
 
 pub mod app_armor;
+pub mod bus;
 pub mod cgroup;
 pub mod configuration;
 pub mod device;
@@ -9,6 +10,7 @@ pub(crate) mod exec;
 pub mod facts;
 pub mod figures;
 pub mod logind;
+pub mod outside;
 pub mod probe;
 pub mod sandbox;
 pub mod seccomp;

@@ -17,6 +17,7 @@ pub const TOPICS: &[(&str, &str)] = &[
     ("install", "install, upgrade and remove coracle"),
     ("migrate", "coming from docker-compose, podman or k3s"),
     ("pods", "edits, restarts, readiness, room and priority"),
+    ("order", "what a pod starts after"),
     (
         "images",
         "getting images onto the machine, without a network too",

@@ -117,6 +117,9 @@ impl Node {
             Command::ShowSettings { reply } => {
                 let _ = reply.try_send(Ok(self.sources.show()));
             }
+            Command::ShowBoot { reply } => {
+                let _ = reply.try_send(Ok(self.show_boot()));
+            }
             Command::Preview { files, reply } => {
                 let _ = reply.try_send(Ok(self.preview(&files)));
             }

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::manifests::Loaded;
+use crate::spec::after::{self, Circle};
 use crate::spec::priority::is_default;
-use crate::spec::{PodSpec, ServiceAddress, ServiceDocument};
+use crate::spec::{PodKey, PodSpec, ServiceAddress, ServiceDocument};
 
 /// Why `candidate` may not take effect beside the `others`, naming both files each time; empty if it may.
 pub(super) fn conflicts(
@@ -65,6 +66,7 @@ pub(super) fn conflicts(
             }
         }
     }
+    problems.extend(circles(path, candidate, others));
     problems
 }
 
@@ -91,6 +93,46 @@ pub(super) fn forbidden_changes(
         )
     });
     problems.collect()
+}
+
+/// The circles that pods of this file would close.
+fn circles(path: &Path, candidate: &Loaded, others: &[(&Path, &Loaded)]) -> Vec<String> {
+    let waits = |pod: &Arc<PodSpec>| !pod.after.is_empty();
+    if !candidate.pods.iter().any(waits) {
+        return Vec::new();
+    }
+    let all = || others.iter().copied().chain([(path, candidate)]);
+    let found = after::circles(all().flat_map(|(_, loaded)| loaded.pods.iter().map(Arc::as_ref)));
+    let own = |circle: &&Circle| {
+        candidate
+            .pods
+            .iter()
+            .any(|pod| circle.members.contains(&pod.key))
+    };
+    let found = found.iter().filter(own);
+    found.map(|circle| describe(path, circle, all())).collect()
+}
+
+/// Names a circle, with the files of the pods in it.
+pub(super) fn describe<'l>(
+    path: &Path,
+    circle: &Circle,
+    files: impl Iterator<Item = (&'l Path, &'l Loaded)>,
+) -> String {
+    let files: Vec<_> = files.collect();
+    let file = |key: &PodKey| {
+        let of = |loaded: &&Loaded| loaded.pods.iter().any(|pod| pod.key == *key);
+        let other = files.iter().filter(|(other, _)| *other != path);
+        let found = other
+            .filter(|(_, loaded)| of(loaded))
+            .map(|(other, _)| name(other));
+        found
+            .map(|file| format!(" (`{file}`)"))
+            .next()
+            .unwrap_or_default()
+    };
+    let named = |key: &PodKey| format!("`{key}`{}", file(key));
+    format!("{}: {}", name(path), circle.sentence(named))
 }
 
 fn name(path: &Path) -> String {

@@ -27,6 +27,7 @@ mod memory;
 mod metrics;
 mod network;
 mod object;
+mod outside;
 mod pods;
 mod preload;
 mod pressure;
@@ -44,6 +45,7 @@ mod start;
 mod state_file;
 mod turns;
 mod unblock;
+mod waits;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -134,6 +136,8 @@ struct Node {
     shutdown: shutdown::NodeShutdown,
     /// What the node does about its shortages.
     pressure: pressure::NodePressure,
+    /// Watches what pods start after outside coracle.
+    outside: outside::Watching,
     /// Whether the node is cordoned.
     cordon: cordon::NodeCordon,
     /// How the classes of pods share what there is.
@@ -310,7 +314,12 @@ impl Node {
             match self.agenda.next(&self.state, now().time) {
                 Step::Record(event) => self.record_step(&event),
                 Step::Begin(task) => self.begin(task),
-                Step::WakeAt(_) | Step::Rest => break,
+                Step::WakeAt(_) | Step::Rest => {
+                    match self.outside.look_for(self.state.wanted_outside()) {
+                        Some(seen) => self.record(&seen),
+                        None => break,
+                    }
+                }
             }
         }
         self.show_changed();

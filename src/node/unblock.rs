@@ -63,6 +63,9 @@ static BRIDGE: Lane = Lane::new();
 /// Work that nothing waits for.
 static CLEANING: Lane = Lane::new();
 
+/// Looks at paths that pods start after: a dead file server delays nothing else.
+static OUTSIDE: Lane = Lane::new();
+
 /// Runs `work` on a thread of the default lane and waits for its result without blocking.
 pub(super) async fn unblock<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     run(&NODE, FIRST, work).await
@@ -88,6 +91,13 @@ pub(super) async fn unblock_cleaning<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
     run(&CLEANING, FIRST, work).await
+}
+
+/// The same for paths that pods start after.
+pub(super) async fn unblock_outside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    run(&OUTSIDE, FIRST, work).await
 }
 
 /// The same for work that may concern the network of this pod.

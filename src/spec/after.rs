@@ -29,6 +29,9 @@ const OPTIONS: [&str; 3] = ["timeout", "then", "again"];
 /// The words before a colon.
 const KINDS: [&str; 4] = ["device", "file", "mount", "unit"];
 
+/// The most pods of a circle that an error names.
+const MAX_NAMED: usize = 20;
+
 const TIME_SYNC: &str = "time-sync";
 
 /// The endings of systemd's units.
@@ -306,6 +309,22 @@ pub struct Circle {
     pub members: BTreeSet<PodKey>,
     /// One way around: each waits for the next, the last for the first.
     pub around: Vec<PodKey>,
+}
+
+impl Circle {
+    /// The error, with each pod as `named` writes it.
+    pub fn sentence(&self, named: impl Fn(&PodKey) -> String) -> String {
+        let mut around: Vec<String> = self.around.iter().take(MAX_NAMED).map(&named).collect();
+        if self.around.len() > MAX_NAMED {
+            around.push(format!("{} more pods", self.around.len() - MAX_NAMED));
+        }
+        around.extend(self.around.first().map(named));
+        format!(
+            "pods wait for each other in a circle, so none of them could start: {}; remove one of them from the \
+             annotation `{ANNOTATION}` of the one before it",
+            around.join(" -> ")
+        )
+    }
 }
 
 /// The circles among these pods. The work grows with the number of items.

@@ -213,6 +213,13 @@ impl Message {
         is.then(|| body.number().ok()).flatten().map(|n| n != 0)
     }
 
+    /// The value of a property that is a string.
+    pub fn property_text(&self) -> Option<String> {
+        let mut body = self.body();
+        let is = self.signature == "v" && body.signature().ok()? == "s";
+        is.then(|| body.string().ok()).flatten()
+    }
+
     /// The value of a 64-bit unsigned property.
     pub fn property_number(&self) -> Option<u64> {
         let mut body = self.body();

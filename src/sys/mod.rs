@@ -18,6 +18,7 @@ pub mod loopback;
 pub mod meminfo;
 pub mod mount;
 pub mod mount_tree;
+pub mod mount_watch;
 pub mod netlink;
 pub mod netns;
 pub mod nfnetlink;

@@ -121,6 +121,11 @@ pub enum Command {
     /// Admit pods again: those held and those drained
     #[command(after_help = "Examples:\n  coracle uncordon")]
     Uncordon(NodeArgs),
+    /// Show what each pod waited for before it started, and how long
+    #[command(
+        after_help = "Pods with the annotation `coracle.dev/after` wait (coracle help order). The pod that waited longest comes first.\n\nExamples:\n  coracle boot\n  coracle boot -o json"
+    )]
+    Boot(OutputArgs),
     /// Stop all pods, lowest priority first, before the machine goes down
     #[command(
         after_help = "For machines without systemd-logind; with --plan, shows what would be done. Pods stay stopped until the next boot.\n\nExamples:\n  coracle shutdown --plan\n  coracle shutdown && poweroff -f\n  coracle shutdown --cancel"

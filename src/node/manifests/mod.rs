@@ -1,6 +1,7 @@
 //! The manifest directory: its files, and the pods and services that they define. Each file has one state; a broken
 //! edit never touches running pods (`coracle help differences`), and a file is taken whole or not at all.
 
+mod circles;
 mod classes;
 mod documents;
 mod files;
@@ -202,13 +203,13 @@ impl Manifests {
                 entry.applied = self.inherited.remove(path).map(Loaded::inherited);
             }
         }
-        // From here on the files alone decide.
-        self.inherited.clear();
         if scan.changed {
             self.settle(&found, running);
             self.note_configuration();
             self.assign_node_ports();
         }
+        // From here on the files alone decide.
+        self.inherited.clear();
         scan
     }
 
@@ -320,10 +321,11 @@ impl Manifests {
     /// Puts candidates into effect unless they conflict with another file: the same name, or something that only
     /// one object can have.
     fn resolve(&mut self, running: &BTreeSet<PodUid>) {
+        let circular = self.refuse_circles();
         let mut order: Vec<PathBuf> = self
             .entries
             .iter()
-            .filter(|(_, entry)| entry.candidate.is_some())
+            .filter(|(path, entry)| entry.candidate.is_some() && !circular.contains(*path))
             .map(|(path, _)| path.clone())
             .collect();
         let runs = |path: &PathBuf| {

@@ -25,6 +25,7 @@ use super::journal::Journal;
 use super::manager::Manager;
 use super::network::{self, Views};
 use super::object::NodeObject;
+use super::outside::Watching;
 use super::probes::Probes;
 use super::publish::Shown;
 use super::saved::Saved;
@@ -284,6 +285,7 @@ impl Agent {
             samples: Default::default(),
             shutdown: NodeShutdown::new(&layout.shutdown_state(), lock),
             pressure: pressure::NodePressure::new(levels),
+            outside: Watching::new(tools.inputs.clone()),
             cordon: Default::default(),
             classes: Default::default(),
             freed: Default::default(),
