@@ -49,6 +49,8 @@ mod hostile;
 mod huge_pages;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/order.rs"]
+mod order;
 #[path = "node/pressure.rs"]
 mod pressure;
 #[path = "node/probes.rs"]

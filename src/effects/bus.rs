@@ -234,3 +234,8 @@ async fn in_time<T>(what: &'static str, work: impl Future<Output = io::Result<T>
     let done = smol::future::or(work, late).await;
     done.map_err(|source| BusError::Silent { what, source })
 }
+
+/// A bus of the tests.
+#[cfg(test)]
+#[path = "../../tests/common/bus.rs"]
+pub(in crate::effects) mod fake;

@@ -389,10 +389,13 @@ fn waits(pod: &PodState) -> bool {
 }
 
 fn overdue(item: &Item) -> String {
-    let seconds = item.timeout_ms.unwrap_or(0) / 1000;
+    let waited = match item.timeout_ms.unwrap_or(0) {
+        ms if ms % 1000 == 0 => format!("{}s", ms / 1000),
+        ms => format!("{ms}ms"),
+    };
     let then = match item.start {
         true => "The pod starts without it",
         false => "The pod goes on waiting",
     };
-    format!("`{}` was not there after {seconds}s. {then}.", item.need)
+    format!("`{}` was not there after {waited}. {then}.", item.need)
 }

@@ -145,6 +145,11 @@ impl Agenda {
         let notices = state.apply(event, now);
         let held = std::mem::replace(&mut self.hold_changes, state.hold_changes);
         if concerns_all || held != state.hold_changes {
+            // The fact may have removed its own pod, whose wake-up goes with it.
+            event
+                .pod()
+                .into_iter()
+                .for_each(|pod| self.touch(state, pod));
             self.touch_all(state);
             self.changed.extend(state.pods.keys().cloned());
         } else if let Some(pod) = event.pod() {

@@ -1,13 +1,13 @@
-//! A system bus with a logind on it that answers any number of clients. Shared with the unit tests of
-//! `effects/logind/mod.rs`, which is why it takes `dbus` and `fdpass` from the module around it.
+//! A system bus with a logind and a systemd on it that answer any number of clients. Shared with the unit tests of
+//! `effects/bus.rs`, which is why it takes `dbus` and `fdpass` from the module around it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::{dbus, fdpass};
 
@@ -15,6 +15,14 @@ use super::{dbus, fdpass};
 pub(crate) struct Bus {
     folder: PathBuf,
     delay_us: Arc<AtomicU64>,
+    units: Arc<Mutex<Units>>,
+}
+
+/// The state that systemd reports of every unit, and its clients. Who writes to a client holds the lock.
+#[derive(Default)]
+struct Units {
+    state: &'static str,
+    clients: Vec<UnixStream>,
 }
 
 impl Bus {
@@ -25,13 +33,15 @@ impl Bus {
         let bus = Self {
             folder,
             delay_us: Arc::new(AtomicU64::new(seconds * 1_000_000)),
+            units: Arc::default(),
         };
         let listener = UnixListener::bind(bus.socket()).expect("bound");
-        let delay = bus.delay_us.clone();
+        let (delay, units) = (bus.delay_us.clone(), bus.units.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, delay) = (stream.expect("a client"), delay.clone());
-                std::thread::spawn(move || client(stream, &delay, preparing));
+                let units = units.clone();
+                std::thread::spawn(move || client(stream, &delay, &units, preparing));
             }
         });
         bus
@@ -40,6 +50,21 @@ impl Bus {
     /// The path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.join("bus")
+    }
+
+    /// Changes the state of all units, and reports it to the clients that wait.
+    #[allow(
+        dead_code,
+        reason = "not every test that includes this file changes it"
+    )]
+    pub(crate) fn set_units(&self, state: &'static str) {
+        let mut units = self.units.lock().expect("no panic holds this lock");
+        units.state = state;
+        let (interface, member) = ("org.freedesktop.DBus.Properties", "PropertiesChanged");
+        let changed = signal((interface, member), 0);
+        units
+            .clients
+            .retain_mut(|client| client.write_all(&changed).is_ok());
     }
 
     /// Changes logind's delay, without a signal to its clients.
@@ -82,12 +107,9 @@ fn reply(to: u32, signature: &str, body: &[u8], files: u32) -> Vec<u8> {
     message(2, &fields, body)
 }
 
-fn signal(begins: u8) -> Vec<u8> {
+fn signal((interface, member): (&str, &str), truth: u8) -> Vec<u8> {
     let mut fields = Vec::new();
-    for (code, text) in [
-        (2, "org.freedesktop.login1.Manager"),
-        (3, "PrepareForShutdown"),
-    ] {
+    for (code, text) in [(2, interface), (3, member)] {
         fields.resize(fields.len().next_multiple_of(8), 0);
         fields.extend([code, 1, b's', 0]);
         fields.extend(u32::try_from(text.len()).expect("short").to_le_bytes());
@@ -96,11 +118,11 @@ fn signal(begins: u8) -> Vec<u8> {
     }
     fields.resize(fields.len().next_multiple_of(8), 0);
     fields.extend(b"\x08\x01g\0\x01b\0");
-    message(4, &fields, &[begins, 0, 0, 0])
+    message(4, &fields, &[truth, 0, 0, 0])
 }
 
 /// Answers the greeting, then every call, until the client leaves.
-fn client(mut stream: UnixStream, delay_us: &AtomicU64, preparing: bool) {
+fn client(mut stream: UnixStream, delay_us: &AtomicU64, units: &Mutex<Units>, preparing: bool) {
     let mut reader = BufReader::new(stream.try_clone().expect("cloned"));
     let uid = nix::unistd::geteuid().to_string();
     let uid: String = uid.bytes().map(|b| format!("{b:02x}")).collect();
@@ -123,13 +145,34 @@ fn client(mut stream: UnixStream, delay_us: &AtomicU64, preparing: bool) {
             let serial = u32::from_le_bytes(bytes[8..12].try_into().expect("four"));
             let asked = String::from_utf8_lossy(&bytes[..length]).into_owned();
             bytes.drain(..length);
+            let mut units = units.lock().expect("no panic holds this lock");
             let answer = match call.member.as_str() {
+                "Subscribe" => {
+                    units.clients.push(stream.try_clone().expect("cloned"));
+                    reply(serial, "", &[], 0)
+                }
+                "Get" if asked.contains("ActiveState") || asked.contains("LoadState") => {
+                    let word = match (units.state, asked.contains("LoadState")) {
+                        ("", true) => "not-found",
+                        (_, true) => "loaded",
+                        ("", false) => "inactive",
+                        (state, false) => state,
+                    };
+                    let mut body = b"\x01s\0\0".to_vec();
+                    body.extend(u32::try_from(word.len()).expect("short").to_le_bytes());
+                    body.extend(word.as_bytes());
+                    body.push(0);
+                    reply(serial, "v", &body, 0)
+                }
                 "Get" if asked.contains("InhibitDelayMaxUSec") => {
                     let mut body = b"\x01t\0\0\0\0\0\0".to_vec();
                     body.extend(delay_us.load(Ordering::Relaxed).to_le_bytes());
                     // A signal comes before the answer.
                     let mut both = match preparing {
-                        true => signal(1),
+                        true => {
+                            let manager = "org.freedesktop.login1.Manager";
+                            signal((manager, "PrepareForShutdown"), 1)
+                        }
                         false => Vec::new(),
                     };
                     both.extend(reply(serial, "v", &body, 0));

@@ -4,12 +4,7 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 
 use super::*;
-use crate::sys::{dbus, fdpass};
-
-#[path = "../../../tests/common/bus.rs"]
-mod bus;
-
-use bus::Bus as Fake;
+use crate::effects::bus::fake::Bus as Fake;
 
 #[test]
 fn a_bus_is_greeted_and_asked_and_its_signals_arrive() {
