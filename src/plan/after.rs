@@ -7,7 +7,7 @@
 //!   └── time-out: reported once
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -342,8 +342,24 @@ impl NodeState {
         false
     }
 
+    /// The pods that this one starts after, directly or not.
+    pub(super) fn starts_after(&self, pod: &PodSpec) -> BTreeSet<PodKey> {
+        let mut found = BTreeSet::new();
+        let mut open: Vec<&Item> = pod.after.iter().collect();
+        while let Some(item) = open.pop() {
+            if let Need::Pod { key, .. } = &item.need
+                && found.insert(key.clone())
+            {
+                let mut pods = self.pods.values();
+                let next = pods.find(|other| other.spec.key == *key);
+                open.extend(next.into_iter().flat_map(|next| &next.spec.after));
+            }
+        }
+        found
+    }
+
     /// What has to be looked for outside coracle.
-    pub fn wanted_outside(&self) -> std::collections::BTreeSet<Outside> {
+    pub fn wanted_outside(&self) -> BTreeSet<Outside> {
         if !self.order.used {
             return Default::default();
         }

@@ -103,10 +103,13 @@ impl NodeState {
             return None;
         }
         let needs: Vec<Need> = short.iter().map(|s| (s.resource, s.missing())).collect();
+        // Without what it starts after the pod would have to wait again.
+        let needed = self.starts_after(pod);
         // A pod stopped for a shutdown cannot be preempted until it is restored.
         let can_go = |p: &&PodState| {
             let less = p.spec.priority < pod.priority;
-            less && p.takes_room() && !is_leaving(p) && p.verdict.is_none()
+            let spared = needed.contains(&p.spec.key);
+            less && !spared && p.takes_room() && !is_leaving(p) && p.verdict.is_none()
         };
         let all: Vec<&PodSpec> = self
             .pods

@@ -67,6 +67,10 @@ struct Preempted;
 #[derive(Debug)]
 struct LetIn;
 
+/// A pod lost what it started after.
+#[derive(Debug)]
+struct Lost;
+
 struct Sim {
     world: World,
     state: NodeState,
@@ -196,6 +200,7 @@ impl Sim {
         self.world.plug();
         self.apply(&Event::Node(NodeFact::ImagesChanged));
         self.decide();
+        self.look_outside(true);
         self.run_until(self.world.now + 1_500_000);
         self.converged();
     }
@@ -273,7 +278,8 @@ impl Sim {
                 self.starts.retain(|(of, _), _| *of != key);
             }
         }
-        self.agenda.record(&mut self.state, event, now);
+        let notices = self.agenda.record(&mut self.state, event, now);
+        self.note_lost(&notices);
         self.check_cordon(event, &stopping);
         for _ in before_all..self.state.preemptions.values().sum() {
             self.stats.count("pod", &Preempted);

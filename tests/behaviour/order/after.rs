@@ -456,6 +456,29 @@ fn a_pod_that_waits_claims_no_room_and_a_cordon_comes_first() {
 }
 
 #[test]
+fn a_pod_does_not_preempt_what_it_starts_after() {
+    let mut node = Node::set(small());
+    let (mut db, mut web) = (later("db", "disk"), later("web", "db:ready"));
+    let mut disk = later("disk", "");
+    let mut other = later("other", "db");
+    for (spec, cpu) in [
+        (&mut db, 300),
+        (&mut disk, 300),
+        (&mut web, 800),
+        (&mut other, 200),
+    ] {
+        set_resources(spec, "c", cpu, 1 << 20);
+    }
+    web.priority = 1_000;
+    wants(&mut node, &[&db, &web, &disk, &other]);
+    node.work();
+    // Only the pod beside them could go, and that is not enough.
+    assert!(runs(&node, "db") && runs(&node, "disk") && runs(&node, "other"));
+    assert!(held(&node, "web").unwrap().starts_with("OutOfcpu"));
+    assert_eq!(node.open, []);
+}
+
+#[test]
 fn a_held_pods_annotation_can_be_edited_and_its_wait_goes_on() {
     let mut node = new();
     wants(&mut node, &[&later("web", "a?timeout=10s")]);

@@ -13,23 +13,26 @@ impl Sim {
         let known: BTreeSet<PodUid> = pods.map(|pod| pod.spec.template.clone()).collect();
         assert_eq!(known, wanted, "the wanted pods exist, and no others");
         let held = |uid: &PodUid| self.state.pods[uid].hold().is_some();
-        let let_in: BTreeSet<PodUid> = self
-            .state
-            .pods
-            .keys()
-            .filter(|uid| !held(uid))
-            .cloned()
-            .collect();
-        assert_eq!(self.world.uids(), let_in, "only admitted pods are left");
+        // It comes and goes with a pod that crashes again and again.
+        let follows = |uid: &PodUid| {
+            let items = &self.state.pods[uid].spec.after;
+            items.iter().any(|item| item.again)
+        };
+        let stays = |uid: &&PodUid| !held(uid) && !follows(uid);
+        let let_in: BTreeSet<PodUid> = self.state.pods.keys().filter(stays).cloned().collect();
+        let mut left = self.world.uids();
+        left.retain(|uid| !self.state.pods.contains_key(uid) || !follows(uid));
+        assert_eq!(left, let_in, "only admitted pods are left");
         for (uid, pod) in &self.state.pods {
-            if pod.hold().is_some() {
+            if pod.hold().is_some() || follows(uid) {
                 // The reason is checked after every decision.
                 continue;
             }
             assert!(pod.stopping().is_none(), "{uid} is still going away");
             let cause = pod.verdict.as_ref().map(|verdict| verdict.cause);
             assert!(
-                cause.is_none_or(|c| c == Cause::DeadlineExceeded),
+                cause.is_none_or(|c| c == Cause::DeadlineExceeded)
+                    || cause == Some(Cause::Preempted) && self.state.pods.keys().any(follows),
                 "{uid} is still down"
             );
             if pod.finished() {

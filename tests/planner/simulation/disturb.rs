@@ -1,6 +1,9 @@
 //! What clients do to the node: manifests come, change and go; pods are deleted, debugged and tried again, and their
 //! conditions are set; settings change, and the node shuts down.
 
+use coracle::plan::Notice;
+use coracle::plan::event::Seen;
+use coracle::spec::Reason;
 use coracle::spec::{ObjectKey, ObjectKind};
 
 use super::*;
@@ -26,6 +29,10 @@ impl Sim {
                 self.say_something();
             }
             5 | 6 => self.world.kill_a_shim(),
+            8 => {
+                let there = self.world.rng.chance(70);
+                self.look_outside(there);
+            }
             7 => {
                 self.world.image = !self.world.image;
                 if self.world.image {
@@ -152,10 +159,67 @@ impl Sim {
             }
             spec.grace_ms =
                 [0, 1_000, 5_000, 30_000][usize::try_from(self.world.rng.below(4)).unwrap()];
+            self.put_in_order(&mut spec);
             let spec = pods::of_template(spec);
             self.wanted.insert(spec.uid.clone(), Arc::new(spec));
         }
         self.desire();
+    }
+
+    /// A pod may start after one before it, or after something outside, which comes and goes.
+    fn put_in_order(&mut self, spec: &mut PodSpec) {
+        let before = match spec.key.name.as_str() {
+            "b" => "a",
+            "c" => "b:ready",
+            _ => "none",
+        };
+        let text = match self.world.rng.below(8) {
+            0 => before.to_owned(),
+            1 => format!("{before}?timeout=30s&then=start"),
+            2 => format!("{before}?timeout=20s&then=start, mount:/m?again"),
+            3 => format!("{before}?timeout=1m, mount:/m"),
+            4 if before != "none" => format!("{before}?timeout=5s&then=start&again"),
+            _ => return,
+        };
+        spec.after = coracle::spec::after::parse(&text, "default").expect("valid");
+        let manifest = Arc::make_mut(&mut spec.manifest);
+        let annotation = coracle::spec::after::ANNOTATION.to_owned();
+        manifest.metadata.annotations = Some([(annotation, text)].into());
+    }
+
+    /// A pod may have to go because it has lost what it started after.
+    pub(super) fn note_lost(&mut self, notices: &[Notice]) {
+        let lost = notices
+            .iter()
+            .filter(|n| n.reason == Reason::DependencyLost);
+        for uid in lost.map(|notice| &notice.uid) {
+            let Some(pod) = self.state.pods.get(uid) else {
+                continue;
+            };
+            let grace_ms = pod.spec.grace_ms.max(2_000);
+            let since = self.world.now;
+            let going = Going { since, grace_ms };
+            self.going.entry(uid.clone()).or_insert(going);
+            self.stats.count("pod", &Lost);
+        }
+    }
+
+    /// What is wanted outside is there or not, as the node would find it.
+    pub(super) fn look_outside(&mut self, there: bool) {
+        let wanted = self.state.wanted_outside().into_iter();
+        let problem = None;
+        let seen = wanted.map(|one| {
+            (
+                one,
+                Seen {
+                    there,
+                    problem: problem.clone(),
+                },
+            )
+        });
+        let seen = Event::Node(NodeFact::OutsideSeen(seen.collect()));
+        self.apply(&seen);
+        self.decide();
     }
 
     pub(super) fn desire(&mut self) {

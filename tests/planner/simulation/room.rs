@@ -2,6 +2,8 @@
 
 use coracle::plan::state::Sandbox;
 use coracle::plan::verdict::Cause;
+use coracle::spec::Reason;
+use coracle::spec::after::Need;
 
 use super::*;
 
@@ -54,6 +56,16 @@ impl Sim {
             if self.state.shutdown.is_some() || self.is_kept_out(pod) || short {
                 continue;
             }
+            if pod
+                .hold()
+                .is_some_and(|hold| hold.reason == Reason::WaitingForDependencies)
+            {
+                assert!(
+                    self.has_to_wait(pod),
+                    "{uid} has what it starts after: {pod:?}"
+                );
+                continue;
+            }
             // The room that a more important pod waits for is reserved for it.
             let unfinished = || self.state.pods.values().filter(|p| !is_done(p));
             let claimed = unfinished().any(is_preempted);
@@ -63,12 +75,30 @@ impl Sim {
             assert!(
                 blocked
                     || leaving
+                    // It spares what it starts after.
+                    || !pod.spec.after.is_empty()
                     || self.cpu_that_stays(pod.spec.priority) > own
                     || self.memory_that_stays(pod) > CAPACITY.memory_bytes,
                 "{uid} could preempt other pods: {:#?}",
                 self.state.pods.values().map(summary).collect::<Vec<_>>()
             );
         }
+    }
+
+    /// Whether the pod lacks something that it starts after.
+    fn has_to_wait(&self, pod: &PodState) -> bool {
+        pod.spec.after.iter().any(|item| {
+            let since = pod.waiting.since.expect("it waits").time;
+            let late = |ms: u64| item.start && since.plus(ms) <= Time(self.world.now);
+            if item.timeout_ms.is_some_and(late) {
+                return false;
+            }
+            let Need::Pod { key, ready } = &item.need else {
+                return true;
+            };
+            let mut pods = self.state.pods.values();
+            !pods.any(|other| other.spec.key == *key && counts(other, *ready))
+        })
     }
 
     /// The cpu of pods that no pod of this priority can preempt, and that do not go by themselves.
@@ -163,4 +193,18 @@ fn is_down(pod: &PodState) -> bool {
 fn wants_port(pod: &PodState) -> bool {
     let mut ports = pod.spec.containers.iter().flat_map(|c| &c.ports);
     ports.any(|port| port.host_port.is_some())
+}
+
+/// Whether this pod is far enough for those that start after it.
+fn counts(pod: &PodState, ready: bool) -> bool {
+    let here = pod.hold().is_none() && pod.stopping().is_none() && pod.verdict.is_none();
+    let up = pod.mains().iter().all(|c| match c.run.ended() {
+        Some(_) => !pod.wants_start(c),
+        None => c.started(),
+    });
+    here && if ready {
+        pod.flags.ready.yes
+    } else {
+        up && pod.flags.initialized.yes
+    }
 }

@@ -62,6 +62,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("kill", "Startup"),
     ("kill", "Stopping"),
     ("pod", "LetIn"),
+    ("pod", "Lost"),
     ("pod", "Preempted"),
     // The agent dies while
     ("agent dies, action", "CreateSandbox"),
