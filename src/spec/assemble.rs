@@ -17,8 +17,8 @@ use super::pod::{
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::{
-    after, annotations, backoff, confinement, container, device, huge_pages, names, network, placement,
-    resources, restart, security, support, swap, uid, volume,
+    after, annotations, backoff, confinement, container, device, huge_pages, names, network,
+    placement, resources, restart, security, support, swap, uid, volume,
 };
 use crate::types::quantity::Quantity;
 

@@ -19,7 +19,7 @@ fn asking(devices: &str, more: &str) -> Arc<PodSpec> {
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: p, annotations: {{coracle.dev/devices: '{devices}'}}}}\n\
          spec:\n{more}  containers: [{{name: c, image: 'img:1'}}]\n"
     );
-    let context = ConvertContext { node_name: "node1" };
+    let context = ConvertContext::of("node1");
     let mut found = documents(text.as_bytes(), "f", &context).expect("valid");
     Arc::new(found.pods.remove(0))
 }

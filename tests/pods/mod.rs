@@ -102,7 +102,7 @@ pub(crate) fn ask_for_device(spec: &mut PodSpec, device: &str) {
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "annotations": annotations },
         "spec": { "containers": [{ "name": "c", "image": "i" }] },
     });
-    let context = convert::ConvertContext { node_name: "n" };
+    let context = convert::ConvertContext::of("n");
     let found = convert::documents(text.to_string().as_bytes(), "f", &context);
     spec.devices = found.expect("valid").pods[0].devices.clone();
     Arc::make_mut(&mut spec.manifest).metadata.annotations = Some(annotations);

@@ -63,6 +63,7 @@ pub(super) fn of(
                 source: mount.host_path.into(),
                 target: mount.path,
                 read_only: mount.read_only,
+                read_only_below: false,
                 propagation: MountPropagation::None,
                 flags: mount.flags,
             }));

@@ -13,8 +13,8 @@ use super::device;
 use super::environment::Process;
 use super::user::User;
 use crate::effects::cgroup::Mode;
-use crate::effects::{app_armor, seccomp};
 use crate::effects::device::Granted;
+use crate::effects::{app_armor, seccomp};
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
 use crate::sys::file;
 
