@@ -57,14 +57,28 @@ impl Layout {
         self.run_dir.join("configuration")
     }
 
+    /// Where the agent mounts something, for as long as there are pods.
+    pub fn mount_points(&self) -> [PathBuf; 3] {
+        [
+            self.pods_run_dir(),
+            self.netns_dir(),
+            self.configuration_dir(),
+        ]
+    }
+
     /// The configuration documents in force, by manifest file.
     pub fn configuration(&self) -> PathBuf {
         self.configuration_dir().join("documents.json")
     }
 
-    /// A pod's volumes of files from configuration documents.
+    /// The volumes of files from configuration documents, by pod.
+    pub fn all_projected_volumes(&self) -> PathBuf {
+        self.configuration_dir().join("volumes")
+    }
+
+    /// Those of one pod.
     pub fn projected_volumes(&self, uid: &PodUid) -> PathBuf {
-        self.configuration_dir().join("volumes").join(uid.as_str())
+        self.all_projected_volumes().join(uid.as_str())
     }
 
     /// One of them.

@@ -58,7 +58,7 @@ fn clear(client: &Client, args: &EndPodsArgs, all: &[Hierarchy], root: &str) -> 
         return Ok(());
     }
     cgroup::dismantle(all, root);
-    for folder in [layout.pods_run_dir(), layout.netns_dir()] {
+    for folder in layout.mount_points() {
         mount::unmount_below(&folder).map_err(|e| {
             CliError::new(format!("could not unmount `{}`", folder.display())).because(e)
         })?;

@@ -192,7 +192,7 @@ impl Node {
         );
         unblock(move || {
             cgroups.dismantle();
-            for folder in [layout.pods_run_dir(), layout.netns_dir()] {
+            for folder in layout.mount_points() {
                 if let Err(error) = mount::unmount_below(&folder) {
                     tracing::warn!(
                         "could not unmount `{}`: {error}, leaving all the same",
@@ -474,10 +474,9 @@ impl Node {
         let layout = self.tools.config.layout.clone();
         let desired = self.state.desired.iter().flat_map(|d| d.pods.keys());
         let wanted: BTreeSet<PodUid> = desired.chain(self.state.pods.keys()).cloned().collect();
-        let logs_are_ours = self.log_lock.is_some();
-        spawn(unblock(move || {
-            recover::sweep(&layout, &wanted, logs_are_ours);
-        }));
+        // Now, as pods that come later may have folders of the same names.
+        let left = recover::left_over(&layout, &wanted, self.log_lock.is_some());
+        spawn(unblock(move || recover::sweep(&layout, &left)));
     }
 }
 

@@ -2,7 +2,7 @@
 //! every live shim what it holds, and kills by its cgroup what has no shim.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
@@ -307,16 +307,22 @@ fn folder_names(path: &Path) -> Vec<PodUid> {
         .collect()
 }
 
-/// Blocking. Removes what pods of earlier boots left on disk, but for the wanted ones. Logs may lie on another file
-/// system than state, and after a power cut each has its own past: unless these logs belong to other agents, too, those
-/// with a UID of ours go, even without state.
-pub(super) fn sweep(layout: &Layout, wanted: &BTreeSet<PodUid>, logs_are_ours: bool) {
-    claim::sweep(layout);
-    let mut left = folder_names(&layout.pods_state_dir());
-    left.retain(|uid| !wanted.contains(uid));
-    let left: BTreeSet<PodUid> = left.into_iter().collect();
+/// What pods of earlier boots left: folders of logs, of state, and of volumes in memory. Logs may lie on another file system
+/// than state, and after a power cut each has its own past: unless these logs belong to other agents, too, those with a
+/// UID of ours are left over even without state.
+pub(super) fn left_over(
+    layout: &Layout,
+    wanted: &BTreeSet<PodUid>,
+    logs_are_ours: bool,
+) -> Vec<PathBuf> {
+    let unwanted = |folder: &Path| {
+        let mut found = folder_names(folder);
+        found.retain(|uid| !wanted.contains(uid));
+        found
+    };
+    let state: BTreeSet<PodUid> = unwanted(&layout.pods_state_dir()).into_iter().collect();
     let is_left = |uid: &PodUid| {
-        left.contains(uid) || logs_are_ours && uid::is_derived(uid) && !wanted.contains(uid)
+        state.contains(uid) || logs_are_ours && uid::is_derived(uid) && !wanted.contains(uid)
     };
     // Logs are in folders of the form `<ns>_<name>_<uid>`.
     let logs = folder_names(&layout.log_dir).into_iter().filter(|folder| {
@@ -324,9 +330,18 @@ pub(super) fn sweep(layout: &Layout, wanted: &BTreeSet<PodUid>, logs_are_ours: b
         uid.is_some_and(|uid| is_left(&PodUid::from(uid)))
     });
     let logs = logs.map(|folder| layout.log_dir.join(folder.as_str()));
+    let volumes = unwanted(&layout.all_projected_volumes()).into_iter();
+    let volumes = volumes.map(|uid| layout.projected_volumes(&uid));
     // The logs first: with shared logs, only the state folder tells that there may be some.
-    for folder in logs.chain(left.iter().map(|uid| layout.pod_state(uid).dir)) {
-        if let Err(error) = crate::sys::tree::remove(&folder) {
+    let state = state.iter().map(|uid| layout.pod_state(uid).dir);
+    logs.chain(state).chain(volumes).collect()
+}
+
+/// Blocking. Removes what [`left_over`] found.
+pub(super) fn sweep(layout: &Layout, left: &[PathBuf]) {
+    claim::sweep(layout);
+    for folder in left {
+        if let Err(error) = crate::sys::tree::remove(folder) {
             tracing::warn!("could not remove `{}`: {error}, ignoring", folder.display());
         }
     }

@@ -235,6 +235,11 @@ impl NodeState {
         // It was never admitted: check now whether it can be.
         if let Some(mut pod) = self.pods.remove(uid) {
             pod.restore(now);
+            // It has nothing on the node that would have to be resized.
+            if let Some(pending) = pod.pending.take() {
+                pod.spec = pending.spec;
+                pod.flags.resize_pending = None;
+            }
             let levels = Levels::for_admission(self, std::slice::from_ref(&pod));
             self.admit_or_hold(pod, (&mut Capacity::default(), &levels), now, out);
             self.on(uid, now, out, |_, _, _| {});

@@ -291,6 +291,7 @@ fn a_pod_that_restarts_on_changes_is_made_anew_and_no_other() {
         uid(&agent.wait_running("lazy")),
     );
     agent.write("plain.yaml", &shell_pod("plain", SLEEP, "", VARIABLES));
+    agent.wait_running("plain");
     let planned = agent.root.join("config.yaml");
     fs::write(&planned, CONFIG.replace("blue", "red")).expect("written");
     let plan = agent.cli(&["plan", planned.to_str().expect("utf-8")]);

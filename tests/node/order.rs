@@ -213,7 +213,7 @@ fn a_pod_that_asks_for_it_is_stopped_when_a_mount_goes_and_comes_back_with_it() 
 
 #[test]
 fn units_are_asked_of_systemd_and_without_it_the_pod_waits_and_says_so() {
-    let bus = Bus::serve("order", 1, false);
+    let bus = Bus::serve("order", 700, false);
     let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
     agent.launch();
     agent.ok(&[

@@ -138,7 +138,7 @@ impl Sim {
                 let post_start = Hook::Exec(vec!["true".into()]);
                 pods::of(&mut spec, "x").lifecycle.post_start = Some(post_start);
             }
-            if let 1 | 2 | 6 = version {
+            if let 1 | 2 | 4 | 6 = version {
                 let end = if version == 1 { "" } else { ":restart" };
                 pods::ask_for_device(&mut spec, &format!("{}{end}", crate::world::PORT));
             }
@@ -184,7 +184,8 @@ impl Sim {
         spec.after = coracle::spec::after::parse(&text, "default").expect("valid");
         let manifest = Arc::make_mut(&mut spec.manifest);
         let annotation = coracle::spec::after::ANNOTATION.to_owned();
-        manifest.metadata.annotations = Some([(annotation, text)].into());
+        let annotations = manifest.metadata.annotations.get_or_insert_default();
+        annotations.insert(annotation, text);
     }
 
     /// A pod may have to go because it has lost what it started after.
