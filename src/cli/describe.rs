@@ -426,6 +426,14 @@ fn describe_volume(page: &mut Page, volume: &Volume) {
         page.line(4, "Type", "Secret (a volume populated by a Secret)");
         page.line(4, "SecretName", secret.secret_name.as_deref().unwrap_or(""));
         page.line(4, "Optional", (secret.optional == Some(true)).to_string());
+    } else if let Some(claim) = &volume.persistent_volume_claim {
+        page.line(
+            4,
+            "Type",
+            "PersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)",
+        );
+        page.line(4, "ClaimName", &claim.claim_name);
+        page.line(4, "ReadOnly", (claim.read_only == Some(true)).to_string());
     } else if volume.downward_api.is_some() {
         page.line(
             4,

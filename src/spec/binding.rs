@@ -89,7 +89,7 @@ fn misfit(
     }
     let class = |class: &Option<String>| class.clone().unwrap_or_default();
     if class(&claim_spec.storage_class_name) != class(&spec.storage_class_name) {
-        return Some("its storage class is another");
+        return Some("it has another storage class");
     }
     let offered = spec.access_modes.as_deref().unwrap_or_default();
     let mut wanted = claim_spec.access_modes.iter().flatten();

@@ -15,7 +15,7 @@ use super::default;
 use super::fixed::{Parts, is_absent};
 use super::pod::{PodSpec, PodUid};
 
-/// With `true`, a change of what the pod refers to makes it anew.
+/// With `true`, a change of what the pod refers to replaces the pod.
 pub(super) const RESTART_ON_CHANGE: &str = "coracle.dev/restart-on-change";
 /// The digest of what such a pod refers to; the node writes it.
 pub(super) const CONFIGURATION: &str = "coracle.dev/configuration";
@@ -107,7 +107,7 @@ pub(super) fn configuration(metadata: &ObjectMeta) -> Option<&str> {
 }
 
 impl PodSpec {
-    /// Whether a change of a ConfigMap or Secret that it refers to makes the pod anew.
+    /// Whether a change of a ConfigMap or Secret that it refers to replaces the pod.
     pub fn restarts_on_change(&self) -> bool {
         let annotations = self.manifest.metadata.annotations.as_ref();
         let value = annotations.and_then(|all| all.get(RESTART_ON_CHANGE));

@@ -278,7 +278,7 @@ fn documents_outlive_a_broken_file_and_an_agent_and_conflicts_name_both_files() 
 }
 
 #[test]
-fn a_pod_that_restarts_on_changes_is_made_anew_and_no_other() {
+fn a_pod_that_restarts_on_changes_is_replaced_and_no_other() {
     let agent = Agent::start();
     agent.write("config.yaml", CONFIG);
     let restarts = "  annotations: {coracle.dev/restart-on-change: \"true\"}";
