@@ -23,7 +23,7 @@ use crate::spec::device::Devices as Requests;
 use crate::spec::{DeviceRequest, PodUid};
 use crate::sys::device_node::{Names, Seen};
 
-/// The shortest time between two looks: what changes more often is looked at less often.
+/// The shortest time between two checks, so that frequent changes cost little.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The interval of looks when the kernel cannot report changes.

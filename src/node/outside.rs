@@ -30,7 +30,7 @@ const BUS_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_s
 /// Changes of units that come together are looked at together.
 const UNITS_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often the clock is looked at: the kernel does not report that a program synchronises it. The wait doubles.
+/// How often the clock is checked: the kernel does not report that a program synchronises it. The wait doubles.
 const CLOCK_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 /// How often paths are looked at on file systems that report no changes, or if the node has too many watches.

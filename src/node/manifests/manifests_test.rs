@@ -458,6 +458,39 @@ fn a_pod_may_name_the_class_of_any_file_and_waits_until_there_is_one() {
 }
 
 #[test]
+fn the_content_of_an_immutable_config_map_stays_and_its_labels_may_change() {
+    let folder = Folder::new();
+    let write = |color: &str, label: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c, labels: {{l: {label}}}}}\nimmutable: true\ndata: {{color: {color}}}\n"
+        );
+        fs::write(folder.0.join("c.yaml"), text).unwrap();
+    };
+    let mut manifests = folder.manifests();
+    let scanned = |manifests: &mut Manifests| {
+        scan_all(manifests);
+        let rows = manifests.status().into_iter();
+        let errors: Vec<String> = rows.flat_map(|row| row.errors).collect();
+        let all = manifests.all_configuration();
+        let map = all.get(crate::spec::ObjectKind::ConfigMap, "default", "c");
+        let color = map.and_then(|map| map.value("color").map(<[u8]>::to_vec));
+        (String::from_utf8(color.unwrap()).unwrap(), errors)
+    };
+    write("blue", "a");
+    assert_eq!(scanned(&mut manifests), ("blue".to_owned(), vec![]));
+    write("blue", "other");
+    assert_eq!(scanned(&mut manifests), ("blue".to_owned(), vec![]));
+    write("crimson", "other");
+    let (color, errors) = scanned(&mut manifests);
+    assert_eq!(color, "blue");
+    let expected = "c.yaml: config map `default/c`: data: Forbidden: field is immutable when `immutable` is set";
+    assert!(
+        errors.len() == 1 && errors[0].starts_with(expected),
+        "{errors:?}"
+    );
+}
+
+#[test]
 fn classes_that_only_one_file_can_have_are_conflicts_and_files_that_need_each_other_wait() {
     let folder = Folder::new();
     let file = |name: &str| folder.0.join(name);
