@@ -50,6 +50,7 @@ mod lifecycle_rules;
 pub(crate) mod names;
 mod network;
 pub(crate) mod parse;
+mod pod_volume;
 pub(crate) mod position;
 mod probe_rules;
 mod projected;
