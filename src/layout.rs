@@ -86,6 +86,16 @@ impl Layout {
         self.projected_volumes(uid).join(volume)
     }
 
+    /// The bundles of containers, by pod: their variables have values from Secrets.
+    pub fn all_bundles(&self) -> PathBuf {
+        self.configuration_dir().join("bundles")
+    }
+
+    /// Those of one pod: for each container `config.json` and the mount point of its root filesystem.
+    pub fn bundles(&self, uid: &PodUid) -> PathBuf {
+        self.all_bundles().join(uid.as_str())
+    }
+
     /// The events, which are still shown after an agent restart.
     pub fn events(&self) -> PathBuf {
         self.run_dir.join("events.log")
@@ -139,6 +149,11 @@ impl Layout {
     /// The routes of services in force.
     pub fn routes(&self) -> PathBuf {
         self.run_dir.join("routes.json")
+    }
+
+    /// A folder for trials of the file system, which remove it.
+    pub fn trial(&self) -> PathBuf {
+        self.root.join("trial")
     }
 
     /// The content-addressed image store: `<root>/images`.
@@ -251,9 +266,10 @@ impl PodRunDir {
         self.dir.join("records")
     }
 
-    /// A container's bundle: `config.json` and the mount point of its root filesystem.
-    pub fn bundle(&self, container: &str) -> PathBuf {
-        self.dir.join("bundles").join(container)
+    /// The bundles of a pod whose shim was started by version 0.1: it does not see the folder of all bundles, which
+    /// was mounted later.
+    pub fn former_bundles(&self) -> PathBuf {
+        self.dir.join("bundles")
     }
 
     /// libcontainer's state folder.
@@ -303,6 +319,11 @@ impl PodStateDir {
     /// All files of `/etc` that its containers share.
     pub fn etc_files(&self) -> [PathBuf; 3] {
         [self.etc_hosts(), self.resolv_conf(), self.etc_hostname()]
+    }
+
+    /// The id range of its user namespace, if it has one.
+    pub fn user_namespace(&self) -> PathBuf {
+        self.dir.join("user-namespace.json")
     }
 
     /// The exits of its containers, for the next boot.

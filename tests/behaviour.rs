@@ -316,6 +316,8 @@ fn a_program_that_cannot_be_executed_counts_as_a_run_and_a_bad_config_does_not()
                         fact: PodFact::ImageReady {
                             container,
                             image_id: "sha256:ab".into(),
+                            volumes: Default::default(),
+                            pulled: Default::default(),
                         },
                     }),
                     other => panic!("{other:?}"),
@@ -451,6 +453,8 @@ fn a_start_that_has_to_be_retried_lengthens_the_back_off_only_once() {
                 fact: PodFact::ImageReady {
                     container,
                     image_id: "sha256:ab".into(),
+                    volumes: Default::default(),
+                    pulled: Default::default(),
                 },
             });
         }

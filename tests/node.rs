@@ -17,6 +17,8 @@ mod common;
 mod conditions;
 #[path = "node/configuration.rs"]
 mod configuration;
+#[path = "node/conformance.rs"]
+mod conformance;
 #[path = "node/containers.rs"]
 mod containers;
 #[path = "node/cordon.rs"]
@@ -31,6 +33,8 @@ mod demands;
 mod devices;
 #[path = "node/edits.rs"]
 mod edits;
+#[path = "node/encrypted.rs"]
+mod encrypted;
 #[path = "node/events.rs"]
 mod events;
 #[path = "node/exec.rs"]
@@ -45,8 +49,12 @@ mod garbage;
 mod hooks;
 #[path = "node/hostile.rs"]
 mod hostile;
+#[path = "node/hostile_volumes.rs"]
+mod hostile_volumes;
 #[path = "node/huge_pages.rs"]
 mod huge_pages;
+#[path = "node/image_volumes.rs"]
+mod image_volumes;
 #[path = "node/images.rs"]
 mod images;
 #[path = "node/order.rs"]
@@ -55,6 +63,16 @@ mod order;
 mod pressure;
 #[path = "node/probes.rs"]
 mod probes;
+#[path = "registry/proxy.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "another test uses the rest"
+)]
+mod proxy;
+#[path = "node/pull.rs"]
+mod pull;
 #[path = "node/resize.rs"]
 mod resize;
 #[path = "node/restart_rules.rs"]
@@ -73,11 +91,13 @@ mod sidecar_stages;
 mod sidecars;
 #[path = "node/stages.rs"]
 mod stages;
+#[path = "node/user_namespaces.rs"]
+mod user_namespaces;
 
 use std::fs;
 use std::time::Duration;
 
-use common::{Agent, PATIENCE, coracle, shell_pod};
+use common::{Agent, PATIENCE, coracle, netns, shell_pod};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

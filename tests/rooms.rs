@@ -166,6 +166,8 @@ const ROOMS: &[Room] = &[
             // `doctor` tries what the node would do.
             "crate::network",
             "crate::effects::logind",
+            // `secret` encrypts, `validate` decrypts what this machine can.
+            "crate::effects::credential",
             // `fsck` looks through the store.
             "crate::images",
         ],
@@ -253,6 +255,10 @@ const ONLY: &[Only] = &[
             (
                 "src/effects/sandbox/shim_client.rs",
                 "a bound on a shim's answers",
+            ),
+            (
+                "src/images/registry/session.rs",
+                "a registry's `Retry-After`, within a bound",
             ),
             (
                 "src/network/names/server.rs",

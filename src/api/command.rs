@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use smol::channel::{Receiver, Sender};
 
 use super::metrics::Metric;
+use super::pull::PullRequest;
 use crate::plan::event::ConditionChange;
 use crate::spec::PodKey;
 
@@ -80,6 +81,13 @@ pub enum Command {
         /// JSON lines: `{"type":"progress",…}`, `{"type":"image",…}`, `{"type":"error",…}`. Closed at the end.
         progress: Sender<String>,
     },
+    /// Pull an image from its registry.
+    PullImage {
+        /// What to pull.
+        request: PullRequest,
+        /// JSON lines as of an import. Closed at the end.
+        progress: Sender<String>,
+    },
     /// Remove an image name (and the image with its last name).
     RemoveImage {
         /// A name or a config digest.
@@ -88,6 +96,22 @@ pub enum Command {
         force: bool,
         /// What was removed.
         reply: Sender<Result<RemovedImages, CommandError>>,
+    },
+    /// Give an image one more name.
+    TagImage {
+        /// A name or a config digest.
+        source: String,
+        /// The new name.
+        target: String,
+        /// The whole new name.
+        reply: Sender<Result<String, CommandError>>,
+    },
+    /// Show everything that is known of an image.
+    InspectImage {
+        /// A name or a config digest.
+        name: String,
+        /// What is known (`images::Details`).
+        reply: Sender<Result<serde_json::Value, CommandError>>,
     },
     /// Remove unreferenced images and layers.
     PruneImages {

@@ -78,11 +78,12 @@ pub fn volume(volume: &Value, now: Timestamp) -> [String; 11] {
 }
 
 /// Access modes in kubectl's abbreviations: `RWO,ROX`.
-fn modes(list: &Value) -> String {
+pub fn modes(list: &Value) -> String {
     let short = |mode: &Value| match mode.as_str() {
         Some("ReadWriteOnce") => "RWO",
         Some("ReadOnlyMany") => "ROX",
         Some("ReadWriteMany") => "RWX",
+        Some("ReadWriteOncePod") => "RWOP",
         _ => "",
     };
     let list: Vec<&str> = list.as_array().into_iter().flatten().map(short).collect();

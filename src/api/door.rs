@@ -41,7 +41,7 @@ pub(crate) enum Cost {
     Log,
     /// exec and attach: pipes and a connection to the shim.
     Session,
-    /// An import, a drain or a shutdown, reported line by line.
+    /// An import, a pull, a drain or a shutdown, reported line by line.
     Progress,
 }
 
@@ -83,7 +83,7 @@ impl Cost {
             Self::Watch => "watches",
             Self::Log => "logs being read",
             Self::Session => "exec and attach sessions",
-            Self::Progress => "imports, drains and shutdowns being followed",
+            Self::Progress => "imports, pulls, drains and shutdowns being followed",
         }
     }
 }

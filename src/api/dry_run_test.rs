@@ -167,6 +167,7 @@ fn a_dry_run_is_refused_where_impossible_or_unknown() {
         "DELETE /coracle/v1/shutdown",
         "POST /coracle/v1/images/import",
         "POST /coracle/v1/images/prune",
+        "POST /coracle/v1/images/tag",
         "POST /coracle/v1/namespaces/default/pods/web/retry",
         "POST /api/v1/namespaces/default/pods/web/exec",
         "GET /api/v1/namespaces/default/pods/web/exec",

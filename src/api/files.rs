@@ -1,5 +1,6 @@
 //! Status of manifest files.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
@@ -17,6 +18,9 @@ pub struct FileStatus {
     pub state: FileState,
     /// Its pods (of a rejected file: those still running from its last valid content).
     pub pods: Vec<PodKey>,
+    /// The number of its documents by kind, those of lists included; empty while it is not known.
+    #[serde(default)]
+    pub documents: BTreeMap<String, usize>,
     /// Errors: `line:column: field: message`.
     pub errors: Vec<String>,
     /// Warnings: valid, but without effect here.

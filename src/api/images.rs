@@ -1,4 +1,5 @@
-//! Image paths: `GET /coracle/v1/images`, `POST …/import`, `POST …/prune`, `DELETE …?name=`.
+//! Image paths: `GET /coracle/v1/images`, `GET …/inspect?name=`, `POST …/import`, `POST …/tag`, `POST …/prune`,
+//! `DELETE …?name=`.
 
 use std::future::Future;
 use std::io;
@@ -26,6 +27,13 @@ struct ImportRequest {
     name: Option<String>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TagRequest {
+    source: String,
+    target: String,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PruneRequest {
@@ -39,14 +47,37 @@ pub(crate) async fn list(context: &Context) -> Result<Response<Body>, ApiError> 
 }
 
 pub(crate) async fn remove(context: &Context, query: &Query) -> Result<Response<Body>, ApiError> {
-    let name = query
-        .get("name")
-        .filter(|name| !name.is_empty())
-        .ok_or_else(|| ApiError::bad_request("query parameter `name` is missing"))?
-        .to_owned();
+    let name = named(query)?;
     let force = query.flag("force")?;
     let removed = ask(context, |reply| Command::RemoveImage { name, force, reply }).await?;
     json_of(&removed)
+}
+
+/// Gives an image one more name.
+pub(crate) async fn tag(
+    request: Request<Bytes>,
+    context: &Context,
+) -> Result<Response<Body>, ApiError> {
+    let TagRequest { source, target } = parse(&request.into_body())?;
+    let name = ask(context, |reply| Command::TagImage {
+        source,
+        target,
+        reply,
+    });
+    json_of(&serde_json::json!({ "name": name.await? }))
+}
+
+/// Shows everything that is known of an image.
+pub(crate) async fn inspect(context: &Context, query: &Query) -> Result<Response<Body>, ApiError> {
+    let name = named(query)?;
+    json_of(&ask(context, |reply| Command::InspectImage { name, reply }).await?)
+}
+
+/// The image that a request is about.
+fn named(query: &Query) -> Result<String, ApiError> {
+    let name = query.get("name").filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| ApiError::bad_request("query parameter `name` is missing"))?;
+    Ok(name.to_owned())
 }
 
 pub(crate) async fn prune(

@@ -17,7 +17,7 @@ use super::query::{Query, decode};
 use super::read::read;
 use super::server::{Body, Context, Items, Spawner, json as json_reply, reply};
 use super::{
-    attach, cordon, delete, ephemeral, eviction, exec, images, logs, shutdown, status_patch,
+    attach, cordon, delete, ephemeral, eviction, exec, images, logs, pull, shutdown, status_patch,
     volumes,
 };
 
@@ -50,6 +50,9 @@ enum Action {
     RemoveImage,
     PruneImages,
     ImportImage,
+    TagImage,
+    InspectImage,
+    PullImage,
     ListVolumes,
     RemoveVolume,
     Metrics(Metrics),
@@ -139,6 +142,9 @@ const ROUTES: &[Route] = &[
     route(DELETE, "coracle/v1/images", Action::RemoveImage),
     route(POST, "coracle/v1/images/prune", Action::PruneImages),
     route(POST, "coracle/v1/images/import", Action::ImportImage).costs(Cost::Progress),
+    route(POST, "coracle/v1/images/tag", Action::TagImage),
+    route(GET, "coracle/v1/images/inspect", Action::InspectImage),
+    route(POST, "coracle/v1/images/pull", Action::PullImage).costs(Cost::Progress),
     route(GET, "coracle/v1/volumes", Action::ListVolumes),
     route(DELETE, "coracle/v1/volumes", Action::RemoveVolume),
     route(GET, "metrics", Action::Metrics(Metrics::Agent)),
@@ -316,6 +322,9 @@ async fn act(action: Action, parameters: &[&str], call: Call) -> Result<Response
         Action::RemoveImage => images::remove(&context, &query).await,
         Action::PruneImages => images::prune(request, &context).await,
         Action::ImportImage => images::import_file(request, &context).await,
+        Action::TagImage => images::tag(request, &context).await,
+        Action::InspectImage => images::inspect(&context, &query).await,
+        Action::PullImage => pull::answer(request, &context).await,
         Action::ListVolumes => volumes::list(&context).await,
         Action::RemoveVolume => volumes::remove(&context, &query).await,
         Action::Metrics(page) => metrics(&context, page).await,
@@ -432,6 +441,12 @@ mod tests {
                 "coracle/v1/images/import".to_owned(),
                 Ok(ImportImage),
             ),
+            (
+                Method::POST,
+                "coracle/v1/images/pull".to_owned(),
+                Ok(PullImage),
+            ),
+            (Method::GET, "coracle/v1/images/pull".to_owned(), Err(true)),
             (Method::GET, "api/v1/pods".to_owned(), Err(false)),
         ] {
             let segments: Vec<&str> = path.split('/').collect();

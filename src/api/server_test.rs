@@ -391,6 +391,7 @@ fn a_file_whose_name_is_not_utf8_is_listed_like_any_other() {
     use std::os::unix::ffi::OsStrExt as _;
     let server = Server::start("file-names");
     let file = |name: &[u8]| FileStatus {
+        documents: Default::default(),
         path: std::path::Path::new("/manifests").join(std::ffi::OsStr::from_bytes(name)),
         state: FileState::Loaded,
         pods: Vec::new(),

@@ -44,6 +44,9 @@ pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
             | DescribeResource::Namespace => {
                 super::describe_configuration::run(client, *kind, ns, names)?;
             }
+            DescribeResource::Claim | DescribeResource::Volume => {
+                super::describe_claim::run(client, *kind, ns, names)?;
+            }
             DescribeResource::Service => super::describe_service::run(client, ns, names)?,
             DescribeResource::Pod => pods(client, args, names)?,
         }
@@ -446,6 +449,10 @@ fn describe_volume(page: &mut Page, volume: &Volume) {
             "Type",
             "Projected (a volume that contains injected data from multiple sources)",
         );
+    } else if let Some(image) = &volume.image {
+        page.line(4, "Type", "Image (a container image or OCI artifact)");
+        page.line(4, "Reference", image.reference.as_deref().unwrap_or(""));
+        page.line(4, "PullPolicy", image.pull_policy.as_deref().unwrap_or(""));
     } else {
         page.line(4, "Type", "<other>");
     }

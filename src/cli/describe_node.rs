@@ -315,7 +315,7 @@ fn larger(sums: &mut Sums, others: &Sums) {
     }
 }
 
-fn event_table(sheet: &mut Sheet, events: &[Event], now: Timestamp) {
+pub(super) fn event_table(sheet: &mut Sheet, events: &[Event], now: Timestamp) {
     if events.is_empty() {
         sheet.line(0, ["Events:", "<none>"]);
         return;

@@ -1,4 +1,4 @@
-//! `coracle image import|ls|rm|prune`.
+//! `coracle image import|ls|tag|rm|prune`; [`super::pull`] has `pull`, [`super::image_details`] has `inspect` and `history`.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::args::{ImageCommand, Resource};
 use super::client::{Client, Response};
 use super::error::{CliError, Result};
 use super::table::{Table, size};
-use super::{confirm, put};
+use super::{confirm, image_details, put};
 use crate::api::{RemovedImages, encode};
 use crate::spec::ImageName;
 
@@ -23,7 +23,15 @@ const ARCHIVES: [&str; 6] = [".tar", ".gz", ".tgz", ".zst", ".tzst", ".oci"];
 pub(super) fn run(client: &Client, command: ImageCommand) -> Result<ExitCode> {
     match command {
         ImageCommand::Import { paths, name } => import(client, &paths, name.as_deref()),
+        ImageCommand::Pull(args) => super::pull::run(client, &args),
         ImageCommand::Ls { quiet } => list(client, quiet),
+        ImageCommand::Tag { source, target } => tag(client, &source, &target),
+        ImageCommand::Inspect { names } => image_details::inspect(client, &names),
+        ImageCommand::History {
+            name,
+            output,
+            no_trunc,
+        } => image_details::history(client, &name, output.is_some(), no_trunc),
         ImageCommand::Rm { names, force } => remove(client, &names, force),
         ImageCommand::Prune { all, force } => prune(client, all, force),
     }
@@ -120,10 +128,10 @@ fn no_file(path: &Path, error: std::io::Error) -> CliError {
     let file_like = text.starts_with(['/', '.']) || ARCHIVES.iter().any(|end| text.ends_with(end));
     match ImageName::parse(text) {
         Ok(name) if error.kind() == std::io::ErrorKind::NotFound && !file_like => failed
-            .because("there is no such file; it looks like an image's name, and coracle does not pull from registries")
+            .because("there is no such file; it looks like an image's name")
             .hint(format!(
-                "make an archive where it can be pulled, `skopeo copy docker://{name} docker-archive:image.tar:{name}` or \
-                 `docker save -o image.tar {name}`, and import that: `coracle image import image.tar`"
+                "pull it: `coracle image pull {text}`; or make an archive where it can be pulled, `skopeo copy \
+                 docker://{name} docker-archive:image.tar:{name}` or `docker save -o image.tar {name}`, and import that"
             )),
         _ => failed.because(error),
     }
@@ -165,6 +173,14 @@ fn list(client: &Client, quiet: bool) -> Result<ExitCode> {
         }
     };
     put(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tag(client: &Client, source: &str, target: &str) -> Result<ExitCode> {
+    let asked = json!({ "source": source, "target": target });
+    let tagged = client.json("POST", "/coracle/v1/images/tag", Some(&asked))?;
+    let name = tagged["name"].as_str().unwrap_or(target);
+    put(format!("tagged {name}\n").as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -49,15 +49,24 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "`coracle get pods`, `coracle describe node`; of the agent itself: `systemctl status coracle`",
     ),
     (
-        &["images", "rmi", "history"],
+        &["images", "rmi"],
         "`coracle image ls`, `coracle image rm NAME`",
     ),
+    (&["pull"], "`coracle image pull NAME`"),
     (
-        &["pull", "push", "login", "logout", "search"],
-        "there is no registry client: `coracle image import ARCHIVE`, made by `docker save`, `podman save` or `skopeo copy`",
+        &["history", "tag"],
+        "`coracle image history NAME`, `coracle image tag NAME NEW`",
     ),
     (
-        &["load", "import", "build", "commit", "tag", "save"],
+        &["login", "logout"],
+        "credentials are in `/etc/coracle/auth.json`: `podman login --authfile /etc/coracle/auth.json REGISTRY` writes them",
+    ),
+    (
+        &["push", "search"],
+        "images are only pulled: `coracle image pull NAME`",
+    ),
+    (
+        &["load", "import", "build", "commit", "save"],
         "`coracle image import ARCHIVE`",
     ),
     (
@@ -108,7 +117,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "`coracle get pod NAME -w`, or `kubectl wait` over the agent's socket",
     ),
     (
-        &["network", "secret", "configmap"],
+        &["network", "configmap"],
         "it belongs to the pod's manifest, a file in `{manifests}`",
     ),
     (
@@ -128,14 +137,14 @@ const COMMANDS: &[(&[&str], &str)] = &[
 /// Commands below `coracle image`, and what to do instead.
 const IMAGES: &[(&[&str], &str)] = &[
     (
-        &["pull", "push"],
-        "there is no registry client: `coracle image import ARCHIVE`",
+        &["push"],
+        "images are only pulled: `coracle image pull NAME`",
     ),
     (
         &["load", "add", "build", "tag"],
         "`coracle image import ARCHIVE`",
     ),
-    (&["list", "inspect", "history"], "`coracle image ls`"),
+    (&["list"], "`coracle image ls`"),
     (&["delete", "remove"], "`coracle image rm NAME`"),
 ];
 
@@ -234,7 +243,8 @@ mod tests {
             ("coracle stop web", "out of `/"),
             ("coracle kill web", "out of `/"),
             ("coracle images", "`coracle image ls`"),
-            ("coracle pull nginx", "there is no registry client"),
+            ("coracle pull nginx", "`coracle image pull NAME`"),
+            ("coracle login quay.io", "`/etc/coracle/auth.json`"),
             ("coracle load -i x.tar", "`coracle image import ARCHIVE`"),
             ("coracle inspect web", "`coracle describe pod NAME`"),
             ("coracle scale --replicas 3 web", "there are no replicas"),
@@ -243,7 +253,7 @@ mod tests {
             ("coracle start web", "a pod starts when"),
             ("coracle status", "`systemctl status coracle`"),
             ("coracle --socket /nowhere/x.sock apply", "a file in `/"),
-            ("coracle image pull nginx", "there is no registry client"),
+            ("coracle image push nginx", "images are only pulled"),
             ("coracle image list", "`coracle image ls`"),
         ] {
             let said = said(line).unwrap_or_else(|| panic!("{line}: nothing is said"));

@@ -13,6 +13,7 @@ mod debug;
 mod delete;
 mod describe;
 mod describe_cgroups;
+mod describe_claim;
 mod describe_configuration;
 mod describe_node;
 mod describe_probe;
@@ -27,13 +28,16 @@ mod fsck;
 mod get;
 mod help;
 mod image;
+mod image_details;
 mod install;
 mod jsonpath;
 mod logs;
 mod meant;
 mod node_run;
 mod plan;
+mod pull;
 mod retry;
+mod secret;
 mod session;
 mod sheet;
 mod shutdown;
@@ -107,6 +111,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Condition(command) => condition::run(&client, &command),
         Command::Image(command) => image::run(&client, command),
         Command::Volume(command) => volume::run(&client, command),
+        Command::Secret(command) => secret::run(&command),
         Command::Config(command) => config::run(&client, &command),
         Command::Plan(args) => plan::run(&client, &args),
         Command::Cordon(args) => cordon::cordon(&client, &args),

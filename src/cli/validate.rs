@@ -10,8 +10,10 @@ use super::args::ValidateArgs;
 use super::error::{CliError, Result};
 use super::put;
 use crate::config::{Effective, Files};
+use crate::effects::credential::Credentials;
 use crate::spec::PodSecurity;
 use crate::spec::convert::{self, ConvertContext};
+use crate::spec::encrypted::{self, Opened, Outcome};
 use crate::spec::{PodSpec, after};
 
 /// Maximum size of a manifest, in bytes.
@@ -47,13 +49,15 @@ pub fn validate_bytes(name: &str, bytes: &[u8]) -> Report {
 /// The report of one file by itself, for a node with this level, and its pods.
 fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Vec<PodSpec>) {
     let mut pods = Vec::new();
-    let context = ConvertContext {
-        pod_security,
-        ..ConvertContext::of("")
-    };
     let mut report = Report {
         file: name.to_owned(),
         ..Report::default()
+    };
+    let (opened, unread) = open(name, bytes);
+    let context = ConvertContext {
+        pod_security,
+        opened: &opened,
+        ..ConvertContext::of("")
     };
     match convert::documents(bytes, name, &context) {
         Ok(found) => {
@@ -62,6 +66,7 @@ fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Ve
             report.warnings = warned
                 .chain(services)
                 .map(|warning| format!("{name}: {warning}"))
+                .chain(unread)
                 .collect();
             report.pods = found.pods.iter().map(|pod| pod.key.to_string()).collect();
             let services = found.services.iter();
@@ -76,6 +81,23 @@ fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Ve
         Err(errors) => report.errors = errors.iter().map(ToString::to_string).collect(),
     }
     (report, pods)
+}
+
+/// Decrypts the encrypted Secrets of a file as far as this machine can. What it cannot is a warning, because the manifest
+/// may be meant for another machine; the rest of the document is checked.
+fn open(name: &str, bytes: &[u8]) -> (Opened, Vec<String>) {
+    let mut warnings = Vec::new();
+    let mut opened = Credentials::default().open(encrypted::found(bytes));
+    for (sealed, outcome) in &mut opened {
+        if let Outcome::Refused(why) = outcome {
+            let secret = format!("{}/{}", sealed.namespace, sealed.name);
+            warnings.push(format!(
+                "{name}: secret {secret}: its encrypted content was not checked: {why}"
+            ));
+            *outcome = Outcome::Unread;
+        }
+    }
+    (opened, warnings)
 }
 
 /// Adds the circles of pods that wait for each other to the reports of all files concerned.

@@ -87,6 +87,14 @@ fn bounds_are_reported_in_the_kubelets_words() {
             "coracle.podSecurity \"Strict\" must be one of: \"privileged\", \"baseline\", \"restricted\"",
         ),
         (
+            "coracle: {plainHTTPRegistries: [registry.lan, \"http://r.lan\"]}",
+            "coracle.plainHTTPRegistries[1] \"http://r.lan\" must be a registry's host, or host:port",
+        ),
+        (
+            "coracle: {registryAuthFile: auth.json}",
+            "coracle.registryAuthFile \"auth.json\" must be an absolute path",
+        ),
+        (
             "memoryThrottlingFactor: 1.5",
             "memoryThrottlingFactor 1.5 must be greater than 0 and less than or equal to 1.0",
         ),

@@ -77,7 +77,7 @@ fn the_table_names_each_setting_once_and_no_list_names_another() {
         assert!(seen.insert(field.path), "{} twice", field.path);
         let known = field.default.is_empty() == (field.role == Role::Idle);
         assert!(
-            known || field.path == "singleProcessOOMKill",
+            known || ["singleProcessOOMKill", "maxParallelImagePulls"].contains(&field.path),
             "{}",
             field.path
         );
@@ -159,6 +159,10 @@ const OTHERS: &[(&str, &str, &str)] = &[
         "{ReduceDefaultCrashLoopBackOffDecay: true}",
         "",
     ),
+    ("serializeImagePulls", "false", ""),
+    ("maxParallelImagePulls", "3", "serializeImagePulls: false"),
+    ("registryPullQPS", "7", ""),
+    ("registryBurst", "8", ""),
     ("coracle.rootDir", "/root-dir", ""),
     ("coracle.runDir", "/run-dir", ""),
     ("coracle.preload", "[/images]", ""),
@@ -170,6 +174,9 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.maximumDeadContainersPerContainer", "3", ""),
     ("coracle.stopPodsOnExit", "true", ""),
     ("coracle.podSecurity", "baseline", ""),
+    ("coracle.registryAuthFile", "/auth.json", ""),
+    ("coracle.registryCertificateDirs", "[/certs.d]", ""),
+    ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
 ];
 
 /// Returns the innermost members of a structure, as `{:#?}` prints it, each with its lines.
@@ -450,7 +457,7 @@ fn a_cluster_configuration_is_accepted_with_one_warning() {
     for word in [
         "authentication",
         "webhook",
-        "serializeImagePulls",
+        "streamingConnectionIdleTimeout",
         "featureGates.KubeletPSI",
     ] {
         assert_eq!(

@@ -138,6 +138,10 @@ pub(crate) const FIELDS: &[Field] = &[
     f("imageMaximumGCAge", Duration, Live, "0s"),
     f("imageGCHighThresholdPercent", Int, Live, "85"),
     f("imageGCLowThresholdPercent", Int, Live, "80"),
+    f("serializeImagePulls", Bool, Start, "true"),
+    f("maxParallelImagePulls", Int, Start, ""),
+    f("registryPullQPS", Int, Start, "5"),
+    f("registryBurst", Int, Start, "10"),
     // Shutdown: the first two apply unless the third is given.
     f("shutdownGracePeriod", Duration, Live, "30s"),
     f("shutdownGracePeriodCriticalPods", Duration, Live, "10s"),
@@ -166,6 +170,19 @@ pub(crate) const FIELDS: &[Field] = &[
     f("coracle.maximumDeadContainersPerContainer", Int, Live, "1"),
     f("coracle.stopPodsOnExit", Bool, Start, "false"),
     f("coracle.podSecurity", Text, Start, "privileged"),
+    f(
+        "coracle.registryAuthFile",
+        Text,
+        Start,
+        "/etc/coracle/auth.json",
+    ),
+    f(
+        "coracle.registryCertificateDirs",
+        Texts,
+        Start,
+        "[/etc/containers/certs.d, /etc/docker/certs.d]",
+    ),
+    f("coracle.plainHTTPRegistries", Texts, Start, "[]"),
     // Settings without effect here.
     f("address", Text, Idle, ""),
     f("authentication", Any, Idle, ""),
@@ -203,7 +220,6 @@ pub(crate) const FIELDS: &[Field] = &[
     f("kubeletCgroups", Text, Idle, ""),
     f("logging", Any, Idle, ""),
     f("makeIPTablesUtilChains", Bool, Idle, ""),
-    f("maxParallelImagePulls", Int, Idle, ""),
     f("memoryManagerPolicy", Text, Idle, ""),
     f("nodeLeaseDurationSeconds", Int, Idle, ""),
     f("nodeStatusReportFrequency", Duration, Idle, ""),
@@ -214,13 +230,10 @@ pub(crate) const FIELDS: &[Field] = &[
     f("qosReserved", Any, Idle, ""),
     f("readOnlyPort", Int, Idle, ""),
     f("registerNode", Bool, Idle, ""),
-    f("registryBurst", Int, Idle, ""),
-    f("registryPullQPS", Int, Idle, ""),
     f("reservedMemory", Any, Idle, ""),
     f("rotateCertificates", Bool, Idle, ""),
     f("runOnce", Bool, Idle, ""),
     f("runtimeRequestTimeout", Duration, Idle, ""),
-    f("serializeImagePulls", Bool, Idle, ""),
     f("serverTLSBootstrap", Bool, Idle, ""),
     f("showHiddenMetricsForVersion", Text, Idle, ""),
     f("staticPodURL", Text, Idle, ""),
@@ -252,6 +265,7 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "memorySwap.swapBehavior",
     "evictionPressureTransitionPeriod",
     "imageMinimumGCAge",
+    "registryBurst",
     "clusterDomain",
     "coracle.bridge",
     "coracle.podSecurity",
@@ -260,7 +274,7 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
 ];
 
 /// Fields that are checked and shown but have no effect in this version; a warning says so.
-pub(crate) const NOT_YET: &[&str] = &["userNamespaces.idsPerPod", "maxOpenFiles"];
+pub(crate) const NOT_YET: &[&str] = &["maxOpenFiles"];
 
 /// Returns the field with that path.
 pub(crate) fn find(path: &str) -> Option<&'static Field> {

@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use crate::layout::Layout;
 use crate::spec::PodSecurity;
-use crate::types::{Group, ImagePolicy, Swapping};
+use crate::types::{Group, ImagePolicy, Rate, Swapping};
 
 mod eviction;
 mod fields;
@@ -88,6 +88,8 @@ pub struct Config {
     pub allowed_unsafe_sysctls: Vec<String>,
     /// The Pod Security Standard that manifests may not exceed.
     pub pod_security: PodSecurity,
+    /// How registries are reached.
+    pub registries: Registries,
     /// Whether an OOM kill in a container kills a single process instead of all; `None`: as the cgroup version does.
     pub single_process_oom_kill: Option<bool>,
     /// Memory protection; `None`: off.
@@ -110,6 +112,21 @@ pub struct Config {
     pub taints: Vec<Taint>,
     /// `spec.providerID` of the node.
     pub provider_id: String,
+}
+
+/// Settings of pulls.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registries {
+    /// Credentials, in docker's format; it need not exist.
+    pub auth_file: PathBuf,
+    /// Directories with a folder of certificates for each registry.
+    pub certificate_dirs: Vec<PathBuf>,
+    /// Registries, `host[:port]`, that are asked by plain HTTP.
+    pub plain_http: Vec<String>,
+    /// How many images may be pulled for pods at once; `None`: no limit.
+    pub parallel: Option<usize>,
+    /// How often pods may begin to pull.
+    pub rate: Rate,
 }
 
 impl Default for Config {

@@ -1,6 +1,7 @@
 //! Bounds of single values, with the kubelet's messages (Kubernetes docs: Kubelet Configuration).
 
 use super::given::Given;
+use crate::spec::ImageName;
 
 /// A numeric setting, its kubelet flag, its minimum and maximum, and the kubelet's phrase.
 type Bound = (&'static str, &'static str, i64, i64, &'static str);
@@ -127,6 +128,7 @@ pub(super) fn check(given: &Given<'_>) {
     images(given);
     durations(given);
     paths(given);
+    registries(given);
     if given.bool("runOnce") {
         let text =
             "runOnce (--runOnce) true, Runonce mode has been deprecated and should not be set";
@@ -193,6 +195,20 @@ fn durations(given: &Given<'_>) {
     }
 }
 
+/// Registries are named as in images: a host, and a port if it is not the usual one.
+fn registries(given: &Given<'_>) {
+    const LIST: &str = "coracle.plainHTTPRegistries";
+    for (index, value) in given.texts(LIST).iter().enumerate() {
+        let name = ImageName::parse(&format!("{value}/image"));
+        if name.is_ok_and(|name| name.registry == *value) {
+            continue;
+        }
+        let path = format!("{LIST}[{index}]");
+        let text = format!("{path} {value:?} must be a registry's host, or host:port");
+        given.wrong(&[&path, LIST], text);
+    }
+}
+
 fn paths(given: &Given<'_>) {
     let logs = given.text("podLogsDir");
     let wrong = |text: &str| given.wrong(&["podLogsDir"], format!("pod logs path {logs:?} {text}"));
@@ -207,7 +223,12 @@ fn paths(given: &Given<'_>) {
     if !logs.is_ascii() {
         wrong("mut contains ASCII characters only");
     }
-    for path in ["staticPodPath", "coracle.rootDir", "coracle.runDir"] {
+    for path in [
+        "staticPodPath",
+        "coracle.rootDir",
+        "coracle.runDir",
+        "coracle.registryAuthFile",
+    ] {
         let value = given.text(path);
         if !value.starts_with('/') {
             given.wrong(
@@ -216,7 +237,11 @@ fn paths(given: &Given<'_>) {
             );
         }
     }
-    for list in ["coracle.preload", "coracle.cdiSpecDirs"] {
+    for list in [
+        "coracle.preload",
+        "coracle.cdiSpecDirs",
+        "coracle.registryCertificateDirs",
+    ] {
         for (index, value) in given.texts(list).iter().enumerate() {
             if !value.starts_with('/') {
                 let path = format!("{list}[{index}]");

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use super::cgroup::Cgroups;
 use super::figures;
 use crate::layout::{Layout, log_file};
-use crate::spec::PodSpec;
+use crate::spec::{PodKey, PodSpec};
 use crate::sys::meminfo::MemInfo;
 use crate::sys::{disk_usage, process};
 use crate::types::usage::{ContainerUsage, DiskUsage, FileSystem, NodeUsage, PodUsage, Space};
 
 /// The maximum number of files of one pod that are counted at a time.
 const MAX_ENTRIES: u64 = 100_000;
+
+/// The maximum number of files of one claim that are counted.
+const MAX_CLAIM_ENTRIES: u64 = 1_000_000;
 
 /// Blocking. The node's figures; what cannot be read is left out.
 pub fn of_node(layout: &Layout, cgroups: &Cgroups) -> NodeUsage {
@@ -85,6 +88,13 @@ pub fn of_pod(layout: &Layout, cgroups: &Cgroups, wanted: &Wanted) -> PodUsage {
         usage.containers.insert(name.clone(), container);
     }
     usage
+}
+
+/// Blocking. How many bytes the files of a claim with a directory of its own take. May take long.
+pub fn of_claim(layout: &Layout, claim: &PodKey) -> u64 {
+    let place = layout.claim(&claim.namespace, &claim.name).join("data");
+    let mut budget = MAX_CLAIM_ENTRIES;
+    disk_usage::of(&place, None, &mut budget).bytes
 }
 
 /// The current log of a run and its rotated logs: their names begin alike.

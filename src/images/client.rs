@@ -1,5 +1,6 @@
 //! Imports on the agent's side: a worker process of its own binary, killed when the future is dropped.
 
+use std::ffi::OsString;
 use std::future::Future;
 use std::io;
 use std::path::Path;
@@ -12,7 +13,7 @@ use smol::stream::StreamExt;
 
 use super::error::{ImageError, io as io_error};
 use super::import::STREAM;
-use super::progress::{Imported, Line, Progress};
+use super::progress::{Fetched, Imported, Line, Progress};
 use super::space::KeepFree;
 
 /// The maximum of a worker's output.
@@ -125,7 +126,20 @@ async fn attend(
     on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let input = child.stdin.take();
-    let outcome = listen(child, exe, origin, on_progress);
+    let failed = |message, hint| ImageError::Worker {
+        archive: match origin {
+            Origin::Path(path) => path.clone(),
+            Origin::Stream(_) => STREAM.into(),
+        },
+        message,
+        hint,
+    };
+    let outcome = async {
+        match listen(child, exe, failed, on_progress).await? {
+            Outcome::Images(images) => Ok(images),
+            Outcome::Fetched(_) => Ok(Vec::new()),
+        }
+    };
     let fed = async {
         if let (Some(input), Origin::Stream(pieces)) = (input, origin)
             && let Err(source) = feed(input, pieces).await
@@ -136,6 +150,48 @@ async fn attend(
         std::future::pending().await
     };
     smol::future::or(outcome, fed).await
+}
+
+/// A worker of a pull.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Arguments behind `image-worker`.
+    pub(super) args: Vec<OsString>,
+    /// Standard input.
+    pub(super) input: Option<Vec<u8>>,
+}
+
+/// What a worker has done.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Images(Vec<Imported>),
+    Fetched(Fetched),
+}
+
+/// Runs a worker of a pull. Dropping the future kills it.
+pub(super) async fn run_job(
+    exe: &Path,
+    job: Job,
+    on_progress: impl FnMut(Progress),
+) -> Result<Outcome, ImageError> {
+    let mut command = Command::new(exe);
+    command.arg("image-worker").args(&job.args);
+    command.stdin(match job.input {
+        Some(_) => Stdio::piped(),
+        None => Stdio::null(),
+    });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(io_error("start", exe))?;
+    if let (Some(bytes), Some(mut input)) = (job.input, child.stdin.take()) {
+        // A worker that has ended reports why.
+        let _ = input.write_all(&bytes).await;
+        let _ = input.close().await;
+    }
+    let failed = |message, hint| ImageError::Pull { message, hint };
+    listen(&mut child, exe, failed, on_progress).await
 }
 
 /// Passes received data to the worker. A worker that stops reading reports the reason itself.
@@ -152,18 +208,11 @@ async fn feed(mut input: smol::process::ChildStdin, pieces: &Pieces) -> io::Resu
 async fn listen(
     child: &mut Child,
     exe: &Path,
-    origin: &Origin,
+    failed: impl Fn(String, Option<String>) -> ImageError,
     mut on_progress: impl FnMut(Progress),
-) -> Result<Vec<Imported>, ImageError> {
-    let failed = |message: String, hint| ImageError::Worker {
-        archive: match origin {
-            Origin::Path(path) => path.clone(),
-            Origin::Stream(_) => STREAM.into(),
-        },
-        message,
-        hint,
-    };
+) -> Result<Outcome, ImageError> {
     let mut images = Vec::new();
+    let mut fetched = None;
     let mut error = None;
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout.take(MAX_OUTPUT_BYTES)).lines();
@@ -172,6 +221,7 @@ async fn listen(
             match serde_json::from_str(&line) {
                 Ok(Line::Progress(progress)) => on_progress(progress),
                 Ok(Line::Image(image)) => images.push(image),
+                Ok(Line::Fetched(done)) => fetched = Some(done),
                 Ok(Line::Error { message, hint }) => error = Some(failed(message, hint)),
                 Err(why) => {
                     error = Some(failed(format!("invalid output of the worker: {why}"), None))
@@ -198,5 +248,8 @@ async fn listen(
             None,
         ));
     }
-    Ok(images)
+    Ok(match fetched {
+        Some(fetched) => Outcome::Fetched(fetched),
+        None => Outcome::Images(images),
+    })
 }

@@ -31,11 +31,12 @@ pub(super) fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
         .collect()
 }
 
-/// Moves everything into place. The caller holds the lock, and the staged data is on disk.
+/// Moves everything into place. `pulled`: it comes from a registry. The caller holds the lock, and the staged data is on disk.
 pub(super) fn commit(
     store: &ImageStore,
     staging: &Staging,
     images: &[Found],
+    pulled: bool,
 ) -> Result<Vec<Imported>, ImageError> {
     for layer in distinct_layers(images) {
         let (from, to) = (
@@ -62,6 +63,7 @@ pub(super) fn commit(
             let reference = Reference {
                 name: name.clone(),
                 id: image.id.clone(),
+                pulled,
             };
             write_json(&store.reference_path(name), &reference)?;
         }

@@ -59,15 +59,15 @@ struct DockerImage {
     layers: Option<Vec<String>>,
 }
 
-/// Lists the archive's images for this machine; at least one, or an error.
-pub(crate) fn images(archive: &Archive) -> Result<Vec<Found>, ImageError> {
+/// Lists the archive's images for a platform; at least one, or an error.
+pub(crate) fn images(archive: &Archive, platform: &Platform) -> Result<Vec<Found>, ImageError> {
     let docker = match archive.has("manifest.json") {
         true => Some(docker_images(archive)?),
         false => None,
     };
     // `docker save` writes both; the OCI layout has more information.
     let found = if archive.has("oci-layout") && archive.has("index.json") {
-        let mut found = oci_images(archive)?;
+        let mut found = oci_images(archive, platform)?;
         for image in &mut found {
             let id = digest::of(&image.config);
             for tags in docker.iter().flatten().filter(|d| digest::of(&d.0) == id) {
@@ -80,7 +80,7 @@ pub(crate) fn images(archive: &Archive) -> Result<Vec<Found>, ImageError> {
     } else if let Some(docker) = docker {
         let mut found = Vec::new();
         for (config, image) in docker {
-            found.push(docker_image(config, &image)?);
+            found.push(docker_image(config, &image, platform)?);
         }
         found
     } else {
@@ -130,11 +130,11 @@ fn docker_names(image: &DockerImage) -> Vec<String> {
         .collect()
 }
 
-fn docker_image(config: Vec<u8>, image: &DockerImage) -> Result<Found, ImageError> {
+fn docker_image(config: Vec<u8>, image: &DockerImage, own: &Platform) -> Result<Found, ImageError> {
     let what = format!("config `{}`", image.config);
     check_length(&config, &what)?;
     let file: ConfigFile = oci::parse(&config, &what)?;
-    check_platform(&file.platform())?;
+    check_platform(&file.platform(), own)?;
     file.check()?;
     let parts = image.layers.clone().unwrap_or_default();
     let diff_ids = diff_ids(&file, parts.len(), &what)?;
@@ -154,12 +154,12 @@ fn docker_image(config: Vec<u8>, image: &DockerImage) -> Result<Found, ImageErro
     })
 }
 
-fn oci_images(archive: &Archive) -> Result<Vec<Found>, ImageError> {
+fn oci_images(archive: &Archive, platform: &Platform) -> Result<Vec<Found>, ImageError> {
     let bytes = archive.json("index.json")?;
     let index: Document = oci::parse(&bytes, "`index.json`")?;
     let mut search = Search {
         archive,
-        own: Platform::own(),
+        own: platform.clone(),
         budget: MAX_MANIFESTS,
         available: Vec::new(),
     };
@@ -319,9 +319,8 @@ impl Search<'_> {
     }
 }
 
-fn check_platform(platform: &Platform) -> Result<(), ImageError> {
-    let own = Platform::own();
-    if platform.fitness(&own) == 0 {
+fn check_platform(platform: &Platform, own: &Platform) -> Result<(), ImageError> {
+    if platform.fitness(own) == 0 {
         return Err(ImageError::Platform {
             wanted: own.shown(),
             available: vec![platform.shown()],

@@ -47,7 +47,8 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-fn format_digest(bytes: &[u8]) -> String {
+/// `sha256:<hex>` of a finished state.
+pub(crate) fn format_digest(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut text = String::with_capacity(71);
     text.push_str("sha256:");

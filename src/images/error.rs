@@ -177,6 +177,14 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
+    /// A worker could not pull an image. The caller says which.
+    #[error("{message}")]
+    Pull {
+        /// The chain of causes in one line.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
     /// The worker reported a failure.
     #[error("could not import `{}`: {message}", archive.display())]
     Worker {
@@ -209,7 +217,7 @@ impl ImageError {
             Self::SeveralNames { .. } => "remove it by each of its names",
             Self::NotFound { .. } => "images are listed by `coracle get images`",
             Self::Changed { .. } => "copy the file under another name and rename it when complete",
-            Self::Worker { hint, .. } => return hint.clone(),
+            Self::Worker { hint, .. } | Self::Pull { hint, .. } => return hint.clone(),
             Self::Unpack { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
                 "importing needs root with CAP_CHOWN, CAP_MKNOD, CAP_SETFCAP and CAP_SYS_ADMIN"
             }

@@ -12,8 +12,15 @@ use super::digest;
 use super::error::{ImageError, io};
 use super::name;
 use super::preload;
+use super::registry;
 use super::store::{ImageStore, Record};
 use crate::sys::tree;
+
+/// Downloads that were not continued for a week are given up.
+const IDLE_SECONDS: i64 = 7 * 24 * 3600;
+
+/// When the disk is full, those that rest for an hour are: pods try at least every five minutes.
+const IDLE_UNDER_PRESSURE_SECONDS: i64 = 3600;
 
 /// The result of [`ImageStore::remove`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,6 +90,7 @@ impl ImageStore {
     /// Removes these images with their names, except preloaded ones.
     pub fn discard(&self, ids: &[String]) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
+        registry::collect(self, IDLE_UNDER_PRESSURE_SECONDS)?;
         let preloaded = preload::ids(self)?;
         let records = self.records()?.into_iter();
         let doomed = records.filter(|r| ids.contains(&r.id) && !preloaded.contains(&r.id));
@@ -92,6 +100,7 @@ impl ImageStore {
     /// Removes images without a name; with `all` every image not in use. Preloaded images and images in use stay.
     pub fn prune(&self, in_use: &BTreeSet<String>, all: bool) -> Result<Pruned, ImageError> {
         let _lock = self.lock()?;
+        registry::collect(self, if all { 0 } else { IDLE_SECONDS })?;
         let references = self.references()?;
         let named: BTreeSet<&String> = references.values().collect();
         let preloaded = preload::ids(self)?;
@@ -179,7 +188,7 @@ pub(crate) fn remove_leftovers(store: &ImageStore) -> Result<(), ImageError> {
         };
         remove_tree(&path)?;
     }
-    Ok(())
+    registry::collect(store, IDLE_SECONDS)
 }
 
 fn remove_tree(path: &Path) -> Result<(), ImageError> {

@@ -17,8 +17,10 @@ use super::digest::Hashing;
 use super::error::{ImageError, io};
 use super::mark;
 use super::name;
+use super::oci::Platform;
 use super::preload::{self, Fingerprint};
 use super::progress::{Imported, Progress};
+use super::registry::PullFolder;
 use super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::staging::Staging;
 use super::store::{ImageStore, LayerRecord};
@@ -44,6 +46,10 @@ pub(crate) struct Request {
     pub(crate) name: Option<String>,
     /// The disk space to leave free.
     pub(crate) keep: KeepFree,
+    /// Whether it is the folder of a pull: it has no names, and is removed when its image is imported.
+    pub(crate) pulled: bool,
+    /// The platform of the images to import; this machine's if missing.
+    pub(crate) platform: Option<Platform>,
 }
 
 impl Request {
@@ -69,11 +75,15 @@ pub(crate) fn import(
     report: &mut Report<'_>,
 ) -> Result<Vec<Imported>, ImageError> {
     let store = ImageStore::open(&request.store)?;
+    let folder = hold_pulled(request)?;
     let fingerprint = request.fingerprint()?;
     let staging = Staging::new(&store)?;
     let mut space = Space::new(&staging.path, request.keep)?;
     let archive = open(request, &staging, &mut space, report)?;
-    let mut images = contents::images(&archive)?;
+    let mut images = contents::images(
+        &archive,
+        &request.platform.clone().unwrap_or_else(Platform::own),
+    )?;
     complete_names(&mut images, request)?;
     let layers: Vec<FoundLayer> = distinct_layers(&images);
     // A second time only if an image was removed meanwhile whose layers were to be shared.
@@ -91,6 +101,7 @@ pub(crate) fn import(
                 layers: missing.len(),
                 done_bytes: 0,
                 total_bytes: 0,
+                blob: None,
             };
             unpack_layer(&archive, layer, &staging, &mut space, &mut progress, report)?;
         }
@@ -108,12 +119,29 @@ pub(crate) fn import(
             path: request.archive.clone(),
         });
     }
-    let imported = commit(&store, &staging, &images).map_err(|why| full_disk(why, &space))?;
+    let imported =
+        commit(&store, &staging, &images, request.pulled).map_err(|why| full_disk(why, &space))?;
     if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
         let ids = imported.iter().map(|image| image.id.clone()).collect();
         preload::record(&store, &request.archive, fingerprint, ids)?;
     }
+    if let Some(folder) = folder {
+        folder.remove()?;
+    }
     Ok(imported)
+}
+
+/// The folder of a pull, held until it has been imported.
+fn hold_pulled(request: &Request) -> Result<Option<PullFolder>, ImageError> {
+    if !request.pulled {
+        return Ok(None);
+    }
+    let gone = || ImageError::Missing {
+        what: format!("the pull's folder `{}`", request.archive.display()),
+    };
+    PullFolder::hold(&request.archive)?
+        .ok_or_else(gone)
+        .map(Some)
 }
 
 fn open(
@@ -134,6 +162,7 @@ fn open(
             layers: 0,
             done_bytes,
             total_bytes: 0,
+            blob: None,
         };
         report(progress).map_err(|_| ImageError::Abandoned)
     };
@@ -162,6 +191,7 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
     if let [image] = images
         && image.names.is_empty()
         && !request.is_stream()
+        && !request.pulled
     {
         let stem = request.archive.file_name().and_then(|name| name.to_str());
         let name = stem.and_then(name::from_file_stem);
@@ -343,6 +373,8 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         preloaded: false,
         name: None,
         keep: KeepFree::default(),
+        pulled: false,
+        platform: None,
     };
     import(&request, &mut |_| Ok(()))
 }

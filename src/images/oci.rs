@@ -262,6 +262,49 @@ impl Platform {
         }
     }
 
+    /// Parses `linux/arm/v7`, `arm64`, and the names that other programs have for architectures.
+    pub(crate) fn parse(text: &str) -> Result<Self, ImageError> {
+        let bad = |why: &str| ImageError::Name {
+            name: text.to_owned(),
+            why: format!("{why}; a platform is `linux/amd64`, `linux/arm/v7`, …"),
+        };
+        let parts: Vec<&str> = text.split('/').collect();
+        let (os, rest) = match parts.as_slice() {
+            ["linux", rest @ ..] => ("linux", rest),
+            // `arm/v7`: the system may be left out.
+            rest @ ([_] | ["arm" | "arm64" | "amd64" | "armhf", _]) => ("linux", rest),
+            [os, rest @ ..] => (*os, rest),
+            [] => ("linux", parts.as_slice()),
+        };
+        let (architecture, variant) = match rest {
+            [architecture] => (*architecture, None),
+            [architecture, variant] => (*architecture, Some(*variant)),
+            _ => return Err(bad("it has too many parts")),
+        };
+        if os != "linux" {
+            return Err(bad("only Linux images run here"));
+        }
+        let word = |text: &str| {
+            !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        };
+        if !word(architecture) || !variant.is_none_or(word) {
+            return Err(bad("it is no platform"));
+        }
+        let (architecture, usual) = match architecture {
+            "x86_64" | "x86-64" => ("amd64", None),
+            "i386" => ("386", None),
+            "aarch64" | "arm64" => ("arm64", Some("v8")),
+            "arm" | "armhf" => ("arm", Some("v7")),
+            "armel" => ("arm", Some("v6")),
+            other => (other, None),
+        };
+        Ok(Self {
+            architecture: architecture.to_owned(),
+            os: os.to_owned(),
+            variant: variant.or(usual).map(str::to_owned),
+        })
+    }
+
     /// How well an image for `self` runs on `machine`: 0 not at all, higher is better.
     pub(crate) fn fitness(&self, machine: &Self) -> u32 {
         if self.os != machine.os || self.architecture != machine.architecture {
@@ -288,5 +331,82 @@ impl Platform {
             text.push_str(variant);
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn platforms_have_several_names() {
+        for (text, expected) in [
+            ("linux/amd64", "linux/amd64"),
+            ("amd64", "linux/amd64"),
+            ("x86_64", "linux/amd64"),
+            ("linux/arm64", "linux/arm64/v8"),
+            ("aarch64", "linux/arm64/v8"),
+            ("linux/arm/v6", "linux/arm/v6"),
+            ("linux/arm", "linux/arm/v7"),
+            ("arm/v6", "linux/arm/v6"),
+            ("armhf", "linux/arm/v7"),
+            ("linux/riscv64", "linux/riscv64"),
+            ("linux/amd64/v3", "linux/amd64/v3"),
+        ] {
+            let platform = Platform::parse(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+            assert_eq!(platform.shown(), expected, "{text}");
+        }
+        for text in [
+            "",
+            "linux/",
+            "windows/amd64",
+            "linux/arm/v7/x",
+            "linux/a b",
+            "/amd64",
+        ] {
+            assert!(Platform::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_older_variant_runs_on_a_newer_machine_and_the_newest_that_runs_is_best() {
+        let choose = |machine: &str, images: &[&str]| {
+            let machine = Platform::parse(machine).unwrap();
+            let of = |text: &&str| {
+                let mut parts = text.split('/').map(str::to_owned);
+                Platform {
+                    os: "linux".to_owned(),
+                    architecture: parts.next().unwrap_or_default(),
+                    variant: parts.next(),
+                }
+            };
+            let fits = images
+                .iter()
+                .map(|text| (of(text).fitness(&machine), *text));
+            fits.filter(|(fitness, _)| *fitness > 0)
+                .max()
+                .map(|(_, text)| text.to_owned())
+        };
+        for (machine, images, expected) in [
+            (
+                "arm/v7",
+                &["arm/v5", "arm/v7", "arm/v6", "arm64/v8"][..],
+                Some("arm/v7"),
+            ),
+            ("arm/v7", &["arm/v5", "arm/v6"], Some("arm/v6")),
+            ("arm/v6", &["arm/v7", "arm/v6", "arm/v5"], Some("arm/v6")),
+            ("arm/v6", &["arm/v7"], None),
+            ("arm/v6", &["arm/v7", "arm"], Some("arm")),
+            ("arm64", &["arm64", "arm/v7"], Some("arm64")),
+            ("arm64", &["arm64/v8", "arm64/v9"], Some("arm64/v8")),
+            ("amd64", &["amd64", "amd64/v3", "386"], Some("amd64")),
+            ("amd64", &["arm64"], None),
+        ] {
+            assert_eq!(
+                choose(machine, images).as_deref(),
+                expected,
+                "{machine} {images:?}"
+            );
+        }
     }
 }

@@ -1,11 +1,13 @@
 //! The worker's output: one JSON document a line on its standard output.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// The progress of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// `receive`, `unpack`.
+    /// `receive`, `download`, `unpack`.
     pub stage: String,
     /// The number of the layer, from 1; layers already in the store are not counted.
     pub layer: usize,
@@ -15,6 +17,9 @@ pub struct Progress {
     pub done_bytes: u64,
     /// Its length.
     pub total_bytes: u64,
+    /// The digest of the layer's blob, while several are downloaded at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blob: Option<String>,
 }
 
 /// An image that is now in the store.
@@ -29,6 +34,17 @@ pub struct Imported {
     pub warnings: Vec<String>,
 }
 
+/// The result of a fetch: one of the two.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fetched {
+    /// The pull's folder, ready to be imported.
+    #[serde(default)]
+    pub(crate) folder: Option<PathBuf>,
+    /// The id of the image in the store, which is the registry's.
+    #[serde(default)]
+    pub(crate) id: Option<String>,
+}
+
 /// A line of the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -37,6 +53,8 @@ pub(crate) enum Line {
     Progress(Progress),
     /// Last lines of success, one for each image.
     Image(Imported),
+    /// Last line of a successful fetch.
+    Fetched(Fetched),
     /// Last line of failure.
     Error {
         /// The chain of causes in one line.

@@ -101,6 +101,11 @@ impl Space {
         Ok(space)
     }
 
+    /// Checks whether `bytes` can be written at all, before any is.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<(), ImageError> {
+        self.check(bytes)
+    }
+
     /// Announces that `bytes` will be written.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<(), ImageError> {
         self.take_hole(bytes)?;

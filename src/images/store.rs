@@ -7,6 +7,7 @@
 //! records/<hex>.json     one image by its config digest; complete as soon as this file is there
 //! refs/<name>.json       one name; written last
 //! preload.json           what was imported from preload directories
+//! pulls/<key>/            a download, complete or not ([`super::registry`])
 //! tmp/<n>/               an import at work, locked by its worker; removed by the next `open` when it is not
 //! lock                   held while records or refs are changed
 //! ```
@@ -74,6 +75,9 @@ pub(crate) struct Record {
 pub(crate) struct Reference {
     pub(crate) name: String,
     pub(crate) id: String,
+    /// Whether it came from its registry, not from an archive.
+    #[serde(default)]
+    pub(crate) pulled: bool,
 }
 
 /// `layers/<hex>/layer.json`.
@@ -135,6 +139,16 @@ impl ImageStore {
         let image = self.image(&id, &references, &preload::ids(self)?);
         forget(references);
         image
+    }
+
+    /// Whether this name was pulled from its registry, which may have a newer image by that name. Not so if it has a
+    /// digest.
+    pub fn is_pulled(&self, name: &str) -> Result<bool, ImageError> {
+        let parsed = name::parse(name)?;
+        let Some(full) = name::tagged(&parsed).filter(|_| parsed.digest.is_none()) else {
+            return Ok(false);
+        };
+        Ok(self.reference(&full)?.is_some_and(|found| found.pulled))
     }
 
     /// All images, by name, dangling ones last.

@@ -1,15 +1,19 @@
-//! The process `coracle image-worker`. It drops the privileges that it does not need, imports one archive, and
-//! reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
+//! The process `coracle image-worker`. It drops the privileges that it does not need, imports one archive or fetches
+//! one image, and reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
 use super::import::{Request, import};
+use super::oci::Platform;
 use super::progress::Line;
+use super::registry;
 use super::space::KeepFree;
 use crate::sys::capability::{self, keep_only};
 use crate::sys::process;
@@ -23,11 +27,18 @@ const OOM_SCORE_ADJ: i32 = 1000;
 /// Open files.
 const MAX_FILES: u64 = 1024;
 
+/// Memory of a fetch worker: buffers of a few connections, and the system's certificates.
+const MAX_FETCH_BYTES: u64 = 128 << 20;
+
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
-                     [--keep-inodes N] PATH|-";
+                     [--keep-inodes N] [--pulled] [--platform PLATFORM] PATH|-, or coracle image-worker fetch";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut args = args.into_iter().peekable();
+    if args.next_if(|arg| arg == "fetch").is_some() {
+        return run_fetch();
+    }
     let Some(request) = parse(args) else {
         let _ = print(&Line::Error {
             message: USAGE.to_owned(),
@@ -60,18 +71,54 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
+/// Fetches what the request on standard input asks for.
+fn run_fetch() -> ExitCode {
+    let told = |line: &Line, code| {
+        let _ = print(line);
+        code
+    };
+    let failed = |message, hint| told(&Line::Error { message, hint }, ExitCode::FAILURE);
+    if let Err(why) = harden_fetch().and_then(|()| end_with_client()) {
+        return failed(format!("could not drop privileges: {why}"), None);
+    }
+    let mut report = |progress| print(&Line::Progress(progress));
+    match registry::fetch(io::stdin().lock(), &mut report) {
+        Ok(fetched) => told(&Line::Fetched(fetched), ExitCode::SUCCESS),
+        Err((message, hint)) => failed(message, hint),
+    }
+}
+
+/// Ends the process when the reader of its output is gone, even while it waits for a registry.
+fn end_with_client() -> io::Result<()> {
+    let watch = || {
+        let stdout = io::stdout();
+        let mut polled = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+        loop {
+            match poll(&mut polled, PollTimeout::NONE) {
+                Ok(_) => std::process::exit(1),
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(_) => return,
+            }
+        }
+    };
+    std::thread::Builder::new().spawn(watch).map(drop)
+}
+
 fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
     let mut args = args.into_iter();
     if args.next()? != "import" {
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
+    let (mut pulled, mut platform) = (false, None);
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
         match arg.to_str() {
             Some("--store") => store = Some(args.next()?.into()),
             Some("--name") => name = Some(args.next()?.into_string().ok()?),
             Some("--preloaded") => preloaded = true,
+            Some("--pulled") => pulled = true,
+            Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
             Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
             Some("--") => archive = Some(args.next()?.into()),
@@ -86,6 +133,8 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         preloaded,
         name,
         keep,
+        pulled,
+        platform,
     })
 }
 
@@ -108,6 +157,18 @@ fn harden() -> io::Result<()> {
         // overlayfs marks a folder that hides lower ones by a `trusted.*` attribute.
         capability::SYS_ADMIN,
     ])
+}
+
+/// The same without any capability: a fetch writes files of its own user only.
+fn harden_fetch() -> io::Result<()> {
+    process::set_oom_score_adj(OOM_SCORE_ADJ)?;
+    nix::sys::prctl::set_no_new_privs()?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    // Not the address space, of which each thread's heap reserves 64 MiB.
+    lower(Resource::RLIMIT_DATA, MAX_FETCH_BYTES)?;
+    lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
+    umask(Mode::from_bits_truncate(0o077));
+    keep_only(&[])
 }
 
 #[allow(

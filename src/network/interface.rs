@@ -14,6 +14,7 @@ use super::ground::{Ground, first_error};
 use super::links::{self, Veth};
 use super::snapshot::{self, Link};
 use super::sysctl;
+use crate::spec::IdRange;
 use crate::sys::netlink::Netlink;
 use crate::sys::netns;
 
@@ -41,12 +42,14 @@ const INSIDE: &str = "eth0";
 /// Makes namespace, pin and interface, none of which may exist. Undone if it fails.
 pub(super) fn make(
     pod: &Allocation,
+    users: Option<IdRange>,
     ground: &Ground,
     bridge: &str,
     pin: &Path,
 ) -> Result<(), NetworkError> {
     let made = netns::make(
         pin,
+        users.map(|range| (range.first, range.count)),
         || Ok(Netlink::open()?),
         |mut node, namespace| plug(&mut node, namespace, pod, ground),
     );

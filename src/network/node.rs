@@ -22,7 +22,7 @@ use super::ports::{self, Claims};
 use super::ranges::{self, Ranges, Wanted};
 use super::{Attached, NetworkSettings, Traffic, interface, services, snapshot, sysctl};
 use crate::spec::cluster::{ClusterView, ServiceEntry};
-use crate::spec::{PodKey, PodSpec, PodUid, ServiceSpec};
+use crate::spec::{IdRange, PodKey, PodSpec, PodUid, ServiceSpec};
 use crate::sys::clock;
 use crate::sys::netlink::Netlink;
 
@@ -93,6 +93,15 @@ impl Network {
     /// Gives the pod a fresh namespace with an interface, its address (the previous one, if it had one), its routes
     /// and its rules; all of it is in force on return. Makes bridge and rules if they are missing.
     pub fn attach(&self, pod: &PodSpec) -> Result<Attached, NetworkError> {
+        self.attach_with(pod, None)
+    }
+
+    /// The same; with `users` the namespace belongs to a new user namespace with these ids, which lasts as long.
+    pub fn attach_with(
+        &self,
+        pod: &PodSpec,
+        users: Option<IdRange>,
+    ) -> Result<Attached, NetworkError> {
         let begin = clock::now();
         let inner = &*self.inner;
         let _shared = inner.gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -113,7 +122,7 @@ impl Network {
                 (done, clock::now().duration_since(begin))
             });
             interface::remove(&allocation, &pin)
-                .and_then(|()| interface::make(&allocation, &ground, bridge, &pin))
+                .and_then(|()| interface::make(&allocation, users, &ground, bridge, &pin))
                 .map(|()| clock::now().duration_since(begin))
                 .and_then(|linked| {
                     let (done, filtered) = filter.join().expect("an update does not panic");

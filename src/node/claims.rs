@@ -7,13 +7,15 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::Node;
 use super::commands::{Reply, answer};
+use super::{Input, Node};
 use crate::api::{CommandError, CommandErrorKind, VolumeRow};
 use crate::effects::volume::claim::{self, Bound, Record};
+use crate::effects::volume::claim_size::{self, Sized};
 use crate::layout::Layout;
-use crate::plan::PodState;
-use crate::spec::{Object, ObjectKey, ObjectKind, PodKey, VolumeSource};
+use crate::plan::event::Claims;
+use crate::plan::{Event, NodeFact, PodState};
+use crate::spec::{Object, ObjectKey, ObjectKind, PodKey, VolumeSource, binding};
 use crate::sys::disk_usage;
 
 /// The maximum number of files that are counted for one list.
@@ -35,22 +37,86 @@ impl Node {
     pub(super) fn claims_may_be_bound(&self, pod: &PodState) {
         if claims_of(pod).next().is_some() {
             self.show_configuration();
+            self.settle_claims();
+        }
+    }
+
+    /// The first documents are there: claims have the sizes of before the agent restart until they are settled.
+    pub(super) fn claims_known(&mut self) {
+        self.claim_sizes = claim_size::known(&self.tools.config.layout);
+        self.settle_claims();
+    }
+
+    /// Gives claims the sizes that their documents ask for, beside the loop: files may have to be moved to a project.
+    pub(super) fn settle_claims(&self) {
+        let layout = self.tools.config.layout.clone();
+        let configuration = self.tools.sandboxes.configuration.now();
+        let inputs = self.tools.inputs.clone();
+        let number = self.settlements.get() + 1;
+        self.settlements.set(number);
+        super::spawn(async move {
+            let sizes = super::unblock(move || claim_size::settle(&layout, &configuration)).await;
+            let _ = inputs.send(Input::ClaimsSettled(number, sizes)).await;
+        });
+    }
+
+    /// Claims have the sizes that their documents ask for. Files may take one settlement longer than a later one.
+    pub(super) fn claims_settled(&mut self, number: u64, sizes: Vec<Sized>) {
+        if number < self.settled {
+            return;
+        }
+        self.settled = number;
+        for sized in &sizes {
+            let new = !self.claim_sizes.contains(sized);
+            if let Some(problem) = sized.problem.as_ref().filter(|_| new) {
+                let claim = &sized.claim;
+                tracing::warn!("claim `{claim}`: {problem}, counting its files instead");
+            }
+        }
+        self.claim_sizes = sizes;
+        self.note_claims();
+        self.show_configuration();
+    }
+
+    /// Tells the planner what claims are now.
+    pub(super) fn note_claims(&mut self) {
+        let mut claims = Claims::new();
+        for sized in &self.claim_sizes {
+            let claim = claims.entry(sized.claim.clone()).or_default();
+            claim.counted_bytes = sized.counted_bytes;
+        }
+        for (object, _) in &self.documents {
+            if let Object::Claim(claim) = &**object {
+                let modes = claim
+                    .spec
+                    .as_ref()
+                    .and_then(|spec| spec.access_modes.as_ref());
+                let mut modes = modes.into_iter().flatten();
+                let ObjectKey {
+                    namespace, name, ..
+                } = object.key();
+                let claim = claims.entry(PodKey { namespace, name }).or_default();
+                claim.one_pod = modes.any(|mode| mode == "ReadWriteOncePod");
+            }
+        }
+        if claims != *self.state.claims.all() {
+            self.record(&Event::Node(NodeFact::ClaimsChanged(claims)));
         }
     }
 
     /// What claims are bound to. Counting files takes its time, so it is done beside the loop.
     pub(super) fn list_volumes(&self, reply: Reply<Vec<VolumeRow>>) {
         let layout = self.tools.config.layout.clone();
-        let rows: Vec<VolumeRow> = claim::records(&layout)
-            .into_iter()
-            .map(|record| self.row(&record))
-            .collect();
+        let records = claim::records(&layout);
+        let rows: Vec<VolumeRow> = records.iter().map(|record| self.row(record)).collect();
         answer(reply, async move {
             let counted = super::unblock(move || {
                 let mut budget = MOST_FILES;
                 let mut rows = rows;
-                for row in &mut rows {
-                    row.used_bytes = disk_usage::of(&row.path, None, &mut budget).bytes;
+                for (row, record) in rows.iter_mut().zip(&records) {
+                    let counted = || disk_usage::of(&row.path, None, &mut budget).bytes;
+                    let limited = claim_size::used_by_quota(&layout, record);
+                    row.used_bytes = limited.unwrap_or_else(counted);
                 }
                 rows
             });
@@ -140,8 +206,7 @@ fn volume_name(record: &Record) -> String {
 }
 
 fn requested(claim: &core::PersistentVolumeClaim) -> Option<Quantity> {
-    let resources = claim.spec.as_ref()?.resources.as_ref()?;
-    resources.requests.as_ref()?.get("storage").cloned()
+    binding::storage(claim).cloned()
 }
 
 /// The documents with the state of claims and volumes, and a volume for each directory of a claim.
@@ -165,7 +230,9 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
                 };
                 let record = by_claim.get(&key);
                 claims.insert(key, (claim.clone(), created.clone()));
-                Arc::new(Object::Claim(Box::new(claim_shown(claim, record.copied()))))
+                let size = record.and_then(|record| capacity(record, claim, documents));
+                let shown = claim_shown(claim, record.copied(), size);
+                Arc::new(Object::Claim(Box::new(shown)))
             }
             Object::Volume(volume) => {
                 let name = volume.metadata.name.as_deref().unwrap_or_default();
@@ -191,12 +258,33 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
     shown
 }
 
+/// The size of what a claim is bound to: of its own directory, or of the volume.
+fn capacity(
+    record: &Record,
+    claim: &core::PersistentVolumeClaim,
+    documents: &[Shown],
+) -> Option<Quantity> {
+    let asked = requested(claim);
+    match &record.bound {
+        Bound::Directory => record.capacity.clone().map(Quantity).or(asked),
+        Bound::Volume { volume, .. } => {
+            let key = ObjectKey::new(ObjectKind::PersistentVolume, "", volume);
+            let found = documents.iter().find(|(object, _)| object.key() == key);
+            let size = found.and_then(|(object, _)| match &**object {
+                Object::Volume(volume) => volume.spec.as_ref()?.capacity.as_ref()?.get("storage"),
+                _ => None,
+            });
+            size.cloned().or(asked)
+        }
+    }
+}
+
 fn claim_shown(
     claim: &core::PersistentVolumeClaim,
     record: Option<&Record>,
+    size: Option<Quantity>,
 ) -> core::PersistentVolumeClaim {
     let mut claim = claim.clone();
-    let storage = requested(&claim);
     let mut status = core::PersistentVolumeClaimStatus {
         phase: Some("Pending".to_owned()),
         ..Default::default()
@@ -205,7 +293,7 @@ fn claim_shown(
         spec.volume_name = Some(volume_name(record));
         status.phase = Some("Bound".to_owned());
         status.access_modes.clone_from(&spec.access_modes);
-        status.capacity = storage.map(|storage| [("storage".to_owned(), storage)].into());
+        status.capacity = size.map(|storage| [("storage".to_owned(), storage)].into());
     }
     claim.status = Some(status);
     claim
@@ -237,7 +325,8 @@ fn volume_of(
     layout: &Layout,
 ) -> core::PersistentVolume {
     let spec = claim.and_then(|claim| claim.spec.as_ref());
-    let storage = claim.and_then(requested);
+    let storage = record.capacity.clone().map(Quantity);
+    let storage = storage.or_else(|| claim.and_then(requested));
     let path = record.path(layout).display().to_string();
     let mut volume = core::PersistentVolume::default();
     volume.metadata.name = Some(volume_name(record));

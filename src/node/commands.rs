@@ -8,13 +8,14 @@ use serde_json::json;
 use smol::channel::Sender;
 
 use super::execute::{Tools, WORKER};
+use super::pulls::pull_for_client;
 use super::{Input, Node, metrics, shutdown};
 use crate::api::{
     Command, CommandError, CommandErrorKind, ImageArchive, ImageRow, Metric, RemovedImages,
 };
 use crate::images::{self, Image, ImageError, ImportOptions, Origin, Progress};
 use crate::plan::event::ConditionChange;
-use crate::plan::state::{Image as Found, PodState};
+use crate::plan::state::PodState;
 use crate::plan::{Event, NodeFact, PodFact, retry};
 use crate::spec::{ImageName, PodKey, PodUid, ephemeral};
 
@@ -65,7 +66,16 @@ impl Node {
                 name,
                 progress,
             } => super::spawn(import(self.tools.clone(), archive, name, progress)),
+            Command::PullImage { request, progress } => {
+                super::spawn(pull_for_client(self.tools.clone(), request, progress));
+            }
             Command::RemoveImage { name, force, reply } => self.remove_image(&name, force, reply),
+            Command::TagImage {
+                source,
+                target,
+                reply,
+            } => self.tag_image(source, target, reply),
+            Command::InspectImage { name, reply } => self.inspect_image(&name, reply),
             Command::PruneImages { all, reply } => self.prune_images(all, reply),
             Command::ListImages { reply } => {
                 let in_use = self.images_in_use();
@@ -120,9 +130,7 @@ impl Node {
             Command::ShowBoot { reply } => {
                 let _ = reply.try_send(Ok(self.show_boot()));
             }
-            Command::Preview { files, reply } => {
-                let _ = reply.try_send(Ok(self.preview(&files)));
-            }
+            Command::Preview { files, reply } => self.preview_for(files, reply),
         }
     }
 
@@ -141,6 +149,27 @@ impl Node {
                 deleted: removed.deleted.into_iter().collect(),
                 freed_bytes: 0,
             })
+        });
+    }
+
+    fn tag_image(&self, source: String, target: String, reply: Reply<String>) {
+        let (images, inputs) = (self.tools.images.clone(), self.tools.inputs.clone());
+        answer(reply, async move {
+            let tagged = super::unblock(move || images.tag(&full_name(&source), &target)).await;
+            let name = tagged.map_err(|error| command_error(&error))?;
+            // A pod may wait for an image of this name.
+            let changed = Event::Node(NodeFact::ImagesChanged);
+            let _ = inputs.send(Input::Event(changed)).await;
+            Ok(name)
+        });
+    }
+
+    fn inspect_image(&self, name: &str, reply: Reply<serde_json::Value>) {
+        let (images, wanted) = (self.tools.images.clone(), full_name(name));
+        answer(reply, async move {
+            let details = super::unblock(move || images.details(&wanted)).await;
+            let details = details.map_err(|error| command_error(&error))?;
+            Ok(serde_json::to_value(details).expect("plain data"))
         });
     }
 
@@ -313,15 +342,12 @@ impl Node {
         Ok(waits.join(", "))
     }
 
-    /// The config digests of images that containers run from, or will run from.
+    /// The config digests of images that containers run from or mount, or will.
     pub(super) fn images_in_use(&self) -> BTreeSet<String> {
         let mut used = BTreeSet::new();
         for pod in self.state.pods.values() {
             for container in &pod.containers {
-                if let Found::Ready { id } = &container.image {
-                    used.insert(id.clone());
-                }
-                used.extend(container.run.image_id().map(str::to_owned));
+                used.extend(container.images().map(str::to_owned));
             }
         }
         used

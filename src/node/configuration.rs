@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Input, Node, spawn, unblock_cleaning};
 use crate::plan::{Event, NodeFact, PodFact};
-use crate::spec::{Configuration, ObjectKey, PodSpec, Reason};
+use crate::spec::{Configuration, ObjectKey, ObjectKind, PodSpec, Reason};
 
 impl Node {
     /// Puts these documents in force.
@@ -18,6 +18,10 @@ impl Node {
         }
         current.replace(Arc::new(configuration));
         let objects: BTreeSet<ObjectKey> = changed.into_iter().collect();
+        let is_claim = |key: &ObjectKey| key.kind == ObjectKind::PersistentVolumeClaim;
+        if objects.iter().any(is_claim) {
+            self.settle_claims();
+        }
         let affected = |spec: &Arc<PodSpec>| {
             let references = spec.references_of_volumes();
             references.iter().any(|key| objects.contains(key))

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::manifests::Loaded;
 use crate::spec::after::{self, Circle};
 use crate::spec::priority::is_default;
-use crate::spec::{PodKey, PodSpec, ServiceAddress, ServiceDocument};
+use crate::spec::{Object, PodKey, PodSpec, ServiceAddress, ServiceDocument, binding};
+use crate::types::quantity::Quantity;
 
 /// Why `candidate` may not take effect beside the `others`, naming both files each time; empty if it may.
 pub(super) fn conflicts(
@@ -93,6 +94,30 @@ pub(super) fn forbidden_changes(
         )
     });
     problems.collect()
+}
+
+/// Why `candidate` may not take effect: it makes a claim smaller that is bound to a directory of its own. `capacity` is the
+/// size of such a claim, by namespace and name.
+pub(super) fn shrunk_claims(
+    path: &Path,
+    candidate: &Loaded,
+    capacity: impl Fn(&str, &str) -> Option<String>,
+) -> Vec<String> {
+    let bytes = |written: &str| Quantity::parse(written).map_or(0, Quantity::ceil);
+    let claims = candidate.configuration.iter().filter_map(|(key, object)| {
+        let Object::Claim(claim) = &**object else {
+            return None;
+        };
+        let size = capacity(&key.namespace, &key.name)?;
+        (binding::requested(claim) < bytes(&size)).then(|| {
+            format!(
+                "{}: {key}: spec.resources.requests.storage: Forbidden: field can not be less than status.capacity \
+                 ({size}); a smaller one needs a claim of another name",
+                name(path)
+            )
+        })
+    });
+    claims.collect()
 }
 
 /// The circles that pods of this file would close.

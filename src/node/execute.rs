@@ -1,9 +1,8 @@
 //! The execution of actions. Each arm of one match runs as a task and ends in exactly one outcome event.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smol::channel::{Receiver, Sender, bounded};
 
@@ -11,7 +10,9 @@ use super::facts::Facts;
 use super::garbage::Cleaning;
 use super::network::{NameServer, Progress};
 use super::pods::Links;
+use super::pulls::Pulls;
 use super::turns::Turns;
+use super::user_namespaces::UserNamespaces;
 use super::{Input, exits};
 use crate::config::Config;
 use crate::effects::probe::Target;
@@ -19,14 +20,13 @@ use crate::effects::sandbox::{
     ContainerOrder, Leave, PrepareError, SandboxError, Sandboxes, start_request,
 };
 use crate::effects::volume;
-use crate::images::{Image, ImageError, ImageStore, KeepFree};
+use crate::images::{Image, ImageStore};
 use crate::network::NetworkError;
 use crate::plan::action::Keep;
-use crate::plan::event::{ImageFailure, Instance, SandboxFailure, StartFailure};
-use crate::plan::retry::IMPORT_PATIENCE_MS;
+use crate::plan::event::{Instance, SandboxFailure, StartFailure};
 use crate::plan::{Action, Event, PodFact, RunFact};
 use crate::shim::protocol::{ContainerRecord, FailedStep, Purpose, Reply, Request};
-use crate::spec::{ContainerResources, PodResources, PodSpec, PodUid, PullPolicy, Reason};
+use crate::spec::{ContainerResources, PodResources, PodSpec, PodUid, Reason};
 use crate::types::StopSignal;
 
 /// The binary of image workers: the running one.
@@ -51,6 +51,8 @@ pub(super) struct Tools {
     pub(super) images: Arc<ImageStore>,
     /// Held while archives of the preload directories are imported; one import at a time.
     pub(super) importing: Arc<smol::lock::Mutex<()>>,
+    /// Pulls of images.
+    pub(super) pulls: Pulls,
     pub(super) links: Links,
     pub(super) cleaning: Cleaning,
     /// The lanes for pods on the host network, and for those that use the bridge, which may have to wait for the
@@ -58,6 +60,7 @@ pub(super) struct Tools {
     pub(super) turns: [Turns; 2],
     pub(super) facts: Facts,
     pub(super) name_server: NameServer,
+    pub(super) user_namespaces: UserNamespaces,
     /// How far the services that containers get as variables are served.
     pub(super) progress: Progress,
     pub(super) inputs: Sender<Input>,
@@ -87,8 +90,13 @@ impl Tools {
             Action::EnsureImage { pod, container } => {
                 self.ensure_image(pod, container, &spec).await
             }
-            Action::StartContainer { instance, image_id } => {
-                self.start_container(instance, image_id, spec).await
+            Action::StartContainer {
+                instance,
+                image_id,
+                volumes,
+            } => {
+                self.start_container(instance, (image_id, volumes), spec)
+                    .await
             }
             Action::Resize {
                 pod,
@@ -159,15 +167,17 @@ impl Tools {
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         // Remains of an earlier sandbox would be in the way.
         super::unblock_of(spec, move || sandboxes.begin(&owned)).await?;
+        let (user_namespaces, owned) = (self.user_namespaces.clone(), spec.clone());
+        let users = super::unblock_of(spec, move || user_namespaces.range(&owned)).await?;
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         let connected = super::unblock_for(spec, move || {
-            let ips = sandboxes.connect(&owned)?;
+            let ips = sandboxes.connect(&owned, users)?;
             Ok::<_, SandboxError>((ips, sandboxes.resolver_warnings(&owned)))
         });
         let (sandboxes, owned) = (self.sandboxes.clone(), spec.clone());
         let facts = self.facts.now();
         let prepared = super::unblock_of(spec, move || {
-            sandboxes.prepare(&owned, &facts)?;
+            sandboxes.prepare(&owned, &facts, users)?;
             let former = exits::read(&sandboxes.config.layout, &owned.uid, false);
             let values = sandboxes.cgroups.pod_values(&owned, owned.resources);
             let unkept = values.mismatches();
@@ -206,88 +216,10 @@ impl Tools {
         })
     }
 
-    async fn ensure_image(
-        &self,
-        pod: PodUid,
-        container: String,
-        spec: &Arc<PodSpec>,
-    ) -> Option<Event> {
-        let wanted = spec.container(&container)?;
-        let name = wanted.image_name.to_string();
-        let mut found = self.look_up(&name).await;
-        if matches!(found, Ok(None)) {
-            // An archive may still be importing: at the first start all of them are.
-            let patience = async {
-                smol::Timer::after(Duration::from_millis(IMPORT_PATIENCE_MS)).await;
-            };
-            let imported = async {
-                let _turn = self.importing.lock().await;
-            };
-            smol::future::or(imported, patience).await;
-            found = self.look_up(&name).await;
-        }
-        Some(match found {
-            Ok(Some(image)) => Event::Pod {
-                uid: pod,
-                fact: PodFact::ImageReady {
-                    container,
-                    image_id: image.id,
-                },
-            },
-            Ok(None) => {
-                let (failure, message) =
-                    absent(wanted.pull_policy, &wanted.image, &self.config.preload);
-                Event::Pod {
-                    uid: pod,
-                    fact: PodFact::ImageFailed {
-                        container,
-                        failure,
-                        message,
-                    },
-                }
-            }
-            Err(error) => Event::Pod {
-                uid: pod,
-                fact: PodFact::ImageFailed {
-                    container,
-                    failure: ImageFailure::Inspect,
-                    message: crate::chain(&error),
-                },
-            },
-        })
-    }
-
-    /// The disk space that imports leave free.
-    pub(super) fn keep_free(&self) -> KeepFree {
-        let settings = self.sandboxes.settings.now();
-        KeepFree::of(
-            &settings.eviction,
-            self.images.dir(),
-            &self.config.layout.root,
-        )
-    }
-
-    /// Removes the remains of an interrupted import.
-    pub(super) async fn clear_up_after_import(&self) {
-        let images = self.images.clone();
-        let cleared = super::unblock(move || images.remove_leftovers()).await;
-        if let Err(error) = cleared {
-            tracing::warn!(
-                "could not clear up after an import: {}, trying again at the next one",
-                crate::chain(&error)
-            );
-        }
-    }
-
-    async fn look_up(&self, name: &str) -> Result<Option<Image>, ImageError> {
-        let (images, name) = (self.images.clone(), name.to_owned());
-        super::unblock(move || images.lookup(&name)).await
-    }
-
     async fn start_container(
         &self,
         instance: Instance,
-        image_id: String,
+        images: (String, BTreeMap<String, String>),
         spec: Arc<PodSpec>,
     ) -> Option<Event> {
         let Some(client) = self.links.client(&instance.pod) else {
@@ -303,7 +235,7 @@ impl Tools {
         let tools = self.clone();
         let wanted = instance.clone();
         let owned = spec.clone();
-        let ready = move || tools.start_request(&wanted, &image_id, &owned);
+        let ready = move || tools.start_request(&wanted, &images, &owned);
         // Its resolver file names the server on the bridge.
         let request = super::unblock_for(&spec, ready).await;
         let request = match request {
@@ -315,6 +247,7 @@ impl Tools {
             Ok(Reply::Failed { step, message }) => {
                 let failure = match step {
                     FailedStep::Run => StartFailure::Run,
+                    FailedStep::Config => StartFailure::Config,
                     FailedStep::Create | FailedStep::Request => StartFailure::Create,
                 };
                 Some(not_started(instance, failure, message))
@@ -391,7 +324,7 @@ impl Tools {
     fn start_request(
         &self,
         instance: &Instance,
-        image_id: &str,
+        (image_id, volumes): &(String, BTreeMap<String, String>),
         spec: &PodSpec,
     ) -> Result<crate::shim::protocol::StartRequest, (StartFailure, String)> {
         if !spec.host_network {
@@ -399,16 +332,11 @@ impl Tools {
             let settled = self.sandboxes.network.settled();
             settled.map_err(|error| (StartFailure::Create, crate::chain(&error)))?;
         }
-        let image = match self.images.lookup(image_id) {
-            Ok(Some(image)) => image,
-            Ok(None) => {
-                return Err((
-                    StartFailure::Create,
-                    format!("image {image_id} is gone from the store"),
-                ));
-            }
-            Err(error) => return Err((StartFailure::Create, crate::chain(&error))),
-        };
+        let image = self.image(image_id)?;
+        let volume_images = volumes
+            .iter()
+            .map(|(volume, id)| Ok((volume.clone(), self.image(id)?)))
+            .collect::<Result<_, _>>()?;
         let container = spec.container(&instance.container).ok_or_else(|| {
             (
                 StartFailure::Config,
@@ -426,6 +354,7 @@ impl Tools {
             container,
             attempt: instance.attempt,
             image: &image,
+            volume_images: &volume_images,
             node: &facts,
             ips: &ips,
         };
@@ -433,6 +362,16 @@ impl Tools {
             PrepareError::Config(error) => (StartFailure::Config, error.to_string()),
             PrepareError::Cgroup(error) => (StartFailure::Create, crate::chain(&error)),
         })
+    }
+
+    /// Blocking. An image by its id.
+    fn image(&self, id: &str) -> Result<Image, (StartFailure, String)> {
+        let error = match self.images.lookup(id) {
+            Ok(Some(image)) => return Ok(image),
+            Ok(None) => format!("image {id} is gone from the store"),
+            Err(error) => crate::chain(&error),
+        };
+        Err((StartFailure::Create, error))
     }
 
     async fn signal(&self, instance: Instance, signal: StopSignal) -> Option<Event> {
@@ -551,30 +490,5 @@ fn not_started(instance: Instance, failure: StartFailure, message: String) -> Ev
     Event::Run {
         instance,
         fact: RunFact::StartFailed { failure, message },
-    }
-}
-
-/// The error for an image that is not in the store, by pull policy and with a way out.
-fn absent(policy: PullPolicy, image: &str, preload: &[PathBuf]) -> (ImageFailure, String) {
-    let folders: Vec<String> = preload
-        .iter()
-        .map(|folder| format!("`{}`", folder.display()))
-        .collect();
-    let or_put = match folders.is_empty() {
-        true => String::new(),
-        false => format!(", or put it into {}", folders.join(" or ")),
-    };
-    match policy {
-        PullPolicy::Never => (
-            ImageFailure::NeverPull,
-            format!("Container image \"{image}\" is not present with pull policy of Never"),
-        ),
-        PullPolicy::Always | PullPolicy::IfNotPresent => (
-            ImageFailure::Pull,
-            format!(
-                "image \"{image}\" is not in the store, and this version of coracle has no registry client yet; \
-                 import an archive with `coracle image import FILE`{or_put}"
-            ),
-        ),
     }
 }

@@ -13,6 +13,7 @@ mod configuration;
 mod conflicts;
 mod cordon;
 mod devices;
+mod ensure_image;
 mod execute;
 mod exits;
 mod facts;
@@ -34,6 +35,7 @@ mod pressure;
 mod preview;
 mod probes;
 mod publish;
+mod pulls;
 mod recover;
 mod resolver;
 mod saved;
@@ -45,9 +47,11 @@ mod start;
 mod state_file;
 mod turns;
 mod unblock;
+mod user_namespaces;
 mod waits;
 mod watch;
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::process::ExitCode;
@@ -55,11 +59,13 @@ use std::process::ExitCode;
 use nix::fcntl::Flock;
 use smol::channel::{Receiver, Sender};
 
-use crate::api::{Command, CommandError, ImageRow};
+use crate::api::{Command, CommandError, ImageRow, PlannedFile};
 use crate::config::{ConfigError, Effective};
+use crate::effects::volume::claim_size::Sized;
 use crate::plan::event::{Desired, EvictionReason};
-use crate::plan::{Action, Agenda, Event, NodeFact, NodeState, PodFact, Step, Task};
+use crate::plan::{Action, Agenda, Event, NodeFact, NodeState, PodFact, Step, Task, pull};
 use crate::spec::PodUid;
+use crate::spec::encrypted::Opened;
 use crate::sys::{clock, mount};
 use crate::types::{Stamp, Time, Wall};
 
@@ -86,6 +92,14 @@ enum Input {
         rows: Result<Vec<ImageRow>, CommandError>,
         reply: Sender<Result<(), CommandError>>,
     },
+    /// The encrypted contents of manifests that a client wants a preview of were decrypted.
+    Opened {
+        files: Vec<PlannedFile>,
+        opened: Opened,
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// Claims have the sizes that their documents ask for: the outcome of the settlement of this number.
+    ClaimsSettled(u64, Vec<Sized>),
     /// logind says whether the machine is about to go down.
     Logind(bool),
     /// SIGPWR: the power fails.
@@ -149,6 +163,11 @@ struct Node {
     swept: bool,
     /// The configuration documents in force, as they are shown.
     documents: Vec<claims::Shown>,
+    /// The claims whose size is known.
+    claim_sizes: Vec<Sized>,
+    /// How many settlements of claims have begun, and the newest of those whose outcome is known.
+    settlements: Cell<u64>,
+    settled: u64,
     /// Held while the logs of unknown pods may be removed: no other agent uses this directory for logs.
     log_lock: Option<Flock<File>>,
 }
@@ -239,6 +258,10 @@ impl Node {
                 self.views.services = documents.services;
                 if !self.leaving {
                     self.configure(documents.configuration);
+                    if self.state.desired.is_none() {
+                        self.claims_known();
+                    }
+                    self.note_claims();
                     self.record(&Event::Node(NodeFact::DesiredChanged(documents.desired)));
                     if documents.complete && !self.swept {
                         self.sweep();
@@ -254,6 +277,14 @@ impl Node {
                 self.show_node();
                 let _ = reply.try_send(listed);
             }
+            Input::Opened {
+                files,
+                opened,
+                reply,
+            } => {
+                let _ = reply.try_send(Ok(self.preview(&files, &opened)));
+            }
+            Input::ClaimsSettled(number, sizes) => self.claims_settled(number, sizes),
             Input::Logind(preparing) => self.logind_says(preparing),
             Input::PowerFails => self.power_fails(),
             Input::Reclaimed(reclaim) => self.reclaimed(reclaim),
@@ -299,6 +330,9 @@ impl Node {
         {
             self.claims_may_be_bound(pod);
         }
+        let pods = &self.state.pods;
+        let wanted = |uid: &PodUid| pods.get(uid).is_some_and(pull::is_wanted);
+        self.tools.pulls.cancel(wanted);
         self.note_shutdown();
         self.note_pressure(event);
         if matches!(event, Event::Node(NodeFact::ImagesChanged)) {

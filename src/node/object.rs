@@ -18,8 +18,9 @@ use super::capacity::{Machine, Shares, quantity, share_out};
 use super::standings::{Standing, Standings};
 use crate::api::{ImageRow, architecture, version};
 use crate::config::{Amounts, Config, Reserved, Settings};
-use crate::effects::app_armor;
 use crate::effects::facts::NodeFacts;
+use crate::effects::{app_armor, user_namespace};
+use crate::layout::Layout;
 use crate::plan::fit::NodeIdentity;
 use crate::plan::pressure;
 use crate::plan::status::time;
@@ -110,6 +111,11 @@ impl NodeObject {
         }
     }
 
+    /// Blocking. Finds out whether the node can give pods user namespaces: by trial, in the state directory.
+    pub(super) fn try_user_namespaces(&mut self, layout: &Layout) {
+        Arc::make_mut(&mut self.identity).no_user_namespaces = user_namespace::missing(layout);
+    }
+
     /// The node's name and UID.
     pub(super) fn identity(&self) -> Arc<NodeIdentity> {
         self.identity.clone()
@@ -176,7 +182,9 @@ impl NodeObject {
                 features: Some(NodeFeatures {
                     supplemental_groups_policy: Some(true),
                 }),
-                runtime_handlers: Some(vec![runtime_handler()]),
+                runtime_handlers: Some(vec![runtime_handler(
+                    self.identity.no_user_namespaces.is_none(),
+                )]),
                 conditions: Some(self.standings.iter().map(condition).collect()),
                 images: Some(self.images[..most].to_vec()),
                 node_info: Some(self.info.clone()),
@@ -187,12 +195,12 @@ impl NodeObject {
 }
 
 /// What the only runtime can do; it has no name.
-fn runtime_handler() -> NodeRuntimeHandler {
+fn runtime_handler(user_namespaces: bool) -> NodeRuntimeHandler {
     NodeRuntimeHandler {
         name: Some(String::new()),
         features: Some(NodeRuntimeHandlerFeatures {
             recursive_read_only_mounts: Some(true),
-            user_namespaces: Some(false),
+            user_namespaces: Some(user_namespaces),
         }),
     }
 }
@@ -269,6 +277,7 @@ fn identity(config: &Config) -> NodeIdentity {
         labels,
         unsafe_sysctls: config.allowed_unsafe_sysctls.clone(),
         app_armor: app_armor::is_enabled(),
+        no_user_namespaces: None,
     }
 }
 

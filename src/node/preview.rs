@@ -7,17 +7,44 @@ use std::path::Path;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::Node;
+use super::commands::Reply;
 use super::manifests::{InEffect, Loaded};
+use super::{Input, Node, spawn, unblock};
 use crate::api::PlannedFile;
 use crate::plan::edit::{Changes, Edit};
 use crate::plan::preview::{Held, Preview};
+use crate::spec::encrypted::{self, Opened, Sealed};
 use crate::spec::{ObjectKey, ObjectKind, PodKey, PodSpec};
 
 impl Node {
+    /// Answers a client that wants a preview. Encrypted contents are decrypted beside the loop first.
+    pub(super) fn preview_for(&self, files: Vec<PlannedFile>, reply: Reply<Value>) {
+        let sealed = files
+            .iter()
+            .map(|file| encrypted::found(file.text.as_bytes()));
+        let sealed: Vec<Sealed> = sealed.flatten().collect();
+        if sealed.is_empty() {
+            let _ = reply.try_send(Ok(self.preview(&files, &Opened::new())));
+            return;
+        }
+        let (credentials, inputs) = (
+            self.manifests.credentials.clone(),
+            self.tools.inputs.clone(),
+        );
+        spawn(async move {
+            let opened = unblock(move || credentials.open(sealed)).await;
+            let input = Input::Opened {
+                files,
+                opened,
+                reply,
+            };
+            let _ = inputs.send(input).await;
+        });
+    }
+
     /// `{"items": [{"file", "errors", "warnings", "changes": [{"kind", "namespace", "name", "change", …}]}]}`
-    pub(super) fn preview(&self, files: &[PlannedFile]) -> Value {
-        let (then, checked) = self.manifests.with(files);
+    pub(super) fn preview(&self, files: &[PlannedFile], opened: &Opened) -> Value {
+        let (then, checked) = self.manifests.with(files, opened);
         let items = files.iter().zip(checked).map(|(file, checked)| {
             let changes = match checked.errors.is_empty() {
                 true => self.changes(&checked.path, &then),

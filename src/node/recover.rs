@@ -332,9 +332,11 @@ pub(super) fn left_over(
     let logs = logs.map(|folder| layout.log_dir.join(folder.as_str()));
     let volumes = unwanted(&layout.all_projected_volumes()).into_iter();
     let volumes = volumes.map(|uid| layout.projected_volumes(&uid));
+    let bundles = unwanted(&layout.all_bundles()).into_iter();
+    let bundles = bundles.map(|uid| layout.bundles(&uid));
     // The logs first: with shared logs, only the state folder tells that there may be some.
     let state = state.iter().map(|uid| layout.pod_state(uid).dir);
-    logs.chain(state).chain(volumes).collect()
+    logs.chain(state).chain(volumes).chain(bundles).collect()
 }
 
 /// Blocking. Removes what [`left_over`] found.

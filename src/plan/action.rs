@@ -1,6 +1,8 @@
 //! The planner's actions as one closed list. Each has exactly one outcome event (listed at the variant) and may be
 //! repeated after a crash.
 
+use std::collections::BTreeMap;
+
 use super::event::Instance;
 use crate::spec::{ContainerResources, PodResources, PodUid};
 use crate::types::StopSignal;
@@ -14,7 +16,7 @@ pub enum Action {
         /// The pod to set up.
         pod: PodUid,
     },
-    /// Find the image in the store, or pull it.
+    /// Find the container's image and those of its image volumes in the store, or pull them.
     /// → `ImageReady` | `ImageFailed`
     EnsureImage {
         /// The pod of the container.
@@ -29,6 +31,8 @@ pub enum Action {
         instance: Instance,
         /// The image to run (config digest).
         image_id: String,
+        /// The images of its image volumes (config digests), by volume.
+        volumes: BTreeMap<String, String>,
     },
     /// Signal the container.
     /// → `RunFact::SignalSent` | `RunFact::SignalFailed` | `SandboxLost`

@@ -120,9 +120,10 @@ fn start(pod: &PodState, container: &ContainerState, settings: &Settings, now: T
         return Step::Rest;
     }
     when(at, now, || match &container.image {
-        Image::Ready { id } => Action::StartContainer {
+        Image::Ready { id, volumes } => Action::StartContainer {
             instance: pod.instance(&container.name, container.next_attempt),
             image_id: id.clone(),
+            volumes: volumes.clone(),
         },
         Image::Unknown | Image::Failed { .. } => look_for_image(pod, container),
     })

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use super::after::{Outsides, Seen};
+pub use super::claims::{Claim, Claims};
 pub use super::cordon::{Cordon, Drain};
 use super::device::Sights;
 pub use super::hook::{HookOrder, HookOutcome, Hooks};
@@ -122,6 +123,8 @@ pub enum NodeFact {
     Reclaimed,
     /// The kernel reports that memory gets short.
     Alarmed,
+    /// What claims are has changed: all of them, as they are now.
+    ClaimsChanged(Claims),
     /// What pods start after was looked for outside coracle: everything that is known now; see
     /// [`NodeState::wanted_outside`](super::NodeState::wanted_outside).
     OutsideSeen(Outsides),
@@ -196,17 +199,23 @@ pub enum PodFact {
         /// The error.
         error: String,
     },
-    /// A container's image is in the store.
+    /// A container's image is in the store, and those of its image volumes.
     ImageReady {
         /// The container.
         container: String,
         /// The image's config digest, `sha256:…`.
         image_id: String,
+        /// The digests of the images of its image volumes, by volume.
+        volumes: BTreeMap<String, String>,
+        /// Those of them that were pulled for the container, as the manifest writes their names.
+        pulled: BTreeMap<String, Pulled>,
     },
     /// A container's image is not available now.
     ImageFailed {
         /// The container.
         container: String,
+        /// The image volume whose image it is; `None`: the container's own image.
+        volume: Option<String>,
         /// The reason.
         failure: ImageFailure,
         /// The sentence for people.
@@ -343,6 +352,7 @@ impl NodeFact {
             | Self::Observed(_)
             | Self::Reclaimed
             | Self::Alarmed
+            | Self::ClaimsChanged(_)
             | Self::OutsideSeen(_) => false,
         }
     }
@@ -374,6 +384,17 @@ pub enum SandboxFailure {
     },
     /// Anything else: cgroups, namespaces, the shim.
     Sandbox(String),
+}
+
+/// A pull that a container waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pulled {
+    /// How long the pull took.
+    pub took_ms: u64,
+    /// The same with the wait for other pulls.
+    pub waited_ms: u64,
+    /// The size of the image.
+    pub size_bytes: u64,
 }
 
 /// Why an image is not available; the kubelet's words in `plan::status`.

@@ -22,6 +22,8 @@ pub struct NodeIdentity {
     pub unsafe_sysctls: Vec<String>,
     /// Whether the kernel has AppArmor.
     pub app_armor: bool,
+    /// Why the node cannot run pods with a user namespace; `None` if it can.
+    pub no_user_namespaces: Option<String>,
 }
 
 impl NodeState {
@@ -96,7 +98,7 @@ impl NodeState {
     }
 }
 
-fn failed(predicate: Reason, why: &str) -> Rejection {
+pub(super) fn failed(predicate: Reason, why: &str) -> Rejection {
     Rejection {
         reason: predicate,
         message: format!("Predicate {predicate} failed: {why}"),

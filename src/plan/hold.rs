@@ -58,6 +58,9 @@ pub struct Held {
     /// How far it is with what it starts after.
     #[serde(default)]
     waiting: Waiting,
+    /// Whether it is held because a claim of it is over its size.
+    #[serde(default)]
+    over_size: bool,
 }
 
 impl NodeState {
@@ -69,11 +72,12 @@ impl NodeState {
                 None if pod.sandbox == Sandbox::None => pod.waiting.let_in?,
                 None => return None,
             };
-            let (created, waiting) = (pod.created, pod.waiting.clone());
+            let over_size = |hold: &Hold| hold.reason == Reason::ClaimOverSize;
             let held = Held {
-                created,
+                created: pod.created,
                 since,
-                waiting,
+                waiting: pod.waiting.clone(),
+                over_size: pod.hold().is_some_and(over_size),
             };
             Some((pod.spec.uid.clone(), held))
         });
@@ -87,6 +91,9 @@ impl NodeState {
             Some(_) => std::mem::take(&mut self.former_holds),
             None => Holds::new(),
         };
+        let over_size = former.iter().filter(|(_, held)| held.over_size);
+        let over_size: Vec<PodUid> = over_size.map(|(uid, _)| uid.clone()).collect();
+        self.suspect_claims_of(&over_size);
         let mut waiting = self.new_pods(&former, now);
         let held = self.pods.iter().filter(|(_, pod)| pod.hold().is_some());
         let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
@@ -225,12 +232,16 @@ impl NodeState {
             .or_else(|| self.under_pressure(pod))
             .or_else(|| self.forbidden_sysctl(pod))
             .or_else(|| self.unarmed(pod))
+            .or_else(|| self.without_user_namespaces(pod))
             .or_else(|| self.other_system(pod))
+            .or_else(|| self.claim_over_size(pod))
     }
 
     /// Reasons that are checked after room.
     fn misplaced(&self, pod: &PodSpec) -> Option<Rejection> {
-        self.other_node(pod).or_else(|| self.port_taken(pod))
+        self.other_node(pod)
+            .or_else(|| self.port_taken(pod))
+            .or_else(|| self.claim_taken(pod))
     }
 }
 

@@ -108,6 +108,8 @@ impl Node {
                         fact: PodFact::ImageReady {
                             container,
                             image_id: "i".into(),
+                            volumes: Default::default(),
+                            pulled: Default::default(),
                         },
                     }),
                     Action::StartContainer { instance, .. } => {

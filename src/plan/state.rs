@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::after::{Order, Waiting};
+use super::claims::KnownClaims;
 use super::condition::{self, Flags, Foreign};
 use super::cordon::Cordon;
 use super::event::{Desired, ImageFailure, Instance, StartFailure};
@@ -85,6 +86,8 @@ pub struct NodeState {
     pub pressure: Pressure,
     /// Set while the node is cordoned.
     pub cordon: Option<Cordon>,
+    /// What is known of claims.
+    pub claims: KnownClaims,
     /// What pods start after.
     pub order: Order,
     /// Grows with every fact that may have changed what `plan::network::view` shows.
@@ -109,6 +112,7 @@ impl NodeState {
             shutdown: None,
             pressure: Pressure::default(),
             cordon: None,
+            claims: KnownClaims::default(),
             order: Order::default(),
             network_changes: 0,
             hold_changes: 0,
@@ -294,7 +298,7 @@ pub struct ContainerState {
     pub previous: Option<Ended>,
     /// The end of its last run in an earlier boot; shown until another run ends.
     pub former: Option<Ended>,
-    /// Its image, for the next start.
+    /// Its image and those of its image volumes, for the next start.
     pub image: Image,
     /// The last failure to create it. The next one waits longer, unless the container has run for long since. See
     /// [`ContainerState::start_error`].
@@ -307,7 +311,7 @@ pub struct ContainerState {
     pub starting: Option<OfRun<Asked>>,
 }
 
-/// A container's image.
+/// A container's image, and those of its image volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Image {
     /// Not looked for yet, or to be looked for again.
@@ -316,9 +320,13 @@ pub enum Image {
     Ready {
         /// The image's config digest.
         id: String,
+        /// Those of its image volumes, by volume.
+        volumes: BTreeMap<String, String>,
     },
     /// Not available.
     Failed {
+        /// The image volume whose image it is; `None`: the container's own image.
+        volume: Option<String>,
         /// The reason.
         failure: ImageFailure,
         /// The sentence for people.
@@ -342,6 +350,19 @@ pub struct StartError {
 }
 
 impl ContainerState {
+    /// The images (config digests) that it runs from or will run from, those of its image volumes included. They must
+    /// stay in the store.
+    pub fn images(&self) -> impl Iterator<Item = &str> {
+        let next = match &self.image {
+            Image::Ready { id, volumes } => Some(std::iter::once(id).chain(volumes.values())),
+            Image::Unknown | Image::Failed { .. } => None,
+        };
+        let mounted = self.asked().map(|asked| asked.effective.images.values());
+        let next = next.into_iter().flatten().map(String::as_str);
+        let mounted = mounted.into_iter().flatten().map(String::as_str);
+        self.run.image_id().into_iter().chain(next).chain(mounted)
+    }
+
     /// A container that never ran.
     pub fn new(name: &str, role: Role) -> Self {
         Self {

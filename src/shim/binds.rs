@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, UnlinkatFlags, unlinkat};
@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use super::ShimError;
 use super::bundle::Bundle;
 use super::protocol::StartRequest;
+use super::user_namespace::Users;
 use crate::sys::beneath;
 use crate::sys::mount_tree::{self, ReadOnly, Spread};
 use crate::sys::process::{self, Fork};
@@ -67,6 +68,8 @@ pub(super) struct Late {
 struct LateBind {
     /// The path without symlinks of the image.
     target: PathBuf,
+    source: PathBuf,
+    spread: Spread,
     tree: OwnedFd,
     is_folder: bool,
 }
@@ -173,28 +176,43 @@ fn turn(target: &Path, before: &[PathBuf], all: &[PathBuf]) -> Turn {
     }
 }
 
+/// Copies what is mounted at a bind's source, with the options of the bind.
+pub(super) fn copy(source: &Path, bind: &Value, spread: Spread) -> Result<OwnedFd, ShimError> {
+    let options = bind["options"].as_array();
+    let has = |name: &str| options.is_some_and(|list| list.iter().any(|option| option == name));
+    let read_only = match (has("rro"), has("ro")) {
+        (true, _) => ReadOnly::All,
+        (false, true) => ReadOnly::Top,
+        (false, false) => ReadOnly::No,
+    };
+    let tree = mount_tree::copy(source, read_only, spread)
+        .map_err(ShimError::path("copy the mount at", source))?;
+    mount_tree::restrict(tree.as_fd(), (has("nodev"), has("noexec"), has("nosuid")))
+        .map_err(ShimError::path("restrict the mount at", source))?;
+    Ok(tree)
+}
+
 impl LateBind {
     fn of(target: PathBuf, bind: &Value, spread: Spread) -> Result<Self, ShimError> {
         let source = PathBuf::from(bind["source"].as_str().unwrap_or_default());
-        let options = bind["options"].as_array();
-        let has = |name: &str| options.is_some_and(|list| list.iter().any(|option| option == name));
-        let read_only = match (has("rro"), has("ro")) {
-            (true, _) => ReadOnly::All,
-            (false, true) => ReadOnly::Top,
-            (false, false) => ReadOnly::No,
-        };
         let is_folder = fs::metadata(&source)
             .map_err(ShimError::path("inspect", &source))?
             .is_dir();
-        let tree = mount_tree::copy(&source, read_only, spread)
-            .map_err(ShimError::path("copy the mount at", &source))?;
-        mount_tree::restrict(tree.as_fd(), (has("nodev"), has("noexec"), has("nosuid")))
-            .map_err(ShimError::path("restrict the mount at", &source))?;
+        let tree = copy(&source, bind, spread)?;
         Ok(Self {
             target,
+            source,
+            spread,
             tree,
             is_folder,
         })
+    }
+
+    /// Copies it again in a mount namespace of the pod's user namespace: what is read-only there stays so, whatever the
+    /// container may do.
+    fn lock(&mut self) -> std::io::Result<()> {
+        self.tree = mount_tree::copy(&self.source, ReadOnly::No, self.spread)?;
+        Ok(())
     }
 
     /// In the container's mount namespace.
@@ -227,7 +245,7 @@ impl Late {
 
     /// Makes the mounts in the mount namespace of `pid`, a container's first process whose program has not begun. A
     /// forked child does this: the shim could not return from that namespace.
-    pub(super) fn attach(self, pid: i32) -> Result<(), ShimError> {
+    pub(super) fn attach(mut self, pid: i32, users: Option<&Users>) -> Result<(), ShimError> {
         if self.is_empty() {
             return Ok(());
         }
@@ -238,7 +256,7 @@ impl Late {
         match process::fork().map_err(ShimError::system("fork"))? {
             Fork::Child => {
                 drop(reader);
-                let failed = self.attach_in(&namespace).err().unwrap_or_default();
+                let failed = self.attach_in(&namespace, users).err().unwrap_or_default();
                 let _ = nix::unistd::write(&writer, failed.as_bytes());
                 process::exit_now(i32::from(!failed.is_empty()));
             }
@@ -266,7 +284,17 @@ impl Late {
         }
     }
 
-    fn attach_in(&self, namespace: &fs::File) -> Result<(), String> {
+    fn attach_in(&mut self, namespace: &fs::File, users: Option<&Users>) -> Result<(), String> {
+        if let Some(users) = users {
+            // Mount points that are made belong to the pod's root.
+            users
+                .enter()
+                .map_err(|error| format!("could not join the pod's user namespace: {error}"))?;
+            unshare(CloneFlags::CLONE_NEWNS)
+                .map_err(std::io::Error::from)
+                .and_then(|()| self.binds.iter_mut().try_for_each(LateBind::lock))
+                .map_err(|error| format!("could not copy the pod's mounts: {error}"))?;
+        }
         setns(namespace, CloneFlags::CLONE_NEWNS)
             .map_err(|errno| format!("could not join the container's mount namespace: {errno}"))?;
         let root = beneath::place(Path::new("/"))

@@ -26,8 +26,8 @@ pub(super) struct Bundle<'a> {
     pub(super) linux: Linux,
 }
 
-/// User and groups of the container's processes.
-#[derive(Deserialize)]
+/// User and group of the container's processes.
+#[derive(Deserialize, Clone, Copy)]
 pub(super) struct User {
     pub(super) uid: u32,
     pub(super) gid: u32,

@@ -21,6 +21,7 @@ use super::log::Log;
 use super::protocol::{ContainerRecord, StartRequest};
 use super::status::{Said, Status};
 use super::streams::Streams;
+use super::user_namespace::Users;
 use super::{ShimError, binds, image_volumes, rootfs, setup, tighten, warn};
 use crate::chain;
 use crate::layout;
@@ -54,6 +55,7 @@ pub(super) fn now() -> Stamp {
 pub(super) struct Place<'a> {
     pub(super) run_dir: &'a Path,
     pub(super) hierarchies: &'a [Hierarchy],
+    pub(super) users: Option<&'a Users>,
 }
 
 impl Place<'_> {
@@ -67,9 +69,12 @@ impl Place<'_> {
         let mut bundle = Bundle::parse(&request.bundle, &text)?;
         let group = bundle.linux.cgroups_path.clone();
         let before = own_fds();
-        let result = rootfs::prepare(&request, &bundle.cwd)
+        let result = rootfs::prepare(&request, &bundle.cwd, self.users)
             .and_then(|root| {
-                image_volumes::prepare(&request, &mut bundle, root.as_fd())?;
+                image_volumes::prepare(&request, &mut bundle, root.as_fd(), self.users)?;
+                if let Some(users) = self.users {
+                    users.show_mounts(&request, &mut bundle)?;
+                }
                 binds::settle(&request, &mut bundle, root.as_fd())
             })
             .and_then(|late| self.launch(&request, &bundle, late));
@@ -125,7 +130,12 @@ impl Place<'_> {
     ) -> Result<Launched, ShimError> {
         let oom_before = cgroup::oom_kills(self.hierarchies, &bundle.linux.cgroups_path);
         let status = Status::open()?;
-        let mut streams = Streams::open(request, &bundle.user, self.run_dir)?;
+        let mut user = bundle.user;
+        if let Some(users) = self.users {
+            user.uid = users.on_node(user.uid)?;
+            user.gid = users.on_node(user.gid)?;
+        }
+        let mut streams = Streams::open(request, user, self.run_dir)?;
         let program = Program {
             status: status.number(),
             complete: late.is_empty(),
@@ -145,7 +155,7 @@ impl Place<'_> {
                     Some(cwd) => bundle.write(cwd),
                     None => Ok(()),
                 })
-                .and_then(|()| late.attach(pid))
+                .and_then(|()| late.attach(pid, self.users))
                 .and_then(|()| {
                     let state = self.states().join(&request.container);
                     seal(&state).map_err(ShimError::path("restrict", &state))

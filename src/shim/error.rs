@@ -43,6 +43,17 @@ pub enum ShimError {
     /// libcontainer failed before the container's program was reached.
     #[error("could not create container: {0}")]
     Create(String),
+    /// A sub-path of a volume could not be bound. The sentence is the kubelet's.
+    #[error("failed to prepare subPath for volumeMount \"{mount}\" of container \"{container}\"")]
+    SubPath {
+        /// The name of the mount.
+        mount: String,
+        /// The container.
+        container: String,
+        /// The reason.
+        #[source]
+        source: Box<ShimError>,
+    },
     /// The program could not be executed.
     #[error("{0}")]
     Run(String),
@@ -74,6 +85,7 @@ impl ShimError {
         match self {
             Self::Request(_) => FailedStep::Request,
             Self::Run(_) => FailedStep::Run,
+            Self::SubPath { .. } => FailedStep::Config,
             Self::Path { .. }
             | Self::System { .. }
             | Self::Json { .. }

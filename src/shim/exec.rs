@@ -31,7 +31,7 @@ use crate::chain;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::openat::{self, Found};
 use crate::sys::process::{self, Fork};
-use crate::sys::{fdpass, pty, signals};
+use crate::sys::{fdpass, pty, signals, user_namespace};
 
 /// A program that has not begun by then never will: its container's cgroup is frozen, or a disk hangs.
 const PATIENCE_MS: u64 = 10_000;
@@ -206,8 +206,13 @@ impl Job<'_> {
             }
         }
         for (name, flag, file) in files {
-            setns(file, flag).map_err(|errno| {
-                format!("could not join the container's {name} namespace: {errno}")
+            let joined = match flag {
+                // As its root: without its rights the other namespaces cannot be joined.
+                CloneFlags::CLONE_NEWUSER => user_namespace::enter(file.as_fd()),
+                _ => setns(file, flag).map_err(io::Error::from),
+            };
+            joined.map_err(|error| {
+                format!("could not join the container's {name} namespace: {error}")
             })?;
         }
         Ok(())

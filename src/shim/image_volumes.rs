@@ -12,7 +12,8 @@ use serde_json::json;
 use super::ShimError;
 use super::bundle::Bundle;
 use super::protocol::{ImageVolumes, StartRequest, SubPath};
-use super::rootfs::{self, Lasting};
+use super::rootfs::{self, Lasting, Writable};
+use super::user_namespace::Users;
 use crate::sys::beneath;
 
 /// Paths that belong to the runtime: no volume of an image is mounted there.
@@ -23,13 +24,18 @@ pub(super) fn prepare(
     request: &StartRequest,
     bundle: &mut Bundle<'_>,
     root: BorrowedFd<'_>,
+    users: Option<&Users>,
 ) -> Result<(), ShimError> {
     let (Some(volumes), Some(fixed)) = (&request.image_volumes, request.fixed_mounts) else {
         return Ok(());
     };
     unmount(request)?;
     let overlay = mount_point(&request.bundle);
-    rootfs::overlay(&overlay, &request.layers, &volumes.folder, Lasting::Pod)?;
+    let writable = Writable {
+        folder: &volumes.folder,
+        lasting: Lasting::Pod,
+    };
+    rootfs::overlay(&overlay, &request.layers, writable, users)?;
     let inside = beneath::place(&overlay).map_err(ShimError::path("open", &overlay))?;
     let mut binds = Vec::new();
     for (number, path) in volumes.paths.iter().enumerate() {
@@ -46,11 +52,13 @@ pub(super) fn prepare(
             continue;
         };
         let target = bind_point(&request.bundle, number);
-        rootfs::bind_sub_path(&SubPath {
+        let sub_path = SubPath {
             volume: overlay.clone(),
             path: own.strip_prefix("/").unwrap_or(&own).to_owned(),
             target: target.clone(),
-        })?;
+            mount: String::new(),
+        };
+        rootfs::bind_sub_path(&sub_path, users.map(Users::root))?;
         binds.push(json!({
             "destination": path, "type": "bind", "source": target, "options": ["rbind", "rprivate", "rw"],
         }));

@@ -4,7 +4,8 @@
 //! Reading order: [`run`] sets the process up ([`setup`]) and enters the loop of [`server`]; [`pod`] answers requests
 //! and reaps; [`container`] starts a container ([`bundle`], [`rootfs`], [`image_volumes`], [`binds`], [`streams`],
 //! [`executor`], [`status`], [`tighten`]), [`exec`] a program in one, which [`kept`] holds for hooks and probes;
-//! [`pause`] holds the process namespace of containers that share one; [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
+//! [`pause`] holds the process namespace of containers that share one, [`user_namespace`] shows mounts with the ids of a pod
+//! that has its own; [`log`], [`log_file`] and [`rotate`] write its output, [`exit`] tells how it ended. [`protocol`] and [`frame`] are shared with
 //! the agent.
 //!
 //! Signals: SIGCHLD, SIGHUP, SIGINT and SIGTERM are blocked and read from a descriptor. HUP and INT are ignored.
@@ -39,6 +40,8 @@ mod status;
 mod streams;
 mod tap;
 mod tighten;
+mod user_namespace;
+mod volume_images;
 
 use std::path::Path;
 
@@ -48,12 +51,12 @@ pub use error::ShimError;
 /// the process has a second thread.
 pub fn run(config_path: &Path) -> Result<(), ShimError> {
     let config = setup::read_config(config_path)?;
-    let hierarchies = setup::enter(&config)?;
+    let (hierarchies, users) = setup::enter(&config)?;
     let signals = setup::watch_signals()?;
     let listener = setup::listen(&config.run_dir)?;
     status::install();
     setup::announce()?;
-    server::serve(pod::Pod::new(config, hierarchies), listener, signals)
+    server::serve(pod::Pod::new(config, hierarchies, users), listener, signals)
 }
 
 /// Writes one line to the shim's own log, which is its standard error. A full disk must not stop a pod.

@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -12,8 +14,9 @@ use super::kept::{self, Joined, Kept};
 use super::log::Buffer;
 use super::protocol::{
     ContainerRecord, ExecRequest, FailedStep, Keep, Message, Reply, Request, ShimConfig,
-    StartRequest, TARGET_LINK, VERSION,
+    StartRequest, TARGET_LINK, USERS_LINK, VERSION,
 };
+use super::user_namespace::Users;
 use super::{ShimError, exec, exit, pause, record, warn};
 use crate::chain;
 use crate::sys::cgroup::{self, Hierarchy};
@@ -24,6 +27,7 @@ use crate::types::{Exit, StopSignal};
 pub(super) struct Pod {
     pub(super) config: ShimConfig,
     hierarchies: Vec<Hierarchy>,
+    users: Option<Users>,
     pub(super) containers: BTreeMap<String, Container>,
     /// Containers whose newest start failed, shown like a run that has ended.
     failed: BTreeMap<String, ContainerRecord>,
@@ -65,10 +69,15 @@ impl From<Reply> for Answer {
 }
 
 impl Pod {
-    pub(super) fn new(config: ShimConfig, hierarchies: Vec<Hierarchy>) -> Self {
+    pub(super) fn new(
+        config: ShimConfig,
+        hierarchies: Vec<Hierarchy>,
+        users: Option<Users>,
+    ) -> Self {
         Self {
             config,
             hierarchies,
+            users,
             containers: BTreeMap::new(),
             failed: BTreeMap::new(),
             programs: BTreeMap::new(),
@@ -142,6 +151,7 @@ impl Pod {
         Place {
             run_dir: &self.config.run_dir,
             hierarchies: &self.hierarchies,
+            users: self.users.as_ref(),
         }
     }
 
@@ -169,7 +179,7 @@ impl Pod {
                 )));
             }
         }
-        self.link_target(&request)?;
+        let _linked = [self.link_target(&request)?, self.link_users(&request)?];
         let previous = self.exit_before(&name, request.attempt);
         let (attempt, image_id) = (request.attempt, request.image_id.clone());
         let effective = request.effective.clone();
@@ -217,13 +227,12 @@ impl Pod {
         }
     }
 
-    /// The process namespace that the container joins. Its first process is an unreaped child of this one, so the
-    /// path cannot come to mean another process.
-    fn link_target(&mut self, request: &StartRequest) -> Result<(), ShimError> {
+    /// Links the bundle to the process namespace that the container joins, which stays open for the start.
+    fn link_target(&mut self, request: &StartRequest) -> Result<Option<File>, ShimError> {
         let Some(target) = &request.target else {
             return match self.config.share_processes {
-                true => link_namespace(request, self.pause()?),
-                false => Ok(()),
+                true => link_namespace(request, self.pause()?).map(Some),
+                false => Ok(None),
             };
         };
         let running = self.containers.get(target).map(|c| &c.record);
@@ -231,7 +240,15 @@ impl Pod {
             let why = format!("target container `{target}` is not running");
             return Err(ShimError::Create(why));
         };
-        link_namespace(request, i32::try_from(record.pid).unwrap_or(0))
+        link_namespace(request, i32::try_from(record.pid).unwrap_or(0)).map(Some)
+    }
+
+    /// The same for the pod's user namespace, which stays open for good.
+    fn link_users(&self, request: &StartRequest) -> Result<Option<File>, ShimError> {
+        match &self.users {
+            Some(users) => link(&request.bundle.join(USERS_LINK), users.as_fd()).map(|()| None),
+            None => Ok(None),
+        }
     }
 
     /// The first process of the shared namespace. With its end the kernel ended all others in there; the next start
@@ -239,7 +256,7 @@ impl Pod {
     fn pause(&mut self) -> Result<i32, ShimError> {
         let pid = match self.pause {
             Some(pid) => pid,
-            None => pause::start(&self.config.run_dir)?,
+            None => pause::start(&self.config.run_dir, self.users.as_ref())?,
         };
         self.pause = Some(pid);
         Ok(pid)
@@ -464,12 +481,20 @@ impl Pod {
     }
 }
 
-/// Links the bundle to the process namespace of this process.
-fn link_namespace(request: &StartRequest, pid: i32) -> Result<(), ShimError> {
-    let link = request.bundle.join(TARGET_LINK);
-    let _ = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(format!("/proc/{pid}/ns/pid"), &link)
-        .map_err(ShimError::path("make", &link))
+/// Links the bundle to the process namespace of this process, an unreaped child of this one.
+fn link_namespace(request: &StartRequest, pid: i32) -> Result<File, ShimError> {
+    let path = PathBuf::from(format!("/proc/{pid}/ns/pid"));
+    let namespace = File::open(&path).map_err(ShimError::path("open", &path))?;
+    link(&request.bundle.join(TARGET_LINK), namespace.as_fd())?;
+    Ok(namespace)
+}
+
+/// Makes `path` a link to an open file of this process and those it forks: a container's first process, which follows it,
+/// may look at no other process.
+fn link(path: &Path, file: BorrowedFd<'_>) -> Result<(), ShimError> {
+    let _ = std::fs::remove_file(path);
+    std::os::unix::fs::symlink(format!("/proc/self/fd/{}", file.as_raw_fd()), path)
+        .map_err(ShimError::path("make", path))
 }
 
 fn exec_started(pid: i32) -> Answer {

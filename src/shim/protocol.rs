@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::spec::{HookKind, ProbeKind};
+use crate::spec::{HookKind, IdRange, ProbeKind};
 use crate::types::{Effective, Exit, Stamp, StopSignal, Time};
 
 /// Version of this protocol.
@@ -19,6 +19,9 @@ pub const VERSION: u32 = 1;
 
 /// Name of the link to the joined process namespace in a bundle: a container's, or the pod's.
 pub const TARGET_LINK: &str = "pid-namespace";
+
+/// Name of the link to the pod's user namespace in a bundle, if the pod has one.
+pub const USERS_LINK: &str = "user-namespace";
 
 /// Longest frame in bytes; a longer one is a protocol error and closes the connection.
 pub const MAX_FRAME: usize = 1 << 20;
@@ -44,6 +47,9 @@ pub struct ShimConfig {
     /// One process namespace for all containers.
     #[serde(default)]
     pub share_processes: bool,
+    /// The ids of the pod's user namespace, which its network namespace belongs to; `None`: it has none.
+    #[serde(default)]
+    pub users: Option<IdRange>,
     /// Own UTS namespace with this hostname.
     pub hostname: Option<String>,
     /// Namespaced sysctls to set after the namespaces are made: name with dots, value.
@@ -164,6 +170,8 @@ pub enum Reply {
 pub enum FailedStep {
     /// The request is invalid (unknown container, wrong attempt, bad frame).
     Request,
+    /// A sub-path of a volume: what the manifest asks for is not there, or leads elsewhere.
+    Config,
     /// Mounts, rootfs, cgroup, seccomp.
     Create,
     /// The program could not be executed.
@@ -196,6 +204,10 @@ pub struct StartRequest {
     /// The directories the image asks for.
     #[serde(default)]
     pub image_volumes: Option<ImageVolumes>,
+    /// The images to mount for its volumes, before its sub-paths are bound; the OCI spec names `target` as the
+    /// mount's source. None in requests of older agents.
+    #[serde(default)]
+    pub volume_images: Vec<VolumeImage>,
     /// Folder of log files.
     pub log_dir: PathBuf,
     /// Rotate at this size; 0 = never.
@@ -220,10 +232,32 @@ pub struct StartRequest {
     /// The input ends when the first client that attaches to it ends its own.
     #[serde(default)]
     pub stdin_once: bool,
+    /// Its devices, if the pod has a user namespace.
+    #[serde(default)]
+    pub device_files: Vec<DeviceFile>,
     /// Name of the running container whose process namespace this one joins: the shim makes [`TARGET_LINK`] in the
     /// bundle a link to it, which the OCI spec names.
     #[serde(default)]
     pub target: Option<String>,
+}
+
+/// A device of the node in a container with a user namespace, where `config.json` cannot name it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFile {
+    /// Its path in the container.
+    pub path: PathBuf,
+    /// A block device; otherwise a character device.
+    pub block: bool,
+    /// Its major number.
+    pub major: u32,
+    /// Its minor number.
+    pub minor: u32,
+    /// Permissions.
+    pub mode: u32,
+    /// Owner, as seen in the container.
+    pub uid: u32,
+    /// Group, as seen in the container.
+    pub gid: u32,
 }
 
 /// Directories of an image that are writable and outlive the container (`VOLUME`).
@@ -235,6 +269,15 @@ pub struct ImageVolumes {
     pub paths: Vec<PathBuf>,
 }
 
+/// The files of an image as a volume, read-only.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeImage {
+    /// Where to mount it.
+    pub target: PathBuf,
+    /// Its unpacked layers, topmost first.
+    pub layers: Vec<PathBuf>,
+}
+
 /// One sub-path of a volume, bound so that no symlink in it can lead outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubPath {
@@ -244,6 +287,9 @@ pub struct SubPath {
     pub path: PathBuf,
     /// Where to bind it.
     pub target: PathBuf,
+    /// The name of the mount, for messages; absent in requests of older agents.
+    #[serde(default)]
+    pub mount: String,
 }
 
 /// A program to run in a container: with the container's namespaces, cgroup, user, capabilities and seccomp.

@@ -15,6 +15,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use super::ShimError;
 use super::image_volumes;
 use super::protocol::{StartRequest, SubPath};
+use super::user_namespace::{self, Users};
+use super::volume_images;
 use crate::sys::{beneath, tree};
 
 /// The mount point in the bundle.
@@ -23,14 +25,17 @@ pub(super) fn mount_point(bundle: &Path) -> PathBuf {
 }
 
 /// Makes all mounts of a start; returns the root. After an error some may exist: [`unmount_all`] removes them.
-pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<OwnedFd, ShimError> {
+pub(super) fn prepare(
+    request: &StartRequest,
+    cwd: &Path,
+    users: Option<&Users>,
+) -> Result<OwnedFd, ShimError> {
     let target = mount_point(&request.bundle);
-    overlay(
-        &target,
-        &request.layers,
-        &request.writable_layer,
-        Lasting::Attempt,
-    )?;
+    let writable = Writable {
+        folder: &request.writable_layer,
+        lasting: Lasting::Attempt,
+    };
+    overlay(&target, &request.layers, writable, users)?;
     let root = beneath::place(&target).map_err(ShimError::path("open", &target))?;
     // The runtime mounts there and writes below: a symlink of the image would lead it to the node.
     for name in ["dev", "proc", "sys"] {
@@ -40,18 +45,29 @@ pub(super) fn prepare(request: &StartRequest, cwd: &Path) -> Result<OwnedFd, Shi
     }
     // As other runtimes do: a working directory that the image lacks is created.
     beneath::canonical(root.as_fd(), cwd)
-        .and_then(|cwd| beneath::open_or_make(root.as_fd(), &cwd, 0o755))
+        .and_then(|cwd| {
+            beneath::open_or_make_for(root.as_fd(), &cwd, (0o755, users.map(Users::root)))
+        })
         .map_err(ShimError::path("make working folder", cwd))?;
-    request.sub_paths.iter().try_for_each(bind_sub_path)?;
+    volume_images::mount_all(request, users)?;
+    for sub_path in &request.sub_paths {
+        bind_sub_path(sub_path, None).map_err(|source| ShimError::SubPath {
+            mount: sub_path.mount.clone(),
+            container: request.container.clone(),
+            source: Box::new(source),
+        })?;
+    }
     Ok(root)
 }
 
 /// Unmounts what [`prepare`] mounted. The agent removes the writable layer: that may take long, and a shim has one
 /// thread.
 pub(super) fn unmount_all(request: &StartRequest) -> Result<(), ShimError> {
+    user_namespace::unmount(&request.bundle)?;
     for sub_path in &request.sub_paths {
         unmount(&sub_path.target)?;
     }
+    volume_images::unmount_all(request)?;
     image_volumes::unmount(request)?;
     unmount(&mount_point(&request.bundle))
 }
@@ -80,43 +96,113 @@ pub(super) enum Lasting {
     Pod,
 }
 
-/// Mounts `layers` (topmost first) under the `upper` of a folder. Every folder is named by a descriptor number relative to
-/// `/proc/self/fd`: mount options must fit a page, and a path may contain the colon or comma that separates them.
+/// The writable layer of an overlay.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Writable<'a> {
+    /// `upper` and `work` are made in it.
+    pub(super) folder: &'a Path,
+    pub(super) lasting: Lasting,
+}
+
+/// Mounts `layers` (topmost first) under a writable one; with `users` both are seen with the pod's ids.
 pub(super) fn overlay(
     target: &Path,
     layers: &[PathBuf],
-    writable: &Path,
-    lasting: Lasting,
+    writable: Writable<'_>,
+    users: Option<&Users>,
 ) -> Result<(), ShimError> {
+    let Writable { folder, lasting } = writable;
     if lasting == Lasting::Attempt {
-        remove_folder(writable)?;
+        remove_folder(folder)?;
     }
     fs::create_dir_all(target).map_err(ShimError::path("make folder", target))?;
-    let (upper, work) = (writable.join("upper"), writable.join("work"));
+    let (upper, work) = (folder.join("upper"), folder.join("work"));
     for folder in [&upper, &work] {
         fs::create_dir_all(folder).map_err(ShimError::path("make folder", folder))?;
     }
-    let open = |path: &PathBuf| beneath::place(path).map_err(ShimError::path("open", path));
-    let lower: Vec<OwnedFd> = layers.iter().map(open).collect::<Result<_, _>>()?;
-    let (upper, work) = (open(&upper)?, open(&work)?);
-    let mut options = String::from("lowerdir=");
-    for (index, layer) in lower.iter().enumerate() {
-        let colon = if index == 0 { "" } else { ":" };
-        // Writing to a String cannot fail.
-        let _ = write!(options, "{colon}{}", layer.as_raw_fd());
+    if let Some(users) = users {
+        // The root of the overlay, which is the container's.
+        std::os::unix::fs::lchown(&upper, Some(users.root()), Some(users.root()))
+            .map_err(ShimError::path("give to the pod's root", &upper))?;
     }
-    let _ = write!(
-        options,
-        ",upperdir={},workdir={}",
+    with_layers(target, layers, users, |layers| {
+        stack(target, layers, (&upper, &work), lasting)
+    })
+}
+
+/// Does something with layers as the pod sees them: with `users` they are copies, beside `target`, that have the pod's ids.
+pub(super) fn with_layers(
+    target: &Path,
+    layers: &[PathBuf],
+    users: Option<&Users>,
+    mount: impl FnOnce(&[PathBuf]) -> Result<(), ShimError>,
+) -> Result<(), ShimError> {
+    let Some(users) = users else {
+        return mount(layers);
+    };
+    let folder = target.with_extension("layers");
+    let copies = users.layers(layers, &folder);
+    let mounted = copies.and_then(|copies| mount(&copies));
+    // An overlay has copies of its own.
+    let unmounted =
+        (0..layers.len()).try_for_each(|number| unmount(&folder.join(number.to_string())));
+    mounted.and(unmounted)
+}
+
+fn stack(
+    target: &Path,
+    layers: &[PathBuf],
+    (upper, work): (&Path, &Path),
+    lasting: Lasting,
+) -> Result<(), ShimError> {
+    let layers = Folders::open(layers)?;
+    let (upper, work) = (place(upper)?, place(work)?);
+    let options = format!(
+        "{},upperdir={},workdir={}",
+        layers.lower(),
         upper.as_raw_fd(),
         work.as_raw_fd()
     );
-    let fds = Path::new("/proc/self/fd");
-    std::env::set_current_dir(fds).map_err(ShimError::path("enter", fds))?;
-    let mounted = mount_overlay(target, &options, lasting);
-    let root = Path::new("/");
-    std::env::set_current_dir(root).map_err(ShimError::path("enter", root))?;
-    mounted.map_err(|errno| ShimError::path("mount overlay on", target)(errno.into()))
+    let mounted = layers.among(|| mount_overlay(target, &options, lasting));
+    mounted?.map_err(|errno| ShimError::path("mount overlay on", target)(errno.into()))
+}
+
+fn place(path: &Path) -> Result<OwnedFd, ShimError> {
+    beneath::place(path).map_err(ShimError::path("open", path))
+}
+
+/// Open folders for an overlay. Each is named by its descriptor number relative to `/proc/self/fd`: mount options must
+/// fit a page, and a path may contain the colon or comma that separates them.
+#[derive(Debug)]
+pub(super) struct Folders(Vec<OwnedFd>);
+
+impl Folders {
+    /// Opens them, topmost first.
+    pub(super) fn open(paths: &[PathBuf]) -> Result<Self, ShimError> {
+        let folders = paths.iter().map(|path| place(path));
+        Ok(Self(folders.collect::<Result<_, _>>()?))
+    }
+
+    /// The mount option that names them.
+    pub(super) fn lower(&self) -> String {
+        let mut option = String::from("lowerdir=");
+        for (index, layer) in self.0.iter().enumerate() {
+            let colon = if index == 0 { "" } else { ":" };
+            // Writing to a String cannot fail.
+            let _ = write!(option, "{colon}{}", layer.as_raw_fd());
+        }
+        option
+    }
+
+    /// Does something while their names are valid.
+    pub(super) fn among<T>(&self, mount: impl FnOnce() -> T) -> Result<T, ShimError> {
+        let fds = Path::new("/proc/self/fd");
+        std::env::set_current_dir(fds).map_err(ShimError::path("enter", fds))?;
+        let mounted = mount();
+        let root = Path::new("/");
+        std::env::set_current_dir(root).map_err(ShimError::path("enter", root))?;
+        Ok(mounted)
+    }
 }
 
 /// `volatile` spares the disk: the writable layer never outlives its attempt, so nothing in it needs syncing.
@@ -141,17 +227,20 @@ fn mount_overlay(target: &Path, options: &str, lasting: Lasting) -> nix::Result<
     }
 }
 
-pub(super) fn bind_sub_path(sub_path: &SubPath) -> Result<(), ShimError> {
+/// Binds what is at a path of a volume; folders made on the way belong to `owner`, or root. As in the kubelet, a symlink
+/// that leads out of the volume is an error.
+pub(super) fn bind_sub_path(sub_path: &SubPath, owner: Option<u32>) -> Result<(), ShimError> {
     let SubPath {
         volume,
         path,
         target,
+        ..
     } = sub_path;
     let mode = fs::metadata(volume)
         .map_err(ShimError::path("inspect volume", volume))?
         .mode();
     let root = beneath::place(volume).map_err(ShimError::path("open volume", volume))?;
-    let place = beneath::open_or_make(root.as_fd(), path, mode & 0o7777)
+    let place = beneath::open_or_make_inside(root.as_fd(), path, (mode & 0o7777, owner))
         .map_err(ShimError::path("open sub-path", &volume.join(path)))?;
     let source = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
     let is_folder = fs::metadata(&source)
@@ -169,7 +258,15 @@ pub(super) fn bind_sub_path(sub_path: &SubPath) -> Result<(), ShimError> {
     .map_err(|errno| ShimError::path("bind sub-path on", target)(errno.into()))
 }
 
-fn make_target(target: &Path, is_folder: bool) -> io::Result<()> {
+/// A mount point of this kind. One of an earlier start, when the sub-path was of the other kind, is in the way.
+pub(super) fn make_target(target: &Path, is_folder: bool) -> io::Result<()> {
+    match fs::symlink_metadata(target) {
+        Ok(found) if found.is_dir() == is_folder => return Ok(()),
+        Ok(found) if found.is_dir() => fs::remove_dir(target)?,
+        Ok(_) => fs::remove_file(target)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
     if is_folder {
         return fs::create_dir_all(target);
     }

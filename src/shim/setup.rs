@@ -2,6 +2,7 @@
 //! session, namespaces, sysctls; the socket last: a client that can connect finds a finished shim.
 
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -13,6 +14,7 @@ use nix::sys::signalfd::SignalFd;
 
 use super::ShimError;
 use super::protocol::ShimConfig;
+use super::user_namespace::Users;
 use super::warn;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::file;
@@ -32,8 +34,8 @@ pub(super) fn read_config(path: &Path) -> Result<ShimConfig, ShimError> {
     })
 }
 
-/// Everything except signals and socket. Returns the cgroup hierarchies.
-pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
+/// Everything except signals and socket. Returns the cgroup hierarchies, and the pod's user namespace if it has one.
+pub(super) fn enter(config: &ShimConfig) -> Result<(Vec<Hierarchy>, Option<Users>), ShimError> {
     let hierarchies =
         cgroup::hierarchies().map_err(ShimError::system("list cgroup hierarchies"))?;
     let group = format!("{}/shim", config.cgroup);
@@ -57,9 +59,9 @@ pub(super) fn enter(config: &ShimConfig) -> Result<Vec<Hierarchy>, ShimError> {
     leave_keyring();
     clean_environment();
     std::env::set_current_dir("/").map_err(ShimError::path("enter", Path::new("/")))?;
-    enter_namespaces(config)?;
+    let users = enter_namespaces(config)?;
     restore_oom_score();
-    Ok(hierarchies)
+    Ok((hierarchies, users))
 }
 
 /// The pod's processes share a keyring of their own, not that of the agent or a login.
@@ -101,35 +103,57 @@ fn fill_standard_fds() -> Result<(), ShimError> {
     }
 }
 
-fn enter_namespaces(config: &ShimConfig) -> Result<(), ShimError> {
+fn enter_namespaces(config: &ShimConfig) -> Result<Option<Users>, ShimError> {
     let system = |what| move |errno: nix::Error| ShimError::system(what)(errno.into());
+    let mut users = None;
     if let Some(path) = &config.network {
         let netns = fs::File::open(path).map_err(ShimError::path("open", path))?;
+        users = config
+            .users
+            .map(|range| Users::of(&netns, range))
+            .transpose()?;
         setns(netns, CloneFlags::CLONE_NEWNET).map_err(system("join the network namespace"))?;
     }
     // Mount propagation stays as it is: what is mounted into hostPath volumes must reach the containers.
     unshare(CloneFlags::CLONE_NEWNS).map_err(system("make a mount namespace"))?;
     let pins = &config.netns_dir;
     mount::let_go(pins).map_err(ShimError::path("let go of the mounts at", pins))?;
-    if config.new_ipc {
-        unshare(CloneFlags::CLONE_NEWIPC).map_err(system("make an IPC namespace"))?;
+    let kinds = [
+        ("ipc", CloneFlags::CLONE_NEWIPC, config.new_ipc),
+        ("uts", CloneFlags::CLONE_NEWUTS, config.hostname.is_some()),
+    ];
+    let kinds = kinds.into_iter().filter(|(.., wanted)| *wanted);
+    let kinds: Vec<_> = kinds.map(|(name, kind, _)| (name, kind)).collect();
+    match &users {
+        Some(users) => users.join_new(&kinds),
+        None => unshare(kinds.iter().map(|(_, kind)| *kind).collect()).map_err(Into::into),
     }
+    .map_err(ShimError::system("make the IPC and UTS namespaces"))?;
     if let Some(hostname) = &config.hostname {
-        unshare(CloneFlags::CLONE_NEWUTS).map_err(system("make a UTS namespace"))?;
         nix::unistd::sethostname(hostname).map_err(system("set the hostname"))?;
     }
     if config.new_ipc {
-        mount_shm(&config.run_dir.join("shm"))?;
+        mount_shm(&config.run_dir.join("shm"), users.as_ref())?;
     }
     for (name, value) in &config.sysctls {
         let path = sysctl_path(name);
-        fs::write(&path, value).map_err(ShimError::path("write sysctl", &path))?;
+        set_sysctl(&path, value, users.as_ref()).map_err(ShimError::path("write sysctl", &path))?;
     }
-    Ok(())
+    Ok(users)
+}
+
+/// Sets a sysctl of the pod's namespaces. Some can only be set by the root of the user namespace that these belong to.
+fn set_sysctl(path: &Path, value: &str, users: Option<&Users>) -> io::Result<()> {
+    match (fs::write(path, value), users) {
+        (Err(error), Some(users)) if error.kind() == io::ErrorKind::PermissionDenied => {
+            users.inside(|| fs::write(path, value))
+        }
+        (done, _) => done,
+    }
 }
 
 /// The shared memory of the pod's containers: it belongs to the IPC namespace, and ends with the shim.
-fn mount_shm(path: &Path) -> Result<(), ShimError> {
+fn mount_shm(path: &Path, users: Option<&Users>) -> Result<(), ShimError> {
     use nix::mount::{MsFlags, mount};
     match fs::create_dir(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
@@ -138,12 +162,14 @@ fn mount_shm(path: &Path) -> Result<(), ShimError> {
         _ => {}
     }
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let root = users.map_or(0, Users::root);
+    let options = format!("mode=1777,size=65536k,uid={root},gid={root}");
     mount(
         Some("shm"),
         path,
         Some("tmpfs"),
         flags,
-        Some("mode=1777,size=65536k"),
+        Some(options.as_str()),
     )
     .map_err(|errno| ShimError::path("mount a tmpfs at", path)(errno.into()))
 }

@@ -38,9 +38,10 @@ impl Drop for Console {
 }
 
 impl Streams {
+    /// `user` is the container's user as an id of the node.
     pub(super) fn open(
         request: &StartRequest,
-        user: &User,
+        user: User,
         run_dir: &Path,
     ) -> Result<Self, ShimError> {
         if request.tty {

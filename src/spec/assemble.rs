@@ -17,8 +17,8 @@ use super::pod::{
 use super::resources::Figures;
 use super::restart::RestartPolicy;
 use super::{
-    after, annotations, backoff, confinement, container, device, huge_pages, names, network,
-    placement, resources, restart, security, support, swap, uid, volume,
+    after, annotations, app_armor, backoff, confinement, container, device, huge_pages, names,
+    network, placement, resources, restart, security, support, swap, uid, user_namespace, volume,
 };
 use crate::types::quantity::Quantity;
 
@@ -53,12 +53,16 @@ fn identified(
     let placement = placement::of(spec, &at, report);
     let restart_policy = restart::policy(spec.restart_policy.as_deref(), &at, report);
     let (restart_backoff, swap_max_bytes) = settings(&pod.metadata, path, report);
+    let written = path.field("metadata");
+    let annotations = pod.metadata.annotations.as_ref();
+    app_armor::check(annotations, spec, &written.field("annotations"), report);
     let after = starts_after(&pod.metadata, path, report);
     let readiness_gates = readiness_gates(spec, &at, report);
     given_conditions(&pod, path, report);
     let grace_ms = grace_ms(spec, &at, report);
     let active_deadline_ms = active_deadline_ms(spec, &at, report);
     let own_security = security::pod(spec, &at, report);
+    user_namespace::pod(spec, &at, report);
     let volumes = volume::volumes(&pod, spec, &at.field("volumes"), report);
     let (init_containers, containers) = containers(&pod, spec, &at, report);
     let host_name = network::host_name(spec, (&key.namespace, &key.name), &at, report);
@@ -88,6 +92,7 @@ fn identified(
         host_network: spec.host_network == Some(true),
         host_pid: spec.host_pid == Some(true),
         host_ipc: spec.host_ipc == Some(true),
+        own_users: spec.host_users == Some(false),
         share_processes: spec.share_process_namespace == Some(true),
         hostname: host_name.hostname,
         subdomain: host_name.subdomain,

@@ -131,10 +131,13 @@ fn reserved_for(volume: &PersistentVolume) -> Option<(&str, &str)> {
 
 /// How much a claim asks for, in bytes.
 pub fn requested(claim: &PersistentVolumeClaim) -> i128 {
-    let spec = claim.spec.as_ref();
-    let resources = spec.and_then(|spec| spec.resources.as_ref());
-    let requests = resources.and_then(|resources| resources.requests.as_ref());
-    bytes(requests.and_then(|all| all.get("storage")))
+    bytes(storage(claim))
+}
+
+/// How much a claim asks for, as it is written.
+pub fn storage(claim: &PersistentVolumeClaim) -> Option<&Written> {
+    let resources = claim.spec.as_ref()?.resources.as_ref()?;
+    resources.requests.as_ref()?.get("storage")
 }
 
 /// A volume's size in bytes.

@@ -1,4 +1,4 @@
-//! AppArmor, and confinement that is not supported: SELinux labels, and profiles in annotations. A pod that asks for what
+//! AppArmor, and confinement that is not supported: SELinux labels, and seccomp profiles in annotations. A pod that asks for what
 //! is not supported is refused by name, because it would run with more rights than intended. Asking for none is valid.
 
 use std::collections::BTreeMap;
@@ -9,9 +9,6 @@ use k8s_openapi::api::core::v1::{
 
 use super::error::{Path, Report};
 use super::security::AppArmor;
-
-/// Prefix of annotations with a container's AppArmor profile; the container's name follows.
-pub(super) const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Annotations with seccomp profiles: the pod's, and the prefix of a container's.
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
@@ -91,7 +88,7 @@ fn se_linux(options: Option<&SELinuxOptions>, path: &Path<'_>, report: &Report) 
     report.refuse(&at, detail, INSTEAD);
 }
 
-/// Checks annotations that were used before there were fields.
+/// Checks annotations with seccomp profiles, which older versions of Kubernetes read.
 pub(super) fn annotations(
     annotations: Option<&BTreeMap<String, String>>,
     path: &Path<'_>,
@@ -99,10 +96,7 @@ pub(super) fn annotations(
 ) {
     for (key, value) in annotations.into_iter().flatten() {
         let at = path.field(key);
-        if key.starts_with(APP_ARMOR) && value != "unconfined" {
-            let detail = "AppArmor profiles are not read from annotations any more";
-            report.refuse(&at, detail, "use `securityContext.appArmorProfile`");
-        } else if key == SECCOMP_POD || key.starts_with(SECCOMP_CONTAINER) {
+        if key == SECCOMP_POD || key.starts_with(SECCOMP_CONTAINER) {
             seccomp(value, &at, report);
         }
     }

@@ -8,7 +8,7 @@ use super::names;
 use super::pod::{ContainerSpec, ImageName, PullPolicy};
 use super::{
     env, env_from, huge_pages, lifecycle_rules, network, probe_rules, resize, resources, restart,
-    security, support, volume,
+    security, support, user_namespace, volume,
 };
 
 /// The list of the pod that a container is in.
@@ -52,7 +52,7 @@ pub(crate) fn convert(
     }
     let context = container.security_context.as_ref();
     let security = security::container(context, spec.security_context.as_ref(), path, report);
-    security::check_proc(&security, spec, path, report);
+    user_namespace::container(&security, spec, path, report);
     let volumes = spec.volumes.as_deref().unwrap_or_default();
     let resources = container.resources.clone().unwrap_or_default();
     arguments(container, path, report);
@@ -61,7 +61,8 @@ pub(crate) fn convert(
     let termination_message_path = message_path(container, path, report);
     let image = container.image.clone().unwrap_or_default();
     let image_name = image_name(&image, &path.field("image"), report);
-    let pull_policy = pull_policy(container, path, report);
+    let policy = container.image_pull_policy.as_deref();
+    let pull_policy = pull_policy(policy, &path.field("imagePullPolicy"), report);
     let mounts = volume::mounts(container, volumes, security.privileged, path, report);
     // Check everything else before returning for a missing image.
     let env_from = env_from::convert(container, path, report);
@@ -144,7 +145,8 @@ fn arguments(container: &Container, path: &Path<'_>, report: &Report) {
     }
 }
 
-fn image_name(image: &str, path: &Path<'_>, report: &Report) -> Option<ImageName> {
+/// Checks the name of an image.
+pub(super) fn image_name(image: &str, path: &Path<'_>, report: &Report) -> Option<ImageName> {
     if image.is_empty() {
         report.required(path);
         return None;
@@ -162,15 +164,16 @@ fn image_name(image: &str, path: &Path<'_>, report: &Report) -> Option<ImageName
     }
 }
 
-fn pull_policy(container: &Container, path: &Path<'_>, report: &Report) -> PullPolicy {
-    match container.image_pull_policy.as_deref() {
+/// Checks and converts a pull policy.
+pub(super) fn pull_policy(word: Option<&str>, path: &Path<'_>, report: &Report) -> PullPolicy {
+    match word {
         Some("Always") => PullPolicy::Always,
         // Empty only if the image name was refused.
         None | Some("" | "IfNotPresent") => PullPolicy::IfNotPresent,
         Some("Never") => PullPolicy::Never,
         Some(other) => {
             let words = ["Always", "IfNotPresent", "Never"];
-            report.unsupported(&path.field("imagePullPolicy"), other, &words);
+            report.unsupported(path, other, &words);
             PullPolicy::IfNotPresent
         }
     }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
 use super::configuration::{self, Configuration, Object, ObjectKind};
+use super::encrypted::Opened;
 use super::error::{FieldError, MAX_ERRORS, Path, Problem, Report};
 use super::parse::{parse, text};
 use super::pod::{PodKey, PodSpec, Protocol};
@@ -28,7 +29,12 @@ pub struct ConvertContext<'a> {
     pub node_name: &'a str,
     /// The level that pods may not exceed.
     pub pod_security: PodSecurity,
+    /// What became of the encrypted contents of the file's Secrets.
+    pub opened: &'a Opened,
 }
+
+/// No encrypted content was decrypted.
+static NOTHING_OPENED: Opened = Opened::new();
 
 impl<'a> ConvertContext<'a> {
     /// Facts about a node of that name that allows everything to pods.
@@ -36,6 +42,7 @@ impl<'a> ConvertContext<'a> {
         Self {
             node_name,
             pod_security: PodSecurity::Privileged,
+            opened: &NOTHING_OPENED,
         }
     }
 }
@@ -89,6 +96,7 @@ pub fn documents_beside(
         decode::duplicate_keys(&value, &Path::Root, &report);
         let mut document = Document::new(Some(context.node_name), known, &report);
         document.pod_security = context.pod_security;
+        document.opened = context.opened;
         document.object(&mut value, &Path::Root, None);
         for (index, pod) in document.pods {
             let again = !seen.pods.insert(pod.key.clone());
@@ -270,6 +278,7 @@ struct Document<'r> {
     known: Known<'r>,
     /// The level that pods may not exceed.
     pod_security: PodSecurity,
+    opened: &'r Opened,
     report: &'r Report,
     /// Pods with their index, if they are items of a list.
     pods: Vec<(Option<usize>, PodSpec)>,
@@ -287,6 +296,7 @@ impl<'r> Document<'r> {
             node_name,
             known,
             pod_security: PodSecurity::Privileged,
+            opened: &NOTHING_OPENED,
             report,
             pods: Vec::new(),
             services: Vec::new(),
@@ -418,7 +428,7 @@ impl<'r> Document<'r> {
 
     fn configuration(&mut self, kind: ObjectKind, value: &mut Value, path: &Path<'_>) {
         bare(value);
-        if let Some(object) = configuration::object(kind, value, path, self.report) {
+        if let Some(object) = configuration::object(kind, value, self.opened, path, self.report) {
             self.objects.push((None, object));
         }
     }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
+use super::app_armor;
 use super::pod::ImageName;
 use super::pod::PodUid;
 use super::projected::DEFAULT_MODE;
@@ -51,6 +52,7 @@ pub(crate) fn pod(pod: &mut Pod, node_name: &str) {
     if let Some(resources) = &mut spec.resources {
         requests(resources);
     }
+    app_armor::fill_in(metadata.annotations.as_ref(), spec);
 }
 
 /// Writes the UID where the kubelet writes it.
@@ -75,6 +77,12 @@ fn volume(volume: &mut Volume) {
     };
     if *volume == bare {
         volume.empty_dir = Some(Default::default());
+    }
+    if let Some(image) = &mut volume.image
+        && image.pull_policy.as_deref().is_none_or(str::is_empty)
+        && let Ok(name) = ImageName::parse(image.reference.as_deref().unwrap_or_default())
+    {
+        image.pull_policy = Some(name.default_pull_policy().as_str().to_owned());
     }
     if let Some(host_path) = &mut volume.host_path {
         host_path.type_.get_or_insert_default();

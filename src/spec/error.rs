@@ -160,6 +160,11 @@ impl Report {
         }
     }
 
+    /// Whether this is about an admitted pod, which goes on whatever is wrong with it by now.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.admitted
+    }
+
     /// Whether something inside this field is wrong, which may be why it lacks something.
     pub(crate) fn is_wrong_below(&self, path: &Path<'_>) -> bool {
         let path = path.to_string();

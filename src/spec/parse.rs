@@ -173,6 +173,12 @@ fn too_many(text: &str) -> Option<(usize, usize)> {
     None
 }
 
+/// A document as YAML.
+pub(crate) fn yaml(value: &Value) -> String {
+    // Every tree has a form in YAML.
+    serde_yaml::to_string(value).unwrap_or_default()
+}
+
 /// Parses one or more JSON documents in a row.
 fn parse_json(text: &str, reader: Reader<'_>) -> Result<Vec<Value>, serde_json::Error> {
     let mut values = Vec::new();

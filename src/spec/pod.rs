@@ -103,6 +103,8 @@ pub struct PodSpec {
     pub host_pid: bool,
     /// `spec.hostIPC`.
     pub host_ipc: bool,
+    /// `spec.hostUsers: false`: a user namespace of its own.
+    pub own_users: bool,
     /// `spec.shareProcessNamespace`: its containers see each other's processes.
     pub share_processes: bool,
     /// The pod's own hostname (cut to 63 characters); ignored with `host_network`.

@@ -2,7 +2,7 @@
 
 use super::configuration::ObjectKind;
 use super::huge_pages::PageSize;
-use super::pod::EnvValue;
+use super::pod::{ContainerSpec, EnvValue, ImageName, PodSpec, PullPolicy};
 
 /// One volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,51 @@ pub enum VolumeSource {
     },
     /// `configMap`, `secret`, `downwardAPI` or `projected`: files that the node writes.
     Projected(Projected),
+    /// `image`: the files of an image, read-only.
+    Image(ImageVolume),
+}
+
+/// A volume with the files of an image (KEP-4639).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageVolume {
+    /// `reference` as written; `ImageName::parse` accepted it.
+    pub image: String,
+    /// The image's full name.
+    pub image_name: ImageName,
+    /// `pullPolicy`, defaulted from the tag.
+    pub pull_policy: PullPolicy,
+}
+
+impl PodSpec {
+    /// The image volumes that a container mounts, with their names, each once, in manifest order.
+    pub fn image_volumes_of<'p>(
+        &'p self,
+        container: &'p ContainerSpec,
+    ) -> impl Iterator<Item = (&'p str, &'p ImageVolume)> {
+        let volumes = self.volumes.iter();
+        let images = volumes.filter_map(|volume| match &volume.source {
+            VolumeSource::Image(image) => Some((volume.name.as_str(), image)),
+            _ => None,
+        });
+        images.filter(|(name, _)| container.mounts.iter().any(|mount| mount.volume == *name))
+    }
+
+    /// The images that it names: those of its containers and of its volumes.
+    pub fn image_names(&self) -> impl Iterator<Item = &ImageName> {
+        let volumes = self.volumes.iter();
+        let volumes = volumes.filter_map(|volume| self.image_volume(&volume.name));
+        let containers = self.all_containers().map(|container| &container.image_name);
+        containers.chain(volumes.map(|volume| &volume.image_name))
+    }
+
+    /// The image of one of its image volumes.
+    pub fn image_volume(&self, name: &str) -> Option<&ImageVolume> {
+        let volume = self.volumes.iter().find(|volume| volume.name == name);
+        match &volume?.source {
+            VolumeSource::Image(image) => Some(image),
+            _ => None,
+        }
+    }
 }
 
 /// A volume of files that the node writes from other objects.
@@ -116,7 +161,8 @@ impl VolumeSource {
             | Self::HugePageDir { .. }
             | Self::HostPath { .. }
             | Self::Claim { .. }
-            | Self::Projected(_) => None,
+            | Self::Projected(_)
+            | Self::Image(_) => None,
         }
     }
 }

@@ -98,6 +98,10 @@ macro_rules! reasons {
 }
 
 reasons! {
+    /// The image is being pulled from its registry.
+    Pulling = Normal "Pulling",
+    /// A Secret of `imagePullSecrets` is not there, or has no credentials for registries.
+    FailedToRetrieveImagePullSecret = Warning "FailedToRetrieveImagePullSecret",
     /// The container's image is in the store.
     Pulled = Normal "Pulled",
     /// The container was created.
@@ -109,7 +113,7 @@ reasons! {
     /// The container crashed and waits before it restarts. Read its log (`coracle logs -p`); `coracle retry` restarts
     /// it at once.
     BackOffRestart = Warning "BackOff",
-    /// The image is missing, and the pod waits before it checks again. Importing the image ends the wait.
+    /// The image could not be pulled, and the pod waits before it tries again. Importing the image ends the wait.
     BackOffPull = Normal "BackOff",
     /// An image could not be obtained or a container could not be started; the message has the cause.
     Failed = Warning "Failed",
@@ -176,6 +180,9 @@ reasons! {
     SysctlForbidden = Warning "SysctlForbidden",
     /// The pod asks for an AppArmor profile and the node's kernel has no AppArmor. Remove the profile, or boot with AppArmor.
     AppArmor = Warning "AppArmor",
+    /// The pod asks for a user namespace (`hostUsers: false`) and the node cannot make one; the message says what is
+    /// missing. Remove the field, or boot a kernel that can.
+    UserNamespaces = Warning "UserNamespaces",
     /// The pod's label `kubernetes.io/os` is not `linux`.
     PodOSSelectorNodeLabelDoesNotMatch = Warning "PodOSSelectorNodeLabelDoesNotMatch",
     /// The pod's `spec.os.name` is not `linux`.
@@ -184,6 +191,11 @@ reasons! {
     NodeAffinity = Warning "NodeAffinity",
     /// Another pod has the `hostPort` that the pod wants; the message names it. The pod waits until it is free.
     NodePorts = Warning "NodePorts",
+    /// Another pod uses the claim with access mode `ReadWriteOncePod`; the message names it. The pod waits until that pod has gone.
+    VolumeRestrictions = Warning "VolumeRestrictions",
+    /// A claim of the pod takes more than the size it asks for. The pod waits until files were removed, or the claim requests
+    /// more storage.
+    ClaimOverSize = Warning "ClaimOverSize",
     /// The pod waits for what it starts after (annotation `coracle.dev/after`); the message names what is missing.
     WaitingForDependencies = Normal "WaitingForDependencies",
     /// What the pod starts after was not there in time. The message says whether the pod starts without it. See `coracle boot`.

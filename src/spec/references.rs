@@ -57,6 +57,7 @@ impl PodSpec {
             | VolumeSource::MemoryDir { .. }
             | VolumeSource::HugePageDir { .. }
             | VolumeSource::HostPath { .. }
+            | VolumeSource::Image(_)
             | VolumeSource::Claim { .. } => false,
         })
     }

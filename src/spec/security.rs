@@ -209,16 +209,6 @@ fn id(value: Option<i64>, path: &Path<'_>, report: &Report) -> Option<u32> {
     }
 }
 
-/// Refuses to show all of `/proc` to a pod without a user namespace, as the API server does.
-pub(crate) fn check_proc(security: &Security, spec: &PodSpec, path: &Path<'_>, report: &Report) {
-    if security.unmasked_proc && spec.host_users != Some(false) {
-        let path = path.field("securityContext");
-        let instead = "remove it: a pod without a user namespace sees the usual `/proc`";
-        let detail = "`hostUsers` must be false to use `Unmasked`";
-        report.refuse(&path.field("procMount"), detail, instead);
-    }
-}
-
 fn proc_mount(word: Option<&str>, path: &Path<'_>, report: &Report) -> bool {
     match word {
         None | Some("" | "Default") => false,

@@ -59,14 +59,8 @@ pub(crate) fn pod(spec: &PodSpec, path: &Path<'_>, report: &Report) {
 }
 
 /// Returns fields that would change what the pod is if they were ignored.
-fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 3] {
+fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 2] {
     [
-        (
-            "hostUsers",
-            spec.host_users == Some(false),
-            "user namespaces are",
-            "remove it, and give the pod a user of its own by `securityContext.runAsUser`",
-        ),
         (
             "resourceClaims",
             some(&spec.resource_claims),
@@ -83,7 +77,7 @@ fn not_ignored(spec: &PodSpec) -> [Refused<'static>; 3] {
 }
 
 /// Returns fields that need other nodes or an API server.
-fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 9] {
+fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 8] {
     const ALONE: &str = "there is only this node";
     const NO_SERVER: &str = "there is no API server to log in to";
     let other = |account: &Option<String>| {
@@ -128,11 +122,6 @@ fn without_cluster(spec: &PodSpec) -> [Idle<'_>; 9] {
             "automountServiceAccountToken",
             spec.automount_service_account_token == Some(true),
             NO_SERVER,
-        ),
-        (
-            "imagePullSecrets",
-            some(&spec.image_pull_secrets),
-            "images are not pulled from registries yet",
         ),
     ]
 }

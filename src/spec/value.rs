@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
 
 /// Limit of values in one file; an alias counts each time it is used.
 pub(crate) const MAX_VALUES: usize = 1_000_000;
@@ -67,6 +68,20 @@ impl Value {
             Value::Float(f) => Some(f.to_string()),
             Value::String(s) => Some(s.clone()),
             Value::List(_) | Value::Map(_) => None,
+        }
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Null => serializer.serialize_unit(),
+            Self::Bool(value) => serializer.serialize_bool(*value),
+            Self::Int(value) => serializer.serialize_i128(*value),
+            Self::Float(value) => serializer.serialize_f64(*value),
+            Self::String(text) => serializer.serialize_str(text),
+            Self::List(items) => serializer.collect_seq(items),
+            Self::Map(entries) => serializer.collect_map(entries.iter().map(|(k, v)| (k, v))),
         }
     }
 }

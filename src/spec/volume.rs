@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, HostPathVolumeSource, Pod, PodSpec, Volume,
+    Container, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, Pod, PodSpec, Volume,
     VolumeMount as Written,
 };
 
+use super::container;
 use super::env_from::check_name;
 use super::error::{Path, Report};
 use super::huge_pages;
 use super::names;
 use super::pod::{HostPathType, MountPropagation, VolumeMount, VolumeSource, VolumeSpec};
+use super::pod_volume::ImageVolume;
 use super::projected;
 use super::resources;
 
@@ -52,10 +54,8 @@ fn source(
 ) -> Option<VolumeSource> {
     let unsupported = unsupported(volume);
     for kind in &unsupported {
-        let later = LATER.iter().find(|(name, _)| name == kind);
-        let (yet, instead) = later.map_or(("", ELSEWHERE), |(_, instead)| (" yet", *instead));
-        let detail = format_args!("{kind} volumes are not supported{yet} by this version");
-        report.refuse(&path.field(kind), detail, instead);
+        let detail = format_args!("{kind} volumes are not supported by this version");
+        report.refuse(&path.field(kind), detail, ELSEWHERE);
     }
     if sources(volume).count() > 1 {
         report.forbidden(path, "may not specify more than 1 volume type");
@@ -75,7 +75,23 @@ fn source(
             read_only: claim.read_only == Some(true),
         });
     }
+    if let Some(image) = &volume.image {
+        return self::image(image, &path.field("image"), report);
+    }
     projected::volume(pod, volume, path, report).map(VolumeSource::Projected)
+}
+
+/// Validates and converts an `image` volume (the API server's `validateImageVolumeSource`).
+fn image(image: &ImageVolumeSource, path: &Path<'_>, report: &Report) -> Option<VolumeSource> {
+    let reference = image.reference.as_deref().unwrap_or_default();
+    let name = container::image_name(reference, &path.field("reference"), report);
+    let policy = image.pull_policy.as_deref();
+    let pull_policy = container::pull_policy(policy, &path.field("pullPolicy"), report);
+    Some(VolumeSource::Image(ImageVolume {
+        image: reference.to_owned(),
+        image_name: name?,
+        pull_policy,
+    }))
 }
 
 /// Validates and converts a `hostPath` volume.
@@ -146,26 +162,22 @@ fn empty_dir(
     }
 }
 
-/// Volume sources that a later version will support, and advice until then.
-const LATER: [(&str, &str); 1] = [(
-    "image",
-    "copy the files to an `emptyDir` volume in an init container with that image",
-)];
-
 /// Advice instead of drivers for disks and network file systems.
 const ELSEWHERE: &str =
     "mount it on the node, and give the pod its directory by a `hostPath` volume";
 
 /// Supported kinds of volumes.
 pub(super) const KINDS: &str = "volumes may be of kind `emptyDir` (a tmpfs with `medium: Memory`), `hostPath`, \
-                                 `persistentVolumeClaim`, `configMap`, `secret`, `downwardAPI` or `projected`";
+                                 `persistentVolumeClaim`, `configMap`, `secret`, `downwardAPI`, `projected` or \
+                                 `image`";
 
 /// Sources that are supported.
-const SUPPORTED: [&str; 7] = [
+const SUPPORTED: [&str; 8] = [
     "configMap",
     "downwardAPI",
     "emptyDir",
     "hostPath",
+    "image",
     "persistentVolumeClaim",
     "projected",
     "secret",

@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, unlinkat};
 
 use super::openat;
 use super::process::c_string;
@@ -35,6 +35,42 @@ pub fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
 /// Opens `path` below `root` as a place and makes missing folders with `mode` on the way. Symlinks stay inside;
 /// `..` is refused.
 pub fn open_or_make(root: BorrowedFd<'_>, path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    open_or_make_for(root, path, (mode, None))
+}
+
+/// The same; folders that are made belong to this user and group.
+pub fn open_or_make_for(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    new: (u32, Option<u32>),
+) -> io::Result<OwnedFd> {
+    open_or_make_by(open, root, path, new)
+}
+
+/// The same, but symlinks that are absolute or lead out of `root` are refused (`EXDEV`).
+pub fn open_or_make_inside(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    new: (u32, Option<u32>),
+) -> io::Result<OwnedFd> {
+    open_or_make_by(open_inside, root, path, new)
+}
+
+/// Opens `path` below `root` as a place. Symlinks that lead out of it are refused (`EXDEV`).
+fn open_inside(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
+    let how = openat::How {
+        flags: OFlag::O_PATH,
+        mode: Mode::empty(),
+    };
+    openat::open_inside(root, path, how)
+}
+
+fn open_or_make_by(
+    open: impl Fn(BorrowedFd<'_>, &Path) -> io::Result<OwnedFd>,
+    root: BorrowedFd<'_>,
+    path: &Path,
+    (mode, owner): (u32, Option<u32>),
+) -> io::Result<OwnedFd> {
     let mut so_far = PathBuf::new();
     let mut at = open(root, &so_far)?;
     for component in path.components() {
@@ -53,6 +89,11 @@ pub fn open_or_make(root: BorrowedFd<'_>, path: &Path, mode: u32) -> io::Result<
             Ok(next) => next,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 make(at.as_fd(), name.as_ref(), mode)?;
+                if let Some(owner) = owner {
+                    let (uid, gid) = (Uid::from_raw(owner), Gid::from_raw(owner));
+                    let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
+                    fchownat(&at, name, Some(uid), Some(gid), flags)?;
+                }
                 open(root, &so_far)?
             }
             Err(error) => return Err(error),

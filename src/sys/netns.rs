@@ -12,13 +12,20 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
+use super::user_namespace::Holder;
+
 /// The namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";
 
+/// The ids of the user namespace that a network namespace belongs to: the first of the caller's, and their number.
+pub type Users = Option<(u32, u32)>;
+
 /// Makes a network namespace, pins it at `pin` and runs `inside` in it. `before` runs first, in the caller's
-/// namespace but on the same thread. The pin is removed again if a step fails.
+/// namespace but on the same thread. The pin is removed again if a step fails. With `users` it belongs to a new user
+/// namespace, which lasts as long ([`super::user_namespace::owner`]).
 pub fn make<B, T, E>(
     pin: &Path,
+    users: Users,
     before: impl FnOnce() -> Result<B, E> + Send,
     inside: impl FnOnce(B, BorrowedFd<'_>) -> Result<T, E> + Send,
 ) -> Result<T, E>
@@ -28,7 +35,7 @@ where
 {
     on_own_thread(|| {
         let prepared = before()?;
-        unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from)?;
+        leave(users)?;
         let namespace = pin_own(pin).inspect_err(|_| {
             let _first_error_counts = unpin(pin);
         })?;
@@ -74,6 +81,15 @@ pub fn unpin(pin: &Path) -> io::Result<()> {
 pub fn is_pin(pin: &Path) -> bool {
     nix::sys::statfs::statfs(pin)
         .is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::NSFS_MAGIC)
+}
+
+/// Takes the thread to a new namespace.
+fn leave(users: Users) -> io::Result<()> {
+    let Some((first, count)) = users else {
+        return Ok(unshare(CloneFlags::CLONE_NEWNET)?);
+    };
+    let holder = Holder::make(first, count, CloneFlags::CLONE_NEWNET)?;
+    Ok(setns(holder.namespace("net")?, CloneFlags::CLONE_NEWNET)?)
 }
 
 fn pin_own(pin: &Path) -> io::Result<File> {

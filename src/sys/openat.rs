@@ -7,8 +7,13 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, SFlag, fstat};
+
+/// How often a walk is tried again because something was renamed meanwhile: a container that renames without end must
+/// not keep the caller for ever.
+const MAX_RACES: u32 = 10_000;
 
 /// How to open: flags (`O_CLOEXEC` is always added) and the mode of a file made by `O_CREAT`.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +54,13 @@ pub fn open_beneath(dirfd: impl AsFd, path: &Path, how: How) -> io::Result<Owned
 /// Opens `path` as if `dirfd` were `/`: symlinks are followed, but absolute ones and `..` end at that root.
 pub fn open_in_root(dirfd: impl AsFd, path: &Path, how: How) -> io::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    open(dirfd, path, how, resolve)
+}
+
+/// Opens `path` below `dirfd`: symlinks are followed, but absolute ones and those that lead out of the directory are
+/// refused (`EXDEV`).
+pub fn open_inside(dirfd: impl AsFd, path: &Path, how: How) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     open(dirfd, path, how, resolve)
 }
 
@@ -109,14 +121,16 @@ fn open(dirfd: impl AsFd, path: &Path, how: How, resolve: ResolveFlag) -> io::Re
     } else {
         Mode::empty()
     };
+    let mut races = 0;
     loop {
         let open_how = OpenHow::new()
             .flags(how.flags | OFlag::O_CLOEXEC)
             .mode(mode)
             .resolve(resolve);
         match openat2(dirfd.as_fd(), path, open_how) {
-            // EAGAIN: a rename elsewhere raced with the walk; the kernel asks to try again.
-            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EINTR) => {}
+            Err(Errno::EINTR) => {}
+            // A rename elsewhere raced with the walk; the kernel asks to try again.
+            Err(Errno::EAGAIN) if races < MAX_RACES => races += 1,
             other => return Ok(other?),
         }
     }
@@ -137,7 +151,15 @@ mod tests {
         std::os::unix::fs::symlink("../../../../etc", dir.join("dots")).unwrap();
         let fd = fs::File::open(&dir).unwrap();
 
+        std::os::unix::fs::symlink("../etc", dir.join("etc/inside")).unwrap();
+        let inside = open_inside(&fd, Path::new("etc/inside/passwd"), How::read()).unwrap();
+        assert_eq!(
+            io::read_to_string(fs::File::from(inside)).unwrap(),
+            "inside"
+        );
         for link in ["abs/passwd", "dots/passwd"] {
+            let escape = open_inside(&fd, Path::new(link), How::read()).unwrap_err();
+            assert_eq!(escape.raw_os_error(), Some(libc::EXDEV), "{link}");
             assert!(open_beneath(&fd, Path::new(link), How::read()).is_err());
             let file = open_in_root(&fd, Path::new(link), How::read()).unwrap();
             let text = io::read_to_string(fs::File::from(file)).unwrap();

@@ -40,6 +40,13 @@ pub fn fork_first() -> io::Result<Fork> {
     clone(libc::c_long::from(libc::CLONE_NEWPID | libc::SIGCHLD))
 }
 
+/// Forks the first process of a new process namespace, as a sibling. Same condition as [`fork`].
+pub fn fork_first_sibling() -> io::Result<Fork> {
+    clone(libc::c_long::from(
+        libc::CLONE_NEWPID | libc::CLONE_PARENT | libc::SIGCHLD,
+    ))
+}
+
 fn clone(flags: libc::c_long) -> io::Result<Fork> {
     let none: libc::c_long = 0;
     // SAFETY: without CLONE_VM and with a null stack this is a fork; single-threaded as in `fork`.

@@ -57,3 +57,33 @@ pub fn default_sigpipe() -> io::Result<()> {
     unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
     Ok(())
 }
+
+/// SIGPIPE is blocked for this thread as long as this exists, and one that arrived meanwhile is forgotten.
+#[derive(Debug)]
+pub struct WithoutSigpipe {
+    before: SigSet,
+}
+
+/// Writes of this thread to a pipe without a reader fail, and do not end the process.
+pub fn without_sigpipe() -> io::Result<WithoutSigpipe> {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGPIPE);
+    let before = set.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    Ok(WithoutSigpipe { before })
+}
+
+impl Drop for WithoutSigpipe {
+    fn drop(&mut self) {
+        if !self.before.contains(Signal::SIGPIPE) {
+            let mut set = SigSet::empty();
+            set.add(Signal::SIGPIPE);
+            let none = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            // SAFETY: the kernel reads one set and one time, and is not asked for details. It fails if there is none.
+            unsafe { libc::sigtimedwait(set.as_ref(), std::ptr::null_mut(), &raw const none) };
+        }
+        let _ = self.before.thread_set_mask();
+    }
+}

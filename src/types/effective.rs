@@ -16,6 +16,9 @@ pub struct Effective {
     /// The devices that the container has, by request.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub devices: BTreeMap<String, Vec<DeviceNode>>,
+    /// The images of the image volumes that it mounts (config digests), by volume.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub images: BTreeMap<String, String>,
 }
 
 /// The ids of a container's first process: `status.containerStatuses[].user.linux` (KEP-3619).

@@ -12,5 +12,5 @@ mod time;
 pub use device::{DeviceNode, DeviceSight};
 pub use effective::{Effective, LinuxUser};
 pub use exit::{CUT_SHORT_MESSAGE, Exit, LOST_MESSAGE, StopSignal};
-pub use settings::{Group, ImagePolicy, Swapping};
+pub use settings::{Group, ImagePolicy, Rate, Swapping};
 pub use time::{Stamp, Time, Wall, duration_ms};

@@ -35,3 +35,12 @@ pub struct ImagePolicy {
     /// Disk use at which a collection stops, percent.
     pub low_percent: u8,
 }
+
+/// The limits on pulls of pods (`registryPullQPS`, `registryBurst`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Pulls a second; 0: no limit.
+    pub qps: u32,
+    /// Pulls at once after a rest.
+    pub burst: u32,
+}

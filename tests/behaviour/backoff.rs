@@ -196,6 +196,7 @@ fn a_retry_ends_waits_for_images_sandboxes_and_starts() {
         uid: pod.clone(),
         fact: PodFact::ImageFailed {
             container: "c".into(),
+            volume: None,
             failure: ImageFailure::Pull,
             message: "no".into(),
         },

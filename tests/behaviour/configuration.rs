@@ -24,6 +24,8 @@ fn ready_image(node: &mut Node) {
         fact: PodFact::ImageReady {
             container,
             image_id: "sha256:1".into(),
+            volumes: Default::default(),
+            pulled: Default::default(),
         },
     });
 }

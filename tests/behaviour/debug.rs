@@ -93,6 +93,7 @@ fn a_missing_image_of_an_ephemeral_container_does_not_hold_up_the_pod() {
         uid: pod,
         fact: PodFact::ImageFailed {
             container,
+            volume: None,
             failure: ImageFailure::Pull,
             message: "no such image".into(),
         },
@@ -294,6 +295,7 @@ fn an_ephemeral_container_that_never_ran_does_not_count_as_lost_with_the_pod() {
         uid: pod,
         fact: PodFact::ImageFailed {
             container,
+            volume: None,
             failure: ImageFailure::Pull,
             message: "no".into(),
         },

@@ -391,6 +391,7 @@ impl Node {
             uid: pod,
             fact: PodFact::ImageFailed {
                 container,
+                volume: None,
                 failure: ImageFailure::Pull,
                 message: "gone".into(),
             },

@@ -1,6 +1,12 @@
 //! An image that is not available: what the planner does and reports.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use coracle::plan::recovered::RecoveredSandbox;
+use coracle::spec::convert::{ConvertContext, documents};
+
 use super::*;
+use crate::node::reborn;
 
 /// Answers that the image being ensured is missing.
 fn no_image(node: &mut Node, failure: ImageFailure) {
@@ -11,6 +17,7 @@ fn no_image(node: &mut Node, failure: ImageFailure) {
         uid: pod,
         fact: PodFact::ImageFailed {
             container,
+            volume: None,
             failure,
             message: "registry is down".into(),
         },
@@ -36,6 +43,41 @@ fn a_missing_image_is_reported_as_by_a_kubelet_and_tried_again_when_images_chang
     );
     assert_eq!(node.wake_at(), Some(node.now + 10_000));
     node.tell(Event::Node(NodeFact::ImagesChanged));
+    node.work();
+    assert_eq!(node.line(), "Running; c: running < -, 0");
+}
+
+#[test]
+fn a_pull_is_reported_with_its_time_and_size() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    make_sandbox(&mut node);
+    let Action::EnsureImage { pod, container } = node.take() else {
+        panic!("the image is ensured");
+    };
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::ImageReady {
+            container,
+            image_id: "sha256:1".into(),
+            volumes: Default::default(),
+            pulled: [(
+                "img:1".to_owned(),
+                Pulled {
+                    took_ms: 1234,
+                    waited_ms: 62_000,
+                    size_bytes: 4_567_890,
+                },
+            )]
+            .into(),
+        },
+    });
+    assert_eq!(
+        node.said(),
+        [
+            "Normal Pulled Successfully pulled image \"img:1\" in 1.234s (1m2s including waiting). Image size: 4567890 \
+             bytes."
+        ]
+    );
     node.work();
     assert_eq!(node.line(), "Running; c: running < -, 0");
 }
@@ -77,4 +119,111 @@ fn one_containers_missing_image_does_not_keep_the_other_from_starting() {
         line.contains("a: ErrImagePull") && line.ends_with("b: running < -, 0"),
         "{line}"
     );
+}
+
+/// A pod with an image volume `v`, which container `c` mounts and `d` does not.
+fn with_image_volume() -> Arc<PodSpec> {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  \
+                volumes: [{name: v, image: {reference: 'data:1', pullPolicy: Never}}, {name: w, image: {reference: 'none:1'}}]\n  \
+                containers:\n  - {name: c, image: 'img:1', volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /w}]}\n  \
+                - {name: d, image: 'img:1'}\n";
+    let context = ConvertContext::of("node1");
+    let mut found = documents(text.as_bytes(), "f", &context).expect("valid");
+    Arc::new(found.pods.remove(0))
+}
+
+/// Answers that the image of container `c`, or of its volume, is missing.
+fn missing(node: &mut Node, volume: Option<&str>) {
+    let Action::EnsureImage { pod, container } = node.take() else {
+        panic!("the image is ensured");
+    };
+    assert_eq!(container, "c");
+    node.tell(Event::Pod {
+        uid: pod,
+        fact: PodFact::ImageFailed {
+            container,
+            volume: volume.map(str::to_owned),
+            failure: ImageFailure::NeverPull,
+            message: String::new(),
+        },
+    });
+}
+
+#[test]
+fn a_container_waits_for_the_images_of_the_volumes_that_it_mounts_and_no_other() {
+    let spec = with_image_volume();
+    let of = |name: &str| {
+        let volumes = spec.image_volumes_of(spec.container(name).unwrap());
+        volumes.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((of("c"), of("d")), (vec!["v".to_owned()], vec![]));
+    let names: Vec<String> = spec.image_names().map(ToString::to_string).collect();
+    let full = |name: &str| format!("docker.io/library/{name}:1");
+    assert_eq!(names, ["img", "img", "data", "none"].map(full));
+    let mut node = Node::with(&spec);
+    make_sandbox(&mut node);
+    missing(&mut node, Some("v"));
+    let text = "Container image \"data:1\" is not present with pull policy of Never";
+    let waits = format!("c: ErrImageNeverPull: {text} < -, 0");
+    assert!(node.line().contains(&waits), "{}", node.line());
+    assert!(
+        node.said()
+            .contains(&format!("Warning ErrImageNeverPull {text}"))
+    );
+    // The other container has an image of the same name as its own, and needs nothing else.
+    node.work();
+    assert!(
+        node.line().ends_with("d: running < -, 0"),
+        "{}",
+        node.line()
+    );
+    assert!(node.line().contains(&waits), "{}", node.line());
+    node.tell(Event::Node(NodeFact::ImagesChanged));
+    // Its own image is missing now: both containers would share that.
+    missing(&mut node, None);
+    let text = "Container image \"img:1\" is not present with pull policy of Never";
+    assert!(
+        node.line()
+            .contains(&format!("c: ErrImageNeverPull: {text}")),
+        "{}",
+        node.line()
+    );
+}
+
+#[test]
+fn the_images_of_volumes_are_in_use_once_they_are_found_and_after_an_agent_restart() {
+    let spec = with_image_volume();
+    let mut node = Node::with(&spec);
+    make_sandbox(&mut node);
+    let Action::EnsureImage { pod, container } = node.take() else {
+        panic!("the image is ensured");
+    };
+    let volumes = BTreeMap::from([("v".to_owned(), "sha256:data".to_owned())]);
+    node.tell(Event::Pod {
+        uid: pod.clone(),
+        fact: PodFact::ImageReady {
+            container,
+            image_id: "sha256:ab".into(),
+            volumes: volumes.clone(),
+            pulled: Default::default(),
+        },
+    });
+    let images = |node: &Node| {
+        let c = node.state.pods[&pod].container("c").unwrap();
+        let ids: BTreeSet<String> = c.images().map(str::to_owned).collect();
+        ids.into_iter().collect::<Vec<_>>()
+    };
+    let both = ["sha256:ab", "sha256:data"];
+    assert_eq!(images(&node), both);
+    let starts = node.open.iter().find_map(|action| match action {
+        Action::StartContainer { volumes, .. } => Some(volumes.clone()),
+        _ => None,
+    });
+    assert_eq!(starts, Some(volumes.clone()));
+    // The shim's record of the run says what it mounts.
+    node.effective.images = volumes;
+    node.answer_one();
+    assert_eq!(images(&node), both);
+    let next = reborn(&node, &[&spec], RecoveredSandbox::Ready { ips: vec![] });
+    assert_eq!(images(&next), both);
 }

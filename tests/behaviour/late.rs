@@ -97,12 +97,15 @@ fn reports_about_another_containers_image_are_ignored() {
         fact: PodFact::ImageReady {
             container: of_b(),
             image_id: "sha256:cd".into(),
+            volumes: Default::default(),
+            pulled: Default::default(),
         },
     });
     node.tell(Event::Pod {
         uid: pod,
         fact: PodFact::ImageFailed {
             container: of_b(),
+            volume: None,
             failure: ImageFailure::Pull,
             message: "no".into(),
         },

@@ -148,6 +148,8 @@ impl Node {
                 fact: PodFact::ImageReady {
                     container,
                     image_id: "sha256:ab".into(),
+                    volumes: Default::default(),
+                    pulled: Default::default(),
                 },
             },
             Action::StartContainer { instance, .. } => Event::Run {

@@ -3,6 +3,8 @@
 
 #[path = "pressure/back.rs"]
 mod back;
+#[path = "pressure/claims.rs"]
+mod claims;
 #[path = "pressure/disk.rs"]
 mod disk;
 #[path = "pressure/images.rs"]

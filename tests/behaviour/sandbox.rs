@@ -41,6 +41,8 @@ fn a_start_in_progress_when_the_sandbox_is_lost_counts_as_a_run() {
         fact: PodFact::ImageReady {
             container,
             image_id: "sha256:ab".into(),
+            volumes: Default::default(),
+            pulled: Default::default(),
         },
     });
     assert!(matches!(node.take(), Action::StartContainer { .. }));

@@ -217,6 +217,7 @@ fn an_image_that_fails_again_backs_off() {
             uid: pod,
             fact: PodFact::ImageFailed {
                 container,
+                volume: None,
                 failure,
                 message: "no".into(),
             },
@@ -359,6 +360,7 @@ fn an_endpoint_has_the_pods_host_name_in_the_services_domain() {
 #[test]
 fn the_effective_settings_of_a_run_survive_an_agent_restart() {
     let effective = Effective {
+        images: Default::default(),
         devices: Default::default(),
         user: Some(LinuxUser {
             uid: 1000,

@@ -329,6 +329,7 @@ fn fail(node: &mut Node, image: Option<ImageFailure>, start: StartFailure) {
                     uid: pod,
                     fact: PodFact::ImageFailed {
                         container,
+                        volume: None,
                         failure,
                         message,
                     },

@@ -152,6 +152,15 @@ def cpu_and_writes(pids):
     return cpu / os.sysconf("SC_CLK_TCK"), written
 
 
+def idle(agent, seconds):
+    """Seconds of cpu and bytes written by the agent and its shims, a minute."""
+    pids, minutes = agent.pids(), seconds / 60
+    before = cpu_and_writes(pids)
+    time.sleep(seconds)
+    after = cpu_and_writes(pids)
+    return (after[0] - before[0]) / minutes, (after[1] - before[1]) / minutes
+
+
 def stamp(agent, name):
     """The time at which the container made its file, on CLOCK_BOOTTIME, from the kernel's own time stamp."""
     wall = (agent.dir / "out" / name).stat().st_mtime_ns / 1e9
@@ -271,12 +280,9 @@ def pods(agent, args):
     pids = agent.pids()
     row(f"agent + {len(pids) - 1} shims, PSS", f"{pss(pids) / 1024:.1f} MB", "30 MB with 50")
     time.sleep(3)
-    before = cpu_and_writes(pids)
-    time.sleep(args.idle)
-    after = cpu_and_writes(pids)
-    minutes = args.idle / 60
-    row("idle cpu a minute", f"{(after[0] - before[0]) / minutes:.2f} s", "0.1 s")
-    row("idle disk writes a minute", f"{(after[1] - before[1]) / minutes:.0f} bytes", "0 bytes")
+    cpu, written = idle(agent, args.idle)
+    row("idle cpu a minute", f"{cpu:.2f} s", "0.1 s")
+    row("idle disk writes a minute", f"{written:.0f} bytes", "0 bytes")
     agent.remove(*names)
     peer = peer_runc(args.rounds)
     row("peer: runc run of the same program", ms(peer) if peer else "not installed", "")
@@ -317,7 +323,7 @@ def main():
         if args.only in (None, "pods"):
             pods(agent, args)
         if args.only in (None, "configuration"):
-            configuration.costs(agent, row, args.rounds, args.pods, wait_file, stamp, pss)
+            configuration.costs(agent, row, args.rounds, args.pods, wait_file, stamp, pss, lambda: idle(agent, args.idle)[1])
         if args.only in (None, "start"):
             start.cold(agent, row, args.rounds, lambda name: cold_start(agent, name))
         if args.only in (None, "network"):

@@ -65,6 +65,8 @@ pub struct Agent {
     wrapper: Option<&'static str>,
     /// The socket of the system bus, if there is one.
     bus: Option<PathBuf>,
+    /// Variables of the agent's environment.
+    env: Vec<(&'static str, std::ffi::OsString)>,
     child: Mutex<Option<Child>>,
 }
 
@@ -96,6 +98,13 @@ impl Agent {
             fs::create_dir_all(root.join(part)).expect("temp dir");
         }
         fs::write(root.join("config.d/00-never-short.conf"), NEVER_SHORT).expect("temp dir");
+        if wrapper.is_some() {
+            // A wrapped agent has mounts of its own; live shims and the next agent must see this one, as on any node.
+            let shared = root.join("run/configuration");
+            fs::create_dir_all(&shared).expect("temp dir");
+            let (tmpfs, none) = (Some("tmpfs"), nix::mount::MsFlags::empty());
+            nix::mount::mount(tmpfs, &shared, tmpfs, none, None::<&str>).expect("a tmpfs");
+        }
         Self {
             root,
             cgroup: format!("/{name}"),
@@ -103,6 +112,7 @@ impl Agent {
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             wrapper,
             bus: None,
+            env: Vec::new(),
             child: Mutex::new(None),
         }
     }
@@ -119,6 +129,13 @@ impl Agent {
     #[must_use]
     pub fn with_bus(mut self, bus: &bus::Bus) -> Self {
         self.bus = Some(bus.socket());
+        self
+    }
+
+    /// Sets a variable of the agent's environment for the next launch.
+    #[must_use]
+    pub fn with_env(mut self, name: &'static str, value: impl Into<std::ffi::OsString>) -> Self {
+        self.env.push((name, value.into()));
         self
     }
 
@@ -197,6 +214,7 @@ impl Agent {
             "DBUS_SYSTEM_BUS_ADDRESS",
             format!("unix:path={}", bus.display()),
         );
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.arg("run").args(&self.flags).args([
             "--node-name",
             "test-node",

@@ -66,6 +66,22 @@ impl World {
         list.lines().map(name).collect()
     }
 
+    /// No two pods with user namespaces have an id in common.
+    fn check_ids(&self, round: u32) {
+        let mut owners = BTreeMap::new();
+        let pods = fs::read_dir(self.agent.root.join("run/pods")).expect("pods");
+        for entry in pods.flatten() {
+            // A pod that comes or goes may have no shim.
+            let config = fs::read(entry.path().join("shim.json")).unwrap_or_default();
+            let config: Value = serde_json::from_slice(&config).unwrap_or_default();
+            if let Some(first) = config["users"]["first"].as_u64() {
+                let other = owners.insert(first, entry.file_name());
+                assert_eq!(other, None, "round {round}: {first} belongs to {entry:?}");
+            }
+        }
+        assert!(!owners.is_empty(), "round {round}: `plain-2` has ids");
+    }
+
     /// Checks what has to hold all the time; call it while an agent answers.
     pub(super) fn check(&mut self, round: u32) {
         for (name, before) in &self.steady {
@@ -74,6 +90,7 @@ impl World {
             let pod = self.agent.pod(name);
             assert!(is_ready(&pod), "round {round}: {name} stays ready: {pod:#}");
         }
+        self.check_ids(round);
         let list = self.agent.ok(&["get", "pods", "-o", "json"]);
         let list: Value = serde_json::from_str(&list).expect("JSON");
         for pod in list["items"].as_array().expect("items") {

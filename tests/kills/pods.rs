@@ -23,6 +23,11 @@ fn policy(policy: &str) -> Value {
     json!({ "spec": { "restartPolicy": policy } })
 }
 
+/// A user namespace of its own, or the node's.
+fn own_users(own: bool) -> Value {
+    json!({ "spec": { "hostUsers": !own } })
+}
+
 fn sidecar() -> Container<'static> {
     ("side", STAYS, json!({ "restartPolicy": "Always" }))
 }
@@ -66,7 +71,7 @@ impl World {
         self.put("deleted", 0, &plain(SLOW), &json!({}));
         self.put("fallen", 0, &plain(STAYS), &policy("Never"));
         let staged = [("init", "true", json!({})), ("main", STAYS, json!({}))];
-        self.put("victim", 1, &staged, &json!({}));
+        self.put("victim", 1, &staged, &own_users(true));
         self.edit_variable();
         self.edit_image();
         for name in STEADY.iter().chain(&["fallen", "victim", "imaged"]) {
@@ -96,9 +101,10 @@ impl World {
     }
 
     fn steady_pods(&mut self) {
-        for name in ["plain-0", "plain-1", "plain-2"] {
+        for name in ["plain-0", "plain-1"] {
             self.put(name, 0, &plain(STAYS), &json!({}));
         }
+        self.put("plain-2", 0, &plain(STAYS), &own_users(true));
         let on_node = json!({ "spec": { "hostNetwork": true } });
         self.put("on-node", 0, &plain(STAYS), &on_node);
         let staged = [
@@ -186,7 +192,8 @@ impl World {
                 self.next_guest += 1;
                 let scripts = ["exec sleep 1000", SLOW, STAYS];
                 let script = scripts[self.random.below(3)];
-                let short = json!({ "spec": { "terminationGracePeriodSeconds": 1 } });
+                let mut short = own_users(self.next_guest.is_multiple_of(2));
+                short["spec"]["terminationGracePeriodSeconds"] = json!(1);
                 self.put(&name, 0, &[("main", script, hooks(&name))], &short);
                 self.guests.push(name);
             }

@@ -1,6 +1,11 @@
 //! Recovery after kills, and repair of outside changes: what is in use is repaired, what is not is removed.
 
 use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use coracle::spec::{IdRange, PodSpec};
+use coracle::sys::user_namespace;
 
 use crate::node::{
     BRIDGE, all_talk, connect, inside, ip, links, on_a_node, recover, run, talk, uid,
@@ -128,6 +133,42 @@ fn a_bridge_deleted_by_hand_is_made_again_with_everything_on_it() {
         let three = network.attach(&node.pod("three")).expect("attached");
         network.reconcile().expect("repaired");
         all_talk(&[&one, &three]);
+    });
+}
+
+#[test]
+fn a_network_that_belongs_to_a_user_namespace_is_attached_and_mended_like_others() {
+    on_a_node(|node| {
+        let earlier = node.network();
+        let (pod, other) = (node.pod("own"), node.pod("other"));
+        let range = IdRange {
+            first: 131_072,
+            count: 65_536,
+        };
+        let own = earlier.attach_with(&pod, Some(range)).expect("attached");
+        let other = [&other].map(|pod| earlier.attach(pod).expect("attached"));
+        let owner = |pod: &PodSpec| {
+            let pin = fs::File::open(node.pin(pod)).expect("a pin");
+            let owner = user_namespace::owner(pin.as_fd()).expect("it has one");
+            fs::File::from(owner).metadata().expect("open").ino()
+        };
+        let users = owner(&pod);
+        let node_users = fs::metadata("/proc/self/ns/user").expect("there").ino();
+        assert_ne!(users, node_users);
+        assert_eq!(owner(&node.pod("other")), node_users);
+        all_talk(&[&own, &other[0]]);
+        // Without its interface, a live pod gets another in the same namespace.
+        for name in links().iter().filter(|name| name.starts_with("vc")) {
+            ip(&format!("link del {name}"));
+        }
+        drop(earlier);
+        let network = node.network();
+        recover(&network, &[&pod, &node.pod("other")]);
+        all_talk(&[&own, &other[0]]);
+        assert_eq!(owner(&pod), users);
+        let again = network.attach_with(&pod, Some(range)).expect("attached");
+        all_talk(&[&again, &other[0]]);
+        assert_ne!(owner(&pod), node_users);
     });
 }
 

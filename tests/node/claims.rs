@@ -192,3 +192,179 @@ fn files_of_a_claim_belong_to_the_group_of_the_pod() {
     agent.wait_running("b");
     assert_eq!(run(&agent, "b", "stat -c %g /data/sub/file"), "7\n");
 }
+
+/// The claim `name` of this size.
+fn sized(name: &str, size: &str) -> String {
+    CLAIM
+        .replace("{name: data}", &format!("{{name: {name}}}"))
+        .replace("1Gi", size)
+}
+
+/// A pod that fills its claim with 3 MiB when it starts for the first time.
+fn filler(name: &str, claim: &str) -> String {
+    let script = format!(
+        "[ -e /data/been ] || {{ touch /data/been; dd if=/dev/zero of=/data/big bs=1M count=3; }}; {SLEEP}"
+    );
+    let volumes =
+        format!("  volumes:\n  - {{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}\n");
+    let mounts = "    volumeMounts: [{name: v, mountPath: /data}]\n";
+    shell_pod(name, &script, &volumes, mounts)
+}
+
+fn wait_held(agent: &Agent, pod: &str, reason: &str) -> String {
+    let held = agent.wait_pod(pod, |pod| pod["status"]["reason"] == reason);
+    let message = held["status"]["message"].as_str();
+    message.unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_claim_over_its_size_evicts_its_pods_and_holds_them_until_there_is_room() {
+    let agent = Agent::start();
+    for (pod, claim) in [("cured", "small"), ("grown", "tight")] {
+        agent.write(&format!("{claim}.yaml"), &sized(claim, "2Mi"));
+        agent.write(&format!("{pod}.yaml"), &filler(pod, claim));
+    }
+    for (pod, claim) in [("cured", "small"), ("grown", "tight")] {
+        let message =
+            format!("Usage of PersistentVolumeClaim \"{claim}\" exceeds its size \"2Mi\". ");
+        super::events::wait_event(&agent, |event| {
+            event["reason"] == "Evicted" && event["message"] == *message
+        });
+        let message = wait_held(&agent, pod, "ClaimOverSize");
+        let begin = format!("persistentvolumeclaim \"{claim}\" takes more than its size \"2Mi\": ");
+        assert!(message.starts_with(&begin), "{message}");
+    }
+    let volumes = cells(&agent, &["volume", "ls"]);
+    let used = |claim: &str| volumes.iter().find(|row| row[1] == claim).expect("a row")[4].clone();
+    assert!(used("small").starts_with('3'), "{volumes:?}");
+    let pvc = cells(&agent, &["get", "pvc", "--no-headers"]);
+    assert!(
+        pvc.iter()
+            .all(|row| row[3] == "2Mi" && row.last().expect("cells").starts_with('3')),
+        "{pvc:?}"
+    );
+    // A bound claim does not get smaller.
+    agent.write("tight.yaml", &sized("tight", "1Mi"));
+    super::configuration::wait_rejected(&agent, "tight.yaml");
+    let files = agent.ok(&["get", "files", "-o", "json"]);
+    let refused = "tight.yaml: claim `default/tight`: spec.resources.requests.storage: Forbidden: field can not be less \
+                   than status.capacity (2Mi)";
+    assert!(files.contains(refused), "{files}");
+    let pvc = cells(&agent, &["get", "pvc", "tight", "--no-headers"]);
+    assert_eq!(pvc[0][3], "2Mi");
+    // It gets larger at once, without any restart.
+    let begin = std::time::Instant::now();
+    agent.write("tight.yaml", &sized("tight", "5Mi"));
+    agent.wait_running("grown");
+    assert!(
+        begin.elapsed() < std::time::Duration::from_secs(5),
+        "{:?}",
+        begin.elapsed()
+    );
+    let pvc = cells(&agent, &["get", "pvc", "tight", "--no-headers"]);
+    assert_eq!(pvc[0][3], "5Mi");
+    assert_eq!(agent.pod("cured")["status"]["reason"], "ClaimOverSize");
+    // It does not start for an agent restart.
+    agent.kill_and_restart();
+    assert!(wait_held(&agent, "cured", "ClaimOverSize").contains("\"2Mi\""));
+    // Someone makes room.
+    fs::remove_file(agent.root.join("root/claims/default_small/data/big")).expect("file");
+    agent.wait_running("cured");
+    let events = agent.ok(&[
+        "get",
+        "events",
+        "--field-selector",
+        "involvedObject.name=cured,reason=Evicted",
+        "--no-headers",
+    ]);
+    assert_eq!(events.lines().count(), 1, "{events}");
+    // The size is part of what lasts.
+    agent.kill_and_restart();
+    agent.write("tight.yaml", &sized("tight", "4Mi"));
+    super::configuration::wait_rejected(&agent, "tight.yaml");
+}
+
+#[test]
+fn only_one_pod_at_a_time_has_a_read_write_once_pod_claim_and_is_named_as_its_user() {
+    let agent = Agent::start();
+    let claim = CLAIM.replace("ReadWriteOnce]", "ReadWriteOncePod]");
+    agent.write("claim.yaml", &claim);
+    agent.write("a.yaml", &pod("a", "data", ""));
+    agent.wait_running("a");
+    agent.write("b.yaml", &pod("b", "data", ""));
+    let message = wait_held(&agent, "b", "VolumeRestrictions");
+    assert_eq!(
+        message,
+        "Predicate VolumeRestrictions failed: node has pod using PersistentVolumeClaim with the same \
+         name and ReadWriteOncePod access mode (data is in use by pod default/a)"
+    );
+    // The one that has it keeps it over an agent restart.
+    agent.kill_and_restart();
+    agent.wait_running("a");
+    wait_held(&agent, "b", "VolumeRestrictions");
+    let pvc = cells(&agent, &["get", "pvc", "--no-headers"]);
+    assert_eq!(pvc[0][4], "RWOP");
+    let page = agent.ok(&["describe", "pvc", "data"]);
+    for line in [
+        "Volume:        pvc-default-data\n",
+        "Capacity:      1Gi\nAccess Modes:  RWOP\n",
+        "Used By:       a\n               b\nEvents:        <none>\n",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    let page = agent.ok(&["describe", "pv", "pvc-default-data"]);
+    assert!(page.contains("Claim:           default/data\n"), "{page}");
+    let place = agent.root.join("root/claims/default_data/data");
+    assert!(
+        page.contains(&format!("    Path:  {}\n", place.display())),
+        "{page}"
+    );
+    agent.remove("a.yaml");
+    agent.wait_running("b");
+}
+
+#[test]
+fn the_group_of_a_pod_gets_local_volumes_and_no_host_paths() {
+    let agent = Agent::start();
+    let mut text = String::new();
+    for kind in ["local", "hostPath"] {
+        let (name, path) = (kind.to_lowercase(), agent.root.join(kind));
+        fs::create_dir(&path).expect("folder");
+        fs::write(path.join("file"), "x").expect("file");
+        text += &format!(
+            "---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec:\n  capacity: {{storage: 1Gi}}\n  accessModes: [ReadWriteOnce]\n  {kind}: {{path: {}}}\n---\n{}",
+            path.display(),
+            CLAIM
+                .replace("{name: data}", &format!("{{name: {name}}}"))
+                .replace("spec:\n", &format!("spec:\n  volumeName: {name}\n")),
+        );
+    }
+    agent.write("volumes.yaml", &text);
+    let context = "  securityContext: {runAsUser: 1883, fsGroup: 2000}\n";
+    for (claim, expected) in [("local", "2000\n2000\n"), ("hostpath", "0\n0\n")] {
+        agent.write("a.yaml", &pod(claim, claim, context));
+        agent.wait_running(claim);
+        assert_eq!(
+            run(&agent, claim, "stat -c %g /data /data/file"),
+            expected,
+            "{claim}"
+        );
+    }
+    let files = cells(&agent, &["get", "files", "--no-headers"]);
+    let documents = |file: &str| {
+        let row = files
+            .iter()
+            .find(|row| row[0].ends_with(file))
+            .expect("a row");
+        row[3].clone()
+    };
+    assert_eq!(
+        (documents("volumes.yaml"), documents("a.yaml")),
+        ("4".to_owned(), "1".to_owned())
+    );
+    let wide = agent.ok(&["get", "files", "-o", "wide"]);
+    assert!(
+        wide.contains("2 PersistentVolume, 2 PersistentVolumeClaim"),
+        "{wide}"
+    );
+}

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::common::{Agent, shell_pod};
 use super::events::wait_event;
@@ -40,7 +40,7 @@ pub(super) fn wait_mount_failure(agent: &Agent, message: &str) {
 }
 
 /// Waits until this file is rejected.
-fn wait_rejected(agent: &Agent, file: &str) {
+pub(super) fn wait_rejected(agent: &Agent, file: &str) {
     let deadline = std::time::Instant::now() + super::common::PATIENCE;
     loop {
         let table = agent.ok(&["get", "files", "--no-headers"]);
@@ -54,7 +54,7 @@ fn wait_rejected(agent: &Agent, file: &str) {
 }
 
 /// Waits until this script prints what is wanted; a change of files is not announced.
-fn wait_for(agent: &Agent, pod: &str, script: &str, wanted: &str) {
+pub(super) fn wait_for(agent: &Agent, pod: &str, script: &str, wanted: &str) {
     let deadline = std::time::Instant::now() + super::common::PATIENCE;
     while run(agent, pod, script) != wanted {
         assert!(
@@ -163,6 +163,31 @@ fn a_pod_waits_for_what_it_refers_to_and_starts_by_itself() {
 }
 
 #[test]
+fn binary_data_is_no_variable_but_a_file() {
+    let agent = Agent::start();
+    agent.write("config.yaml", CONFIG);
+    let all = "    envFrom: [{configMapRef: {name: app}}]\n";
+    agent.write("all.yaml", &shell_pod("all", SLEEP, "", all));
+    let one = |name: &str, optional: bool| {
+        let key = format!("{{name: app, key: blob, optional: {optional}}}");
+        let env = format!("    env: [{{name: BLOB, valueFrom: {{configMapKeyRef: {key}}}}}]\n");
+        agent.write(&format!("{name}.yaml"), &shell_pod(name, SLEEP, "", &env));
+    };
+    one("one", false);
+    one("optional", true);
+    agent.wait_running("all");
+    let shown = "echo $color; env | grep -c blob; echo [${BLOB-unset}]";
+    assert_eq!(run(&agent, "all", shown), "blue\n0\n[unset]\n");
+    agent.wait_running("optional");
+    assert_eq!(run(&agent, "optional", "echo [${BLOB-unset}]"), "[unset]\n");
+    agent.wait_pod("one", |pod| {
+        let waiting = &main_status(pod)["state"]["waiting"];
+        waiting["reason"] == "CreateContainerConfigError"
+            && waiting["message"] == "couldn't find key blob in ConfigMap default/app"
+    });
+}
+
+#[test]
 fn secrets_are_nowhere_but_in_their_pods() {
     let agent = Agent::start();
     agent.write("config.yaml", CONFIG);
@@ -197,18 +222,29 @@ fn secrets_are_nowhere_but_in_their_pods() {
             .ok(&["describe", "cm", "app"])
             .contains("color:\n----\nblue\n")
     );
-    // They lie on a file system of their own, which only root may enter, and not on disk.
+    // They lie on a file system of their own, where only root sees anything, and not on disk.
     let folder = agent.root.join("run/configuration");
-    assert_eq!(
-        fs::metadata(&folder).expect("folder").mode() & 0o7777,
-        0o700
-    );
+    let mode = |path: &Path| fs::metadata(path).expect("metadata").mode() & 0o7777;
+    assert_eq!(mode(&folder.join("volumes")), 0o700);
+    assert_eq!(mode(&folder.join("documents.json")), 0o600);
+    for pod in folders_but(&folder.join("bundles"), &[]) {
+        assert_eq!(mode(&pod), 0o700, "{}", pod.display());
+    }
     let mounts = fs::read_to_string("/proc/mounts").expect("mounts");
     let line = format!(" {} tmpfs ", folder.display());
     assert!(mounts.contains(&line), "{mounts}");
-    let on_disk = agent.root.join("root");
-    assert!(on_disk.join("pods").exists());
-    assert!(!has_text(&on_disk, b"hunter2"), "{}", on_disk.display());
+    assert!(has_text(&folder.join("bundles"), b"hunter2"));
+    let elsewhere = folders_but(&agent.root, &["manifests", "run"]);
+    let elsewhere = elsewhere.chain(folders_but(&agent.root.join("run"), &["configuration"]));
+    for other in elsewhere {
+        assert!(!has_text(&other, b"hunter2"), "{}", other.display());
+    }
+    for pid in processes_of(&agent) {
+        for file in ["cmdline", "environ"] {
+            let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            hidden(&format!("{file} of {pid}"), &String::from_utf8_lossy(&text));
+        }
+    }
     // A value that is no text cannot leak through an error.
     agent.write("bad.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: bad}\nstringData: {pin: 271828, b: hunter2}\ndata: {x: 'h!nter2'}\n");
     wait_rejected(&agent, "bad.yaml");
@@ -222,22 +258,41 @@ fn secrets_are_nowhere_but_in_their_pods() {
     }
 }
 
-/// Whether a file below has these bytes.
-fn has_text(folder: &PathBuf, text: &[u8]) -> bool {
+/// The entries of a folder but for these.
+fn folders_but(folder: &Path, without: &'static [&str]) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.filter(move |path| !without.iter().any(|name| path.ends_with(name)))
+}
+
+/// The agent and its shims: the processes that have its folder in their command line.
+fn processes_of(agent: &Agent) -> Vec<i32> {
+    let folder = agent.root.to_str().expect("utf-8").as_bytes().to_vec();
+    let all = procfs::process::all_processes().expect("/proc").flatten();
+    let ours = all.filter(|process| {
+        let line = process.cmdline().unwrap_or_default().join(" ");
+        line.as_bytes()
+            .windows(folder.len())
+            .any(|part| part == folder)
+    });
+    let found: Vec<i32> = ours.map(|process| process.pid).collect();
+    assert!(found.len() >= 2, "{found:?}");
+    found
+}
+
+/// Whether a file is this one, or lies below it, and has these bytes.
+fn has_text(folder: &Path, text: &[u8]) -> bool {
+    let bytes = fs::read(folder).unwrap_or_default();
+    if bytes.windows(text.len()).any(|part| part == text) {
+        return true;
+    }
     fs::read_dir(folder)
         .into_iter()
         .flatten()
         .flatten()
         .any(|entry| {
             let (path, kind) = (entry.path(), entry.file_type().expect("kind"));
-            match kind {
-                kind if kind.is_dir() => has_text(&path, text),
-                kind if kind.is_file() => {
-                    let bytes = fs::read(&path).unwrap_or_default();
-                    bytes.windows(text.len()).any(|part| part == text)
-                }
-                _ => false,
-            }
+            (kind.is_dir() || kind.is_file()) && has_text(&path, text)
         })
 }
 

@@ -62,7 +62,12 @@ fn a_container_cannot_make_the_agent_grow_by_its_etc_files() {
 }
 
 /// An archive of an image with busybox and these entries. An entry with a target is a symlink.
-fn archive(agent: &Agent, name: &str, config: Value, entries: &[(&str, Option<&str>)]) -> String {
+pub(super) fn archive(
+    agent: &Agent,
+    name: &str,
+    config: Value,
+    entries: &[(&str, Option<&str>)],
+) -> String {
     let busybox = fs::read("/bin/busybox").expect("package busybox-static");
     let mut layer = tar::Builder::new(Vec::new());
     let add = |tar: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, data: &[u8]| {
@@ -94,32 +99,42 @@ fn archive(agent: &Agent, name: &str, config: Value, entries: &[(&str, Option<&s
         }
     }
     let layer = layer.into_inner().expect("into memory");
-    let hex: String = Sha256::digest(&layer)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    save(agent, name, config, &[layer])
+}
+
+/// An archive of an image `<name>:1` with these layers, lowest first.
+pub(super) fn save(agent: &Agent, name: &str, config: Value, layers: &[Vec<u8>]) -> String {
+    let id = |layer: &Vec<u8>| {
+        let digest = Sha256::digest(layer);
+        let hex = digest.iter().map(|byte| format!("{byte:02x}"));
+        format!("sha256:{}", hex.collect::<String>())
+    };
+    let ids: Vec<String> = layers.iter().map(id).collect();
+    let files: Vec<String> = (0..layers.len()).map(|at| format!("{at}.tar")).collect();
+    let add = |tar: &mut tar::Builder<Vec<u8>>, path: &str, data: &[u8]| {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(data.len() as u64);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, path, data)
+            .expect("into memory");
+    };
     let mut document = serde_json::json!({
         "architecture": arch(), "os": "linux",
-        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{hex}")] },
+        "rootfs": { "type": "layers", "diff_ids": ids },
     });
     document["config"] = config;
     let manifest = serde_json::json!([{
-        "Config": "config.json", "RepoTags": [format!("{name}:1")], "Layers": ["layer.tar"],
+        "Config": "config.json", "RepoTags": [format!("{name}:1")], "Layers": files,
     }]);
     let mut tar = tar::Builder::new(Vec::new());
-    add(
-        &mut tar,
-        "config.json",
-        0o644,
-        document.to_string().as_bytes(),
-    );
-    add(&mut tar, "layer.tar", 0o644, &layer);
-    add(
-        &mut tar,
-        "manifest.json",
-        0o644,
-        manifest.to_string().as_bytes(),
-    );
+    add(&mut tar, "config.json", document.to_string().as_bytes());
+    for (file, layer) in files.iter().zip(layers) {
+        add(&mut tar, file, layer);
+    }
+    add(&mut tar, "manifest.json", manifest.to_string().as_bytes());
     let path = agent.root.join(format!("{name}.tar"));
     fs::write(&path, tar.into_inner().expect("into memory")).expect("written");
     path.to_str().expect("utf-8").to_owned()

@@ -72,6 +72,53 @@ fn an_image_in_use_is_neither_removed_nor_pruned() {
 }
 
 #[test]
+fn an_image_gets_more_names_and_is_shown_in_full() {
+    let agent = Agent::start();
+    // A pod that waits for a name starts as soon as an image has it.
+    let pod = shell_pod("a", SLEEP, "", "").replace("busybox:test", "shop/web:2");
+    agent.write("a.yaml", &pod);
+    agent.wait_pod("a", |pod| {
+        main_status(pod)["state"]["waiting"]["reason"] == "ErrImagePull"
+    });
+    let tagged = agent.ok(&["image", "tag", "busybox:test", "shop/web:2"]);
+    assert_eq!(tagged, "tagged docker.io/shop/web:2\n");
+    agent.wait_running("a");
+    let shown: Value =
+        serde_json::from_str(&agent.ok(&["image", "inspect", "busybox:test", "shop/web:2"]))
+            .expect("JSON");
+    assert_eq!(shown[0], shown[1]);
+    let names = ["docker.io/library/busybox:test", "docker.io/shop/web:2"];
+    assert_eq!(shown[0]["RepoTags"], serde_json::json!(names));
+    let layers = shown[0]["RootFS"]["Layers"].as_array().expect("layers");
+    let steps: Value =
+        serde_json::from_str(&agent.ok(&["image", "history", "shop/web:2", "-o", "json"]))
+            .expect("JSON");
+    let filled = |step: &&Value| step["size"].as_u64() > Some(0);
+    let steps = steps.as_array().expect("steps");
+    assert_eq!(steps.iter().filter(filled).count(), layers.len());
+    assert_eq!(steps[0]["id"], shown[0]["Id"]);
+    for (args, why) in [
+        (
+            &["image", "tag", "none:1", "x:1"][..],
+            "no image `docker.io/library/none:1`",
+        ),
+        (&["image", "tag", "busybox:test", "Bad:1"], "Bad:1"),
+        (&["image", "history", "none:1"], "no image"),
+        (&["image", "inspect", "none:1"], "no image"),
+    ] {
+        let refused = agent.cli(args);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && said.contains(why),
+            "{args:?}: {said}"
+        );
+    }
+    // With the other name the image stays.
+    agent.ok(&["image", "rm", "busybox:test"]);
+    assert!(agent.ok(&["image", "ls"]).contains("docker.io/shop/web:2"));
+}
+
+#[test]
 fn after_a_power_cut_damaged_images_are_removed_and_imported_again() {
     let agent = Agent::start_with(&[]);
     fs::copy(common::archive(), agent.root.join("preload/busybox.tar")).expect("copied");

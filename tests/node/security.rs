@@ -5,7 +5,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use super::*;
 
 /// What a process may do, in the kernel's words.
-const STATUS: &str = "grep -E '^(Uid|Gid|Groups|Cap...|NoNewPrivs|Seccomp):' /proc/self/status; cat /proc/timer_list 2>/dev/null | wc -c; \
+pub(super) const STATUS: &str = "grep -E '^(Uid|Gid|Groups|Cap...|NoNewPrivs|Seccomp):' /proc/self/status; cat /proc/timer_list 2>/dev/null | wc -c; \
                       touch /x 2>/dev/null || echo read-only; echo END";
 
 #[test]

@@ -110,6 +110,8 @@ fn done(action: Action, specs: &[Arc<PodSpec>]) -> Event {
             fact: PodFact::ImageReady {
                 container,
                 image_id: "sha256:ab".into(),
+                volumes: Default::default(),
+                pulled: Default::default(),
             },
         },
         Action::StartContainer { instance, .. } => Event::Run {

@@ -70,6 +70,7 @@ pub(crate) fn pod(uid: &str, name: &str, policy: RestartPolicy, containers: &[&s
         host_network: false,
         host_pid: false,
         host_ipc: false,
+        own_users: false,
         hostname: name.into(),
         subdomain: None,
         hostname_as_fqdn: false,

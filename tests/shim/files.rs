@@ -92,18 +92,33 @@ fn sub_paths_stay_in_their_volume() {
             volume: volume.clone(),
             path: path.into(),
             target,
+            mount: "v".to_owned(),
         });
     }
     fs::write(&path, config.to_string()).unwrap();
     world.run(request.clone());
     assert!(world.log("c").join("\n").contains("in the volume"));
     assert!(volume.join("a/b").is_dir());
+    // What was a file is a folder at the next start, and the other way round.
+    fs::remove_file(volume.join("file")).unwrap();
+    fs::create_dir(volume.join("file")).unwrap();
+    fs::remove_dir(volume.join("a/b")).unwrap();
+    fs::write(volume.join("a/b"), "now a file").unwrap();
     request.attempt = 1;
+    config["process"]["args"] = json!(["sh", "-c", "[ -d /file ] && grep -q 'now a file' /mnt"]);
+    fs::write(&path, config.to_string()).unwrap();
+    let exit = world.run(request.clone());
+    assert_eq!(exit.code, 0, "{:?}", world.log("c"));
+    request.attempt = 2;
     request.sub_paths.truncate(1);
+    // It leads out, whether or not the volume has a folder of that name.
+    fs::create_dir_all(volume.join("etc")).unwrap();
+    fs::write(volume.join("etc/passwd"), "").unwrap();
     request.sub_paths[0].path = "escape/passwd".into();
     let (step, message) = world.fail(request);
-    assert_eq!(step, FailedStep::Create);
-    assert!(message.contains("sub-path"), "{message}");
+    assert_eq!(step, FailedStep::Config);
+    let expected = "failed to prepare subPath for volumeMount \"v\" of container \"c\": could not open sub-path";
+    assert!(message.starts_with(expected), "{message}");
 }
 
 #[test]

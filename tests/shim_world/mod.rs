@@ -102,6 +102,7 @@ impl World {
             netns_dir: dir.join("netns"),
             new_ipc: true,
             share_processes,
+            users: None,
             hostname: Some("podhost".to_owned()),
             sysctls: vec![("net.ipv4.ip_forward".to_owned(), "1".to_owned())],
         };
@@ -168,6 +169,7 @@ impl World {
             layers: vec![self.dir.join("layer")],
             writable_layer: own.join(format!("layer-{attempt}")),
             sub_paths: Vec::new(),
+            volume_images: Vec::new(),
             image_volumes: None,
             log_dir: own.join("logs"),
             log_max_bytes: 0,
@@ -180,6 +182,7 @@ impl World {
             stdin: false,
             tty: config_is_tty(&config),
             stdin_once: false,
+            device_files: Vec::new(),
             target: None,
         }
     }

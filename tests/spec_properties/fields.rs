@@ -66,7 +66,7 @@ const POD_SPEC: Table = &[
         Works("effects/sandbox/mod.rs", "host_network"),
     ),
     ("hostPID", Works("effects/sandbox/oci.rs", "host_pid")),
-    ("hostUsers", Refused("hostUsers: false")),
+    ("hostUsers", Works("effects/sandbox/oci.rs", "own_users")),
     (
         "hostname",
         Works("effects/sandbox/etc_files.rs", "hostname"),
@@ -75,7 +75,10 @@ const POD_SPEC: Table = &[
         "hostnameOverride",
         Works("spec/network.rs", "hostname_override"),
     ),
-    ("imagePullSecrets", Warned("imagePullSecrets: [{name: s}]")),
+    (
+        "imagePullSecrets",
+        Works("spec/pull_secrets.rs", "image_pull_secrets"),
+    ),
     ("initContainers", Works("plan/stage.rs", "init")),
     ("nodeName", Warned("nodeName: elsewhere")),
     ("nodeSelector", Works("spec/placement.rs", "node_selector")),
@@ -150,7 +153,7 @@ const CONTAINER: Table = &[
         Works("effects/sandbox/references.rs", "env_from"),
     ),
     ("image", Works("node/execute.rs", "image")),
-    ("imagePullPolicy", Works("node/execute.rs", "pull_policy")),
+    ("imagePullPolicy", Works("node/ensure_image.rs", "pull_policy")),
     ("lifecycle", Works("plan/hook.rs", "lifecycle")),
     ("livenessProbe", Works("plan/probe.rs", "liveness")),
     ("name", Works("plan/state.rs", "name")),
@@ -346,12 +349,13 @@ const POD_SECURITY: Table = &[
 ];
 
 /// All other fields of a volume are refused.
-const VOLUME: [&str; 8] = [
+const VOLUME: [&str; 9] = [
     "name",
     "configMap",
     "downwardAPI",
     "emptyDir",
     "hostPath",
+    "image",
     "persistentVolumeClaim",
     "projected",
     "secret",
@@ -642,7 +646,7 @@ fn fields_with_their_default_meaning_are_accepted_without_a_warning() {
 }
 
 #[test]
-fn annotations_that_confine_are_refused_and_our_own_are_checked() {
+fn annotations_that_confine_count_or_are_refused_and_our_own_are_checked() {
     const ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/c";
     const SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
     const CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/c";
@@ -650,16 +654,12 @@ fn annotations_that_confine_are_refused_and_our_own_are_checked() {
         (ARMOR, "unconfined", "", ""),
         (
             ARMOR,
-            "runtime/default",
-            "AppArmor profiles are not read from annotations",
+            "localhost/",
+            "invalid AppArmor profile name: \"localhost/\"",
             "",
         ),
-        (
-            ARMOR,
-            "localhost/x",
-            "AppArmor profiles are not read from annotations",
-            "",
-        ),
+        (ARMOR, "runtime/default", "", ""),
+        (ARMOR, "localhost/x", "", ""),
         (SECCOMP, "runtime/default", "", "not read any more"),
         (SECCOMP, "unconfined", "", "`RuntimeDefault` applies"),
         (
@@ -756,7 +756,7 @@ fn annotations_that_confine_are_refused_and_our_own_are_checked() {
 fn a_running_pod_survives_even_if_its_manifest_would_be_refused_now() {
     let text = pod_text("", "", "").replace(
         "spec: {",
-        "spec: {hostUsers: false, runtimeClassName: kata, ",
+        "spec: {resourceClaims: [{name: r}], runtimeClassName: kata, ",
     );
     assert!(convert::documents(text.as_bytes(), "f", &CONTEXT).is_err());
     let json: serde_json::Value = serde_yaml::from_str(&text).unwrap();

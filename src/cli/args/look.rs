@@ -143,6 +143,12 @@ pub enum DescribeResource {
     /// A Secret, without its values.
     #[value(name = "secret", aliases = ["secrets"])]
     Secret,
+    /// A claim: what it is bound to, and who uses it.
+    #[value(name = "persistentvolumeclaim", aliases = ["persistentvolumeclaims", "pvc"])]
+    Claim,
+    /// A volume, and the claim that has it.
+    #[value(name = "persistentvolume", aliases = ["persistentvolumes", "pv"])]
+    Volume,
     /// A service account.
     #[value(name = "serviceaccount", aliases = ["serviceaccounts", "sa"])]
     ServiceAccount,

@@ -104,6 +104,12 @@ pub enum Command {
         after_help = "Examples:\n  coracle volume ls\n  coracle volume rm shop/data"
     )]
     Volume(VolumeCommand),
+    /// Encrypt the content of Secrets in manifests
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  coracle secret encrypt db.yaml -o /etc/coracle/manifests/db.yaml\n  coracle secret encrypt - --with-key tpm2 < db.yaml"
+    )]
+    Secret(SecretCommand),
     /// Show the settings and where each comes from, or check a settings file
     #[command(subcommand)]
     Config(ConfigCommand),

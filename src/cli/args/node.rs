@@ -76,11 +76,40 @@ pub enum ImageCommand {
         #[arg(long)]
         name: Option<String>,
     },
+    /// Pull an image from its registry
+    #[command(
+        after_help = "An interrupted pull goes on where it was left when the image is pulled again.\n\nExamples:\n  coracle image pull nginx:1.25\n  coracle image pull registry.lan:5000/shop/web:7\n  coracle image pull --platform linux/arm/v6 busybox"
+    )]
+    Pull(PullArgs),
     /// List images
     Ls {
         /// Print only digests
         #[arg(short, long)]
         quiet: bool,
+    },
+    /// Give an image one more name
+    Tag {
+        /// Name or digest
+        source: String,
+        /// New name
+        target: String,
+    },
+    /// Print everything that is known of images, as JSON
+    Inspect {
+        /// Names or digests
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+    /// Show how an image was built, newest layer first
+    History {
+        /// Name or digest
+        name: String,
+        /// Print JSON
+        #[arg(short, long, value_name = "FORMAT")]
+        output: Option<JsonOnly>,
+        /// Print commands in full
+        #[arg(long)]
+        no_trunc: bool,
     },
     /// Remove images by name or digest
     Rm {
@@ -100,6 +129,28 @@ pub enum ImageCommand {
         #[arg(short, long)]
         force: bool,
     },
+}
+
+/// `coracle image pull`.
+#[derive(Debug, Clone, Args)]
+pub struct PullArgs {
+    /// The image's name: `nginx:1.25`, `host:5000/name@sha256:…`
+    pub name: String,
+    /// The platform to pull [default: this machine's]
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]")]
+    pub platform: Option<String>,
+    /// Credentials as `podman login` writes them [default: /etc/coracle/auth.json, read by the agent]
+    #[arg(long, value_name = "FILE", conflicts_with = "creds_stdin")]
+    pub authfile: Option<PathBuf>,
+    /// Read `user:password` from standard input
+    #[arg(long)]
+    pub creds_stdin: bool,
+    /// Print progress and result as lines of JSON
+    #[arg(short, long, value_enum)]
+    pub output: Option<JsonOnly>,
+    /// Print only the image's id
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// `coracle volume`.
@@ -333,4 +384,54 @@ pub struct DoctorArgs {
     /// Print JSON
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `coracle secret …`.
+#[derive(Debug, Clone, Subcommand)]
+pub enum SecretCommand {
+    /// Write a manifest again with the content of its Secrets encrypted with a key of this machine
+    ///
+    /// Only this machine can read them, by the program `systemd-creds`. Other documents stay as they are.
+    #[command(
+        after_help = "Examples:\n  coracle secret encrypt db.yaml -o /etc/coracle/manifests/db.yaml\n  coracle secret encrypt - --with-key tpm2 < db.yaml"
+    )]
+    Encrypt {
+        /// Manifest, or `-`
+        file: PathBuf,
+        /// File to write, with mode 0600; may be the manifest itself [default: standard output]
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Key: of the host (/var/lib/systemd/credential.secret), of its TPM, both, or the best there is
+        #[arg(long, value_name = "KEY", default_value = "auto")]
+        with_key: CredentialKey,
+    },
+}
+
+/// Which keys encrypt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum CredentialKey {
+    /// The host's.
+    #[value(help = "the host's key")]
+    Host,
+    /// The TPM's.
+    #[value(help = "the TPM's key")]
+    Tpm2,
+    /// Both are needed.
+    #[value(name = "host+tpm2", help = "both are needed")]
+    HostTpm2,
+    /// The best there is.
+    #[value(help = "both if there is a TPM, else the host's")]
+    Auto,
+}
+
+impl CredentialKey {
+    /// The word for it that `systemd-creds` knows.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Tpm2 => "tpm2",
+            Self::HostTpm2 => "host+tpm2",
+            Self::Auto => "auto",
+        }
+    }
 }

@@ -16,7 +16,7 @@ use super::directories::{self, Found};
 use super::error::{CliError, Result};
 use super::put;
 use super::table::size;
-use crate::sys::overlay_check;
+use crate::sys::{overlay_check, user_namespace};
 
 /// Minimum free space for images and logs, in bytes.
 const MIN_FREE: u64 = 200 << 20;
@@ -75,6 +75,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
         overlay(&layout.root),
         seccomp(),
         namespaces(),
+        users(&layout.root),
         open_by_handle(),
         free_space("space for state", &layout.root),
         free_space("space for logs", &layout.log_dir),
@@ -214,18 +215,33 @@ fn namespaces() -> Finding {
         .into_iter()
         .filter(|ns| !Path::new("/proc/self/ns").join(ns).exists())
         .collect();
-    let user = Path::new("/proc/self/ns/user").exists();
-    match (missing.is_empty(), user) {
-        (true, true) => Finding::new(Level::Ok, "namespaces", "pid net ipc uts mnt user"),
-        (true, false) => Finding::new(Level::Warn, "namespaces", "missing: user")
-            .hint("only pods with `hostUsers: false` need it (CONFIG_USER_NS)"),
-        (false, _) => Finding::new(
+    match missing.is_empty() {
+        true => Finding::new(Level::Ok, "namespaces", "pid net ipc uts mnt"),
+        false => Finding::new(
             Level::Fail,
             "namespaces",
             format!("missing: {}", missing.join(" ")),
         )
         .hint("use a kernel built with CONFIG_NAMESPACES and all its kinds"),
     }
+}
+
+/// Tries what a pod with users of its own needs of the state directory.
+fn users(root: &Path) -> Finding {
+    let scratch = existing(root).join(format!(".coracle-doctor-users-{}", std::process::id()));
+    let problem = match user_namespace::try_mounts(&scratch) {
+        Ok(trial) => trial.problem(),
+        Err(error) => Some(error.to_string()),
+    };
+    let detail = problem
+        .clone()
+        .unwrap_or_else(|| "id-mapped mounts work".to_owned());
+    Finding::new(
+        level(problem.is_none(), Level::Warn),
+        "user namespaces",
+        detail,
+    )
+    .hint("only pods with `hostUsers: false` need them (`coracle help security`)")
 }
 
 fn open_by_handle() -> Finding {

@@ -6,6 +6,7 @@ mod rows;
 
 use std::process::ExitCode;
 
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::args::{GetArgs, Resource};
@@ -13,7 +14,7 @@ use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
 use super::target::targets;
-use crate::api::encode;
+use crate::api::{VolumeRow, encode};
 use printer::Printer;
 
 pub(super) use rows::table;
@@ -49,6 +50,9 @@ pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
         };
         eprintln!("No resources found{place}.");
         return Ok(ExitCode::SUCCESS);
+    }
+    if printer.is_table() {
+        add_use(client, &mut found.items);
     }
     let single = named == 1 && asked.len() == 1 && is_kubernetes(asked[0].0);
     if !found.items.is_empty() || !printer.is_table() {
@@ -175,6 +179,25 @@ fn fetch(client: &Client, args: &GetArgs, asked: Asked<'_>, found: &mut Found) -
         .items
         .extend(items.into_iter().map(|item| (resource, item)));
     Ok(())
+}
+
+/// Adds to claims what their files take, for the table. What is unknown stays unknown.
+fn add_use(client: &Client, items: &mut [(Resource, Value)]) {
+    let is_claim = |(resource, _): &(Resource, Value)| *resource == Resource::Claims;
+    if !items.iter().any(is_claim) {
+        return;
+    }
+    let answer = client.get("/coracle/v1/volumes").unwrap_or_default();
+    let volumes = Vec::<VolumeRow>::deserialize(&answer["items"]).unwrap_or_default();
+    for (_, item) in items.iter_mut().filter(|item| is_claim(item)) {
+        let metadata = &item["metadata"];
+        let its = |row: &&VolumeRow| {
+            metadata["namespace"] == *row.namespace && metadata["name"] == *row.claim
+        };
+        if let Some(row) = volumes.iter().find(its) {
+            item[rows::USED] = row.used_bytes.into();
+        }
+    }
 }
 
 /// Images match by name or digest, files by path.

@@ -9,9 +9,12 @@ use super::super::args::Resource;
 use super::super::table::size;
 use super::is_namespaced;
 use crate::api::pod_columns::{self, human_age};
-use crate::api::{FileStatus, ImageRow};
+use crate::api::{FileState, FileStatus, ImageRow};
 use crate::api::{configuration_columns, event_columns, node_columns, service_columns};
 use crate::sys::clock;
+
+/// The field of a claim that has what its files take, in bytes. No client but this one ever sees it.
+pub(super) const USED: &str = "coracle.dev/used";
 
 /// Makes the cells of one object; the flag is `-o wide`.
 type Row = fn(&Value, bool, Timestamp) -> Vec<String>;
@@ -96,9 +99,10 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
                 "STORAGECLASS",
                 "VOLUMEATTRIBUTESCLASS",
                 "AGE",
+                "USED",
             ],
             &["VOLUMEMODE"],
-            |item, wide, now| narrowed(&configuration_columns::claim(item, now), wide),
+            claim,
         ),
         Resource::Volumes => (
             vec![
@@ -130,8 +134,8 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
             image,
         ),
         Resource::Files => (
-            vec!["FILE", "STATE", "PODS", "ERRORS", "WARNINGS"],
-            &["FIRST PROBLEM"],
+            vec!["FILE", "STATE", "PODS", "DOCUMENTS", "ERRORS", "WARNINGS"],
+            &["KINDS", "FIRST PROBLEM"],
             file,
         ),
     }
@@ -153,6 +157,15 @@ fn pod(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
     if wide {
         cells.extend([row.ip, row.node, row.gates]);
     }
+    cells
+}
+
+fn claim(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
+    let mut cells = narrowed(&configuration_columns::claim(item, now), wide);
+    let used = item[USED].as_u64();
+    let used = used.map_or_else(|| "<unknown>".to_owned(), size);
+    // A column of its own beside kubectl's.
+    cells.insert(cells.len() - usize::from(wide), used);
     cells
 }
 
@@ -237,10 +250,22 @@ fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
             true => "<none>".to_owned(),
             false => pods.join(","),
         },
+        match file.documents.is_empty() && file.state == FileState::Rejected {
+            true => "<unknown>".to_owned(),
+            false => file.documents.values().sum::<usize>().to_string(),
+        },
         file.errors.len().to_string(),
         file.warnings.len().to_string(),
     ];
     if wide {
+        let kinds = file.documents.iter();
+        let kinds: Vec<String> = kinds
+            .map(|(kind, number)| format!("{number} {kind}"))
+            .collect();
+        cells.push(match kinds.is_empty() {
+            true => "<none>".to_owned(),
+            false => kinds.join(", "),
+        });
         let problem = file.errors.first().or(file.warnings.first());
         cells.push(problem.cloned().unwrap_or_else(|| "<none>".to_owned()));
     }

@@ -135,7 +135,7 @@ mod tests {
             ("coracle/pods/memory.stat", "anon 0\n"),
         ];
         for (mode, files) in [(Mode::V1, &v1), (Mode::V2, &v2)] {
-            let (cgroups, dir) = tree("read", mode, files);
+            let (cgroups, dir) = tree("unbounded", mode, files);
             assert_eq!(cgroups.pods_memory(), (None, Some(7)), "{mode:?}");
             fs::remove_dir_all(dir).unwrap();
         }

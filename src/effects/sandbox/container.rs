@@ -12,18 +12,25 @@ use super::user::User;
 use super::{ConfigError, Sandboxes, capabilities, device, environment, user};
 use crate::effects::cgroup::CgroupError;
 use crate::effects::facts::NodeFacts;
+use crate::effects::user_namespace;
 use crate::images::{self, Image};
-use crate::layout::PodStateDir;
-use crate::shim::protocol::{ImageVolumes, StartRequest, SubPath, TARGET_LINK};
+use crate::layout::{Layout, PodStateDir};
+use crate::shim::protocol::{
+    ImageVolumes, StartRequest, SubPath, TARGET_LINK, USERS_LINK, VolumeImage,
+};
 use crate::spec::expand::{expand, missing};
 use crate::spec::priority::NODE_CRITICAL;
 use crate::spec::service_links;
 use crate::spec::{
-    Configuration, ContainerSpec, MountPropagation, PodSpec, QosClass, StopSignalName, VolumeSource,
+    Configuration, ContainerSpec, IdRange, MountPropagation, PodSpec, QosClass, StopSignalName,
+    VolumeSource,
 };
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
 use crate::types::{Effective, LinuxUser};
+
+/// What no file of an image volume does in a container (Kubernetes API reference: `spec.volumes[].image`).
+const IMAGE_FLAGS: [&str; 3] = ["nodev", "noexec", "nosuid"];
 
 /// The inputs of a container start.
 #[derive(Debug, Clone)]
@@ -36,13 +43,15 @@ pub struct ContainerOrder<'a> {
     pub attempt: u32,
     /// Its image.
     pub image: &'a Image,
+    /// The images of the image volumes that it mounts, by volume.
+    pub volume_images: &'a BTreeMap<String, Image>,
     /// The node's facts.
     pub node: &'a NodeFacts,
     /// The pod's addresses.
     pub ips: &'a [IpAddr],
     /// The configuration documents in force.
     pub configuration: &'a Configuration,
-    /// The root of each of the pod's volumes.
+    /// The root of each of the pod's other volumes.
     pub volumes: &'a BTreeMap<String, PathBuf>,
 }
 
@@ -80,6 +89,12 @@ pub fn start_request(
         user.groups.sort_unstable();
         user.groups.dedup();
     }
+    let users = match pod.own_users {
+        true => user_namespace::of_pod(layout, &pod.uid),
+        false => Ok(None),
+    };
+    let users = users.map_err(|error| ConfigError::Refused(crate::chain(&error)))?;
+    check_ids(&user, users)?;
     let linux_user = LinuxUser {
         uid: user.uid,
         gid: user.gid,
@@ -96,14 +111,19 @@ pub fn start_request(
     let (mut binds, sub_paths) = volume_binds(sandboxes, order, &process.declared)?;
     binds.extend(file_binds(container, &state, &termination_message));
     let bundle = bundle(sandboxes, order, (process, user), binds, devices)?;
-    let folder = layout.pod_run(&pod.uid).bundle(&container.name);
+    let folder = bundle_folder(layout, pod, container);
     let settings = sandboxes.settings.now();
+    if let Some(users) = users {
+        user_namespace::open_way(layout, users.first, &[&folder])
+            .map_err(|error| ConfigError::Refused(crate::chain(&error)))?;
+    }
     write_bundle(&folder, &bundle)?;
     let stop_signal = stop_signal(container, image);
     Ok(StartRequest {
         container: container.name.clone(),
         attempt,
         image_id: image.id.clone(),
+        volume_images: volume_images(order, &folder),
         bundle: folder,
         fixed_mounts: Some(bundle.fixed_mounts().len()),
         layers: image.layers.clone(),
@@ -125,14 +145,35 @@ pub fn start_request(
             user: Some(linux_user),
             stop_signal: stop_signal.map(|signal| signal.name),
             devices: by_request.unwrap_or_default(),
+            images: image_ids(order),
         },
         oom_score_adj: oom_score_adj(pod, container, order.node.memory_bytes),
         stdin: container.stdin,
         tty: container.tty,
         stdin_once: container.stdin_once,
+        device_files: bundle.device_files(),
         // All processes of the node are visible then anyway.
         target: container.target.clone().filter(|_| !pod.host_pid),
     })
+}
+
+/// Refuses users and groups that a pod with a user namespace does not have.
+fn check_ids(user: &User, users: Option<IdRange>) -> Result<(), ConfigError> {
+    let Some(users) = users else { return Ok(()) };
+    let named = [("user", user.uid), ("group", user.gid)];
+    let groups = user.groups.iter().map(|group| ("group", *group));
+    let mut absent = named
+        .into_iter()
+        .chain(groups)
+        .filter(|(_, id)| users.on_node(*id).is_none());
+    match absent.next() {
+        None => Ok(()),
+        Some((kind, id)) => Err(ConfigError::Refused(format!(
+            "{kind} {id} does not exist in the pod: with `hostUsers: false` it has the ids 0 to {} \
+             (`userNamespaces.idsPerPod`)",
+            users.count - 1
+        ))),
+    }
 }
 
 /// The variables of the services that the pod can reach, unless it does not want them.
@@ -204,8 +245,20 @@ fn bundle<'a>(
         cgroup,
         cgroup_mode: cgroups.mode(),
         seccomp_profiles: layout.root.join("seccomp"),
-        target_link: run.bundle(&container.name).join(TARGET_LINK),
+        users_link: bundle_folder(layout, pod, container).join(USERS_LINK),
+        target_link: bundle_folder(layout, pod, container).join(TARGET_LINK),
     })
+}
+
+/// Where the container's bundle goes: where the pod's shim sees it.
+fn bundle_folder(layout: &Layout, pod: &PodSpec, container: &ContainerSpec) -> PathBuf {
+    let former = layout.pod_run(&pod.uid).former_bundles();
+    let all = if former.exists() {
+        former
+    } else {
+        layout.bundles(&pod.uid)
+    };
+    all.join(&container.name)
 }
 
 /// The image's volumes that no mount of the manifest covers. Data in volumes of an earlier image is removed.
@@ -285,6 +338,28 @@ fn make_message_file(folder: &Path, path: &Path) -> Result<(), ConfigError> {
         })
 }
 
+/// What the shim mounts for the image volumes.
+fn volume_images(order: &ContainerOrder<'_>, bundle: &Path) -> Vec<VolumeImage> {
+    let images = order.volume_images.iter();
+    let mounts = images.map(|(volume, image)| VolumeImage {
+        target: volume_image(bundle, volume),
+        layers: image.layers.clone(),
+    });
+    mounts.collect()
+}
+
+/// Where an image volume is mounted for a container.
+fn volume_image(bundle: &Path, volume: &str) -> PathBuf {
+    bundle.join("volume-images").join(volume)
+}
+
+/// The ids of the images of its image volumes, by volume.
+fn image_ids(order: &ContainerOrder<'_>) -> BTreeMap<String, String> {
+    let images = order.volume_images.iter();
+    let ids = images.map(|(volume, image)| (volume.clone(), image.id.clone()));
+    ids.collect()
+}
+
 /// Volumes as binds. The shim first binds each sub-path to a place of its own.
 fn volume_binds(
     sandboxes: &Sandboxes,
@@ -292,17 +367,15 @@ fn volume_binds(
     variables: &BTreeMap<String, String>,
 ) -> Result<(Vec<Bind>, Vec<SubPath>), ConfigError> {
     let (pod, container) = (order.pod, order.container);
-    let place = sandboxes
-        .layout()
-        .pod_run(&pod.uid)
-        .subpaths()
-        .join(&container.name);
+    let run = sandboxes.layout().pod_run(&pod.uid);
+    let place = run.subpaths().join(&container.name);
+    let bundle = bundle_folder(sandboxes.layout(), pod, container);
     let (mut binds, mut sub_paths) = (Vec::new(), Vec::new());
     // What the node writes, containers only read.
     let is_read_only = |name: &str| {
         let volume = pod.volumes.iter().find(|volume| volume.name == name);
         volume.is_some_and(|volume| match volume.source {
-            VolumeSource::Projected(_) => true,
+            VolumeSource::Projected(_) | VolumeSource::Image(_) => true,
             VolumeSource::Claim { read_only, .. } => read_only,
             VolumeSource::EmptyDir { .. }
             | VolumeSource::MemoryDir { .. }
@@ -311,11 +384,15 @@ fn volume_binds(
         })
     };
     for (index, mount) in container.mounts.iter().enumerate() {
-        let root = order
-            .volumes
-            .get(&mount.volume)
-            .expect("validation: every mounted volume exists")
-            .clone();
+        let is_image = order.volume_images.contains_key(&mount.volume);
+        let root = match is_image {
+            true => volume_image(&bundle, &mount.volume),
+            false => order
+                .volumes
+                .get(&mount.volume)
+                .expect("validation: every mounted volume exists")
+                .clone(),
+        };
         let source = match sub_path(
             mount.sub_path.as_deref(),
             mount.sub_path_expr.as_deref(),
@@ -328,6 +405,7 @@ fn volume_binds(
                     volume: root,
                     path: path.into(),
                     target: target.clone(),
+                    mount: mount.volume.clone(),
                 });
                 target
             }
@@ -338,7 +416,10 @@ fn volume_binds(
             read_only: mount.read_only || is_read_only(&mount.volume),
             read_only_below: mount.recursive_read_only,
             propagation: mount.propagation,
-            flags: Vec::new(),
+            flags: match is_image {
+                true => IMAGE_FLAGS.map(str::to_owned).to_vec(),
+                false => Vec::new(),
+            },
         });
     }
     Ok((binds, sub_paths))
@@ -371,7 +452,7 @@ fn sub_path(
     }
     if path.split('/').any(|part| part == "..") {
         return Err(ConfigError::SubPath(format!(
-            "unable to provision SubPath `{path}`: must not contain `..`"
+            "unable to provision SubPath `{path}`: must not contain '..'"
         )));
     }
     Ok((!path.is_empty()).then_some(path))

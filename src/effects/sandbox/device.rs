@@ -8,6 +8,7 @@ use super::environment::Process;
 use super::oci::Bind;
 use super::{ConfigError, Sandboxes};
 use crate::effects::device::{Finder, Granted, Trouble};
+use crate::shim::protocol::DeviceFile;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec};
 use crate::sys::bpf::Device;
 use crate::types::DeviceNode;
@@ -130,6 +131,20 @@ pub(super) fn node(granted: &Granted) -> Value {
         "path": granted.place, "type": kind(granted), "major": node.major, "minor": node.minor,
         "fileMode": node.mode, "uid": node.uid, "gid": node.gid,
     })
+}
+
+/// The same for the shim.
+pub(super) fn file(granted: &Granted) -> DeviceFile {
+    let node = &granted.node;
+    DeviceFile {
+        path: granted.place.clone().into(),
+        block: node.block,
+        major: node.major,
+        minor: node.minor,
+        mode: node.mode,
+        uid: node.uid,
+        gid: node.gid,
+    }
 }
 
 /// An entry of `linux.resources.devices`, for the devices controller.

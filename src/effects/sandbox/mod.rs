@@ -32,11 +32,12 @@ use crate::effects::app_armor::AppArmorError;
 use crate::effects::cgroup::{CgroupError, Cgroups};
 use crate::effects::configuration::CurrentConfiguration;
 use crate::effects::facts::NodeFacts;
+use crate::effects::user_namespace::{self, UserNamespaceError};
 use crate::effects::volume::{self, VolumeFailure};
 use crate::layout::Layout;
 use crate::network::{Network, NetworkError};
 use crate::shim::protocol::ShimConfig;
-use crate::spec::{PodSpec, PodUid};
+use crate::spec::{IdRange, PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
 
@@ -53,6 +54,9 @@ pub enum SandboxError {
     /// The pod's network failed.
     #[error(transparent)]
     Network(#[from] NetworkError),
+    /// The pod's user namespace cannot be made.
+    #[error("could not set up the user namespace")]
+    UserNamespace(#[from] UserNamespaceError),
     /// A cgroup could not be made or removed.
     #[error("could not set up cgroups")]
     Cgroup(#[from] CgroupError),
@@ -163,13 +167,18 @@ impl Sandboxes {
         file::make_dirs(&folder, 0o700).map_err(|source| access("make", &folder, source))
     }
 
-    /// Blocking. Sets up the pod's network, or on the host network its ports. Returns the pod's own addresses.
-    pub fn connect(&self, spec: &PodSpec) -> Result<Vec<IpAddr>, SandboxError> {
+    /// Blocking. Sets up the pod's network, or on the host network its ports, and with the network the user namespace that
+    /// owns it. Returns the pod's own addresses.
+    pub fn connect(
+        &self,
+        spec: &PodSpec,
+        users: Option<IdRange>,
+    ) -> Result<Vec<IpAddr>, SandboxError> {
         if spec.host_network {
             self.network.claim_ports(spec)?;
             return Ok(Vec::new());
         }
-        Ok(self.network.attach(spec)?.ips)
+        Ok(self.network.attach_with(spec, users)?.ips)
     }
 
     /// Blocking. Removes the pod's network.
@@ -178,13 +187,22 @@ impl Sandboxes {
     }
 
     /// Blocking. Makes everything that a shim expects, and saves the pod's manifest.
-    pub fn prepare(&self, spec: &PodSpec, node: &NodeFacts) -> Result<(), SandboxError> {
+    pub fn prepare(
+        &self,
+        spec: &PodSpec,
+        node: &NodeFacts,
+        users: Option<IdRange>,
+    ) -> Result<(), SandboxError> {
         let (run, state) = (
             self.layout().pod_run(&spec.uid),
             self.layout().pod_state(&spec.uid),
         );
         for folder in [&run.dir, &run.records(), &run.subpaths(), &state.dir] {
             file::make_dirs(folder, 0o700).map_err(|source| access("make", folder, source))?;
+        }
+        if let Some(users) = users {
+            let bundles = self.layout().bundles(&spec.uid);
+            user_namespace::open_way(self.layout(), users.first, &[&run.dir, &bundles])?;
         }
         // Writable layers of earlier runs (a lost sandbox, a reboot) are not needed any more.
         let layers = state.dir.join("containers");
@@ -216,6 +234,7 @@ impl Sandboxes {
             netns_dir: self.layout().netns_dir(),
             new_ipc: !spec.host_ipc,
             share_processes: spec.share_processes,
+            users,
             hostname: (!spec.host_network).then_some(hostname),
             sysctls: spec.sysctls.clone(),
         };

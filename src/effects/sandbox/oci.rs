@@ -15,6 +15,7 @@ use super::user::User;
 use crate::effects::cgroup::Mode;
 use crate::effects::device::Granted;
 use crate::effects::{app_armor, seccomp};
+use crate::shim::protocol::DeviceFile;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
 use crate::sys::file;
 
@@ -74,6 +75,8 @@ pub(super) struct Bundle<'a> {
     pub(super) v1_cgroups: Vec<(String, PathBuf)>,
     /// The link to the process namespace of the container's target, if it has one.
     pub(super) target_link: PathBuf,
+    /// The link to the pod's user namespace, if it has one.
+    pub(super) users_link: PathBuf,
     /// Folder of `Localhost` seccomp profiles.
     pub(super) seccomp_profiles: PathBuf,
 }
@@ -112,7 +115,9 @@ impl Bundle<'_> {
             linux["maskedPaths"] = json!(masked_paths());
             linux["readonlyPaths"] = json!(READ_ONLY);
         }
-        let mut devices: Vec<Value> = self.devices.iter().map(device::node).collect();
+        // In a user namespace the runtime cannot make them: `Bundle::device_files`.
+        let own = self.devices.iter().filter(|_| !self.pod.own_users);
+        let mut devices: Vec<Value> = own.map(device::node).collect();
         if security.privileged {
             let own = |path: &Value| self.devices.iter().any(|other| *path == other.place);
             let all = node_devices(Path::new("/dev")).into_iter();
@@ -133,9 +138,18 @@ impl Bundle<'_> {
         }))
     }
 
+    /// The devices that the shim makes, in a pod with a user namespace.
+    pub(super) fn device_files(&self) -> Vec<DeviceFile> {
+        let own = self.devices.iter().filter(|_| self.pod.own_users);
+        own.map(device::file).collect()
+    }
+
     /// Network, IPC and UTS are the shim's; only the container's own namespaces are named.
     fn namespaces(&self) -> Value {
         let mut list = vec![json!({ "type": "mount" })];
+        if self.pod.own_users {
+            list.push(json!({ "type": "user", "path": self.users_link }));
+        }
         match &self.container.target {
             _ if self.pod.host_pid => {}
             target if target.is_some() || self.pod.share_processes => {

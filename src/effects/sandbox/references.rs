@@ -29,7 +29,7 @@ pub(super) fn all_keys(
             false => Err(not_found(source.kind, &source.name)),
         };
     };
-    for (key, value) in object.data() {
+    for (key, value) in object.texts() {
         let name = format!("{}{key}", source.prefix);
         let text = text(value, || origin(source.kind, namespace, &source.name, key))?;
         known.insert(name, text);
@@ -49,7 +49,7 @@ pub(super) fn key(
             false => Err(not_found(wanted.kind, name)),
         };
     };
-    match object.value(&wanted.key) {
+    match object.text(&wanted.key) {
         Some(value) => {
             let text = text(value, || origin(wanted.kind, namespace, name, &wanted.key))?;
             Ok(Some(text))

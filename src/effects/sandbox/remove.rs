@@ -35,7 +35,13 @@ impl Sandboxes {
         }
         let run = self.layout().pod_run(uid);
         end_records(&run.records());
-        for folder in [run.libcontainer(), run.dir.join("bundles"), run.subpaths()] {
+        let bundles = self.layout().bundles(uid);
+        for folder in [
+            run.libcontainer(),
+            bundles,
+            run.former_bundles(),
+            run.subpaths(),
+        ] {
             result = result
                 .and(tree::remove(&folder).map_err(|source| access("remove", &folder, source)));
         }

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+use super::claim_size;
 use super::ownership::{self, Change, Files};
 use super::{Sources, VolumeError, host_path};
 use crate::layout::Layout;
@@ -27,6 +28,12 @@ pub struct Record {
     pub name: String,
     /// What it is bound to.
     pub bound: Bound,
+    /// The size of its own directory, as the claim's document asked for it: `status.capacity`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<String>,
+    /// The number of its project, by which the file system limits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project: Option<u32>,
 }
 
 /// What a claim is bound to.
@@ -43,6 +50,9 @@ pub enum Bound {
         path: String,
         /// Whether a missing directory is made.
         make: bool,
+        /// Whether the volume is of type `local`: `fsGroup` applies to it, as it does not to a `hostPath`.
+        #[serde(default)]
+        local: bool,
     },
 }
 
@@ -85,7 +95,7 @@ fn read(folder: &Path) -> Option<Record> {
 /// Binds the claim if it is not bound, and makes its directory. Returns the directory.
 pub(super) fn ensure(
     layout: &Layout,
-    name: &str,
+    (name, read_only): (&str, bool),
     pod: &PodSpec,
     sources: &Sources<'_>,
 ) -> Result<PathBuf, VolumeError> {
@@ -114,24 +124,51 @@ pub(super) fn ensure(
                 }
             };
             make_directory(&folder, pod.fs_group).map_err(access("make"))?;
-            if let Some(group) = pod.fs_group {
-                let change = match pod.fs_group_on_mismatch {
-                    true => Change::OnRootMismatch,
-                    false => Change::Always,
-                };
-                ownership::give(&place, group, Files::Writable, change)
-                    .map_err(access("give to its group"))?;
-            }
+            // What fails is counted instead.
+            claim_size::settle_one(layout, &record, &sources.configuration.now());
+            give(&place, pod)?;
         }
-        Bound::Volume { path, make, .. } => {
+        Bound::Volume {
+            path,
+            make,
+            local,
+            volume,
+        } => {
             let kind = match make {
                 true => HostPathType::DirectoryOrCreate,
                 false => HostPathType::Directory,
             };
             host_path::ensure(path.as_ref(), kind)?;
+            // Records of former versions do not say what kind it is.
+            let is_local = *local || place(&sources.configuration.now(), volume).local;
+            if is_local && !read_only {
+                // As mounts do: a local volume's path may be a symlink.
+                let place = fs::canonicalize(path).map_err(|source| VolumeError::Access {
+                    action: "resolve",
+                    path: path.into(),
+                    source,
+                })?;
+                give(&place, pod)?;
+            }
         }
     }
     Ok(record.path(layout))
+}
+
+/// Gives a volume to the pod's group, if it has one.
+fn give(place: &Path, pod: &PodSpec) -> Result<(), VolumeError> {
+    let Some(group) = pod.fs_group else {
+        return Ok(());
+    };
+    let change = match pod.fs_group_on_mismatch {
+        true => Change::OnRootMismatch,
+        false => Change::Always,
+    };
+    ownership::give(place, group, Files::Writable, change).map_err(|source| VolumeError::Access {
+        action: "give to its group",
+        path: place.to_owned(),
+        source,
+    })
 }
 
 /// The record of the claim, which must have a document.
@@ -180,31 +217,52 @@ fn bind(
     let bound = match choice {
         Choice::Directory => Bound::Directory,
         Choice::Volume(volume) => {
-            let (path, make) = place(&configuration, &volume);
-            Bound::Volume { volume, path, make }
+            let Place { path, make, local } = place(&configuration, &volume);
+            Bound::Volume {
+                volume,
+                path,
+                make,
+                local,
+            }
         }
     };
     Ok(Record {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
         bound,
+        capacity: None,
+        project: None,
     })
 }
 
-/// A volume's path, and whether a missing directory is made.
-fn place(configuration: &Configuration, volume: &str) -> (String, bool) {
+/// Where a volume is.
+#[derive(Debug, Default)]
+struct Place {
+    path: String,
+    /// Whether a missing directory is made.
+    make: bool,
+    /// Whether it is of type `local`.
+    local: bool,
+}
+
+fn place(configuration: &Configuration, volume: &str) -> Place {
     let found = configuration.get(ObjectKind::PersistentVolume, "", volume);
     let spec = match found.map(|object| &**object) {
         Some(Object::Volume(volume)) => volume.spec.clone().unwrap_or_default(),
         _ => Default::default(),
     };
     match (spec.local, spec.host_path) {
-        (Some(local), _) => (local.path, false),
-        (None, Some(host_path)) => {
-            let make = host_path.type_.as_deref() != Some("Directory");
-            (host_path.path, make)
-        }
-        (None, None) => (String::new(), false),
+        (Some(local), _) => Place {
+            path: local.path,
+            make: false,
+            local: true,
+        },
+        (None, Some(host_path)) => Place {
+            make: host_path.type_.as_deref() != Some("Directory"),
+            path: host_path.path,
+            local: false,
+        },
+        (None, None) => Place::default(),
     }
 }
 
@@ -259,12 +317,41 @@ pub fn remove(layout: &Layout, namespace: &str, name: &str) -> io::Result<()> {
         .claims_dir()
         .join(format!("{GOING}{namespace}_{name}"));
     tree::remove(&going)?;
-    {
+    let record = {
         let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = read(&folder);
         fs::rename(&folder, &going)?;
-    }
+        record
+    };
     fs::File::open(layout.claims_dir())?.sync_all()?;
-    tree::remove(&going)
+    tree::remove(&going)?;
+    if let Some(record) = record {
+        claim_size::forget(&layout.claims_dir(), &record);
+    }
+    Ok(())
+}
+
+/// Writes the record of a claim again if `change` says that it changed it; it can ask for the records of all claims, too.
+/// Returns it, or `None` if the claim was removed or bound to something else meanwhile.
+pub(super) fn update(
+    layout: &Layout,
+    known: &Record,
+    change: impl FnOnce(&mut Record, &dyn Fn() -> Vec<Record>) -> bool,
+) -> Result<Option<Record>, VolumeError> {
+    let folder = layout.claim(&known.namespace, &known.name);
+    let _turn = BINDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut record) = read(&folder).filter(|record| record.bound == known.bound) else {
+        return Ok(None);
+    };
+    if change(&mut record, &|| records(layout)) {
+        write(&folder, &record)?;
+    }
+    Ok(Some(record))
+}
+
+/// The size of the directory that a claim is bound to, as it was asked for.
+pub fn capacity(layout: &Layout, namespace: &str, name: &str) -> Option<String> {
+    read(&layout.claim(namespace, name))?.capacity
 }
 
 /// Blocking. Removes what is left of claims whose removal was interrupted.

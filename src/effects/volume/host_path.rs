@@ -28,13 +28,17 @@ pub(super) fn ensure(path: &Path, kind: HostPathType) -> Result<PathBuf, VolumeE
             file::make_dirs(path, 0o755).map_err(|source| access("make", source))?;
         }
         (HostPathType::FileOrCreate, None) => {
-            OpenOptions::new()
+            // `create_new` makes nothing where a symlink leads that a container has put there.
+            let made = OpenOptions::new()
                 .write(true)
-                .create(true)
-                .truncate(false)
+                .create_new(true)
                 .mode(0o644)
-                .open(path)
-                .map_err(|source| access("make", source))?;
+                .open(path);
+            match made {
+                // Another pod may have made it just now.
+                Err(_) if fs::metadata(path).is_ok_and(|found| found.is_file()) => {}
+                other => drop(other.map_err(|source| access("make", source))?),
+            }
         }
         (kind, found) => {
             if let Some(expected) = mismatch(kind, found) {

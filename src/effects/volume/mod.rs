@@ -1,6 +1,7 @@
 //! Volumes: their setup and their places. Each kind has a file of its own.
 
 pub mod claim;
+pub mod claim_size;
 mod empty_dir;
 mod files;
 mod host_path;
@@ -128,7 +129,7 @@ pub fn refresh(
     result
 }
 
-/// Makes every volume of the pod. Returns the root of each one on the node.
+/// Makes every volume of the pod but image volumes. Returns the root of each one on the node.
 pub fn ensure(
     layout: &Layout,
     spec: &PodSpec,
@@ -160,11 +161,15 @@ pub fn ensure(
                 spec.fs_group,
             ),
             VolumeSource::HostPath { path, kind } => host_path::ensure(path.as_ref(), *kind),
-            VolumeSource::Claim { name, .. } => claim::ensure(layout, name, spec, sources),
+            VolumeSource::Claim { name, read_only } => {
+                claim::ensure(layout, (name, *read_only), spec, sources)
+            }
             VolumeSource::Projected(files) => {
                 let root = layout.projected_volume(&spec.uid, &volume.name);
                 projected::ensure(&root, files, spec, sources)
             }
+            // The shim mounts them for each container.
+            VolumeSource::Image(_) => continue,
         };
         let root = root.map_err(|source| VolumeFailure {
             volume: volume.name.clone(),
@@ -175,11 +180,11 @@ pub fn ensure(
     Ok(roots)
 }
 
-/// The root of each volume, without making anything.
+/// The root of each volume but image volumes, without making anything.
 pub fn roots(layout: &Layout, spec: &PodSpec) -> BTreeMap<String, PathBuf> {
     spec.volumes
         .iter()
-        .map(|volume| {
+        .filter_map(|volume| {
             let root = match &volume.source {
                 VolumeSource::EmptyDir { .. } => {
                     layout.pod_state(&spec.uid).empty_dir(&volume.name)
@@ -190,8 +195,9 @@ pub fn roots(layout: &Layout, spec: &PodSpec) -> BTreeMap<String, PathBuf> {
                 VolumeSource::HostPath { path, .. } => path.into(),
                 VolumeSource::Claim { name, .. } => claim::root(layout, &spec.key.namespace, name),
                 VolumeSource::Projected(_) => layout.projected_volume(&spec.uid, &volume.name),
+                VolumeSource::Image(_) => return None,
             };
-            (volume.name.clone(), root)
+            Some((volume.name.clone(), root))
         })
         .collect()
 }

@@ -47,20 +47,30 @@ pub enum Change {
 ///
 /// Errors: a tree that is too deep or too large, and what the system says about an entry.
 pub fn give(root: &Path, group: u32, files: Files, change: Change) -> io::Result<()> {
-    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let top = nix::fcntl::open(root, flags, Mode::empty())?;
+    let top = open_root(root)?;
     let found = fstat(&top)?;
     if change == Change::OnRootMismatch && fits(&found, group, files) {
         return Ok(());
     }
     if is(&found, libc::S_IFDIR) {
-        below(top.as_fd(), group, files)?;
+        each_below(top.as_fd(), &mut |entry, found| {
+            set(entry, found, group, files)
+        })?;
     }
     set(top.as_fd(), &found, group, files)
 }
 
-/// Changes everything in a folder.
-fn below(top: BorrowedFd<'_>, group: u32, files: Files) -> io::Result<()> {
+/// Opens the root of a volume as a place.
+pub(super) fn open_root(root: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(nix::fcntl::open(root, flags, Mode::empty())?)
+}
+
+/// Calls `then` for everything in a folder, open as a place. A folder comes before what is in it.
+pub(super) fn each_below(
+    top: BorrowedFd<'_>,
+    then: &mut dyn FnMut(BorrowedFd<'_>, &FileStat) -> io::Result<()>,
+) -> io::Result<()> {
     let mut levels = vec![Entries::of(top)?];
     let mut seen = 0;
     while let Some(deepest) = levels.last_mut() {
@@ -77,7 +87,7 @@ fn below(top: BorrowedFd<'_>, group: u32, files: Files) -> io::Result<()> {
             continue;
         };
         let found = fstat(&entry)?;
-        set(entry.as_fd(), &found, group, files)?;
+        then(entry.as_fd(), &found)?;
         if is(&found, libc::S_IFDIR) {
             if levels.len() == MAX_DEPTH {
                 let why = format!("it has folders deeper than {MAX_DEPTH}");

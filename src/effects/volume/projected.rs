@@ -1,6 +1,7 @@
 //! Volumes of files from ConfigMaps, Secrets and the pod itself. They lie on one tmpfs of the node, kept out of swap
 //! where the kernel can, and cost no writes to disk.
 
+use std::ops::Bound;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -139,9 +140,14 @@ fn add(files: &mut Files, path: &str, content: Content) -> Result<(), VolumeErro
     let plain: PathBuf = plain
         .filter(|part| matches!(part, Component::Normal(_)))
         .collect();
-    let is_folder = |other: &PathBuf| *other != plain && other.starts_with(&plain);
+    // What is below a path comes right after it.
+    let after = (Bound::Excluded(&plain), Bound::Unbounded);
+    let mut after = files.range::<PathBuf, _>(after);
+    let is_folder = after
+        .next()
+        .is_some_and(|(next, _)| next.starts_with(&plain));
     let above = |folder: &Path| folder != plain && files.contains_key(folder);
-    if files.keys().any(is_folder) || plain.ancestors().any(above) {
+    if is_folder || plain.ancestors().any(above) {
         return Err(VolumeError::FileAndFolder {
             path: path.to_owned(),
         });
@@ -179,6 +185,11 @@ mod tests {
         assert!(add(&mut files, "a/b", content("")).is_err());
         add(&mut files, "c//d", content("")).expect("folder");
         assert!(add(&mut files, "c", content("")).is_err());
-        assert_eq!(files.len(), 2);
+        // Names that merely begin alike do not conflict.
+        for path in ["c-", "c.d", "cc", "c/d/e", "c/"] {
+            let fits = add(&mut files, path, content("")).is_ok();
+            assert_eq!(fits, !path.contains('/'), "{path}");
+        }
+        assert_eq!(files.len(), 5);
     }
 }

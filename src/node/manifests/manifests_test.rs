@@ -588,3 +588,33 @@ fn files_that_are_too_large_together_are_refused_until_there_is_room() {
     scan_all(&mut manifests);
     assert!(!errors(&manifests).contains(&too_large));
 }
+
+#[test]
+fn a_secret_that_cannot_be_decrypted_is_refused_and_tried_again_after_a_minute() {
+    let folder = Folder::new();
+    let text = "apiVersion: v1\nkind: Secret\nmetadata: {name: db}\nencryptedData: QUJDRA==\n";
+    fs::write(folder.0.join("s.yaml"), text).unwrap();
+    let mut manifests = folder.manifests();
+    let nothing = BTreeSet::new();
+    let first = manifests.scan(1_000, &nothing, true, &BTreeSet::new());
+    assert_eq!((first.changed, first.again_in_ms), (true, Some(60_000)));
+    let refused = errors(&manifests);
+    let expected = "s.yaml:4:1: encryptedData: could not be decrypted: ";
+    assert!(
+        refused.len() == 1 && refused[0].starts_with(expected),
+        "{refused:?}"
+    );
+    let early = manifests.scan(60_000, &nothing, false, &BTreeSet::new());
+    assert_eq!((early.changed, early.again_in_ms), (false, Some(1_000)));
+    let again = manifests.scan(61_000, &nothing, false, &BTreeSet::new());
+    assert_eq!((again.changed, again.again_in_ms), (true, Some(60_000)));
+    // Nothing is tried again once the file asks for nothing.
+    fs::write(
+        folder.0.join("s.yaml"),
+        text.replace("encryptedData: QUJDRA==", ""),
+    )
+    .unwrap();
+    let plain = manifests.scan(62_000, &nothing, true, &BTreeSet::new());
+    assert_eq!((plain.changed, plain.again_in_ms), (true, None));
+    assert!(errors(&manifests).is_empty());
+}

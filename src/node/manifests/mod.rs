@@ -15,12 +15,16 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
-use super::conflicts::{conflicts, forbidden_changes};
+use super::conflicts::{conflicts, forbidden_changes, shrunk_claims};
 use super::memory::SMALL;
 use crate::api::{FileState, FileStatus};
+use crate::effects::credential::Credentials;
+use crate::effects::volume::claim;
+use crate::layout::Layout;
 use crate::plan::event::Desired;
 use crate::plan::status;
 use crate::spec::convert::{self, ConvertContext};
+use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, PodUid, ServiceDocument};
@@ -33,6 +37,10 @@ pub(super) use preview::InEffect;
 
 /// A file that changed without being closed is read once it has stayed the same for this long.
 const SETTLE_MS: u64 = 500;
+
+/// A Secret that could not be decrypted is tried again after this long: a TPM may come up late, and a missing program may
+/// be installed.
+const AGAIN_MS: u64 = 60_000;
 
 /// The maximum size of all manifest files together.
 pub(super) const MAX_TOTAL: u64 = 64 << 20;
@@ -74,11 +82,39 @@ struct Entry {
     candidate: Option<Loaded>,
     /// Whether the newest version did not fit beside the other files.
     crowded: bool,
+    /// Its encrypted contents, by digest.
+    sealed: Vec<[u8; 32]>,
+    /// Whether some of them could not be decrypted, and when to try again, if that is known already.
+    undecrypted: Option<Option<u64>>,
     /// The errors of the newest version.
     errors: Vec<String>,
     /// Its conflicts with other files.
     conflicts: Vec<String>,
     modified: Wall,
+}
+
+/// What the files are read with.
+struct Reader<'r> {
+    node_name: &'r str,
+    pod_security: PodSecurity,
+    classes: &'r PriorityClasses,
+    credentials: &'r Credentials,
+}
+
+/// Looks up the sizes of bound claims.
+#[derive(Debug, Clone, Default)]
+struct ClaimSizes(Option<Layout>);
+
+impl ClaimSizes {
+    /// Why a version of a file may not make claims smaller.
+    fn shrunk(&self, path: &Path, candidate: &Loaded) -> Vec<String> {
+        let Some(layout) = &self.0 else {
+            return Vec::new();
+        };
+        shrunk_claims(path, candidate, |namespace, name| {
+            claim::capacity(layout, namespace, name)
+        })
+    }
 }
 
 /// When a version of a file is to be read.
@@ -98,6 +134,10 @@ pub(super) struct Manifests {
     node_name: String,
     /// The level that pods may not exceed. Versions in force were read under the level of their time.
     pod_security: PodSecurity,
+    /// The decrypted contents of Secrets.
+    credentials: Credentials,
+    /// The sizes of bound claims.
+    sizes: ClaimSizes,
     entries: BTreeMap<PathBuf, Entry>,
     /// What was in force before the agent restart, by file. It stays in force while the file is broken or out of
     /// reach.
@@ -143,6 +183,8 @@ impl Manifests {
             path,
             node_name,
             pod_security: PodSecurity::default(),
+            credentials: Credentials::default(),
+            sizes: ClaimSizes::default(),
             entries: BTreeMap::new(),
             inherited,
             classes: PriorityClasses::new(),
@@ -157,6 +199,14 @@ impl Manifests {
     pub(super) fn under(self, pod_security: PodSecurity) -> Self {
         Self {
             pod_security,
+            ..self
+        }
+    }
+
+    /// Knows the claims that are bound below this layout's state root.
+    pub(super) fn with_claims_of(self, layout: &Layout) -> Self {
+        Self {
+            sizes: ClaimSizes(Some(layout.clone())),
             ..self
         }
     }
@@ -181,10 +231,12 @@ impl Manifests {
             ..Scan::default()
         };
         self.beyond = beyond;
+        self.credentials.try_again();
         self.forget_removed(&found, &mut scan);
         for (path, fingerprint) in &found {
             let complete = all_closed || closed.contains(path);
             let entry = self.entries.entry(path.clone()).or_default();
+            entry.decrypt_again(now_ms);
             match entry.due(*fingerprint, now_ms, complete) {
                 Due::Never => {}
                 Due::Now => {
@@ -204,9 +256,17 @@ impl Manifests {
             }
         }
         if scan.changed {
+            let sealed = self.entries.values().flat_map(|entry| &entry.sealed);
+            self.credentials.keep(&sealed.copied().collect());
             self.settle(&found, running);
             self.note_configuration();
             self.assign_node_ports();
+        }
+        for entry in self.entries.values_mut() {
+            if let Some(at) = &mut entry.undecrypted {
+                let wait = at.get_or_insert(now_ms + AGAIN_MS).saturating_sub(now_ms);
+                scan.again_in_ms = Some(scan.again_in_ms.map_or(wait, |other| other.min(wait)));
+            }
         }
         // From here on the files alone decide.
         self.inherited.clear();
@@ -252,12 +312,13 @@ impl Manifests {
         let beside = self.classes_beside(path);
         let room = self.room_beside(path);
         let entry = self.entries.entry(path.to_owned()).or_default();
-        let context = ConvertContext {
+        let reader = Reader {
             node_name: &self.node_name,
             pod_security: self.pod_security,
+            classes: &beside,
+            credentials: &self.credentials,
         };
-        let known = (&context, &beside);
-        entry.read_version(path, fingerprint, known, room);
+        entry.read_version(path, fingerprint, &reader, room);
     }
 
     /// How many bytes and objects this file may still have.
@@ -345,6 +406,7 @@ impl Manifests {
             let own = self.entries[&path].applied.as_ref();
             let mut found = conflicts(&path, &candidate, &others);
             found.extend(forbidden_changes(&path, &candidate, own));
+            found.extend(self.sizes.shrunk(&path, &candidate));
             let entry = self.entries.get_mut(&path).expect("listed above");
             entry.conflicts = found;
             if entry.conflicts.is_empty() {
@@ -402,6 +464,7 @@ impl Manifests {
                 path: self.path.clone(),
                 state: FileState::Rejected,
                 pods: Vec::new(),
+                documents: BTreeMap::new(),
                 errors: vec![format!(
                     "{}: {error}; what it asked for before stays in force",
                     self.path.display()
@@ -416,6 +479,7 @@ impl Manifests {
                 path: first.clone(),
                 state: FileState::Rejected,
                 pods: Vec::new(),
+                documents: BTreeMap::new(),
                 errors: vec![format!(
                     "{name}: there are more than {MAX_FILES} manifest files: {number} are not read, this one first"
                 )],
@@ -428,6 +492,7 @@ impl Manifests {
                 path: path.clone(),
                 state,
                 pods: loaded.map(Loaded::keys).unwrap_or_default(),
+                documents: loaded.map(Loaded::documents).unwrap_or_default(),
                 errors,
                 warnings: loaded
                     .map(|loaded| loaded.warnings.clone())
@@ -510,12 +575,33 @@ impl Loaded {
         self.pods.len() + self.services.len() + self.configuration.len()
     }
 
+    /// The number of its documents by kind.
+    fn documents(&self) -> BTreeMap<String, usize> {
+        let kinds = self.configuration.iter().map(|(key, _)| key.kind.as_str());
+        let pods = self.pods.iter().map(|_| "Pod");
+        let services = self.services.iter().map(|_| "Service");
+        let classes = self.classes.iter().map(|_| "PriorityClass");
+        let mut found = BTreeMap::new();
+        for kind in pods.chain(services).chain(classes).chain(kinds) {
+            *found.entry(kind.to_owned()).or_default() += 1;
+        }
+        found
+    }
+
     fn keys(&self) -> Vec<PodKey> {
         self.pods.iter().map(|pod| pod.key.clone()).collect()
     }
 }
 
 impl Entry {
+    /// Reads the file again if it is time to try to decrypt it once more.
+    fn decrypt_again(&mut self, now_ms: u64) {
+        if self.undecrypted.flatten().is_some_and(|at| at <= now_ms) {
+            self.undecrypted = None;
+            self.unsettled = self.read.take().map(|version| (version, 0));
+        }
+    }
+
     /// When to read this version. One that may still be written is read once it has stayed the same for a while,
     /// a `complete` one at once.
     fn due(&mut self, version: Fingerprint, now_ms: u64, complete: bool) -> Due {
@@ -539,7 +625,7 @@ impl Entry {
         &mut self,
         path: &Path,
         fingerprint: Fingerprint,
-        (context, classes): (&ConvertContext<'_>, &PriorityClasses),
+        reader: &Reader<'_>,
         (bytes_left, objects_left): (u64, usize),
     ) {
         self.crowded = false;
@@ -547,6 +633,8 @@ impl Entry {
         self.unsettled = None;
         self.conflicts.clear();
         self.candidate = None;
+        self.sealed.clear();
+        self.undecrypted = None;
         self.modified = Wall(i64::try_from(fingerprint.modified_ns / 1000).unwrap_or(0));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if fingerprint.size > bytes_left {
@@ -566,7 +654,16 @@ impl Entry {
                 return;
             }
         };
-        match Loaded::read(&bytes, &name, context, classes, self.modified) {
+        let opened = reader.credentials.open(encrypted::found(&bytes));
+        self.sealed = opened.keys().map(Sealed::digest).collect();
+        let refused = |outcome: &Outcome| matches!(outcome, Outcome::Refused(_));
+        self.undecrypted = opened.values().any(refused).then_some(None);
+        let context = ConvertContext {
+            node_name: reader.node_name,
+            pod_security: reader.pod_security,
+            opened: &opened,
+        };
+        match Loaded::read(&bytes, &name, &context, reader.classes, self.modified) {
             Ok(loaded) if loaded.objects() > objects_left => {
                 self.crowded = true;
                 self.errors = vec![format!(

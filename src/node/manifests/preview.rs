@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use super::super::conflicts::{conflicts, forbidden_changes};
 use super::files::is_ignored;
-use super::{Loaded, Manifests};
+use super::{ClaimSizes, Loaded, Manifests};
 use crate::api::PlannedFile;
+use crate::effects::credential::Credentials;
 use crate::spec::convert::ConvertContext;
+use crate::spec::encrypted::Opened;
 use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, PodSecurity};
 use crate::types::Wall;
@@ -20,6 +22,9 @@ pub(in crate::node) struct InEffect {
     path: PathBuf,
     node_name: String,
     pod_security: PodSecurity,
+    /// The decrypted contents of Secrets.
+    pub(in crate::node) credentials: Credentials,
+    sizes: ClaimSizes,
     pub(in crate::node) files: BTreeMap<PathBuf, Loaded>,
 }
 
@@ -45,14 +50,21 @@ impl Manifests {
             path: self.path.clone(),
             node_name: self.node_name.clone(),
             pod_security: self.pod_security,
+            credentials: self.credentials.clone(),
+            sizes: self.sizes.clone(),
             files: applied.collect(),
         }
     }
 }
 
 impl InEffect {
-    /// Adds these files; returns what would be in effect, and the result of each file in the same order.
-    pub(in crate::node) fn with(&self, files: &[PlannedFile]) -> (InEffect, Vec<Checked>) {
+    /// Adds these files; returns what would be in effect, and the result of each file in the same order. `opened` are
+    /// their encrypted contents.
+    pub(in crate::node) fn with(
+        &self,
+        files: &[PlannedFile],
+        opened: &Opened,
+    ) -> (InEffect, Vec<Checked>) {
         let mut then = self.clone();
         let mut checked = Vec::new();
         // Twice, because a file may need a priority class of a later one.
@@ -60,8 +72,8 @@ impl InEffect {
             checked.clear();
             let mut seen = BTreeSet::new();
             for file in files {
-                let path = then.place(file);
-                let mut errors = then.take(file, &path);
+                let path = then.place(file, opened);
+                let mut errors = then.take(file, &path, opened);
                 if is_ignored(&path) {
                     errors.push(format!(
                         "{}: the agent ignores files of such names",
@@ -93,6 +105,7 @@ impl InEffect {
             one.errors = conflicts(&one.path, loaded, &others);
             let own = self.files.get(&one.path);
             one.errors.extend(forbidden_changes(&one.path, loaded, own));
+            one.errors.extend(self.sizes.shrunk(&one.path, loaded));
             one.warnings.clone_from(&loaded.warnings);
         }
         then.note_configuration();
@@ -118,8 +131,8 @@ impl InEffect {
     }
 
     /// Reads a file in the place of its version in effect.
-    fn take(&mut self, file: &PlannedFile, path: &Path) -> Vec<String> {
-        match self.read(file, path) {
+    fn take(&mut self, file: &PlannedFile, path: &Path, opened: &Opened) -> Vec<String> {
+        match self.read(file, path, opened) {
             Ok(loaded) => {
                 self.files.insert(path.to_owned(), loaded);
                 Vec::new()
@@ -128,7 +141,12 @@ impl InEffect {
         }
     }
 
-    fn read(&self, file: &PlannedFile, path: &Path) -> Result<Loaded, Vec<String>> {
+    fn read(
+        &self,
+        file: &PlannedFile,
+        path: &Path,
+        opened: &Opened,
+    ) -> Result<Loaded, Vec<String>> {
         let others = self.files.iter().filter(|(other, _)| *other != path);
         let classes = others.flat_map(|(_, loaded)| &loaded.classes);
         let named = classes.map(|class| {
@@ -139,6 +157,7 @@ impl InEffect {
         let context = ConvertContext {
             node_name: &self.node_name,
             pod_security: self.pod_security,
+            opened,
         };
         Loaded::read(
             file.text.as_bytes(),
@@ -151,13 +170,13 @@ impl InEffect {
 
     /// The file's place in the manifest directory: by its name, or, without a name, the file that has its pods and
     /// services now.
-    fn place(&self, file: &PlannedFile) -> PathBuf {
+    fn place(&self, file: &PlannedFile, opened: &Opened) -> PathBuf {
         if self.files.keys().eq([&self.path]) {
             return self.path.clone();
         }
         let name = match &file.save_as {
             Some(name) => name,
-            None => match self.read(file, Path::new("")) {
+            None => match self.read(file, Path::new(""), opened) {
                 Ok(loaded) => match self.files.iter().find(|(_, other)| loaded.meets(other)) {
                     Some((path, _)) => return path.clone(),
                     None => "stdin.yaml",

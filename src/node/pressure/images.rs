@@ -109,8 +109,8 @@ impl Node {
         let running = self.images_in_use();
         let desired = self.state.desired.iter().flat_map(|d| d.pods.values());
         let pods = self.state.pods.values().map(|pod| &pod.spec);
-        let containers = desired.chain(pods).flat_map(|pod| pod.all_containers());
-        let wanted: BTreeSet<String> = containers.map(|c| c.image_name.to_string()).collect();
+        let names = desired.chain(pods).flat_map(|pod| pod.image_names());
+        let wanted: BTreeSet<String> = names.map(ToString::to_string).collect();
         let (known, images) = (self.pressure.images.clone(), self.tools.images.clone());
         async move {
             let work = move || remove(&images, &known, (running, &wanted), (&policy, goal));

@@ -171,7 +171,8 @@ impl Node {
                 });
             }
         }
-        let walks = wanted.iter().any(|wanted| wanted.disk);
+        let claims = self.state.measured_claims(disk);
+        let walks = wanted.iter().any(|wanted| wanted.disk) || !claims.is_empty();
         let layout = self.tools.config.layout.clone();
         let cgroups = self.tools.sandboxes.cgroups.clone();
         let read = move || {
@@ -181,10 +182,16 @@ impl Node {
                 (wanted.pod.uid.clone(), usage)
             };
             let pods = wanted.iter().map(of).collect();
+            let claims = claims.into_iter().map(|claim| {
+                let used = usage::of_claim(&layout, &claim);
+                (claim, used)
+            });
+            let claims = claims.collect();
             let walk_ms = clock::boot_ms().saturating_sub(begin);
             Observation {
                 node: usage::of_node(&layout, &cgroups),
                 pods,
+                claims,
                 walk_ms,
             }
         };

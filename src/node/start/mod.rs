@@ -4,6 +4,7 @@ mod prepare;
 mod signals;
 mod watch;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -139,6 +140,7 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
     let boot = boot::begin(&layout.boot(), &config.node_name, &images);
     let mut object = NodeObject::new(machine.clone(), &config, boot.created);
+    object.try_user_namespaces(layout);
     object.keep_conditions(layout.conditions());
     let shares = object.share_out(settings);
     shares.check()?;
@@ -294,6 +296,9 @@ impl Agent {
             leaving: false,
             swept: false,
             documents: Vec::new(),
+            claim_sizes: Vec::new(),
+            settlements: Cell::new(0),
+            settled: 0,
             log_lock: self.log_lock.take(),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use nix::fcntl::Flock;
 use smol::channel::Sender;
 
+use super::super::pulls::Pulls;
 use super::{StartError, access, system};
 use crate::config::{Config, Current, Settings, node_name_of_host};
 use crate::effects::cgroup::{Cgroups, LimitSettings, MemoryProtection, Mode, SwapSettings};
@@ -24,6 +25,7 @@ use crate::node::facts::Facts;
 use crate::node::network::{NameServer, Progress};
 use crate::node::pods::Links;
 use crate::node::settings::Sources;
+use crate::node::user_namespaces::UserNamespaces;
 use crate::sys::{clock, file, meminfo, mount, own_binary, process};
 
 /// A program that a killed agent was about to start holds the agent's lock until it is executed: not for long, but an
@@ -75,8 +77,20 @@ pub(super) fn protect_secrets(layout: &Layout) -> Result<(), StartError> {
     let path = layout.configuration_dir();
     file::make_dirs(&path, 0o700).map_err(access("make", &path))?;
     mount::tmpfs(&path, None, true).map_err(access("mount a tmpfs at", &path))?;
-    let root_only = Permissions::from_mode(0o700);
-    std::fs::set_permissions(&path, root_only).map_err(access("make private", &path))
+    // What shims mount in bundles stays theirs: below a shared mount, as systemd's `/run` is, this one is shared, too.
+    mount::make_private(&path).map_err(access("make a mount of its own at", &path))?;
+    // Containers with ids of their own pass through here to their bundles; all else is closed to them.
+    for (path, mode) in [
+        (layout.all_projected_volumes(), 0o700),
+        (layout.all_bundles(), 0o711),
+        // The last one: version 0.1 left the others to it.
+        (path, 0o711),
+    ] {
+        file::make_dirs(&path, mode).map_err(access("make", &path))?;
+        let mode = Permissions::from_mode(mode);
+        std::fs::set_permissions(&path, mode).map_err(access("make private", &path))?;
+    }
+    Ok(())
 }
 
 /// Opens the cgroups below which pods go, with the limits that the settings say.
@@ -146,6 +160,7 @@ pub(super) fn tools(
     Tools {
         images,
         importing: Arc::default(),
+        pulls: Pulls::new(&config.registries),
         links: Links::default(),
         cleaning: Default::default(),
         turns: Default::default(),
@@ -161,6 +176,7 @@ pub(super) fn tools(
             Reach::default(),
         )),
         inputs,
+        user_namespaces: UserNamespaces::new(config.clone()),
         sandboxes,
         config,
     }

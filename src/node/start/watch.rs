@@ -32,7 +32,8 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
         config.node_name.clone(),
         inherited,
     )
-    .under(config.pod_security);
+    .under(config.pod_security)
+    .with_claims_of(&config.layout);
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scan;
@@ -61,7 +62,7 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
         first = false;
         watch.ensure();
         let usual = tools.sandboxes.settings.now().file_check_frequency_ms;
-        let patience = scan.again_in_ms.unwrap_or(usual);
+        let patience = scan.again_in_ms.map_or(usual, |again| again.min(usual));
         closed = watch.next(Duration::from_millis(patience)).await;
         if !closed.is_empty() {
             // Most likely a pod is about to start: while its file is read the kernel can get ready.

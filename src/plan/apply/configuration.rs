@@ -3,12 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use super::super::event::StartFailure;
+use super::super::event::{ImageFailure, StartFailure};
+use super::super::state::Image;
 use super::super::{Action, PodState, Time};
-use crate::spec::ObjectKey;
+use crate::spec::{ObjectKey, pull_secrets};
 
 /// Records that these objects have changed.
 pub(super) fn changed(pod: &mut PodState, objects: &BTreeSet<ObjectKey>, now: Time) {
+    let has_changed = |key: &ObjectKey| objects.contains(key);
+    if pull_secrets::references(&pod.spec).iter().any(has_changed) {
+        retry_pulls(pod, now);
+    }
     if !pod
         .spec
         .references()
@@ -30,6 +35,20 @@ pub(super) fn changed(pod: &mut PodState, objects: &BTreeSet<ObjectKey>, now: Ti
         pod.in_flight,
         Some(Action::CreateSandbox { .. } | Action::StartContainer { .. })
     );
+}
+
+/// A pull that was refused may succeed with other credentials.
+fn retry_pulls(pod: &mut PodState, now: Time) {
+    for container in &mut pod.containers {
+        if let Image::Failed {
+            failure: ImageFailure::Pull,
+            retry,
+            ..
+        } = &mut container.image
+        {
+            retry.at = retry.at.min(now);
+        }
+    }
 }
 
 /// Returns when to try again something that failed and would be tried again at `at`.

@@ -152,7 +152,7 @@ pub(super) fn start_failed(
         }
         StartFailure::Run => {
             let image_id = match &container.image {
-                Image::Ready { id } => id.clone(),
+                Image::Ready { id, .. } => id.clone(),
                 Image::Unknown | Image::Failed { .. } => image_id,
             };
             let exit = Exit::not_started(message.to_owned(), now);
@@ -178,6 +178,7 @@ pub(super) fn container_exited(
         Some(Action::StartContainer {
             instance: started,
             image_id,
+            ..
         }) if started == instance => Some(image_id.clone()),
         Some(
             Action::StartContainer { .. }

@@ -1,49 +1,81 @@
 //! Facts about images: ready, failed, or the store changed.
 
-use super::super::event::ImageFailure;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::event::{ImageFailure, Pulled};
 use super::super::notice::Notices;
 use super::super::state::{Image, Retry};
 use super::super::{Action, Notice, PodState, Stamp, Time, status};
 use super::IMAGE_RETRY_MS;
-use crate::spec::Reason;
+use crate::spec::{ContainerSpec, PodSpec, PullPolicy, Reason};
 
-pub(super) fn image_ready(pod: &mut PodState, name: &str, image_id: &str, out: &mut Vec<Notice>) {
+pub(super) fn image_ready(
+    pod: &mut PodState,
+    name: &str,
+    (image_id, volumes): (&str, &BTreeMap<String, String>),
+    pulled: &BTreeMap<String, Pulled>,
+    out: &mut Vec<Notice>,
+) {
     if !pod.answered(|a| is_image_of(a, name)) || pod.look_up.edited {
         return;
     }
-    let image = pod
-        .spec
-        .container(name)
-        .map_or_else(String::new, |c| c.image.clone());
-    if let Some(container) = pod.container_mut(name) {
-        container.image = Image::Ready {
-            id: image_id.to_owned(),
+    let Some(container) = pod.container_mut(name) else {
+        return;
+    };
+    container.image = Image::Ready {
+        id: image_id.to_owned(),
+        volumes: volumes.clone(),
+    };
+    let spec = Arc::clone(&pod.spec);
+    let Some(container) = spec.container(name) else {
+        return;
+    };
+    let mut notices = Notices::new(out, pod);
+    for (image, _) in images_of(&spec, container).map(|(_, image)| image) {
+        let text = match pulled.get(image) {
+            None => format!("Container image \"{image}\" already present on machine"),
+            Some(Pulled {
+                took_ms,
+                waited_ms,
+                size_bytes,
+            }) => format!(
+                "Successfully pulled image \"{image}\" in {} ({} including waiting). Image size: {size_bytes} bytes.",
+                status::go_duration(*took_ms),
+                status::go_duration(*waited_ms),
+            ),
         };
-        Notices::new(out, pod).container(
-            name,
-            Reason::Pulled,
-            format!("Container image \"{image}\" already present on machine"),
-        );
+        notices.container(name, Reason::Pulled, text);
     }
+}
+
+/// The images that a container needs, as written, with their pull policies: those of its image volumes by the volumes'
+/// names, then its own.
+fn images_of<'p>(
+    pod: &'p PodSpec,
+    container: &'p ContainerSpec,
+) -> impl Iterator<Item = (Option<&'p str>, (&'p str, PullPolicy))> {
+    let volumes = pod.image_volumes_of(container);
+    let volumes = volumes.map(|(name, of)| (Some(name), (of.image.as_str(), of.pull_policy)));
+    let own = (container.image.as_str(), container.pull_policy);
+    volumes.chain(std::iter::once((None, own)))
 }
 
 /// Containers of the pod that need the same image share its result.
 pub(super) fn image_failed(
     pod: &mut PodState,
-    name: &str,
+    (name, volume): (&str, Option<&str>),
     (failure, message): (ImageFailure, &str),
     now: Time,
     out: &mut Vec<Notice>,
 ) {
-    if !pod.answered(|a| is_image_of(a, name)) {
+    if !pod.answered(|a| is_image_of(a, name)) || pod.look_up.edited {
         return;
     }
-    let Some(spec) = pod
-        .spec
-        .container(name)
-        .cloned()
-        .filter(|_| !pod.look_up.edited)
-    else {
+    let specs = Arc::clone(&pod.spec);
+    let asked = specs.container(name);
+    let missing = asked.and_then(|c| images_of(&specs, c).find(|(of, _)| *of == volume));
+    let Some((_, missing)) = missing else {
         return;
     };
     let mut retry = match pod.container(name).map(|c| &c.image) {
@@ -55,20 +87,21 @@ pub(super) fn image_failed(
     if std::mem::take(&mut pod.look_up.store_changed) {
         retry.at = now;
     }
-    let pod_spec = std::sync::Arc::clone(&pod.spec);
-    for (container, other) in pod.containers.iter_mut().zip(pod_spec.all_containers()) {
-        let same = other.image == spec.image && other.pull_policy == spec.pull_policy;
+    for (container, other) in pod.containers.iter_mut().zip(specs.all_containers()) {
+        let same = images_of(&specs, other).find(|(_, image)| *image == missing);
         let found = matches!(container.image, Image::Ready { .. });
         let wanted = !container.run.is_running() || container.is_outdated(other);
-        if same && !found && wanted {
+        if let Some((volume, _)) = same.filter(|_| !found && wanted) {
             container.image = Image::Failed {
+                volume: volume.map(str::to_owned),
                 failure,
                 message: message.to_owned(),
                 retry,
             };
         }
     }
-    let (reason, text) = status::image_failure(&spec.image, failure, message, false);
+    let (image, _) = missing;
+    let (reason, text) = status::image_failure(image, failure, message, false);
     let mut notices = Notices::new(out, pod);
     match failure {
         ImageFailure::NeverPull => {
@@ -76,13 +109,13 @@ pub(super) fn image_failed(
         }
         ImageFailure::Inspect => notices.container(name, Reason::InspectFailed, text),
         ImageFailure::Pull => {
-            let text = format!("Failed to pull image \"{}\": {message}", spec.image);
+            let text = format!("Failed to pull image \"{image}\": {message}");
             notices.container(name, Reason::Failed, text);
         }
     }
     notices.container(name, Reason::Failed, format!("Error: {reason}"));
     if again && failure == ImageFailure::Pull {
-        let text = format!("Back-off pulling image \"{}\"", spec.image);
+        let text = format!("Back-off pulling image \"{image}\"");
         notices.container(name, Reason::BackOffPull, text);
         let text = "Error: ImagePullBackOff".to_owned();
         notices.container(name, Reason::Failed, text);

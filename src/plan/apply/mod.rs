@@ -111,6 +111,7 @@ impl NodeState {
             NodeFact::Observed(figures) => self.observed(figures, now, out),
             NodeFact::Reclaimed => self.pressure.reclaimed(now.time),
             NodeFact::Alarmed => self.pressure.alarmed(now.time),
+            NodeFact::ClaimsChanged(all) => self.claims_changed(all, now, out),
             NodeFact::OutsideSeen(seen) => self.order.saw(seen),
         }
     }
@@ -170,15 +171,19 @@ impl NodeState {
             PodFact::ImageReady {
                 container,
                 image_id,
+                volumes,
+                pulled,
             } => self.on(uid, now, out, |pod, _, out| {
-                image_ready(pod, container, image_id, out);
+                image_ready(pod, container, (image_id, volumes), pulled, out);
             }),
             PodFact::ImageFailed {
                 container,
+                volume,
                 failure,
                 message,
             } => self.on(uid, now, out, |pod, _, out| {
-                image_failed(pod, container, (*failure, message), now.time, out);
+                let name = (container.as_str(), volume.as_deref());
+                image_failed(pod, name, (*failure, message), now.time, out);
             }),
             PodFact::Warned {
                 container,

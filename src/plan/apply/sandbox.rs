@@ -108,7 +108,9 @@ pub(super) fn sandbox_lost(pod: &mut PodState, now: Stamp, out: &mut Vec<Notice>
     };
     pod.sandbox = Sandbox::Lost;
     match pod.in_flight.take() {
-        Some(Action::StartContainer { instance, image_id }) => {
+        Some(Action::StartContainer {
+            instance, image_id, ..
+        }) => {
             if let Some(container) = pod.container_mut(&instance.container)
                 && container.next_attempt <= instance.attempt
             {

@@ -31,7 +31,8 @@ impl NodeState {
     ) {
         let before: Vec<Condition> = self.pressure.held().collect();
         self.pressure.observed(figures, now);
-        if !self.pressure.held().eq(before) {
+        let claims = self.claims_measured(&figures.claims);
+        if claims || !self.pressure.held().eq(before) {
             self.admit(now, out);
         }
     }

@@ -43,6 +43,8 @@ pub enum EvictionReason {
     PodLimit,
     /// A container uses more disk than its limit.
     ContainerLimit,
+    /// A claim that the pod uses is over its size.
+    ClaimSize,
 }
 
 impl EvictionReason {
@@ -53,13 +55,16 @@ impl EvictionReason {
             Self::EmptyDirLimit => "emptydirfs.limit",
             Self::PodLimit => "ephemeralpodfs.limit",
             Self::ContainerLimit => "ephemeralcontainerfs.limit",
+            Self::ClaimSize => "persistentvolumeclaim.size",
         }
     }
 
     fn cause(self) -> Cause {
         match self {
             Self::Shortage(_) => Cause::Evicted,
-            Self::EmptyDirLimit | Self::PodLimit | Self::ContainerLimit => Cause::OverLimit,
+            Self::EmptyDirLimit | Self::PodLimit | Self::ContainerLimit | Self::ClaimSize => {
+                Cause::OverLimit
+            }
         }
     }
 }
@@ -208,7 +213,8 @@ impl NodeState {
             EvictionReason::Shortage(_) => self.pressure.changes(now.time),
             EvictionReason::EmptyDirLimit
             | EvictionReason::PodLimit
-            | EvictionReason::ContainerLimit => {}
+            | EvictionReason::ContainerLimit
+            | EvictionReason::ClaimSize => {}
         }
     }
 }

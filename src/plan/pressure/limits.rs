@@ -3,6 +3,7 @@
 
 use super::super::notice::Annotations;
 use super::super::{NodeState, PodState};
+use super::Seen;
 use super::evict::{Eviction, EvictionReason};
 use super::rank::may_go;
 use crate::spec::{PodSpec, PodUid, VolumeSpec};
@@ -20,20 +21,27 @@ fn size_limit_bytes(volume: &VolumeSpec) -> Option<u64> {
     volume.source.on_disk()?.size_limit_bytes
 }
 
-/// The first pod that exceeds one of its limits.
+/// The first pod that exceeds one of its limits, or uses a claim that is over its size.
 pub(super) fn over(state: &NodeState) -> Option<(PodUid, Eviction)> {
     let seen = state.pressure.seen.as_ref()?;
-    let some = |pod: &&PodState| may_go(pod) && has_some(&pod.spec);
-    state.pods.values().filter(some).find_map(|pod| {
-        let usage = seen.of(pod).filter(|usage| usage.disk)?;
-        let (reason, message) = broken(&pod.spec, usage)?;
-        let eviction = Eviction {
-            reason,
-            message,
-            annotations: Annotations::new(),
-            grace_ms: super::GRACE_MS,
+    state.pods.values().filter(|p| may_go(p)).find_map(|pod| {
+        let for_claim = || match pod.created.time < seen.at {
+            true => state.evicted_for_claim(pod),
+            false => None,
         };
+        let eviction = for_limit(pod, seen).or_else(for_claim)?;
         Some((pod.spec.uid.clone(), eviction))
+    })
+}
+
+fn for_limit(pod: &PodState, seen: &Seen) -> Option<Eviction> {
+    let usage = seen.of(pod).filter(|usage| usage.disk)?;
+    let (reason, message) = broken(&pod.spec, usage).filter(|_| has_some(&pod.spec))?;
+    Some(Eviction {
+        reason,
+        message,
+        annotations: Annotations::new(),
+        grace_ms: super::GRACE_MS,
     })
 }
 

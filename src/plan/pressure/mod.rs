@@ -26,7 +26,7 @@ use super::shutdown::is_gone;
 use super::state::{Flag, Sandbox};
 use super::verdict::Cause;
 use super::{Event, NodeState, PodFact, PodState, Stamp, Step, Task, Time, Wall};
-use crate::spec::PodUid;
+use crate::spec::{PodKey, PodUid};
 use crate::types::usage::{NodeUsage, PodUsage, Space};
 pub use evict::{Eviction, EvictionReason, Evictions};
 use images::{Goal, ImagePolicy};
@@ -50,7 +50,7 @@ pub const IMAGES_MS: u64 = 300_000;
 /// Measuring disk use of pods takes at most this share of the time.
 const WALK_SHARE: u64 = 20;
 /// Grace of pods evicted for a hard threshold or a limit of their own.
-const GRACE_MS: u64 = 1_000;
+pub(super) const GRACE_MS: u64 = 1_000;
 
 /// The thresholds of the node, and what happens beyond them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,6 +140,8 @@ pub struct Observation {
     pub node: NodeUsage,
     /// Figures of the pods that were asked for.
     pub pods: BTreeMap<PodUid, PodUsage>,
+    /// How many bytes the claims take that were measured.
+    pub claims: BTreeMap<PodKey, u64>,
     /// How long measuring disk use took.
     pub walk_ms: u64,
 }
@@ -272,7 +274,9 @@ fn watches(state: &NodeState) -> bool {
 fn has_limits(state: &NodeState) -> bool {
     let there = |pod: &PodState| matches!(pod.sandbox, Sandbox::Ready { .. });
     let mut pods = state.pods.values().filter(|pod| there(pod));
-    state.pressure.policy.storage_limits && pods.any(|pod| limits::has_some(&pod.spec))
+    state.pressure.policy.storage_limits
+        && (pods.any(|pod| limits::has_some(&pod.spec))
+            || !state.measured_claims(Walk::Limited).is_empty())
 }
 
 /// The inspection that is due now: of pods only if a threshold is met, or they have limits.
@@ -389,6 +393,11 @@ impl Pressure {
     pub fn held(&self) -> impl Iterator<Item = Condition> {
         let all = Condition::ALL.into_iter();
         all.filter(|condition| self.condition(*condition).yes)
+    }
+
+    /// Whether limits of disk use are enforced.
+    pub(super) fn enforces_limits(&self) -> bool {
+        self.policy.storage_limits
     }
 
     /// The order in flight.

@@ -269,12 +269,18 @@ pub(super) fn trouble(
         return Some((start_failure(*failure), message.clone()));
     }
     if let Image::Failed {
+        volume,
         failure,
         message,
         retry,
     } = &c.image
     {
-        let image = state.spec.container(&c.name).map_or("", |s| &s.image);
+        let own = state.spec.container(&c.name).map(|spec| &spec.image);
+        let mounted = volume
+            .as_ref()
+            .and_then(|name| state.spec.image_volume(name));
+        let image = mounted.map(|volume| &volume.image).or(own);
+        let image = image.map_or("", String::as_str);
         return Some(image_failure(image, *failure, message, retry.failures > 1));
     }
     let Some(delay) = restart::delay_ms(c, state.waits(settings)) else {

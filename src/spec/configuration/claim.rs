@@ -8,7 +8,10 @@ use crate::spec::error::{Path, Report};
 use crate::spec::resources::amount;
 
 /// Access modes that mean something on one node.
-const MODES: [&str; 3] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce"];
+const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", ONE_POD];
+
+/// Only one pod at a time uses the volume.
+pub(crate) const ONE_POD: &str = "ReadWriteOncePod";
 
 /// Checks a decoded claim.
 pub(super) fn of(mut claim: PersistentVolumeClaim, path: &Path<'_>, report: &Report) -> Object {
@@ -63,16 +66,13 @@ pub(super) fn access_modes(modes: Option<&[String]>, path: &Path<'_>, report: &R
         report.error(&list, "Required value: at least 1 access mode is required");
     }
     for (index, mode) in modes.iter().enumerate() {
-        let at = list.index(index);
-        match mode.as_str() {
-            "ReadWriteOncePod" => report.refuse(
-                &at,
-                "that only one pod uses a volume is not enforced",
-                "write `ReadWriteOnce`",
-            ),
-            mode if MODES.contains(&mode) => {}
-            other => report.unsupported(&at, other, &MODES),
+        if !MODES.contains(&mode.as_str()) {
+            report.unsupported(&list.index(index), mode, &MODES);
         }
+    }
+    if modes.len() > 1 && modes.iter().any(|mode| mode == ONE_POD) {
+        let detail = "may not use ReadWriteOncePod with other access modes";
+        report.forbidden(&list, detail);
     }
 }
 

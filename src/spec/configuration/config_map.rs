@@ -41,3 +41,26 @@ pub(super) fn of(value: &mut Value, path: &Path<'_>, report: &Report) -> Option<
     }
     Some(object)
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+
+    #[test]
+    fn binary_data_is_content_but_no_text() {
+        let object = Object::ConfigMap(ConfigMap {
+            data: Some([("b".to_owned(), "text".to_owned())].into()),
+            binary_data: Some([("a".to_owned(), ByteString(b"bytes".to_vec()))].into()),
+            ..ConfigMap::default()
+        });
+        let (a, b) = (("a", b"bytes".as_slice()), ("b", b"text".as_slice()));
+        assert_eq!((object.data(), object.texts()), (vec![a, b], vec![b]));
+        assert_eq!((object.value("a"), object.text("a")), (Some(a.1), None));
+        assert_eq!(
+            (object.value("b"), object.text("b")),
+            (Some(b.1), Some(b.1))
+        );
+    }
+}

@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::decode::decode;
+use super::encrypted::Opened;
 use super::error::{Path, Report};
 use super::value::Value;
 use super::{assemble, names};
@@ -206,6 +207,30 @@ impl Object {
         }
     }
 
+    /// The content that can be environment variables: all of it but `binaryData`, which the kubelet never reads for
+    /// variables (`makeEnvironmentVariables`).
+    pub fn texts(&self) -> Vec<(&str, &[u8])> {
+        match self {
+            Self::ConfigMap(map) => {
+                let texts = map.data.iter().flatten();
+                let texts = texts.map(|(key, text)| (key.as_str(), text.as_bytes()));
+                texts.collect()
+            }
+            _ => self.data(),
+        }
+    }
+
+    /// The value of a key, if it can be an environment variable.
+    pub fn text(&self, key: &str) -> Option<&[u8]> {
+        match self {
+            Self::ConfigMap(map) => {
+                let text = map.data.as_ref().and_then(|data| data.get(key));
+                text.map(String::as_bytes)
+            }
+            _ => self.value(key),
+        }
+    }
+
     /// A namespace that no document defines.
     pub fn namespace(name: &str) -> Self {
         Self::Namespace(accepted::active(name))
@@ -313,13 +338,14 @@ impl<'c> Extend<&'c Arc<Object>> for Configuration {
 pub(crate) fn object(
     kind: ObjectKind,
     value: &mut Value,
+    opened: &Opened,
     path: &Path<'_>,
     report: &Report,
 ) -> Option<Object> {
     report.begin(path);
     let object = match kind {
         ObjectKind::ConfigMap => config_map::of(value, path, report)?,
-        ObjectKind::Secret => Object::Secret(secret::of(value, path, report)?),
+        ObjectKind::Secret => Object::Secret(secret::of(value, opened, path, report)?),
         ObjectKind::ServiceAccount => {
             accepted::service_account(decode(value, path, report)?, path, report)
         }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1 as core;
 use super::content::{bytes, strings};
 use super::{MAX_BYTES, keys, metadata};
 use crate::spec::decode::decode;
+use crate::spec::encrypted::{self, Opened};
 use crate::spec::error::{Path, Report};
 use crate::spec::value::Value;
 
@@ -53,14 +54,34 @@ impl Secret {
     }
 }
 
-/// Decodes and checks a Secret. `stringData` becomes part of `data`.
-pub(super) fn of(value: &mut Value, path: &Path<'_>, report: &Report) -> Option<Secret> {
+/// Decodes and checks a Secret. `stringData` becomes part of `data`. One whose encrypted content is unknown has none.
+pub(super) fn of(
+    value: &mut Value,
+    opened: &Opened,
+    path: &Path<'_>,
+    report: &Report,
+) -> Option<Secret> {
+    let sealed = encrypted::take(value, path, report);
     // Before the decoder reads them: its messages repeat what is wrong.
-    let texts = strings(value, "stringData", path, report);
-    let encoded = bytes(value, "data", PLAIN, path, report);
+    let mut texts = strings(value, "stringData", path, report);
+    let mut encoded = bytes(value, "data", PLAIN, path, report);
     let mut secret: core::Secret = decode(value, path, report)?;
     metadata(&mut secret, path, report);
-    let at = path.field("data");
+    let mut at = path.field("data");
+    if let Some(written) = sealed {
+        at = path.field(encrypted::FIELD);
+        let own = &secret.metadata;
+        let namespace = own.namespace.as_deref().unwrap_or_default();
+        let name = (namespace, own.name.as_deref().unwrap_or_default());
+        match encrypted::content(name, &written, opened, path, report) {
+            Some(mut plain) => {
+                texts = strings(&mut plain, "stringData", &at, report);
+                encoded = bytes(&mut plain, "data", PLAIN, &at, report);
+            }
+            // Whether it has what its type needs is unknown.
+            None => return Some(Secret(typed(secret))),
+        }
+    }
     let mut data: BTreeMap<String, ByteString> = encoded.into_iter().collect();
     for (key, text) in texts {
         data.insert(key, ByteString(text.into_bytes()));
@@ -74,13 +95,20 @@ pub(super) fn of(value: &mut Value, path: &Path<'_>, report: &Report) -> Option<
         let message = format_args!("Too long: may not be more than {MAX_BYTES} bytes");
         report.error(&at, message);
     }
+    let mut secret = typed(secret);
+    let kind = secret.type_.as_deref().unwrap_or_default();
+    by_type(kind, &data, path, report);
+    secret.data = (!data.is_empty()).then_some(data);
+    Some(Secret(secret))
+}
+
+/// The Secret with the type that it has by default.
+fn typed(mut secret: core::Secret) -> core::Secret {
     let kind = secret.type_.get_or_insert_default();
     if kind.is_empty() {
         "Opaque".clone_into(kind);
     }
-    by_type(kind, &data, path, report);
-    secret.data = (!data.is_empty()).then_some(data);
-    Some(Secret(secret))
+    secret
 }
 
 /// Checks what Secrets of this type must have.

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{SELinuxOptions, SeccompProfile};
 
 use super::Violation;
 use super::visit::{Each, View, containers, plural, quoted, setters, violation};
-use crate::spec::confinement;
+use crate::spec::app_armor;
 
 /// Who sets a profile of another type, and the types.
 struct Bad<'a> {
@@ -76,7 +76,7 @@ pub(super) fn app_armor(pod: &View<'_>) -> Option<Violation> {
     });
     let annotations = pod.pod.metadata.annotations.iter().flatten();
     let annotations: Vec<String> = annotations
-        .filter(|(key, _)| key.starts_with(confinement::APP_ARMOR))
+        .filter(|(key, _)| key.starts_with(app_armor::ANNOTATION))
         .filter(|(_, value)| {
             let allowed = value.is_empty() || *value == "runtime/default";
             !allowed && !value.starts_with("localhost/")

@@ -131,6 +131,25 @@ fn a_pod_with_an_app_armor_profile_waits_on_a_node_without_app_armor() {
 }
 
 #[test]
+fn a_pod_with_a_user_namespace_waits_on_a_node_that_cannot_make_one() {
+    let mut pod = sized("p", 100, 10);
+    let node = |why: Option<&str>| {
+        let mut node = Node::set(small());
+        node.state.node = Arc::new(NodeIdentity {
+            no_user_namespaces: why.map(str::to_owned),
+            ..NodeIdentity::default()
+        });
+        node
+    };
+    assert_eq!(refused(&mut node(Some("an old kernel")), &pod), None);
+    pod.own_users = true;
+    assert_eq!(refused(&mut node(None), &pod), None);
+    let refusal = refused(&mut node(Some("an old kernel")), &pod).expect("refused");
+    let text = "Cannot run a pod with `hostUsers: false`: an old kernel";
+    assert_eq!(refusal, ("UserNamespaces".into(), text.into()));
+}
+
+#[test]
 fn a_pod_for_another_system_or_node_waits_with_the_kubelets_reason() {
     let node = || {
         let mut node = Node::set(small());

@@ -35,12 +35,15 @@ pub(super) fn answers(action: &Action, now: Stamp, out: &mut Vec<Event>) {
                 fact: PodFact::ImageReady {
                     container: container.clone(),
                     image_id: "sha256:1".into(),
+                    volumes: Default::default(),
+                    pulled: Default::default(),
                 },
             });
             out.push(Event::Pod {
                 uid: pod,
                 fact: PodFact::ImageFailed {
                     container,
+                    volume: None,
                     failure: ImageFailure::Pull,
                     message: error(),
                 },

@@ -131,7 +131,9 @@ fn left_behind(pod: &PodState, now: Stamp) -> Vec<Option<Recovered>> {
         // A new agent writes the values of a resize again.
         None | Some(Action::EnsureImage { .. } | Action::Resize { .. }) => {}
         Some(Action::CreateSandbox { .. }) => left.push(Some(in_sandbox(ready(pod)))),
-        Some(Action::StartContainer { instance, image_id }) => {
+        Some(Action::StartContainer {
+            instance, image_id, ..
+        }) => {
             let known = base.containers[&instance.container].newest.as_ref();
             // The agent may have heard of its exit before its start.
             if known.is_none_or(|run| run.attempt < instance.attempt) {

@@ -153,7 +153,9 @@ impl Sim {
                 let used = figures.pods[uid].volumes["v"].bytes;
                 assert!(used > LIMIT && !pod.spec.volumes.is_empty(), "{used}");
             }
-            EvictionReason::PodLimit | EvictionReason::ContainerLimit => {
+            EvictionReason::PodLimit
+            | EvictionReason::ContainerLimit
+            | EvictionReason::ClaimSize => {
                 panic!("no pod has such a limit")
             }
         }

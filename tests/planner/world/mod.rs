@@ -472,6 +472,8 @@ impl World {
                         fact: PodFact::ImageReady {
                             container,
                             image_id,
+                            volumes: Default::default(),
+                            pulled: Default::default(),
                         },
                     }
                 } else {
@@ -484,6 +486,7 @@ impl World {
                         uid: pod,
                         fact: PodFact::ImageFailed {
                             container,
+                            volume: None,
                             failure,
                             message: "no".into(),
                         },
@@ -496,7 +499,9 @@ impl World {
                 to,
                 containers,
             } => self.resize(pod, to, containers),
-            Action::StartContainer { instance, image_id } => {
+            Action::StartContainer {
+                instance, image_id, ..
+            } => {
                 self.start(generation, instance, image_id);
             }
             Action::Signal {

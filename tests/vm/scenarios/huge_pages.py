@@ -61,7 +61,8 @@ def pods_have_the_huge_pages_they_ask_for_and_no_more(vm):
     after = allocatable(vm)
     equal("huge pages for pods", after["hugepages-2Mi"], "8Mi")
     equal("memory set aside", bytes_of(before["memory"]) - bytes_of(after["memory"]), 8 * MI)
-    take = "fallocate -l 4194304 /pages/mine && echo mine; fallocate -l 2097152 /pages/more || echo no more; echo done; "
+    # What fails is said on standard error, a pipe of its own: its lines may come after those written later.
+    take = "exec 2>&1; fallocate -l 4194304 /pages/mine && echo mine; fallocate -l 2097152 /pages/more || echo no more; echo done; "
     vm.manifest("huge", huge("huge", 4, take + SLEEP))
     vm.manifest("plain", pod("plain"))
     group = vm.cgroup(vm.wait_running("huge", seconds=120))

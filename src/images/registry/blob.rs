@@ -1,0 +1,238 @@
+//! The download of one blob into its partial file: continued where it was left, in this worker or an earlier one.
+
+use super::super::error::{ImageError, io as io_error};
+use super::super::space::Space;
+use super::error::FetchError;
+use super::folder::PullFolder;
+use super::http::Answer;
+use super::partial::Partial;
+use super::session::{Session, Wanted};
+
+/// Requests in a row that bring (nearly) nothing.
+const MAX_IDLE: usize = 3;
+
+/// A request that brings less counts as one that brings nothing: a peer that ends after each byte would never end.
+const MIN_GAIN_BYTES: u64 = 16 << 10;
+
+/// The bytes read at once.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// A blob of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Blob {
+    pub(super) digest: String,
+    /// Its exact length.
+    pub(super) size: u64,
+    /// `layer`, `config`.
+    pub(super) kind: &'static str,
+}
+
+/// Receives the number of bytes that are there.
+pub(super) type Tick<'a> = dyn FnMut(u64) + 'a;
+
+/// Downloads a blob, unless it is there. The connection may break as often as it likes, while something arrives.
+pub(super) fn download(
+    session: &Session,
+    folder: &PullFolder,
+    blob: &Blob,
+    space: &mut Space,
+    tick: &mut Tick<'_>,
+) -> Result<(), FetchError> {
+    if folder.blob(&blob.digest).exists() {
+        tick(blob.size);
+        return Ok(());
+    }
+    let mut partial = Partial::open(folder, &blob.digest, blob.size)?;
+    let mut again = false;
+    loop {
+        let taken_up = partial.len() > 0;
+        space.reserve(blob.size - partial.len())?;
+        let pieced = fill(session, blob, &mut partial, space, tick)? || taken_up;
+        let actual = partial.digest();
+        if actual == blob.digest {
+            return Ok(partial.finish(folder, &blob.digest)?);
+        }
+        partial.restart(None)?;
+        if !pieced || again {
+            return Err(FetchError::Image(ImageError::Digest {
+                what: format!("{} {}", blob.kind, blob.digest),
+                expected: blob.digest.clone(),
+                actual,
+            }));
+        }
+        // Pieces that do not fit: once more from the start.
+        again = true;
+    }
+}
+
+/// Asks until the blob has its length; returns whether it took several requests.
+fn fill(
+    session: &Session,
+    blob: &Blob,
+    partial: &mut Partial,
+    space: &mut Space,
+    tick: &mut Tick<'_>,
+) -> Result<bool, FetchError> {
+    let (mut idle, mut requests) = (0, 0);
+    while partial.len() < blob.size {
+        tick(partial.len());
+        requests += 1;
+        let before = partial.len();
+        let ended = go_on(session, blob, partial, space, tick);
+        if partial.len() >= blob.size {
+            break;
+        }
+        let why = match ended {
+            Ok(why) => why,
+            Err(why) if why.is_interruption() => why,
+            Err(why) => return Err(why),
+        };
+        idle = match partial.len() >= before + MIN_GAIN_BYTES {
+            true => 0,
+            false => idle + 1,
+        };
+        if idle >= MAX_IDLE {
+            return Err(why);
+        }
+    }
+    tick(partial.len());
+    Ok(requests > 1)
+}
+
+/// One request. Returns why it did not bring everything.
+fn go_on(
+    session: &Session,
+    blob: &Blob,
+    partial: &mut Partial,
+    space: &mut Space,
+    tick: &mut Tick<'_>,
+) -> Result<FetchError, FetchError> {
+    let from = partial.len();
+    let answer = session.ask(&wanted(blob, partial))?;
+    let url = answer.url.to_string();
+    let bad = |why: String| FetchError::Answer {
+        url: url.clone(),
+        why,
+    };
+    let ended = || FetchError::Connection {
+        url: url.clone(),
+        why: "the connection ended too early".to_owned(),
+        hint: None,
+    };
+    let validator = validator(&answer);
+    // Bytes of the answer that are there already: servers may ignore ranges.
+    let mut skipped = 0;
+    let announced = match answer.status {
+        206 => {
+            let range = answer.header("Content-Range").and_then(range);
+            if from == 0 || range.is_none_or(|(start, total)| start != from || total != blob.size) {
+                partial.restart(None)?;
+                return Ok(bad(format!(
+                    "a part was sent that was not asked for, or the {} has another size than its manifest says",
+                    blob.kind
+                )));
+            }
+            blob.size - from
+        }
+        416 => {
+            partial.restart(None)?;
+            return Ok(bad(format!(
+                "the {} is shorter than its manifest says",
+                blob.kind
+            )));
+        }
+        _ => {
+            let same = partial.validator() == validator.as_deref();
+            match same || partial.validator().is_none() || validator.is_none() {
+                true => skipped = from,
+                false => partial.restart(validator.clone())?,
+            }
+            blob.size
+        }
+    };
+    if let Some(length) = answer.length().filter(|length| *length != announced) {
+        return Err(bad(format!(
+            "{} {} is announced with {length} bytes, expected {announced}",
+            blob.kind, blob.digest
+        )));
+    }
+    partial.name(validator)?;
+    let mut pieces = answer.body(&session.patience());
+    let mut buffer = vec![0; BUFFER_BYTES];
+    while partial.len() < blob.size {
+        let n = pieces.read(&mut buffer)?;
+        if n == 0 {
+            break;
+        }
+        let old = skipped.min(n as u64);
+        skipped -= old;
+        let new = &buffer[usize::try_from(old).unwrap_or(n)..n];
+        let left = usize::try_from(blob.size - partial.len()).unwrap_or(usize::MAX);
+        let new = &new[..new.len().min(left)];
+        if new.is_empty() {
+            continue;
+        }
+        space.take(new.len() as u64)?;
+        partial.append(new).map_err(|why| {
+            FetchError::Image(space.write_error(why, |why| io_error("write", partial.path())(why)))
+        })?;
+        tick(partial.len());
+    }
+    Ok(ended())
+}
+
+fn wanted(blob: &Blob, partial: &Partial) -> Wanted {
+    let mut headers = vec![("Accept", "*/*".to_owned())];
+    let from = partial.len();
+    if from > 0 {
+        headers.push(("Range", format!("bytes={from}-")));
+        headers.extend(partial.validator().map(|v| ("If-Range", v.to_owned())));
+    }
+    Wanted {
+        head: false,
+        target: format!("blobs/{}", blob.digest),
+        headers,
+        what: format!("{} {}", blob.kind, blob.digest),
+        range: from > 0,
+    }
+}
+
+/// What identifies the data of an answer: only a strong `ETag` may continue a download (RFC 9110, section 13.1.5).
+fn validator(answer: &Answer) -> Option<String> {
+    let etag = answer.header("ETag").filter(|etag| etag.starts_with('"'));
+    let found = etag.or(answer.header("Last-Modified"))?;
+    (found.len() <= 1024).then(|| found.to_owned())
+}
+
+/// Start and total of `bytes START-END/TOTAL`.
+fn range(header: &str) -> Option<(u64, u64)> {
+    let (part, total) = header.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (start, end) = part.split_once('-')?;
+    let (start, end, total): (u64, u64, u64) = (
+        start.trim().parse().ok()?,
+        end.trim().parse().ok()?,
+        total.trim().parse().ok()?,
+    );
+    (start <= end && end.checked_add(1)? == total).then_some((start, total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_must_reach_to_the_end() {
+        for (header, expected) in [
+            ("bytes 5-9/10", Some((5, 10))),
+            ("bytes 0-9/10", Some((0, 10))),
+            ("bytes 5-8/10", None),
+            ("bytes 5-9/*", None),
+            ("bytes */10", None),
+            ("5-9/10", None),
+            ("bytes 9-5/6", None),
+            ("bytes 5-18446744073709551615/0", None),
+        ] {
+            assert_eq!(range(header), expected, "{header}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Authorities and client certificates for TLS: those of the system, and for each registry `HOST[:PORT]/*.crt` (more
+//! authorities) and `*.cert` with `*.key` (this client) in directories such as `/etc/containers/certs.d`
+//! (containers-certs.d(5)).
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use futures_rustls::rustls;
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::sign::CertifiedKey;
+use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem};
+
+use super::error::FetchError;
+use crate::sys::file::read_bounded;
+
+/// Where distributions keep the authorities they trust; the first file that exists.
+const SYSTEM: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs/ca-bundle.crt",
+];
+
+/// The longest file of certificates; a system's has a quarter of a megabyte.
+const MAX_BYTES: u64 = 4 << 20;
+
+/// The maximum number of files in the folder of a registry.
+const MAX_FILES: usize = 100;
+
+/// What one registry adds.
+#[derive(Debug, Default)]
+struct Own {
+    authorities: Vec<Certificate<'static>>,
+    client: Option<ClientCert>,
+}
+
+/// Whether there is a folder for one of these names of a registry: then it speaks TLS.
+pub(super) fn known(directories: &[PathBuf], names: &[String]) -> bool {
+    folders(directories, names).any(|folder| folder.is_dir())
+}
+
+/// The TLS settings for a registry that has these names.
+pub(super) fn of(directories: &[PathBuf], names: &[String]) -> Result<TlsConfig, FetchError> {
+    let mut own = Own::default();
+    for folder in folders(directories, names) {
+        read_folder(&folder, &mut own)?;
+    }
+    let mut authorities = system()?;
+    authorities.append(&mut own.authorities);
+    Ok(TlsConfig::builder()
+        .root_certs(RootCerts::new_with_certs(&authorities))
+        .client_cert(own.client)
+        .unversioned_rustls_crypto_provider(provider())
+        .build())
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn folders(directories: &[PathBuf], names: &[String]) -> impl Iterator<Item = PathBuf> {
+    let all = directories.iter().flat_map(|directory| {
+        let of = |name: &String| directory.join(name);
+        names.iter().map(of).collect::<Vec<_>>()
+    });
+    all.collect::<Vec<_>>().into_iter()
+}
+
+fn system() -> Result<Vec<Certificate<'static>>, FetchError> {
+    for path in SYSTEM.map(Path::new) {
+        match read_bounded(path, MAX_BYTES) {
+            Ok(pem) => return certificates(path, &pem),
+            Err(why) if why.kind() == ErrorKind::NotFound => {}
+            Err(why) => return Err(unreadable(path, &why)),
+        }
+    }
+    Ok(Vec::new())
+}
+
+fn read_folder(folder: &Path, own: &mut Own) -> Result<(), FetchError> {
+    let entries = match fs::read_dir(folder) {
+        Err(why) if why.kind() == ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(|why| unreadable(folder, &why))?,
+    };
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    if paths.len() > MAX_FILES {
+        let folder = folder.display();
+        return Err(FetchError::Setup(format!(
+            "`{folder}` has more than {MAX_FILES} files"
+        )));
+    }
+    paths.sort();
+    for path in paths {
+        let read = || read_bounded(&path, MAX_BYTES).map_err(|why| unreadable(&path, &why));
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("crt") => own.authorities.append(&mut certificates(&path, &read()?)?),
+            Some("cert") if own.client.is_none() => own.client = Some(client(&path, &read()?)?),
+            Some("key") if !path.with_extension("cert").exists() => {
+                let (key, cert) = (path.display(), path.with_extension("cert"));
+                let cert = cert.display();
+                return Err(FetchError::Setup(format!(
+                    "`{key}` has no certificate `{cert}`"
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<Certificate<'static>>, FetchError> {
+    let bad = |why: String| FetchError::Setup(format!("`{}` {why}", path.display()));
+    let mut found = Vec::new();
+    for item in parse_pem(pem) {
+        if let PemItem::Certificate(certificate) =
+            item.map_err(|why| bad(format!("is no PEM: {why}")))?
+        {
+            found.push(certificate);
+        }
+    }
+    match found.is_empty() {
+        true => Err(bad("has no certificate".to_owned())),
+        false => Ok(found),
+    }
+}
+
+/// A certificate and the key beside it, which must fit: the TLS library would not forgive it later.
+fn client(path: &Path, pem: &[u8]) -> Result<ClientCert, FetchError> {
+    let key_path = path.with_extension("key");
+    let bad = |why: &dyn std::fmt::Display| {
+        FetchError::Setup(format!(
+            "the key `{}` cannot be used: {why}",
+            key_path.display()
+        ))
+    };
+    let key = read_bounded(&key_path, MAX_BYTES).map_err(|why| bad(&why))?;
+    let chain = certificates(path, pem)?;
+    let der = PrivateKeyDer::from_pem_slice(&key).map_err(|why| bad(&why))?;
+    let plain = chain.iter().map(|c| CertificateDer::from(c.der().to_vec()));
+    let plain: Vec<_> = plain.collect();
+    CertifiedKey::from_der(plain, der, &provider()).map_err(|why| bad(&why))?;
+    let key = PrivateKey::from_pem(&key).map_err(|why| bad(&why))?;
+    Ok(ClientCert::new_with_certs(&chain, key))
+}
+
+fn unreadable(path: &Path, why: &std::io::Error) -> FetchError {
+    FetchError::Setup(format!("could not read `{}`: {why}", path.display()))
+}

@@ -1,0 +1,315 @@
+//! The work of `coracle image-worker fetch`: it downloads what the store lacks of an image into the pull's folder.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::super::error::ImageError;
+use super::super::name;
+use super::super::oci::{ConfigFile, Platform, parse};
+use super::super::progress::{Fetched, Progress};
+use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
+use super::super::store::ImageStore;
+use super::blob::{Blob, download};
+use super::error::FetchError;
+use super::folder::PullFolder;
+use super::http::Http;
+use super::proxy::Proxies;
+use super::request::{Credentials, MAX_BYTES, Request};
+use super::resolve::{MAX_MANIFEST_BYTES, Raw, Resolved, Search, manifest};
+use super::session::Session;
+use crate::spec::ImageName;
+use crate::sys::clock;
+use crate::sys::file::read_bounded;
+
+/// Layers that are downloaded at once.
+const CONNECTIONS: usize = 3;
+
+/// The stack of a download.
+const STACK_BYTES: usize = 1 << 20;
+
+/// The shortest interval between reports about one layer.
+const REPORT_EVERY: Duration = Duration::from_millis(100);
+
+/// Reports progress; fails once the client is gone, which ends the fetch.
+pub(crate) type Report<'a> = dyn FnMut(Progress) -> io::Result<()> + 'a;
+
+/// Reads the request from `input` and carries it out. Where it fails, everything stays that arrived.
+pub(crate) fn run(
+    input: impl Read,
+    report: &mut Report<'_>,
+) -> Result<Fetched, (String, Option<String>)> {
+    let explain = |why: FetchError| (crate::chain(&why), why.hint());
+    let request = read(input).map_err(explain)?;
+    fetch(&request, report).map_err(explain)
+}
+
+fn read(input: impl Read) -> Result<Request, FetchError> {
+    let mut bytes = Vec::new();
+    let read = input.take(MAX_BYTES).read_to_end(&mut bytes);
+    read.map_err(|why| FetchError::Request(why.to_string()))?;
+    // The parser's error could show a password.
+    serde_json::from_slice(&bytes)
+        .map_err(|why| FetchError::Request(format!("line {}, column {}", why.line(), why.column())))
+}
+
+fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchError> {
+    let name = name::parse(&request.name)?;
+    let platform = match &request.platform {
+        Some(text) => Platform::parse(text)?,
+        None => Platform::own(),
+    };
+    let reference = reference(&name)?;
+    let store = ImageStore::open(&request.store)?;
+    let place = PullFolder::place(&store, &name.to_string(), &platform.shown());
+    let folder = PullFolder::make(&place)?;
+    let (session, begun) = log_in(request, &name, |session| {
+        if request.platform.is_none()
+            && let Some(id) = unchanged(session, &store, &reference)?
+        {
+            return Ok(Begun::Unchanged(id));
+        }
+        Search::top(session, &reference).map(Begun::Top)
+    })?;
+    let top = match begun {
+        Begun::Top(top) => top,
+        Begun::Unchanged(id) => {
+            folder.remove()?;
+            return Ok(Fetched {
+                id: Some(id),
+                ..Fetched::default()
+            });
+        }
+    };
+    let found = Search::new(&session, &store, &folder, &platform).run(&top)?;
+    let missing = missing(&store, &found)?;
+    let keep = KeepFree {
+        bytes: request.keep_bytes,
+        inodes: request.keep_inodes,
+    };
+    check_room(&folder, &missing, keep)?;
+    let folder = Arc::new(folder);
+    download_all(Arc::new(session), &folder, missing, keep, report)?;
+    // Another platform's image must not be found by the digest of an index that has this machine's, too.
+    let top = match &request.platform {
+        Some(_) => &found.manifest,
+        None => &top,
+    };
+    folder.complete(&top.digest, top.bytes.len(), media_type(&top.bytes))?;
+    Ok(Fetched {
+        folder: Some(folder.path().to_owned()),
+        id: None,
+    })
+}
+
+/// What a registry says first.
+enum Begun {
+    /// The store has the image of this id already.
+    Unchanged(String),
+    /// The manifest or index that the name means.
+    Top(Raw),
+}
+
+/// Begins with the first credentials that the registry accepts. One that hides images from strangers says that there is
+/// none.
+fn log_in(
+    request: &Request,
+    name: &ImageName,
+    begin: impl Fn(&Session) -> Result<Begun, FetchError>,
+) -> Result<(Session, Begun), FetchError> {
+    let mut logins: VecDeque<Credentials> = request.credentials.clone().into();
+    loop {
+        let session = connect(request, name, logins.pop_front())?;
+        match begin(&session) {
+            Ok(begun) => return Ok((session, begun)),
+            Err(FetchError::Denied { .. } | FetchError::NotFound { .. }) if !logins.is_empty() => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn connect(
+    request: &Request,
+    name: &ImageName,
+    login: Option<Credentials>,
+) -> Result<Session, FetchError> {
+    let http = Http::new(
+        request.certificates.clone(),
+        request.plain_http.clone(),
+        request.patience,
+        Proxies::of(|variable| std::env::var(variable).ok()),
+    );
+    Session::open(http, name.clone(), login)
+}
+
+/// The tag or digest to ask for. A digest decides, whatever the tag.
+fn reference(name: &ImageName) -> Result<String, FetchError> {
+    let bad = |why: &str| ImageError::Name {
+        name: name.to_string(),
+        why: why.to_owned(),
+    };
+    match (&name.digest, &name.tag) {
+        (Some(digest), _) if name::is_digest(digest) => Ok(digest.clone()),
+        (Some(_), _) => Err(bad("only sha256 digests are supported").into()),
+        (None, Some(tag)) => Ok(tag.clone()),
+        (None, None) => Err(bad("it has neither a tag nor a digest").into()),
+    }
+}
+
+/// The stored image, if the tag still means it. A request for the head alone does not count at registries that count
+/// pulls.
+fn unchanged(
+    session: &Session,
+    store: &ImageStore,
+    reference: &str,
+) -> Result<Option<String>, FetchError> {
+    let Some(full) = name::tagged(session.name()).filter(|_| session.name().digest.is_none())
+    else {
+        return Ok(None);
+    };
+    let Some(held) = store.reference(&full)? else {
+        return Ok(None);
+    };
+    let Some(record) = store.record(&held.id)? else {
+        return Ok(None);
+    };
+    let config = read_bounded(store.blob_path(&record.id), MAX_MANIFEST_BYTES).unwrap_or_default();
+    let fits = parse::<ConfigFile>(&config, "config")
+        .is_ok_and(|file| file.platform().fitness(&Platform::own()) > 0);
+    let whole = record
+        .layers
+        .iter()
+        .all(|layer| store.layer_dir(layer).exists());
+    if !fits || !whole {
+        return Ok(None);
+    }
+    let what = format!("manifest `{reference}`");
+    // Not every registry answers it; the full request reports what is wrong.
+    let Ok(answer) = session.ask(&manifest(reference, what, true)) else {
+        return Ok(None);
+    };
+    let now = answer.header("Docker-Content-Digest").unwrap_or_default();
+    Ok(record
+        .digests
+        .iter()
+        .any(|known| known == now)
+        .then_some(record.id))
+}
+
+/// The layers that the store does not have, each once.
+fn missing(store: &ImageStore, found: &Resolved) -> Result<Vec<Blob>, FetchError> {
+    let mut seen = BTreeSet::new();
+    let mut missing = Vec::new();
+    let mut total = 0_u64;
+    for (blob, diff_id) in &found.layers {
+        if store.layer_dir(diff_id).exists() || !seen.insert(&blob.digest) {
+            continue;
+        }
+        total = total.saturating_add(blob.size);
+        missing.push(blob.clone());
+    }
+    match total > MAX_UNPACKED_BYTES {
+        true => Err(FetchError::Image(ImageError::Limit {
+            what: "the size of all layers".to_owned(),
+            limit: MAX_UNPACKED_BYTES,
+            unit: "bytes",
+        })),
+        false => Ok(missing),
+    }
+}
+
+/// Fails before anything is downloaded if the disk cannot hold all of it.
+fn check_room(folder: &PullFolder, missing: &[Blob], keep: KeepFree) -> Result<(), FetchError> {
+    let there = |blob: &Blob| {
+        let either = [folder.blob(&blob.digest), folder.partial(&blob.digest)];
+        let found = either.iter().find_map(|path| std::fs::metadata(path).ok());
+        found.map_or(0, |found| found.len()).min(blob.size)
+    };
+    let needed = missing.iter().map(|blob| blob.size - there(blob)).sum();
+    Ok(Space::new(folder.path(), keep)?.reserve(needed)?)
+}
+
+/// What a download has to say.
+enum Said {
+    Progress(usize, u64),
+    Ended(Result<(), FetchError>),
+}
+
+/// Downloads several blobs at once. The first failure ends all; the threads end with the process.
+fn download_all(
+    session: Arc<Session>,
+    folder: &Arc<PullFolder>,
+    blobs: Vec<Blob>,
+    keep: KeepFree,
+    report: &mut Report<'_>,
+) -> Result<(), FetchError> {
+    let blobs = Arc::new(blobs);
+    let next = Arc::new(AtomicUsize::new(0));
+    let (say, heard) = sync_channel(64);
+    for _ in 0..CONNECTIONS.min(blobs.len()) {
+        let (session, folder, blobs) = (session.clone(), folder.clone(), blobs.clone());
+        let (next, say) = (next.clone(), say.clone());
+        let work = move || {
+            let all = || -> Result<(), FetchError> {
+                let mut space = Space::new(folder.path(), keep)?;
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(blob) = blobs.get(index) else {
+                        return Ok(());
+                    };
+                    let mut tick = ticker(index, blob.size, &say);
+                    download(&session, &folder, blob, &mut space, &mut tick)?;
+                }
+            };
+            // The receiver is gone only if all is over.
+            let _ = say.send(Said::Ended(all()));
+        };
+        let started = thread::Builder::new().stack_size(STACK_BYTES).spawn(work);
+        started.map_err(|why| FetchError::Setup(format!("could not start a thread: {why}")))?;
+    }
+    drop(say);
+    let layers = blobs.len();
+    for said in heard {
+        match said {
+            Said::Progress(index, done_bytes) => {
+                let progress = Progress {
+                    stage: "download".to_owned(),
+                    layer: index + 1,
+                    layers,
+                    done_bytes,
+                    total_bytes: blobs[index].size,
+                    blob: Some(blobs[index].digest.clone()),
+                };
+                report(progress).map_err(|_| ImageError::Abandoned)?;
+            }
+            Said::Ended(result) => result?,
+        }
+    }
+    Ok(())
+}
+
+/// Reports one blob's bytes, not too often, and always the last.
+fn ticker(index: usize, size: u64, say: &SyncSender<Said>) -> impl FnMut(u64) + use<> {
+    let say = say.clone();
+    let mut next: Option<Instant> = None;
+    move |done| {
+        let now = clock::now();
+        if done == size || next.is_none_or(|next| now >= next) {
+            next = Some(now + REPORT_EVERY);
+            let _ = say.send(Said::Progress(index, done));
+        }
+    }
+}
+
+/// The type that a manifest or index states; an index by its content otherwise.
+fn media_type(bytes: &[u8]) -> &'static str {
+    let document: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    match document.get("manifests").is_some() {
+        true => "application/vnd.oci.image.index.v1+json",
+        false => "application/vnd.oci.image.manifest.v1+json",
+    }
+}

@@ -1,0 +1,188 @@
+//! The folder of a pull, below `pulls` in the store: an OCI layout that grows, and the files that are not complete yet.
+//!
+//! ```text
+//! pulls/<key>/                   locked by the worker at work; one for each image and platform
+//!   oci-layout, index.json       written last
+//!   blobs/sha256/<hex>           complete and verified
+//!   partial/<hex>, <hex>.json    what has arrived of a blob ([`super::partial`])
+//! ```
+//!
+//! It outlives workers, agents and boots, until the image is imported, or a week after the last pull of it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::super::digest;
+use super::super::error::{ImageError, io as io_error};
+use super::super::store::ImageStore;
+use crate::sys::file::{Durability, replace};
+use crate::sys::{clock, tree};
+
+/// The digits of a folder's name.
+const KEY_DIGITS: usize = 32;
+
+/// A folder of a pull, held by this process.
+#[derive(Debug)]
+pub(crate) struct PullFolder {
+    path: PathBuf,
+    _lock: Flock<File>,
+}
+
+impl PullFolder {
+    /// Where a pull of that image for that platform has its folder.
+    pub(super) fn place(store: &ImageStore, name: &str, platform: &str) -> PathBuf {
+        let key = digest::of(format!("{name} {platform}").as_bytes());
+        let key = &digest::hex(&key)[..KEY_DIGITS];
+        pulls(store).join(key)
+    }
+
+    /// Makes the folder, or opens it again. Waits while another process holds it.
+    pub(super) fn make(path: &Path) -> Result<Self, ImageError> {
+        loop {
+            for part in ["blobs/sha256", "partial"] {
+                let part = path.join(part);
+                fs::create_dir_all(&part).map_err(io_error("create directory", &part))?;
+            }
+            // A collector may have been faster; then it is made again.
+            match Self::hold(path) {
+                Ok(Some(folder)) if path.join("partial").is_dir() => return Ok(folder),
+                Ok(_) => {}
+                Err(why) => return Err(why),
+            }
+        }
+    }
+
+    /// Opens a folder and waits until no other process holds it; `None` if it is gone then.
+    pub(crate) fn hold(path: &Path) -> Result<Option<Self>, ImageError> {
+        let dir = match File::open(path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(io_error("open", path))?,
+        };
+        let lock = Flock::lock(dir, FlockArg::LockExclusive);
+        let lock = lock.map_err(|(_, why)| io_error("lock", path)(why))?;
+        let held = lock.metadata().map_err(io_error("read", path))?.ino();
+        let there = fs::metadata(path).ok().map(|found| found.ino());
+        Ok((there == Some(held)).then(|| Self {
+            path: path.to_owned(),
+            _lock: lock,
+        }))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The place of a complete blob.
+    pub(super) fn blob(&self, digest: &str) -> PathBuf {
+        self.path.join("blobs/sha256").join(digest::hex(digest))
+    }
+
+    /// The place of a blob that is not complete.
+    pub(super) fn partial(&self, digest: &str) -> PathBuf {
+        self.path.join("partial").join(digest::hex(digest))
+    }
+
+    /// Writes a small verified blob.
+    pub(super) fn keep(&self, digest: &str, bytes: &[u8]) -> Result<(), ImageError> {
+        let path = self.blob(digest);
+        replace(&path, bytes, 0o600, Durability::PowerCut).map_err(io_error("write", &path))
+    }
+
+    /// Makes the folder a complete OCI layout with one manifest or index at its top.
+    pub(super) fn complete(
+        &self,
+        digest: &str,
+        size: usize,
+        media_type: &str,
+    ) -> Result<(), ImageError> {
+        let index = serde_json::json!({
+            "schemaVersion": 2,
+            "manifests": [{ "mediaType": media_type, "digest": digest, "size": size }],
+        });
+        for (name, text) in [
+            ("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#.to_owned()),
+            ("index.json", index.to_string()),
+        ] {
+            let path = self.path.join(name);
+            replace(&path, text.as_bytes(), 0o600, Durability::PowerCut)
+                .map_err(io_error("write", &path))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the folder: everything in it has been imported.
+    pub(crate) fn remove(self) -> Result<(), ImageError> {
+        tree::remove(&self.path).map_err(io_error("remove", &self.path))
+    }
+}
+
+fn pulls(store: &ImageStore) -> PathBuf {
+    store.dir().join("pulls")
+}
+
+/// Removes the folders of pulls that no process holds and that nothing was written to for `idle_seconds`.
+pub(crate) fn collect(store: &ImageStore, idle_seconds: i64) -> Result<(), ImageError> {
+    let folder = pulls(store);
+    let entries = match fs::read_dir(&folder) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io_error("list", &folder))?,
+    };
+    let (now, _) = clock::wall_ns();
+    for entry in entries {
+        let path = entry.map_err(io_error("list", &folder))?.path();
+        let Ok(dir) = File::open(&path) else {
+            continue;
+        };
+        let Ok(_lock) = Flock::lock(dir, FlockArg::LockExclusiveNonblock) else {
+            continue;
+        };
+        // A clock that was set back makes nothing old.
+        if now.saturating_sub(last_write(&path)) >= idle_seconds {
+            tree::remove(&path).map_err(io_error("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
+/// The time of the newest file, in seconds since 1970.
+fn last_write(folder: &Path) -> i64 {
+    let parts = ["", "partial", "blobs/sha256"].map(|part| folder.join(part));
+    let inside = parts.iter().flat_map(|part| {
+        let entries = fs::read_dir(part).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path())
+    });
+    let all = inside.chain([folder.to_owned()]);
+    let times = all.filter_map(|path| fs::symlink_metadata(path).ok());
+    times.map(|found| found.mtime()).max().unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_old_folders_that_nobody_holds_are_collected() {
+        let dir = std::env::temp_dir().join(format!("coracle-pulls-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let store = ImageStore::open(&dir).unwrap();
+        let of = |name: &str| PullFolder::place(&store, name, "linux/amd64");
+        drop(PullFolder::make(&of("idle")).unwrap());
+        let held = PullFolder::make(&of("held")).unwrap();
+        collect(&store, 3600).unwrap();
+        assert!(of("idle").is_dir(), "it is not old");
+        collect(&store, 0).unwrap();
+        assert!(!of("idle").exists() && of("held").is_dir());
+        held.remove().unwrap();
+        assert!(!of("held").exists());
+        assert!(PullFolder::hold(&of("held")).unwrap().is_none());
+        assert_ne!(
+            PullFolder::place(&store, "a", "linux/arm/v6"),
+            PullFolder::place(&store, "a", "linux/arm/v7")
+        );
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,35 @@
+//! The client of registries (OCI distribution), and what it needs from the node: credentials, certificates, a folder.
+//!
+//! `coracle image-worker fetch` ([`fetch`]) is the only process that talks to a registry. It writes blobs into the
+//! folder of the pull ([`folder`]), which is an OCI layout, and never unpacks one: an import worker does that. The
+//! agent runs one after the other ([`pull`]).
+//!
+//! A request goes down these layers: [`session`] knows one repository (tokens, redirects, retries), [`http`] one
+//! exchange with one host (TLS, proxies, time-outs). [`resolve`] finds the manifest for a platform, [`blob`] downloads
+//! into a [`partial`] file that outlives the worker.
+
+mod auth_file;
+mod blob;
+mod certificates;
+mod challenge;
+mod error;
+mod fetch;
+mod folder;
+mod http;
+mod pace;
+mod partial;
+mod proxy;
+mod pull;
+mod request;
+mod resolve;
+mod retry_after;
+mod session;
+mod token;
+mod url;
+
+pub use auth_file::{AuthError, AuthFile};
+pub use pull::{PullOptions, Pulled, pull_unless};
+pub use request::Credentials;
+
+pub(super) use fetch::run as fetch;
+pub(super) use folder::{PullFolder, collect};

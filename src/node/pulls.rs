@@ -1,0 +1,290 @@
+//! Pulls of images: for clients and for pods. Those that want the same image take turns, so that it is downloaded once.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use serde_json::json;
+use smol::channel::{Sender, bounded};
+use smol::lock::Semaphore;
+
+use super::Input;
+use super::execute::{Tools, WORKER};
+use crate::api::PullRequest;
+use crate::config::Registries;
+use crate::images::registry::{self, AuthFile, Credentials, PullOptions, Pulled};
+use crate::images::{Image, ImageError, Progress};
+use crate::plan::pull::Bucket;
+use crate::plan::{Event, NodeFact, PodFact, event};
+use crate::spec::{ImageName, PodSpec, PodUid, PullPolicy, Reason, pull_secrets};
+use crate::types::Rate;
+
+/// A turn at one image.
+type Turn = Arc<smol::lock::Mutex<()>>;
+
+/// An image that a container needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) name: &'a ImageName,
+    /// The name as the manifest writes it.
+    pub(super) written: &'a str,
+    pub(super) policy: PullPolicy,
+}
+
+/// Who pulls what; cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Pulls(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    turns: Mutex<BTreeMap<String, Weak<smol::lock::Mutex<()>>>>,
+    /// How many pods may pull at once; `None`: no limit.
+    slots: Option<Semaphore>,
+    bucket: Mutex<Bucket>,
+    rate: Rate,
+    /// Pods that pull; a message ends the pull.
+    pods: Mutex<BTreeMap<PodUid, Sender<()>>>,
+}
+
+impl Pulls {
+    pub(super) fn new(registries: &Registries) -> Self {
+        Self(Arc::new(Inner {
+            turns: Mutex::default(),
+            slots: registries.parallel.map(Semaphore::new),
+            bucket: Mutex::default(),
+            rate: registries.rate,
+            pods: Mutex::default(),
+        }))
+    }
+
+    /// Ends the pulls of pods that do not want their image any more.
+    pub(super) fn cancel(&self, wanted: impl Fn(&PodUid) -> bool) {
+        let pods = lock(&self.0.pods);
+        for (_, cancel) in pods.iter().filter(|(pod, _)| !wanted(pod)) {
+            // A second message changes nothing.
+            let _ = cancel.try_send(());
+        }
+    }
+
+    /// The turns at an image. Others that want it wait while one is held.
+    fn turn(&self, image: &str) -> Turn {
+        let mut turns = lock(&self.0.turns);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        if let Some(turn) = turns.get(image).and_then(Weak::upgrade) {
+            return turn;
+        }
+        let turn = Turn::default();
+        turns.insert(image.to_owned(), Arc::downgrade(&turn));
+        turn
+    }
+}
+
+impl Tools {
+    /// Pulls an image, in turn with others that want it, until `abandoned` is ready. What has arrived by then stays
+    /// for the next pull.
+    ///
+    /// `logins` are tried before those of the node's file, unless the request has some.
+    pub(super) async fn pull(
+        &self,
+        abandoned: impl Future<Output = ()>,
+        request: PullRequest,
+        mut logins: Vec<Credentials>,
+        on_progress: impl FnMut(Progress),
+    ) -> Result<Pulled, ImageError> {
+        let image = ImageName::parse(&request.name).map_err(|why| ImageError::Name {
+            name: request.name.clone(),
+            why: why.to_string(),
+        })?;
+        let turn = self.pulls.turn(&image.to_string());
+        let registries = self.config.registries.clone();
+        let work = async {
+            let _turn = turn.lock().await;
+            match request.credentials {
+                Some(login) => {
+                    logins = vec![Credentials {
+                        username: login.username,
+                        password: login.password,
+                    }];
+                }
+                None => {
+                    let file = registries.auth_file.clone();
+                    logins.extend(super::unblock(move || stored(&file, &image)).await?);
+                }
+            }
+            let options = PullOptions {
+                name: request.name,
+                platform: request.platform,
+                credentials: logins,
+                plain_http: registries.plain_http,
+                certificates: registries.certificate_dirs,
+                keep: self.keep_free(),
+            };
+            let never = std::future::pending();
+            let store = self.images.dir();
+            registry::pull_unless(never, WORKER.as_ref(), store, &options, on_progress).await
+        };
+        let given_up = async {
+            abandoned.await;
+            Err(ImageError::Abandoned)
+        };
+        let pulled = smol::future::or(work, given_up).await;
+        match &pulled {
+            Ok(Pulled::New(_)) => {
+                let changed = Input::Event(Event::Node(NodeFact::ImagesChanged));
+                let _ = self.inputs.send(changed).await;
+            }
+            Ok(Pulled::Unchanged(_)) => {}
+            Err(_) => self.clear_up_after_import().await,
+        }
+        pulled
+    }
+}
+
+/// Locks what is consistent even after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tools {
+    /// Pulls an image that a pod's container needs: the stored image and how long it took, or why there is none.
+    pub(super) async fn pull_for_pod(
+        &self,
+        pod: &PodSpec,
+        container: &str,
+        wanted: Wanted<'_>,
+    ) -> Result<(Image, event::Pulled), String> {
+        let begun = super::now().time;
+        if !lock(&self.pulls.0.bucket).take(self.pulls.0.rate, begun) {
+            return Err("pull QPS exceeded".to_owned());
+        }
+        let (logins, missing) = self.logins_of(pod, wanted.name)?;
+        let (cancel, cancelled) = bounded(1);
+        lock(&self.pulls.0.pods).insert(pod.uid.clone(), cancel);
+        let mut warnings = vec![(
+            Reason::Pulling,
+            format!("Pulling image \"{}\"", wanted.written),
+        )];
+        if !missing.is_empty() {
+            let text = format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                missing.join(", ")
+            );
+            warnings.insert(0, (Reason::FailedToRetrieveImagePullSecret, text));
+        }
+        let fact = PodFact::Warned {
+            container: Some(container.to_owned()),
+            warnings,
+        };
+        let uid = pod.uid.clone();
+        let _ = self
+            .inputs
+            .send(Input::Event(Event::Pod { uid, fact }))
+            .await;
+        let work = async {
+            let _slot = match &self.pulls.0.slots {
+                Some(slots) => Some(slots.acquire().await),
+                None => None,
+            };
+            let pulling = super::now().time;
+            self.pull_once(wanted, logins).await?;
+            Ok(super::now().time.since(pulling))
+        };
+        let given_up = async {
+            // The other end lives in the map.
+            let _ = cancelled.recv().await;
+            Err("the pull was cancelled: the pod does not want the image any more".to_owned())
+        };
+        let done = smol::future::or(work, given_up).await;
+        lock(&self.pulls.0.pods).remove(&pod.uid);
+        let took_ms = done?;
+        let found = self.look_up(&wanted.name.to_string()).await;
+        let image = found.map_err(|why| crate::chain(&why))?;
+        let image = image.ok_or("the image was removed while it was pulled")?;
+        let pulled = event::Pulled {
+            took_ms,
+            waited_ms: super::now().time.since(begun),
+            size_bytes: image.size_bytes,
+        };
+        Ok((image, pulled))
+    }
+
+    /// The credentials for an image in the pull secrets of a pod, and the names of those that are not there.
+    fn logins_of(
+        &self,
+        pod: &PodSpec,
+        image: &ImageName,
+    ) -> Result<(Vec<Credentials>, Vec<String>), String> {
+        let configuration = self.sandboxes.configuration.now();
+        let secrets = pull_secrets::of(pod, &configuration);
+        let mut logins = Vec::new();
+        for (name, document) in &secrets.found {
+            let found = AuthFile::parse(document).and_then(|file| file.credentials(image));
+            let failed = |why| format!("the image pull secret \"{name}\": {}", crate::chain(&why));
+            logins.extend(found.map_err(failed)?);
+        }
+        Ok((logins, secrets.missing))
+    }
+
+    /// Pulls an image, unless another pod has just pulled it and the policy takes what is there.
+    async fn pull_once(&self, wanted: Wanted<'_>, logins: Vec<Credentials>) -> Result<(), String> {
+        let name = wanted.name.to_string();
+        if wanted.policy == PullPolicy::IfNotPresent {
+            // The others' turn is over when this one begins.
+            drop(self.pulls.turn(&name).lock().await);
+            if matches!(self.look_up(&name).await, Ok(Some(_))) {
+                return Ok(());
+            }
+        }
+        let request = PullRequest {
+            name,
+            platform: None,
+            credentials: None,
+        };
+        let pulled = self
+            .pull(std::future::pending(), request, logins, |_| {})
+            .await;
+        pulled.map(drop).map_err(|why| match why.hint() {
+            Some(hint) => format!("{}; {hint}", crate::chain(&why)),
+            None => crate::chain(&why),
+        })
+    }
+}
+
+/// The credentials of the node's file.
+fn stored(file: &std::path::Path, image: &ImageName) -> Result<Option<Credentials>, ImageError> {
+    let failed = |why: registry::AuthError| ImageError::Pull {
+        message: format!(
+            "the credentials in `{}`: {}",
+            file.display(),
+            crate::chain(&why)
+        ),
+        hint: None,
+    };
+    match AuthFile::read(file).map_err(failed)? {
+        Some(found) => found.credentials(image).map_err(failed),
+        None => Ok(None),
+    }
+}
+
+/// Pulls an image for a client and streams the progress. If the client disconnects, the pull ends.
+pub(super) async fn pull_for_client(tools: Tools, request: PullRequest, progress: Sender<String>) {
+    let gone = progress.closed();
+    let lines = progress.clone();
+    let tell = move |step: Progress| {
+        let mut line = serde_json::to_value(&step).expect("plain data");
+        line["type"] = "progress".into();
+        // A slow client misses steps, not the end.
+        let _ = lines.try_send(line.to_string());
+    };
+    let name = request.name.clone();
+    let line = match tools.pull(gone, request, Vec::new(), tell).await {
+        Ok(Pulled::New(image)) => json!({ "type": "image", "id": image.id, "names": image.names,
+                                          "warnings": image.warnings, "unchanged": false }),
+        Ok(Pulled::Unchanged(id)) => json!({ "type": "image", "id": id, "names": [name],
+                                             "warnings": [], "unchanged": true }),
+        Err(error) => {
+            json!({ "type": "error", "message": crate::chain(&error), "hint": error.hint() })
+        }
+    };
+    let _ = progress.send(line.to_string()).await;
+}

@@ -1,0 +1,117 @@
+//! Whether a container's image is pulled, and when a pull is too many (kubelet: `pkg/kubelet/images`).
+
+use super::PodState;
+use super::verdict::Verdict;
+use crate::spec::PullPolicy;
+use crate::types::{Rate, Time};
+
+/// Where the stored image of a name came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// An archive: no registry knows it better.
+    Archive,
+    /// Its registry, which may have a newer one by that name.
+    Registry,
+}
+
+/// What to do for a container's image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Run the stored image.
+    Use,
+    /// Report that there is none.
+    Refuse,
+    /// Ask the registry.
+    Pull,
+}
+
+/// What a pull policy means for the image that is stored under a name, if there is one. A kubelet with `Always` asks
+/// the registry for every image; here one from an archive is used, so that offline nodes need no other policy.
+pub fn way(policy: PullPolicy, stored: Option<Source>) -> Way {
+    match (policy, stored) {
+        (PullPolicy::Never, None) => Way::Refuse,
+        (PullPolicy::Always, Some(Source::Registry)) => Way::Pull,
+        (PullPolicy::Always | PullPolicy::IfNotPresent, None) => Way::Pull,
+        (PullPolicy::Always, Some(Source::Archive))
+        | (PullPolicy::IfNotPresent | PullPolicy::Never, Some(_)) => Way::Use,
+    }
+}
+
+/// Whether the pod still wants the image that is being looked for. It does not once it goes, has failed, or was given
+/// another image.
+pub fn is_wanted(pod: &PodState) -> bool {
+    let failed: Option<&Verdict> = pod.verdict.as_ref();
+    pod.stopping().is_none() && failed.is_none() && !pod.look_up.edited
+}
+
+/// A token bucket.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// Thousandths of a pull that were taken and have not come back.
+    taken: u64,
+    at: Time,
+}
+
+impl Bucket {
+    /// Takes a pull; `false` if there is none.
+    pub fn take(&mut self, rate: Rate, now: Time) -> bool {
+        const WHOLE: u64 = 1000;
+        if rate.qps == 0 {
+            return true;
+        }
+        // A pull a second is a thousandth a millisecond.
+        let back = now.since(self.at).saturating_mul(u64::from(rate.qps));
+        (self.taken, self.at) = (self.taken.saturating_sub(back), now);
+        let fits = self.taken + WHOLE <= u64::from(rate.burst) * WHOLE;
+        if fits {
+            self.taken += WHOLE;
+        }
+        fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_decides_by_what_is_stored() {
+        use PullPolicy::{Always, IfNotPresent, Never};
+        use Source::{Archive, Registry};
+        for (policy, stored, expected) in [
+            (Always, None, Way::Pull),
+            (Always, Some(Registry), Way::Pull),
+            (Always, Some(Archive), Way::Use),
+            (IfNotPresent, None, Way::Pull),
+            (IfNotPresent, Some(Registry), Way::Use),
+            (IfNotPresent, Some(Archive), Way::Use),
+            (Never, None, Way::Refuse),
+            (Never, Some(Registry), Way::Use),
+            (Never, Some(Archive), Way::Use),
+        ] {
+            assert_eq!(way(policy, stored), expected, "{policy:?} {stored:?}");
+        }
+    }
+
+    #[test]
+    fn a_burst_is_allowed_and_then_a_rate() {
+        let rate = Rate { qps: 5, burst: 2 };
+        let mut bucket = Bucket::default();
+        for (ms, expected) in [
+            (1000, true),
+            (1000, true),
+            (1000, false),
+            (1199, false),
+            (1200, true),
+            (1200, false),
+            (1400, true),
+            (9000, true),
+            (9000, true),
+            (9000, false),
+        ] {
+            assert_eq!(bucket.take(rate, Time(ms)), expected, "at {ms}");
+        }
+        let unlimited = Rate { qps: 0, burst: 0 };
+        assert!(bucket.take(unlimited, Time(9000)));
+    }
+}
