@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures coracle's figures against their budgets, and peers if they are installed, and prints one table.
 
-    tests/bench/run [--pods 50] [--rounds 15] [--only configuration|network|planner|pods|probes|start]
+    tests/bench/run [--pods 50] [--rounds 15] [--only configuration|network|planner|pods|probes|pull|start]
 
 Times come from the pods themselves (a busybox container makes a file, and the kernel stamps it), so that polling is not
 measured. Figures can be compared within one run on one machine; no figure passes or fails.
@@ -23,6 +23,7 @@ import time
 import configuration
 import network
 import probes
+import pull
 import start
 
 REPO = pathlib.Path(__file__).resolve().parents[2]
@@ -307,7 +308,8 @@ def main():
     parser.add_argument("--pods", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--idle", type=int, default=60, help="seconds for which the idle agent is measured")
-    parser.add_argument("--only", choices=["configuration", "network", "planner", "pods", "probes", "start"], help="measure only this part")
+    parser.add_argument("--only", choices=["configuration", "network", "planner", "pods", "probes", "pull", "start"],
+                        help="measure only this part")
     parser.add_argument("--binary", type=pathlib.Path, help="measure this build, not the newest release build")
     args = parser.parse_args()
     if args.only == "planner":
@@ -330,6 +332,8 @@ def main():
             pods_network(agent, args)
         if args.only in (None, "probes"):
             probes.costs(agent, row, 100, 60)
+        if args.only in (None, "pull"):
+            pull.costs(agent, row, min(args.rounds, 5), pss)
         if args.only is None:
             planner()
     finally:

@@ -15,6 +15,7 @@ import traceback
 from pathlib import Path
 
 import catalogue
+import registry
 from machine import Failed, Machine
 
 HERE = Path(__file__).resolve().parent
@@ -120,6 +121,7 @@ def make_payload(cache, binary):
         (over / str(number)).write_bytes(bytes([number % 251]) * (number * 97))
     subprocess.run([make, folder / "more" / "many.tar", "docker.io/library/many:test", over.parent], check=True)
     shutil.rmtree(over.parent)
+    registry.fill(folder / "registry", cache)
     disk.unlink(missing_ok=True)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     subprocess.run(["truncate", "-s", str(size * 5 // 4 + (16 << 20)), disk], check=True)
