@@ -1,7 +1,8 @@
-//! The build script: packs the manual, and leaves unwind tables out of the release binary.
+//! The build script: packs the manual, and keeps unwind tables and repeated code out of the release binary.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, io};
 
 use flate2::Compression;
@@ -15,6 +16,10 @@ const PAGES: &str = "src/manual";
 /// ld wants what they refer to.
 const SCRIPT: &str = "SECTIONS { /DISCARD/ : { *(EXCLUDE_FILE(*crtbegin*.o *crtend*.o) .eh_frame) *(.eh_frame_hdr) } } \
                       INSERT AFTER .text;\n";
+
+/// Keeps functions with the same code once, a fiftieth of the binary. LLD, which rustc brings for some targets, can do
+/// that; GNU ld cannot.
+const FOLD: &str = "-Wl,--icf=all";
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=src/build.rs");
@@ -31,8 +36,30 @@ fn main() -> io::Result<()> {
         for argument in ["--no-eh-frame-hdr", &format!("-T,{}", script.display())] {
             println!("cargo::rustc-link-arg-bin=coracle=-Wl,{argument}");
         }
+        if links_with(FOLD, folder)? {
+            println!("cargo::rustc-link-arg-bin=coracle={FOLD}");
+        }
     }
     Ok(())
+}
+
+/// Whether the linker knows an argument: an empty program is linked with it.
+fn links_with(argument: &str, folder: &Path) -> io::Result<bool> {
+    let (Some(rustc), Some(target)) = (env::var_os("RUSTC"), env::var_os("TARGET")) else {
+        return Ok(false);
+    };
+    let source = folder.join("empty.rs");
+    fs::write(&source, "fn main() {}\n")?;
+    let mut command = Command::new(rustc);
+    command.arg("--target").arg(target);
+    command.args(["-C", &format!("link-arg={argument}"), "-o"]);
+    command.arg(folder.join("empty")).arg(source);
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        let mut option = std::ffi::OsString::from("linker=");
+        option.push(linker);
+        command.arg("-C").arg(option);
+    }
+    Ok(command.output()?.status.success())
 }
 
 /// Packs all pages into one compressed file, which `manual/mod.rs` includes.

@@ -153,7 +153,10 @@ const CONTAINER: Table = &[
         Works("effects/sandbox/references.rs", "env_from"),
     ),
     ("image", Works("node/execute.rs", "image")),
-    ("imagePullPolicy", Works("node/ensure_image.rs", "pull_policy")),
+    (
+        "imagePullPolicy",
+        Works("node/ensure_image.rs", "pull_policy"),
+    ),
     ("lifecycle", Works("plan/hook.rs", "lifecycle")),
     ("livenessProbe", Works("plan/probe.rs", "liveness")),
     ("name", Works("plan/state.rs", "name")),
