@@ -17,6 +17,8 @@ mod faults;
 mod fixture;
 #[path = "registry/formats.rs"]
 mod formats;
+#[path = "registry/mirrors.rs"]
+mod mirrors;
 #[path = "common/netns.rs"]
 mod netns;
 #[path = "registry/proxy.rs"]

@@ -176,6 +176,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.podSecurity", "baseline", ""),
     ("coracle.registryAuthFile", "/auth.json", ""),
     ("coracle.registryCertificateDirs", "[/certs.d]", ""),
+    ("coracle.registriesConf", "[/registries.conf]", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
 ];
 

@@ -182,6 +182,12 @@ pub(crate) const FIELDS: &[Field] = &[
         Start,
         "[/etc/containers/certs.d, /etc/docker/certs.d]",
     ),
+    f(
+        "coracle.registriesConf",
+        Texts,
+        Start,
+        "[/etc/containers/registries.conf, /etc/coracle/registries.conf]",
+    ),
     f("coracle.plainHTTPRegistries", Texts, Start, "[]"),
     // Settings without effect here.
     f("address", Text, Idle, ""),

@@ -281,6 +281,7 @@ fn config(given: &Given<'_>) -> Config {
         registries: Registries {
             auth_file: path("coracle.registryAuthFile"),
             certificate_dirs: paths("coracle.registryCertificateDirs"),
+            conf: paths("coracle.registriesConf"),
             plain_http: given.texts("coracle.plainHTTPRegistries"),
             parallel: parallel_pulls(given),
             rate: Rate {

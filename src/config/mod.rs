@@ -121,6 +121,8 @@ pub struct Registries {
     pub auth_file: PathBuf,
     /// Directories with a folder of certificates for each registry.
     pub certificate_dirs: Vec<PathBuf>,
+    /// Mirrors, rewrites, blocks and aliases: files in the format of `registries.conf`.
+    pub conf: Vec<PathBuf>,
     /// Registries, `host[:port]`, that are asked by plain HTTP.
     pub plain_http: Vec<String>,
     /// How many images may be pulled for pods at once; `None`: no limit.

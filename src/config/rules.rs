@@ -241,6 +241,7 @@ fn paths(given: &Given<'_>) {
         "coracle.preload",
         "coracle.cdiSpecDirs",
         "coracle.registryCertificateDirs",
+        "coracle.registriesConf",
     ] {
         for (index, value) in given.texts(list).iter().enumerate() {
             if !value.starts_with('/') {

@@ -34,7 +34,7 @@ pub struct Imported {
     pub warnings: Vec<String>,
 }
 
-/// The result of a fetch: one of the two.
+/// The result of a fetch: a folder or an id.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fetched {
     /// The pull's folder, ready to be imported.
@@ -43,6 +43,9 @@ pub(crate) struct Fetched {
     /// The id of the image in the store, which is the registry's.
     #[serde(default)]
     pub(crate) id: Option<String>,
+    /// What mirrors said that could not serve it.
+    #[serde(default)]
+    pub(crate) failures: Vec<String>,
 }
 
 /// A line of the worker.

@@ -12,7 +12,9 @@ use super::Input;
 use super::execute::{Tools, WORKER};
 use crate::api::PullRequest;
 use crate::config::Registries;
-use crate::images::registry::{self, AuthFile, Credentials, PullOptions, Pulled};
+use crate::images::registry::{
+    self, AuthError, AuthFile, Credentials, PullOptions, Pulled, RegistriesConf, Source,
+};
 use crate::images::{Image, ImageError, Progress};
 use crate::plan::pull::Bucket;
 use crate::plan::{Event, NodeFact, PodFact, event};
@@ -83,12 +85,13 @@ impl Tools {
     /// Pulls an image, in turn with others that want it, until `abandoned` is ready. What has arrived by then stays
     /// for the next pull.
     ///
-    /// `logins` are tried before those of the node's file, unless the request has some.
+    /// The credentials of `logins` are tried before those of the node's file. If the request has some, they are for the
+    /// registry, and only mirrors have others.
     pub(super) async fn pull(
         &self,
         abandoned: impl Future<Output = ()>,
         request: PullRequest,
-        mut logins: Vec<Credentials>,
+        logins: Vec<AuthFile>,
         on_progress: impl FnMut(Progress),
     ) -> Result<Pulled, ImageError> {
         let image = ImageName::parse(&request.name).map_err(|why| ImageError::Name {
@@ -99,22 +102,17 @@ impl Tools {
         let registries = self.config.registries.clone();
         let work = async {
             let _turn = turn.lock().await;
-            match request.credentials {
-                Some(login) => {
-                    logins = vec![Credentials {
-                        username: login.username,
-                        password: login.password,
-                    }];
-                }
-                None => {
-                    let file = registries.auth_file.clone();
-                    logins.extend(super::unblock(move || stored(&file, &image)).await?);
-                }
-            }
+            let login = request.credentials.map(|login| Credentials {
+                username: login.username,
+                password: login.password,
+            });
+            let written = request.name.clone();
+            let (files, meant) = (registries.clone(), image.clone());
+            let find = move || sources(&files, &meant, &written, logins, login);
             let options = PullOptions {
                 name: request.name,
                 platform: request.platform,
-                credentials: logins,
+                sources: super::unblock(find).await?,
                 plain_http: registries.plain_http,
                 certificates: registries.certificate_dirs,
                 keep: self.keep_free(),
@@ -157,7 +155,7 @@ impl Tools {
         if !lock(&self.pulls.0.bucket).take(self.pulls.0.rate, begun) {
             return Err("pull QPS exceeded".to_owned());
         }
-        let (logins, missing) = self.logins_of(pod, wanted.name)?;
+        let (logins, missing) = self.logins_of(pod)?;
         let (cancel, cancelled) = bounded(1);
         lock(&self.pulls.0.pods).insert(pod.uid.clone(), cancel);
         let mut warnings = vec![(
@@ -208,25 +206,20 @@ impl Tools {
         Ok((image, pulled))
     }
 
-    /// The credentials for an image in the pull secrets of a pod, and the names of those that are not there.
-    fn logins_of(
-        &self,
-        pod: &PodSpec,
-        image: &ImageName,
-    ) -> Result<(Vec<Credentials>, Vec<String>), String> {
+    /// The pull secrets of a pod, and the names of those that are not there.
+    fn logins_of(&self, pod: &PodSpec) -> Result<(Vec<AuthFile>, Vec<String>), String> {
         let configuration = self.sandboxes.configuration.now();
         let secrets = pull_secrets::of(pod, &configuration);
         let mut logins = Vec::new();
         for (name, document) in &secrets.found {
-            let found = AuthFile::parse(document).and_then(|file| file.credentials(image));
             let failed = |why| format!("the image pull secret \"{name}\": {}", crate::chain(&why));
-            logins.extend(found.map_err(failed)?);
+            logins.push(AuthFile::parse(document).map_err(failed)?);
         }
         Ok((logins, secrets.missing))
     }
 
     /// Pulls an image, unless another pod has just pulled it and the policy takes what is there.
-    async fn pull_once(&self, wanted: Wanted<'_>, logins: Vec<Credentials>) -> Result<(), String> {
+    async fn pull_once(&self, wanted: Wanted<'_>, logins: Vec<AuthFile>) -> Result<(), String> {
         let name = wanted.name.to_string();
         if wanted.policy == PullPolicy::IfNotPresent {
             // The others' turn is over when this one begins.
@@ -236,7 +229,8 @@ impl Tools {
             }
         }
         let request = PullRequest {
-            name,
+            // A short name may have an alias.
+            name: wanted.written.to_owned(),
             platform: None,
             credentials: None,
         };
@@ -250,20 +244,53 @@ impl Tools {
     }
 }
 
-/// The credentials of the node's file.
-fn stored(file: &std::path::Path, image: &ImageName) -> Result<Option<Credentials>, ImageError> {
-    let failed = |why: registry::AuthError| ImageError::Pull {
+/// Where an image can be fetched from, each place with its credentials: those of pods before those of the node's file.
+/// `login` is for the registry alone.
+fn sources(
+    registries: &Registries,
+    image: &ImageName,
+    written: &str,
+    mut logins: Vec<AuthFile>,
+    login: Option<Credentials>,
+) -> Result<Vec<Source>, ImageError> {
+    let conf = RegistriesConf::read(&registries.conf)?;
+    let places = conf.places(image, written)?;
+    let of_file = |why: AuthError| ImageError::Pull {
         message: format!(
             "the credentials in `{}`: {}",
-            file.display(),
+            registries.auth_file.display(),
             crate::chain(&why)
         ),
         hint: None,
     };
-    match AuthFile::read(file).map_err(failed)? {
-        Some(found) => found.credentials(image).map_err(failed),
-        None => Ok(None),
+    let own = AuthFile::read(&registries.auth_file).map_err(of_file)?;
+    let pods = logins.len();
+    logins.extend(own);
+    let last = places.len().saturating_sub(1);
+    let mut sources = Vec::new();
+    for (number, place) in places.into_iter().enumerate() {
+        let mut credentials = Vec::new();
+        if let Some(login) = login.as_ref().filter(|_| number == last) {
+            credentials.push(login.clone());
+        } else {
+            for (file, login) in logins.iter().enumerate() {
+                let found = login.credentials(&place.name);
+                credentials.extend(found.map_err(|why| match file < pods {
+                    true => ImageError::Pull {
+                        message: format!("an image pull secret: {}", crate::chain(&why)),
+                        hint: None,
+                    },
+                    false => of_file(why),
+                })?);
+            }
+        }
+        sources.push(Source {
+            name: place.name.to_string(),
+            insecure: place.insecure,
+            credentials,
+        });
     }
+    Ok(sources)
 }
 
 /// Pulls an image for a client and streams the progress. If the client disconnects, the pull ends.

@@ -533,3 +533,56 @@ fn a_pod_that_goes_does_not_wait_for_its_pull() {
         "a stalled pull takes a minute"
     );
 }
+
+#[test]
+fn mirrors_aliases_and_blocks_of_registries_conf_act_at_the_next_pull() {
+    let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
+    let file = agent.root.join("registries.conf");
+    let settings = format!(
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncoracle: {{registriesConf: [{}]}}\n",
+        file.display()
+    );
+    fs::write(agent.root.join("config.d/50-mirrors.conf"), settings).expect("written");
+    agent.launch();
+    let registry = Registry::start(&agent);
+    let conf = |text: &str| fs::write(&file, text).expect("written");
+    // The registry of the name does not exist here.
+    conf(&format!(
+        "[[registry]]\nlocation = \"shop.invalid\"\n[[registry.mirror]]\nlocation = \"127.0.0.1:1\"\n[[registry.mirror]]\n\
+         location = \"{}\"\n[[registry]]\nlocation = \"blocked.invalid\"\nblocked = true\n[aliases]\nbox = \
+         \"shop.invalid/busybox\"\n",
+        registry.proxy.address
+    ));
+    let pod = |image: &str| shell_pod("mirrored", SLEEP, "", "").replace("busybox:test", image);
+    agent.write("a.yaml", &pod("shop.invalid/busybox:1"));
+    agent.wait_running("mirrored");
+    assert!(agent.ok(&["image", "ls"]).contains("shop.invalid/busybox"));
+    let log = agent.log();
+    assert!(
+        log.contains("a mirror could not serve `shop.invalid/busybox:1`: 127.0.0.1:1/busybox:1: "),
+        "{log}"
+    );
+    // The short name is the image of its alias, under its own name.
+    let aliased = shell_pod("aliased", SLEEP, "", "").replace("busybox:test", "box:1");
+    agent.write("b.yaml", &aliased);
+    agent.wait_running("aliased");
+    let details = agent.ok(&["image", "inspect", "box:1"]);
+    assert!(details.contains("library/box:1"), "{details}");
+    let refused = |expected: &str, name: &str| {
+        let pulled = agent.cli(&["image", "pull", name]);
+        let said = String::from_utf8_lossy(&pulled.stderr);
+        assert!(
+            !pulled.status.success() && said.contains(expected),
+            "{said}"
+        );
+    };
+    refused(
+        "the registry `blocked.invalid` is blocked by registries.conf",
+        "blocked.invalid/busybox:1",
+    );
+    conf("[[registry]]\nlocation = \"blocked.invalid\"\nblokced = true\n");
+    refused(
+        "line 3: unknown field `blokced`",
+        "blocked.invalid/busybox:1",
+    );
+}

@@ -26,7 +26,7 @@ fn openssl(room: &Room, line: &str) {
 }
 
 /// An authority, a certificate for the registry, and one for a client: `ca.crt`, `server.*`, `client.*`.
-fn certificates(room: &Room) {
+pub fn certificates(room: &Room) {
     let ec = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
     openssl(
         room,
@@ -59,7 +59,7 @@ fn trust(room: &Room, registry: &str, files: &[(&str, &str)]) {
     }
 }
 
-fn tls(room: &Room, more: &str) -> Setup {
+pub fn tls(room: &Room, more: &str) -> Setup {
     let at = |name: &str| room.path(name).display().to_string();
     Setup {
         http: format!(
@@ -376,12 +376,12 @@ fn plain_http_is_for_this_machine_or_for_registries_that_are_listed() {
 }
 
 /// Passes connections on: raw, or after a `CONNECT`.
-struct Relay {
+pub struct Relay {
     connects: Arc<Mutex<Vec<String>>>,
 }
 
 impl Relay {
-    fn start(world: &World, at: &'static str) -> Self {
+    pub fn start(world: &World, at: &'static str) -> Self {
         let listener = world.netns.run(|| TcpListener::bind(at)).unwrap();
         let connects = Arc::new(Mutex::new(Vec::new()));
         let (seen, to) = (connects.clone(), world.registry);

@@ -255,7 +255,8 @@ fn nothing_is_downloaded_that_does_not_fit_the_disk() {
 fn a_bad_request_shows_no_password() {
     let (world, _, name) = world("request");
     let mut request = world.request(&name, &json!({}));
-    request["credentials"] = json!([{ "username": "u", "password": "hunter2", "more": "hunter2" }]);
+    request["sources"][0]["credentials"] =
+        json!([{ "username": "u", "password": "hunter2", "more": "hunter2" }]);
     let (message, _) = world.refused(&request);
     assert!(
         message.contains("line 1, column") && !message.contains("hunter2"),

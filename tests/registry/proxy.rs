@@ -75,6 +75,11 @@ pub struct Proxy {
 impl Proxy {
     /// Starts on a free port of `127.0.0.1`.
     pub fn start(netns: &Arc<Netns>, upstream: Option<SocketAddr>) -> Self {
+        Self::start_at(netns, upstream, "127.0.0.1:0")
+    }
+
+    /// Starts at an address.
+    pub fn start_at(netns: &Arc<Netns>, upstream: Option<SocketAddr>, at: &str) -> Self {
         let shared = Arc::new(Shared {
             upstream,
             rule: Mutex::new(Box::new(|_| Deed::Pass)),
@@ -82,7 +87,7 @@ impl Proxy {
             blob_bytes: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         });
-        let listener = netns.run(|| TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = netns.run(|| TcpListener::bind(at)).unwrap();
         let address = listener.local_addr().unwrap();
         let serve = shared.clone();
         // Threads that it starts are in the namespace, too.

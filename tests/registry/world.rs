@@ -118,12 +118,16 @@ impl World {
         let mut request = json!({
             "store": self.room.store(),
             "name": name,
+            "sources": [{ "name": name }],
             "certificates": [self.room.path("certs.d")],
             // Long enough for a busy machine, short enough for a test.
             "patience": { "stall_ms": 10_000, "connect_ms": 10_000 },
         });
         for (field, value) in more.as_object().into_iter().flatten() {
-            request[field] = value.clone();
+            match field.as_str() {
+                "credentials" => request["sources"][0][field] = value.clone(),
+                _ => request[field] = value.clone(),
+            }
         }
         request
     }

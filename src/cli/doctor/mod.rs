@@ -16,6 +16,7 @@ use super::directories::{self, Found};
 use super::error::{CliError, Result};
 use super::put;
 use super::table::size;
+use crate::images::registry::RegistriesConf;
 use crate::sys::{overlay_check, user_namespace};
 
 /// Minimum free space for images and logs, in bytes.
@@ -86,6 +87,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
     findings.extend(network::findings());
     findings.push(shutdown::finding(client, &found));
     findings.push(directories(&found));
+    findings.push(registries(&found));
     findings.push(leftovers(&layout.run_dir));
     let text = match args.output.output {
         Some(_) => {
@@ -334,6 +336,20 @@ fn directories(found: &Found) -> Finding {
             format!("{places}, by default: {doubt}"),
         )
         .hint("`coracle config check` lists all errors in the settings"),
+    }
+}
+
+/// The files that say where images are pulled from.
+fn registries(found: &Found) -> Finding {
+    let files = &found.effective.config.registries.conf;
+    match RegistriesConf::read(files) {
+        Ok(_) => {
+            let there = files.iter().filter(|file| file.exists()).count();
+            let detail = format!("{there} of {} files of registries.conf, valid", files.len());
+            Finding::new(Level::Ok, "registries", detail)
+        }
+        Err(why) => Finding::new(Level::Warn, "registries", crate::chain(&why))
+            .hint("no image is pulled until this is mended; `coracle help images` says what the files may have"),
     }
 }
 

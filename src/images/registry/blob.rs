@@ -52,7 +52,7 @@ pub(super) fn download(
         if actual == blob.digest {
             return Ok(partial.finish(folder, &blob.digest)?);
         }
-        partial.restart(None)?;
+        partial.restart("", None)?;
         if !pieced || again {
             return Err(FetchError::Image(ImageError::Digest {
                 what: format!("{} {}", blob.kind, blob.digest),
@@ -108,7 +108,8 @@ fn go_on(
     tick: &mut Tick<'_>,
 ) -> Result<FetchError, FetchError> {
     let from = partial.len();
-    let answer = session.ask(&wanted(blob, partial))?;
+    let origin = session.origin();
+    let answer = session.ask(&wanted(blob, partial, &origin))?;
     let url = answer.url.to_string();
     let bad = |why: String| FetchError::Answer {
         url: url.clone(),
@@ -126,7 +127,7 @@ fn go_on(
         206 => {
             let range = answer.header("Content-Range").and_then(range);
             if from == 0 || range.is_none_or(|(start, total)| start != from || total != blob.size) {
-                partial.restart(None)?;
+                partial.restart("", None)?;
                 return Ok(bad(format!(
                     "a part was sent that was not asked for, or the {} has another size than its manifest says",
                     blob.kind
@@ -135,17 +136,17 @@ fn go_on(
             blob.size - from
         }
         416 => {
-            partial.restart(None)?;
+            partial.restart("", None)?;
             return Ok(bad(format!(
                 "the {} is shorter than its manifest says",
                 blob.kind
             )));
         }
         _ => {
-            let same = partial.validator() == validator.as_deref();
-            match same || partial.validator().is_none() || validator.is_none() {
+            let named = partial.validator(&origin);
+            match named == validator.as_deref() || named.is_none() || validator.is_none() {
                 true => skipped = from,
-                false => partial.restart(validator.clone())?,
+                false => partial.restart(&origin, validator.clone())?,
             }
             blob.size
         }
@@ -156,7 +157,7 @@ fn go_on(
             blob.kind, blob.digest
         )));
     }
-    partial.name(validator)?;
+    partial.name(&origin, validator)?;
     let mut pieces = answer.body(&session.patience());
     let mut buffer = vec![0; BUFFER_BYTES];
     while partial.len() < blob.size {
@@ -181,12 +182,17 @@ fn go_on(
     Ok(ended())
 }
 
-fn wanted(blob: &Blob, partial: &Partial) -> Wanted {
+fn wanted(blob: &Blob, partial: &Partial, origin: &str) -> Wanted {
     let mut headers = vec![("Accept", "*/*".to_owned())];
     let from = partial.len();
     if from > 0 {
         headers.push(("Range", format!("bytes={from}-")));
-        headers.extend(partial.validator().map(|v| ("If-Range", v.to_owned())));
+        // From another registry it is the same data, too: its digest names it.
+        headers.extend(
+            partial
+                .validator(origin)
+                .map(|v| ("If-Range", v.to_owned())),
+        );
     }
     Wanted {
         head: false,

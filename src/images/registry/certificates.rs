@@ -59,6 +59,14 @@ pub(super) fn of(directories: &[PathBuf], names: &[String]) -> Result<TlsConfig,
         .build())
 }
 
+/// The TLS settings for a registry that may have any certificate.
+pub(super) fn unchecked() -> TlsConfig {
+    TlsConfig::builder()
+        .disable_verification(true)
+        .unversioned_rustls_crypto_provider(provider())
+        .build()
+}
+
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

@@ -100,6 +100,14 @@ pub(super) enum FetchError {
         /// The reason.
         why: String,
     },
+    /// Neither a mirror nor the registry has it.
+    #[error("{last}; before that, {}", failures.join("; "))]
+    Everywhere {
+        /// What the last place said, the registry.
+        last: Box<FetchError>,
+        /// What mirrors said.
+        failures: Vec<String>,
+    },
     /// A certificate, key or setting on this node is unusable.
     #[error("{0}")]
     Setup(String),
@@ -116,6 +124,7 @@ impl FetchError {
                 "the registry, or a cache before it, has damaged data"
             }
             Self::Image(why) => return why.hint(),
+            Self::Everywhere { last, .. } => return last.hint(),
             Self::Connection { hint, .. } => (*hint)?,
             Self::NotFound { .. } => "check the name and the tag",
             Self::Denied {
@@ -141,6 +150,32 @@ impl FetchError {
             | Self::Setup(_) => return None,
         };
         Some(hint.to_owned())
+    }
+
+    /// Whether another place may do better.
+    pub(super) fn is_of_the_source(&self) -> bool {
+        match self {
+            Self::Image(why) => matches!(
+                why,
+                ImageError::Digest { .. }
+                    | ImageError::Json { .. }
+                    | ImageError::Limit { .. }
+                    | ImageError::Platform { .. }
+                    | ImageError::Size { .. }
+            ),
+            Self::Request(_) | Self::Everywhere { .. } => false,
+            Self::Connection { .. }
+            | Self::Slow { .. }
+            | Self::Status { .. }
+            | Self::NotFound { .. }
+            | Self::Denied { .. }
+            | Self::Busy { .. }
+            | Self::Answer { .. }
+            | Self::Plain(_)
+            | Self::Schema1(_)
+            | Self::NoImage { .. }
+            | Self::Setup(_) => true,
+        }
     }
 
     /// Whether a blob may be continued after it: the connection broke, or too little arrived.

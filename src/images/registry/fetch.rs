@@ -1,6 +1,6 @@
 //! The work of `coracle image-worker fetch`: it downloads what the store lacks of an image into the pull's folder.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,11 +17,10 @@ use super::super::store::ImageStore;
 use super::blob::{Blob, download};
 use super::error::FetchError;
 use super::folder::PullFolder;
-use super::http::Http;
-use super::proxy::Proxies;
-use super::request::{Credentials, MAX_BYTES, Request};
+use super::request::{MAX_BYTES, Request};
 use super::resolve::{MAX_MANIFEST_BYTES, Raw, Resolved, Search, manifest};
 use super::session::Session;
+use super::sources::Sources;
 use crate::spec::ImageName;
 use crate::sys::clock;
 use crate::sys::file::read_bounded;
@@ -67,25 +66,28 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
     let store = ImageStore::open(&request.store)?;
     let place = PullFolder::place(&store, &name.to_string(), &platform.shown());
     let folder = PullFolder::make(&place)?;
-    let (session, begun) = log_in(request, &name, |session| {
+    let sources = Sources::new(request)?;
+    let begun = sources.first(|session| {
         if request.platform.is_none()
-            && let Some(id) = unchanged(session, &store, &reference)?
+            && let Some(id) = unchanged(session, &store, &name, &reference)?
         {
             return Ok(Begun::Unchanged(id));
         }
-        Search::top(session, &reference).map(Begun::Top)
+        let top = Search::top(session, &reference)?;
+        let found = Search::new(session, &store, &folder, &platform).run(&top)?;
+        Ok(Begun::Found(Box::new((top, found))))
     })?;
-    let top = match begun {
-        Begun::Top(top) => top,
+    let (top, found) = match begun {
+        Begun::Found(found) => *found,
         Begun::Unchanged(id) => {
             folder.remove()?;
             return Ok(Fetched {
                 id: Some(id),
+                failures: sources.failures(),
                 ..Fetched::default()
             });
         }
     };
-    let found = Search::new(&session, &store, &folder, &platform).run(&top)?;
     let missing = missing(&store, &found)?;
     let keep = KeepFree {
         bytes: request.keep_bytes,
@@ -93,7 +95,8 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
     };
     check_room(&folder, &missing, keep)?;
     let folder = Arc::new(folder);
-    download_all(Arc::new(session), &folder, missing, keep, report)?;
+    let sources = Arc::new(sources);
+    download_all(&sources, &folder, missing, keep, report)?;
     // Another platform's image must not be found by the digest of an index that has this machine's, too.
     let top = match &request.platform {
         Some(_) => &found.manifest,
@@ -103,6 +106,7 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
         id: None,
+        failures: sources.failures(),
     })
 }
 
@@ -110,40 +114,8 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
 enum Begun {
     /// The store has the image of this id already.
     Unchanged(String),
-    /// The manifest or index that the name means.
-    Top(Raw),
-}
-
-/// Begins with the first credentials that the registry accepts. One that hides images from strangers says that there is
-/// none.
-fn log_in(
-    request: &Request,
-    name: &ImageName,
-    begin: impl Fn(&Session) -> Result<Begun, FetchError>,
-) -> Result<(Session, Begun), FetchError> {
-    let mut logins: VecDeque<Credentials> = request.credentials.clone().into();
-    loop {
-        let session = connect(request, name, logins.pop_front())?;
-        match begin(&session) {
-            Ok(begun) => return Ok((session, begun)),
-            Err(FetchError::Denied { .. } | FetchError::NotFound { .. }) if !logins.is_empty() => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn connect(
-    request: &Request,
-    name: &ImageName,
-    login: Option<Credentials>,
-) -> Result<Session, FetchError> {
-    let http = Http::new(
-        request.certificates.clone(),
-        request.plain_http.clone(),
-        request.patience,
-        Proxies::of(|variable| std::env::var(variable).ok()),
-    );
-    Session::open(http, name.clone(), login)
+    /// The manifest or index that the name means, and the image in it.
+    Found(Box<(Raw, Resolved)>),
 }
 
 /// The tag or digest to ask for. A digest decides, whatever the tag.
@@ -165,10 +137,10 @@ fn reference(name: &ImageName) -> Result<String, FetchError> {
 fn unchanged(
     session: &Session,
     store: &ImageStore,
+    name: &ImageName,
     reference: &str,
 ) -> Result<Option<String>, FetchError> {
-    let Some(full) = name::tagged(session.name()).filter(|_| session.name().digest.is_none())
-    else {
+    let Some(full) = name::tagged(name).filter(|_| name.digest.is_none()) else {
         return Ok(None);
     };
     let Some(held) = store.reference(&full)? else {
@@ -241,7 +213,7 @@ enum Said {
 
 /// Downloads several blobs at once. The first failure ends all; the threads end with the process.
 fn download_all(
-    session: Arc<Session>,
+    sources: &Arc<Sources>,
     folder: &Arc<PullFolder>,
     blobs: Vec<Blob>,
     keep: KeepFree,
@@ -251,7 +223,7 @@ fn download_all(
     let next = Arc::new(AtomicUsize::new(0));
     let (say, heard) = sync_channel(64);
     for _ in 0..CONNECTIONS.min(blobs.len()) {
-        let (session, folder, blobs) = (session.clone(), folder.clone(), blobs.clone());
+        let (sources, folder, blobs) = (sources.clone(), folder.clone(), blobs.clone());
         let (next, say) = (next.clone(), say.clone());
         let work = move || {
             let all = || -> Result<(), FetchError> {
@@ -262,7 +234,8 @@ fn download_all(
                         return Ok(());
                     };
                     let mut tick = ticker(index, blob.size, &say);
-                    download(&session, &folder, blob, &mut space, &mut tick)?;
+                    sources
+                        .first(|session| download(session, &folder, blob, &mut space, &mut tick))?;
                 }
             };
             // The receiver is gone only if all is over.

@@ -35,6 +35,8 @@ pub(super) const DOCKER: (&str, &str) = ("registry-1.docker.io", "docker.io");
 pub(super) struct Http {
     certificates: Vec<PathBuf>,
     plain: Vec<String>,
+    /// The host, with its port, that need not prove who it is.
+    insecure: Option<String>,
     patience: Patience,
     proxies: Proxies,
     agents: Mutex<BTreeMap<Origin, Agent>>,
@@ -68,10 +70,23 @@ impl Http {
         Self {
             certificates,
             plain: plain.iter().map(|name| name.to_ascii_lowercase()).collect(),
+            insecure: None,
             patience,
             proxies,
             agents: Mutex::default(),
         }
+    }
+
+    /// Lets a registry, `host[:port]`, speak plain HTTP, or TLS with any certificate.
+    pub(super) fn insecure(mut self, registry: &str) -> Self {
+        self.insecure = Some(registry.to_ascii_lowercase());
+        self
+    }
+
+    /// Whether this registry may speak plain HTTP, or TLS with any certificate.
+    pub(super) fn is_insecure(&self, origin: &Origin) -> bool {
+        let insecure = self.insecure.as_ref();
+        insecure.is_some_and(|registry| names(origin).contains(registry))
     }
 
     pub(super) fn patience(&self) -> Patience {
@@ -91,7 +106,8 @@ impl Http {
 
     /// Refuses what would go over a network in the clear.
     pub(super) fn check(&self, origin: &Origin) -> Result<(), FetchError> {
-        match origin.tls || origin.is_loopback() || self.is_plain(origin) {
+        let plain = self.is_plain(origin) || self.is_insecure(origin);
+        match origin.tls || origin.is_loopback() || plain {
             true => Ok(()),
             false => Err(FetchError::Plain(origin.to_string())),
         }
@@ -142,7 +158,11 @@ impl Http {
             .timeout_per_write(Some(self.patience.stall()))
             .proxy(self.proxy(origin)?);
         if origin.tls {
-            config = config.tls_config(certificates::of(&self.certificates, &names(origin))?);
+            let tls = match self.is_insecure(origin) {
+                true => certificates::unchecked(),
+                false => certificates::of(&self.certificates, &names(origin))?,
+            };
+            config = config.tls_config(tls);
         }
         let agent = Agent::with_parts(
             config.build(),

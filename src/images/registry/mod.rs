@@ -4,9 +4,10 @@
 //! folder of the pull ([`folder`]), which is an OCI layout, and never unpacks one: an import worker does that. The
 //! agent runs one after the other ([`pull`]).
 //!
-//! A request goes down these layers: [`session`] knows one repository (tokens, redirects, retries), [`http`] one
-//! exchange with one host (TLS, proxies, time-outs). [`resolve`] finds the manifest for a platform, [`blob`] downloads
-//! into a [`partial`] file that outlives the worker.
+//! A request goes down these layers: [`sources`] knows where the image can be fetched from ([`registries_conf`] says
+//! so), [`session`] one repository (tokens, redirects, retries), [`http`] one exchange with one host (TLS, proxies,
+//! time-outs). [`resolve`] finds the manifest for a platform, [`blob`] downloads into a [`partial`] file that outlives
+//! the worker.
 
 mod auth_file;
 mod blob;
@@ -20,16 +21,19 @@ mod pace;
 mod partial;
 mod proxy;
 mod pull;
+mod registries_conf;
 mod request;
 mod resolve;
 mod retry_after;
 mod session;
+mod sources;
 mod token;
 mod url;
 
 pub use auth_file::{AuthError, AuthFile};
 pub use pull::{PullOptions, Pulled, pull_unless};
-pub use request::Credentials;
+pub use registries_conf::{Place, RegistriesConf, RegistriesError};
+pub use request::{Credentials, Source};
 
 pub(super) use fetch::run as fetch;
 pub(super) use folder::{PullFolder, collect};

@@ -28,6 +28,9 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 struct Record {
     /// `ETag` or `Last-Modified` of the data.
     validator: Option<String>,
+    /// The registry that calls it so.
+    #[serde(default)]
+    origin: String,
     /// The boot in which the data was written.
     boot: String,
     /// This many bytes survive a power cut.
@@ -74,13 +77,14 @@ impl Partial {
                 boot,
                 flushed: former.flushed.min(good),
                 validator: former.validator,
+                origin: former.origin,
             },
             len: 0,
             hash: Sha256::new(),
         };
         match good <= size {
             true => partial.take_up(good)?,
-            false => partial.restart(None)?,
+            false => partial.restart("", None)?,
         }
         Ok(partial)
     }
@@ -108,13 +112,18 @@ impl Partial {
         self.len
     }
 
-    /// What the server called the data that is there.
-    pub(super) fn validator(&self) -> Option<&str> {
-        self.record.validator.as_deref()
+    /// What a registry called the data that is there; `None` if it came from another one, whose names mean nothing here.
+    pub(super) fn validator(&self, origin: &str) -> Option<&str> {
+        let validator = self.record.validator.as_deref();
+        validator.filter(|_| self.record.origin == origin)
     }
 
-    /// Forgets what is there.
-    pub(super) fn restart(&mut self, validator: Option<String>) -> Result<(), ImageError> {
+    /// Forgets what is there. What comes next is called so by `origin`.
+    pub(super) fn restart(
+        &mut self,
+        origin: &str,
+        validator: Option<String>,
+    ) -> Result<(), ImageError> {
         self.file
             .set_len(0)
             .map_err(io_error("write", &self.path))?;
@@ -122,15 +131,21 @@ impl Partial {
         (self.len, self.hash) = (0, Sha256::new());
         self.record.flushed = 0;
         self.record.validator = validator;
+        self.record.origin = origin.to_owned();
         self.write_record()
     }
 
     /// Remembers what the server calls the data that comes next.
-    pub(super) fn name(&mut self, validator: Option<String>) -> Result<(), ImageError> {
-        if validator.is_none() || validator == self.record.validator {
+    pub(super) fn name(
+        &mut self,
+        origin: &str,
+        validator: Option<String>,
+    ) -> Result<(), ImageError> {
+        if validator.is_none() || validator.as_deref() == self.validator(origin) {
             return Ok(());
         }
         self.record.validator = validator;
+        self.record.origin = origin.to_owned();
         self.write_record()
     }
 
@@ -203,11 +218,15 @@ mod tests {
     fn a_download_is_taken_up_where_it_was_left_and_ends_as_a_blob() {
         let (dir, folder, digest, data) = case("resumed");
         let mut partial = open(&folder, &digest, &data);
-        partial.name(Some("\"v1\"".to_owned())).unwrap();
+        partial
+            .name("https://r", Some("\"v1\"".to_owned()))
+            .unwrap();
         partial.append(&data[..1000]).unwrap();
         drop(partial);
         let mut partial = open(&folder, &digest, &data);
-        assert_eq!((partial.len(), partial.validator()), (1000, Some("\"v1\"")));
+        assert_eq!(partial.len(), 1000);
+        assert_eq!(partial.validator("https://r"), Some("\"v1\""));
+        assert_eq!(partial.validator("https://mirror"), None);
         partial.append(&data[1000..]).unwrap();
         assert_eq!(partial.digest(), digest);
         partial.finish(&folder, &digest).unwrap();
@@ -229,6 +248,7 @@ mod tests {
         let record = |flushed: u64, boot: &str| {
             let record = Record {
                 validator: Some("x".to_owned()),
+                origin: "https://r".to_owned(),
                 boot: boot.to_owned(),
                 flushed,
             };

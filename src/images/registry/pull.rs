@@ -9,7 +9,7 @@ use super::super::error::ImageError;
 use super::super::name;
 use super::super::progress::{Imported, Progress};
 use super::super::space::KeepFree;
-use super::request::{Credentials, Patience, Request};
+use super::request::{Patience, Request, Source};
 
 /// What to pull, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,8 +18,8 @@ pub struct PullOptions {
     pub name: String,
     /// `os/architecture[/variant]`; this machine's if missing.
     pub platform: Option<String>,
-    /// For the registry, tried in turn.
-    pub credentials: Vec<Credentials>,
+    /// Where it can be fetched from, tried in turn; at least one.
+    pub sources: Vec<Source>,
     /// Registries, `host[:port]`, that are asked by plain HTTP.
     pub plain_http: Vec<String>,
     /// Directories with a folder of certificates for each registry.
@@ -49,11 +49,16 @@ pub async fn pull_unless(
     let work = async {
         let fetch = fetch_job(store, options);
         let folder = match run_job(exe, fetch, &mut on_progress).await? {
-            Outcome::Fetched(fetched) => match (fetched.id, fetched.folder) {
-                (Some(id), _) => return Ok(Pulled::Unchanged(id)),
-                (None, Some(folder)) => folder,
-                (None, None) => return Err(no_result()),
-            },
+            Outcome::Fetched(fetched) => {
+                for failure in &fetched.failures {
+                    tracing::warn!("a mirror could not serve `{}`: {failure}", options.name);
+                }
+                match (fetched.id, fetched.folder) {
+                    (Some(id), _) => return Ok(Pulled::Unchanged(id)),
+                    (None, Some(folder)) => folder,
+                    (None, None) => return Err(no_result()),
+                }
+            }
             Outcome::Images(_) => return Err(no_result()),
         };
         let import = import_job(store, options, &full, &folder);
@@ -84,7 +89,7 @@ fn fetch_job(store: &Path, options: &PullOptions) -> Job {
         store: store.to_owned(),
         name: options.name.clone(),
         platform: options.platform.clone(),
-        credentials: options.credentials.clone(),
+        sources: options.sources.clone(),
         plain_http: options.plain_http.clone(),
         certificates: options.certificates.clone(),
         keep_bytes: options.keep.bytes,

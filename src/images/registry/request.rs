@@ -36,6 +36,20 @@ impl Credentials {
     }
 }
 
+/// A place from which an image can be fetched, its registry or a mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// The image's full name there.
+    pub name: String,
+    /// Whether plain HTTP and certificates of strangers will do.
+    #[serde(default)]
+    pub insecure: bool,
+    /// For this registry, tried in turn; without any it is asked as anybody.
+    #[serde(default)]
+    pub credentials: Vec<Credentials>,
+}
+
 /// The input of a fetch worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,9 +61,8 @@ pub(super) struct Request {
     /// `os/architecture[/variant]`; this machine's if missing.
     #[serde(default)]
     pub(super) platform: Option<String>,
-    /// For the registry, tried in turn; without any it is asked as anybody.
-    #[serde(default)]
-    pub(super) credentials: Vec<Credentials>,
+    /// Where it can be fetched from, tried in turn.
+    pub(super) sources: Vec<Source>,
     /// Registries, `host[:port]`, that are asked by plain HTTP.
     #[serde(default)]
     pub(super) plain_http: Vec<String>,

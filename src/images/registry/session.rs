@@ -89,7 +89,16 @@ impl Session {
             })
         };
         let (secure, plain) = (origin(true)?, origin(false)?);
-        let base = if http.is_plain(&plain) {
+        let base = if http.is_insecure(&secure) {
+            let url = secure.at("/v2/");
+            let answer = http.send(Ask {
+                head: false,
+                url: &url,
+                headers: &[],
+                authorization: None,
+            });
+            if answer.is_ok() { secure } else { plain }
+        } else if http.is_plain(&plain) {
             plain
         } else if plain.is_loopback() && !http.has_certificates(&secure) {
             // A server that speaks TLS closes the connection, or answers 400. Nothing secret is sent.
@@ -120,6 +129,11 @@ impl Session {
     /// The image's name.
     pub(super) fn name(&self) -> &ImageName {
         &self.name
+    }
+
+    /// The registry's address.
+    pub(super) fn origin(&self) -> String {
+        self.base.to_string()
     }
 
     pub(super) fn patience(&self) -> Patience {
