@@ -73,6 +73,8 @@ mod probes;
 mod proxy;
 #[path = "node/pull.rs"]
 mod pull;
+#[path = "node/pull_policy.rs"]
+mod pull_policy;
 #[path = "node/resize.rs"]
 mod resize;
 #[path = "node/restart_rules.rs"]

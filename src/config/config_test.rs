@@ -178,6 +178,9 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.registryCertificateDirs", "[/certs.d]", ""),
     ("coracle.registriesConf", "[/registries.conf]", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
+    ("coracle.pullRate", "200KiB/s", ""),
+    ("coracle.pullWindows", "[\"01:00-05:00\"]", ""),
+    ("coracle.pullAlwaysOffline", "fail", ""),
 ];
 
 /// Returns the innermost members of a structure, as `{:#?}` prints it, each with its lines.

@@ -189,6 +189,9 @@ pub(crate) const FIELDS: &[Field] = &[
         "[/etc/containers/registries.conf, /etc/coracle/registries.conf]",
     ),
     f("coracle.plainHTTPRegistries", Texts, Start, "[]"),
+    f("coracle.pullRate", Text, Start, "\"\""),
+    f("coracle.pullWindows", Texts, Start, "[]"),
+    f("coracle.pullAlwaysOffline", Text, Start, "use"),
     // Settings without effect here.
     f("address", Text, Idle, ""),
     f("authentication", Any, Idle, ""),
@@ -275,6 +278,7 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "clusterDomain",
     "coracle.bridge",
     "coracle.podSecurity",
+    "coracle.pullAlwaysOffline",
     "coracle.rootDir",
     "coracle.runDir",
 ];

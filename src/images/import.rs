@@ -102,6 +102,7 @@ pub(crate) fn import(
                 done_bytes: 0,
                 total_bytes: 0,
                 blob: None,
+                pull: None,
             };
             unpack_layer(&archive, layer, &staging, &mut space, &mut progress, report)?;
         }
@@ -163,6 +164,7 @@ fn open(
             done_bytes,
             total_bytes: 0,
             blob: None,
+            pull: None,
         };
         report(progress).map_err(|_| ImageError::Abandoned)
     };

@@ -39,7 +39,7 @@ pub use error::ImageError;
 pub use gc::{Pruned, Removed};
 pub use import::import_here;
 pub use oci::ImageConfig;
-pub use progress::{Imported, Progress};
+pub use progress::{Cause, Imported, Progress};
 pub use space::KeepFree;
 pub use stop_signal::stop_signal;
 pub use store::{Image, ImageStore};

@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, umask};
 
 use super::import::{Request, import};
 use super::oci::Platform;
-use super::progress::Line;
+use super::progress::{Cause, Line};
 use super::registry;
 use super::space::KeepFree;
 use crate::sys::capability::{self, keep_only};
@@ -43,6 +43,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let _ = print(&Line::Error {
             message: USAGE.to_owned(),
             hint: None,
+            cause: Cause::Other,
         });
         return ExitCode::from(2);
     };
@@ -50,6 +51,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let _ = print(&Line::Error {
             message: format!("could not drop privileges: {why}"),
             hint: None,
+            cause: Cause::Other,
         });
         return ExitCode::FAILURE;
     }
@@ -65,6 +67,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             let _ = print(&Line::Error {
                 message: crate::chain(&why),
                 hint: why.hint(),
+                cause: Cause::Other,
             });
             ExitCode::FAILURE
         }
@@ -77,14 +80,22 @@ fn run_fetch() -> ExitCode {
         let _ = print(line);
         code
     };
-    let failed = |message, hint| told(&Line::Error { message, hint }, ExitCode::FAILURE);
+    let failed = |message, hint, cause| {
+        let line = Line::Error {
+            message,
+            hint,
+            cause,
+        };
+        told(&line, ExitCode::FAILURE)
+    };
     if let Err(why) = harden_fetch().and_then(|()| end_with_client()) {
-        return failed(format!("could not drop privileges: {why}"), None);
+        let text = format!("could not drop privileges: {why}");
+        return failed(text, None, Cause::Other);
     }
     let mut report = |progress| print(&Line::Progress(progress));
     match registry::fetch(io::stdin().lock(), &mut report) {
         Ok(fetched) => told(&Line::Fetched(fetched), ExitCode::SUCCESS),
-        Err((message, hint)) => failed(message, hint),
+        Err((message, hint, cause)) => failed(message, hint, cause),
     }
 }
 

@@ -90,11 +90,9 @@ impl Tools {
         let source = stored.as_ref().map(|(_, source)| *source);
         match (pull::way(wanted.policy, source), stored) {
             (Way::Use, Some((image, _))) => Ok((image, None)),
-            (Way::Pull, _) => {
-                let pulled = self.pull_for_pod(pod, container, wanted).await;
-                let (image, pulled) = pulled
-                    .map_err(|why| (ImageFailure::Pull, with_way_out(why, &self.config.preload)))?;
-                Ok((image, Some(pulled)))
+            (Way::Pull, stored) => {
+                let stored = stored.map(|(image, _)| image);
+                self.pull_or_use(pod, container, wanted, stored).await
             }
             (Way::Use | Way::Refuse, _) => Err((
                 ImageFailure::NeverPull,
@@ -103,6 +101,33 @@ impl Tools {
                     wanted.written
                 ),
             )),
+        }
+    }
+
+    /// Pulls an image, or takes the stored one if its registry cannot be asked and the settings allow that.
+    async fn pull_or_use(
+        &self,
+        pod: &PodSpec,
+        container: &str,
+        wanted: Wanted<'_>,
+        stored: Option<Image>,
+    ) -> Result<(Image, Option<event::Pulled>), (ImageFailure, String)> {
+        let pulled = self.pull_for_pod(pod, container, wanted, stored.is_some());
+        let failed = match pulled.await {
+            Ok((image, pulled)) => return Ok((image, Some(pulled))),
+            Err(failed) => failed,
+        };
+        let may_use = failed.offline && self.config.registries.use_offline;
+        match (stored.filter(|_| may_use), failed.failure) {
+            (Some(image), _) => {
+                let pulled = event::Pulled::Unreachable(failed.message);
+                Ok((image, Some(pulled)))
+            }
+            (None, ImageFailure::Pull) => {
+                let message = with_way_out(failed.message, &self.config.preload);
+                Err((ImageFailure::Pull, message))
+            }
+            (None, failure) => Err((failure, failed.message)),
         }
     }
 

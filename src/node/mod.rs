@@ -335,7 +335,7 @@ impl Node {
         self.tools.pulls.cancel(wanted);
         self.note_shutdown();
         self.note_pressure(event);
-        if matches!(event, Event::Node(NodeFact::ImagesChanged)) {
+        if matches!(event, Event::Node(NodeFact::ImagesChanged(_))) {
             self.freed.note(memory::LARGE);
             self.look_at_images();
         }

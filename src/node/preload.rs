@@ -86,10 +86,8 @@ async fn import_new(tools: &Tools) {
                 let names: Vec<String> =
                     imported.into_iter().flat_map(|image| image.names).collect();
                 tracing::info!("imported {} from `{path}`", names.join(", "));
-                let _ = tools
-                    .inputs
-                    .send(Input::Event(Event::Node(NodeFact::ImagesChanged)))
-                    .await;
+                let changed = NodeFact::ImagesChanged(Some(names.into_iter().collect()));
+                let _ = tools.inputs.send(Input::Event(Event::Node(changed))).await;
             }
             Err(error) => tracing::warn!(
                 "could not import `{path}`: {}, ignoring it",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::error::ImageError;
+use super::super::progress::Cause;
 
 /// A failure to fetch an image. No message has credentials, or the query of a URL.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +151,25 @@ impl FetchError {
             | Self::Setup(_) => return None,
         };
         Some(hint.to_owned())
+    }
+
+    /// What kind of failure it is.
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Connection { .. } | Self::Slow { .. } | Self::Busy { .. } => Cause::Unreachable,
+            Self::Status { status, .. } if *status == 429 || *status >= 500 => Cause::Unreachable,
+            Self::Everywhere { last, .. } => last.cause(),
+            Self::Image(_)
+            | Self::Request(_)
+            | Self::Status { .. }
+            | Self::NotFound { .. }
+            | Self::Denied { .. }
+            | Self::Answer { .. }
+            | Self::Plain(_)
+            | Self::Schema1(_)
+            | Self::NoImage { .. }
+            | Self::Setup(_) => Cause::Other,
+        }
     }
 
     /// Whether another place may do better.

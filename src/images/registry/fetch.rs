@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use super::super::error::ImageError;
 use super::super::name;
 use super::super::oci::{ConfigFile, Platform, parse};
-use super::super::progress::{Fetched, Progress};
+use super::super::progress::{Amount, Cause, Fetched, Progress};
 use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::super::store::ImageStore;
-use super::blob::{Blob, download};
+use super::blob::{Blob, Watch, download};
 use super::error::FetchError;
 use super::folder::PullFolder;
 use super::request::{MAX_BYTES, Request};
@@ -41,8 +41,8 @@ pub(crate) type Report<'a> = dyn FnMut(Progress) -> io::Result<()> + 'a;
 pub(crate) fn run(
     input: impl Read,
     report: &mut Report<'_>,
-) -> Result<Fetched, (String, Option<String>)> {
-    let explain = |why: FetchError| (crate::chain(&why), why.hint());
+) -> Result<Fetched, (String, Option<String>, Cause)> {
+    let explain = |why: FetchError| (crate::chain(&why), why.hint(), why.cause());
     let request = read(input).map_err(explain)?;
     fetch(&request, report).map_err(explain)
 }
@@ -233,9 +233,12 @@ fn download_all(
                     let Some(blob) = blobs.get(index) else {
                         return Ok(());
                     };
-                    let mut tick = ticker(index, blob.size, &say);
-                    sources
-                        .first(|session| download(session, &folder, blob, &mut space, &mut tick))?;
+                    let mut watch = Watch {
+                        throttle: sources.throttle(),
+                        space: &mut space,
+                        tick: &mut ticker(index, blob.size, &say),
+                    };
+                    sources.first(|session| download(session, &folder, blob, &mut watch))?;
                 }
             };
             // The receiver is gone only if all is over.
@@ -246,9 +249,11 @@ fn download_all(
     }
     drop(say);
     let layers = blobs.len();
+    let mut arrived = vec![0; layers];
     for said in heard {
         match said {
             Said::Progress(index, done_bytes) => {
+                arrived[index] = done_bytes;
                 let progress = Progress {
                     stage: "download".to_owned(),
                     layer: index + 1,
@@ -256,6 +261,10 @@ fn download_all(
                     done_bytes,
                     total_bytes: blobs[index].size,
                     blob: Some(blobs[index].digest.clone()),
+                    pull: Some(Amount {
+                        done_bytes: arrived.iter().sum(),
+                        total_bytes: blobs.iter().map(|blob| blob.size).sum(),
+                    }),
                 };
                 report(progress).map_err(|_| ImageError::Abandoned)?;
             }

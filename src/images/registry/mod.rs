@@ -27,6 +27,7 @@ mod resolve;
 mod retry_after;
 mod session;
 mod sources;
+mod throttle;
 mod token;
 mod url;
 

@@ -75,6 +75,9 @@ pub(super) struct Request {
     /// Inodes to leave free.
     #[serde(default)]
     pub(super) keep_inodes: u64,
+    /// How fast blobs may arrive, in bytes a second; 0: no limit.
+    #[serde(default)]
+    pub(super) bytes_per_second: u64,
     /// How long to wait.
     #[serde(default)]
     pub(super) patience: Patience,
