@@ -57,6 +57,8 @@ mod huge_pages;
 mod image_volumes;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/manifest_url.rs"]
+mod manifest_url;
 #[path = "node/order.rs"]
 mod order;
 #[path = "node/pressure.rs"]

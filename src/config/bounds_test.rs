@@ -103,6 +103,14 @@ fn bounds_are_reported_in_the_kubelets_words() {
             "coracle.pullAlwaysOffline \"maybe\" must be one of: \"use\", \"fail\"",
         ),
         (
+            "staticPodURL: box.lan/pods",
+            "staticPodURL must be like https://host/path; a password belongs into staticPodURLHeader",
+        ),
+        (
+            "staticPodURLHeader: {\"X Token\": [a]}",
+            "staticPodURLHeader \"X Token\" is no valid HTTP header",
+        ),
+        (
             "coracle: {registryAuthFile: auth.json}",
             "coracle.registryAuthFile \"auth.json\" must be an absolute path",
         ),

@@ -92,6 +92,13 @@ fn the_table_names_each_setting_once_and_no_list_names_another() {
 const OTHERS: &[(&str, &str, &str)] = &[
     ("staticPodPath", "/p", ""),
     ("fileCheckFrequency", "1m30s", ""),
+    ("staticPodURL", "https://box/pods", ""),
+    (
+        "staticPodURLHeader",
+        "{X-Token: [a, b]}",
+        "staticPodURL: https://box/pods",
+    ),
+    ("httpCheckFrequency", "1m", "staticPodURL: https://box/pods"),
     ("podLogsDir", "/logs", ""),
     ("containerLogMaxSize", "1Mi", ""),
     ("containerLogMaxFiles", "2", ""),

@@ -74,6 +74,9 @@ pub(crate) const FIELDS: &[Field] = &[
     // Manifests and logs.
     f("staticPodPath", Text, Start, "/etc/coracle/manifests"),
     f("fileCheckFrequency", Duration, Live, "20s"),
+    f("staticPodURL", Text, Start, "\"\""),
+    f("staticPodURLHeader", Own, Start, "{}"),
+    f("httpCheckFrequency", Duration, Start, "20s"),
     f("podLogsDir", Text, Start, "/var/log/pods"),
     f("containerLogMaxSize", Quantity, Live, "10Mi"),
     f("containerLogMaxFiles", Int, Live, "5"),
@@ -218,7 +221,6 @@ pub(crate) const FIELDS: &[Field] = &[
     f("hairpinMode", Text, Idle, ""),
     f("healthzBindAddress", Text, Idle, ""),
     f("healthzPort", Int, Idle, ""),
-    f("httpCheckFrequency", Duration, Idle, ""),
     f("imagePullCredentialsVerificationPolicy", Text, Idle, ""),
     f("imageServiceEndpoint", Text, Idle, ""),
     f("iptablesDropBit", Int, Idle, ""),
@@ -245,8 +247,6 @@ pub(crate) const FIELDS: &[Field] = &[
     f("runtimeRequestTimeout", Duration, Idle, ""),
     f("serverTLSBootstrap", Bool, Idle, ""),
     f("showHiddenMetricsForVersion", Text, Idle, ""),
-    f("staticPodURL", Text, Idle, ""),
-    f("staticPodURLHeader", Any, Idle, ""),
     f("streamingConnectionIdleTimeout", Duration, Idle, ""),
     f("syncFrequency", Duration, Idle, ""),
     f("systemCgroups", Text, Idle, ""),
@@ -266,6 +266,7 @@ pub(crate) const FIELDS: &[Field] = &[
 /// Fields for which zero, or an empty string, means the same as leaving them out.
 pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "fileCheckFrequency",
+    "httpCheckFrequency",
     "podLogsDir",
     "containerLogMaxSize",
     "staticPodPath",

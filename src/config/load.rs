@@ -261,6 +261,7 @@ fn config(given: &Given<'_>) -> Config {
             log_dir: path("podLogsDir"),
         },
         manifests: path("staticPodPath"),
+        manifest_url: super::url::static_pod_url(given),
         preload: paths("coracle.preload"),
         cdi_dirs: paths("coracle.cdiSpecDirs"),
         cgroup_parent: some(given.text("coracle.cgroupParent")),

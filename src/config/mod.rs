@@ -27,6 +27,7 @@ mod reload;
 mod rules;
 mod show;
 mod shutdown;
+mod url;
 mod values;
 
 pub use eviction::{Eviction, Signal, Threshold};
@@ -38,6 +39,7 @@ pub use node::{
 pub use registries::Registries;
 pub use reload::{Reload, reload};
 pub use show::{as_json, as_yaml};
+pub use url::StaticPodUrl;
 pub use values::{Amount, bridge_name, cidrs, ip_address};
 
 /// The bridge's default name.
@@ -56,6 +58,8 @@ pub struct Config {
     pub layout: Layout,
     /// Directory (or single file) of manifests.
     pub manifests: PathBuf,
+    /// Where more manifests are fetched from, if anywhere.
+    pub manifest_url: Option<StaticPodUrl>,
     /// Directories of image archives imported at start and when they change.
     pub preload: Vec<PathBuf>,
     /// Directories of CDI files; devices in a later one take precedence.

@@ -14,6 +14,7 @@ use smol::stream::StreamExt;
 use super::error::{ImageError, io as io_error};
 use super::import::STREAM;
 use super::progress::{Cause, Fetched, Imported, Line, Progress};
+use super::registry::WebDocument;
 use super::space::KeepFree;
 
 /// The maximum of a worker's output.
@@ -137,7 +138,7 @@ async fn attend(
     let outcome = async {
         match listen(child, exe, failed, on_progress).await? {
             Outcome::Images(images) => Ok(images),
-            Outcome::Fetched(_) => Ok(Vec::new()),
+            Outcome::Fetched(_) | Outcome::Document(_) => Ok(Vec::new()),
         }
     };
     let fed = async {
@@ -166,6 +167,7 @@ pub(super) struct Job {
 pub(super) enum Outcome {
     Images(Vec<Imported>),
     Fetched(Fetched),
+    Document(Option<WebDocument>),
 }
 
 /// Runs a worker of a pull. Dropping the future kills it.
@@ -216,7 +218,7 @@ async fn listen(
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Outcome, ImageError> {
     let mut images = Vec::new();
-    let mut fetched = None;
+    let mut done_with = None;
     let mut error = None;
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout.take(MAX_OUTPUT_BYTES)).lines();
@@ -225,7 +227,10 @@ async fn listen(
             match serde_json::from_str(&line) {
                 Ok(Line::Progress(progress)) => on_progress(progress),
                 Ok(Line::Image(image)) => images.push(image),
-                Ok(Line::Fetched(done)) => fetched = Some(done),
+                Ok(Line::Fetched(done)) => done_with = Some(Outcome::Fetched(done)),
+                Ok(Line::Document { document }) => {
+                    done_with = Some(Outcome::Document(document));
+                }
                 Ok(Line::Error {
                     message,
                     hint,
@@ -258,8 +263,5 @@ async fn listen(
             Cause::Other,
         ));
     }
-    Ok(match fetched {
-        Some(fetched) => Outcome::Fetched(fetched),
-        None => Outcome::Images(images),
-    })
+    Ok(done_with.unwrap_or(Outcome::Images(images)))
 }

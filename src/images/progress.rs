@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::registry::WebDocument;
+
 /// The progress of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
@@ -81,6 +83,11 @@ pub(crate) enum Line {
     Image(Imported),
     /// Last line of a successful fetch.
     Fetched(Fetched),
+    /// Last line of a fetched document; none, if it has not changed.
+    Document {
+        /// The document.
+        document: Option<WebDocument>,
+    },
     /// Last line of failure.
     Error {
         /// The chain of causes in one line.

@@ -31,13 +31,16 @@ const MAX_FILES: u64 = 1024;
 const MAX_FETCH_BYTES: u64 = 128 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
-                     [--keep-inodes N] [--pulled] [--platform PLATFORM] PATH|-, or coracle image-worker fetch";
+                     [--keep-inodes N] [--pulled] [--platform PLATFORM] PATH|-, or coracle image-worker fetch|get";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
     if args.next_if(|arg| arg == "fetch").is_some() {
-        return run_fetch();
+        return run_fetch(fetch);
+    }
+    if args.next_if(|arg| arg == "get").is_some() {
+        return run_fetch(get);
     }
     let Some(request) = parse(args) else {
         let _ = print(&Line::Error {
@@ -74,29 +77,41 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Fetches what the request on standard input asks for.
-fn run_fetch() -> ExitCode {
-    let told = |line: &Line, code| {
-        let _ = print(line);
-        code
-    };
-    let failed = |message, hint, cause| {
-        let line = Line::Error {
-            message,
-            hint,
-            cause,
-        };
-        told(&line, ExitCode::FAILURE)
-    };
-    if let Err(why) = harden_fetch().and_then(|()| end_with_client()) {
-        let text = format!("could not drop privileges: {why}");
-        return failed(text, None, Cause::Other);
-    }
+/// The message of a failure, what to do about it, and its kind.
+type Failure = (String, Option<String>, Cause);
+
+fn fetch(input: io::StdinLock<'_>) -> Result<Line, Failure> {
     let mut report = |progress| print(&Line::Progress(progress));
-    match registry::fetch(io::stdin().lock(), &mut report) {
-        Ok(fetched) => told(&Line::Fetched(fetched), ExitCode::SUCCESS),
-        Err((message, hint, cause)) => failed(message, hint, cause),
-    }
+    registry::fetch(input, &mut report).map(Line::Fetched)
+}
+
+fn get(input: io::StdinLock<'_>) -> Result<Line, Failure> {
+    registry::get(input).map(|document| Line::Document { document })
+}
+
+/// Does what the request on standard input asks for, over the network.
+fn run_fetch(work: fn(io::StdinLock<'_>) -> Result<Line, Failure>) -> ExitCode {
+    let hardened = harden_fetch().and_then(|()| end_with_client());
+    let done = match hardened {
+        Ok(()) => work(io::stdin().lock()),
+        Err(why) => {
+            let text = format!("could not drop privileges: {why}");
+            Err((text, None, Cause::Other))
+        }
+    };
+    let (line, code) = match done {
+        Ok(line) => (line, ExitCode::SUCCESS),
+        Err((message, hint, cause)) => {
+            let line = Line::Error {
+                message,
+                hint,
+                cause,
+            };
+            (line, ExitCode::FAILURE)
+        }
+    };
+    let _ = print(&line);
+    code
 }
 
 /// Ends the process when the reader of its output is gone, even while it waits for a registry.

@@ -23,6 +23,7 @@ mod hooks;
 mod journal;
 mod logging;
 mod manager;
+mod manifest_url;
 mod manifests;
 mod memory;
 mod metrics;

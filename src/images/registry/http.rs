@@ -48,7 +48,7 @@ pub(super) struct Ask<'a> {
     /// `HEAD`, else `GET`.
     pub(super) head: bool,
     pub(super) url: &'a Url,
-    pub(super) headers: &'a [(&'static str, String)],
+    pub(super) headers: &'a [(&'a str, String)],
     pub(super) authorization: Option<&'a str>,
 }
 

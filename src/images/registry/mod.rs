@@ -13,6 +13,7 @@ mod auth_file;
 mod blob;
 mod certificates;
 mod challenge;
+mod document;
 mod error;
 mod fetch;
 mod folder;
@@ -32,9 +33,11 @@ mod token;
 mod url;
 
 pub use auth_file::{AuthError, AuthFile};
+pub use document::{DocumentRequest, WebDocument, fetch_document};
 pub use pull::{PullOptions, Pulled, pull_unless};
 pub use registries_conf::{Place, RegistriesConf, RegistriesError};
 pub use request::{Credentials, Source};
 
+pub(super) use document::run as get;
 pub(super) use fetch::run as fetch;
 pub(super) use folder::{PullFolder, collect};

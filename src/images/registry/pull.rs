@@ -57,7 +57,7 @@ pub async fn pull_unless(
                 (None, Some(folder)) => (folder, fetched.failures),
                 (None, None) => return Err(no_result()),
             },
-            Outcome::Images(_) => return Err(no_result()),
+            Outcome::Images(_) | Outcome::Document(_) => return Err(no_result()),
         };
         let import = import_job(store, options, &full, &folder);
         match run_job(exe, import, &mut on_progress).await? {
@@ -65,7 +65,7 @@ pub async fn pull_unless(
                 Some(image) => Ok((Pulled::New(image), failures)),
                 None => Err(no_result()),
             },
-            Outcome::Fetched(_) => Err(no_result()),
+            Outcome::Fetched(_) | Outcome::Document(_) => Err(no_result()),
         }
     };
     let given_up = async {

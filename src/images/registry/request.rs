@@ -123,6 +123,16 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// The same short time for everything.
+    pub(super) fn short(ms: u64) -> Self {
+        Self {
+            connect_ms: ms,
+            answer_ms: ms,
+            stall_ms: ms,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn connect(&self) -> Duration {
         Duration::from_millis(self.connect_ms)
     }
