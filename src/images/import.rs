@@ -137,7 +137,7 @@ pub(crate) fn import(
         commit(&store, &staging, &images, origin.as_ref()).map_err(|why| full_disk(why, &space))?;
     if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
         let ids = imported.iter().map(|image| image.id.clone()).collect();
-        let under = request.trust.fingerprint(&request.archive);
+        let under = request.trust.under();
         preload::record(&store, &request.archive, (fingerprint, under), ids)?;
     }
     if let Some(folder) = folder {

@@ -40,8 +40,7 @@ pub struct Candidate {
 impl Candidate {
     /// Notes the policy under which it is to be imported.
     pub fn note_policy(&mut self, policy: &Policy) {
-        let policy = policy.fingerprint();
-        self.under = policy.map(|policy| signatures::under(policy, &self.path));
+        self.under = signatures::under(policy, &self.path);
     }
 }
 

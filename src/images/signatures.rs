@@ -33,8 +33,18 @@ pub(crate) enum Trust {
     Anything,
     /// The image of a pull needs these signatures.
     Demand(Box<Demand>),
-    /// The policy, and the content of the file beside the archive.
-    Policy(Box<Policy>, Vec<u8>),
+    /// Those that a policy demands.
+    Policy(Box<Rules>),
+}
+
+/// A policy, as it is for one archive.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    policy: Policy,
+    /// The content of the file beside the archive.
+    beside: Vec<u8>,
+    /// A text that differs under another policy, or with other signatures beside the archive.
+    under: Option<String>,
 }
 
 impl Trust {
@@ -44,28 +54,36 @@ impl Trust {
         if !policy.is_there() {
             return Ok(Self::Anything);
         }
+        // A file that changes meanwhile is looked at once more.
+        let under = archive.and_then(|archive| under(&policy, archive));
         let beside = match archive {
             Some(archive) => list(&beside(archive))?,
             None => Vec::new(),
         };
-        Ok(Self::Policy(Box::new(policy), beside))
+        let rules = Rules {
+            policy,
+            beside,
+            under,
+        };
+        Ok(Self::Policy(Box::new(rules)))
     }
 
-    /// A text that differs under another policy, or with other signatures beside the archive; none without a policy.
-    pub(crate) fn fingerprint(&self, archive: &Path) -> Option<String> {
+    /// The policy and the signatures beside the archive, as a text; none without a policy.
+    pub(crate) fn under(&self) -> Option<String> {
         match self {
-            Self::Policy(policy, _) => Some(under(policy.fingerprint()?, archive)),
+            Self::Policy(rules) => rules.under.clone(),
             Self::Anything | Self::Demand(_) => None,
         }
     }
 }
 
-/// The policy's fingerprint, and the state of the file beside an archive.
-pub(crate) fn under(policy: String, archive: &Path) -> String {
-    match preload::fingerprint(&beside(archive)) {
+/// A text that differs under another policy, or with other signatures beside an archive; none without a policy.
+pub(crate) fn under(policy: &Policy, archive: &Path) -> Option<String> {
+    let policy = policy.fingerprint()?;
+    Some(match preload::fingerprint(&beside(archive)) {
         Ok(found) => format!("{policy} {found:?}"),
         Err(_) => policy,
-    }
+    })
 }
 
 impl From<PolicyError> for ImageError {
@@ -112,11 +130,11 @@ pub(crate) fn admit(
                 accept(image, demand, &found)?;
             }
         }
-        Trust::Policy(policy, beside) => {
-            let mut found = parse(beside, &request.archive)?;
+        Trust::Policy(rules) => {
+            let mut found = parse(&rules.beside, &request.archive)?;
             found.extend(in_archive(archive)?);
             for image in images {
-                admit_one(policy, origin.as_ref(), image, &found)?;
+                admit_one(&rules.policy, origin.as_ref(), image, &found)?;
             }
         }
     }

@@ -193,7 +193,7 @@ fn a_layout_has_signatures_of_its_index_or_its_image_inside_or_beside_it() {
                 let of = if of_index { index } else { image };
                 let signed = world.owner.sign("quay.io/acme/multi", &of);
                 if inside {
-                    world.put_inside(&dir, &of, &[signed.clone()]);
+                    world.put_inside(&dir, &of, std::slice::from_ref(&signed));
                 }
                 let archive = if packed { world.pack(&dir) } else { dir };
                 if !inside {
