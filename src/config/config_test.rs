@@ -184,6 +184,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.registryAuthFile", "/auth.json", ""),
     ("coracle.registryCertificateDirs", "[/certs.d]", ""),
     ("coracle.registriesConf", "[/registries.conf]", ""),
+    ("coracle.signaturePolicy", "/policy.json", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
     ("coracle.pullRate", "200KiB/s", ""),
     ("coracle.pullWindows", "[\"01:00-05:00\"]", ""),

@@ -191,6 +191,12 @@ pub(crate) const FIELDS: &[Field] = &[
         Start,
         "[/etc/containers/registries.conf, /etc/coracle/registries.conf]",
     ),
+    f(
+        "coracle.signaturePolicy",
+        Text,
+        Start,
+        "/etc/coracle/policy.json",
+    ),
     f("coracle.plainHTTPRegistries", Texts, Start, "[]"),
     f("coracle.pullRate", Text, Start, "\"\""),
     f("coracle.pullWindows", Texts, Start, "[]"),

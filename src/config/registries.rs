@@ -15,6 +15,8 @@ pub struct Registries {
     pub certificate_dirs: Vec<PathBuf>,
     /// Mirrors, rewrites, blocks and aliases: files in the format of `registries.conf`.
     pub conf: Vec<PathBuf>,
+    /// Which images may run, in the format of `containers-policy.json(5)`; it need not exist.
+    pub policy: PathBuf,
     /// Registries, `host[:port]`, that are asked by plain HTTP.
     pub plain_http: Vec<String>,
     /// How many images may be pulled for pods at once; `None`: no limit.
@@ -46,6 +48,7 @@ pub(super) fn registries(given: &Given<'_>) -> Registries {
         auth_file: given.text("coracle.registryAuthFile").into(),
         certificate_dirs: paths("coracle.registryCertificateDirs"),
         conf: paths("coracle.registriesConf"),
+        policy: given.text("coracle.signaturePolicy").into(),
         plain_http: given.texts(PLAIN),
         parallel: parallel(given),
         rate: Rate {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper::body::Bytes;
 use smol::channel::Receiver;
@@ -33,6 +33,8 @@ pub struct ImportOptions {
     pub name: Option<String>,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,
+    /// The policy that says which images may be imported; without one any may.
+    pub policy: Option<PathBuf>,
 }
 
 /// An archive that arrives in pieces: it ends with the channel, and an error cancels the import.
@@ -104,6 +106,9 @@ fn start(
     }
     if let Some(name) = &options.name {
         command.arg("--name").arg(name);
+    }
+    if let Some(policy) = &options.policy {
+        command.arg("--policy").arg(policy);
     }
     let KeepFree { bytes, inodes } = options.keep;
     command.args(["--keep-bytes", &bytes.to_string()]);

@@ -202,6 +202,14 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// What kind of failure it is.
+    pub(crate) fn cause(&self) -> Cause {
+        match self {
+            Self::Pull { cause, .. } => *cause,
+            _ => Cause::Other,
+        }
+    }
+
     /// A hint for people.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {

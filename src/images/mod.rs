@@ -1,9 +1,9 @@
 //! The image store and imports into it. Archives are unpacked by a worker process ([`worker`]) that the agent
 //! starts ([`import()`]); the agent itself only reads the store ([`ImageStore`]) and never a byte of an archive.
 //!
-//! The path of an archive: `archive` finds its parts and `contents` its images; `import` has the layers unpacked
-//! (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging` directory and verifies them; `commit` makes
-//! everything visible at the end.
+//! The path of an archive: `archive` finds its parts and `contents` its images; `signatures` lets them in by the policy
+//! ([`trust`]); `import` has the layers unpacked (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging`
+//! directory and verifies them; `commit` makes everything visible at the end.
 
 mod archive;
 mod check;
@@ -24,11 +24,13 @@ mod pax;
 pub mod preload;
 mod progress;
 pub mod registry;
+mod signatures;
 mod space;
 mod staging;
 mod stop_signal;
 mod store;
 mod tar_reader;
+pub mod trust;
 mod unpack;
 pub mod worker;
 

@@ -71,6 +71,8 @@ pub enum Cause {
     Other,
     /// The registry could not be asked: there is no connection to it, or it is out of order.
     Unreachable,
+    /// The policy of the node does not let the image in.
+    Signature,
 }
 
 /// A line of the worker.

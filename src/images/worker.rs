@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -14,6 +15,7 @@ use super::import::{Request, import};
 use super::oci::Platform;
 use super::progress::{Cause, Line};
 use super::registry;
+use super::signatures::Trust;
 use super::space::KeepFree;
 use crate::sys::capability::{self, keep_only};
 use crate::sys::process;
@@ -31,7 +33,8 @@ const MAX_FILES: u64 = 1024;
 const MAX_FETCH_BYTES: u64 = 128 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
-                     [--keep-inodes N] [--pulled] [--platform PLATFORM] PATH|-, or coracle image-worker fetch|get";
+                     [--keep-inodes N] [--policy FILE] [--pulled] [--demand JSON] [--platform PLATFORM] PATH|-, or coracle \
+                     image-worker fetch|get";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -42,13 +45,25 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if args.next_if(|arg| arg == "get").is_some() {
         return run_fetch(get);
     }
-    let Some(request) = parse(args) else {
+    let Some((request, policy)) = parse(args) else {
         let _ = print(&Line::Error {
             message: USAGE.to_owned(),
             hint: None,
             cause: Cause::Other,
         });
         return ExitCode::from(2);
+    };
+    // These are the owner's files.
+    let request = match request.with_policy(policy.as_deref()) {
+        Ok(request) => request,
+        Err(why) => {
+            let _ = print(&Line::Error {
+                message: crate::chain(&why),
+                hint: why.hint(),
+                cause: why.cause(),
+            });
+            return ExitCode::FAILURE;
+        }
     };
     if let Err(why) = harden() {
         let _ = print(&Line::Error {
@@ -70,7 +85,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             let _ = print(&Line::Error {
                 message: crate::chain(&why),
                 hint: why.hint(),
-                cause: Cause::Other,
+                cause: why.cause(),
             });
             ExitCode::FAILURE
         }
@@ -130,13 +145,15 @@ fn end_with_client() -> io::Result<()> {
     std::thread::Builder::new().spawn(watch).map(drop)
 }
 
-fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
+/// The request, and the path of the policy.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<PathBuf>)> {
     let mut args = args.into_iter();
     if args.next()? != "import" {
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
     let (mut pulled, mut platform) = (false, None);
+    let (mut policy, mut trust) = (None, Trust::default());
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -144,6 +161,11 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
             Some("--name") => name = Some(args.next()?.into_string().ok()?),
             Some("--preloaded") => preloaded = true,
             Some("--pulled") => pulled = true,
+            Some("--policy") => policy = Some(args.next()?.into()),
+            Some("--demand") => {
+                let demand = serde_json::from_str(args.next()?.to_str()?).ok()?;
+                trust = Trust::Demand(Box::new(demand));
+            }
             Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
             Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
@@ -153,7 +175,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
             _ => return None,
         }
     }
-    Some(Request {
+    let request = Request {
         store: store?,
         archive: archive?,
         preloaded,
@@ -161,7 +183,9 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         keep,
         pulled,
         platform,
-    })
+        trust,
+    };
+    Some((request, policy))
 }
 
 /// A high `oom_score_adj`, no new privileges, only the capabilities that unpacking needs, and limits on memory and

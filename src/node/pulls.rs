@@ -128,12 +128,14 @@ impl Tools {
             let written = request.name.clone();
             let (files, meant) = (registries.clone(), image.clone());
             let find = move || sources(&files, &meant, &written, logins, login);
+            let trust = self.demand(&image).await?;
             let options = PullOptions {
                 name: request.name,
                 platform: request.platform,
                 sources: super::unblock(find).await?,
                 plain_http: registries.plain_http,
                 certificates: registries.certificate_dirs,
+                trust,
                 bytes_per_second: registries.bytes_per_second,
                 keep: self.keep_free(),
             };
@@ -376,8 +378,14 @@ impl Tools {
             .pull(std::future::pending(), request, logins, tell)
             .await;
         pulled.map(drop).map_err(|why| PullFailure {
-            failure: ImageFailure::Pull,
             offline: matches!(&why, ImageError::Pull { cause, .. } if *cause == Cause::Unreachable),
+            failure: match &why {
+                ImageError::Pull {
+                    cause: Cause::Signature,
+                    ..
+                } => ImageFailure::Signature,
+                _ => ImageFailure::Pull,
+            },
             message: match why.hint() {
                 Some(hint) => format!("{}; {hint}", crate::chain(&why)),
                 None => crate::chain(&why),

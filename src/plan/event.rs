@@ -420,6 +420,8 @@ pub enum ImageFailure {
     NeverPull,
     /// `ErrImagePull`.
     Pull,
+    /// `SignatureValidationFailed`.
+    Signature,
     /// `ImageInspectError`.
     Inspect,
     /// Nothing is pulled before the next pull window, which is so far away.

@@ -159,6 +159,7 @@ impl FetchError {
             Self::Connection { .. } | Self::Slow { .. } | Self::Busy { .. } => Cause::Unreachable,
             Self::Status { status, .. } if *status == 429 || *status >= 500 => Cause::Unreachable,
             Self::Everywhere { last, .. } => last.cause(),
+            Self::Image(ImageError::Pull { cause, .. }) => *cause,
             Self::Image(_)
             | Self::Request(_)
             | Self::Status { .. }
@@ -181,6 +182,7 @@ impl FetchError {
                     | ImageError::Json { .. }
                     | ImageError::Limit { .. }
                     | ImageError::Platform { .. }
+                    | ImageError::Pull { .. }
                     | ImageError::Size { .. }
             ),
             Self::Request(_) | Self::Everywhere { .. } => false,

@@ -9,6 +9,7 @@ use super::super::error::ImageError;
 use super::super::name;
 use super::super::progress::{Cause, Imported, Progress};
 use super::super::space::KeepFree;
+use super::super::trust::Demand;
 use super::request::{Patience, Request, Source};
 
 /// What to pull, and how.
@@ -24,6 +25,8 @@ pub struct PullOptions {
     pub plain_http: Vec<String>,
     /// Directories with a folder of certificates for each registry.
     pub certificates: Vec<PathBuf>,
+    /// The signatures that the image must have.
+    pub trust: Option<Demand>,
     /// How fast blobs may arrive, in bytes a second; 0: no limit.
     pub bytes_per_second: u64,
     /// The disk space to leave free, beside a small reserve.
@@ -91,6 +94,7 @@ fn fetch_job(store: &Path, options: &PullOptions) -> Job {
         sources: options.sources.clone(),
         plain_http: options.plain_http.clone(),
         certificates: options.certificates.clone(),
+        trust: options.trust.clone(),
         keep_bytes: options.keep.bytes,
         keep_inodes: options.keep.inodes,
         bytes_per_second: options.bytes_per_second,
@@ -120,6 +124,10 @@ fn import_job(
     }
     if let Some(platform) = &options.platform {
         args.extend(["--platform".into(), platform.into()]);
+    }
+    if let Some(demand) = &options.trust {
+        let demand = serde_json::to_string(demand).expect("plain data");
+        args.extend(["--demand".into(), demand.into()]);
     }
     args.extend(["--keep-bytes".into(), options.keep.bytes.to_string().into()]);
     args.extend([

@@ -121,7 +121,10 @@ pub(super) fn image_failed(
         ImageFailure::Window { opens_in_ms } => {
             retry.at = now.plus(opens_in_ms.min(IMAGE_RETRY_MS.1));
         }
-        ImageFailure::NeverPull | ImageFailure::Inspect | ImageFailure::Pull => {
+        ImageFailure::NeverPull
+        | ImageFailure::Inspect
+        | ImageFailure::Pull
+        | ImageFailure::Signature => {
             retry.fail(now, IMAGE_RETRY_MS.0, IMAGE_RETRY_MS.1);
         }
     }
@@ -159,13 +162,13 @@ pub(super) fn image_failed(
             }
             return;
         }
-        ImageFailure::Pull => {
+        ImageFailure::Pull | ImageFailure::Signature => {
             let text = format!("Failed to pull image \"{image}\": {message}");
             notices.container(name, Reason::Failed, text);
         }
     }
     notices.container(name, Reason::Failed, format!("Error: {reason}"));
-    if again && failure == ImageFailure::Pull {
+    if again && matches!(failure, ImageFailure::Pull | ImageFailure::Signature) {
         let text = format!("Back-off pulling image \"{image}\"");
         notices.container(name, Reason::BackOffPull, text);
         let text = "Error: ImagePullBackOff".to_owned();

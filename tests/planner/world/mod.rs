@@ -492,12 +492,13 @@ impl World {
                         },
                     }
                 } else {
-                    let failure = match self.rng.below(4) {
+                    let failure = match self.rng.below(5) {
                         0 => ImageFailure::NeverPull,
                         1 => ImageFailure::Pull,
                         2 => ImageFailure::Window {
                             opens_in_ms: self.rng.below(600_000),
                         },
+                        3 => ImageFailure::Signature,
                         _ => ImageFailure::Inspect,
                     };
                     Event::Pod {
