@@ -11,6 +11,8 @@
 
 #[path = "registry/access.rs"]
 mod access;
+#[path = "registry/confined.rs"]
+mod confined;
 #[path = "registry/faults.rs"]
 mod faults;
 #[path = "images/fixture.rs"]

@@ -4,18 +4,20 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
+use super::confine;
 use super::import::{Request, import};
 use super::oci::Platform;
 use super::progress::Line;
 use super::registry;
 use super::space::KeepFree;
-use crate::sys::capability::{self, keep_only};
+use crate::sys::capability::keep_only;
 use crate::sys::process;
 
 /// Address space. A zstd window takes up to 128 MiB, documents 4 MiB each.
@@ -46,7 +48,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         });
         return ExitCode::from(2);
     };
-    if let Err(why) = harden() {
+    if let Err(why) = harden_import(&request) {
         let _ = print(&Line::Error {
             message: format!("could not drop privileges: {why}"),
             hint: None,
@@ -78,11 +80,16 @@ fn run_fetch() -> ExitCode {
         code
     };
     let failed = |message, hint| told(&Line::Error { message, hint }, ExitCode::FAILURE);
-    if let Err(why) = harden_fetch().and_then(|()| end_with_client()) {
+    if let Err(why) = harden_fetch() {
         return failed(format!("could not drop privileges: {why}"), None);
     }
+    // The thread that waits for the client is confined, too.
+    let confine = |store: &Path, certificates: &[PathBuf]| {
+        confine::fetch(store, certificates)?;
+        end_with_client()
+    };
     let mut report = |progress| print(&Line::Progress(progress));
-    match registry::fetch(io::stdin().lock(), &mut report) {
+    match registry::fetch(io::stdin().lock(), confine, &mut report) {
         Ok(fetched) => told(&Line::Fetched(fetched), ExitCode::SUCCESS),
         Err((message, hint)) => failed(message, hint),
     }
@@ -138,37 +145,30 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
     })
 }
 
-/// A high `oom_score_adj`, no new privileges, only the capabilities that unpacking needs, and limits on memory and
-/// files.
-fn harden() -> io::Result<()> {
-    process::set_oom_score_adj(OOM_SCORE_ADJ)?;
-    nix::sys::prctl::set_no_new_privs()?;
-    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+/// Bounded memory and files, then what [`confine`] says.
+fn harden_import(request: &Request) -> io::Result<()> {
+    harden(Mode::from_bits_truncate(0o022))?;
     lower(Resource::RLIMIT_AS, MAX_MEMORY_BYTES)?;
-    lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
-    umask(Mode::from_bits_truncate(0o022));
-    keep_only(&[
-        capability::CHOWN,
-        capability::DAC_OVERRIDE,
-        capability::FOWNER,
-        capability::FSETID,
-        capability::MKNOD,
-        capability::SETFCAP,
-        // overlayfs marks a folder that hides lower ones by a `trusted.*` attribute.
-        capability::SYS_ADMIN,
-    ])
+    confine::import(&request.store, &request.archive)
 }
 
-/// The same without any capability: a fetch writes files of its own user only.
+/// The same without any capability: a fetch writes files of its own user only. What it may open follows from its
+/// request.
 fn harden_fetch() -> io::Result<()> {
+    harden(Mode::from_bits_truncate(0o077))?;
+    // Not the address space, of which each thread's heap reserves 64 MiB.
+    lower(Resource::RLIMIT_DATA, MAX_FETCH_BYTES)?;
+    keep_only(&[])
+}
+
+/// A high `oom_score_adj`, no new privileges, no core dumps, few files.
+fn harden(mask: Mode) -> io::Result<()> {
     process::set_oom_score_adj(OOM_SCORE_ADJ)?;
     nix::sys::prctl::set_no_new_privs()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    // Not the address space, of which each thread's heap reserves 64 MiB.
-    lower(Resource::RLIMIT_DATA, MAX_FETCH_BYTES)?;
     lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
-    umask(Mode::from_bits_truncate(0o077));
-    keep_only(&[])
+    umask(mask);
+    Ok(())
 }
 
 #[allow(
