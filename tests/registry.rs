@@ -19,6 +19,8 @@ mod faults;
 mod fixture;
 #[path = "registry/formats.rs"]
 mod formats;
+#[path = "registry/hostile.rs"]
+mod hostile;
 #[path = "registry/mirrors.rs"]
 mod mirrors;
 #[path = "common/netns.rs"]

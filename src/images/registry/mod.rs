@@ -16,6 +16,7 @@ mod challenge;
 mod error;
 mod fetch;
 mod folder;
+mod guard;
 mod http;
 mod pace;
 mod partial;
