@@ -13,6 +13,8 @@ mod auth_file;
 mod blob;
 mod certificates;
 mod challenge;
+#[doc(hidden)]
+pub mod entrances;
 mod error;
 mod fetch;
 mod folder;
