@@ -72,6 +72,9 @@ const SOCKET_CALLS: &str = "\
 /// the services of the node, coracle's own API among them.
 const FAMILIES: [i32; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
+/// `FIONBIO` and `FIONREAD`.
+const SOCKET_REQUESTS: [u64; 2] = [0x5421, 0x541b];
+
 const WHOLE: u64 = 0xffff_ffff;
 
 /// `PR_SET_NAME`, of a thread, and `PR_SET_VMA`, of memory: the C library's names for what it makes.
@@ -117,11 +120,11 @@ pub(super) fn fetch(store: &Path, certificates: &[PathBuf]) -> io::Result<()> {
         value: u64::try_from(family).unwrap_or(WHOLE),
     }));
     // Whether a socket waits, and how much has arrived: the resolver asks for it.
-    conditions.extend([libc::FIONBIO, libc::FIONREAD].map(|request| Condition {
+    conditions.extend(SOCKET_REQUESTS.map(|request| Condition {
         call: "ioctl",
         argument: 1,
         mask: WHOLE,
-        value: request as u64 & WHOLE,
+        value: request,
     }));
     filter(&[CALLS, SOCKET_CALLS], conditions)
 }
