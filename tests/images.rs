@@ -19,3 +19,8 @@ mod layers;
 mod rules;
 #[path = "images/sent.rs"]
 mod sent;
+#[path = "common/signing.rs"]
+#[allow(dead_code, reason = "registries have their own tests")]
+mod signing;
+#[path = "images/trust.rs"]
+mod trust;

@@ -89,8 +89,18 @@ mod shutdown;
 mod sidecar_stages;
 #[path = "node/sidecars.rs"]
 mod sidecars;
+#[path = "common/signing.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "another test uses the rest"
+)]
+mod signing;
 #[path = "node/stages.rs"]
 mod stages;
+#[path = "node/trust.rs"]
+mod trust;
 #[path = "node/user_namespaces.rs"]
 mod user_namespaces;
 

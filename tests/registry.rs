@@ -29,5 +29,9 @@ mod netns;
 mod proxy;
 #[path = "registry/resume.rs"]
 mod resume;
+#[path = "common/signing.rs"]
+mod signing;
+#[path = "registry/trust.rs"]
+mod trust;
 #[path = "registry/world.rs"]
 mod world;

@@ -177,6 +177,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.registryAuthFile", "/auth.json", ""),
     ("coracle.registryCertificateDirs", "[/certs.d]", ""),
     ("coracle.registriesConf", "[/registries.conf]", ""),
+    ("coracle.signaturePolicy", "/policy.json", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
 ];
 

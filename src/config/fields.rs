@@ -188,6 +188,12 @@ pub(crate) const FIELDS: &[Field] = &[
         Start,
         "[/etc/containers/registries.conf, /etc/coracle/registries.conf]",
     ),
+    f(
+        "coracle.signaturePolicy",
+        Text,
+        Start,
+        "/etc/coracle/policy.json",
+    ),
     f("coracle.plainHTTPRegistries", Texts, Start, "[]"),
     // Settings without effect here.
     f("address", Text, Idle, ""),

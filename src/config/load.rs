@@ -282,6 +282,7 @@ fn config(given: &Given<'_>) -> Config {
             auth_file: path("coracle.registryAuthFile"),
             certificate_dirs: paths("coracle.registryCertificateDirs"),
             conf: paths("coracle.registriesConf"),
+            policy: path("coracle.signaturePolicy"),
             plain_http: given.texts("coracle.plainHTTPRegistries"),
             parallel: parallel_pulls(given),
             rate: Rate {

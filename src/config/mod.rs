@@ -123,6 +123,8 @@ pub struct Registries {
     pub certificate_dirs: Vec<PathBuf>,
     /// Mirrors, rewrites, blocks and aliases: files in the format of `registries.conf`.
     pub conf: Vec<PathBuf>,
+    /// Which images may run, in the format of `containers-policy.json(5)`; it need not exist.
+    pub policy: PathBuf,
     /// Registries, `host[:port]`, that are asked by plain HTTP.
     pub plain_http: Vec<String>,
     /// How many images may be pulled for pods at once; `None`: no limit.

@@ -228,6 +228,7 @@ fn paths(given: &Given<'_>) {
         "coracle.rootDir",
         "coracle.runDir",
         "coracle.registryAuthFile",
+        "coracle.signaturePolicy",
     ] {
         let value = given.text(path);
         if !value.starts_with('/') {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper::body::Bytes;
 use smol::channel::Receiver;
@@ -13,7 +13,7 @@ use smol::stream::StreamExt;
 
 use super::error::{ImageError, io as io_error};
 use super::import::STREAM;
-use super::progress::{Fetched, Imported, Line, Progress};
+use super::progress::{Cause, Fetched, Imported, Line, Progress};
 use super::space::KeepFree;
 
 /// The maximum of a worker's output.
@@ -32,6 +32,8 @@ pub struct ImportOptions {
     pub name: Option<String>,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,
+    /// The policy that says which images may be imported; without one any may.
+    pub policy: Option<PathBuf>,
 }
 
 /// An archive that arrives in pieces: it ends with the channel, and an error cancels the import.
@@ -104,6 +106,9 @@ fn start(
     if let Some(name) = &options.name {
         command.arg("--name").arg(name);
     }
+    if let Some(policy) = &options.policy {
+        command.arg("--policy").arg(policy);
+    }
     let KeepFree { bytes, inodes } = options.keep;
     command.args(["--keep-bytes", &bytes.to_string()]);
     command.args(["--keep-inodes", &inodes.to_string(), "--"]);
@@ -126,7 +131,7 @@ async fn attend(
     on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let input = child.stdin.take();
-    let failed = |message, hint| ImageError::Worker {
+    let failed = |message, hint, _| ImageError::Worker {
         archive: match origin {
             Origin::Path(path) => path.clone(),
             Origin::Stream(_) => STREAM.into(),
@@ -190,7 +195,11 @@ pub(super) async fn run_job(
         let _ = input.write_all(&bytes).await;
         let _ = input.close().await;
     }
-    let failed = |message, hint| ImageError::Pull { message, hint };
+    let failed = |message, hint, cause| ImageError::Pull {
+        message,
+        hint,
+        cause,
+    };
     listen(&mut child, exe, failed, on_progress).await
 }
 
@@ -208,7 +217,7 @@ async fn feed(mut input: smol::process::ChildStdin, pieces: &Pieces) -> io::Resu
 async fn listen(
     child: &mut Child,
     exe: &Path,
-    failed: impl Fn(String, Option<String>) -> ImageError,
+    failed: impl Fn(String, Option<String>, Cause) -> ImageError,
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Outcome, ImageError> {
     let mut images = Vec::new();
@@ -222,9 +231,14 @@ async fn listen(
                 Ok(Line::Progress(progress)) => on_progress(progress),
                 Ok(Line::Image(image)) => images.push(image),
                 Ok(Line::Fetched(done)) => fetched = Some(done),
-                Ok(Line::Error { message, hint }) => error = Some(failed(message, hint)),
+                Ok(Line::Error {
+                    message,
+                    hint,
+                    cause,
+                }) => error = Some(failed(message, hint, cause)),
                 Err(why) => {
-                    error = Some(failed(format!("invalid output of the worker: {why}"), None))
+                    let text = format!("invalid output of the worker: {why}");
+                    error = Some(failed(text, None, Cause::Other));
                 }
             }
         }
@@ -246,6 +260,7 @@ async fn listen(
         return Err(failed(
             message.trim_end_matches([':', ' ']).to_owned(),
             None,
+            Cause::Other,
         ));
     }
     Ok(match fetched {

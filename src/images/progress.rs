@@ -48,6 +48,19 @@ pub(crate) struct Fetched {
     pub(crate) failures: Vec<String>,
 }
 
+/// Failures of pulls that are handled in a way of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Any other.
+    #[default]
+    Other,
+    /// The registry could not be asked: there is no connection to it, or it is out of order.
+    Unreachable,
+    /// The policy of the node does not let the image in.
+    Signature,
+}
+
 /// A line of the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -64,5 +77,8 @@ pub(crate) enum Line {
         message: String,
         /// What to do about it.
         hint: Option<String>,
+        /// What kind of failure it is.
+        #[serde(default)]
+        cause: Cause,
     },
 }

@@ -29,6 +29,7 @@ use super::error::{ImageError, io};
 use super::name;
 use super::oci::{self, ConfigFile, ImageConfig};
 use super::preload;
+use super::trust::{Demand, Origin, Signature, TrustError};
 
 use crate::sys::{file, process};
 
@@ -68,6 +69,22 @@ pub(crate) struct Record {
     /// Diff ids, bottom first.
     pub(crate) layers: Vec<String>,
     pub(crate) size_bytes: u64,
+    /// Signatures of one of the digests or of the id that were accepted: they are verified again without a network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) signatures: Vec<Signature>,
+}
+
+impl Record {
+    /// Whether the signatures that are kept satisfy a demand.
+    pub(crate) fn satisfies(&self, demand: &Demand) -> bool {
+        self.check(demand).is_ok()
+    }
+
+    /// The same, with the reason.
+    pub(crate) fn check(&self, demand: &Demand) -> Result<(), TrustError> {
+        let digests: Vec<String> = self.digests.iter().chain([&self.id]).cloned().collect();
+        demand.check(&digests, &self.signatures).map(drop)
+    }
 }
 
 /// `refs/<name>.json`.
@@ -78,6 +95,9 @@ pub(crate) struct Reference {
     /// Whether it came from its registry, not from an archive.
     #[serde(default)]
     pub(crate) pulled: bool,
+    /// The archive that it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<Origin>,
 }
 
 /// `layers/<hex>/layer.json`.

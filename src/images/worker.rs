@@ -14,8 +14,9 @@ use nix::sys::stat::{Mode, umask};
 use super::confine;
 use super::import::{Request, import};
 use super::oci::Platform;
-use super::progress::Line;
+use super::progress::{Cause, Line};
 use super::registry;
+use super::signatures::Trust;
 use super::space::KeepFree;
 use crate::sys::capability::keep_only;
 use crate::sys::process;
@@ -33,7 +34,7 @@ const MAX_FILES: u64 = 1024;
 const MAX_FETCH_BYTES: u64 = 128 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
-                     [--keep-inodes N] [--pulled] [--platform PLATFORM] PATH|-, or coracle image-worker fetch";
+                     [--keep-inodes N] [--policy FILE] [--pulled] [--demand JSON] [--platform PLATFORM] PATH|-, or coracle image-worker fetch";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -41,17 +42,31 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if args.next_if(|arg| arg == "fetch").is_some() {
         return run_fetch();
     }
-    let Some(request) = parse(args) else {
+    let Some((request, policy)) = parse(args) else {
         let _ = print(&Line::Error {
             message: USAGE.to_owned(),
             hint: None,
+            cause: Cause::Other,
         });
         return ExitCode::from(2);
+    };
+    // These are the owner's files.
+    let request = match request.with_policy(policy.as_deref()) {
+        Ok(request) => request,
+        Err(why) => {
+            let _ = print(&Line::Error {
+                message: crate::chain(&why),
+                hint: why.hint(),
+                cause: why.cause(),
+            });
+            return ExitCode::FAILURE;
+        }
     };
     if let Err(why) = harden_import(&request) {
         let _ = print(&Line::Error {
             message: format!("could not drop privileges: {why}"),
             hint: None,
+            cause: Cause::Other,
         });
         return ExitCode::FAILURE;
     }
@@ -67,6 +82,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             let _ = print(&Line::Error {
                 message: crate::chain(&why),
                 hint: why.hint(),
+                cause: why.cause(),
             });
             ExitCode::FAILURE
         }
@@ -79,9 +95,17 @@ fn run_fetch() -> ExitCode {
         let _ = print(line);
         code
     };
-    let failed = |message, hint| told(&Line::Error { message, hint }, ExitCode::FAILURE);
+    let failed = |message, hint, cause| {
+        let line = Line::Error {
+            message,
+            hint,
+            cause,
+        };
+        told(&line, ExitCode::FAILURE)
+    };
     if let Err(why) = harden_fetch() {
-        return failed(format!("could not drop privileges: {why}"), None);
+        let text = format!("could not drop privileges: {why}");
+        return failed(text, None, Cause::Other);
     }
     // The thread that waits for the client is confined, too.
     let confine = |store: &Path, certificates: &[PathBuf]| {
@@ -91,7 +115,7 @@ fn run_fetch() -> ExitCode {
     let mut report = |progress| print(&Line::Progress(progress));
     match registry::fetch(io::stdin().lock(), confine, &mut report) {
         Ok(fetched) => told(&Line::Fetched(fetched), ExitCode::SUCCESS),
-        Err((message, hint)) => failed(message, hint),
+        Err((message, hint, cause)) => failed(message, hint, cause),
     }
 }
 
@@ -111,13 +135,15 @@ fn end_with_client() -> io::Result<()> {
     std::thread::Builder::new().spawn(watch).map(drop)
 }
 
-fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
+/// The request, and the path of the policy.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<PathBuf>)> {
     let mut args = args.into_iter();
     if args.next()? != "import" {
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
     let (mut pulled, mut platform) = (false, None);
+    let (mut policy, mut trust) = (None, Trust::default());
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -125,6 +151,11 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
             Some("--name") => name = Some(args.next()?.into_string().ok()?),
             Some("--preloaded") => preloaded = true,
             Some("--pulled") => pulled = true,
+            Some("--policy") => policy = Some(args.next()?.into()),
+            Some("--demand") => {
+                let demand = serde_json::from_str(args.next()?.to_str()?).ok()?;
+                trust = Trust::Demand(Box::new(demand));
+            }
             Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
             Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
@@ -134,7 +165,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
             _ => return None,
         }
     }
-    Some(Request {
+    let request = Request {
         store: store?,
         archive: archive?,
         preloaded,
@@ -142,7 +173,9 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         keep,
         pulled,
         platform,
-    })
+        trust,
+    };
+    Some((request, policy))
 }
 
 /// Bounded memory and files, then what [`confine`] says.

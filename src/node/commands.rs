@@ -386,6 +386,7 @@ async fn import(
         name,
         preloaded: false,
         keep: tools.keep_free(),
+        policy: Some(tools.config.registries.policy.clone()),
     };
     let origin = match archive {
         ImageArchive::Path(path) => Origin::Path(path),

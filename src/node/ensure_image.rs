@@ -39,7 +39,7 @@ impl Tools {
         let (mut volumes, mut image_id) = (BTreeMap::new(), String::new());
         let mut pulled = BTreeMap::new();
         for (volume, wanted) in images.chain([(None, own)]) {
-            match self.find_image(spec, &container, wanted).await {
+            match self.find_trusted_image(spec, &container, wanted).await {
                 Ok((image, just_pulled)) => {
                     pulled.extend(just_pulled.map(|pulled| (wanted.written.to_owned(), pulled)));
                     match volume {
@@ -63,7 +63,7 @@ impl Tools {
     }
 
     /// Finds an image, and pulls it if its policy says so.
-    async fn find_image(
+    pub(super) async fn find_image(
         &self,
         pod: &PodSpec,
         container: &str,
@@ -92,8 +92,13 @@ impl Tools {
             (Way::Use, Some((image, _))) => Ok((image, None)),
             (Way::Pull, _) => {
                 let pulled = self.pull_for_pod(pod, container, wanted).await;
-                let (image, pulled) = pulled
-                    .map_err(|why| (ImageFailure::Pull, with_way_out(why, &self.config.preload)))?;
+                let (image, pulled) = pulled.map_err(|failed| match failed.failure {
+                    ImageFailure::Pull => {
+                        let message = with_way_out(failed.message, &self.config.preload);
+                        (ImageFailure::Pull, message)
+                    }
+                    failure => (failure, failed.message),
+                })?;
                 Ok((image, Some(pulled)))
             }
             (Way::Use | Way::Refuse, _) => Err((
@@ -107,7 +112,7 @@ impl Tools {
     }
 
     /// Where the stored image of a name came from. One that cannot be told is used as it is.
-    async fn source(&self, name: &str) -> Source {
+    pub(super) async fn source(&self, name: &str) -> Source {
         let (images, name) = (self.images.clone(), name.to_owned());
         match super::unblock(move || images.is_pulled(&name)).await {
             Ok(true) => Source::Registry,

@@ -45,6 +45,7 @@ mod sources;
 mod standings;
 mod start;
 mod state_file;
+mod trust;
 mod turns;
 mod unblock;
 mod user_namespaces;

@@ -15,7 +15,8 @@ use crate::config::Registries;
 use crate::images::registry::{
     self, AuthError, AuthFile, Credentials, PullOptions, Pulled, RegistriesConf, Source,
 };
-use crate::images::{Image, ImageError, Progress};
+use crate::images::{Cause, Image, ImageError, Progress};
+use crate::plan::event::ImageFailure;
 use crate::plan::pull::Bucket;
 use crate::plan::{Event, NodeFact, PodFact, event};
 use crate::spec::{ImageName, PodSpec, PodUid, PullPolicy, Reason, pull_secrets};
@@ -109,12 +110,14 @@ impl Tools {
             let written = request.name.clone();
             let (files, meant) = (registries.clone(), image.clone());
             let find = move || sources(&files, &meant, &written, logins, login);
+            let trust = self.demand(&image).await?;
             let options = PullOptions {
                 name: request.name,
                 platform: request.platform,
                 sources: super::unblock(find).await?,
                 plain_http: registries.plain_http,
                 certificates: registries.certificate_dirs,
+                trust,
                 keep: self.keep_free(),
             };
             let never = std::future::pending();
@@ -143,6 +146,23 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Why a pod has no image from a registry.
+#[derive(Debug)]
+pub(super) struct PullFailure {
+    pub(super) failure: ImageFailure,
+    /// The sentence for people.
+    pub(super) message: String,
+}
+
+impl From<String> for PullFailure {
+    fn from(message: String) -> Self {
+        Self {
+            failure: ImageFailure::Pull,
+            message,
+        }
+    }
+}
+
 impl Tools {
     /// Pulls an image that a pod's container needs: the stored image and how long it took, or why there is none.
     pub(super) async fn pull_for_pod(
@@ -150,10 +170,10 @@ impl Tools {
         pod: &PodSpec,
         container: &str,
         wanted: Wanted<'_>,
-    ) -> Result<(Image, event::Pulled), String> {
+    ) -> Result<(Image, event::Pulled), PullFailure> {
         let begun = super::now().time;
         if !lock(&self.pulls.0.bucket).take(self.pulls.0.rate, begun) {
-            return Err("pull QPS exceeded".to_owned());
+            return Err("pull QPS exceeded".to_owned().into());
         }
         let (logins, missing) = self.logins_of(pod)?;
         let (cancel, cancelled) = bounded(1);
@@ -185,19 +205,20 @@ impl Tools {
             };
             let pulling = super::now().time;
             self.pull_once(wanted, logins).await?;
-            Ok(super::now().time.since(pulling))
+            Ok::<_, PullFailure>(super::now().time.since(pulling))
         };
         let given_up = async {
             // The other end lives in the map.
             let _ = cancelled.recv().await;
-            Err("the pull was cancelled: the pod does not want the image any more".to_owned())
+            let text = "the pull was cancelled: the pod does not want the image any more";
+            Err(text.to_owned().into())
         };
         let done = smol::future::or(work, given_up).await;
         lock(&self.pulls.0.pods).remove(&pod.uid);
         let took_ms = done?;
         let found = self.look_up(&wanted.name.to_string()).await;
         let image = found.map_err(|why| crate::chain(&why))?;
-        let image = image.ok_or("the image was removed while it was pulled")?;
+        let image = image.ok_or_else(|| "the image was removed while it was pulled".to_owned())?;
         let pulled = event::Pulled {
             took_ms,
             waited_ms: super::now().time.since(begun),
@@ -219,7 +240,11 @@ impl Tools {
     }
 
     /// Pulls an image, unless another pod has just pulled it and the policy takes what is there.
-    async fn pull_once(&self, wanted: Wanted<'_>, logins: Vec<AuthFile>) -> Result<(), String> {
+    async fn pull_once(
+        &self,
+        wanted: Wanted<'_>,
+        logins: Vec<AuthFile>,
+    ) -> Result<(), PullFailure> {
         let name = wanted.name.to_string();
         if wanted.policy == PullPolicy::IfNotPresent {
             // The others' turn is over when this one begins.
@@ -237,9 +262,18 @@ impl Tools {
         let pulled = self
             .pull(std::future::pending(), request, logins, |_| {})
             .await;
-        pulled.map(drop).map_err(|why| match why.hint() {
-            Some(hint) => format!("{}; {hint}", crate::chain(&why)),
-            None => crate::chain(&why),
+        pulled.map(drop).map_err(|why| PullFailure {
+            failure: match &why {
+                ImageError::Pull {
+                    cause: Cause::Signature,
+                    ..
+                } => ImageFailure::Signature,
+                _ => ImageFailure::Pull,
+            },
+            message: match why.hint() {
+                Some(hint) => format!("{}; {hint}", crate::chain(&why)),
+                None => crate::chain(&why),
+            },
         })
     }
 }
@@ -262,6 +296,7 @@ fn sources(
             crate::chain(&why)
         ),
         hint: None,
+        cause: Cause::Other,
     };
     let own = AuthFile::read(&registries.auth_file).map_err(of_file)?;
     let pods = logins.len();
@@ -279,6 +314,7 @@ fn sources(
                     true => ImageError::Pull {
                         message: format!("an image pull secret: {}", crate::chain(&why)),
                         hint: None,
+                        cause: Cause::Other,
                     },
                     false => of_file(why),
                 })?);

@@ -404,6 +404,8 @@ pub enum ImageFailure {
     NeverPull,
     /// `ErrImagePull`.
     Pull,
+    /// `SignatureValidationFailed`.
+    Signature,
     /// `ImageInspectError`.
     Inspect,
 }

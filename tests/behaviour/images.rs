@@ -106,6 +106,34 @@ fn a_failing_pull_backs_off_up_to_five_minutes() {
 }
 
 #[test]
+fn an_image_without_its_signature_backs_off_like_a_pull() {
+    let mut node = Node::with(&one(RestartPolicy::Always, &["c"]));
+    make_sandbox(&mut node);
+    no_image(&mut node, ImageFailure::Signature);
+    let why =
+        "image pull failed for img:1 because the signature validation failed: registry is down";
+    let line = node.line();
+    assert!(
+        line.ends_with(&format!("c: SignatureValidationFailed: {why} < -, 0")),
+        "{line}"
+    );
+    assert_eq!(
+        node.said(),
+        [
+            "Warning Failed Failed to pull image \"img:1\": registry is down",
+            "Warning Failed Error: SignatureValidationFailed",
+        ]
+    );
+    node.wait(10_000);
+    no_image(&mut node, ImageFailure::Signature);
+    let text = format!(
+        "c: ImagePullBackOff: Back-off pulling image \"img:1\": SignatureValidationFailed: {why} < -, 0"
+    );
+    assert!(node.line().ends_with(&text), "{}", node.line());
+    assert_eq!(node.wake_at(), Some(node.now + 20_000));
+}
+
+#[test]
 fn one_containers_missing_image_does_not_keep_the_other_from_starting() {
     let mut spec = pod("u1", "p", RestartPolicy::Always, &["a", "b"]);
     spec.containers[0].image = "other:1".into();

@@ -17,6 +17,7 @@ use super::error::{CliError, Result};
 use super::put;
 use super::table::size;
 use crate::images::registry::RegistriesConf;
+use crate::images::trust::Policy;
 use crate::sys::{landlock, overlay_check, user_namespace};
 
 /// Minimum free space for images and logs, in bytes.
@@ -89,6 +90,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
     findings.push(shutdown::finding(client, &found));
     findings.push(directories(&found));
     findings.push(registries(&found));
+    findings.push(policy(&found));
     findings.push(leftovers(&layout.run_dir));
     let text = match args.output.output {
         Some(_) => {
@@ -364,6 +366,23 @@ fn registries(found: &Found) -> Finding {
         }
         Err(why) => Finding::new(Level::Warn, "registries", crate::chain(&why))
             .hint("no image is pulled until this is mended; `coracle help images` says what the files may have"),
+    }
+}
+
+/// The file that says which images may run.
+fn policy(found: &Found) -> Finding {
+    let file = &found.effective.config.registries.policy;
+    match Policy::read(file) {
+        Ok(policy) if policy.is_there() => {
+            let detail = format!("`{}`, valid", file.display());
+            Finding::new(Level::Ok, "image policy", detail)
+        }
+        Ok(_) => {
+            let detail = format!("there is no `{}`: any image may run", file.display());
+            Finding::new(Level::Ok, "image policy", detail)
+        }
+        Err(why) => Finding::new(Level::Fail, "image policy", crate::chain(&why))
+            .hint("no container starts until this is mended; `coracle help images` says what the file may have"),
     }
 }
 

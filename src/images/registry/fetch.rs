@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use super::super::error::ImageError;
 use super::super::name;
 use super::super::oci::{ConfigFile, Platform, parse};
-use super::super::progress::{Fetched, Progress};
+use super::super::progress::{Cause, Fetched, Progress};
 use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::super::store::ImageStore;
+use super::super::trust::Demand;
 use super::blob::{Blob, download};
 use super::certificates;
 use super::error::FetchError;
@@ -22,6 +23,7 @@ use super::folder::PullFolder;
 use super::request::{MAX_BYTES, Request};
 use super::resolve::{MAX_MANIFEST_BYTES, Raw, Resolved, Search, manifest};
 use super::session::Session;
+use super::signatures;
 use super::sources::Sources;
 use crate::spec::ImageName;
 use crate::sys::clock;
@@ -45,8 +47,8 @@ pub(crate) fn run(
     input: impl Read,
     confine: impl FnOnce(&Path, &[PathBuf]) -> io::Result<()>,
     report: &mut Report<'_>,
-) -> Result<Fetched, (String, Option<String>)> {
-    let explain = |why: FetchError| (crate::chain(&why), why.hint());
+) -> Result<Fetched, (String, Option<String>, Cause)> {
+    let explain = |why: FetchError| (crate::chain(&why), why.hint(), why.cause());
     let request = read(input).map_err(explain)?;
     let store = prepare(&request, confine).map_err(explain)?;
     fetch(&request, &store, report).map_err(explain)
@@ -90,12 +92,19 @@ fn fetch(
     let sources = Sources::new(request)?;
     let begun = sources.first(|session| {
         if request.platform.is_none()
-            && let Some(id) = unchanged(session, store, &name, &reference)?
+            && let Some(id) =
+                unchanged(session, store, (&name, &reference), request.trust.as_ref())?
         {
             return Ok(Begun::Unchanged(id));
         }
         let top = Search::top(session, &reference)?;
         let found = Search::new(session, store, &folder, &platform).run(&top)?;
+        if let Some(demand) = &request.trust {
+            // Before any layer is downloaded. The digest of an index does not say which platform was meant.
+            let index = Some(&top).filter(|_| request.platform.is_none());
+            let used = signatures::verify(session, demand, (index, &found))?;
+            folder.keep_signatures(&used)?;
+        }
         Ok(Begun::Found(Box::new((top, found))))
     })?;
     let (top, found) = match begun {
@@ -158,8 +167,8 @@ fn reference(name: &ImageName) -> Result<String, FetchError> {
 fn unchanged(
     session: &Session,
     store: &ImageStore,
-    name: &ImageName,
-    reference: &str,
+    (name, reference): (&ImageName, &str),
+    trust: Option<&Demand>,
 ) -> Result<Option<String>, FetchError> {
     let Some(full) = name::tagged(name).filter(|_| name.digest.is_none()) else {
         return Ok(None);
@@ -177,7 +186,9 @@ fn unchanged(
         .layers
         .iter()
         .all(|layer| store.layer_dir(layer).exists());
-    if !fits || !whole {
+    // Without its signatures it is fetched once more, which brings nothing but them.
+    let trusted = trust.is_none_or(|demand| record.satisfies(demand));
+    if !fits || !whole || !trusted {
         return Ok(None);
     }
     let what = format!("manifest `{reference}`");

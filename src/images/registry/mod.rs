@@ -6,7 +6,7 @@
 //!
 //! A request goes down these layers: [`sources`] knows where the image can be fetched from ([`registries_conf`] says
 //! so), [`session`] one repository (tokens, redirects, retries), [`http`] one exchange with one host (TLS, proxies,
-//! time-outs). [`resolve`] finds the manifest for a platform, [`blob`] downloads into a [`partial`] file that outlives
+//! time-outs). [`resolve`] finds the manifest for a platform, [`signatures`] what the owner has signed, [`blob`] downloads into a [`partial`] file that outlives
 //! the worker.
 
 mod auth_file;
@@ -29,6 +29,7 @@ mod request;
 mod resolve;
 mod retry_after;
 mod session;
+mod signatures;
 mod sources;
 mod token;
 mod url;
@@ -39,4 +40,5 @@ pub use registries_conf::{Place, RegistriesConf, RegistriesError};
 pub use request::{Credentials, Source};
 
 pub(super) use fetch::run as fetch;
-pub(super) use folder::{PullFolder, collect};
+pub(super) use folder::{PullFolder, SIGNATURES, collect};
+pub(super) use signatures::untrusted;

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use super::super::client::{Job, Outcome, run_job};
 use super::super::error::ImageError;
 use super::super::name;
-use super::super::progress::{Imported, Progress};
+use super::super::progress::{Cause, Imported, Progress};
 use super::super::space::KeepFree;
+use super::super::trust::Demand;
 use super::request::{Patience, Request, Source};
 
 /// What to pull, and how.
@@ -24,6 +25,8 @@ pub struct PullOptions {
     pub plain_http: Vec<String>,
     /// Directories with a folder of certificates for each registry.
     pub certificates: Vec<PathBuf>,
+    /// The signatures that the image must have.
+    pub trust: Option<Demand>,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,
 }
@@ -81,6 +84,7 @@ fn no_result() -> ImageError {
     ImageError::Pull {
         message: "the worker ended without a result".to_owned(),
         hint: None,
+        cause: Cause::Other,
     }
 }
 
@@ -92,6 +96,7 @@ fn fetch_job(store: &Path, options: &PullOptions) -> Job {
         sources: options.sources.clone(),
         plain_http: options.plain_http.clone(),
         certificates: options.certificates.clone(),
+        trust: options.trust.clone(),
         keep_bytes: options.keep.bytes,
         keep_inodes: options.keep.inodes,
         patience: Patience::default(),
@@ -120,6 +125,10 @@ fn import_job(
     }
     if let Some(platform) = &options.platform {
         args.extend(["--platform".into(), platform.into()]);
+    }
+    if let Some(demand) = &options.trust {
+        let demand = serde_json::to_string(demand).expect("plain data");
+        args.extend(["--demand".into(), demand.into()]);
     }
     args.extend(["--keep-bytes".into(), options.keep.bytes.to_string().into()]);
     args.extend([

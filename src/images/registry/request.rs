@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::trust::Demand;
+
 /// The longest request.
 pub(super) const MAX_BYTES: u64 = 256 << 10;
 
@@ -69,6 +71,9 @@ pub(super) struct Request {
     /// Directories with a folder of certificates for each registry.
     #[serde(default = "certificate_directories")]
     pub(super) certificates: Vec<PathBuf>,
+    /// The signatures that the image must have.
+    #[serde(default)]
+    pub(super) trust: Option<Demand>,
     /// Bytes to leave free on the disk.
     #[serde(default)]
     pub(super) keep_bytes: u64,

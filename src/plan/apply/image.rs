@@ -108,13 +108,13 @@ pub(super) fn image_failed(
             notices.container(name, Reason::ErrImageNeverPull, text);
         }
         ImageFailure::Inspect => notices.container(name, Reason::InspectFailed, text),
-        ImageFailure::Pull => {
+        ImageFailure::Pull | ImageFailure::Signature => {
             let text = format!("Failed to pull image \"{image}\": {message}");
             notices.container(name, Reason::Failed, text);
         }
     }
     notices.container(name, Reason::Failed, format!("Error: {reason}"));
-    if again && failure == ImageFailure::Pull {
+    if again && matches!(failure, ImageFailure::Pull | ImageFailure::Signature) {
         let text = format!("Back-off pulling image \"{image}\"");
         notices.container(name, Reason::BackOffPull, text);
         let text = "Error: ImagePullBackOff".to_owned();

@@ -327,5 +327,18 @@ pub fn image_failure(
             format!("Back-off pulling image \"{image}\": ErrImagePull: {error}"),
         ),
         ImageFailure::Pull => ("ErrImagePull", error.to_owned()),
+        ImageFailure::Signature if again => {
+            let (reason, text) = image_failure(image, failure, error, false);
+            (
+                "ImagePullBackOff",
+                format!("Back-off pulling image \"{image}\": {reason}: {text}"),
+            )
+        }
+        ImageFailure::Signature => (
+            "SignatureValidationFailed",
+            format!(
+                "image pull failed for {image} because the signature validation failed: {error}"
+            ),
+        ),
     }
 }

@@ -477,9 +477,10 @@ impl World {
                         },
                     }
                 } else {
-                    let failure = match self.rng.below(3) {
+                    let failure = match self.rng.below(4) {
                         0 => ImageFailure::NeverPull,
                         1 => ImageFailure::Pull,
+                        2 => ImageFailure::Signature,
                         _ => ImageFailure::Inspect,
                     };
                     Event::Pod {
