@@ -1,4 +1,4 @@
-//! What registries answer, and what administrators write about them: mutations of the kept inputs.
+//! What registries answer, and what administrators write about them and about images: mutations of the kept inputs.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -111,4 +111,23 @@ fn auth_file() {
         "https://",
     ];
     run("auth_file", 600, &words, targets::auth_file);
+}
+
+#[test]
+fn policy() {
+    let words = [
+        "\"default\":",
+        "\"type\":\"reject\"",
+        "\"docker\":",
+        "\"\":",
+        "\"keyData\":",
+        "*.",
+    ];
+    run("policy", 600, &words, targets::policy);
+}
+
+#[test]
+fn signatures() {
+    let words = ["\"Payload\":", "\"layers\":", "-----", "AAAA", "MFkw", "\n"];
+    run("signatures", 600, &words, targets::signatures);
 }

@@ -8,6 +8,10 @@ use std::sync::{Arc, LazyLock};
 
 use coracle::images::import_here;
 use coracle::images::registry::{AuthFile, RegistriesConf, entrances};
+use coracle::images::trust::{
+    MAX_PAYLOAD_BYTES, MAX_SIGNATURES, Payload, Policy, PublicKey, signature_layers,
+    signature_list, signatures_of,
+};
 use coracle::network::names::{Zone, say};
 use coracle::spec::cluster::{ClusterView, Endpoint, PodEntry, ServiceEntry};
 use coracle::spec::convert::{self, ConvertContext};
@@ -142,6 +146,52 @@ pub fn auth_file(input: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// `policy.json`. Returns whether it is valid.
+pub fn policy(input: &[u8]) -> bool {
+    let policy = match Policy::parse(input) {
+        Ok(policy) => policy,
+        Err(why) => {
+            assert!(!why.is_empty());
+            return false;
+        }
+    };
+    assert!(policy.is_there() && policy.fingerprint().is_some());
+    for written in IMAGES {
+        let name = ImageName::parse(written).expect("a name");
+        if let Err(why) = policy.demand_of(&name) {
+            assert!(!coracle::chain(&why).is_empty());
+        }
+    }
+    true
+}
+
+/// A key, a list of signatures, the manifest of some, or what is signed. Returns whether it is one of them.
+pub fn signatures(input: &[u8]) -> bool {
+    let key = PublicKey::parse(input);
+    if let Ok(key) = &key {
+        assert!(!key.verifies(b"x", input));
+    }
+    let list = signatures_of(input).unwrap_or_default();
+    assert!(list.len() <= MAX_SIGNATURES);
+    for signature in &list {
+        assert!(signature.payload.len() as u64 <= MAX_PAYLOAD_BYTES);
+        assert!(
+            signature.verify(&[]).is_err(),
+            "nothing is signed by no key"
+        );
+    }
+    let again = signatures_of(&signature_list(&list)).expect("a list that was written");
+    assert_eq!(again, list);
+    let layers = signature_layers(input).unwrap_or_default();
+    assert!(layers.len() <= MAX_SIGNATURES);
+    let payload = Payload::parse(input);
+    if let Ok(payload) = &payload {
+        let again = Payload::parse(&payload.to_json()).expect("a document that was written");
+        assert_eq!(again, *payload);
+    }
+    key.is_ok() || !list.is_empty() || !layers.is_empty() || payload.is_ok()
 }
 
 /// A file of manifests. Returns the number of pods in it.
