@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod commit;
 mod compress;
+mod confine;
 mod contents;
 mod details;
 mod digest;

@@ -125,6 +125,13 @@ fn forget(references: BTreeMap<String, String>) {
 impl ImageStore {
     /// Opens the store, makes its directories, and removes the remains of interrupted imports.
     pub fn open(dir: &Path) -> Result<Self, ImageError> {
+        let store = Self::make(dir)?;
+        super::gc::remove_leftovers(&store)?;
+        Ok(store)
+    }
+
+    /// Opens the store and makes its directories. For a process that may not remove the files of others.
+    pub(crate) fn make(dir: &Path) -> Result<Self, ImageError> {
         let store = Self {
             dir: dir.to_owned(),
         };
@@ -135,7 +142,6 @@ impl ImageStore {
         // Layers contain setuid programs and private files of any owner.
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(io("chmod", dir))?;
-        super::gc::remove_leftovers(&store)?;
         Ok(store)
     }
 

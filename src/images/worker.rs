@@ -4,20 +4,21 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
+use super::confine;
 use super::import::{Request, import};
 use super::oci::Platform;
 use super::progress::{Cause, Line};
 use super::registry;
 use super::signatures::Trust;
 use super::space::KeepFree;
-use crate::sys::capability::{self, keep_only};
+use crate::sys::capability::keep_only;
 use crate::sys::process;
 
 /// Address space. A zstd window takes up to 128 MiB, documents 4 MiB each.
@@ -65,7 +66,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Err(why) = harden() {
+    if let Err(why) = harden_import(&request) {
         let _ = print(&Line::Error {
             message: format!("could not drop privileges: {why}"),
             hint: None,
@@ -96,18 +97,26 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 type Failure = (String, Option<String>, Cause);
 
 fn fetch(input: io::StdinLock<'_>) -> Result<Line, Failure> {
+    // The thread that waits for the client is confined, too.
+    let confine = |store: &Path, certificates: &[PathBuf]| {
+        confine::fetch(store, certificates)?;
+        end_with_client()
+    };
     let mut report = |progress| print(&Line::Progress(progress));
-    registry::fetch(input, &mut report).map(Line::Fetched)
+    registry::fetch(input, confine, &mut report).map(Line::Fetched)
 }
 
 fn get(input: io::StdinLock<'_>) -> Result<Line, Failure> {
-    registry::get(input).map(|document| Line::Document { document })
+    let confine = |certificates: &[PathBuf]| {
+        confine::get(certificates)?;
+        end_with_client()
+    };
+    registry::get(input, confine).map(|document| Line::Document { document })
 }
 
 /// Does what the request on standard input asks for, over the network.
 fn run_fetch(work: fn(io::StdinLock<'_>) -> Result<Line, Failure>) -> ExitCode {
-    let hardened = harden_fetch().and_then(|()| end_with_client());
-    let done = match hardened {
+    let done = match harden_fetch() {
         Ok(()) => work(io::stdin().lock()),
         Err(why) => {
             let text = format!("could not drop privileges: {why}");
@@ -188,37 +197,30 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
     Some((request, policy))
 }
 
-/// A high `oom_score_adj`, no new privileges, only the capabilities that unpacking needs, and limits on memory and
-/// files.
-fn harden() -> io::Result<()> {
-    process::set_oom_score_adj(OOM_SCORE_ADJ)?;
-    nix::sys::prctl::set_no_new_privs()?;
-    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+/// Bounded memory and files, then what [`confine`] says.
+fn harden_import(request: &Request) -> io::Result<()> {
+    harden(Mode::from_bits_truncate(0o022))?;
     lower(Resource::RLIMIT_AS, MAX_MEMORY_BYTES)?;
-    lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
-    umask(Mode::from_bits_truncate(0o022));
-    keep_only(&[
-        capability::CHOWN,
-        capability::DAC_OVERRIDE,
-        capability::FOWNER,
-        capability::FSETID,
-        capability::MKNOD,
-        capability::SETFCAP,
-        // overlayfs marks a folder that hides lower ones by a `trusted.*` attribute.
-        capability::SYS_ADMIN,
-    ])
+    confine::import(&request.store, &request.archive)
 }
 
-/// The same without any capability: a fetch writes files of its own user only.
+/// The same without any capability: a fetch writes files of its own user only. What it may open follows from its
+/// request.
 fn harden_fetch() -> io::Result<()> {
+    harden(Mode::from_bits_truncate(0o077))?;
+    // Not the address space, of which each thread's heap reserves 64 MiB.
+    lower(Resource::RLIMIT_DATA, MAX_FETCH_BYTES)?;
+    keep_only(&[])
+}
+
+/// A high `oom_score_adj`, no new privileges, no core dumps, few files.
+fn harden(mask: Mode) -> io::Result<()> {
     process::set_oom_score_adj(OOM_SCORE_ADJ)?;
     nix::sys::prctl::set_no_new_privs()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    // Not the address space, of which each thread's heap reserves 64 MiB.
-    lower(Resource::RLIMIT_DATA, MAX_FETCH_BYTES)?;
     lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
-    umask(Mode::from_bits_truncate(0o077));
-    keep_only(&[])
+    umask(mask);
+    Ok(())
 }
 
 #[allow(

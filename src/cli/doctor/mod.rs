@@ -18,7 +18,7 @@ use super::put;
 use super::table::size;
 use crate::images::registry::RegistriesConf;
 use crate::images::trust::Policy;
-use crate::sys::{overlay_check, user_namespace};
+use crate::sys::{landlock, overlay_check, user_namespace};
 
 /// Minimum free space for images and logs, in bytes.
 const MIN_FREE: u64 = 200 << 20;
@@ -76,6 +76,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
     findings.extend([
         overlay(&layout.root),
         seccomp(),
+        landlock(),
         namespaces(),
         users(&layout.root),
         open_by_handle(),
@@ -212,6 +213,19 @@ fn seccomp() -> Finding {
     };
     Finding::new(level(fine, Level::Fail), "seccomp", detail)
         .hint("the kernel needs CONFIG_SECCOMP_FILTER; without it only pods with `seccompProfile: {type: Unconfined}` run")
+}
+
+fn landlock() -> Finding {
+    let version = landlock::version();
+    let detail = match version {
+        0 => "missing".to_owned(),
+        1 => "version 1, too old".to_owned(),
+        version => format!("version {version}"),
+    };
+    Finding::new(level(version >= 2, Level::Warn), "landlock", detail).hint(
+        "the processes that pull and unpack images could then open what root can; Linux 5.19 or newer with \
+         `landlock` in `/sys/kernel/security/lsm` confines them",
+    )
 }
 
 fn namespaces() -> Finding {

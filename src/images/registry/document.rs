@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::super::client::{Job, Outcome, run_job};
 use super::super::error::ImageError;
 use super::super::progress::Cause;
+use super::certificates;
 use super::error::FetchError;
 use super::http::{Ask, Http};
 use super::proxy::Proxies;
@@ -76,9 +77,11 @@ pub async fn fetch_document(
     }
 }
 
-/// The work of the worker: reads a request from `input` and carries it out.
+/// The work of the worker: reads a request from `input` and carries it out. `confine` gets the paths with certificates
+/// before any server is asked.
 pub(crate) fn run(
     input: impl Read,
+    confine: impl FnOnce(&[PathBuf]) -> io::Result<()>,
 ) -> Result<Option<WebDocument>, (String, Option<String>, Cause)> {
     let explain = |why: FetchError| (crate::chain(&why), why.hint(), why.cause());
     let bad = |why: io::Error| explain(FetchError::Request(why.to_string()));
@@ -86,9 +89,14 @@ pub(crate) fn run(
     let read = input.take(MAX_BYTES).read_to_end(&mut bytes);
     read.map_err(bad)?;
     // The parser's error could show a password.
-    let request = serde_json::from_slice(&bytes).map_err(|why| {
+    let request: DocumentRequest = serde_json::from_slice(&bytes).map_err(|why| {
         let at = format!("line {}, column {}", why.line(), why.column());
         explain(FetchError::Request(at))
+    })?;
+    confine(&certificates::places(&request.certificates)).map_err(|why| {
+        explain(FetchError::Setup(format!(
+            "could not drop privileges: {why}"
+        )))
     })?;
     get(&request).map_err(explain)
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -16,6 +17,7 @@ use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::super::store::ImageStore;
 use super::super::trust::Demand;
 use super::blob::{Blob, Watch, download};
+use super::certificates;
 use super::error::FetchError;
 use super::folder::PullFolder;
 use super::request::{MAX_BYTES, Request};
@@ -39,14 +41,30 @@ const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// Reports progress; fails once the client is gone, which ends the fetch.
 pub(crate) type Report<'a> = dyn FnMut(Progress) -> io::Result<()> + 'a;
 
-/// Reads the request from `input` and carries it out. Where it fails, everything stays that arrived.
+/// Reads the request from `input` and carries it out. Where it fails, everything stays that arrived. `confine` gets
+/// the store, which exists, and the paths with certificates, before any registry is asked.
 pub(crate) fn run(
     input: impl Read,
+    confine: impl FnOnce(&Path, &[PathBuf]) -> io::Result<()>,
     report: &mut Report<'_>,
 ) -> Result<Fetched, (String, Option<String>, Cause)> {
     let explain = |why: FetchError| (crate::chain(&why), why.hint(), why.cause());
     let request = read(input).map_err(explain)?;
-    fetch(&request, report).map_err(explain)
+    let store = prepare(&request, confine).map_err(explain)?;
+    fetch(&request, &store, report).map_err(explain)
+}
+
+/// Makes the folders that the worker cannot make once it is confined.
+fn prepare(
+    request: &Request,
+    confine: impl FnOnce(&Path, &[PathBuf]) -> io::Result<()>,
+) -> Result<ImageStore, FetchError> {
+    let store = ImageStore::make(&request.store)?;
+    PullFolder::make_parent(&store)?;
+    let certificates = certificates::places(&request.certificates);
+    confine(store.dir(), &certificates)
+        .map_err(|why| FetchError::Setup(format!("could not drop privileges: {why}")))?;
+    Ok(store)
 }
 
 fn read(input: impl Read) -> Result<Request, FetchError> {
@@ -58,26 +76,29 @@ fn read(input: impl Read) -> Result<Request, FetchError> {
         .map_err(|why| FetchError::Request(format!("line {}, column {}", why.line(), why.column())))
 }
 
-fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchError> {
+fn fetch(
+    request: &Request,
+    store: &ImageStore,
+    report: &mut Report<'_>,
+) -> Result<Fetched, FetchError> {
     let name = name::parse(&request.name)?;
     let platform = match &request.platform {
         Some(text) => Platform::parse(text)?,
         None => Platform::own(),
     };
     let reference = reference(&name)?;
-    let store = ImageStore::open(&request.store)?;
-    let place = PullFolder::place(&store, &name.to_string(), &platform.shown());
+    let place = PullFolder::place(store, &name.to_string(), &platform.shown());
     let folder = PullFolder::make(&place)?;
     let sources = Sources::new(request)?;
     let begun = sources.first(|session| {
         if request.platform.is_none()
             && let Some(id) =
-                unchanged(session, &store, (&name, &reference), request.trust.as_ref())?
+                unchanged(session, store, (&name, &reference), request.trust.as_ref())?
         {
             return Ok(Begun::Unchanged(id));
         }
         let top = Search::top(session, &reference)?;
-        let found = Search::new(session, &store, &folder, &platform).run(&top)?;
+        let found = Search::new(session, store, &folder, &platform).run(&top)?;
         if let Some(demand) = &request.trust {
             // Before any layer is downloaded. The digest of an index does not say which platform was meant.
             let index = Some(&top).filter(|_| request.platform.is_none());
@@ -97,7 +118,7 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
             });
         }
     };
-    let missing = missing(&store, &found)?;
+    let missing = missing(store, &found)?;
     let keep = KeepFree {
         bytes: request.keep_bytes,
         inodes: request.keep_inodes,

@@ -45,6 +45,12 @@ impl PullFolder {
         pulls(store).join(key)
     }
 
+    /// Makes the folder of all pulls.
+    pub(super) fn make_parent(store: &ImageStore) -> Result<(), ImageError> {
+        let path = pulls(store);
+        fs::create_dir_all(&path).map_err(io_error("create directory", &path))
+    }
+
     /// Makes the folder, or opens it again. Waits while another process holds it.
     pub(super) fn make(path: &Path) -> Result<Self, ImageError> {
         loop {

@@ -14,9 +14,12 @@ mod blob;
 mod certificates;
 mod challenge;
 mod document;
+#[doc(hidden)]
+pub mod entrances;
 mod error;
 mod fetch;
 mod folder;
+mod guard;
 mod http;
 mod pace;
 mod partial;
