@@ -17,5 +17,7 @@ mod hostile;
 mod layers;
 #[path = "images/rules.rs"]
 mod rules;
+#[path = "images/saved.rs"]
+mod saved;
 #[path = "images/sent.rs"]
 mod sent;

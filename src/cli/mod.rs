@@ -37,6 +37,7 @@ mod node_run;
 mod plan;
 mod pull;
 mod retry;
+mod save;
 mod secret;
 mod session;
 mod sheet;

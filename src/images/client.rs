@@ -222,6 +222,7 @@ async fn listen(
                 Ok(Line::Progress(progress)) => on_progress(progress),
                 Ok(Line::Image(image)) => images.push(image),
                 Ok(Line::Fetched(done)) => fetched = Some(done),
+                Ok(Line::Ready { .. }) => {}
                 Ok(Line::Error { message, hint }) => error = Some(failed(message, hint)),
                 Err(why) => {
                     error = Some(failed(format!("invalid output of the worker: {why}"), None))

@@ -3,7 +3,7 @@
 //!
 //! The path of an archive: `archive` finds its parts and `contents` its images; `import` has the layers unpacked
 //! (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging` directory and verifies them; `commit` makes
-//! everything visible at the end.
+//! everything visible at the end. `save` goes the other way.
 
 mod archive;
 mod check;
@@ -23,7 +23,9 @@ mod oci;
 mod pax;
 pub mod preload;
 mod progress;
+mod recipe;
 pub mod registry;
+mod save;
 mod space;
 mod staging;
 mod stop_signal;
@@ -40,6 +42,7 @@ pub use gc::{Pruned, Removed};
 pub use import::import_here;
 pub use oci::ImageConfig;
 pub use progress::{Imported, Progress};
+pub use save::{Saving, save};
 pub use space::KeepFree;
 pub use stop_signal::stop_signal;
 pub use store::{Image, ImageStore};

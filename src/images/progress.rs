@@ -58,6 +58,11 @@ pub(crate) enum Line {
     Image(Imported),
     /// Last line of a successful fetch.
     Fetched(Fetched),
+    /// First line of an archive that is being saved: its length.
+    Ready {
+        /// In bytes.
+        bytes: u64,
+    },
     /// Last line of failure.
     Error {
         /// The chain of causes in one line.

@@ -95,7 +95,7 @@ pub enum Command {
     /// Set the conditions that a pod's readiness gates require
     #[command(subcommand)]
     Condition(ConditionCommand),
-    /// Import, list and remove images
+    /// Import, pull, save, list and remove images
     #[command(subcommand)]
     Image(ImageCommand),
     /// List and remove volumes: the directories of claims, which outlive pods and files
