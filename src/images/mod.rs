@@ -9,6 +9,7 @@ mod archive;
 mod check;
 mod client;
 mod commit;
+mod compare;
 mod compress;
 mod contents;
 mod details;
@@ -34,8 +35,9 @@ mod tar_reader;
 mod unpack;
 pub mod worker;
 
-pub use check::{Check, Damage, DamageKind};
+pub use check::{Check, Damage, DamageKind, Lost};
 pub use client::{ImportOptions, Origin, Pieces, import, import_unless};
+pub use compare::Contents;
 pub use details::{Details, Layer};
 pub use error::ImageError;
 pub use gc::{Pruned, Removed};

@@ -301,6 +301,12 @@ impl ImageStore {
         read_all(&self.dir.join("records"))?.into_iter().collect()
     }
 
+    /// Likewise without those that are damaged.
+    pub(crate) fn readable_records(&self) -> Result<Vec<Record>, ImageError> {
+        let all = read_all(&self.dir.join("records"))?;
+        Ok(all.into_iter().filter_map(Result::ok).collect())
+    }
+
     /// Name → id. A damaged ref has no effect: its image lacks that name until it is imported again, and other
     /// images are not affected.
     pub(crate) fn references(&self) -> Result<BTreeMap<String, String>, ImageError> {

@@ -161,6 +161,8 @@ fn what_is_saved_is_the_image_itself() {
         (&copy.id, &copy.manifest_digest),
         (&image.id, &image.manifest_digest)
     );
+    let compared = again.open().compare(&mut |_, _| {}).unwrap();
+    assert_eq!((compared.compared, compared.unknown), (6, 0));
 }
 
 #[test]

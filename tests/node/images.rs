@@ -408,3 +408,47 @@ fn images_are_saved_and_listed_with_their_users() {
         "{said}"
     );
 }
+
+#[test]
+fn a_repair_imports_preloaded_archives_again() {
+    let agent = Agent::start_with(&[]);
+    let archive = agent.root.join("preload/busybox.tar");
+    let staged = agent.root.join("preload/.busybox.tar");
+    fs::copy(common::archive(), &staged).expect("copied");
+    fs::rename(staged, &archive).expect("renamed");
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let (root, run) = (agent.root.join("root"), agent.root.join("run"));
+    let fsck = |more: &[&str]| {
+        let place = ["fsck", "--root", root.to_str().expect("utf-8")];
+        let run = ["--run-dir", run.to_str().expect("utf-8")];
+        agent.cli(&[&place[..], &run, more].concat())
+    };
+    let layers = fs::read_dir(root.join("images/layers")).expect("a folder");
+    let layer = layers.flatten().next().expect("a layer").path();
+    let refused = fsck(&["--deep", "--repair"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("pods are running"), "{said}");
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    // A bit flips in a file; all its names have the same content.
+    let busybox = layer.join("diff/bin/busybox");
+    let mut bytes = fs::read(&busybox).expect("read");
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&busybox, bytes).expect("written");
+    assert!(fsck(&[]).status.success(), "sizes are as they were");
+    let looked = fsck(&["--deep"]);
+    assert_eq!(looked.status.code(), Some(1), "{looked:?}");
+    let repaired = fsck(&["--deep", "--repair"]);
+    let said = String::from_utf8_lossy(&repaired.stdout).into_owned();
+    assert!(repaired.status.success(), "{repaired:?}");
+    let regained = format!(
+        "regained  docker.io/library/busybox:test from {}\n",
+        archive.display()
+    );
+    assert!(said.contains(&regained), "{said}");
+    assert!(fsck(&["--deep"]).status.success());
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+}

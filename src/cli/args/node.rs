@@ -386,9 +386,12 @@ pub struct EndPodsArgs {
 /// `coracle fsck`.
 #[derive(Debug, Clone, Args)]
 pub struct FsckArgs {
-    /// Remove what is damaged or unused; refused while pods run
+    /// Remove what is damaged or unused, and get damaged images again; refused while pods run
     #[arg(long)]
     pub repair: bool,
+    /// Compare the contents of files, too: all files of all images are read
+    #[arg(long)]
+    pub deep: bool,
     /// Output format.
     #[command(flatten)]
     pub output: OutputArgs,
