@@ -17,6 +17,8 @@ mod hostile;
 mod layers;
 #[path = "images/rules.rs"]
 mod rules;
+#[path = "images/saved.rs"]
+mod saved;
 #[path = "images/sent.rs"]
 mod sent;
 #[path = "common/signing.rs"]

@@ -236,6 +236,7 @@ async fn listen(
                 Ok(Line::Document { document }) => {
                     done_with = Some(Outcome::Document(document));
                 }
+                Ok(Line::Ready { .. }) => {}
                 Ok(Line::Error {
                     message,
                     hint,

@@ -68,6 +68,15 @@ impl ImageStore {
         })
     }
 
+    /// Fails unless all these images are there, by names or ids as in [`ImageStore::lookup`].
+    pub fn require(&self, names: &[String]) -> Result<(), ImageError> {
+        for name in names {
+            self.find(name)?
+                .ok_or_else(|| ImageError::NotFound { name: name.clone() })?;
+        }
+        Ok(())
+    }
+
     /// Gives an image one more name, taken from the image that had it before. Returns the full name.
     pub fn tag(&self, given: &str, new: &str) -> Result<String, ImageError> {
         let parsed = name::parse(new)?;

@@ -179,6 +179,21 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
+    /// An archive could not be sent to its reader.
+    #[error("the archive could not be written")]
+    Send {
+        /// The error of the stream.
+        #[source]
+        source: io::Error,
+    },
+    /// A worker could not save images. The caller says which.
+    #[error("{message}")]
+    Save {
+        /// The chain of causes in one line.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
     /// A worker could not pull an image. The caller says which.
     #[error("{message}")]
     Pull {
@@ -229,7 +244,9 @@ impl ImageError {
             Self::SeveralNames { .. } => "remove it by each of its names",
             Self::NotFound { .. } => "images are listed by `coracle get images`",
             Self::Changed { .. } => "copy the file under another name and rename it when complete",
-            Self::Worker { hint, .. } | Self::Pull { hint, .. } => return hint.clone(),
+            Self::Worker { hint, .. } | Self::Pull { hint, .. } | Self::Save { hint, .. } => {
+                return hint.clone();
+            }
             Self::Unpack { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
                 "importing needs root with CAP_CHOWN, CAP_MKNOD, CAP_SETFCAP and CAP_SYS_ADMIN"
             }
@@ -241,6 +258,7 @@ impl ImageError {
             Self::Io { .. }
             | Self::Abandoned
             | Self::Received { .. }
+            | Self::Send { .. }
             | Self::Malformed { .. }
             | Self::Json { .. }
             | Self::Limit { .. }

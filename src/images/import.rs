@@ -15,16 +15,18 @@ use super::compress;
 use super::contents::{self, Found, FoundLayer};
 use super::digest::Hashing;
 use super::error::{ImageError, io};
+use super::gc;
 use super::mark;
 use super::name;
 use super::oci::Platform;
 use super::preload::{self, Fingerprint};
 use super::progress::{Imported, Progress};
+use super::recipe::Recorder;
 use super::registry::PullFolder;
 use super::signatures::{self, Trust};
 use super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::staging::Staging;
-use super::store::{ImageStore, LayerRecord};
+use super::store::{ImageStore, LayerRecord, RECIPE};
 use super::tar_reader::{TarReader, broken};
 use super::unpack::Unpacker;
 use crate::sys::clock;
@@ -260,10 +262,11 @@ fn unpack_layer(
         progress.done_bytes = seen.get();
         report(progress.clone()).map_err(|_| ImageError::Abandoned)
     };
-    let unpacked = unpack_stream(&mut raw, &what, root, space, &mut tick);
+    let recipe = unfinished.join(RECIPE);
+    let unpacked = unpack_stream(&mut raw, &what, (root, &recipe), space, &mut tick);
     let verified = verify_blob(raw, layer, &what);
     // Wrong data explains why it could not be read.
-    let (diff_id, tar_bytes) = match unpacked {
+    let (diff_id, tar_bytes, has_recipe) = match unpacked {
         Err(ImageError::Malformed { .. } | ImageError::Truncated { .. }) if verified.is_err() => {
             return Err(verified.err().unwrap_or(ImageError::Missing { what }));
         }
@@ -277,6 +280,9 @@ fn unpack_layer(
             actual: diff_id,
         });
     }
+    if !has_recipe {
+        gc::remove_file(&recipe)?;
+    }
     progress.done_bytes = progress.total_bytes;
     report(progress.clone()).map_err(|_| ImageError::Abandoned)?;
     let record = unfinished.join("layer.json");
@@ -284,6 +290,7 @@ fn unpack_layer(
     let written = LayerRecord {
         tar_bytes,
         mark: Some(mark::of(&root).map_err(io("look through", &root))?),
+        recipe: has_recipe,
     };
     let written = serde_json::to_vec(&written).expect("plain data");
     fs::write(&record, written)
@@ -291,24 +298,26 @@ fn unpack_layer(
     fs::rename(&unfinished, &target).map_err(io("move", &unfinished))
 }
 
-/// Unpacks a layer from its blob; returns digest and length of the tar.
+/// Unpacks a layer from its blob into a directory; returns digest and length of the tar, and whether it has a recipe.
 fn unpack_stream(
     raw: &mut dyn Read,
     what: &str,
-    root: File,
+    (root, recipe): (File, &Path),
     space: &mut Space,
     tick: &mut dyn FnMut() -> Result<(), ImageError>,
-) -> Result<(String, u64), ImageError> {
+) -> Result<(String, u64, bool), ImageError> {
     let plain = compress::decoder(raw).map_err(|e| broken(what, &e, "its start"))?;
     let capped = Capped {
         inner: plain,
         left: MAX_UNPACKED_BYTES,
     };
-    let mut tar = TarReader::streaming(Hashing::new(capped), what.to_owned());
+    let recorder = Recorder::new(Hashing::new(capped), recipe);
+    let mut tar = TarReader::streaming(recorder, what.to_owned());
     Unpacker::new(root, what.to_owned(), space).run(&mut tar, tick)?;
-    tar.into_inner()
-        .finish()
-        .map_err(|e| broken(what, &e, "its end"))
+    let ended = tar.into_inner().finish();
+    let (hashing, has_recipe) = ended.map_err(|e| broken(what, &e, "its end"))?;
+    let (digest, length) = hashing.finish().map_err(|e| broken(what, &e, "its end"))?;
+    Ok((digest, length, has_recipe))
 }
 
 fn verify_blob<R: Read>(raw: Hashing<R>, layer: &FoundLayer, what: &str) -> Result<(), ImageError> {

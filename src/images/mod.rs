@@ -3,12 +3,13 @@
 //!
 //! The path of an archive: `archive` finds its parts and `contents` its images; `signatures` lets them in by the policy
 //! ([`trust`]); `import` has the layers unpacked (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging`
-//! directory and verifies them; `commit` makes everything visible at the end.
+//! directory and verifies them; `commit` makes everything visible at the end. `save` goes the other way.
 
 mod archive;
 mod check;
 mod client;
 mod commit;
+mod compare;
 mod compress;
 mod confine;
 mod contents;
@@ -24,7 +25,9 @@ mod oci;
 mod pax;
 pub mod preload;
 mod progress;
+mod recipe;
 pub mod registry;
+mod save;
 mod signatures;
 mod space;
 mod staging;
@@ -35,14 +38,16 @@ pub mod trust;
 mod unpack;
 pub mod worker;
 
-pub use check::{Check, Damage, DamageKind};
+pub use check::{Check, Damage, DamageKind, Lost};
 pub use client::{ImportOptions, Origin, Pieces, import, import_unless};
+pub use compare::Contents;
 pub use details::{Details, Layer};
 pub use error::ImageError;
 pub use gc::{Pruned, Removed};
 pub use import::import_here;
 pub use oci::ImageConfig;
 pub use progress::{Cause, Imported, Progress};
+pub use save::{Saving, save};
 pub use space::KeepFree;
 pub use stop_signal::stop_signal;
 pub use store::{Image, ImageStore};

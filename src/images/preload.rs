@@ -134,6 +134,13 @@ pub(crate) fn ids(store: &ImageStore) -> Result<BTreeSet<String>, ImageError> {
         .collect())
 }
 
+/// The archive that an image was preloaded from, if there is one.
+pub(crate) fn archive_of(store: &ImageStore, id: &str) -> Option<PathBuf> {
+    let entries = read(store).ok()?;
+    let of = |(path, entry): (PathBuf, Entry)| entry.ids.iter().any(|of| of == id).then_some(path);
+    entries.into_iter().find_map(of)
+}
+
 /// The state of a file, or of an OCI layout by its index.
 pub(crate) fn fingerprint(path: &Path) -> Result<Fingerprint, ImageError> {
     let mut meta = fs::metadata(path).map_err(io("open", path))?;

@@ -90,6 +90,11 @@ pub(crate) enum Line {
         /// The document.
         document: Option<WebDocument>,
     },
+    /// First line of an archive that is being saved: its length.
+    Ready {
+        /// In bytes.
+        bytes: u64,
+    },
     /// Last line of failure.
     Error {
         /// The chain of causes in one line.

@@ -4,6 +4,7 @@
 //! blobs/sha256/<hex>     manifests and configs. Layer blobs are not kept: the unpacked layer is what runs
 //! layers/<hex>/diff      an unpacked layer by its diff id: an overlayfs lower directory
 //! layers/<hex>/layer.json  its size as a tar, and what its files are like
+//! layers/<hex>/recipe.gz   how to make that tar again ([`super::recipe`])
 //! records/<hex>.json     one image by its config digest; complete as soon as this file is there
 //! refs/<name>.json       one name; written last
 //! preload.json           what was imported from preload directories
@@ -108,7 +109,13 @@ pub(crate) struct LayerRecord {
     /// The mark of its files ([`super::mark`]); none for layers unpacked by an earlier version.
     #[serde(default)]
     pub(crate) mark: Option<String>,
+    /// Whether there is a recipe for that tar ([`super::recipe`]); not for layers unpacked by an earlier version.
+    #[serde(default)]
+    pub(crate) recipe: bool,
 }
+
+/// The name of a layer's recipe.
+pub(crate) const RECIPE: &str = "recipe.gz";
 
 /// This many names, of 300 bytes each, leave about a megabyte free inside the heap.
 const MANY_NAMES: usize = 1000;
@@ -143,6 +150,11 @@ impl ImageStore {
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(io("chmod", dir))?;
         Ok(store)
+    }
+
+    /// A store that exists. Nothing is made or removed, so that it needs no right to write.
+    pub(super) fn at(dir: PathBuf) -> Self {
+        Self { dir }
     }
 
     /// Removes the remains of interrupted imports.
@@ -275,6 +287,11 @@ impl ImageStore {
         self.dir.join("layers").join(digest::hex(diff_id))
     }
 
+    /// The recipe of a layer's tar.
+    pub(crate) fn recipe_path(&self, diff_id: &str) -> PathBuf {
+        self.layer_dir(diff_id).join(RECIPE)
+    }
+
     pub(crate) fn blob_path(&self, digest: &str) -> PathBuf {
         self.dir.join("blobs/sha256").join(digest::hex(digest))
     }
@@ -308,6 +325,12 @@ impl ImageStore {
 
     pub(crate) fn records(&self) -> Result<Vec<Record>, ImageError> {
         read_all(&self.dir.join("records"))?.into_iter().collect()
+    }
+
+    /// Likewise without those that are damaged.
+    pub(crate) fn readable_records(&self) -> Result<Vec<Record>, ImageError> {
+        let all = read_all(&self.dir.join("records"))?;
+        Ok(all.into_iter().filter_map(Result::ok).collect())
     }
 
     /// Name → id. A damaged ref has no effect: its image lacks that name until it is imported again, and other

@@ -1,5 +1,5 @@
-//! The process `coracle image-worker`. It drops the privileges that it does not need, imports one archive or fetches
-//! one image, and reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
+//! The process `coracle image-worker`. It drops the privileges that it does not need, imports one archive, fetches
+//! one image or saves some, and reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -16,6 +16,7 @@ use super::import::{Request, import};
 use super::oci::Platform;
 use super::progress::{Cause, Line};
 use super::registry;
+use super::save;
 use super::signatures::Trust;
 use super::space::KeepFree;
 use crate::sys::capability::keep_only;
@@ -45,6 +46,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     if args.next_if(|arg| arg == "get").is_some() {
         return run_fetch(get);
+    }
+    if args.next_if(|arg| arg == "save").is_some() {
+        return save::worker::run(args);
     }
     let Some((request, policy)) = parse(args) else {
         let _ = print(&Line::Error {

@@ -586,3 +586,92 @@ fn mirrors_aliases_and_blocks_of_registries_conf_act_at_the_next_pull() {
         "blocked.invalid/busybox:1",
     );
 }
+
+/// Gives an image of the registry one more layer, with the file `/extra`, under another name.
+fn push_with_layer(registry: &Registry, dir: &std::path::Path, name: &str) {
+    let layout = format!("{}:x", dir.join("layout").display());
+    let (from, to) = (
+        format!("oci:{layout}"),
+        format!("docker://127.0.0.1:5000/{name}"),
+    );
+    let archive = format!("docker-archive:{}", common::archive().display());
+    fs::write(dir.join("extra"), "extra").expect("written");
+    let file = dir.join("extra");
+    let file = file.to_str().expect("utf-8");
+    let run = |program: &str, args: &[&str]| {
+        let done = registry
+            .netns
+            .run(|| Command::new(program).args(args).output());
+        let done = done.unwrap_or_else(|why| panic!("{program}: {why}; apt-get install {program}"));
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{program} {args:?}: {said}");
+    };
+    let quiet = ["--insecure-policy", "copy", "--quiet"];
+    run("skopeo", &[&quiet[..], &[&archive, &from]].concat());
+    run("umoci", &["insert", "--image", &layout, file, "/extra"]);
+    let plain = "--dest-tls-verify=false";
+    run("skopeo", &[&quiet[..], &[plain, &from, &to]].concat());
+}
+
+#[test]
+fn a_repair_downloads_only_the_layers_whose_contents_are_damaged() {
+    let agent = Agent::start_with(&[]);
+    let registry = Registry::start(&agent);
+    push_with_layer(&registry, &agent.root, "two:1");
+    let name = format!("{}/two:1", registry.proxy.address);
+    agent.ok(&["image", "pull", "--quiet", &name]);
+    agent.ok(&["image", "tag", &name, "extra:1"]);
+    let before = agent.ok(&["image", "ls", "-o", "json"]);
+    let (root, run) = (agent.root.join("root"), agent.root.join("run"));
+    let fsck = |more: &[&str]| {
+        let place = ["fsck", "--root", root.to_str().expect("utf-8")];
+        let run = ["--run-dir", run.to_str().expect("utf-8")];
+        let looked = agent.cli(&[&place[..], &run, more].concat());
+        let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+        (looked.status.code(), said)
+    };
+    let damage = || {
+        let layers = fs::read_dir(root.join("images/layers")).expect("layers");
+        let mut files = layers
+            .flatten()
+            .map(|layer| layer.path().join("diff/extra"));
+        let file = files.find(|file| file.exists()).expect("the file");
+        fs::write(file, "EXTRA").expect("written");
+    };
+    let (code, said) = fsck(&["--deep"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.ends_with("contents of 2 layers compared\n"), "{said}");
+
+    damage();
+    assert_eq!(fsck(&[]).0, Some(0), "sizes are as they were");
+    let (code, said) = fsck(&["--deep"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("has other contents than were unpacked"),
+        "{said}"
+    );
+    registry.proxy.reset();
+    let (code, said) = fsck(&["--deep", "--repair"]);
+    assert_eq!(code, Some(0), "{said}");
+    let regained = format!(
+        "regained  {name}, docker.io/library/extra:1 from {}\n",
+        registry.proxy.address
+    );
+    assert!(said.contains(&regained), "{said}");
+    let bytes = registry.proxy.blob_bytes();
+    assert!(bytes < 20_000, "{bytes} bytes of an image of a megabyte");
+    assert_eq!(fsck(&["--deep"]).0, Some(0));
+    assert_eq!(agent.ok(&["image", "ls", "-o", "json"]), before);
+
+    damage();
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    let (code, said) = fsck(&["--deep", "--repair", "-o", "json"]);
+    assert_eq!(code, Some(1), "{said}");
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let error = said["regained"][0]["error"].to_string();
+    assert!(
+        error.contains(&format!("`coracle image pull {name}`")),
+        "{said}"
+    );
+}
