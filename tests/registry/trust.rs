@@ -83,7 +83,7 @@ impl Shop {
         let store = self.world.room.store();
         let never = std::future::pending();
         let pull = || smol::block_on(pull_unless(never, exe(), &store, &options, |_| {}));
-        self.world.netns.run(pull)
+        self.world.netns.run(pull).map(|(pulled, _)| pulled)
     }
 
     fn pull(&self, policy: &Policy) -> Result<Pulled, ImageError> {
