@@ -1,5 +1,5 @@
-//! What the two workers may do. Each gives up the rest before it reads a byte from outside: the one that talks to
-//! registries cannot unpack, and the one that unpacks has no network.
+//! What the workers may do. Each gives up the rest before it reads a byte from outside: those that talk to registries
+//! cannot unpack, and the one that unpacks has no network.
 //!
 //! | | fetch | import |
 //! |---|---|---|
@@ -9,7 +9,10 @@
 //! | reads (Landlock) | the store's records, certificates, what resolving a name needs | the store, the archive |
 //! | system calls (seccomp) | files, threads, sockets of IP | files and their owners, threads |
 //!
-//! Neither runs a program, starts a process or signals one. A kernel without Landlock (before Linux 5.19) or without
+//! `get` fetches a document: the same as `fetch` without the store. `save` reads the store for an archive: the same as
+//! `import`, but it writes no file and changes no owner.
+//!
+//! None runs a program, starts a process or signals one. A kernel without Landlock (before Linux 5.19) or without
 //! seccomp leaves that layer out.
 
 use std::fs;
@@ -63,6 +66,9 @@ const OWNER_CALLS: &str = "\
     fsetxattr getxattr lchown lchown32 lgetxattr link linkat listxattr llistxattr lremovexattr lsetxattr mknod \
     mknodat removexattr setxattr symlink symlinkat truncate truncate64 utimensat utimensat_time64";
 
+/// Of the save worker.
+const ATTRIBUTE_CALLS: &str = "fgetxattr flistxattr getxattr lgetxattr listxattr llistxattr";
+
 /// Of the fetch worker: sockets of the families in [`FAMILIES`], which only ask.
 const SOCKET_CALLS: &str = "\
     bind connect getpeername getsockname getsockopt _newselect pselect6 pselect6_time64 recv recvfrom recvmmsg \
@@ -82,7 +88,7 @@ const NAMES: [u64; 2] = [15, 0x5356_4d41];
 
 /// Leaves the import worker what unpacking `archive` into `store` needs.
 pub(super) fn import(store: &Path, archive: &Path) -> io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
+    leave()?;
     // A rule needs a folder.
     fs::create_dir_all(store)?;
     let mut paths = vec![(store.to_owned(), Access::Write)];
@@ -101,6 +107,22 @@ pub(super) fn import(store: &Path, archive: &Path) -> io::Result<()> {
         capability::SYS_ADMIN,
     ])?;
     filter(&[CALLS, OWNER_CALLS], common())
+}
+
+/// Leaves the save worker what reading `store` needs.
+pub(super) fn save(store: &Path) -> io::Result<()> {
+    leave()?;
+    landlock::restrict(&[(store.to_owned(), Access::Read)], Tcp::Nothing)?;
+    // Files of any owner, and overlayfs's attributes (`trusted.*`).
+    keep_only(&[capability::DAC_OVERRIDE, capability::SYS_ADMIN])?;
+    filter(&[CALLS, ATTRIBUTE_CALLS], common())
+}
+
+/// Goes to empty namespaces.
+fn leave() -> io::Result<()> {
+    Ok(unshare(
+        CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS,
+    )?)
 }
 
 /// Leaves the fetch worker what a download into `store` needs. Its own capabilities must be gone.
@@ -333,6 +355,29 @@ mod tests {
                 }
                 fs::read("/etc/hosts").unwrap();
                 fs::read(BOOT_ID).unwrap();
+            },
+        );
+    }
+
+    #[test]
+    fn a_save_reads_the_store_and_writes_nothing() {
+        confined(
+            |dir| {
+                fs::write(dir.join("store/a"), "x")?;
+                save(&dir.join("store"))
+            },
+            |dir| {
+                assert_no_escape();
+                assert_missing("socket", libc::SYS_socket, [libc::AF_INET.into(), 1, 0]);
+                assert_missing("chown", libc::SYS_fchownat, [0; 3]);
+                assert_missing("setxattr", libc::SYS_setxattr, [0; 3]);
+                fs::read(dir.join("store/a")).unwrap();
+                for file in ["store/a", "store/b", "outside/a", "archive"] {
+                    let why = fs::write(dir.join(file), "y").unwrap_err();
+                    assert_eq!(why.raw_os_error(), Some(libc::EACCES), "{file}");
+                }
+                let why = fs::read(dir.join("archive")).unwrap_err();
+                assert_eq!(why.raw_os_error(), Some(libc::EACCES));
             },
         );
     }
