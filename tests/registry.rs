@@ -25,5 +25,7 @@ mod netns;
 mod proxy;
 #[path = "registry/resume.rs"]
 mod resume;
+#[path = "registry/stages.rs"]
+mod stages;
 #[path = "registry/world.rs"]
 mod world;

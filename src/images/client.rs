@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper::body::Bytes;
 use smol::channel::Receiver;
@@ -123,7 +123,7 @@ async fn attend(
     child: &mut Child,
     exe: &Path,
     origin: &Origin,
-    on_progress: impl FnMut(Progress),
+    mut on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let input = child.stdin.take();
     let failed = |message, hint| ImageError::Worker {
@@ -135,7 +135,12 @@ async fn attend(
         hint,
     };
     let outcome = async {
-        match listen(child, exe, failed, on_progress).await? {
+        let on_line = |told| {
+            if let Told::Progress(progress) = told {
+                on_progress(progress);
+            }
+        };
+        match listen(child, exe, failed, on_line).await? {
             Outcome::Images(images) => Ok(images),
             Outcome::Fetched(_) => Ok(Vec::new()),
         }
@@ -157,8 +162,18 @@ async fn attend(
 pub(super) struct Job {
     /// Arguments behind `image-worker`.
     pub(super) args: Vec<OsString>,
-    /// Standard input.
-    pub(super) input: Option<Vec<u8>>,
+    /// Standard input, in pieces; it ends with the channel.
+    pub(super) input: Receiver<Vec<u8>>,
+}
+
+/// What a worker says while it works.
+#[derive(Debug)]
+pub(super) enum Told {
+    Progress(Progress),
+    /// The layers of a pull will arrive in this folder.
+    Resolved(PathBuf),
+    /// The blob with this digest has arrived.
+    Arrived(String),
 }
 
 /// What a worker has done.
@@ -172,26 +187,29 @@ pub(super) enum Outcome {
 pub(super) async fn run_job(
     exe: &Path,
     job: Job,
-    on_progress: impl FnMut(Progress),
+    on_line: impl FnMut(Told),
 ) -> Result<Outcome, ImageError> {
     let mut command = Command::new(exe);
     command.arg("image-worker").args(&job.args);
-    command.stdin(match job.input {
-        Some(_) => Stdio::piped(),
-        None => Stdio::null(),
-    });
+    command.stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command
         .kill_on_drop(true)
         .spawn()
         .map_err(io_error("start", exe))?;
-    if let (Some(bytes), Some(mut input)) = (job.input, child.stdin.take()) {
-        // A worker that has ended reports why.
-        let _ = input.write_all(&bytes).await;
-        let _ = input.close().await;
-    }
+    let input = child.stdin.take();
+    let fed = async {
+        if let Some(mut input) = input {
+            while let Ok(piece) = job.input.recv().await {
+                // A worker that has ended reports why.
+                let _ = input.write_all(&piece).await;
+            }
+            let _ = input.close().await;
+        }
+        std::future::pending().await
+    };
     let failed = |message, hint| ImageError::Pull { message, hint };
-    listen(&mut child, exe, failed, on_progress).await
+    smol::future::or(listen(&mut child, exe, failed, on_line), fed).await
 }
 
 /// Passes received data to the worker. A worker that stops reading reports the reason itself.
@@ -209,7 +227,7 @@ async fn listen(
     child: &mut Child,
     exe: &Path,
     failed: impl Fn(String, Option<String>) -> ImageError,
-    mut on_progress: impl FnMut(Progress),
+    mut on_line: impl FnMut(Told),
 ) -> Result<Outcome, ImageError> {
     let mut images = Vec::new();
     let mut fetched = None;
@@ -219,7 +237,9 @@ async fn listen(
         while let Some(line) = lines.next().await {
             let line = line.map_err(io_error("read from", exe))?;
             match serde_json::from_str(&line) {
-                Ok(Line::Progress(progress)) => on_progress(progress),
+                Ok(Line::Progress(progress)) => on_line(Told::Progress(progress)),
+                Ok(Line::Resolved { folder }) => on_line(Told::Resolved(folder)),
+                Ok(Line::Arrived { digest }) => on_line(Told::Arrived(digest)),
                 Ok(Line::Image(image)) => images.push(image),
                 Ok(Line::Fetched(done)) => fetched = Some(done),
                 Ok(Line::Ready { .. }) => {}

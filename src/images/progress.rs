@@ -58,6 +58,16 @@ pub(crate) enum Line {
     Image(Imported),
     /// Last line of a successful fetch.
     Fetched(Fetched),
+    /// The manifest and config of a pull are in its folder; its layers follow.
+    Resolved {
+        /// The pull's folder.
+        folder: PathBuf,
+    },
+    /// A layer of a pull is complete.
+    Arrived {
+        /// The digest of its blob.
+        digest: String,
+    },
     /// First line of an archive that is being saved: its length.
     Ready {
         /// In bytes.

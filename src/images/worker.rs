@@ -32,7 +32,7 @@ const MAX_FILES: u64 = 1024;
 const MAX_FETCH_BYTES: u64 = 128 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
-                     [--keep-inodes N] [--pulled] [--platform PLATFORM] PATH|-, or coracle image-worker fetch";
+                     [--keep-inodes N] [--pulled] [--arriving BOOT] [--platform PLATFORM] PATH|-, or coracle image-worker fetch";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -85,7 +85,7 @@ fn run_fetch() -> ExitCode {
     if let Err(why) = harden_fetch().and_then(|()| end_with_client()) {
         return failed(format!("could not drop privileges: {why}"), None);
     }
-    let mut report = |progress| print(&Line::Progress(progress));
+    let mut report = |line| print(&line);
     match registry::fetch(io::stdin().lock(), &mut report) {
         Ok(fetched) => told(&Line::Fetched(fetched), ExitCode::SUCCESS),
         Err((message, hint)) => failed(message, hint),
@@ -114,7 +114,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
-    let (mut pulled, mut platform) = (false, None);
+    let (mut pulled, mut arriving, mut platform) = (false, None, None);
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -122,6 +122,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
             Some("--name") => name = Some(args.next()?.into_string().ok()?),
             Some("--preloaded") => preloaded = true,
             Some("--pulled") => pulled = true,
+            Some("--arriving") => arriving = Some(boot_id(args.next()?)?),
             Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
             Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
@@ -138,8 +139,16 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         name,
         keep,
         pulled,
+        arriving,
         platform,
     })
+}
+
+/// The id of a boot, which becomes part of a file's name.
+fn boot_id(text: OsString) -> Option<String> {
+    let text = text.into_string().ok()?;
+    let plain = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    (!text.is_empty() && text.len() <= 64 && text.bytes().all(plain)).then_some(text)
 }
 
 /// A high `oom_score_adj`, no new privileges, only the capabilities that unpacking needs, and limits on memory and

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::super::error::ImageError;
 use super::super::name;
 use super::super::oci::{ConfigFile, Platform, parse};
-use super::super::progress::{Fetched, Progress};
+use super::super::progress::{Fetched, Line, Progress};
 use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::super::store::ImageStore;
 use super::blob::{Blob, download};
@@ -34,8 +34,8 @@ const STACK_BYTES: usize = 1 << 20;
 /// The shortest interval between reports about one layer.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// Reports progress; fails once the client is gone, which ends the fetch.
-pub(crate) type Report<'a> = dyn FnMut(Progress) -> io::Result<()> + 'a;
+/// Reports progress, and what has arrived; fails once the client is gone, which ends the fetch.
+pub(crate) type Report<'a> = dyn FnMut(Line) -> io::Result<()> + 'a;
 
 /// Reads the request from `input` and carries it out. Where it fails, everything stays that arrived.
 pub(crate) fn run(
@@ -94,15 +94,17 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
         inodes: request.keep_inodes,
     };
     check_room(&folder, &missing, keep)?;
-    let folder = Arc::new(folder);
-    let sources = Arc::new(sources);
-    download_all(&sources, &folder, missing, keep, report)?;
     // Another platform's image must not be found by the digest of an index that has this machine's, too.
     let top = match &request.platform {
         Some(_) => &found.manifest,
         None => &top,
     };
-    folder.complete(&top.digest, top.bytes.len(), media_type(&top.bytes))?;
+    folder.describe(&top.digest, top.bytes.len(), media_type(&top.bytes))?;
+    let path = folder.path().to_owned();
+    report(Line::Resolved { folder: path }).map_err(|_| ImageError::Abandoned)?;
+    let folder = Arc::new(folder);
+    let sources = Arc::new(sources);
+    download_all(&sources, &folder, missing, keep, report)?;
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
         id: None,
@@ -208,6 +210,7 @@ fn check_room(folder: &PullFolder, missing: &[Blob], keep: KeepFree) -> Result<(
 /// What a download has to say.
 enum Said {
     Progress(usize, u64),
+    Arrived(usize),
     Ended(Result<(), FetchError>),
 }
 
@@ -236,6 +239,7 @@ fn download_all(
                     let mut tick = ticker(index, blob.size, &say);
                     sources
                         .first(|session| download(session, &folder, blob, &mut space, &mut tick))?;
+                    let _ = say.send(Said::Arrived(index));
                 }
             };
             // The receiver is gone only if all is over.
@@ -257,7 +261,11 @@ fn download_all(
                     total_bytes: blobs[index].size,
                     blob: Some(blobs[index].digest.clone()),
                 };
-                report(progress).map_err(|_| ImageError::Abandoned)?;
+                report(Line::Progress(progress)).map_err(|_| ImageError::Abandoned)?;
+            }
+            Said::Arrived(index) => {
+                let digest = blobs[index].digest.clone();
+                report(Line::Arrived { digest }).map_err(|_| ImageError::Abandoned)?;
             }
             Said::Ended(result) => result?,
         }

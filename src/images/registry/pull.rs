@@ -1,15 +1,21 @@
-//! A pull on the agent's side: a worker that fetches, then one that imports. Both are killed when the future is
-//! dropped; what has been downloaded stays for the next pull.
+//! A pull on the agent's side: a worker that fetches, and beside it one that imports. Both are killed when the future is
+//! dropped; what has been downloaded and unpacked stays for the next pull.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
-use super::super::client::{Job, Outcome, run_job};
-use super::super::error::ImageError;
+use smol::channel::{Receiver, bounded, unbounded};
+
+use super::super::client::{Job, Outcome, Told, run_job};
+use super::super::error::{ImageError, io as io_error};
+use super::super::layers::ALL_ARRIVED;
 use super::super::name;
 use super::super::progress::{Imported, Progress};
 use super::super::space::KeepFree;
+use super::partial::BOOT_ID;
 use super::request::{Patience, Request, Source};
+use crate::sys::file::read_text;
 
 /// What to pull, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,37 +43,64 @@ pub enum Pulled {
     Unchanged(String),
 }
 
-/// Runs `exe` (coracle's own binary) to pull an image into the store, until `abandoned` is ready.
+/// Runs `exe` (coracle's own binary) to pull an image into the store, until `abandoned` is ready. Layers are unpacked as
+/// they arrive.
 pub async fn pull_unless(
     abandoned: impl Future<Output = ()>,
     exe: &Path,
     store: &Path,
     options: &PullOptions,
-    mut on_progress: impl FnMut(Progress),
+    on_progress: impl FnMut(Progress),
 ) -> Result<Pulled, ImageError> {
     let full = name::parse(&options.name)?;
-    let work = async {
-        let fetch = fetch_job(store, options);
-        let folder = match run_job(exe, fetch, &mut on_progress).await? {
+    let boot = boot_id()?;
+    let on_progress = RefCell::new(on_progress);
+    let (resolve, resolved) = bounded(1);
+    let (arrive, arrived) = unbounded();
+    // Neither waits for the other: one that fails ends both.
+    let fetch = async {
+        let (resolve, arrive) = (resolve, arrive);
+        let on_line = |told| match told {
+            Told::Progress(progress) => on_progress.borrow_mut()(progress),
+            Told::Resolved(folder) => drop(resolve.try_send(folder)),
+            Told::Arrived(digest) => drop(arrive.try_send(line(&digest))),
+        };
+        match run_job(exe, fetch_job(store, options), on_line).await? {
             Outcome::Fetched(fetched) => {
                 for failure in &fetched.failures {
                     tracing::warn!("a mirror could not serve `{}`: {failure}", options.name);
                 }
-                match (fetched.id, fetched.folder) {
-                    (Some(id), _) => return Ok(Pulled::Unchanged(id)),
-                    (None, Some(folder)) => folder,
-                    (None, None) => return Err(no_result()),
-                }
+                drop(arrive.try_send(line(ALL_ARRIVED)));
+                Ok(fetched.id)
             }
-            Outcome::Images(_) => return Err(no_result()),
+            Outcome::Images(_) => Err(no_result()),
+        }
+    };
+    let import = async {
+        // What is in the store already is not imported.
+        let Ok(folder) = resolved.recv().await else {
+            return Ok(None);
         };
-        let import = import_job(store, options, &full, &folder);
-        match run_job(exe, import, &mut on_progress).await? {
-            Outcome::Images(images) => match images.into_iter().next() {
-                Some(image) => Ok(Pulled::New(image)),
-                None => Err(no_result()),
-            },
+        let import = Import {
+            folder: &folder,
+            boot: &boot,
+            arrived,
+        };
+        let on_line = |told| {
+            if let Told::Progress(progress) = told {
+                on_progress.borrow_mut()(progress);
+            }
+        };
+        match run_job(exe, import_job(store, options, &full, import), on_line).await? {
+            Outcome::Images(images) => Ok(images.into_iter().next()),
             Outcome::Fetched(_) => Err(no_result()),
+        }
+    };
+    let work = async {
+        match smol::future::try_zip(fetch, import).await? {
+            (Some(id), _) => Ok(Pulled::Unchanged(id)),
+            (None, Some(image)) => Ok(Pulled::New(image)),
+            (None, None) => Err(no_result()),
         }
     };
     let given_up = async {
@@ -75,6 +108,15 @@ pub async fn pull_unless(
         Err(ImageError::Abandoned)
     };
     smol::future::or(work, given_up).await
+}
+
+fn line(text: &str) -> Vec<u8> {
+    format!("{text}\n").into_bytes()
+}
+
+fn boot_id() -> Result<String, ImageError> {
+    let id = read_text(BOOT_ID).map_err(io_error("read", Path::new(BOOT_ID)))?;
+    Ok(id.trim().to_owned())
 }
 
 fn no_result() -> ImageError {
@@ -96,23 +138,36 @@ fn fetch_job(store: &Path, options: &PullOptions) -> Job {
         keep_inodes: options.keep.inodes,
         patience: Patience::default(),
     };
+    let request = serde_json::to_vec(&request).expect("plain data");
+    let (send, input) = unbounded();
+    drop(send.try_send(request));
     Job {
         args: vec!["fetch".into()],
-        input: Some(serde_json::to_vec(&request).expect("plain data")),
+        input,
     }
+}
+
+/// An import that goes on beside its download.
+struct Import<'a> {
+    folder: &'a Path,
+    boot: &'a str,
+    /// Lines about what has arrived.
+    arrived: Receiver<Vec<u8>>,
 }
 
 fn import_job(
     store: &Path,
     options: &PullOptions,
     full: &crate::spec::ImageName,
-    folder: &Path,
+    import: Import<'_>,
 ) -> Job {
     let mut args = vec![
         "import".into(),
         "--store".into(),
         store.into(),
         "--pulled".into(),
+        "--arriving".into(),
+        import.boot.into(),
     ];
     // A name with a digest is no name for the image: its tag may mean another one by now.
     if let Some(name) = name::tagged(full).filter(|_| full.digest.is_none()) {
@@ -126,6 +181,9 @@ fn import_job(
         "--keep-inodes".into(),
         options.keep.inodes.to_string().into(),
     ]);
-    args.extend(["--".into(), folder.into()]);
-    Job { args, input: None }
+    args.extend(["--".into(), import.folder.into()]);
+    Job {
+        args,
+        input: import.arrived,
+    }
 }
