@@ -21,3 +21,8 @@ mod rules;
 mod saved;
 #[path = "images/sent.rs"]
 mod sent;
+#[path = "common/signing.rs"]
+#[allow(dead_code, reason = "registries have their own tests")]
+mod signing;
+#[path = "images/trust.rs"]
+mod trust;

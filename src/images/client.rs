@@ -13,7 +13,8 @@ use smol::stream::StreamExt;
 
 use super::error::{ImageError, io as io_error};
 use super::import::STREAM;
-use super::progress::{Fetched, Imported, Line, Progress};
+use super::progress::{Cause, Fetched, Imported, Line, Progress};
+use super::registry::WebDocument;
 use super::space::KeepFree;
 
 /// The maximum of a worker's output.
@@ -32,6 +33,8 @@ pub struct ImportOptions {
     pub name: Option<String>,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,
+    /// The policy that says which images may be imported; without one any may.
+    pub policy: Option<PathBuf>,
 }
 
 /// An archive that arrives in pieces: it ends with the channel, and an error cancels the import.
@@ -104,6 +107,9 @@ fn start(
     if let Some(name) = &options.name {
         command.arg("--name").arg(name);
     }
+    if let Some(policy) = &options.policy {
+        command.arg("--policy").arg(policy);
+    }
     let KeepFree { bytes, inodes } = options.keep;
     command.args(["--keep-bytes", &bytes.to_string()]);
     command.args(["--keep-inodes", &inodes.to_string(), "--"]);
@@ -126,7 +132,7 @@ async fn attend(
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let input = child.stdin.take();
-    let failed = |message, hint| ImageError::Worker {
+    let failed = |message, hint, _| ImageError::Worker {
         archive: match origin {
             Origin::Path(path) => path.clone(),
             Origin::Stream(_) => STREAM.into(),
@@ -142,7 +148,7 @@ async fn attend(
         };
         match listen(child, exe, failed, on_line).await? {
             Outcome::Images(images) => Ok(images),
-            Outcome::Fetched(_) => Ok(Vec::new()),
+            Outcome::Fetched(_) | Outcome::Document(_) => Ok(Vec::new()),
         }
     };
     let fed = async {
@@ -166,6 +172,16 @@ pub(super) struct Job {
     pub(super) input: Receiver<Vec<u8>>,
 }
 
+impl Job {
+    /// A worker with this whole input.
+    pub(super) fn with_input(args: Vec<OsString>, bytes: Vec<u8>) -> Self {
+        let (send, input) = smol::channel::unbounded();
+        // The channel is open and has no limit.
+        let _ = send.try_send(bytes);
+        Self { args, input }
+    }
+}
+
 /// What a worker says while it works.
 #[derive(Debug)]
 pub(super) enum Told {
@@ -181,6 +197,7 @@ pub(super) enum Told {
 pub(super) enum Outcome {
     Images(Vec<Imported>),
     Fetched(Fetched),
+    Document(Option<WebDocument>),
 }
 
 /// Runs a worker of a pull. Dropping the future kills it.
@@ -208,7 +225,11 @@ pub(super) async fn run_job(
         }
         std::future::pending().await
     };
-    let failed = |message, hint| ImageError::Pull { message, hint };
+    let failed = |message, hint, cause| ImageError::Pull {
+        message,
+        hint,
+        cause,
+    };
     smol::future::or(listen(&mut child, exe, failed, on_line), fed).await
 }
 
@@ -226,11 +247,11 @@ async fn feed(mut input: smol::process::ChildStdin, pieces: &Pieces) -> io::Resu
 async fn listen(
     child: &mut Child,
     exe: &Path,
-    failed: impl Fn(String, Option<String>) -> ImageError,
+    failed: impl Fn(String, Option<String>, Cause) -> ImageError,
     mut on_line: impl FnMut(Told),
 ) -> Result<Outcome, ImageError> {
     let mut images = Vec::new();
-    let mut fetched = None;
+    let mut done_with = None;
     let mut error = None;
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout.take(MAX_OUTPUT_BYTES)).lines();
@@ -241,11 +262,19 @@ async fn listen(
                 Ok(Line::Resolved { folder }) => on_line(Told::Resolved(folder)),
                 Ok(Line::Arrived { digest }) => on_line(Told::Arrived(digest)),
                 Ok(Line::Image(image)) => images.push(image),
-                Ok(Line::Fetched(done)) => fetched = Some(done),
+                Ok(Line::Fetched(done)) => done_with = Some(Outcome::Fetched(done)),
+                Ok(Line::Document { document }) => {
+                    done_with = Some(Outcome::Document(document));
+                }
                 Ok(Line::Ready { .. }) => {}
-                Ok(Line::Error { message, hint }) => error = Some(failed(message, hint)),
+                Ok(Line::Error {
+                    message,
+                    hint,
+                    cause,
+                }) => error = Some(failed(message, hint, cause)),
                 Err(why) => {
-                    error = Some(failed(format!("invalid output of the worker: {why}"), None))
+                    let text = format!("invalid output of the worker: {why}");
+                    error = Some(failed(text, None, Cause::Other));
                 }
             }
         }
@@ -267,10 +296,8 @@ async fn listen(
         return Err(failed(
             message.trim_end_matches([':', ' ']).to_owned(),
             None,
+            Cause::Other,
         ));
     }
-    Ok(match fetched {
-        Some(fetched) => Outcome::Fetched(fetched),
-        None => Outcome::Images(images),
-    })
+    Ok(done_with.unwrap_or(Outcome::Images(images)))
 }

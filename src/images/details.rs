@@ -97,6 +97,7 @@ impl ImageStore {
             id,
             // No registry was asked for this name.
             pulled: false,
+            origin: None,
         };
         write_json(&self.reference_path(&full), &reference)?;
         Ok(full)

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::progress::Cause;
+
 /// A failure of the image store, an archive, or the worker.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -199,6 +201,8 @@ pub enum ImageError {
         message: String,
         /// What to do about it.
         hint: Option<String>,
+        /// What kind of failure it is.
+        cause: Cause,
     },
     /// The worker reported a failure.
     #[error("could not import `{}`: {message}", archive.display())]
@@ -213,6 +217,14 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// What kind of failure it is.
+    pub(crate) fn cause(&self) -> Cause {
+        match self {
+            Self::Pull { cause, .. } => *cause,
+            _ => Cause::Other,
+        }
+    }
+
     /// A hint for people.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {

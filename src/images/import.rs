@@ -15,6 +15,7 @@ use super::oci::Platform;
 use super::preload::{self, Fingerprint};
 use super::progress::{Imported, Progress};
 use super::registry::PullFolder;
+use super::signatures::{self, Trust};
 use super::space::{KeepFree, Space};
 use super::staging::Staging;
 use super::store::ImageStore;
@@ -45,9 +46,21 @@ pub(crate) struct Request {
     pub(crate) arriving: Option<String>,
     /// The platform of the images to import; this machine's if missing.
     pub(crate) platform: Option<Platform>,
+    /// What the images need to be let in.
+    pub(crate) trust: Trust,
 }
 
 impl Request {
+    /// Reads the policy for an archive, and the signatures beside it: with all rights, and nothing is parsed but the
+    /// policy.
+    pub(crate) fn with_policy(mut self, policy: Option<&Path>) -> Result<Self, ImageError> {
+        if let (Some(policy), Trust::Anything) = (policy, &self.trust) {
+            let archive = Some(self.archive.as_path()).filter(|_| !self.is_stream());
+            self.trust = Trust::read(policy, archive)?;
+        }
+        Ok(self)
+    }
+
     fn is_stream(&self) -> bool {
         self.archive == Path::new(STREAM)
     }
@@ -88,6 +101,7 @@ pub(crate) fn import(
         &request.platform.clone().unwrap_or_else(Platform::own),
     )?;
     complete_names(&mut images, request)?;
+    let origin = signatures::admit(request, &archive, &mut images)?;
     let layers: Vec<FoundLayer> = distinct_layers(&images);
     let workshop = Workshop {
         archive: &archive,
@@ -122,10 +136,11 @@ pub(crate) fn import(
         });
     }
     let imported =
-        commit(&store, &staging, &images, request.pulled).map_err(|why| full_disk(why, &space))?;
+        commit(&store, &staging, &images, origin.as_ref()).map_err(|why| full_disk(why, &space))?;
     if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
         let ids = imported.iter().map(|image| image.id.clone()).collect();
-        preload::record(&store, &request.archive, fingerprint, ids)?;
+        let under = request.trust.under();
+        preload::record(&store, &request.archive, (fingerprint, under), ids)?;
     }
     if let Some(folder) = folder {
         folder.remove()?;
@@ -165,6 +180,7 @@ fn open(
             done_bytes,
             total_bytes: 0,
             blob: None,
+            pull: None,
         };
         report(progress).map_err(|_| ImageError::Abandoned)
     };
@@ -228,6 +244,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         pulled: false,
         arriving: None,
         platform: None,
+        trust: Trust::default(),
     };
     import(&request, &mut |_| Ok(()))
 }

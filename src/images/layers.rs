@@ -225,6 +225,7 @@ impl Shared<'_> {
             done_bytes: 0,
             total_bytes: self.workshop.archive.part(&layer.part)?.len(),
             blob: None,
+            pull: None,
         };
         let mut next_report = clock::now();
         let mut tell = |done_bytes: u64, last: bool| {

@@ -1,9 +1,9 @@
 //! The image store and imports into it. Archives are unpacked by a worker process ([`worker`]) that the agent
 //! starts ([`import()`]); the agent itself only reads the store ([`ImageStore`]) and never a byte of an archive.
 //!
-//! The path of an archive: `archive` finds its parts and `contents` its images; `import` has the layers unpacked
-//! (`layers`, `compress`, `tar_reader`, `unpack`, `entry`) into a `staging` directory and verifies them; `commit` makes
-//! everything visible at the end. `save` goes the other way.
+//! The path of an archive: `archive` finds its parts and `contents` its images; `signatures` lets them in by the policy
+//! ([`trust`]); `import` has the layers unpacked (`layers`, `compress`, `tar_reader`, `unpack`, `entry`) into a `staging`
+//! directory and verifies them; `commit` makes everything visible at the end. `save` goes the other way.
 
 mod archive;
 mod check;
@@ -11,6 +11,7 @@ mod client;
 mod commit;
 mod compare;
 mod compress;
+mod confine;
 mod contents;
 mod details;
 mod digest;
@@ -28,11 +29,13 @@ mod progress;
 mod recipe;
 pub mod registry;
 mod save;
+mod signatures;
 mod space;
 mod staging;
 mod stop_signal;
 mod store;
 mod tar_reader;
+pub mod trust;
 mod unpack;
 pub mod worker;
 
@@ -44,7 +47,7 @@ pub use error::ImageError;
 pub use gc::{Pruned, Removed};
 pub use import::import_here;
 pub use oci::ImageConfig;
-pub use progress::{Imported, Progress};
+pub use progress::{Cause, Imported, Progress};
 pub use save::{Saving, save};
 pub use space::KeepFree;
 pub use stop_signal::stop_signal;

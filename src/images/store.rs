@@ -30,6 +30,7 @@ use super::error::{ImageError, io};
 use super::name;
 use super::oci::{self, ConfigFile, ImageConfig};
 use super::preload;
+use super::trust::{Demand, Origin, Signature, TrustError};
 
 use crate::sys::{file, process};
 
@@ -69,6 +70,22 @@ pub(crate) struct Record {
     /// Diff ids, bottom first.
     pub(crate) layers: Vec<String>,
     pub(crate) size_bytes: u64,
+    /// Signatures of one of the digests or of the id that were accepted: they are verified again without a network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) signatures: Vec<Signature>,
+}
+
+impl Record {
+    /// Whether the signatures that are kept satisfy a demand.
+    pub(crate) fn satisfies(&self, demand: &Demand) -> bool {
+        self.check(demand).is_ok()
+    }
+
+    /// The same, with the reason.
+    pub(crate) fn check(&self, demand: &Demand) -> Result<(), TrustError> {
+        let digests: Vec<String> = self.digests.iter().chain([&self.id]).cloned().collect();
+        demand.check(&digests, &self.signatures).map(drop)
+    }
 }
 
 /// `refs/<name>.json`.
@@ -79,6 +96,9 @@ pub(crate) struct Reference {
     /// Whether it came from its registry, not from an archive.
     #[serde(default)]
     pub(crate) pulled: bool,
+    /// The archive that it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<Origin>,
 }
 
 /// `layers/<hex>/layer.json`.
@@ -112,6 +132,13 @@ fn forget(references: BTreeMap<String, String>) {
 impl ImageStore {
     /// Opens the store, makes its directories, and removes the remains of interrupted imports.
     pub fn open(dir: &Path) -> Result<Self, ImageError> {
+        let store = Self::make(dir)?;
+        super::gc::remove_leftovers(&store)?;
+        Ok(store)
+    }
+
+    /// Opens the store and makes its directories. For a process that may not remove the files of others.
+    pub(crate) fn make(dir: &Path) -> Result<Self, ImageError> {
         let store = Self {
             dir: dir.to_owned(),
         };
@@ -122,7 +149,6 @@ impl ImageStore {
         // Layers contain setuid programs and private files of any owner.
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(io("chmod", dir))?;
-        super::gc::remove_leftovers(&store)?;
         Ok(store)
     }
 

@@ -165,8 +165,8 @@ impl Node {
             let tagged = super::unblock(move || images.tag(&full_name(&source), &target)).await;
             let name = tagged.map_err(|error| command_error(&error))?;
             // A pod may wait for an image of this name.
-            let changed = Event::Node(NodeFact::ImagesChanged);
-            let _ = inputs.send(Input::Event(changed)).await;
+            let changed = NodeFact::ImagesChanged(Some([name.clone()].into()));
+            let _ = inputs.send(Input::Event(Event::Node(changed))).await;
             Ok(name)
         });
     }
@@ -409,6 +409,7 @@ async fn import(
         name,
         preloaded: false,
         keep: tools.keep_free(),
+        policy: Some(tools.config.registries.policy.clone()),
     };
     let origin = match archive {
         ImageArchive::Path(path) => Origin::Path(path),
@@ -426,10 +427,9 @@ async fn import(
     let import = images::import_unless(gone, WORKER.as_ref(), store, &origin, &options, tell).await;
     let line = match import {
         Ok(imported) => {
-            let _ = tools
-                .inputs
-                .send(Input::Event(Event::Node(NodeFact::ImagesChanged)))
-                .await;
+            let names = imported.iter().flat_map(|image| image.names.clone());
+            let changed = NodeFact::ImagesChanged(Some(names.collect()));
+            let _ = tools.inputs.send(Input::Event(Event::Node(changed))).await;
             for image in imported {
                 let line = json!({ "type": "image", "id": image.id, "names": image.names,
                                    "warnings": image.warnings });

@@ -8,14 +8,14 @@ use super::proxy::{self, Deed, Proxy};
 use super::*;
 
 /// A registry in the agent's network that has `busybox:1`, and a proxy before it.
-struct Registry {
+pub(crate) struct Registry {
     server: Child,
-    proxy: Proxy,
+    pub(crate) proxy: Proxy,
     netns: std::sync::Arc<common::netns::Netns>,
 }
 
 impl Registry {
-    fn start(agent: &Agent) -> Self {
+    pub(crate) fn start(agent: &Agent) -> Self {
         let dir = agent.root.join("registry");
         fs::create_dir_all(&dir).expect("temp dir");
         let config = format!(
@@ -69,7 +69,7 @@ impl Registry {
         assert!(pushed.status.success(), "{said}");
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}/busybox:1", self.proxy.address)
     }
 
@@ -360,7 +360,7 @@ fn what_has_arrived_survives_ctrl_c_and_the_agent() {
 }
 
 /// What happened to a pod, by reason and message.
-fn events(agent: &Agent, pod: &str) -> Vec<(String, String)> {
+pub(crate) fn events(agent: &Agent, pod: &str) -> Vec<(String, String)> {
     let list: Value =
         serde_json::from_str(&agent.ok(&["get", "events", "-o", "json"])).expect("JSON");
     let items = list["items"].as_array().expect("items").iter();
@@ -370,7 +370,7 @@ fn events(agent: &Agent, pod: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-fn pod(name: &str, image: &str, policy: &str) -> String {
+pub(crate) fn pod(name: &str, image: &str, policy: &str) -> String {
     let more = format!("    imagePullPolicy: {policy}\n");
     shell_pod(name, SLEEP, "", &more).replace("busybox:test", image)
 }

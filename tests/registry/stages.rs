@@ -36,9 +36,10 @@ fn pull(
     let abandoned = async {
         let _ = abandoned.recv().await;
     };
-    world
+    let pulled = world
         .netns
-        .run(|| smol::block_on(pull_unless(abandoned, exe(), &store, &options, |_| {})))
+        .run(|| smol::block_on(pull_unless(abandoned, exe(), &store, &options, |_| {})));
+    pulled.map(|(pulled, _)| pulled)
 }
 
 /// The folders of a pull that hold unpacked layers.

@@ -158,6 +158,9 @@ fn pod(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
     let row = pod_columns::row(&typed::<Pod>(item).unwrap_or_default(), now);
     let mut cells = vec![row.name, row.ready, row.status, row.restarts, row.age];
     if wide {
+        if let Some(pulling) = row.pulling {
+            cells[2] = pulling;
+        }
         cells.extend([row.ip, row.node, row.gates]);
     }
     cells

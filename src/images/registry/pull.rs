@@ -11,8 +11,9 @@ use super::super::client::{Job, Outcome, Told, run_job};
 use super::super::error::{ImageError, io as io_error};
 use super::super::layers::ALL_ARRIVED;
 use super::super::name;
-use super::super::progress::{Imported, Progress};
+use super::super::progress::{Cause, Imported, Progress};
 use super::super::space::KeepFree;
+use super::super::trust::Demand;
 use super::partial::BOOT_ID;
 use super::request::{Patience, Request, Source};
 use crate::sys::file::read_text;
@@ -30,6 +31,10 @@ pub struct PullOptions {
     pub plain_http: Vec<String>,
     /// Directories with a folder of certificates for each registry.
     pub certificates: Vec<PathBuf>,
+    /// The signatures that the image must have.
+    pub trust: Option<Demand>,
+    /// How fast blobs may arrive, in bytes a second; 0: no limit.
+    pub bytes_per_second: u64,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,
 }
@@ -44,14 +49,14 @@ pub enum Pulled {
 }
 
 /// Runs `exe` (coracle's own binary) to pull an image into the store, until `abandoned` is ready. Layers are unpacked as
-/// they arrive.
+/// they arrive. Returns what mirrors said that could not serve it, too.
 pub async fn pull_unless(
     abandoned: impl Future<Output = ()>,
     exe: &Path,
     store: &Path,
     options: &PullOptions,
     on_progress: impl FnMut(Progress),
-) -> Result<Pulled, ImageError> {
+) -> Result<(Pulled, Vec<String>), ImageError> {
     let full = name::parse(&options.name)?;
     let boot = boot_id()?;
     let on_progress = RefCell::new(on_progress);
@@ -67,13 +72,10 @@ pub async fn pull_unless(
         };
         match run_job(exe, fetch_job(store, options), on_line).await? {
             Outcome::Fetched(fetched) => {
-                for failure in &fetched.failures {
-                    tracing::warn!("a mirror could not serve `{}`: {failure}", options.name);
-                }
                 drop(arrive.try_send(line(ALL_ARRIVED)));
-                Ok(fetched.id)
+                Ok((fetched.id, fetched.failures))
             }
-            Outcome::Images(_) => Err(no_result()),
+            Outcome::Images(_) | Outcome::Document(_) => Err(no_result()),
         }
     };
     let import = async {
@@ -93,15 +95,17 @@ pub async fn pull_unless(
         };
         match run_job(exe, import_job(store, options, &full, import), on_line).await? {
             Outcome::Images(images) => Ok(images.into_iter().next()),
-            Outcome::Fetched(_) => Err(no_result()),
+            Outcome::Fetched(_) | Outcome::Document(_) => Err(no_result()),
         }
     };
     let work = async {
-        match smol::future::try_zip(fetch, import).await? {
-            (Some(id), _) => Ok(Pulled::Unchanged(id)),
-            (None, Some(image)) => Ok(Pulled::New(image)),
-            (None, None) => Err(no_result()),
-        }
+        let ((id, failures), image) = smol::future::try_zip(fetch, import).await?;
+        let pulled = match (id, image) {
+            (Some(id), _) => Pulled::Unchanged(id),
+            (None, Some(image)) => Pulled::New(image),
+            (None, None) => return Err(no_result()),
+        };
+        Ok((pulled, failures))
     };
     let given_up = async {
         abandoned.await;
@@ -123,6 +127,7 @@ fn no_result() -> ImageError {
     ImageError::Pull {
         message: "the worker ended without a result".to_owned(),
         hint: None,
+        cause: Cause::Other,
     }
 }
 
@@ -134,17 +139,14 @@ fn fetch_job(store: &Path, options: &PullOptions) -> Job {
         sources: options.sources.clone(),
         plain_http: options.plain_http.clone(),
         certificates: options.certificates.clone(),
+        trust: options.trust.clone(),
         keep_bytes: options.keep.bytes,
         keep_inodes: options.keep.inodes,
+        bytes_per_second: options.bytes_per_second,
         patience: Patience::default(),
     };
     let request = serde_json::to_vec(&request).expect("plain data");
-    let (send, input) = unbounded();
-    drop(send.try_send(request));
-    Job {
-        args: vec!["fetch".into()],
-        input,
-    }
+    Job::with_input(vec!["fetch".into()], request)
 }
 
 /// An import that goes on beside its download.
@@ -175,6 +177,10 @@ fn import_job(
     }
     if let Some(platform) = &options.platform {
         args.extend(["--platform".into(), platform.into()]);
+    }
+    if let Some(demand) = &options.trust {
+        let demand = serde_json::to_string(demand).expect("plain data");
+        args.extend(["--demand".into(), demand.into()]);
     }
     args.extend(["--keep-bytes".into(), options.keep.bytes.to_string().into()]);
     args.extend([

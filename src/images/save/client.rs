@@ -46,7 +46,7 @@ pub async fn save(exe: &Path, store: &Path, names: &[String]) -> Result<Saving, 
             output,
             lines,
         }),
-        Some(Line::Error { message, hint }) => Err(failed(message, hint)),
+        Some(Line::Error { message, hint, .. }) => Err(failed(message, hint)),
         _ => {
             let status = child.status().await.map_err(io_error("wait for", exe))?;
             Err(failed(format!("the worker ended with {status}"), None))
@@ -64,7 +64,7 @@ impl Saving {
             buffer.truncate(n);
             return Ok(Some(buffer.into()));
         }
-        if let Some(Line::Error { message, hint }) = line(&mut self.lines).await {
+        if let Some(Line::Error { message, hint, .. }) = line(&mut self.lines).await {
             return Err(failed(message, hint));
         }
         let status = self.child.status().await;

@@ -5,23 +5,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::sys::resource::{Resource, setrlimit};
 use serde_json::{Value, json};
 
 use super::super::archive::MAX_JSON_BYTES;
+use super::super::confine;
 use super::super::digest;
 use super::super::error::{ImageError, io as io_error};
 use super::super::name;
 use super::super::oci;
-use super::super::progress::Line;
+use super::super::progress::{Cause, Line};
 use super::super::recipe;
 use super::super::store::{ImageStore, LayerRecord, read_json};
 use super::layer;
 use super::tar_writer::{self, Entry};
-use crate::sys::capability::{self, keep_only};
 use crate::sys::{file, process};
 
 /// The first to be killed when memory runs out: an archive can be written again.
@@ -44,10 +44,11 @@ pub(in super::super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
         say(&Line::Error {
             message: "usage: coracle image-worker save --store DIR -- IMAGE...".to_owned(),
             hint: None,
+            cause: Cause::Other,
         });
         return ExitCode::from(2);
     };
-    let saved = harden()
+    let saved = harden(&store)
         .map_err(|source| ImageError::Received { source })
         .and_then(|()| save(store, &names));
     match saved {
@@ -56,6 +57,7 @@ pub(in super::super) fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             say(&Line::Error {
                 message: crate::chain(&why),
                 hint: why.hint(),
+                cause: Cause::Other,
             });
             ExitCode::FAILURE
         }
@@ -74,12 +76,12 @@ fn parse(mut args: impl Iterator<Item = OsString>) -> Option<(PathBuf, Vec<Strin
     names.filter(|names| !names.is_empty()).map(|n| (store, n))
 }
 
-/// No right but to read what is not its own, and overlayfs's attributes (`trusted.*`).
-fn harden() -> io::Result<()> {
+/// No core dumps, then what [`confine`] says.
+fn harden(store: &Path) -> io::Result<()> {
     process::set_oom_score_adj(OOM_SCORE_ADJ)?;
     nix::sys::prctl::set_no_new_privs()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    keep_only(&[capability::DAC_OVERRIDE, capability::SYS_ADMIN])
+    confine::save(store)
 }
 
 fn say(line: &Line) {

@@ -138,6 +138,8 @@ pub(super) struct Manifests {
     credentials: Credentials,
     /// The sizes of bound claims.
     sizes: ClaimSizes,
+    /// The file of `staticPodURL`, if there is one. It is complete when it has its name.
+    fetched: Option<PathBuf>,
     entries: BTreeMap<PathBuf, Entry>,
     /// What was in force before the agent restart, by file. It stays in force while the file is broken or out of
     /// reach.
@@ -185,6 +187,7 @@ impl Manifests {
             pod_security: PodSecurity::default(),
             credentials: Credentials::default(),
             sizes: ClaimSizes::default(),
+            fetched: None,
             entries: BTreeMap::new(),
             inherited,
             classes: PriorityClasses::new(),
@@ -211,6 +214,14 @@ impl Manifests {
         }
     }
 
+    /// Reads this file, too, when there is one.
+    pub(super) fn with_fetched(self, fetched: PathBuf) -> Self {
+        Self {
+            fetched: Some(fetched),
+            ..self
+        }
+    }
+
     /// Scans all files. The `closed` ones are known to be complete (closed after writing, or renamed to their
     /// place); with `all_closed` every file is taken as it is. `running` pods are preferred in name conflicts.
     pub(super) fn scan(
@@ -222,10 +233,17 @@ impl Manifests {
     ) -> Scan {
         let known =
             |path: &Path| self.entries.contains_key(path) || self.inherited.contains_key(path);
-        let (found, beyond) = match list(&self.path, known) {
+        let (mut found, beyond) = match list(&self.path, known) {
             Ok(found) => found,
             Err(error) => return self.keep_all(error),
         };
+        if let Some((files, _)) = self
+            .fetched
+            .as_ref()
+            .and_then(|path| list(path, known).ok())
+        {
+            found.extend(files);
+        }
         let mut scan = Scan {
             changed: self.unreadable.take().is_some() || self.beyond != beyond,
             ..Scan::default()
@@ -234,7 +252,8 @@ impl Manifests {
         self.credentials.try_again();
         self.forget_removed(&found, &mut scan);
         for (path, fingerprint) in &found {
-            let complete = all_closed || closed.contains(path);
+            let fetched = self.fetched.as_ref() == Some(path);
+            let complete = all_closed || fetched || closed.contains(path);
             let entry = self.entries.entry(path.clone()).or_default();
             entry.decrypt_again(now_ms);
             match entry.due(*fingerprint, now_ms, complete) {
