@@ -31,6 +31,8 @@ mod proxy;
 mod resume;
 #[path = "common/signing.rs"]
 mod signing;
+#[path = "registry/stages.rs"]
+mod stages;
 #[path = "registry/trust.rs"]
 mod trust;
 #[path = "registry/world.rs"]

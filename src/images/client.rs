@@ -129,7 +129,7 @@ async fn attend(
     child: &mut Child,
     exe: &Path,
     origin: &Origin,
-    on_progress: impl FnMut(Progress),
+    mut on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let input = child.stdin.take();
     let failed = |message, hint, _| ImageError::Worker {
@@ -141,7 +141,12 @@ async fn attend(
         hint,
     };
     let outcome = async {
-        match listen(child, exe, failed, on_progress).await? {
+        let on_line = |told| {
+            if let Told::Progress(progress) = told {
+                on_progress(progress);
+            }
+        };
+        match listen(child, exe, failed, on_line).await? {
             Outcome::Images(images) => Ok(images),
             Outcome::Fetched(_) | Outcome::Document(_) => Ok(Vec::new()),
         }
@@ -163,8 +168,28 @@ async fn attend(
 pub(super) struct Job {
     /// Arguments behind `image-worker`.
     pub(super) args: Vec<OsString>,
-    /// Standard input.
-    pub(super) input: Option<Vec<u8>>,
+    /// Standard input, in pieces; it ends with the channel.
+    pub(super) input: Receiver<Vec<u8>>,
+}
+
+impl Job {
+    /// A worker with this whole input.
+    pub(super) fn with_input(args: Vec<OsString>, bytes: Vec<u8>) -> Self {
+        let (send, input) = smol::channel::unbounded();
+        // The channel is open and has no limit.
+        let _ = send.try_send(bytes);
+        Self { args, input }
+    }
+}
+
+/// What a worker says while it works.
+#[derive(Debug)]
+pub(super) enum Told {
+    Progress(Progress),
+    /// The layers of a pull will arrive in this folder.
+    Resolved(PathBuf),
+    /// The blob with this digest has arrived.
+    Arrived(String),
 }
 
 /// What a worker has done.
@@ -179,30 +204,33 @@ pub(super) enum Outcome {
 pub(super) async fn run_job(
     exe: &Path,
     job: Job,
-    on_progress: impl FnMut(Progress),
+    on_line: impl FnMut(Told),
 ) -> Result<Outcome, ImageError> {
     let mut command = Command::new(exe);
     command.arg("image-worker").args(&job.args);
-    command.stdin(match job.input {
-        Some(_) => Stdio::piped(),
-        None => Stdio::null(),
-    });
+    command.stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command
         .kill_on_drop(true)
         .spawn()
         .map_err(io_error("start", exe))?;
-    if let (Some(bytes), Some(mut input)) = (job.input, child.stdin.take()) {
-        // A worker that has ended reports why.
-        let _ = input.write_all(&bytes).await;
-        let _ = input.close().await;
-    }
+    let input = child.stdin.take();
+    let fed = async {
+        if let Some(mut input) = input {
+            while let Ok(piece) = job.input.recv().await {
+                // A worker that has ended reports why.
+                let _ = input.write_all(&piece).await;
+            }
+            let _ = input.close().await;
+        }
+        std::future::pending().await
+    };
     let failed = |message, hint, cause| ImageError::Pull {
         message,
         hint,
         cause,
     };
-    listen(&mut child, exe, failed, on_progress).await
+    smol::future::or(listen(&mut child, exe, failed, on_line), fed).await
 }
 
 /// Passes received data to the worker. A worker that stops reading reports the reason itself.
@@ -220,7 +248,7 @@ async fn listen(
     child: &mut Child,
     exe: &Path,
     failed: impl Fn(String, Option<String>, Cause) -> ImageError,
-    mut on_progress: impl FnMut(Progress),
+    mut on_line: impl FnMut(Told),
 ) -> Result<Outcome, ImageError> {
     let mut images = Vec::new();
     let mut done_with = None;
@@ -230,7 +258,9 @@ async fn listen(
         while let Some(line) = lines.next().await {
             let line = line.map_err(io_error("read from", exe))?;
             match serde_json::from_str(&line) {
-                Ok(Line::Progress(progress)) => on_progress(progress),
+                Ok(Line::Progress(progress)) => on_line(Told::Progress(progress)),
+                Ok(Line::Resolved { folder }) => on_line(Told::Resolved(folder)),
+                Ok(Line::Arrived { digest }) => on_line(Told::Arrived(digest)),
                 Ok(Line::Image(image)) => images.push(image),
                 Ok(Line::Fetched(done)) => done_with = Some(Outcome::Fetched(done)),
                 Ok(Line::Document { document }) => {

@@ -32,6 +32,31 @@ impl Packing {
     }
 }
 
+/// The bytes of a blob that [`window`] looks at.
+pub(crate) const HEADER_BYTES: u64 = 18;
+
+/// The memory that a blob's decompression takes beside a little, by its first bytes: of zstd the window of the first
+/// frame (RFC 8878, section 3.1.1.1).
+pub(crate) fn window(start: &[u8]) -> u64 {
+    if Packing::detect(start) != Packing::Zstd {
+        return 0;
+    }
+    let at = |index: usize| u64::from(start.get(index).copied().unwrap_or(0));
+    if start[0] != 0x28 {
+        // A skippable frame: what follows is unknown.
+        return MAX_WINDOW_BYTES;
+    }
+    let descriptor = start.get(4).copied().unwrap_or(0);
+    if descriptor & 0x20 == 0 {
+        let base = 1_u64 << (10 + (at(5) >> 3));
+        return base + base / 8 * (at(5) & 7);
+    }
+    // A single segment: all of its content.
+    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let length = [1, 2, 4, 8][usize::from(descriptor >> 6)];
+    (0..length).fold(0, |sum, byte| sum | at(5 + dictionary + byte) << (8 * byte))
+}
+
 /// Decompresses `inner`, whatever its format.
 pub(crate) fn decoder<'a, R: Read + 'a>(inner: R) -> io::Result<Box<dyn Read + 'a>> {
     let mut inner = BufReader::with_capacity(64 << 10, inner);
@@ -101,4 +126,39 @@ fn start_frame<R: BufRead>(mut inner: R) -> io::Result<State<R>> {
     let frame = StreamingDecoder::new_with_max_window_size(inner, MAX_WINDOW_BYTES)
         .map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why.to_string()))?;
     Ok(State::Inside(Box::new(frame)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_that_a_frame_asks_for_is_known_before() {
+        let magic = [0x28, 0xb5, 0x2f, 0xfd];
+        for (rest, expected) in [
+            // By `zstd -3` from a pipe, by `zstd --ultra -22 --long=27`.
+            (&[0x04, 0x58][..], 2 << 20),
+            (&[0x04, 0x88], 128 << 20),
+            (&[0x04, 0x59], (2 << 20) + (2 << 20) / 8),
+            // A single segment of 5 bytes, and of 70 000 in four bytes.
+            (&[0x24, 5], 5),
+            (&[0xa4, 0x70, 0x11, 0x01, 0x00], 70_000),
+            (&[], 1 << 10),
+        ] {
+            let start = [&magic[..], rest].concat();
+            assert_eq!(window(&start), expected, "{rest:x?}");
+        }
+        assert_eq!(
+            window(&[0x50, 0x2a, 0x4d, 0x18, 1, 0, 0, 0]),
+            MAX_WINDOW_BYTES
+        );
+        assert_eq!(
+            (
+                window(&[0x1f, 0x8b, 8, 0]),
+                window(b""),
+                window(&magic[..2])
+            ),
+            (0, 0, 0)
+        );
+    }
 }

@@ -1,16 +1,15 @@
 //! What the workers may do. Each gives up the rest before it reads a byte from outside: those that talk to registries
 //! cannot unpack, and the one that unpacks has no network.
 //!
-//! | | fetch | import |
-//! |---|---|---|
-//! | capabilities | none | owners, modes, devices and attributes of files |
-//! | namespaces | | network, IPC and host name of its own, empty |
-//! | writes (Landlock) | `pulls` of the store | the store |
-//! | reads (Landlock) | the store's records, certificates, what resolving a name needs | the store, the archive |
-//! | system calls (seccomp) | files, threads, sockets of IP | files and their owners, threads |
+//! | | fetch | import | save |
+//! |---|---|---|---|
+//! | capabilities | none | owners, modes, devices and attributes of files | all files, `trusted.*` attributes |
+//! | namespaces | | network, IPC and host name of its own, empty | the same |
+//! | writes (Landlock) | `pulls` of the store | the store | nothing |
+//! | reads (Landlock) | records, certificates, what resolving a name needs | the store, the archive | the store |
+//! | system calls (seccomp) | files, threads, sockets of IP | files and their owners, threads | files, threads |
 //!
-//! `get` fetches a document: the same as `fetch` without the store. `save` reads the store for an archive: the same as
-//! `import`, but it writes no file and changes no owner.
+//! `get` fetches a document: the same as `fetch` without the store.
 //!
 //! None runs a program, starts a process or signals one. A kernel without Landlock (before Linux 5.19) or without
 //! seccomp leaves that layer out.

@@ -1,34 +1,24 @@
 //! The import of an archive, in the worker. Everything is unpacked and verified in a staging directory, synced, and
 //! only then moved into place: layers, blobs, records, and names last.
 
-use std::cell::Cell;
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::archive::Archive;
 use super::commit::{commit, distinct_layers};
-use super::compress;
 use super::contents::{self, Found, FoundLayer};
-use super::digest::Hashing;
 use super::error::{ImageError, io};
-use super::gc;
-use super::mark;
+use super::layers::Workshop;
 use super::name;
 use super::oci::Platform;
 use super::preload::{self, Fingerprint};
 use super::progress::{Imported, Progress};
-use super::recipe::Recorder;
 use super::registry::PullFolder;
 use super::signatures::{self, Trust};
-use super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
+use super::space::{KeepFree, Space};
 use super::staging::Staging;
-use super::store::{ImageStore, LayerRecord, RECIPE};
-use super::tar_reader::{TarReader, broken};
-use super::unpack::Unpacker;
+use super::store::ImageStore;
 use crate::sys::clock;
 
 /// The shortest interval between progress reports.
@@ -51,6 +41,9 @@ pub(crate) struct Request {
     pub(crate) keep: KeepFree,
     /// Whether it is the folder of a pull: it has no names, and is removed when its image is imported.
     pub(crate) pulled: bool,
+    /// Set while the layers of a pull still arrive, which standard input tells ([`super::layers`]): the id of this boot,
+    /// in which layers that an earlier worker has unpacked are as it left them.
+    pub(crate) arriving: Option<String>,
     /// The platform of the images to import; this machine's if missing.
     pub(crate) platform: Option<Platform>,
     /// What the images need to be let in.
@@ -90,9 +83,17 @@ pub(crate) fn import(
     report: &mut Report<'_>,
 ) -> Result<Vec<Imported>, ImageError> {
     let store = ImageStore::open(&request.store)?;
-    let folder = hold_pulled(request)?;
+    // Until all has arrived it is held by who downloads.
+    let mut arriving = request.arriving.is_some();
+    let mut folder = match arriving {
+        true => None,
+        false => hold_pulled(request)?,
+    };
     let fingerprint = request.fingerprint()?;
-    let staging = Staging::new(&store)?;
+    let staging = match &request.arriving {
+        Some(boot) => Staging::in_pull(&request.archive, boot)?,
+        None => Staging::new(&store)?,
+    };
     let mut space = Space::new(&staging.path, request.keep)?;
     let archive = open(request, &staging, &mut space, report)?;
     let mut images = contents::images(
@@ -102,6 +103,11 @@ pub(crate) fn import(
     complete_names(&mut images, request)?;
     let origin = signatures::admit(request, &archive, &mut images)?;
     let layers: Vec<FoundLayer> = distinct_layers(&images);
+    let workshop = Workshop {
+        archive: &archive,
+        staging: &staging,
+        space: &space,
+    };
     // A second time only if an image was removed meanwhile whose layers were to be shared.
     let _lock = loop {
         let missing: Vec<&FoundLayer> = layers
@@ -110,17 +116,10 @@ pub(crate) fn import(
                 !store.layer_dir(&l.diff_id).exists() && !staging.layer(&l.diff_id).exists()
             })
             .collect();
-        for (done, layer) in missing.iter().enumerate() {
-            let mut progress = Progress {
-                stage: "unpack".to_owned(),
-                layer: done + 1,
-                layers: missing.len(),
-                done_bytes: 0,
-                total_bytes: 0,
-                blob: None,
-                pull: None,
-            };
-            unpack_layer(&archive, layer, &staging, &mut space, &mut progress, report)?;
+        workshop.unpack(&missing, arriving, report)?;
+        if arriving {
+            folder = hold_pulled(request)?;
+            arriving = false;
         }
         staging.sync()?;
         let lock = store.lock()?;
@@ -222,132 +221,6 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
     Ok(())
 }
 
-fn unpack_layer(
-    archive: &Archive,
-    layer: &FoundLayer,
-    staging: &Staging,
-    space: &mut Space,
-    progress: &mut Progress,
-    report: &mut Report<'_>,
-) -> Result<(), ImageError> {
-    let what = match &layer.blob {
-        Some((digest, _)) => format!("layer {digest}"),
-        None => format!("layer `{}`", layer.part),
-    };
-    let section = archive.part(&layer.part)?;
-    progress.total_bytes = section.len();
-    if let Some((_, size)) = &layer.blob
-        && *size != section.len()
-    {
-        return Err(ImageError::Size {
-            what,
-            expected: *size,
-            actual: section.len(),
-        });
-    }
-    let target = staging.layer(&layer.diff_id);
-    let unfinished = staging.path.join("unfinished");
-    let root = new_layer_dir(&unfinished)?;
-    let seen = Rc::new(Cell::new(0));
-    let mut raw = Hashing::new(Counting {
-        inner: section,
-        seen: Rc::clone(&seen),
-    });
-    let mut next_report = clock::now();
-    let mut tick = || {
-        if clock::now() < next_report {
-            return Ok(());
-        }
-        next_report = clock::now() + REPORT_EVERY;
-        progress.done_bytes = seen.get();
-        report(progress.clone()).map_err(|_| ImageError::Abandoned)
-    };
-    let recipe = unfinished.join(RECIPE);
-    let unpacked = unpack_stream(&mut raw, &what, (root, &recipe), space, &mut tick);
-    let verified = verify_blob(raw, layer, &what);
-    // Wrong data explains why it could not be read.
-    let (diff_id, tar_bytes, has_recipe) = match unpacked {
-        Err(ImageError::Malformed { .. } | ImageError::Truncated { .. }) if verified.is_err() => {
-            return Err(verified.err().unwrap_or(ImageError::Missing { what }));
-        }
-        other => other?,
-    };
-    verified?;
-    if diff_id != layer.diff_id {
-        return Err(ImageError::Digest {
-            what: format!("the unpacked {what}"),
-            expected: layer.diff_id.clone(),
-            actual: diff_id,
-        });
-    }
-    if !has_recipe {
-        gc::remove_file(&recipe)?;
-    }
-    progress.done_bytes = progress.total_bytes;
-    report(progress.clone()).map_err(|_| ImageError::Abandoned)?;
-    let record = unfinished.join("layer.json");
-    let root = unfinished.join("diff");
-    let written = LayerRecord {
-        tar_bytes,
-        mark: Some(mark::of(&root).map_err(io("look through", &root))?),
-        recipe: has_recipe,
-    };
-    let written = serde_json::to_vec(&written).expect("plain data");
-    fs::write(&record, written)
-        .map_err(|why| space.write_error(why, |why| io("write", &record)(why)))?;
-    fs::rename(&unfinished, &target).map_err(io("move", &unfinished))
-}
-
-/// Unpacks a layer from its blob into a directory; returns digest and length of the tar, and whether it has a recipe.
-fn unpack_stream(
-    raw: &mut dyn Read,
-    what: &str,
-    (root, recipe): (File, &Path),
-    space: &mut Space,
-    tick: &mut dyn FnMut() -> Result<(), ImageError>,
-) -> Result<(String, u64, bool), ImageError> {
-    let plain = compress::decoder(raw).map_err(|e| broken(what, &e, "its start"))?;
-    let capped = Capped {
-        inner: plain,
-        left: MAX_UNPACKED_BYTES,
-    };
-    let recorder = Recorder::new(Hashing::new(capped), recipe);
-    let mut tar = TarReader::streaming(recorder, what.to_owned());
-    Unpacker::new(root, what.to_owned(), space).run(&mut tar, tick)?;
-    let ended = tar.into_inner().finish();
-    let (hashing, has_recipe) = ended.map_err(|e| broken(what, &e, "its end"))?;
-    let (digest, length) = hashing.finish().map_err(|e| broken(what, &e, "its end"))?;
-    Ok((digest, length, has_recipe))
-}
-
-fn verify_blob<R: Read>(raw: Hashing<R>, layer: &FoundLayer, what: &str) -> Result<(), ImageError> {
-    let (actual, size) = raw.finish().map_err(|e| broken(what, &e, "its data"))?;
-    let Some((digest, expected_size)) = &layer.blob else {
-        return Ok(());
-    };
-    if size != *expected_size {
-        return Err(ImageError::Truncated {
-            what: what.to_owned(),
-            at: "its data".to_owned(),
-        });
-    }
-    if actual != *digest {
-        return Err(ImageError::Digest {
-            what: what.to_owned(),
-            expected: digest.clone(),
-            actual,
-        });
-    }
-    Ok(())
-}
-
-fn new_layer_dir(dir: &Path) -> Result<File, ImageError> {
-    let root = dir.join("diff");
-    fs::create_dir_all(&root).map_err(io("create directory", &root))?;
-    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).map_err(io("chmod", &root))?;
-    File::open(&root).map_err(io("open", &root))
-}
-
 fn full_disk(why: ImageError, space: &Space) -> ImageError {
     match why {
         ImageError::Io {
@@ -356,37 +229,6 @@ fn full_disk(why: ImageError, space: &Space) -> ImageError {
             source,
         } => space.write_error(source, |source| io(doing, &path)(source)),
         other => other,
-    }
-}
-
-struct Counting<R> {
-    inner: R,
-    seen: Rc<Cell<u64>>,
-}
-
-impl<R: Read> Read for Counting<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.inner.read(buffer)?;
-        self.seen.set(self.seen.get() + n as u64);
-        Ok(n)
-    }
-}
-
-/// Ends a stream that unpacks without end.
-struct Capped<R> {
-    inner: R,
-    left: u64,
-}
-
-impl<R: Read> Read for Capped<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let n = self.inner.read(buffer)?;
-        self.left = self.left.checked_sub(n as u64).ok_or_else(|| {
-            io::Error::other(format!(
-                "it unpacks to more than {MAX_UNPACKED_BYTES} bytes"
-            ))
-        })?;
-        Ok(n)
     }
 }
 
@@ -400,6 +242,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         name: None,
         keep: KeepFree::default(),
         pulled: false,
+        arriving: None,
         platform: None,
         trust: Trust::default(),
     };

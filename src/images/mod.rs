@@ -2,7 +2,7 @@
 //! starts ([`import()`]); the agent itself only reads the store ([`ImageStore`]) and never a byte of an archive.
 //!
 //! The path of an archive: `archive` finds its parts and `contents` its images; `signatures` lets them in by the policy
-//! ([`trust`]); `import` has the layers unpacked (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging`
+//! ([`trust`]); `import` has the layers unpacked (`layers`, `compress`, `tar_reader`, `unpack`, `entry`) into a `staging`
 //! directory and verifies them; `commit` makes everything visible at the end. `save` goes the other way.
 
 mod archive;
@@ -19,6 +19,7 @@ mod entry;
 mod error;
 mod gc;
 mod import;
+mod layers;
 mod mark;
 mod name;
 mod oci;

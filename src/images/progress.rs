@@ -85,6 +85,16 @@ pub(crate) enum Line {
     Image(Imported),
     /// Last line of a successful fetch.
     Fetched(Fetched),
+    /// The manifest and config of a pull are in its folder; its layers follow.
+    Resolved {
+        /// The pull's folder.
+        folder: PathBuf,
+    },
+    /// A layer of a pull is complete.
+    Arrived {
+        /// The digest of its blob.
+        digest: String,
+    },
     /// Last line of a fetched document; none, if it has not changed.
     Document {
         /// The document.

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::sys::statvfs::fstatvfs;
 
@@ -72,9 +73,12 @@ impl KeepFree {
     }
 }
 
-/// Counts the writes of an import.
+/// Counts the writes of an import. Its clones count together, for threads that work on one import.
+#[derive(Debug, Clone)]
+pub(crate) struct Space(Arc<Mutex<Account>>);
+
 #[derive(Debug)]
-pub(crate) struct Space {
+struct Account {
     keep: KeepFree,
     /// The bytes available at the last check.
     margin: u64,
@@ -88,7 +92,7 @@ pub(crate) struct Space {
 impl Space {
     /// Watches the filesystem of `path`.
     pub(crate) fn new(path: &Path, keep: KeepFree) -> Result<Self, ImageError> {
-        let mut space = Self {
+        let mut account = Account {
             keep,
             margin: 0,
             dir: File::open(path).map_err(io_error("open", path))?,
@@ -97,23 +101,52 @@ impl Space {
             unchecked_bytes: 0,
             unchecked_entries: 0,
         };
-        space.check(0)?;
-        Ok(space)
+        account.check(0)?;
+        Ok(Self(Arc::new(Mutex::new(account))))
     }
 
     /// Checks whether `bytes` can be written at all, before any is.
     pub(crate) fn reserve(&mut self, bytes: u64) -> Result<(), ImageError> {
-        self.check(bytes)
+        self.account().check(bytes)
     }
 
     /// Announces that `bytes` will be written.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<(), ImageError> {
-        self.take_hole(bytes)?;
-        self.write(bytes)
+        let mut account = self.account();
+        account.take_hole(bytes)?;
+        account.write(bytes)
     }
 
     /// Announces that a file grows by `bytes` without taking space.
     pub(crate) fn take_hole(&mut self, bytes: u64) -> Result<(), ImageError> {
+        self.account().take_hole(bytes)
+    }
+
+    /// Announces that an entry will be made.
+    pub(crate) fn take_entry(&mut self) -> Result<(), ImageError> {
+        self.account().take_entry()
+    }
+
+    /// The error to report for a failed write: a full disk has an error of its own.
+    pub(crate) fn write_error(
+        &self,
+        why: io::Error,
+        otherwise: impl FnOnce(io::Error) -> ImageError,
+    ) -> ImageError {
+        match why.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => self.account().full(),
+            _ => otherwise(why),
+        }
+    }
+
+    fn account(&self) -> MutexGuard<'_, Account> {
+        // It is consistent even after a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Account {
+    fn take_hole(&mut self, bytes: u64) -> Result<(), ImageError> {
         self.total = self.total.saturating_add(bytes);
         if self.total > MAX_UNPACKED_BYTES {
             return Err(ImageError::Limit {
@@ -125,8 +158,7 @@ impl Space {
         Ok(())
     }
 
-    /// Announces that an entry will be made.
-    pub(crate) fn take_entry(&mut self) -> Result<(), ImageError> {
+    fn take_entry(&mut self) -> Result<(), ImageError> {
         self.unchecked_entries += 1;
         if self.unchecked_entries >= CHECK_ENTRIES {
             self.check(ENTRY_BYTES)?;
@@ -142,19 +174,11 @@ impl Space {
         Ok(())
     }
 
-    /// The error to report for a failed write: a full disk has an error of its own.
-    pub(crate) fn write_error(
-        &self,
-        why: io::Error,
-        otherwise: impl FnOnce(io::Error) -> ImageError,
-    ) -> ImageError {
-        match why.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ImageError::NoSpace {
-                path: self.path.clone(),
-                free_bytes: self.figures().map_or(0, |f| f.free),
-                reserve_bytes: self.figures().map_or(0, |f| f.reserve),
-            },
-            _ => otherwise(why),
+    fn full(&self) -> ImageError {
+        ImageError::NoSpace {
+            path: self.path.clone(),
+            free_bytes: self.figures().map_or(0, |f| f.free),
+            reserve_bytes: self.figures().map_or(0, |f| f.reserve),
         }
     }
 

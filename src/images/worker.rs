@@ -35,8 +35,8 @@ const MAX_FILES: u64 = 1024;
 const MAX_FETCH_BYTES: u64 = 128 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
-                     [--keep-inodes N] [--policy FILE] [--pulled] [--demand JSON] [--platform PLATFORM] PATH|-, or coracle \
-                     image-worker fetch|get";
+                     [--keep-inodes N] [--policy FILE] [--pulled] [--arriving BOOT] [--demand JSON] [--platform PLATFORM] \
+                     PATH|-, or coracle image-worker fetch|get|save";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -106,7 +106,7 @@ fn fetch(input: io::StdinLock<'_>) -> Result<Line, Failure> {
         confine::fetch(store, certificates)?;
         end_with_client()
     };
-    let mut report = |progress| print(&Line::Progress(progress));
+    let mut report = |line| print(&line);
     registry::fetch(input, confine, &mut report).map(Line::Fetched)
 }
 
@@ -165,7 +165,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
-    let (mut pulled, mut platform) = (false, None);
+    let (mut pulled, mut arriving, mut platform) = (false, None, None);
     let (mut policy, mut trust) = (None, Trust::default());
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
@@ -174,6 +174,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
             Some("--name") => name = Some(args.next()?.into_string().ok()?),
             Some("--preloaded") => preloaded = true,
             Some("--pulled") => pulled = true,
+            Some("--arriving") => arriving = Some(boot_id(args.next()?)?),
             Some("--policy") => policy = Some(args.next()?.into()),
             Some("--demand") => {
                 let demand = serde_json::from_str(args.next()?.to_str()?).ok()?;
@@ -195,10 +196,18 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
         name,
         keep,
         pulled,
+        arriving,
         platform,
         trust,
     };
     Some((request, policy))
+}
+
+/// The id of a boot, which becomes part of a file's name.
+fn boot_id(text: OsString) -> Option<String> {
+    let text = text.into_string().ok()?;
+    let plain = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    (!text.is_empty() && text.len() <= 64 && text.bytes().all(plain)).then_some(text)
 }
 
 /// Bounded memory and files, then what [`confine`] says.

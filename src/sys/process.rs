@@ -213,6 +213,15 @@ fn page_size() -> libc::c_long {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }
 }
 
+/// All threads share one heap, so that more threads take no more address space.
+pub fn one_arena() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt has no preconditions; unknown options only fail.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 /// Limits the allocator's reserve: one arena for all threads, small top pad, large blocks by mmap.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]

@@ -63,10 +63,8 @@ pub async fn fetch_document(
     exe: &Path,
     request: &DocumentRequest,
 ) -> Result<Option<WebDocument>, ImageError> {
-    let job = Job {
-        args: vec!["get".into()],
-        input: Some(serde_json::to_vec(request).expect("plain data")),
-    };
+    let request = serde_json::to_vec(request).expect("plain data");
+    let job = Job::with_input(vec!["get".into()], request);
     match run_job(exe, job, |_| {}).await? {
         Outcome::Document(document) => Ok(document),
         Outcome::Images(_) | Outcome::Fetched(_) => Err(ImageError::Pull {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::super::error::ImageError;
 use super::super::name;
 use super::super::oci::{ConfigFile, Platform, parse};
-use super::super::progress::{Amount, Cause, Fetched, Progress};
+use super::super::progress::{Amount, Cause, Fetched, Line, Progress};
 use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::super::store::ImageStore;
 use super::super::trust::Demand;
@@ -38,8 +38,8 @@ const STACK_BYTES: usize = 1 << 20;
 /// The shortest interval between reports about one layer.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// Reports progress; fails once the client is gone, which ends the fetch.
-pub(crate) type Report<'a> = dyn FnMut(Progress) -> io::Result<()> + 'a;
+/// Reports progress, and what has arrived; fails once the client is gone, which ends the fetch.
+pub(crate) type Report<'a> = dyn FnMut(Line) -> io::Result<()> + 'a;
 
 /// Reads the request from `input` and carries it out. Where it fails, everything stays that arrived. `confine` gets
 /// the store, which exists, and the paths with certificates, before any registry is asked.
@@ -124,15 +124,17 @@ fn fetch(
         inodes: request.keep_inodes,
     };
     check_room(&folder, &missing, keep)?;
-    let folder = Arc::new(folder);
-    let sources = Arc::new(sources);
-    download_all(&sources, &folder, missing, keep, report)?;
     // Another platform's image must not be found by the digest of an index that has this machine's, too.
     let top = match &request.platform {
         Some(_) => &found.manifest,
         None => &top,
     };
-    folder.complete(&top.digest, top.bytes.len(), media_type(&top.bytes))?;
+    folder.describe(&top.digest, top.bytes.len(), media_type(&top.bytes))?;
+    let path = folder.path().to_owned();
+    report(Line::Resolved { folder: path }).map_err(|_| ImageError::Abandoned)?;
+    let folder = Arc::new(folder);
+    let sources = Arc::new(sources);
+    download_all(&sources, &folder, missing, keep, report)?;
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
         id: None,
@@ -240,6 +242,7 @@ fn check_room(folder: &PullFolder, missing: &[Blob], keep: KeepFree) -> Result<(
 /// What a download has to say.
 enum Said {
     Progress(usize, u64),
+    Arrived(usize),
     Ended(Result<(), FetchError>),
 }
 
@@ -271,6 +274,7 @@ fn download_all(
                         tick: &mut ticker(index, blob.size, &say),
                     };
                     sources.first(|session| download(session, &folder, blob, &mut watch))?;
+                    let _ = say.send(Said::Arrived(index));
                 }
             };
             // The receiver is gone only if all is over.
@@ -298,7 +302,11 @@ fn download_all(
                         total_bytes: blobs.iter().map(|blob| blob.size).sum(),
                     }),
                 };
-                report(progress).map_err(|_| ImageError::Abandoned)?;
+                report(Line::Progress(progress)).map_err(|_| ImageError::Abandoned)?;
+            }
+            Said::Arrived(index) => {
+                let digest = blobs[index].digest.clone();
+                report(Line::Arrived { digest }).map_err(|_| ImageError::Abandoned)?;
             }
             Said::Ended(result) => result?,
         }

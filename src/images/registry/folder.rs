@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! pulls/<key>/                   locked by the worker at work; one for each image and platform
-//!   oci-layout, index.json       written last
+//!   oci-layout, index.json       written when manifest and config are there
 //!   blobs/sha256/<hex>           complete and verified
 //!   signatures                   those of the image that the policy demands
 //!   partial/<hex>, <hex>.json    what has arrived of a blob ([`super::partial`])
+//!   unpacked-<boot>/<hex>        a layer that an import has unpacked ([`super::super::staging`])
 //! ```
 //!
 //! It outlives workers, agents and boots, until the image is imported, or a week after the last pull of it.
@@ -110,8 +111,8 @@ impl PullFolder {
         replace(&path, &list, 0o600, Durability::PowerCut).map_err(io_error("write", &path))
     }
 
-    /// Makes the folder a complete OCI layout with one manifest or index at its top.
-    pub(super) fn complete(
+    /// Makes the folder an OCI layout with one manifest or index at its top. Its layers may come later.
+    pub(super) fn describe(
         &self,
         digest: &str,
         size: usize,

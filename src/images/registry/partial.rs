@@ -22,7 +22,8 @@ use crate::sys::file::{Durability, read_text, replace};
 /// Flushed after this many bytes: what a power cut may cost of each download.
 const FLUSH_BYTES: u64 = 16 << 20;
 
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Tells boots apart.
+pub(super) const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {

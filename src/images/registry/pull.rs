@@ -1,16 +1,22 @@
-//! A pull on the agent's side: a worker that fetches, then one that imports. Both are killed when the future is
-//! dropped; what has been downloaded stays for the next pull.
+//! A pull on the agent's side: a worker that fetches, and beside it one that imports. Both are killed when the future is
+//! dropped; what has been downloaded and unpacked stays for the next pull.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
-use super::super::client::{Job, Outcome, run_job};
-use super::super::error::ImageError;
+use smol::channel::{Receiver, bounded, unbounded};
+
+use super::super::client::{Job, Outcome, Told, run_job};
+use super::super::error::{ImageError, io as io_error};
+use super::super::layers::ALL_ARRIVED;
 use super::super::name;
 use super::super::progress::{Cause, Imported, Progress};
 use super::super::space::KeepFree;
 use super::super::trust::Demand;
+use super::partial::BOOT_ID;
 use super::request::{Patience, Request, Source};
+use crate::sys::file::read_text;
 
 /// What to pull, and how.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,40 +48,79 @@ pub enum Pulled {
     Unchanged(String),
 }
 
-/// Runs `exe` (coracle's own binary) to pull an image into the store, until `abandoned` is ready. Returns what mirrors
-/// said that could not serve it, too.
+/// Runs `exe` (coracle's own binary) to pull an image into the store, until `abandoned` is ready. Layers are unpacked as
+/// they arrive. Returns what mirrors said that could not serve it, too.
 pub async fn pull_unless(
     abandoned: impl Future<Output = ()>,
     exe: &Path,
     store: &Path,
     options: &PullOptions,
-    mut on_progress: impl FnMut(Progress),
+    on_progress: impl FnMut(Progress),
 ) -> Result<(Pulled, Vec<String>), ImageError> {
     let full = name::parse(&options.name)?;
-    let work = async {
-        let fetch = fetch_job(store, options);
-        let (folder, failures) = match run_job(exe, fetch, &mut on_progress).await? {
-            Outcome::Fetched(fetched) => match (fetched.id, fetched.folder) {
-                (Some(id), _) => return Ok((Pulled::Unchanged(id), fetched.failures)),
-                (None, Some(folder)) => (folder, fetched.failures),
-                (None, None) => return Err(no_result()),
-            },
-            Outcome::Images(_) | Outcome::Document(_) => return Err(no_result()),
+    let boot = boot_id()?;
+    let on_progress = RefCell::new(on_progress);
+    let (resolve, resolved) = bounded(1);
+    let (arrive, arrived) = unbounded();
+    // Neither waits for the other: one that fails ends both.
+    let fetch = async {
+        let (resolve, arrive) = (resolve, arrive);
+        let on_line = |told| match told {
+            Told::Progress(progress) => on_progress.borrow_mut()(progress),
+            Told::Resolved(folder) => drop(resolve.try_send(folder)),
+            Told::Arrived(digest) => drop(arrive.try_send(line(&digest))),
         };
-        let import = import_job(store, options, &full, &folder);
-        match run_job(exe, import, &mut on_progress).await? {
-            Outcome::Images(images) => match images.into_iter().next() {
-                Some(image) => Ok((Pulled::New(image), failures)),
-                None => Err(no_result()),
-            },
+        match run_job(exe, fetch_job(store, options), on_line).await? {
+            Outcome::Fetched(fetched) => {
+                drop(arrive.try_send(line(ALL_ARRIVED)));
+                Ok((fetched.id, fetched.failures))
+            }
+            Outcome::Images(_) | Outcome::Document(_) => Err(no_result()),
+        }
+    };
+    let import = async {
+        // What is in the store already is not imported.
+        let Ok(folder) = resolved.recv().await else {
+            return Ok(None);
+        };
+        let import = Import {
+            folder: &folder,
+            boot: &boot,
+            arrived,
+        };
+        let on_line = |told| {
+            if let Told::Progress(progress) = told {
+                on_progress.borrow_mut()(progress);
+            }
+        };
+        match run_job(exe, import_job(store, options, &full, import), on_line).await? {
+            Outcome::Images(images) => Ok(images.into_iter().next()),
             Outcome::Fetched(_) | Outcome::Document(_) => Err(no_result()),
         }
+    };
+    let work = async {
+        let ((id, failures), image) = smol::future::try_zip(fetch, import).await?;
+        let pulled = match (id, image) {
+            (Some(id), _) => Pulled::Unchanged(id),
+            (None, Some(image)) => Pulled::New(image),
+            (None, None) => return Err(no_result()),
+        };
+        Ok((pulled, failures))
     };
     let given_up = async {
         abandoned.await;
         Err(ImageError::Abandoned)
     };
     smol::future::or(work, given_up).await
+}
+
+fn line(text: &str) -> Vec<u8> {
+    format!("{text}\n").into_bytes()
+}
+
+fn boot_id() -> Result<String, ImageError> {
+    let id = read_text(BOOT_ID).map_err(io_error("read", Path::new(BOOT_ID)))?;
+    Ok(id.trim().to_owned())
 }
 
 fn no_result() -> ImageError {
@@ -100,23 +145,31 @@ fn fetch_job(store: &Path, options: &PullOptions) -> Job {
         bytes_per_second: options.bytes_per_second,
         patience: Patience::default(),
     };
-    Job {
-        args: vec!["fetch".into()],
-        input: Some(serde_json::to_vec(&request).expect("plain data")),
-    }
+    let request = serde_json::to_vec(&request).expect("plain data");
+    Job::with_input(vec!["fetch".into()], request)
+}
+
+/// An import that goes on beside its download.
+struct Import<'a> {
+    folder: &'a Path,
+    boot: &'a str,
+    /// Lines about what has arrived.
+    arrived: Receiver<Vec<u8>>,
 }
 
 fn import_job(
     store: &Path,
     options: &PullOptions,
     full: &crate::spec::ImageName,
-    folder: &Path,
+    import: Import<'_>,
 ) -> Job {
     let mut args = vec![
         "import".into(),
         "--store".into(),
         store.into(),
         "--pulled".into(),
+        "--arriving".into(),
+        import.boot.into(),
     ];
     // A name with a digest is no name for the image: its tag may mean another one by now.
     if let Some(name) = name::tagged(full).filter(|_| full.digest.is_none()) {
@@ -134,6 +187,9 @@ fn import_job(
         "--keep-inodes".into(),
         options.keep.inodes.to_string().into(),
     ]);
-    args.extend(["--".into(), folder.into()]);
-    Job { args, input: None }
+    args.extend(["--".into(), import.folder.into()]);
+    Job {
+        args,
+        input: import.arrived,
+    }
 }
