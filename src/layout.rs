@@ -161,6 +161,11 @@ impl Layout {
         self.root.join("images")
     }
 
+    /// The bundles in force, and what came before them: `<root>/bundles`.
+    pub fn manifest_bundles(&self) -> PathBuf {
+        self.root.join("bundles")
+    }
+
     /// The boot in which an agent ran last, and whether it was asked to end.
     pub fn boot(&self) -> PathBuf {
         self.root.join("boot.json")

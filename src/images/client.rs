@@ -11,6 +11,7 @@ use smol::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use smol::process::{Child, Command, Stdio};
 use smol::stream::StreamExt;
 
+use super::bundle::Bundle;
 use super::error::{ImageError, io as io_error};
 use super::import::STREAM;
 use super::progress::{Fetched, Imported, Line, Progress};
@@ -137,7 +138,7 @@ async fn attend(
     let outcome = async {
         match listen(child, exe, failed, on_progress).await? {
             Outcome::Images(images) => Ok(images),
-            Outcome::Fetched(_) => Ok(Vec::new()),
+            Outcome::Fetched(_) | Outcome::Bundle(_) => Ok(Vec::new()),
         }
     };
     let fed = async {
@@ -166,6 +167,7 @@ pub(super) struct Job {
 pub(super) enum Outcome {
     Images(Vec<Imported>),
     Fetched(Fetched),
+    Bundle(Box<Bundle>),
 }
 
 /// Runs a worker of a pull. Dropping the future kills it.
@@ -213,6 +215,7 @@ async fn listen(
 ) -> Result<Outcome, ImageError> {
     let mut images = Vec::new();
     let mut fetched = None;
+    let mut bundle = None;
     let mut error = None;
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout.take(MAX_OUTPUT_BYTES)).lines();
@@ -222,6 +225,7 @@ async fn listen(
                 Ok(Line::Progress(progress)) => on_progress(progress),
                 Ok(Line::Image(image)) => images.push(image),
                 Ok(Line::Fetched(done)) => fetched = Some(done),
+                Ok(Line::Bundle(found)) => bundle = Some(found),
                 Ok(Line::Error { message, hint }) => error = Some(failed(message, hint)),
                 Err(why) => {
                     error = Some(failed(format!("invalid output of the worker: {why}"), None))
@@ -248,8 +252,9 @@ async fn listen(
             None,
         ));
     }
-    Ok(match fetched {
-        Some(fetched) => Outcome::Fetched(fetched),
-        None => Outcome::Images(images),
+    Ok(match (fetched, bundle) {
+        (Some(fetched), _) => Outcome::Fetched(fetched),
+        (None, Some(bundle)) => Outcome::Bundle(bundle),
+        (None, None) => Outcome::Images(images),
     })
 }

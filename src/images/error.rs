@@ -25,6 +25,14 @@ pub enum ImageError {
         /// The reason.
         why: String,
     },
+    /// The file or directory is no bundle.
+    #[error("`{}` is not a bundle: {why}", path.display())]
+    NotABundle {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
     /// The data ends too early.
     #[error("{what} is truncated: it ends in the middle of {at}")]
     Truncated {
@@ -204,6 +212,7 @@ impl ImageError {
             Self::NotAnImage { .. } => {
                 "accepted are OCI layouts (directory or tar) and `docker save` archives, plain, gzip or zstd"
             }
+            Self::NotABundle { .. } => "bundles are made by `coracle bundle create`",
             Self::Truncated { .. }
             | Self::Missing { .. }
             | Self::Digest { .. }

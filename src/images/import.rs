@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::archive::Archive;
+use super::bundle::{self, Bundle};
 use super::commit::{commit, distinct_layers};
 use super::compress;
 use super::contents::{self, Found, FoundLayer};
@@ -50,6 +51,8 @@ pub(crate) struct Request {
     pub(crate) pulled: bool,
     /// The platform of the images to import; this machine's if missing.
     pub(crate) platform: Option<Platform>,
+    /// The digest of the bundle whose images to import. They get no names.
+    pub(crate) bundle: Option<String>,
 }
 
 impl Request {
@@ -80,10 +83,7 @@ pub(crate) fn import(
     let staging = Staging::new(&store)?;
     let mut space = Space::new(&staging.path, request.keep)?;
     let archive = open(request, &staging, &mut space, report)?;
-    let mut images = contents::images(
-        &archive,
-        &request.platform.clone().unwrap_or_else(Platform::own),
-    )?;
+    let (mut images, names) = find(request, &archive)?;
     complete_names(&mut images, request)?;
     let layers: Vec<FoundLayer> = distinct_layers(&images);
     // A second time only if an image was removed meanwhile whose layers were to be shared.
@@ -119,8 +119,11 @@ pub(crate) fn import(
             path: request.archive.clone(),
         });
     }
-    let imported =
+    let mut imported =
         commit(&store, &staging, &images, request.pulled).map_err(|why| full_disk(why, &space))?;
+    for (image, names) in imported.iter_mut().zip(names) {
+        image.names.extend(names);
+    }
     if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
         let ids = imported.iter().map(|image| image.id.clone()).collect();
         preload::record(&store, &request.archive, fingerprint, ids)?;
@@ -129,6 +132,39 @@ pub(crate) fn import(
         folder.remove()?;
     }
     Ok(imported)
+}
+
+/// The images of the archive, and the names of those that get them later.
+fn find(
+    request: &Request,
+    archive: &Archive,
+) -> Result<(Vec<Found>, Vec<Vec<String>>), ImageError> {
+    let platform = request.platform.clone().unwrap_or_else(Platform::own);
+    let Some(digest) = &request.bundle else {
+        return Ok((contents::images(archive, &platform)?, Vec::new()));
+    };
+    let found = bundle::open(archive)?;
+    if found.bundle.digest != *digest {
+        return Err(ImageError::Changed {
+            path: request.archive.clone(),
+        });
+    }
+    let mut images = found.images(archive, &platform)?;
+    contents::check_whole(&images)?;
+    let taken = images
+        .iter_mut()
+        .map(|image| std::mem::take(&mut image.names));
+    let names = taken.collect();
+    Ok((images, names))
+}
+
+/// Reads the documents of a bundle, and imports nothing.
+pub(crate) fn read_bundle(store: &Path, archive: &Path) -> Result<Bundle, ImageError> {
+    let store = ImageStore::open(store)?;
+    let staging = Staging::new(&store)?;
+    let mut space = Space::new(&staging.path, KeepFree::default())?;
+    let archive = Archive::open(archive, &staging.path, &mut space, &mut |_| Ok(()))?;
+    Ok(bundle::open(&archive)?.bundle)
 }
 
 /// The folder of a pull, held until it has been imported.
@@ -190,6 +226,7 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
     }
     if let [image] = images
         && image.names.is_empty()
+        && request.bundle.is_none()
         && !request.is_stream()
         && !request.pulled
     {
@@ -375,6 +412,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         keep: KeepFree::default(),
         pulled: false,
         platform: None,
+        bundle: None,
     };
     import(&request, &mut |_| Ok(()))
 }

@@ -6,6 +6,7 @@
 //! everything visible at the end.
 
 mod archive;
+mod bundle;
 mod check;
 mod client;
 mod commit;
@@ -32,6 +33,10 @@ mod tar_reader;
 mod unpack;
 pub mod worker;
 
+pub use bundle::{
+    Bundle, BundleFile, NewBundle, NewImage, check_file_name, check_name, import_bundle,
+    read_bundle, write_bundle,
+};
 pub use check::{Check, Damage, DamageKind};
 pub use client::{ImportOptions, Origin, Pieces, import, import_unless};
 pub use details::{Details, Layer};

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::bundle::Bundle;
+
 /// The progress of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
@@ -58,6 +60,8 @@ pub(crate) enum Line {
     Image(Imported),
     /// Last line of a successful fetch.
     Fetched(Fetched),
+    /// Last line of a reading.
+    Bundle(Box<Bundle>),
     /// Last line of failure.
     Error {
         /// The chain of causes in one line.

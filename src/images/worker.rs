@@ -4,13 +4,14 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
-use super::import::{Request, import};
+use super::import::{Request, import, read_bundle};
 use super::oci::Platform;
 use super::progress::Line;
 use super::registry;
@@ -31,13 +32,17 @@ const MAX_FILES: u64 = 1024;
 const MAX_FETCH_BYTES: u64 = 128 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
-                     [--keep-inodes N] [--pulled] [--platform PLATFORM] PATH|-, or coracle image-worker fetch";
+                     [--keep-inodes N] [--pulled] [--platform PLATFORM] [--bundle DIGEST] PATH|-, or coracle image-worker \
+                     bundle --store DIR -- PATH, or coracle image-worker fetch";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
     if args.next_if(|arg| arg == "fetch").is_some() {
         return run_fetch();
+    }
+    if args.next_if(|arg| arg == "bundle").is_some() {
+        return run_bundle(&args.collect::<Vec<_>>());
     }
     let Some(request) = parse(args) else {
         let _ = print(&Line::Error {
@@ -88,6 +93,28 @@ fn run_fetch() -> ExitCode {
     }
 }
 
+/// Reads a bundle: `--store DIR -- PATH`.
+fn run_bundle(args: &[OsString]) -> ExitCode {
+    let told = |line: &Line, code: u8| {
+        let _ = print(line);
+        ExitCode::from(code)
+    };
+    let failed = |message, hint| told(&Line::Error { message, hint }, 1);
+    let [flag, store, dashes, path] = args else {
+        return failed(USAGE.to_owned(), None);
+    };
+    if flag != "--store" || dashes != "--" {
+        return failed(USAGE.to_owned(), None);
+    }
+    if let Err(why) = harden() {
+        return failed(format!("could not drop privileges: {why}"), None);
+    }
+    match read_bundle(Path::new(store), Path::new(path)) {
+        Ok(bundle) => told(&Line::Bundle(Box::new(bundle)), 0),
+        Err(why) => failed(crate::chain(&why), why.hint()),
+    }
+}
+
 /// Ends the process when the reader of its output is gone, even while it waits for a registry.
 fn end_with_client() -> io::Result<()> {
     let watch = || {
@@ -110,7 +137,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
-    let (mut pulled, mut platform) = (false, None);
+    let (mut pulled, mut platform, mut bundle) = (false, None, None);
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -119,6 +146,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
             Some("--preloaded") => preloaded = true,
             Some("--pulled") => pulled = true,
             Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
+            Some("--bundle") => bundle = Some(args.next()?.into_string().ok()?),
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
             Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
             Some("--") => archive = Some(args.next()?.into()),
@@ -135,6 +163,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         keep,
         pulled,
         platform,
+        bundle,
     })
 }
 

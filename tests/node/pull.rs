@@ -8,14 +8,14 @@ use super::proxy::{self, Deed, Proxy};
 use super::*;
 
 /// A registry in the agent's network that has `busybox:1`, and a proxy before it.
-struct Registry {
+pub(super) struct Registry {
     server: Child,
-    proxy: Proxy,
+    pub(super) proxy: Proxy,
     netns: std::sync::Arc<common::netns::Netns>,
 }
 
 impl Registry {
-    fn start(agent: &Agent) -> Self {
+    pub(super) fn start(agent: &Agent) -> Self {
         let dir = agent.root.join("registry");
         fs::create_dir_all(&dir).expect("temp dir");
         let config = format!(
@@ -51,7 +51,7 @@ impl Registry {
     }
 
     /// Pushes busybox under a name.
-    fn push(&self, name: &str) {
+    pub(super) fn push(&self, name: &str) {
         let from = format!("docker-archive:{}", common::archive().display());
         let to = format!("docker://127.0.0.1:5000/{name}");
         let args = [
@@ -69,7 +69,7 @@ impl Registry {
         assert!(pushed.status.success(), "{said}");
     }
 
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("{}/busybox:1", self.proxy.address)
     }
 

@@ -31,7 +31,7 @@ mod token;
 mod url;
 
 pub use auth_file::{AuthError, AuthFile};
-pub use pull::{PullOptions, Pulled, pull_unless};
+pub use pull::{PullOptions, Pulled, fetch_layout, pull_unless};
 pub use registries_conf::{Place, RegistriesConf, RegistriesError};
 pub use request::{Credentials, Source};
 

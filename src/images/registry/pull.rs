@@ -59,7 +59,7 @@ pub async fn pull_unless(
                     (None, None) => return Err(no_result()),
                 }
             }
-            Outcome::Images(_) => return Err(no_result()),
+            Outcome::Images(_) | Outcome::Bundle(_) => return Err(no_result()),
         };
         let import = import_job(store, options, &full, &folder);
         match run_job(exe, import, &mut on_progress).await? {
@@ -67,7 +67,7 @@ pub async fn pull_unless(
                 Some(image) => Ok(Pulled::New(image)),
                 None => Err(no_result()),
             },
-            Outcome::Fetched(_) => Err(no_result()),
+            Outcome::Fetched(_) | Outcome::Bundle(_) => Err(no_result()),
         }
     };
     let given_up = async {
@@ -75,6 +75,20 @@ pub async fn pull_unless(
         Err(ImageError::Abandoned)
     };
     smol::future::or(work, given_up).await
+}
+
+/// Runs `exe` to fetch an image, and imports nothing. Returns the OCI layout directory that has it, below `store`, which
+/// has no images.
+pub async fn fetch_layout(
+    exe: &Path,
+    store: &Path,
+    options: &PullOptions,
+    on_progress: impl FnMut(Progress),
+) -> Result<PathBuf, ImageError> {
+    match run_job(exe, fetch_job(store, options), on_progress).await? {
+        Outcome::Fetched(fetched) => fetched.folder.ok_or_else(no_result),
+        Outcome::Images(_) | Outcome::Bundle(_) => Err(no_result()),
+    }
 }
 
 fn no_result() -> ImageError {

@@ -33,7 +33,8 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
         inherited,
     )
     .under(config.pod_security)
-    .with_claims_of(&config.layout);
+    .with_claims_of(&config.layout)
+    .with_bundles(config.layout.manifest_bundles());
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scan;
@@ -54,7 +55,7 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
             let documents = manifests.documents();
             running = documents.desired.pods.keys().cloned().collect();
             let input = Input::Manifests {
-                documents,
+                documents: Box::new(documents),
                 freed_bytes: scan.freed_bytes,
             };
             let _ = tools.inputs.send(input).await;
@@ -63,7 +64,13 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
         watch.ensure();
         let usual = tools.sandboxes.settings.now().file_check_frequency_ms;
         let patience = scan.again_in_ms.map_or(usual, |again| again.min(usual));
-        closed = watch.next(Duration::from_millis(patience)).await;
+        let files = watch.next(Duration::from_millis(patience));
+        let bundles = async {
+            // The sender lives as long as the agent.
+            let _ = tools.bundles.changes.recv().await;
+            BTreeSet::new()
+        };
+        closed = smol::future::or(files, bundles).await;
         if !closed.is_empty() {
             // Most likely a pod is about to start: while its file is read the kernel can get ready.
             let cgroups = tools.sandboxes.cgroups.clone();

@@ -1,0 +1,68 @@
+//! Bundles on the agent's side: workers that read and import them.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::super::client::{Job, Outcome, run_job};
+use super::super::error::ImageError;
+use super::super::progress::{Imported, Progress};
+use super::super::space::KeepFree;
+use super::Bundle;
+
+/// Runs `exe` (coracle's own binary) to read a bundle's documents. Nothing is imported.
+pub async fn read_bundle(exe: &Path, store: &Path, archive: &Path) -> Result<Bundle, ImageError> {
+    let args: [OsString; 5] = [
+        "bundle".into(),
+        "--store".into(),
+        store.into(),
+        "--".into(),
+        archive.into(),
+    ];
+    let job = Job {
+        args: args.into(),
+        input: None,
+    };
+    match run_job(exe, job, |_| {}).await? {
+        Outcome::Bundle(bundle) => Ok(*bundle),
+        Outcome::Images(_) | Outcome::Fetched(_) => Err(no_result()),
+    }
+}
+
+/// Imports the images of the bundle with this digest. The images get no names yet: what runs must not find a newer image
+/// by its name before the bundle is in force.
+pub async fn import_bundle(
+    exe: &Path,
+    store: &Path,
+    (archive, digest): (&Path, &str),
+    keep: KeepFree,
+    on_progress: impl FnMut(Progress),
+) -> Result<Vec<Imported>, ImageError> {
+    let args: [OsString; 11] = [
+        "import".into(),
+        "--store".into(),
+        store.into(),
+        "--bundle".into(),
+        digest.into(),
+        "--keep-bytes".into(),
+        keep.bytes.to_string().into(),
+        "--keep-inodes".into(),
+        keep.inodes.to_string().into(),
+        "--".into(),
+        archive.into(),
+    ];
+    let job = Job {
+        args: args.into(),
+        input: None,
+    };
+    match run_job(exe, job, on_progress).await? {
+        Outcome::Images(images) => Ok(images),
+        Outcome::Bundle(_) | Outcome::Fetched(_) => Err(no_result()),
+    }
+}
+
+fn no_result() -> ImageError {
+    ImageError::Pull {
+        message: "the worker ended without a result".to_owned(),
+        hint: None,
+    }
+}
