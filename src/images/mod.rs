@@ -30,6 +30,7 @@ mod staging;
 mod stop_signal;
 mod store;
 mod tar_reader;
+pub mod trust;
 mod unpack;
 pub mod worker;
 

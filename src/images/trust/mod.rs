@@ -1,0 +1,30 @@
+//! Which images the owner of the node trusts: keys, and signatures as cosign makes them.
+//!
+//! Keys are the owner's and are read anywhere. Signatures come from registries and archives: only workers parse them.
+
+mod key;
+mod signature;
+
+pub use key::{KeyError, PrivateKey, PublicKey};
+pub use signature::{
+    MAX_PAYLOAD_BYTES, MAX_SIGNATURES, Payload, Signature, SignatureError, SignatureLayer,
+    signature_layers, signature_manifest, signature_tag,
+};
+
+use k8s_openapi::ByteString;
+
+/// Decodes base64; line breaks and spaces mean nothing.
+pub fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    let clean = text.chars().filter(|c| !c.is_ascii_whitespace()).collect();
+    // The decoder of Kubernetes' types.
+    let bytes: Option<ByteString> = serde_json::from_value(serde_json::Value::String(clean)).ok();
+    bytes.map(|bytes| bytes.0)
+}
+
+/// Encodes bytes in base64, in one line.
+pub fn encode_base64(bytes: &[u8]) -> String {
+    match serde_json::to_value(ByteString(bytes.to_vec())) {
+        Ok(serde_json::Value::String(text)) => text,
+        Ok(_) | Err(_) => String::new(),
+    }
+}
