@@ -14,11 +14,14 @@ use super::server::{Body, Context, json as json_reply, json_lines};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct BundleRequest {
-    /// The absolute path of an archive or OCI layout directory.
+    /// The absolute path of an archive or OCI layout directory, or `oci://` and a name in a registry.
     pub source: String,
     /// Take the new generation back if its pods are not ready within this time.
     #[serde(default)]
     pub ready_within_seconds: Option<u64>,
+    /// The public key, in PEM, that it must be signed with.
+    #[serde(default)]
+    pub key: Option<String>,
     /// Only say what would change.
     #[serde(default)]
     pub dry_run: bool,
@@ -36,10 +39,10 @@ pub(crate) async fn apply(
     context: &Context,
 ) -> Result<Response<Body>, ApiError> {
     let request: BundleRequest = parse(request.body())?;
-    if !request.source.starts_with('/') {
-        let source = &request.source;
+    let source = &request.source;
+    if !source.starts_with('/') && !source.starts_with("oci://") {
         return Err(ApiError::bad_request(format!(
-            "path `{source}` is not absolute"
+            "`{source}` is neither an absolute path nor `oci://` and a name"
         )));
     }
     let (progress, lines) = smol::channel::bounded(16);

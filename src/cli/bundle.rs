@@ -13,6 +13,9 @@ use super::pull::Bars;
 use super::table::{Table, one_line};
 use super::{bundle_create, confirm, put};
 use crate::api::encode;
+use crate::images::trust::PublicKey;
+use crate::spec::ImageName;
+use crate::sys::file::read_record;
 use crate::types::duration_ms;
 
 const BUNDLES: &str = "/coracle/v1/bundles";
@@ -24,9 +27,12 @@ pub(super) fn run(client: &Client, command: BundleCommand) -> Result<ExitCode> {
     match command {
         BundleCommand::Create(args) => bundle_create::run(&args),
         BundleCommand::Apply(args) => apply(client, &args),
-        BundleCommand::Plan { source, output } => {
-            preview(client, &source, output.is_some()).map_err(|error| error.code(TROUBLE))
-        }
+        BundleCommand::Plan {
+            source,
+            key,
+            output,
+        } => preview(client, (&source, key.as_deref()), output.is_some())
+            .map_err(|error| error.code(TROUBLE)),
         BundleCommand::Rollback { name } => roll_back(client, name.as_deref()),
         BundleCommand::Ls { output } => list(client, output.is_some()),
         BundleCommand::Rm { names, force } => remove(client, &names, force),
@@ -38,13 +44,14 @@ fn apply(client: &Client, args: &BundleApplyArgs) -> Result<ExitCode> {
         Some(text) => Some(seconds(text)?),
         None => None,
     };
+    let of = (args.source.as_str(), args.key.as_deref());
     match args.dry_run.dry_run {
         DryRun::None => {}
         DryRun::Client | DryRun::Server => {
-            return preview(client, &args.source, false).map_err(|error| error.code(TROUBLE));
+            return preview(client, of, false).map_err(|error| error.code(TROUBLE));
         }
     }
-    let mut request = request(&args.source)?;
+    let mut request = request(of)?;
     request["readyWithinSeconds"] = seconds.into();
     let failed =
         |why: &str| CliError::new(format!("bundle `{}` is not in force", args.source)).because(why);
@@ -91,8 +98,9 @@ fn seconds(text: &str) -> Result<u64> {
     }
 }
 
-fn preview(client: &Client, source: &str, as_json: bool) -> Result<ExitCode> {
-    let mut request = request(source)?;
+fn preview(client: &Client, of: (&str, Option<&Path>), as_json: bool) -> Result<ExitCode> {
+    let source = of.0;
+    let mut request = request(of)?;
     request["dryRun"] = true.into();
     for step in steps(client, source, &request)? {
         let step = step?;
@@ -104,12 +112,50 @@ fn preview(client: &Client, source: &str, as_json: bool) -> Result<ExitCode> {
 }
 
 /// What the agent is asked for. It has another working directory.
-fn request(source: &str) -> Result<Value> {
+fn request((source, key): (&str, Option<&Path>)) -> Result<Value> {
+    let failed = || CliError::new(format!("could not read bundle `{source}`"));
     let path = Path::new(source);
-    let whole = path.canonicalize().map_err(|error| {
-        CliError::new(format!("could not read bundle `{source}`")).because(error)
+    let name = source.strip_prefix("oci://").unwrap_or(source);
+    let whole = match path.canonicalize() {
+        Ok(path) => path
+            .to_str()
+            .map(str::to_owned)
+            .ok_or_else(|| failed().because("its path is not UTF-8"))?,
+        Err(_) if source.starts_with("https://") || source.starts_with("http://") => {
+            return Err(failed()
+                .because("bundles are not fetched from web servers")
+                .hint("download it, or put it into a registry: coracle help bundles"));
+        }
+        // A file is not in a registry: its name says so.
+        Err(error) if path.is_absolute() || source.starts_with('.') || source.ends_with(".tar") => {
+            return Err(failed().because(error));
+        }
+        Err(error) => match ImageName::parse(name) {
+            Ok(_) if name.contains('/') => format!("oci://{name}"),
+            Ok(_) | Err(_) => return Err(failed().because(error)),
+        },
+    };
+    let key = match key {
+        Some(path) => Some(read_key(path)?),
+        None => None,
+    };
+    Ok(json!({ "source": whole, "key": key }))
+}
+
+/// A public key, as it is written.
+fn read_key(path: &Path) -> Result<String> {
+    let failed = |why: &dyn std::fmt::Display| {
+        CliError::new(format!("could not use key `{}`", path.display())).because(why)
+    };
+    let bytes = read_record(path).map_err(|why| failed(&why))?;
+    PublicKey::parse(&bytes).map_err(|why| {
+        let failed = failed(&crate::chain(&why));
+        match why.hint() {
+            Some(hint) => failed.hint(hint),
+            None => failed,
+        }
     })?;
-    Ok(json!({ "source": whole }))
+    String::from_utf8(bytes).map_err(|_| failed(&"it is not UTF-8"))
 }
 
 /// What the agent reports; progress is shown on the way, and an error ends it.

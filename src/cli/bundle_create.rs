@@ -12,6 +12,7 @@ use super::pull::Bars;
 use super::{put, validate};
 use crate::config::{Effective, Files, Registries};
 use crate::images::registry::{AuthFile, PullOptions, RegistriesConf, Source, fetch_layout};
+use crate::images::trust::PrivateKey;
 use crate::images::{ImageError, NewBundle, NewImage, check_file_name, write_bundle};
 use crate::spec::{ImageName, PodSpec};
 use crate::sys::tree;
@@ -31,6 +32,16 @@ pub(super) fn run(args: &BundleCreateArgs) -> Result<ExitCode> {
             .because(format!("`{name}` cannot be its name: {why}"))
             .hint("give it one by --name")
     })?;
+    let sign_by = match &args.sign_by {
+        Some(path) => Some(PrivateKey::read(path).map_err(|why| {
+            let failed = failed().because(crate::chain(&why));
+            match why.hint() {
+                Some(hint) => failed.hint(hint),
+                None => failed,
+            }
+        })?),
+        None => None,
+    };
     let (files, wanted) = read(args)?;
     let parts = beside(&args.output, ".parts");
     let mut images = Vec::new();
@@ -59,6 +70,7 @@ pub(super) fn run(args: &BundleCreateArgs) -> Result<ExitCode> {
         files,
         images,
         platform: args.platform.clone(),
+        sign_by,
     };
     let digest = write(&bundle, &args.output)?;
     tree::remove(&parts).map_err(|why| {

@@ -178,6 +178,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.registryCertificateDirs", "[/certs.d]", ""),
     ("coracle.registriesConf", "[/registries.conf]", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
+    ("coracle.bundleKey", "/bundle.pub", ""),
 ];
 
 /// Returns the innermost members of a structure, as `{:#?}` prints it, each with its lines.

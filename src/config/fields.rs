@@ -189,6 +189,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "[/etc/containers/registries.conf, /etc/coracle/registries.conf]",
     ),
     f("coracle.plainHTTPRegistries", Texts, Start, "[]"),
+    f("coracle.bundleKey", Text, Start, "\"\""),
     // Settings without effect here.
     f("address", Text, Idle, ""),
     f("authentication", Any, Idle, ""),

@@ -289,6 +289,7 @@ fn config(given: &Given<'_>) -> Config {
                 burst: u32::try_from(given.int("registryBurst")).unwrap_or(0),
             },
         },
+        bundle_key: some(given.text("coracle.bundleKey")).map(Into::into),
         single_process_oom_kill: given
             .is_set("singleProcessOOMKill")
             .then(|| given.bool("singleProcessOOMKill")),

@@ -26,6 +26,7 @@ use super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::staging::Staging;
 use super::store::{ImageStore, LayerRecord};
 use super::tar_reader::{TarReader, broken};
+use super::trust::PublicKey;
 use super::unpack::Unpacker;
 use crate::sys::clock;
 
@@ -143,7 +144,8 @@ fn find(
     let Some(digest) = &request.bundle else {
         return Ok((contents::images(archive, &platform)?, Vec::new()));
     };
-    let found = bundle::open(archive)?;
+    // Its signature was verified when its digest was read.
+    let found = bundle::open(archive, &[])?;
     if found.bundle.digest != *digest {
         return Err(ImageError::Changed {
             path: request.archive.clone(),
@@ -159,12 +161,16 @@ fn find(
 }
 
 /// Reads the documents of a bundle, and imports nothing.
-pub(crate) fn read_bundle(store: &Path, archive: &Path) -> Result<Bundle, ImageError> {
+pub(crate) fn read_bundle(
+    store: &Path,
+    archive: &Path,
+    keys: &[PublicKey],
+) -> Result<Bundle, ImageError> {
     let store = ImageStore::open(store)?;
     let staging = Staging::new(&store)?;
     let mut space = Space::new(&staging.path, KeepFree::default())?;
     let archive = Archive::open(archive, &staging.path, &mut space, &mut |_| Ok(()))?;
-    Ok(bundle::open(&archive)?.bundle)
+    Ok(bundle::open(&archive, keys)?.bundle)
 }
 
 /// The folder of a pull, held until it has been imported.

@@ -2,7 +2,7 @@
 //! one image, and reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ use super::oci::Platform;
 use super::progress::Line;
 use super::registry;
 use super::space::KeepFree;
+use super::trust::PublicKey;
 use crate::sys::capability::{self, keep_only};
 use crate::sys::process;
 
@@ -30,6 +31,9 @@ const MAX_FILES: u64 = 1024;
 
 /// Memory of a fetch worker: buffers of a few connections, and the system's certificates.
 const MAX_FETCH_BYTES: u64 = 128 << 20;
+
+/// The keys that a bundle may be signed with.
+const MAX_KEYS_BYTES: u64 = 1 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
                      [--keep-inodes N] [--pulled] [--platform PLATFORM] [--bundle DIGEST] PATH|-, or coracle image-worker \
@@ -93,7 +97,7 @@ fn run_fetch() -> ExitCode {
     }
 }
 
-/// Reads a bundle: `--store DIR -- PATH`.
+/// Reads a bundle: `--store DIR -- PATH`, and keys on standard input.
 fn run_bundle(args: &[OsString]) -> ExitCode {
     let told = |line: &Line, code: u8| {
         let _ = print(line);
@@ -109,10 +113,28 @@ fn run_bundle(args: &[OsString]) -> ExitCode {
     if let Err(why) = harden() {
         return failed(format!("could not drop privileges: {why}"), None);
     }
-    match read_bundle(Path::new(store), Path::new(path)) {
+    let keys = match keys() {
+        Ok(keys) => keys,
+        Err(why) => return failed(why, None),
+    };
+    match read_bundle(Path::new(store), Path::new(path), &keys) {
         Ok(bundle) => told(&Line::Bundle(Box::new(bundle)), 0),
         Err(why) => failed(crate::chain(&why), why.hint()),
     }
+}
+
+/// The keys on standard input: a list of PEM.
+fn keys() -> Result<Vec<PublicKey>, String> {
+    let mut bytes = Vec::new();
+    let read = io::stdin()
+        .lock()
+        .take(MAX_KEYS_BYTES)
+        .read_to_end(&mut bytes);
+    read.map_err(|why| why.to_string())?;
+    let keys: Vec<String> = serde_json::from_slice(&bytes).map_err(|why| why.to_string())?;
+    let keys = keys.iter().map(|pem| PublicKey::parse(pem.as_bytes()));
+    let keys: Result<_, _> = keys.collect();
+    keys.map_err(|why| format!("the key: {}", crate::chain(&why)))
 }
 
 /// Ends the process when the reader of its output is gone, even while it waits for a registry.

@@ -34,10 +34,16 @@ impl Site {
     }
 
     fn create(&self, archive: &str, dir: &std::path::Path) {
+        self.create_with(archive, dir, &[]);
+    }
+
+    fn create_with(&self, archive: &str, dir: &std::path::Path, more: &[&str]) {
         let out = self.archive(archive);
         let (out, dir) = (out.to_str().expect("utf-8"), dir.to_str().expect("utf-8"));
-        let args = ["bundle", "create", "--name", "site", "-o", out, dir];
-        let made = self.agent.netns.run(|| coracle().args(args).output());
+        let mut args = vec!["bundle", "create", "--name", "site", "-o", out];
+        args.extend(more);
+        args.push(dir);
+        let made = self.agent.netns.run(|| coracle().args(&args).output());
         let made = made.expect("coracle runs");
         let said = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "{said}");
@@ -366,4 +372,150 @@ fn a_trial_goes_on_when_the_agent_restarts() {
     agent.launch();
     site.wait_version("web", "1");
     assert_eq!(site.ls()[0]["failed"]["generation"], 2);
+}
+
+/// Makes a key pair by openssl: `NAME.key` and `NAME.pub`.
+fn key_pair(dir: &std::path::Path, name: &str) -> (String, String) {
+    let file = |end: &str| {
+        dir.join(format!("{name}.{end}"))
+            .to_str()
+            .expect("utf-8")
+            .to_owned()
+    };
+    let (private, public) = (file("key"), file("pub"));
+    for args in [
+        vec![
+            "ecparam",
+            "-name",
+            "prime256v1",
+            "-genkey",
+            "-noout",
+            "-out",
+            &private,
+        ],
+        vec!["ec", "-in", &private, "-pubout", "-out", &public],
+    ] {
+        let made = std::process::Command::new("openssl").args(&args).output();
+        let made = made.expect("openssl: apt-get install openssl");
+        assert!(made.status.success(), "{args:?}");
+    }
+    (private, public)
+}
+
+#[test]
+fn only_what_the_key_signed_is_applied_where_one_is_demanded() {
+    let site = Site::new();
+    let agent = &site.agent;
+    let (own, public) = key_pair(&agent.root, "own");
+    let (strange, _) = key_pair(&agent.root, "strange");
+    let files = [("web.yaml", pod("web", "1"))];
+    let registry = Registry::start(agent);
+    for (archive, key) in [
+        ("signed", Some(&own)),
+        ("strange", Some(&strange)),
+        ("unsigned", None),
+    ] {
+        let dir = agent.root.join("bundles").join(archive);
+        fs::create_dir_all(&dir).expect("temp dir");
+        fs::write(dir.join(files[0].0), &files[0].1).expect("written");
+        let more: Vec<&str> = key
+            .iter()
+            .flat_map(|key| ["--sign-by", key.as_str()])
+            .collect();
+        site.create_with(archive, &dir, &more);
+    }
+    drop(registry);
+    let refused = |archive: &str, more: &[&str], part: &str| {
+        let refused = site.apply(archive, more);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && said.contains(part),
+            "{archive}: {said}"
+        );
+    };
+    refused("unsigned", &["--key", &public], "it has no signature");
+    refused(
+        "strange",
+        &["--key", &public],
+        "none of its signatures was made for it with that key",
+    );
+    refused("signed", &["--key", &own], "could not use key");
+    assert_eq!(site.ls(), Value::from(Vec::<Value>::new()));
+    site.apply_ok("signed", &["--key", &public]);
+    site.wait_version("web", "1");
+    // The same by a setting.
+    let settings = format!(
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncoracle: {{bundleKey: {public}}}\n"
+    );
+    fs::write(agent.root.join("config.d/50-key.conf"), settings).expect("written");
+    agent.kill_and_restart();
+    refused("unsigned", &[], "it has no signature");
+    site.apply_ok("signed", &[]);
+    site.apply_ok(
+        "strange",
+        &[
+            "--key",
+            &agent.root.join("strange.pub").display().to_string(),
+        ],
+    );
+}
+
+#[test]
+fn a_bundle_in_a_registry_is_fetched_and_its_signature_with_it() {
+    let site = Site::new();
+    let agent = &site.agent;
+    let (own, public) = key_pair(&agent.root, "own");
+    let registry = Registry::start(agent);
+    let dir = agent.root.join("bundles");
+    for version in ["1", "2"] {
+        fs::create_dir_all(&dir).expect("temp dir");
+        fs::write(dir.join("web.yaml"), pod("web", version)).expect("written");
+        site.create_with(version, &dir, &["--sign-by", &own]);
+        let index = archived(&site.archive(version), "index.json");
+        let tag = index["manifests"][1]["annotations"]["org.opencontainers.image.ref.name"].clone();
+        let tag = tag.as_str().expect("a signature");
+        for (name, to) in [("site", version), (tag, tag)] {
+            let from = format!("oci-archive:{}:{name}", site.archive(version).display());
+            registry.copy(&from, &format!("site:{to}"));
+        }
+    }
+    let address = registry.proxy.address;
+    let name = |version: &str| format!("{address}/site:{version}");
+    let apply = |version: &str| agent.cli(&["bundle", "apply", "--key", &public, &name(version)]);
+    let applied = apply("1");
+    assert!(applied.status.success(), "{applied:?}");
+    site.wait_version("web", "1");
+    // Of the second one only documents are fetched: the layers are there.
+    registry.proxy.reset();
+    let applied = apply("2");
+    assert!(applied.status.success(), "{applied:?}");
+    assert!(
+        registry.proxy.blob_bytes() < 20_000,
+        "{}",
+        registry.proxy.blob_bytes()
+    );
+    site.wait_version("web", "2");
+    let none = apply("3");
+    let said = String::from_utf8_lossy(&none.stderr);
+    assert!(
+        !none.status.success() && said.contains("is not in the registry"),
+        "{said}"
+    );
+    let image = agent.cli(&["bundle", "apply", &registry.name()]);
+    let said = String::from_utf8_lossy(&image.stderr);
+    assert!(said.contains("it is no bundle"), "{said}");
+    drop(registry);
+    let gone = apply("1");
+    assert!(!gone.status.success(), "{gone:?}");
+    site.wait_version("web", "2");
+}
+
+/// A JSON document of an archive.
+fn archived(archive: &std::path::Path, part: &str) -> Value {
+    let read = std::process::Command::new("tar")
+        .arg("-xOf")
+        .arg(archive)
+        .arg(part)
+        .output();
+    serde_json::from_slice(&read.expect("tar runs").stdout).expect("JSON")
 }

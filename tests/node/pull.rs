@@ -69,6 +69,27 @@ impl Registry {
         assert!(pushed.status.success(), "{said}");
     }
 
+    /// Copies an OCI layout with everything in it, by skopeo.
+    pub(super) fn copy(&self, from: &str, name: &str) {
+        let to = format!("docker://127.0.0.1:5000/{name}");
+        let args = [
+            "--insecure-policy",
+            "copy",
+            "--quiet",
+            "--all",
+            "--preserve-digests",
+            "--dest-tls-verify=false",
+            from,
+            &to,
+        ];
+        let copied = self
+            .netns
+            .run(|| Command::new("skopeo").args(args).output());
+        let copied = copied.expect("skopeo: apt-get install skopeo");
+        let said = String::from_utf8_lossy(&copied.stderr);
+        assert!(copied.status.success(), "{said}");
+    }
+
     pub(super) fn name(&self) -> String {
         format!("{}/busybox:1", self.proxy.address)
     }

@@ -13,12 +13,12 @@ pub enum BundleCommand {
     ///
     /// The images are pulled. What has arrived stays in OUTPUT.parts until the bundle is complete.
     #[command(
-        after_help = "Examples:\n  coracle bundle create -o site.tar manifests/*.yaml\n  coracle bundle create -o arm.tar --name site --platform linux/arm64 manifests"
+        after_help = "Examples:\n  coracle bundle create -o site.tar manifests/*.yaml\n  coracle bundle create -o arm.tar --name site --platform linux/arm64 --sign-by site.key manifests"
     )]
     Create(BundleCreateArgs),
     /// Check a bundle, import the images that are missing, and put its manifests in force: all of it or nothing
     #[command(
-        after_help = "The manifests replace those of the bundle of the same name. Others stay as they are.\n\nExamples:\n  coracle bundle apply site.tar\n  coracle bundle apply site.tar --dry-run\n  coracle bundle apply site.tar --ready-within 5m"
+        after_help = "The manifests replace those of the bundle of the same name. Others stay as they are.\n\nExamples:\n  coracle bundle apply site.tar\n  coracle bundle apply site.tar --dry-run\n  coracle bundle apply registry.lan:5000/site:3\n  coracle bundle apply site.tar --key site.pub --ready-within 5m"
     )]
     Apply(BundleApplyArgs),
     /// Show what applying a bundle would change
@@ -26,8 +26,11 @@ pub enum BundleCommand {
         after_help = "Exit code: 0 if nothing would change, 1 if something would, 2 on error."
     )]
     Plan {
-        /// Bundle: an archive, or an OCI layout directory
+        /// Bundle: an archive, an OCI layout directory, or a name in a registry
         source: String,
+        /// The public key that it must be signed with, in PEM
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
         /// Print JSON
         #[arg(short, long, value_name = "FORMAT")]
         output: Option<JsonOnly>,
@@ -69,13 +72,19 @@ pub struct BundleCreateArgs {
     /// The platform of the images [default: this machine's]
     #[arg(long, value_name = "OS/ARCH[/VARIANT]")]
     pub platform: Option<String>,
+    /// Sign it with this private key, in PEM, unencrypted: as `cosign sign` would
+    #[arg(long, value_name = "FILE")]
+    pub sign_by: Option<PathBuf>,
 }
 
 /// `coracle bundle apply`.
 #[derive(Debug, Clone, Args)]
 pub struct BundleApplyArgs {
-    /// Bundle: an archive, or an OCI layout directory
+    /// Bundle: an archive, an OCI layout directory, or a name in a registry
     pub source: String,
+    /// The public key that it must be signed with, in PEM
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
     /// Wait until all pods are ready; after this long, e.g. 5m, bring the former generation back
     #[arg(long, value_name = "DURATION")]
     pub ready_within: Option<String>,

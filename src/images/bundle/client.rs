@@ -9,8 +9,14 @@ use super::super::progress::{Imported, Progress};
 use super::super::space::KeepFree;
 use super::Bundle;
 
-/// Runs `exe` (coracle's own binary) to read a bundle's documents. Nothing is imported.
-pub async fn read_bundle(exe: &Path, store: &Path, archive: &Path) -> Result<Bundle, ImageError> {
+/// Runs `exe` (coracle's own binary) to read a bundle's documents. Nothing is imported. If there are `keys`, public ones
+/// in PEM, one of them must have signed it.
+pub async fn read_bundle(
+    exe: &Path,
+    store: &Path,
+    archive: &Path,
+    keys: &[String],
+) -> Result<Bundle, ImageError> {
     let args: [OsString; 5] = [
         "bundle".into(),
         "--store".into(),
@@ -20,7 +26,7 @@ pub async fn read_bundle(exe: &Path, store: &Path, archive: &Path) -> Result<Bun
     ];
     let job = Job {
         args: args.into(),
-        input: None,
+        input: Some(serde_json::to_vec(keys).expect("plain data")),
     };
     match run_job(exe, job, |_| {}).await? {
         Outcome::Bundle(bundle) => Ok(*bundle),

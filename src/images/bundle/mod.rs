@@ -3,13 +3,15 @@
 //!
 //! ```text
 //! index.json                the layout's index: one entry, the bundle
-//!   └ bundle                an image index of the artifact type `application/vnd.coracle.bundle.v1+json`
-//!       ├ manifests         an image manifest of that artifact type, with the empty config: a layer for each file,
-//!       │                   and one for each index by whose digest a file names an image
+//!   └ bundle                an image index, annotated `dev.coracle.bundle.name`
+//!       ├ manifests         an image manifest of the artifact type `application/vnd.coracle.bundle.v1+json`, with the
+//!       │                   empty config: a layer for each file, and one for each index by whose digest a file names
+//!       │                   an image
 //!       └ image …           an image manifest, annotated `io.containerd.image.name` as the files name it
 //! ```
 //!
-//! The bundle's digest is that of its index, which names everything else by digest: one signature covers all of it.
+//! The bundle's digest is that of its index, which names everything else by digest: one signature covers all of it. It
+//! lies beside the bundle in the layout, under the tag that cosign gives it.
 //! [`write_bundle`] makes a bundle, `read` takes it apart in the worker, the agent calls [`read_bundle`].
 
 mod client;
@@ -25,7 +27,7 @@ pub use write::{NewBundle, NewImage, write_bundle};
 
 pub(super) use read::open;
 
-/// The artifact type of a bundle, and of its manifests.
+/// The artifact type of the manifests. The bundle's index has none: programs of OCI 1.0 would drop it.
 const ARTIFACT_TYPE: &str = "application/vnd.coracle.bundle.v1+json";
 
 /// The media type of a manifest file.
@@ -36,22 +38,22 @@ const MANIFEST_TYPE: &str = "application/vnd.oci.image.manifest.v1+json";
 const EMPTY_TYPE: &str = "application/vnd.oci.empty.v1+json";
 
 /// The annotation with the bundle's name.
-const NAME: &str = "dev.coracle.bundle.name";
+pub(super) const NAME: &str = "dev.coracle.bundle.name";
 /// The annotation with a file's name.
 const TITLE: &str = "org.opencontainers.image.title";
 /// The annotation with an image's full name.
-const IMAGE_NAME: &str = "io.containerd.image.name";
+pub(super) const IMAGE_NAME: &str = "io.containerd.image.name";
 /// The annotation with the name in a layout.
-const REF_NAME: &str = "org.opencontainers.image.ref.name";
+pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// The maximum number of manifest files.
-const MAX_FILES: usize = 256;
+pub(super) const MAX_FILES: usize = 256;
 
 /// The maximum size of all manifest files together.
-const MAX_TEXT_BYTES: u64 = 4 << 20;
+pub(super) const MAX_TEXT_BYTES: u64 = 4 << 20;
 
 /// The maximum number of images.
-const MAX_IMAGES: usize = 256;
+pub(super) const MAX_IMAGES: usize = 256;
 
 /// The longest name of a bundle, as of a label in DNS.
 const MAX_NAME_BYTES: usize = 63;
@@ -115,7 +117,8 @@ pub fn check_file_name(name: &str) -> Result<(), &'static str> {
     }
 }
 
-/// A descriptor with all that bundles go by.
+/// A descriptor with all that bundles go by. Its members are in the order in which other programs write them, so that
+/// a copy of a bundle keeps its digest.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Descriptor {
@@ -124,11 +127,9 @@ struct Descriptor {
     digest: String,
     size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    artifact_type: Option<String>,
+    annotations: Option<std::collections::BTreeMap<String, String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     platform: Option<Platform>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    annotations: Option<std::collections::BTreeMap<String, String>>,
 }
 
 /// An index, or a manifest.
@@ -152,6 +153,16 @@ struct Document {
 }
 
 impl Descriptor {
+    fn new(digest: &str, size: u64) -> Self {
+        Self {
+            media_type: String::new(),
+            digest: digest.to_owned(),
+            size,
+            annotations: None,
+            platform: None,
+        }
+    }
+
     /// What an annotation says.
     fn note(&self, key: &str) -> Option<&str> {
         self.annotations.as_ref()?.get(key).map(String::as_str)

@@ -9,9 +9,12 @@ use super::super::digest;
 use super::super::error::ImageError;
 use super::super::name;
 use super::super::oci::{self, Platform};
+use super::super::trust::{
+    MAX_SIGNATURES, PublicKey, Signature, SignatureLayer, signature_layers, signature_tag,
+};
 use super::{
     ARTIFACT_TYPE, Bundle, BundleFile, Descriptor, Document, FILE_TYPE, IMAGE_NAME, INDEX_TYPE,
-    MAX_FILES, MAX_IMAGES, MAX_TEXT_BYTES, NAME, check_file_name, check_name,
+    MAX_FILES, MAX_IMAGES, MAX_TEXT_BYTES, NAME, REF_NAME, check_file_name, check_name,
 };
 
 /// A bundle whose documents are verified. Its images are not read yet.
@@ -24,8 +27,8 @@ pub(crate) struct Contents {
     indexes: Vec<(String, BTreeSet<String>)>,
 }
 
-/// Finds the bundle of an archive.
-pub(crate) fn open(archive: &Archive) -> Result<Contents, ImageError> {
+/// Finds the bundle of an archive. If there are `keys`, one of them must have signed it; nothing of it is read before.
+pub(crate) fn open(archive: &Archive, keys: &[PublicKey]) -> Result<Contents, ImageError> {
     let not = |why: &str| ImageError::NotABundle {
         path: archive.path().to_owned(),
         why: why.to_owned(),
@@ -38,13 +41,13 @@ pub(crate) fn open(archive: &Archive) -> Result<Contents, ImageError> {
     let entries = layout.manifests.unwrap_or_default();
     let mut bundles = Vec::new();
     for entry in entries.iter().take(MAX_IMAGES) {
-        // Tools that copy a layout may drop the artifact type of a descriptor.
         if !entry.media_type.is_empty() && entry.media_type != INDEX_TYPE {
             continue;
         }
         let bytes = blob(archive, entry, "bundle")?;
         let document: Document = oci::parse(&bytes, "the bundle's index")?;
-        if document.artifact_type.as_deref() == Some(ARTIFACT_TYPE) {
+        let notes = document.annotations.iter().flatten();
+        if notes.into_iter().any(|(key, _)| key == NAME) {
             bundles.push((entry.digest.clone(), document));
         }
     }
@@ -57,7 +60,54 @@ pub(crate) fn open(archive: &Archive) -> Result<Contents, ImageError> {
             ));
         }
     };
+    if !keys.is_empty() {
+        verify(archive, &entries, &digest, keys)?;
+    }
     contents(archive, digest, index)
+}
+
+/// Whether one of the keys has signed the bundle of this digest: its signatures are beside it in the layout.
+fn verify(
+    archive: &Archive,
+    entries: &[Descriptor],
+    digest: &str,
+    keys: &[PublicKey],
+) -> Result<(), ImageError> {
+    let refused = |why: String| ImageError::Unsigned {
+        path: archive.path().to_owned(),
+        why,
+    };
+    let tag = signature_tag(digest);
+    let mut signed = false;
+    for entry in entries
+        .iter()
+        .filter(|entry| entry.note(REF_NAME) == Some(tag.as_str()))
+        .take(MAX_SIGNATURES)
+    {
+        let manifest = blob(archive, entry, "signature")?;
+        let layers = signature_layers(&manifest).map_err(|why| refused(why.to_string()))?;
+        for SignatureLayer {
+            digest: of,
+            size,
+            signature,
+        } in layers
+        {
+            signed = true;
+            let at = Descriptor::new(&of, size);
+            let payload = blob(archive, &at, "signed document")?;
+            let signature = Signature { payload, signature };
+            if signature
+                .verify(keys)
+                .is_ok_and(|(payload, _)| payload.digest == digest)
+            {
+                return Ok(());
+            }
+        }
+    }
+    Err(refused(match signed {
+        true => "none of its signatures was made for it with that key".to_owned(),
+        false => "it has no signature".to_owned(),
+    }))
 }
 
 fn contents(archive: &Archive, digest: String, index: Document) -> Result<Contents, ImageError> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::super::super::import::read_bundle;
+use super::super::super::trust::PrivateKey;
 use super::super::{MAX_FILES, NewBundle, write_bundle};
 use super::*;
 
@@ -21,7 +22,7 @@ impl Room {
     }
 
     fn read(&self, archive: &Path) -> Result<Bundle, String> {
-        read_bundle(&self.0.join("store"), archive).map_err(|why| crate::chain(&why))
+        read_bundle(&self.0.join("store"), archive, &[]).map_err(|why| crate::chain(&why))
     }
 
     /// Writes a layout whose manifests are these layers: name, content and changes to the descriptor.
@@ -47,7 +48,7 @@ impl Room {
         let manifests = json!({ "schemaVersion": 2, "artifactType": ARTIFACT_TYPE, "config": blob(b"{}"), "layers": layers });
         let mut parts = vec![blob(manifests.to_string().as_bytes())];
         parts.extend(more.iter().cloned());
-        let index = json!({ "schemaVersion": 2, "artifactType": ARTIFACT_TYPE, "manifests": parts,
+        let index = json!({ "schemaVersion": 2, "manifests": parts,
                             "annotations": { (NAME): name } });
         let layout =
             json!({ "schemaVersion": 2, "manifests": [blob(index.to_string().as_bytes())] });
@@ -75,6 +76,7 @@ fn what_is_written_is_read_again_and_is_the_same_each_time() {
         ],
         images: Vec::new(),
         platform: None,
+        sign_by: None,
     };
     let write = || write_bundle(&bundle, Vec::new(), Path::new("site.tar")).unwrap();
     let (digest, bytes) = write();
@@ -110,7 +112,7 @@ fn a_bundle_that_was_not_made_as_it_should_be_is_refused() {
     let text: &[u8] = b"kind: Pod\n";
     let fine = ("a.yaml", text, json!({}));
     assert!(
-        room.read(&room.layout("site", &[fine.clone()], &[]))
+        room.read(&room.layout("site", std::slice::from_ref(&fine), &[]))
             .is_ok()
     );
     let one =
@@ -225,6 +227,69 @@ fn a_bundle_that_was_not_made_as_it_should_be_is_refused() {
         )
         .unwrap();
         let why = room.read(&dir).unwrap_err();
+        assert!(why.contains(expected), "{expected}: {why}");
+    }
+}
+
+#[test]
+fn a_signature_counts_if_the_key_has_made_it_for_this_bundle() {
+    let room = Room::new("bundle-signed");
+    let store = room.0.join("store");
+    let (own, other) = (PrivateKey::generate(), PrivateKey::generate());
+    let public = PrivateKey::public(&own);
+    let write = |file: &str, text: &str, sign_by| {
+        let bundle = NewBundle {
+            name: "site".to_owned(),
+            files: vec![("a.yaml".to_owned(), text.as_bytes().to_vec())],
+            images: Vec::new(),
+            platform: None,
+            sign_by,
+        };
+        let path = room.0.join(file);
+        let (_, bytes) = write_bundle(&bundle, Vec::new(), &path).unwrap();
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let read = |path: &Path| {
+        read_bundle(&store, path, std::slice::from_ref(&public)).map_err(|why| crate::chain(&why))
+    };
+    let signed = write("signed.tar", "kind: Pod", Some(own));
+    assert_eq!(read(&signed).unwrap().name, "site");
+    // Without a demand a signature means nothing.
+    let strange = write("strange.tar", "kind: Pod", Some(other));
+    assert!(room.read(&strange).is_ok());
+    let unsigned = write("unsigned.tar", "kind: Service", None);
+    // The signature of the first bundle beside another one.
+    let moved = room.0.join("moved");
+    for (from, first) in [(&signed, true), (&unsigned, false)] {
+        let mut archive = tar::Archive::new(fs::File::open(from).unwrap());
+        archive.unpack(&moved).unwrap();
+        let index = moved.join("index.json");
+        let mut now: Value = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
+        if first {
+            fs::write(room.0.join("first.json"), now.to_string()).unwrap();
+        } else {
+            let before: Value =
+                serde_json::from_slice(&fs::read(room.0.join("first.json")).unwrap()).unwrap();
+            let mut signature = before["manifests"][1].clone();
+            let digest = now["manifests"][0]["digest"].as_str().unwrap();
+            signature["annotations"][REF_NAME] = signature_tag(digest).into();
+            now["manifests"].as_array_mut().unwrap().push(signature);
+            fs::write(&index, now.to_string()).unwrap();
+        }
+    }
+    for (archive, expected) in [
+        (
+            &strange,
+            "none of its signatures was made for it with that key",
+        ),
+        (
+            &moved,
+            "none of its signatures was made for it with that key",
+        ),
+        (&unsigned, "it has no signature"),
+    ] {
+        let why = read(archive).unwrap_err();
         assert!(why.contains(expected), "{expected}: {why}");
     }
 }

@@ -12,6 +12,7 @@ use super::super::digest::{self, Hashing};
 use super::super::error::{ImageError, io as io_error};
 use super::super::name;
 use super::super::oci::{self, ConfigFile, Platform};
+use super::super::trust::{Payload, PrivateKey, Signature, signature_manifest, signature_tag};
 use super::{
     ARTIFACT_TYPE, Descriptor, Document, EMPTY_TYPE, FILE_TYPE, IMAGE_NAME, INDEX_TYPE,
     MANIFEST_TYPE, MAX_FILES, MAX_IMAGES, MAX_TEXT_BYTES, NAME, REF_NAME, TITLE, check_file_name,
@@ -29,7 +30,7 @@ pub struct NewImage {
 }
 
 /// What goes into a bundle.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct NewBundle {
     /// Its name.
     pub name: String,
@@ -39,6 +40,8 @@ pub struct NewBundle {
     pub images: Vec<NewImage>,
     /// The images' `os/architecture[/variant]`; this machine's if missing.
     pub platform: Option<String>,
+    /// The key that signs it.
+    pub sign_by: Option<PrivateKey>,
 }
 
 /// Writes a bundle to `out`; `path` names it in errors. Returns the bundle's digest, and `out`.
@@ -86,7 +89,7 @@ impl<W: Write> Writer<W> {
         let index = Document {
             schema_version: 2,
             media_type: INDEX_TYPE.to_owned(),
-            artifact_type: Some(ARTIFACT_TYPE.to_owned()),
+            artifact_type: None,
             config: None,
             layers: None,
             manifests: Some(parts),
@@ -94,15 +97,18 @@ impl<W: Write> Writer<W> {
         };
         let mut entry = self.document(&index, INDEX_TYPE)?;
         let digest = entry.digest.clone();
-        entry.artifact_type = Some(ARTIFACT_TYPE.to_owned());
         entry.annotations = Some(BTreeMap::from([(REF_NAME.to_owned(), name.clone())]));
+        let signature = match &bundle.sign_by {
+            Some(key) => Some(self.signature(key, name, &digest)?),
+            None => None,
+        };
         let layout = Document {
             schema_version: 2,
             media_type: INDEX_TYPE.to_owned(),
             artifact_type: None,
             config: None,
             layers: None,
-            manifests: Some(vec![entry]),
+            manifests: Some([Some(entry), signature].into_iter().flatten().collect()),
             annotations: None,
         };
         let bytes = serde_json::to_vec(&layout).expect("plain data");
@@ -110,6 +116,30 @@ impl<W: Write> Writer<W> {
         let path = self.path.clone();
         let out = self.tar.into_inner().map_err(io_error("write", &path))?;
         Ok((digest, out))
+    }
+
+    /// Writes the signature of a digest as cosign does.
+    fn signature(
+        &mut self,
+        key: &PrivateKey,
+        name: &str,
+        digest: &str,
+    ) -> Result<Descriptor, ImageError> {
+        let payload = Payload {
+            reference: name.to_owned(),
+            digest: digest.to_owned(),
+        };
+        let signature = Signature::make(key, &payload).map_err(io_error("sign", &self.path))?;
+        self.blob(&signature.payload)?;
+        let (manifest, config) = signature_manifest(&[signature]);
+        self.blob(&config)?;
+        let mut entry = self.blob(&manifest)?;
+        entry.media_type = MANIFEST_TYPE.to_owned();
+        entry.annotations = Some(BTreeMap::from([(
+            REF_NAME.to_owned(),
+            signature_tag(digest),
+        )]));
+        Ok(entry)
     }
 
     /// Writes an image's blobs; returns its descriptor.
@@ -212,9 +242,7 @@ impl<W: Write> Writer<W> {
             manifests: None,
             annotations: None,
         };
-        let mut entry = self.document(&document, MANIFEST_TYPE)?;
-        entry.artifact_type = Some(ARTIFACT_TYPE.to_owned());
-        Ok(entry)
+        self.document(&document, MANIFEST_TYPE)
     }
 
     fn document(
@@ -233,14 +261,7 @@ impl<W: Write> Writer<W> {
         if self.written.insert(digest.clone()) {
             self.part(&blob_part(&digest)?, bytes.len() as u64, bytes)?;
         }
-        Ok(Descriptor {
-            media_type: String::new(),
-            digest,
-            size: bytes.len() as u64,
-            artifact_type: None,
-            platform: None,
-            annotations: None,
-        })
+        Ok(Descriptor::new(&digest, bytes.len() as u64))
     }
 
     /// Copies a blob, once.

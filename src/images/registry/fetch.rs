@@ -15,6 +15,7 @@ use super::super::progress::{Fetched, Progress};
 use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::super::store::ImageStore;
 use super::blob::{Blob, download};
+use super::bundle;
 use super::error::FetchError;
 use super::folder::PullFolder;
 use super::request::{MAX_BYTES, Request};
@@ -64,6 +65,9 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
     };
     let reference = reference(&name)?;
     let store = ImageStore::open(&request.store)?;
+    if request.bundle {
+        return fetch_bundle(request, &store, &name.to_string(), &reference, report);
+    }
     let place = PullFolder::place(&store, &name.to_string(), &platform.shown());
     let folder = PullFolder::make(&place)?;
     let sources = Sources::new(request)?;
@@ -103,6 +107,37 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
         None => &top,
     };
     folder.complete(&top.digest, top.bytes.len(), media_type(&top.bytes))?;
+    Ok(Fetched {
+        folder: Some(folder.path().to_owned()),
+        id: None,
+        failures: sources.failures(),
+    })
+}
+
+/// Fetches a bundle with all that the store lacks of its images.
+fn fetch_bundle(
+    request: &Request,
+    store: &ImageStore,
+    name: &str,
+    reference: &str,
+    report: &mut Report<'_>,
+) -> Result<Fetched, FetchError> {
+    let place = PullFolder::place(store, name, "bundle");
+    let folder = PullFolder::make(&place)?;
+    let sources = Sources::new(request)?;
+    let keep = KeepFree {
+        bytes: request.keep_bytes,
+        inodes: request.keep_inodes,
+    };
+    let mut space = Space::new(folder.path(), keep)?;
+    let mut found =
+        sources.first(|session| bundle::find(session, store, &folder, &mut space, reference))?;
+    let missing = std::mem::take(&mut found.missing);
+    check_room(&folder, &missing, keep)?;
+    let folder = Arc::new(folder);
+    let sources = Arc::new(sources);
+    download_all(&sources, &folder, missing, keep, report)?;
+    found.complete(&folder)?;
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
         id: None,

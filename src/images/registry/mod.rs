@@ -11,6 +11,7 @@
 
 mod auth_file;
 mod blob;
+mod bundle;
 mod certificates;
 mod challenge;
 mod error;
@@ -31,7 +32,7 @@ mod token;
 mod url;
 
 pub use auth_file::{AuthError, AuthFile};
-pub use pull::{PullOptions, Pulled, fetch_layout, pull_unless};
+pub use pull::{PullOptions, Pulled, fetch_bundle, fetch_layout, pull_unless};
 pub use registries_conf::{Place, RegistriesConf, RegistriesError};
 pub use request::{Credentials, Source};
 

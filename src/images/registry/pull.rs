@@ -47,7 +47,7 @@ pub async fn pull_unless(
 ) -> Result<Pulled, ImageError> {
     let full = name::parse(&options.name)?;
     let work = async {
-        let fetch = fetch_job(store, options);
+        let fetch = fetch_job(store, options, false);
         let folder = match run_job(exe, fetch, &mut on_progress).await? {
             Outcome::Fetched(fetched) => {
                 for failure in &fetched.failures {
@@ -85,7 +85,26 @@ pub async fn fetch_layout(
     options: &PullOptions,
     on_progress: impl FnMut(Progress),
 ) -> Result<PathBuf, ImageError> {
-    match run_job(exe, fetch_job(store, options), on_progress).await? {
+    fetch(exe, (store, options, false), on_progress).await
+}
+
+/// Runs `exe` to fetch a bundle with everything in it that the store lacks, and imports nothing. Returns the OCI layout
+/// directory that has it.
+pub async fn fetch_bundle(
+    exe: &Path,
+    store: &Path,
+    options: &PullOptions,
+    on_progress: impl FnMut(Progress),
+) -> Result<PathBuf, ImageError> {
+    fetch(exe, (store, options, true), on_progress).await
+}
+
+async fn fetch(
+    exe: &Path,
+    (store, options, bundle): (&Path, &PullOptions, bool),
+    on_progress: impl FnMut(Progress),
+) -> Result<PathBuf, ImageError> {
+    match run_job(exe, fetch_job(store, options, bundle), on_progress).await? {
         Outcome::Fetched(fetched) => fetched.folder.ok_or_else(no_result),
         Outcome::Images(_) | Outcome::Bundle(_) => Err(no_result()),
     }
@@ -98,11 +117,12 @@ fn no_result() -> ImageError {
     }
 }
 
-fn fetch_job(store: &Path, options: &PullOptions) -> Job {
+fn fetch_job(store: &Path, options: &PullOptions, bundle: bool) -> Job {
     let request = Request {
         store: store.to_owned(),
         name: options.name.clone(),
         platform: options.platform.clone(),
+        bundle,
         sources: options.sources.clone(),
         plain_http: options.plain_http.clone(),
         certificates: options.certificates.clone(),

@@ -9,11 +9,16 @@ use smol::channel::{Sender, bounded};
 use super::disk::{MAX_BUNDLES, Pinned, Record, State};
 use super::{ChangeError, disk};
 use crate::api::{BundleRequest, PlannedFile};
+use crate::images::trust::{KeyError, PublicKey};
 use crate::images::{self, Bundle, ImageError, Imported, Progress};
 use crate::node::execute::{Tools, WORKER};
 use crate::node::{Input, boot, now, spawn, unblock};
 use crate::plan::bundle::Trial;
 use crate::plan::{Event, NodeFact};
+use crate::sys::{file, tree};
+
+/// What a source in a registry begins with.
+const REGISTRY: &str = "oci://";
 
 /// Why a bundle was not applied.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +29,8 @@ enum ApplyError {
     Change(#[from] ChangeError),
     #[error("its manifests cannot take effect; nothing has changed: {}", .0.join("; "))]
     Refused(Vec<String>),
+    #[error("the key of bundles (setting `coracle.bundleKey`) cannot be used")]
+    Key(#[source] KeyError),
     #[error("there are {MAX_BUNDLES} bundles already")]
     TooMany,
     #[error("the agent is stopping")]
@@ -34,6 +41,7 @@ impl ApplyError {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Image(error) => error.hint(),
+            Self::Key(error) => error.hint().map(str::to_owned),
             Self::TooMany => Some("remove one: coracle bundle rm NAME".to_owned()),
             Self::Change(_) | Self::Refused(_) | Self::Stopping => None,
         }
@@ -96,8 +104,19 @@ async fn try_apply(
     request: &BundleRequest,
     progress: &Sender<String>,
 ) -> Result<Applied, ApplyError> {
-    let archive = PathBuf::from(&request.source);
-    let bundle = images::read_bundle(WORKER.as_ref(), tools.images.dir(), &archive).await?;
+    let lines = progress.clone();
+    let mut tell = move |step: Progress| {
+        let mut line = serde_json::to_value(&step).expect("plain data");
+        line["type"] = "progress".into();
+        // A slow client misses steps, not the end.
+        let _ = lines.try_send(line.to_string());
+    };
+    let (archive, fetched) = match request.source.strip_prefix(REGISTRY) {
+        Some(name) => (tools.fetch_bundle(name, &mut tell).await?, true),
+        None => (PathBuf::from(&request.source), false),
+    };
+    let keys = keys(tools, request).await?;
+    let bundle = images::read_bundle(WORKER.as_ref(), tools.images.dir(), &archive, &keys).await?;
     let planned = check(tools, &bundle).await?;
     let refusals = refusals(&planned);
     let name = bundle.name.clone();
@@ -112,13 +131,6 @@ async fn try_apply(
     if let Some(line) = unchanged(tools, &bundle).await? {
         return Ok(Applied { name, line });
     }
-    let lines = progress.clone();
-    let tell = move |step: Progress| {
-        let mut line = serde_json::to_value(&step).expect("plain data");
-        line["type"] = "progress".into();
-        // A slow client misses steps, not the end.
-        let _ = lines.try_send(line.to_string());
-    };
     let (store, keep) = (tools.images.dir(), tools.keep_free());
     let imported = {
         let _importing = tools.importing.lock().await;
@@ -139,6 +151,10 @@ async fn try_apply(
         drop(turn);
         let _ = say.try_send(state);
     });
+    if fetched {
+        // Otherwise it is collected later.
+        let _ = unblock(move || tree::remove(&archive)).await;
+    }
     let state = said.recv().await.map_err(|_| ApplyError::Stopping)??;
     let changed = Input::Event(Event::Node(NodeFact::ImagesChanged));
     let _ = tools.inputs.send(changed).await;
@@ -146,6 +162,23 @@ async fn try_apply(
     let line =
         json!({ "type": "applied", "name": name, "generation": state.current, "unchanged": false });
     Ok(Applied { name, line })
+}
+
+/// The keys of which one must have signed the bundle: the client's, or the node's.
+async fn keys(tools: &Tools, request: &BundleRequest) -> Result<Vec<String>, ApplyError> {
+    if let Some(key) = &request.key {
+        return Ok(vec![key.clone()]);
+    }
+    let Some(path) = tools.config.bundle_key.clone() else {
+        return Ok(Vec::new());
+    };
+    let read = unblock(move || {
+        PublicKey::read(&path)?;
+        let bytes = file::read_record(&path).unwrap_or_default();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    });
+    let key = read.await.map_err(ApplyError::Key)?;
+    Ok(vec![key])
 }
 
 /// Has the loop say what the manifests would change.
