@@ -166,6 +166,11 @@ impl Layout {
         self.root.join("bundles")
     }
 
+    /// The last good manifests of `staticPodURL`: `<root>/static-pod-url`.
+    pub fn manifest_url(&self) -> PathBuf {
+        self.root.join("static-pod-url")
+    }
+
     /// The boot in which an agent ran last, and whether it was asked to end.
     pub fn boot(&self) -> PathBuf {
         self.root.join("boot.json")

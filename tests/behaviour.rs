@@ -514,11 +514,18 @@ fn planning_five_hundred_pods_is_quick() {
         &pods.iter().collect::<Vec<_>>(),
     ))));
     node.work();
-    let begin = std::time::Instant::now();
+    // The processor's time: other programs may run meanwhile.
+    let spent = || {
+        let clock = nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID;
+        let spent = nix::time::clock_gettime(clock).expect("every kernel has it");
+        std::time::Duration::from(spent)
+    };
+    let begin = spent();
     for _ in 0..10 {
         node.decide();
         assert!(node.open.is_empty());
     }
+    let took = spent() - begin;
     // 1 ms is the budget of a release build; an unoptimised one gets ten times that.
-    assert!(begin.elapsed().as_millis() < 100, "{:?}", begin.elapsed());
+    assert!(took.as_millis() < 100, "{took:?}");
 }

@@ -271,3 +271,127 @@ fn a_prefix_that_a_unit_file_cannot_contain_is_refused() {
         );
     }
 }
+
+/// An agent that answers one request with the start of an archive, and then what `then` does.
+fn saving_agent(
+    name: &str,
+    then: impl FnOnce(std::os::unix::net::UnixStream) + Send + 'static,
+) -> (std::path::PathBuf, std::thread::JoinHandle<()>) {
+    use std::io::{BufRead, BufReader, Write};
+    let dir = std::env::temp_dir().join(format!("coracle-cli-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("made");
+    let listener = std::os::unix::net::UnixListener::bind(dir.join("sock")).expect("bound");
+    let agent = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        let mut request = BufReader::new(stream.try_clone().expect("cloned")).lines();
+        let first = request.next().expect("a line").expect("text");
+        assert!(
+            first.starts_with("GET /coracle/v1/images/save?name=a%3A1&name=b "),
+            "{first}"
+        );
+        let head = b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n";
+        stream.write_all(head).expect("sent");
+        stream.write_all(&[7; 100_000]).expect("sent");
+        then(stream);
+    });
+    (dir, agent)
+}
+
+fn save_command(dir: &std::path::Path, file: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coracle"));
+    command.arg("--socket").arg(dir.join("sock"));
+    command.args(["image", "save", "a:1", "b", "-o", file]);
+    command
+        .current_dir(dir)
+        .stdout(std::process::Stdio::piped());
+    command.stderr(std::process::Stdio::piped());
+    command
+}
+
+fn files(dir: &std::path::Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("listed");
+    let names = entries.map(|e| text(e.expect("read").file_name().as_encoded_bytes()));
+    let mut names: Vec<String> = names.filter(|name| name != "sock").collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_saved_archive_appears_when_it_is_complete() {
+    use std::io::Write;
+    let (dir, agent) = saving_agent("whole", |mut stream| {
+        stream.write_all(&[8; 100_000]).expect("sent");
+    });
+    std::fs::write(dir.join("x.tar"), "the old one").expect("written");
+    let out = save_command(&dir, "x.tar").output().expect("run");
+    agent.join().expect("it was asked");
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    assert_eq!(text(&out.stdout), "saved a:1, b to x.tar (195.3KiB)\n");
+    let written = std::fs::read(dir.join("x.tar")).expect("read");
+    assert_eq!(
+        (written.len(), written[99_999], written[100_000]),
+        (200_000, 7, 8)
+    );
+    assert_eq!(files(&dir), ["x.tar"]);
+    std::fs::remove_dir_all(dir).expect("removed");
+}
+
+#[test]
+fn a_saved_archive_that_is_cut_off_leaves_the_old_one() {
+    let (dir, agent) = saving_agent("cut", drop);
+    std::fs::write(dir.join("x.tar"), "the old one").expect("written");
+    let out = save_command(&dir, "x.tar").output().expect("run");
+    agent.join().expect("it was asked");
+    assert_eq!(out.status.code(), Some(1));
+    let error = text(&out.stderr);
+    assert!(
+        error.contains("could not save a:1, b") && error.contains("coracle fsck"),
+        "{error}"
+    );
+    assert_eq!(
+        std::fs::read(dir.join("x.tar")).expect("read"),
+        b"the old one"
+    );
+    assert_eq!(files(&dir), ["x.tar"]);
+    std::fs::remove_dir_all(dir).expect("removed");
+}
+
+#[test]
+fn an_interrupted_save_leaves_nothing() {
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let (dir, agent) = saving_agent("interrupted", move |_stream| {
+        let _ = wait.recv();
+    });
+    let child = save_command(&dir, "x.tar").spawn().expect("run");
+    let arrived = || {
+        let mut parts = std::fs::read_dir(&dir).expect("listed").flatten();
+        parts.any(|part| part.metadata().is_ok_and(|found| found.len() >= 100_000))
+    };
+    while !arrived() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).expect("a pid"));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("sent");
+    let out = child.wait_with_output().expect("ended");
+    assert_eq!(out.status.code(), Some(130), "{}", text(&out.stderr));
+    assert_eq!(files(&dir), [""; 0]);
+    drop(done);
+    agent.join().expect("it was asked");
+    std::fs::remove_dir_all(dir).expect("removed");
+}
+
+#[test]
+fn a_saved_archive_goes_to_pipes_and_devices_as_it_comes() {
+    use std::io::Write;
+    for file in ["-", "/dev/stdout"] {
+        let (dir, agent) = saving_agent("pipe", |mut stream| {
+            stream.write_all(&[8; 100_000]).expect("sent");
+        });
+        let out = save_command(&dir, file).output().expect("run");
+        agent.join().expect("it was asked");
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        assert!(out.stdout.len() >= 200_000, "{file}: {}", out.stdout.len());
+        assert_eq!(files(&dir), [""; 0]);
+        std::fs::remove_dir_all(dir).expect("removed");
+    }
+}

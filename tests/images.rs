@@ -17,5 +17,12 @@ mod hostile;
 mod layers;
 #[path = "images/rules.rs"]
 mod rules;
+#[path = "images/saved.rs"]
+mod saved;
 #[path = "images/sent.rs"]
 mod sent;
+#[path = "common/signing.rs"]
+#[allow(dead_code, reason = "registries have their own tests")]
+mod signing;
+#[path = "images/trust.rs"]
+mod trust;

@@ -59,6 +59,8 @@ mod huge_pages;
 mod image_volumes;
 #[path = "node/images.rs"]
 mod images;
+#[path = "node/manifest_url.rs"]
+mod manifest_url;
 #[path = "node/order.rs"]
 mod order;
 #[path = "node/pressure.rs"]
@@ -75,6 +77,8 @@ mod probes;
 mod proxy;
 #[path = "node/pull.rs"]
 mod pull;
+#[path = "node/pull_policy.rs"]
+mod pull_policy;
 #[path = "node/resize.rs"]
 mod resize;
 #[path = "node/restart_rules.rs"]
@@ -91,8 +95,18 @@ mod shutdown;
 mod sidecar_stages;
 #[path = "node/sidecars.rs"]
 mod sidecars;
+#[path = "common/signing.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "another test uses the rest"
+)]
+mod signing;
 #[path = "node/stages.rs"]
 mod stages;
+#[path = "node/trust.rs"]
+mod trust;
 #[path = "node/user_namespaces.rs"]
 mod user_namespaces;
 

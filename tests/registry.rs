@@ -11,12 +11,16 @@
 
 #[path = "registry/access.rs"]
 mod access;
+#[path = "registry/confined.rs"]
+mod confined;
 #[path = "registry/faults.rs"]
 mod faults;
 #[path = "images/fixture.rs"]
 mod fixture;
 #[path = "registry/formats.rs"]
 mod formats;
+#[path = "registry/hostile.rs"]
+mod hostile;
 #[path = "registry/mirrors.rs"]
 mod mirrors;
 #[path = "common/netns.rs"]
@@ -25,5 +29,9 @@ mod netns;
 mod proxy;
 #[path = "registry/resume.rs"]
 mod resume;
+#[path = "common/signing.rs"]
+mod signing;
+#[path = "registry/trust.rs"]
+mod trust;
 #[path = "registry/world.rs"]
 mod world;

@@ -261,6 +261,10 @@ const ONLY: &[Only] = &[
                 "a registry's `Retry-After`, within a bound",
             ),
             (
+                "src/images/registry/throttle.rs",
+                "the limit on how fast images arrive",
+            ),
+            (
                 "src/network/names/server.rs",
                 "a socket out of descriptors fails at once, again and again",
             ),

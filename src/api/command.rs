@@ -1,8 +1,10 @@
 //! Commands that a client may send to the node: one closed list; each command carries the channel for its answer.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 
+use hyper::body::Bytes;
 use k8s_openapi::api::core::v1::EphemeralContainer;
 use serde::{Deserialize, Serialize};
 use smol::channel::{Receiver, Sender};
@@ -19,7 +21,7 @@ pub enum ImageArchive {
     /// A path on the node.
     Path(PathBuf),
     /// Bytes sent by a client; an error aborts the import.
-    Sent(Receiver<std::io::Result<hyper::body::Bytes>>),
+    Sent(Receiver<io::Result<Bytes>>),
 }
 
 /// A command of a client. The node answers each exactly once; a dropped `reply` means the node is stopping.
@@ -113,6 +115,13 @@ pub enum Command {
         name: String,
         /// What is known (`images::Details`).
         reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// Write images as an archive.
+    SaveImages {
+        /// Names or config digests.
+        names: Vec<String>,
+        /// The archive.
+        reply: Sender<Result<SavedArchive, CommandError>>,
     },
     /// Remove unreferenced images and layers.
     PruneImages {
@@ -283,6 +292,15 @@ pub struct PlannedFile {
     pub text: String,
 }
 
+/// An archive of images that is being written.
+#[derive(Debug, Clone)]
+pub struct SavedArchive {
+    /// Its exact length.
+    pub bytes: u64,
+    /// Its pieces. An error cuts it off.
+    pub pieces: Receiver<io::Result<Bytes>>,
+}
+
 /// One image of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRow {
@@ -298,6 +316,23 @@ pub struct ImageRow {
     pub preloaded: bool,
     /// A container of a present pod uses it.
     pub in_use: bool,
+    /// The manifest's digest, `sha256:…`.
+    #[serde(default)]
+    pub digest: String,
+    /// The containers that run from it or mount it, or will.
+    #[serde(default)]
+    pub users: Vec<ImageUser>,
+}
+
+/// A container that uses an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageUser {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name.
+    pub container: String,
 }
 
 /// What a claim is bound to.

@@ -1,5 +1,5 @@
-//! Image paths: `GET /coracle/v1/images`, `GET …/inspect?name=`, `POST …/import`, `POST …/tag`, `POST …/prune`,
-//! `DELETE …?name=`.
+//! Image paths: `GET /coracle/v1/images`, `GET …/inspect?name=`, `POST …/import`, `POST …/tag`, `GET …/save?name=`,
+//! `POST …/prune`, `DELETE …?name=`.
 
 use std::future::Future;
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response};
 use serde::Deserialize;
@@ -71,6 +71,19 @@ pub(crate) async fn tag(
 pub(crate) async fn inspect(context: &Context, query: &Query) -> Result<Response<Body>, ApiError> {
     let name = named(query)?;
     json_of(&ask(context, |reply| Command::InspectImage { name, reply }).await?)
+}
+
+/// Sends images as an archive of known length. One that cannot be completed is cut off.
+pub(crate) async fn save(context: &Context, query: &Query) -> Result<Response<Body>, ApiError> {
+    let names: Vec<String> = query.all("name");
+    if names.iter().all(String::is_empty) {
+        return Err(ApiError::bad_request("query parameter `name` is missing"));
+    }
+    let archive = ask(context, |reply| Command::SaveImages { names, reply }).await?;
+    let mut response = streamed("application/x-tar", archive.pieces);
+    let length = HeaderValue::from(archive.bytes);
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    Ok(response)
 }
 
 /// The image that a request is about.

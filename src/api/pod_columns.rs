@@ -26,6 +26,8 @@ pub struct PodRow {
     pub node: String,
     /// READINESS GATES, `1/2`
     pub gates: String,
+    /// `Pulling 34%`, while an image is pulled for it: more than kubectl's STATUS says.
+    pub pulling: Option<String>,
 }
 
 /// Sums over the containers.
@@ -98,7 +100,26 @@ pub fn row(pod: &Pod, now: Timestamp) -> PodRow {
         ip: or_none(status.pod_ip),
         node: or_none(spec.node_name),
         gates: gates(pod),
+        pulling: pulling(pod),
     }
+}
+
+/// How far the first pull is, by the message of the container that waits for it.
+fn pulling(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
+    let all = lists.into_iter().flatten().flatten();
+    all.filter_map(|one| one.state.as_ref()?.waiting.as_ref()?.message.as_deref())
+        .filter_map(|message| message.strip_prefix("Pulling image \""))
+        .find_map(|message| {
+            let (_, progress) = message.rsplit_once("\": ")?;
+            let (percent, _) = progress.split_once("% of ")?;
+            Some(format!("Pulling {percent}%"))
+        })
 }
 
 /// Formats how many of a pod's readiness gates are true.

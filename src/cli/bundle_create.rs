@@ -152,6 +152,8 @@ fn fetch(
         sources: sources(registries, image, written)?,
         plain_http: registries.plain_http.clone(),
         certificates: registries.certificate_dirs.clone(),
+        trust: None,
+        bytes_per_second: 0,
         keep: Default::default(),
     };
     let mut bars = Bars::new(true);
@@ -171,6 +173,7 @@ fn sources(
     let bad = |message: String| ImageError::Pull {
         message,
         hint: None,
+        cause: Default::default(),
     };
     let name = ImageName::parse(image).map_err(|why| bad(why.to_string()))?;
     let conf = RegistriesConf::read(&registries.conf)?;

@@ -262,7 +262,15 @@ fn read_head(stream: UnixStream) -> io::Result<Response> {
 }
 
 impl Body {
-    /// The descriptor to poll for input.
+    /// Its length, if the agent said so.
+    pub fn length(&self) -> Option<u64> {
+        match self.framing {
+            Framing::Length(length) => Some(length),
+            _ => None,
+        }
+    }
+
+    /// Its lines.
     pub fn lines(self) -> impl Iterator<Item = io::Result<String>> {
         BufReader::new(self).lines()
     }

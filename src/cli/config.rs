@@ -11,6 +11,7 @@ use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
 use crate::config::{self, Effective, Files};
+use crate::images::trust::Policy;
 
 pub(super) fn run(client: &Client, command: &ConfigCommand) -> Result<ExitCode> {
     match command {
@@ -78,6 +79,9 @@ fn check(files: &[PathBuf], dir: Option<&Path>) -> Result<ExitCode> {
     let checked = Effective::build(&texts, &[]).map_err(|error| CliError::of(&error))?;
     if let Some(warning) = checked.warning {
         eprintln!("warning: {warning}");
+    }
+    if let Err(why) = Policy::read(&checked.config.registries.policy) {
+        eprintln!("warning: no container will start: {}", crate::chain(&why));
     }
     let names: Vec<String> = texts
         .iter()

@@ -58,7 +58,8 @@ pub(super) fn find(client: &Client, given: Given) -> Found {
         found.manifests = run.manifests.unwrap_or(found.manifests);
     }
     match running(client) {
-        Some((manifests, given)) => {
+        Some((manifests, policy, given)) => {
+            found.effective.config.registries.policy = policy;
             (found.source, found.doubt) = ("the running agent", None);
             found.manifests = manifests;
             found.take(given);
@@ -88,15 +89,16 @@ impl Found {
     }
 }
 
-/// Asks the agent behind the socket for manifests and directories.
-fn running(client: &Client) -> Option<(PathBuf, Given)> {
+/// Asks the agent behind the socket for manifests, the policy for images, and directories.
+fn running(client: &Client) -> Option<(PathBuf, PathBuf, Given)> {
     let shown = client.get("/configz").ok()?;
     let config = &shown["kubeletconfig"];
     let path = |value: &Value| value.as_str().map(PathBuf::from);
     let root = path(&config["coracle"]["rootDir"])?;
     let run_dir = path(&config["coracle"]["runDir"])?;
     let given = (Some(root), Some(run_dir), path(&config["podLogsDir"]));
-    Some((path(&config["staticPodPath"])?, given))
+    let policy = path(&config["coracle"]["signaturePolicy"])?;
+    Some((path(&config["staticPodPath"])?, policy, given))
 }
 
 /// Reads the flags of `ExecStart=` in the agent's systemd unit.

@@ -1,4 +1,5 @@
-//! `coracle image import|ls|tag|rm|prune`; [`super::pull`] has `pull`, [`super::image_details`] has `inspect` and `history`.
+//! `coracle image import|ls|tag|rm|prune`; [`super::pull`] has `pull`, [`super::save`] `save`,
+//! [`super::image_details`] `inspect` and `history`.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -7,15 +8,19 @@ use std::process::ExitCode;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::args::{ImageCommand, Resource};
+use super::args::{ImageCommand, ImagesFormat, Resource};
 use super::client::{Client, Response};
 use super::error::{CliError, Result};
+use super::get::USED_BY;
 use super::table::{Table, size};
 use super::{confirm, image_details, put};
 use crate::api::{RemovedImages, encode};
 use crate::spec::ImageName;
 
 const IMPORT: &str = "/coracle/v1/images/import";
+
+/// Where the digests of manifests stand: behind the ids.
+const DIGEST_COLUMN: usize = 2;
 
 /// File extensions of archives.
 const ARCHIVES: [&str; 6] = [".tar", ".gz", ".tgz", ".zst", ".tzst", ".oci"];
@@ -24,7 +29,12 @@ pub(super) fn run(client: &Client, command: ImageCommand) -> Result<ExitCode> {
     match command {
         ImageCommand::Import { paths, name } => import(client, &paths, name.as_deref()),
         ImageCommand::Pull(args) => super::pull::run(client, &args),
-        ImageCommand::Ls { quiet } => list(client, quiet),
+        ImageCommand::Save(args) => super::save::run(client, &args),
+        ImageCommand::Ls {
+            quiet,
+            digests,
+            output,
+        } => list(client, quiet, digests, output),
         ImageCommand::Tag { source, target } => tag(client, &source, &target),
         ImageCommand::Inspect { names } => image_details::inspect(client, &names),
         ImageCommand::History {
@@ -156,24 +166,44 @@ fn show(bar: &ProgressBar, step: &Value) {
     bar.set_position(step["done_bytes"].as_u64().unwrap_or(0));
 }
 
-fn list(client: &Client, quiet: bool) -> Result<ExitCode> {
+fn list(
+    client: &Client,
+    quiet: bool,
+    digests: bool,
+    output: Option<ImagesFormat>,
+) -> Result<ExitCode> {
     let mut answer = client.get("/coracle/v1/images")?;
     let items = answer["items"]
         .as_array_mut()
         .map(std::mem::take)
         .unwrap_or_default();
-    let text: String = match quiet {
-        true => items
+    let text: String = match output {
+        Some(ImagesFormat::Json) => format!("{:#}\n", Value::from(items)),
+        _ if quiet => items
             .iter()
             .filter_map(|i| Some(format!("{}\n", i["id"].as_str()?)))
             .collect(),
-        false => {
-            let (header, rows) = super::get::table(Resource::Images, &items, true, false);
-            Table::default().render(&header, &rows)
-        }
+        _ => table(&items, digests, output == Some(ImagesFormat::Wide)),
     };
     put(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn table(items: &[Value], digests: bool, wide: bool) -> String {
+    let (mut header, mut rows) = super::get::table(Resource::Images, items, true, false);
+    let users = header.iter().position(|title| *title == USED_BY);
+    if let Some(at) = users.filter(|_| !wide) {
+        header.remove(at);
+        rows.iter_mut().for_each(|row| drop(row.remove(at)));
+    }
+    if digests {
+        header.insert(DIGEST_COLUMN, "DIGEST");
+        for (row, item) in rows.iter_mut().zip(items) {
+            let digest = item["digest"].as_str().unwrap_or_default();
+            row.insert(DIGEST_COLUMN, digest.to_owned());
+        }
+    }
+    Table::default().render(&header, &rows)
 }
 
 fn tag(client: &Client, source: &str, target: &str) -> Result<ExitCode> {

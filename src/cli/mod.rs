@@ -39,6 +39,7 @@ mod node_run;
 mod plan;
 mod pull;
 mod retry;
+mod save;
 mod secret;
 mod session;
 mod sheet;
@@ -124,7 +125,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Shutdown(args) => shutdown::run(&client, &args),
         Command::Validate(args) => validate::run(&args),
         Command::Doctor(args) => doctor::run(&client, &args),
-        Command::Fsck(args) => fsck::run(&args),
+        Command::Fsck(args) => fsck::run(&client, &args),
         Command::Install(args) => install::run(&args),
         Command::Uninstall(args) => install::remove(&client, &args),
         Command::EndPods(args) => end_pods::run(&client, &args),

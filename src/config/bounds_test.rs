@@ -95,6 +95,26 @@ fn bounds_are_reported_in_the_kubelets_words() {
             "coracle.bundleKey \"site.pub\" must be an absolute path",
         ),
         (
+            "coracle: {pullRate: 2KiB/s}",
+            "coracle.pullRate \"2KiB/s\" must be a rate of at least 4KiB/s, like 200KiB/s",
+        ),
+        (
+            "coracle: {pullWindows: [\"01:00-05:00\", \"25:00-26:00\"]}",
+            "coracle.pullWindows[1] \"25:00-26:00\" must be two times of day, like 01:00-05:00",
+        ),
+        (
+            "coracle: {pullAlwaysOffline: maybe}",
+            "coracle.pullAlwaysOffline \"maybe\" must be one of: \"use\", \"fail\"",
+        ),
+        (
+            "staticPodURL: box.lan/pods",
+            "staticPodURL must be like https://host/path; a password belongs into staticPodURLHeader",
+        ),
+        (
+            "staticPodURLHeader: {\"X Token\": [a]}",
+            "staticPodURLHeader \"X Token\" is no valid HTTP header",
+        ),
+        (
             "coracle: {registryAuthFile: auth.json}",
             "coracle.registryAuthFile \"auth.json\" must be an absolute path",
         ),

@@ -92,6 +92,13 @@ fn the_table_names_each_setting_once_and_no_list_names_another() {
 const OTHERS: &[(&str, &str, &str)] = &[
     ("staticPodPath", "/p", ""),
     ("fileCheckFrequency", "1m30s", ""),
+    ("staticPodURL", "https://box/pods", ""),
+    (
+        "staticPodURLHeader",
+        "{X-Token: [a, b]}",
+        "staticPodURL: https://box/pods",
+    ),
+    ("httpCheckFrequency", "1m", "staticPodURL: https://box/pods"),
     ("podLogsDir", "/logs", ""),
     ("containerLogMaxSize", "1Mi", ""),
     ("containerLogMaxFiles", "2", ""),
@@ -177,8 +184,12 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.registryAuthFile", "/auth.json", ""),
     ("coracle.registryCertificateDirs", "[/certs.d]", ""),
     ("coracle.registriesConf", "[/registries.conf]", ""),
+    ("coracle.signaturePolicy", "/policy.json", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
     ("coracle.bundleKey", "/bundle.pub", ""),
+    ("coracle.pullRate", "200KiB/s", ""),
+    ("coracle.pullWindows", "[\"01:00-05:00\"]", ""),
+    ("coracle.pullAlwaysOffline", "fail", ""),
 ];
 
 /// Returns the innermost members of a structure, as `{:#?}` prints it, each with its lines.

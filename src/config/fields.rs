@@ -74,6 +74,9 @@ pub(crate) const FIELDS: &[Field] = &[
     // Manifests and logs.
     f("staticPodPath", Text, Start, "/etc/coracle/manifests"),
     f("fileCheckFrequency", Duration, Live, "20s"),
+    f("staticPodURL", Text, Start, "\"\""),
+    f("staticPodURLHeader", Own, Start, "{}"),
+    f("httpCheckFrequency", Duration, Start, "20s"),
     f("podLogsDir", Text, Start, "/var/log/pods"),
     f("containerLogMaxSize", Quantity, Live, "10Mi"),
     f("containerLogMaxFiles", Int, Live, "5"),
@@ -188,8 +191,17 @@ pub(crate) const FIELDS: &[Field] = &[
         Start,
         "[/etc/containers/registries.conf, /etc/coracle/registries.conf]",
     ),
+    f(
+        "coracle.signaturePolicy",
+        Text,
+        Start,
+        "/etc/coracle/policy.json",
+    ),
     f("coracle.plainHTTPRegistries", Texts, Start, "[]"),
     f("coracle.bundleKey", Text, Start, "\"\""),
+    f("coracle.pullRate", Text, Start, "\"\""),
+    f("coracle.pullWindows", Texts, Start, "[]"),
+    f("coracle.pullAlwaysOffline", Text, Start, "use"),
     // Settings without effect here.
     f("address", Text, Idle, ""),
     f("authentication", Any, Idle, ""),
@@ -216,7 +228,6 @@ pub(crate) const FIELDS: &[Field] = &[
     f("hairpinMode", Text, Idle, ""),
     f("healthzBindAddress", Text, Idle, ""),
     f("healthzPort", Int, Idle, ""),
-    f("httpCheckFrequency", Duration, Idle, ""),
     f("imagePullCredentialsVerificationPolicy", Text, Idle, ""),
     f("imageServiceEndpoint", Text, Idle, ""),
     f("iptablesDropBit", Int, Idle, ""),
@@ -243,8 +254,6 @@ pub(crate) const FIELDS: &[Field] = &[
     f("runtimeRequestTimeout", Duration, Idle, ""),
     f("serverTLSBootstrap", Bool, Idle, ""),
     f("showHiddenMetricsForVersion", Text, Idle, ""),
-    f("staticPodURL", Text, Idle, ""),
-    f("staticPodURLHeader", Any, Idle, ""),
     f("streamingConnectionIdleTimeout", Duration, Idle, ""),
     f("syncFrequency", Duration, Idle, ""),
     f("systemCgroups", Text, Idle, ""),
@@ -264,6 +273,7 @@ pub(crate) const FIELDS: &[Field] = &[
 /// Fields for which zero, or an empty string, means the same as leaving them out.
 pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "fileCheckFrequency",
+    "httpCheckFrequency",
     "podLogsDir",
     "containerLogMaxSize",
     "staticPodPath",
@@ -276,6 +286,7 @@ pub(crate) const ZERO_IS_DEFAULT: &[&str] = &[
     "clusterDomain",
     "coracle.bridge",
     "coracle.podSecurity",
+    "coracle.pullAlwaysOffline",
     "coracle.rootDir",
     "coracle.runDir",
 ];

@@ -95,6 +95,10 @@ impl<'l> Given<'l> {
         self.read(path)
     }
 
+    pub(super) fn map<T: for<'de> Deserialize<'de>>(&self, path: &str) -> BTreeMap<String, T> {
+        self.read(path)
+    }
+
     pub(super) fn duration(&self, path: &str) -> GoDuration {
         match self.value(path) {
             Value::String(text) => GoDuration::parse(&text).unwrap_or_default(),

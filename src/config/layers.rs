@@ -425,6 +425,9 @@ fn check_kind(kind: Kind, value: &Value, path: &At<'_>, report: &Report) {
             At::Field(_, "registerWithTaints") => {
                 drop(decode::<Vec<super::node::Taint>>(value, path, report));
             }
+            At::Field(_, super::url::HEADER) => {
+                drop(decode::<super::url::Headers>(value, path, report));
+            }
             _ => drop(decode::<Vec<super::shutdown::Period>>(value, path, report)),
         },
         Kind::Any => {}

@@ -11,12 +11,12 @@ use ipnet::IpNet;
 use super::fields::{FIELDS, Role};
 use super::given::Given;
 use super::layers::{self, Flag, Layers, Origin, Problem};
-use super::{Config, Registries, Settings, eviction, node, rules, shutdown, values};
+use super::registries::registries;
+use super::{Config, Settings, eviction, node, rules, shutdown, values};
 use super::{DEFAULT_DIR, DEFAULT_FILE};
 use crate::layout::Layout;
 use crate::spec::PodSecurity;
 use crate::spec::value::Value;
-use crate::types::Rate;
 
 /// Maximum size of a settings file, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -261,6 +261,7 @@ fn config(given: &Given<'_>) -> Config {
             log_dir: path("podLogsDir"),
         },
         manifests: path("staticPodPath"),
+        manifest_url: super::url::static_pod_url(given),
         preload: paths("coracle.preload"),
         cdi_dirs: paths("coracle.cdiSpecDirs"),
         cgroup_parent: some(given.text("coracle.cgroupParent")),
@@ -278,17 +279,7 @@ fn config(given: &Given<'_>) -> Config {
         stop_pods_on_exit: given.bool("coracle.stopPodsOnExit"),
         allowed_unsafe_sysctls: given.texts("allowedUnsafeSysctls"),
         pod_security: pod_security(given),
-        registries: Registries {
-            auth_file: path("coracle.registryAuthFile"),
-            certificate_dirs: paths("coracle.registryCertificateDirs"),
-            conf: paths("coracle.registriesConf"),
-            plain_http: given.texts("coracle.plainHTTPRegistries"),
-            parallel: parallel_pulls(given),
-            rate: Rate {
-                qps: u32::try_from(given.int("registryPullQPS")).unwrap_or(0),
-                burst: u32::try_from(given.int("registryBurst")).unwrap_or(0),
-            },
-        },
+        registries: registries(given),
         bundle_key: some(given.text("coracle.bundleKey")).map(Into::into),
         single_process_oom_kill: given
             .is_set("singleProcessOOMKill")
@@ -303,17 +294,6 @@ fn config(given: &Given<'_>) -> Config {
         max_open_files: unsigned("maxOpenFiles"),
         taints: node::taints(given),
         provider_id: given.text("providerID"),
-    }
-}
-
-/// How many images may be pulled for pods at once; `None`: no limit.
-fn parallel_pulls(given: &Given<'_>) -> Option<usize> {
-    const MOST: &str = "maxParallelImagePulls";
-    match given.bool("serializeImagePulls") {
-        true => Some(1),
-        false => given
-            .is_set(MOST)
-            .then(|| usize::try_from(given.int(MOST)).unwrap_or(1)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Settings of an agent, from `kind: KubeletConfiguration` files, flags and defaults, validated all at once.
 //!
 //! `fields` is the table of all settings; `layers` reads what was given, with positions; `given` puts that over the
-//! defaults; `shutdown`, `eviction`, `node` and `rules` turn it into typed values, or report every error. Settings that
+//! defaults; `shutdown`, `eviction`, `node`, `registries` and `rules` turn it into typed values, or report every error. Settings that
 //! can change while the agent runs are in [`Settings`], the others in [`Config`], so that no code keeps an outdated
 //! value by mistake.
 
@@ -14,7 +14,7 @@ use ipnet::IpNet;
 
 use crate::layout::Layout;
 use crate::spec::PodSecurity;
-use crate::types::{Group, ImagePolicy, Rate, Swapping};
+use crate::types::{Group, ImagePolicy, Swapping};
 
 mod eviction;
 mod fields;
@@ -22,10 +22,12 @@ mod given;
 mod layers;
 mod load;
 mod node;
+mod registries;
 mod reload;
 mod rules;
 mod show;
 mod shutdown;
+mod url;
 mod values;
 
 pub use eviction::{Eviction, Signal, Threshold};
@@ -34,8 +36,10 @@ pub use load::{ConfigError, Effective, Files};
 pub use node::{
     Amounts, Enforce, MemoryQos, Reserved, Taint, node_name_of_host, processes_for_pods,
 };
+pub use registries::Registries;
 pub use reload::{Reload, reload};
 pub use show::{as_json, as_yaml};
+pub use url::StaticPodUrl;
 pub use values::{Amount, bridge_name, cidrs, ip_address};
 
 /// The bridge's default name.
@@ -54,6 +58,8 @@ pub struct Config {
     pub layout: Layout,
     /// Directory (or single file) of manifests.
     pub manifests: PathBuf,
+    /// Where more manifests are fetched from, if anywhere.
+    pub manifest_url: Option<StaticPodUrl>,
     /// Directories of image archives imported at start and when they change.
     pub preload: Vec<PathBuf>,
     /// Directories of CDI files; devices in a later one take precedence.
@@ -114,23 +120,6 @@ pub struct Config {
     pub taints: Vec<Taint>,
     /// `spec.providerID` of the node.
     pub provider_id: String,
-}
-
-/// Settings of pulls.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registries {
-    /// Credentials, in docker's format; it need not exist.
-    pub auth_file: PathBuf,
-    /// Directories with a folder of certificates for each registry.
-    pub certificate_dirs: Vec<PathBuf>,
-    /// Mirrors, rewrites, blocks and aliases: files in the format of `registries.conf`.
-    pub conf: Vec<PathBuf>,
-    /// Registries, `host[:port]`, that are asked by plain HTTP.
-    pub plain_http: Vec<String>,
-    /// How many images may be pulled for pods at once; `None`: no limit.
-    pub parallel: Option<usize>,
-    /// How often pods may begin to pull.
-    pub rate: Rate,
 }
 
 impl Default for Config {

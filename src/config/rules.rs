@@ -1,7 +1,6 @@
 //! Bounds of single values, with the kubelet's messages (Kubernetes docs: Kubelet Configuration).
 
 use super::given::Given;
-use crate::spec::ImageName;
 
 /// A numeric setting, its kubelet flag, its minimum and maximum, and the kubelet's phrase.
 type Bound = (&'static str, &'static str, i64, i64, &'static str);
@@ -125,10 +124,9 @@ pub(super) fn check(given: &Given<'_>) {
             given.wrong(&["allowedUnsafeSysctls"], problem);
         }
     }
-    images(given);
     durations(given);
     paths(given);
-    registries(given);
+    super::registries::check(given);
     if given.bool("runOnce") {
         let text =
             "runOnce (--runOnce) true, Runonce mode has been deprecated and should not be set";
@@ -137,25 +135,6 @@ pub(super) fn check(given: &Given<'_>) {
     if !given.text("systemCgroups").is_empty() && given.text("cgroupRoot").is_empty() {
         let text = "systemCgroups (--system-cgroups) was specified and cgroupRoot (--cgroup-root) was not specified";
         given.wrong(&["systemCgroups"], text);
-    }
-}
-
-fn images(given: &Given<'_>) {
-    const PARALLEL: &str = "maxParallelImagePulls";
-    if !given.is_set(PARALLEL) {
-        return;
-    }
-    let parallel = given.int(PARALLEL);
-    if parallel < 1 {
-        let text = format!("{PARALLEL} {parallel} must be a positive number");
-        given.wrong(&[PARALLEL], text);
-    }
-    if parallel > 1 && given.bool("serializeImagePulls") {
-        given.wrong(
-            &[PARALLEL],
-            "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) is set \
-             to false",
-        );
     }
 }
 
@@ -195,20 +174,6 @@ fn durations(given: &Given<'_>) {
     }
 }
 
-/// Registries are named as in images: a host, and a port if it is not the usual one.
-fn registries(given: &Given<'_>) {
-    const LIST: &str = "coracle.plainHTTPRegistries";
-    for (index, value) in given.texts(LIST).iter().enumerate() {
-        let name = ImageName::parse(&format!("{value}/image"));
-        if name.is_ok_and(|name| name.registry == *value) {
-            continue;
-        }
-        let path = format!("{LIST}[{index}]");
-        let text = format!("{path} {value:?} must be a registry's host, or host:port");
-        given.wrong(&[&path, LIST], text);
-    }
-}
-
 fn paths(given: &Given<'_>) {
     let logs = given.text("podLogsDir");
     let wrong = |text: &str| given.wrong(&["podLogsDir"], format!("pod logs path {logs:?} {text}"));
@@ -228,6 +193,7 @@ fn paths(given: &Given<'_>) {
         "coracle.rootDir",
         "coracle.runDir",
         "coracle.registryAuthFile",
+        "coracle.signaturePolicy",
     ] {
         let value = given.text(path);
         if !value.starts_with('/') {

@@ -40,7 +40,10 @@ pub fn as_json(effective: &Effective) -> Json {
     );
     let mut origins = Map::new();
     for (path, shown) in rows(effective) {
-        let value = json(&shown.value);
+        let mut value = json(&shown.value);
+        if path == super::url::HEADER {
+            mask(&mut value);
+        }
         match path.split_once('.') {
             None => drop(config.insert(path.to_owned(), value)),
             Some((outer, inner)) => {
@@ -51,6 +54,15 @@ pub fn as_json(effective: &Effective) -> Json {
         origins.insert(path.to_owned(), shown.origin.to_string().into());
     }
     json!({ "kubeletconfig": config, "coracle": { "origins": origins } })
+}
+
+/// Hides the values of headers: one may be a password.
+fn mask(headers: &mut Json) {
+    let all = headers.as_object_mut().into_iter().flatten();
+    for (_, values) in all {
+        let values = values.as_array_mut().into_iter().flatten();
+        values.for_each(|value| *value = super::url::MASK.into());
+    }
 }
 
 /// Column of the comments, if there is room.

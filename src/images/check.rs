@@ -2,7 +2,7 @@
 //! runs on them.
 //!
 //! An image is intact if its record, config and manifest exist with their digests, and each layer has the files
-//! that it was unpacked with ([`mark`]). [`ImageStore::repair`] removes damaged images, names first, so that after
+//! that it was unpacked with ([`mark`]); on request also their contents ([`super::compare`]). [`ImageStore::repair`] removes damaged images, names first, so that after
 //! a crash at any line no damaged image has a name; archives in preload directories are imported again then.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::compare::Contents;
 use super::digest;
 use super::error::{ImageError, io};
 use super::gc;
@@ -30,6 +31,21 @@ pub struct Check {
     pub damage: Vec<Damage>,
     /// The number of layers and blobs that no image refers to, and of unfinished files: they only cost space.
     pub unused: usize,
+    /// The damaged images, as far as they are known: a repair removes them.
+    pub lost: Vec<Lost>,
+}
+
+/// A damaged image, and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// Its id.
+    pub id: String,
+    /// The names that were pulled from their registries.
+    pub pulled: Vec<String>,
+    /// Its other names.
+    pub given: Vec<String>,
+    /// The archive that it was preloaded from.
+    pub archive: Option<PathBuf>,
 }
 
 /// A damaged part of the store.
@@ -101,19 +117,32 @@ struct Findings {
     records: Vec<PathBuf>,
     /// Whether the list of preloaded archives is invalid.
     preload: bool,
+    /// Intact layers of damaged images that a registry has: they need not be fetched again.
+    spared: BTreeSet<OsString>,
 }
 
 impl ImageStore {
-    /// Checks everything and changes nothing. Waits until no import is being finished.
+    /// Checks everything but contents, and changes nothing. Waits until no import is being finished.
     pub fn check(&self) -> Result<Check, ImageError> {
-        let _lock = self.lock()?;
-        Ok(self.look()?.check)
+        self.check_with(&Contents::default())
     }
 
-    /// Checks everything and removes what is damaged or unused. No container may be running on it.
-    pub fn repair(&self) -> Result<Check, ImageError> {
+    /// The same; what a comparison found is damage, too.
+    pub fn check_with(&self, contents: &Contents) -> Result<Check, ImageError> {
         let _lock = self.lock()?;
-        let found = self.look()?;
+        Ok(self.look(contents)?.check)
+    }
+
+    /// Checks everything but contents, and removes what is damaged or unused. No container may be running on it.
+    pub fn repair(&self) -> Result<Check, ImageError> {
+        self.repair_with(&Contents::default())
+    }
+
+    /// The same; what a comparison found is damage, too. Intact layers of images that were pulled stay, so that the
+    /// next pull fetches only the others.
+    pub fn repair_with(&self, contents: &Contents) -> Result<Check, ImageError> {
+        let _lock = self.lock()?;
+        let found = self.look(contents)?;
         let forget = found.preload || !found.check.damage.is_empty();
         for path in found.refs.iter().chain(&found.records) {
             gc::remove_file(path)?;
@@ -122,7 +151,7 @@ impl ImageStore {
             gc::remove_file(&self.dir().join(folder).join(".new"))?;
             gc::sync(&self.dir().join(folder))?;
         }
-        self.collect()?;
+        self.collect_except(found.spared)?;
         if forget {
             // Last: until everything is repaired, the next check finds the damage again.
             gc::remove_file(&preload::path(self))?;
@@ -131,10 +160,10 @@ impl ImageStore {
         Ok(found.check)
     }
 
-    fn look(&self) -> Result<Findings, ImageError> {
+    fn look(&self, contents: &Contents) -> Result<Findings, ImageError> {
         let mut found = Findings::default();
         let references = self.look_at_references(&mut found)?;
-        let used = self.look_at_images(&references, &mut found)?;
+        let used = self.look_at_images(&references, contents, &mut found)?;
         self.look_for_lost(references, &mut found);
         if let Err(why) = preload::ids(self) {
             let list = preload::path(self);
@@ -149,6 +178,7 @@ impl ImageStore {
     fn look_at_images(
         &self,
         references: &BTreeMap<PathBuf, Reference>,
+        contents: &Contents,
         found: &mut Findings,
     ) -> Result<BTreeSet<OsString>, ImageError> {
         let (mut marks, mut used) = (BTreeMap::new(), BTreeSet::new());
@@ -160,11 +190,20 @@ impl ImageStore {
             };
             let hexes = record.digests.iter().chain(&record.layers);
             used.extend(hexes.chain([&record.id]).map(|d| digest::hex(d).into()));
-            match self.damage_of(&record, &mut marks)? {
+            match self.damage_of(&record, contents, &mut marks) {
                 None => {
                     found.whole.insert(record.id);
                 }
                 Some(fault) => {
+                    let lost = self.lost(&record.id, references);
+                    if !lost.pulled.is_empty() {
+                        let whole = |layer: &&String| matches!(marks.get(*layer), Some(None));
+                        let whole = record.layers.iter().filter(whole);
+                        found
+                            .spared
+                            .extend(whole.map(|layer| digest::hex(layer).into()));
+                    }
+                    found.check.lost.push(lost);
                     let name = references.values().find(|r| r.id == record.id);
                     let image = name.map_or(record.id, |reference| reference.name.clone());
                     found.check.damage.push(Damage {
@@ -179,6 +218,23 @@ impl ImageStore {
         }
         found.check.layers = marks.len();
         Ok(used)
+    }
+
+    /// Where a damaged image came from.
+    fn lost(&self, id: &str, references: &BTreeMap<PathBuf, Reference>) -> Lost {
+        let mut lost = Lost {
+            id: id.to_owned(),
+            pulled: Vec::new(),
+            given: Vec::new(),
+            archive: preload::archive_of(self, id),
+        };
+        for reference in references.values().filter(|reference| reference.id == id) {
+            match reference.pulled {
+                true => lost.pulled.push(reference.name.clone()),
+                false => lost.given.push(reference.name.clone()),
+            }
+        }
+        lost
     }
 
     /// Reads an image's record; `None` if it is damaged.
@@ -232,12 +288,30 @@ impl ImageStore {
         Ok(references)
     }
 
-    /// What is wrong with an image, if anything. `marks` are the layers checked so far.
+    /// What is wrong with an image, if anything. `marks` are the layers checked so far; all of its own are checked.
     fn damage_of(
         &self,
         record: &Record,
+        contents: &Contents,
         marks: &mut BTreeMap<String, Option<Fault>>,
-    ) -> Result<Option<Fault>, ImageError> {
+    ) -> Option<Fault> {
+        let mut damaged = self.damage_of_blobs(record);
+        for layer in &record.layers {
+            let fault = marks.entry(layer.clone()).or_insert_with(|| {
+                let compared = contents.damaged.get(layer).cloned();
+                let damage = self.damage_of_layer(layer).or(compared);
+                damage.map(|why| Fault {
+                    kind: DamageKind::Layer,
+                    path: self.layer_dir(layer),
+                    why,
+                })
+            });
+            damaged = damaged.or_else(|| fault.clone());
+        }
+        damaged
+    }
+
+    fn damage_of_blobs(&self, record: &Record) -> Option<Fault> {
         // Of the digests that led to the image, only its manifest's is a blob here.
         for digest in [Some(&record.id), record.digests.first()]
             .into_iter()
@@ -250,26 +324,9 @@ impl ImageStore {
                 Err(why) => format!("blob {digest} cannot be read: {why}"),
             };
             let kind = DamageKind::Blob;
-            return Ok(Some(Fault { kind, path, why }));
+            return Some(Fault { kind, path, why });
         }
-        for layer in &record.layers {
-            let damage = match marks.get(layer) {
-                Some(damage) => damage.clone(),
-                None => {
-                    let damage = self.damage_of_layer(layer).map(|why| Fault {
-                        kind: DamageKind::Layer,
-                        path: self.layer_dir(layer),
-                        why,
-                    });
-                    marks.insert(layer.clone(), damage.clone());
-                    damage
-                }
-            };
-            if damage.is_some() {
-                return Ok(damage);
-            }
-        }
-        Ok(None)
+        None
     }
 
     fn damage_of_layer(&self, layer: &str) -> Option<String> {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hyper::body::Bytes;
 use smol::channel::Receiver;
@@ -14,7 +14,8 @@ use smol::stream::StreamExt;
 use super::bundle::Bundle;
 use super::error::{ImageError, io as io_error};
 use super::import::STREAM;
-use super::progress::{Fetched, Imported, Line, Progress};
+use super::progress::{Cause, Fetched, Imported, Line, Progress};
+use super::registry::WebDocument;
 use super::space::KeepFree;
 
 /// The maximum of a worker's output.
@@ -33,6 +34,8 @@ pub struct ImportOptions {
     pub name: Option<String>,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,
+    /// The policy that says which images may be imported; without one any may.
+    pub policy: Option<PathBuf>,
 }
 
 /// An archive that arrives in pieces: it ends with the channel, and an error cancels the import.
@@ -105,6 +108,9 @@ fn start(
     if let Some(name) = &options.name {
         command.arg("--name").arg(name);
     }
+    if let Some(policy) = &options.policy {
+        command.arg("--policy").arg(policy);
+    }
     let KeepFree { bytes, inodes } = options.keep;
     command.args(["--keep-bytes", &bytes.to_string()]);
     command.args(["--keep-inodes", &inodes.to_string(), "--"]);
@@ -127,7 +133,7 @@ async fn attend(
     on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let input = child.stdin.take();
-    let failed = |message, hint| ImageError::Worker {
+    let failed = |message, hint, _| ImageError::Worker {
         archive: match origin {
             Origin::Path(path) => path.clone(),
             Origin::Stream(_) => STREAM.into(),
@@ -138,7 +144,7 @@ async fn attend(
     let outcome = async {
         match listen(child, exe, failed, on_progress).await? {
             Outcome::Images(images) => Ok(images),
-            Outcome::Fetched(_) | Outcome::Bundle(_) => Ok(Vec::new()),
+            Outcome::Fetched(_) | Outcome::Document(_) | Outcome::Bundle(_) => Ok(Vec::new()),
         }
     };
     let fed = async {
@@ -168,6 +174,7 @@ pub(super) enum Outcome {
     Images(Vec<Imported>),
     Fetched(Fetched),
     Bundle(Box<Bundle>),
+    Document(Option<WebDocument>),
 }
 
 /// Runs a worker of a pull. Dropping the future kills it.
@@ -192,7 +199,11 @@ pub(super) async fn run_job(
         let _ = input.write_all(&bytes).await;
         let _ = input.close().await;
     }
-    let failed = |message, hint| ImageError::Pull { message, hint };
+    let failed = |message, hint, cause| ImageError::Pull {
+        message,
+        hint,
+        cause,
+    };
     listen(&mut child, exe, failed, on_progress).await
 }
 
@@ -210,12 +221,11 @@ async fn feed(mut input: smol::process::ChildStdin, pieces: &Pieces) -> io::Resu
 async fn listen(
     child: &mut Child,
     exe: &Path,
-    failed: impl Fn(String, Option<String>) -> ImageError,
+    failed: impl Fn(String, Option<String>, Cause) -> ImageError,
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Outcome, ImageError> {
     let mut images = Vec::new();
-    let mut fetched = None;
-    let mut bundle = None;
+    let mut done_with = None;
     let mut error = None;
     if let Some(stdout) = child.stdout.take() {
         let mut lines = BufReader::new(stdout.take(MAX_OUTPUT_BYTES)).lines();
@@ -224,11 +234,20 @@ async fn listen(
             match serde_json::from_str(&line) {
                 Ok(Line::Progress(progress)) => on_progress(progress),
                 Ok(Line::Image(image)) => images.push(image),
-                Ok(Line::Fetched(done)) => fetched = Some(done),
-                Ok(Line::Bundle(found)) => bundle = Some(found),
-                Ok(Line::Error { message, hint }) => error = Some(failed(message, hint)),
+                Ok(Line::Fetched(done)) => done_with = Some(Outcome::Fetched(done)),
+                Ok(Line::Bundle(found)) => done_with = Some(Outcome::Bundle(found)),
+                Ok(Line::Document { document }) => {
+                    done_with = Some(Outcome::Document(document));
+                }
+                Ok(Line::Ready { .. }) => {}
+                Ok(Line::Error {
+                    message,
+                    hint,
+                    cause,
+                }) => error = Some(failed(message, hint, cause)),
                 Err(why) => {
-                    error = Some(failed(format!("invalid output of the worker: {why}"), None))
+                    let text = format!("invalid output of the worker: {why}");
+                    error = Some(failed(text, None, Cause::Other));
                 }
             }
         }
@@ -250,11 +269,8 @@ async fn listen(
         return Err(failed(
             message.trim_end_matches([':', ' ']).to_owned(),
             None,
+            Cause::Other,
         ));
     }
-    Ok(match (fetched, bundle) {
-        (Some(fetched), _) => Outcome::Fetched(fetched),
-        (None, Some(bundle)) => Outcome::Bundle(bundle),
-        (None, None) => Outcome::Images(images),
-    })
+    Ok(done_with.unwrap_or(Outcome::Images(images)))
 }

@@ -16,6 +16,7 @@ use super::staging::Staging;
 use super::store::{
     ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
 };
+use super::trust::{MAX_SIGNATURES, Origin};
 
 /// The maximum number of manifests and indexes that lead to an image.
 const MAX_DIGESTS: usize = 64;
@@ -31,12 +32,12 @@ pub(super) fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
         .collect()
 }
 
-/// Moves everything into place. `pulled`: it comes from a registry. The caller holds the lock, and the staged data is on disk.
+/// Moves everything into place. `origin`: the archive they come from; none if they were pulled. The caller holds the lock, and the staged data is on disk.
 pub(super) fn commit(
     store: &ImageStore,
     staging: &Staging,
     images: &[Found],
-    pulled: bool,
+    origin: Option<&Origin>,
 ) -> Result<Vec<Imported>, ImageError> {
     for layer in distinct_layers(images) {
         let (from, to) = (
@@ -63,7 +64,8 @@ pub(super) fn commit(
             let reference = Reference {
                 name: name.clone(),
                 id: image.id.clone(),
-                pulled,
+                pulled: origin.is_none(),
+                origin: origin.cloned(),
             };
             write_json(&store.reference_path(name), &reference)?;
         }
@@ -87,7 +89,13 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
     };
     let mut digests = vec![digest::of(&manifest)];
     digests.extend(image.indexes.iter().cloned());
+    let mut signatures = image.signatures.clone();
     if let Some(known) = store.record(&id)? {
+        for signature in known.signatures {
+            if !signatures.contains(&signature) && signatures.len() < MAX_SIGNATURES {
+                signatures.push(signature);
+            }
+        }
         // The same image by another way: its earlier manifests stay valid.
         let new = std::mem::replace(&mut digests, known.digests);
         for digest in new {
@@ -107,6 +115,7 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
             .map(|layer| layer.diff_id.clone())
             .collect(),
         size_bytes: sizes.iter().sum(),
+        signatures,
     };
     write_json(&store.record_path(&id), &record)?;
     Ok(id)

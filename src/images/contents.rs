@@ -7,6 +7,8 @@ use super::digest;
 use super::error::ImageError;
 use super::name;
 use super::oci::{self, ConfigFile, Descriptor, Document, MAX_CONFIG_BYTES, Platform};
+use super::signatures;
+use super::trust::Signature;
 
 /// overlayfs takes 500 lower directories.
 const MAX_LAYERS: usize = 480;
@@ -36,6 +38,8 @@ pub(crate) struct Found {
     pub(crate) config: Vec<u8>,
     /// Bottom first.
     pub(crate) layers: Vec<FoundLayer>,
+    /// Those of its signatures that the policy demands.
+    pub(crate) signatures: Vec<Signature>,
 }
 
 /// One layer of an image.
@@ -151,6 +155,7 @@ fn docker_image(config: Vec<u8>, image: &DockerImage, own: &Platform) -> Result<
                 diff_id,
             })
             .collect(),
+        signatures: Vec::new(),
     })
 }
 
@@ -165,6 +170,9 @@ fn oci_images(archive: &Archive, platform: &Platform) -> Result<Vec<Found>, Imag
     };
     let mut found: Vec<Found> = Vec::new();
     for descriptor in index.manifests.unwrap_or_default() {
+        if signatures::is_signatures(&descriptor) {
+            continue;
+        }
         let names = annotated_names(archive, &descriptor);
         if let Some((_, mut image)) = search.best(&descriptor, 0)? {
             image.names = names;
@@ -349,6 +357,7 @@ impl Search<'_> {
             indexes: Vec::new(),
             config: bytes,
             layers: found,
+            signatures: Vec::new(),
         };
         Ok(Some((fitness, image)))
     }
@@ -426,7 +435,7 @@ pub(crate) fn check_whole(images: &[Found]) -> Result<(), ImageError> {
 }
 
 /// Reads and verifies a small blob.
-fn blob(archive: &Archive, at: &Descriptor, kind: &str) -> Result<Vec<u8>, ImageError> {
+pub(super) fn blob(archive: &Archive, at: &Descriptor, kind: &str) -> Result<Vec<u8>, ImageError> {
     let what = format!("{kind} {}", at.digest);
     let bytes = archive.json(&blob_part(&at.digest)?)?;
     if bytes.len() as u64 != at.size {

@@ -83,8 +83,18 @@ impl ImageStore {
                 name: name.to_owned(),
                 id: id.to_owned(),
                 pulled: false,
+                origin: None,
             };
             write_json(&self.reference_path(name), &reference)?;
+        }
+        Ok(())
+    }
+
+    /// Fails unless all these images are there, by names or ids as in [`ImageStore::lookup`].
+    pub fn require(&self, names: &[String]) -> Result<(), ImageError> {
+        for name in names {
+            self.find(name)?
+                .ok_or_else(|| ImageError::NotFound { name: name.clone() })?;
         }
         Ok(())
     }
@@ -109,6 +119,7 @@ impl ImageStore {
             id,
             // No registry was asked for this name.
             pulled: false,
+            origin: None,
         };
         write_json(&self.reference_path(&full), &reference)?;
         Ok(full)

@@ -1,6 +1,6 @@
 //! SHA-256 digests of data as it is read.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use sha2::{Digest as _, Sha256};
 
@@ -44,6 +44,41 @@ impl<R: Read> Read for Hashing<R> {
         self.state.update(&buffer[..n]);
         self.count += n as u64;
         Ok(n)
+    }
+}
+
+/// Hashes and counts the data written through it.
+pub(crate) struct Measuring<W> {
+    inner: W,
+    state: Sha256,
+    count: u64,
+}
+
+impl<W: Write> Measuring<W> {
+    pub(crate) fn new(inner: W) -> Self {
+        Self {
+            inner,
+            state: Sha256::new(),
+            count: 0,
+        }
+    }
+
+    /// Digest and length of everything.
+    pub(crate) fn finish(self) -> (String, u64) {
+        (format_digest(self.state.finalize().as_slice()), self.count)
+    }
+}
+
+impl<W: Write> Write for Measuring<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.inner.write(bytes)?;
+        self.state.update(&bytes[..n]);
+        self.count += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
     }
 }
 

@@ -21,7 +21,7 @@ use crate::sys::xattr;
 /// The deepest directory; deeper trees exist only to break programs that walk them.
 pub(super) const MAX_DEPTH: usize = 256;
 
-const OPAQUE: &str = "trusted.overlay.opaque";
+pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
 
 /// A failure of one entry, without the entry's name.
 pub(super) enum Fault {

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::progress::Cause;
+
 /// A failure of the image store, an archive, or the worker.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
@@ -193,6 +195,21 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
+    /// An archive could not be sent to its reader.
+    #[error("the archive could not be written")]
+    Send {
+        /// The error of the stream.
+        #[source]
+        source: io::Error,
+    },
+    /// A worker could not save images. The caller says which.
+    #[error("{message}")]
+    Save {
+        /// The chain of causes in one line.
+        message: String,
+        /// What to do about it.
+        hint: Option<String>,
+    },
     /// A worker could not pull an image. The caller says which.
     #[error("{message}")]
     Pull {
@@ -200,6 +217,8 @@ pub enum ImageError {
         message: String,
         /// What to do about it.
         hint: Option<String>,
+        /// What kind of failure it is.
+        cause: Cause,
     },
     /// The worker reported a failure.
     #[error("could not import `{}`: {message}", archive.display())]
@@ -214,6 +233,14 @@ pub enum ImageError {
 }
 
 impl ImageError {
+    /// What kind of failure it is.
+    pub(crate) fn cause(&self) -> Cause {
+        match self {
+            Self::Pull { cause, .. } => *cause,
+            _ => Cause::Other,
+        }
+    }
+
     /// A hint for people.
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
@@ -237,7 +264,9 @@ impl ImageError {
             Self::SeveralNames { .. } => "remove it by each of its names",
             Self::NotFound { .. } => "images are listed by `coracle get images`",
             Self::Changed { .. } => "copy the file under another name and rename it when complete",
-            Self::Worker { hint, .. } | Self::Pull { hint, .. } => return hint.clone(),
+            Self::Worker { hint, .. } | Self::Pull { hint, .. } | Self::Save { hint, .. } => {
+                return hint.clone();
+            }
             Self::Unpack { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
                 "importing needs root with CAP_CHOWN, CAP_MKNOD, CAP_SETFCAP and CAP_SYS_ADMIN"
             }
@@ -249,6 +278,7 @@ impl ImageError {
             Self::Io { .. }
             | Self::Abandoned
             | Self::Received { .. }
+            | Self::Send { .. }
             | Self::Malformed { .. }
             | Self::Json { .. }
             | Self::Limit { .. }

@@ -140,7 +140,12 @@ impl ImageStore {
 
     /// Removes layers and blobs that no record refers to. The caller holds the lock.
     pub(super) fn collect(&self) -> Result<(), ImageError> {
-        let mut layers: BTreeSet<OsString> = BTreeSet::new();
+        self.collect_except(BTreeSet::new())
+    }
+
+    /// The same, but these layers stay.
+    pub(super) fn collect_except(&self, spared: BTreeSet<OsString>) -> Result<(), ImageError> {
+        let mut layers = spared;
         let mut blobs: BTreeSet<OsString> = BTreeSet::new();
         for record in self.records()? {
             blobs.insert(digest::hex(&record.id).into());

@@ -16,15 +16,18 @@ use super::compress;
 use super::contents::{self, Found, FoundLayer};
 use super::digest::Hashing;
 use super::error::{ImageError, io};
+use super::gc;
 use super::mark;
 use super::name;
 use super::oci::Platform;
 use super::preload::{self, Fingerprint};
 use super::progress::{Imported, Progress};
+use super::recipe::Recorder;
 use super::registry::PullFolder;
+use super::signatures::{self, Trust};
 use super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::staging::Staging;
-use super::store::{ImageStore, LayerRecord};
+use super::store::{ImageStore, LayerRecord, RECIPE};
 use super::tar_reader::{TarReader, broken};
 use super::trust::PublicKey;
 use super::unpack::Unpacker;
@@ -54,9 +57,21 @@ pub(crate) struct Request {
     pub(crate) platform: Option<Platform>,
     /// The digest of the bundle whose images to import. They get no names.
     pub(crate) bundle: Option<String>,
+    /// What the images need to be let in.
+    pub(crate) trust: Trust,
 }
 
 impl Request {
+    /// Reads the policy for an archive, and the signatures beside it: with all rights, and nothing is parsed but the
+    /// policy.
+    pub(crate) fn with_policy(mut self, policy: Option<&Path>) -> Result<Self, ImageError> {
+        if let (Some(policy), Trust::Anything) = (policy, &self.trust) {
+            let archive = Some(self.archive.as_path()).filter(|_| !self.is_stream());
+            self.trust = Trust::read(policy, archive)?;
+        }
+        Ok(self)
+    }
+
     fn is_stream(&self) -> bool {
         self.archive == Path::new(STREAM)
     }
@@ -86,6 +101,7 @@ pub(crate) fn import(
     let archive = open(request, &staging, &mut space, report)?;
     let (mut images, names) = find(request, &archive)?;
     complete_names(&mut images, request)?;
+    let origin = signatures::admit(request, &archive, &mut images)?;
     let layers: Vec<FoundLayer> = distinct_layers(&images);
     // A second time only if an image was removed meanwhile whose layers were to be shared.
     let _lock = loop {
@@ -103,6 +119,7 @@ pub(crate) fn import(
                 done_bytes: 0,
                 total_bytes: 0,
                 blob: None,
+                pull: None,
             };
             unpack_layer(&archive, layer, &staging, &mut space, &mut progress, report)?;
         }
@@ -121,13 +138,14 @@ pub(crate) fn import(
         });
     }
     let mut imported =
-        commit(&store, &staging, &images, request.pulled).map_err(|why| full_disk(why, &space))?;
+        commit(&store, &staging, &images, origin.as_ref()).map_err(|why| full_disk(why, &space))?;
     for (image, names) in imported.iter_mut().zip(names) {
         image.names.extend(names);
     }
     if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
         let ids = imported.iter().map(|image| image.id.clone()).collect();
-        preload::record(&store, &request.archive, fingerprint, ids)?;
+        let under = request.trust.under();
+        preload::record(&store, &request.archive, (fingerprint, under), ids)?;
     }
     if let Some(folder) = folder {
         folder.remove()?;
@@ -205,6 +223,7 @@ fn open(
             done_bytes,
             total_bytes: 0,
             blob: None,
+            pull: None,
         };
         report(progress).map_err(|_| ImageError::Abandoned)
     };
@@ -286,10 +305,11 @@ fn unpack_layer(
         progress.done_bytes = seen.get();
         report(progress.clone()).map_err(|_| ImageError::Abandoned)
     };
-    let unpacked = unpack_stream(&mut raw, &what, root, space, &mut tick);
+    let recipe = unfinished.join(RECIPE);
+    let unpacked = unpack_stream(&mut raw, &what, (root, &recipe), space, &mut tick);
     let verified = verify_blob(raw, layer, &what);
     // Wrong data explains why it could not be read.
-    let (diff_id, tar_bytes) = match unpacked {
+    let (diff_id, tar_bytes, has_recipe) = match unpacked {
         Err(ImageError::Malformed { .. } | ImageError::Truncated { .. }) if verified.is_err() => {
             return Err(verified.err().unwrap_or(ImageError::Missing { what }));
         }
@@ -303,6 +323,9 @@ fn unpack_layer(
             actual: diff_id,
         });
     }
+    if !has_recipe {
+        gc::remove_file(&recipe)?;
+    }
     progress.done_bytes = progress.total_bytes;
     report(progress.clone()).map_err(|_| ImageError::Abandoned)?;
     let record = unfinished.join("layer.json");
@@ -310,6 +333,7 @@ fn unpack_layer(
     let written = LayerRecord {
         tar_bytes,
         mark: Some(mark::of(&root).map_err(io("look through", &root))?),
+        recipe: has_recipe,
     };
     let written = serde_json::to_vec(&written).expect("plain data");
     fs::write(&record, written)
@@ -317,24 +341,26 @@ fn unpack_layer(
     fs::rename(&unfinished, &target).map_err(io("move", &unfinished))
 }
 
-/// Unpacks a layer from its blob; returns digest and length of the tar.
+/// Unpacks a layer from its blob into a directory; returns digest and length of the tar, and whether it has a recipe.
 fn unpack_stream(
     raw: &mut dyn Read,
     what: &str,
-    root: File,
+    (root, recipe): (File, &Path),
     space: &mut Space,
     tick: &mut dyn FnMut() -> Result<(), ImageError>,
-) -> Result<(String, u64), ImageError> {
+) -> Result<(String, u64, bool), ImageError> {
     let plain = compress::decoder(raw).map_err(|e| broken(what, &e, "its start"))?;
     let capped = Capped {
         inner: plain,
         left: MAX_UNPACKED_BYTES,
     };
-    let mut tar = TarReader::streaming(Hashing::new(capped), what.to_owned());
+    let recorder = Recorder::new(Hashing::new(capped), recipe);
+    let mut tar = TarReader::streaming(recorder, what.to_owned());
     Unpacker::new(root, what.to_owned(), space).run(&mut tar, tick)?;
-    tar.into_inner()
-        .finish()
-        .map_err(|e| broken(what, &e, "its end"))
+    let ended = tar.into_inner().finish();
+    let (hashing, has_recipe) = ended.map_err(|e| broken(what, &e, "its end"))?;
+    let (digest, length) = hashing.finish().map_err(|e| broken(what, &e, "its end"))?;
+    Ok((digest, length, has_recipe))
 }
 
 fn verify_blob<R: Read>(raw: Hashing<R>, layer: &FoundLayer, what: &str) -> Result<(), ImageError> {
@@ -419,6 +445,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         pulled: false,
         platform: None,
         bundle: None,
+        trust: Trust::default(),
     };
     import(&request, &mut |_| Ok(()))
 }

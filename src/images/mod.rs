@@ -1,16 +1,18 @@
 //! The image store and imports into it. Archives are unpacked by a worker process ([`worker`]) that the agent
 //! starts ([`import()`]); the agent itself only reads the store ([`ImageStore`]) and never a byte of an archive.
 //!
-//! The path of an archive: `archive` finds its parts and `contents` its images; `import` has the layers unpacked
-//! (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging` directory and verifies them; `commit` makes
-//! everything visible at the end.
+//! The path of an archive: `archive` finds its parts and `contents` its images; `signatures` lets them in by the policy
+//! ([`trust`]); `import` has the layers unpacked (`compress`, `tar_reader`, `unpack`, `entry`) into a `staging`
+//! directory and verifies them; `commit` makes everything visible at the end. `save` goes the other way.
 
 mod archive;
 mod bundle;
 mod check;
 mod client;
 mod commit;
+mod compare;
 mod compress;
+mod confine;
 mod contents;
 mod details;
 mod digest;
@@ -24,7 +26,10 @@ mod oci;
 mod pax;
 pub mod preload;
 mod progress;
+mod recipe;
 pub mod registry;
+mod save;
+mod signatures;
 mod space;
 mod staging;
 mod stop_signal;
@@ -38,14 +43,16 @@ pub use bundle::{
     Bundle, BundleFile, NewBundle, NewImage, check_file_name, check_name, import_bundle,
     read_bundle, write_bundle,
 };
-pub use check::{Check, Damage, DamageKind};
+pub use check::{Check, Damage, DamageKind, Lost};
 pub use client::{ImportOptions, Origin, Pieces, import, import_unless};
+pub use compare::Contents;
 pub use details::{Details, Layer};
 pub use error::ImageError;
 pub use gc::{Pruned, Removed};
 pub use import::import_here;
 pub use oci::ImageConfig;
-pub use progress::{Imported, Progress};
+pub use progress::{Cause, Imported, Progress};
+pub use save::{Saving, save};
 pub use space::KeepFree;
 pub use stop_signal::stop_signal;
 pub use store::{Image, ImageStore};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ImageError;
 use super::stop_signal::stop_signal;
+use crate::sys::machine;
 
 /// How to run an image, by its config.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -245,14 +246,34 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &str) -> Resu
     })
 }
 
+/// The variant of a 32-bit ARM: `armv6l`, `armv7l`, and a 64-bit machine's `aarch64` or `armv8l`, which runs all.
+fn arm_variant(machine: &str) -> &'static str {
+    let version = machine.strip_prefix("armv").and_then(|v| v.bytes().next());
+    match version {
+        Some(b'4' | b'5') => "v5",
+        Some(b'6') => "v6",
+        Some(b'8' | b'9') => "v8",
+        None if machine.starts_with("aarch64") => "v8",
+        // What coracle is compiled for.
+        _ => "v7",
+    }
+}
+
 impl Platform {
     /// The platform of this machine.
     pub(crate) fn own() -> Self {
-        let (architecture, variant) = match std::env::consts::ARCH {
+        Self::of(std::env::consts::ARCH, &machine::name())
+    }
+
+    /// The platform of a coracle that was compiled for `architecture` (Rust's name) on a machine that the kernel calls
+    /// `machine`. Containers run programs of coracle's own architecture, whatever else the kernel could run.
+    fn of(architecture: &str, machine: &str) -> Self {
+        let (architecture, variant) = match architecture {
             "x86_64" => ("amd64", None),
             "x86" => ("386", None),
             "aarch64" => ("arm64", Some("v8")),
-            "arm" => ("arm", Some("v7")),
+            "arm" => ("arm", Some(arm_variant(machine))),
+            "loongarch64" => ("loong64", None),
             other => (other, None),
         };
         Self {
@@ -369,6 +390,33 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_is_taken_for_what_its_kernel_says() {
+        for (compiled, machine, expected) in [
+            ("x86_64", "x86_64", "linux/amd64"),
+            ("x86", "x86_64", "linux/386"),
+            ("x86", "i686", "linux/386"),
+            ("arm", "armv5tejl", "linux/arm/v5"),
+            ("arm", "armv6l", "linux/arm/v6"),
+            ("arm", "armv7l", "linux/arm/v7"),
+            ("arm", "armv7ml", "linux/arm/v7"),
+            ("arm", "armv8l", "linux/arm/v8"),
+            ("arm", "aarch64", "linux/arm/v8"),
+            ("arm", "arm", "linux/arm/v7"),
+            ("aarch64", "aarch64", "linux/arm64/v8"),
+            ("riscv64", "riscv64", "linux/riscv64"),
+            ("loongarch64", "loongarch64", "linux/loong64"),
+        ] {
+            let found = Platform::of(compiled, machine);
+            assert_eq!(found.shown(), expected, "{compiled} on {machine}");
+        }
+        assert_eq!(
+            Platform::own().shown(),
+            Platform::parse(&machine::name()).unwrap().shown(),
+            "tests are compiled for their machine"
+        );
+    }
+
+    #[test]
     fn an_older_variant_runs_on_a_newer_machine_and_the_newest_that_runs_is_best() {
         let choose = |machine: &str, images: &[&str]| {
             let machine = Platform::parse(machine).unwrap();
@@ -394,6 +442,10 @@ mod tests {
                 Some("arm/v7"),
             ),
             ("arm/v7", &["arm/v5", "arm/v6"], Some("arm/v6")),
+            ("arm/v7", &["arm/v5"], Some("arm/v5")),
+            ("arm/v7", &["arm/v8", "arm64"], None),
+            ("arm/v8", &["arm/v6", "arm/v7", "arm64"], Some("arm/v7")),
+            ("arm/v5", &["arm/v6", "arm/v7"], None),
             ("arm/v6", &["arm/v7", "arm/v6", "arm/v5"], Some("arm/v6")),
             ("arm/v6", &["arm/v7"], None),
             ("arm/v6", &["arm/v7", "arm"], Some("arm")),

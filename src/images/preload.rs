@@ -13,7 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::compress::Packing;
 use super::error::{ImageError, io};
+use super::signatures;
 use super::store::{ImageStore, read_json, write_json};
+use super::trust::Policy;
 
 /// Identifies one state of a file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,11 +33,22 @@ pub struct Candidate {
     pub path: PathBuf,
     /// Its state.
     pub fingerprint: Fingerprint,
+    /// The policy under which it is to be imported, and the signatures beside it, as a text; [`scan`] leaves it empty.
+    pub under: Option<String>,
+}
+
+impl Candidate {
+    /// Notes the policy under which it is to be imported.
+    pub fn note_policy(&mut self, policy: &Policy) {
+        self.under = signatures::under(policy, &self.path);
+    }
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Entry {
     fingerprint: Fingerprint,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    under: Option<String>,
     ids: Vec<String>,
 }
 
@@ -53,7 +66,11 @@ pub fn scan(dirs: &[PathBuf]) -> Vec<Candidate> {
         paths.sort();
         for path in paths.into_iter().filter(|path| is_candidate(path)) {
             if let Ok(fingerprint) = fingerprint(&path) {
-                found.push(Candidate { path, fingerprint });
+                found.push(Candidate {
+                    path,
+                    fingerprint,
+                    under: None,
+                });
             }
         }
     }
@@ -67,7 +84,8 @@ pub fn pending(store: &ImageStore, found: &[Candidate]) -> Result<Vec<Candidate>
     for candidate in found {
         let known = entries
             .get(&candidate.path)
-            .filter(|entry| entry.fingerprint == candidate.fingerprint);
+            .filter(|entry| entry.fingerprint == candidate.fingerprint)
+            .filter(|entry| entry.under == candidate.under);
         let mut complete = known.is_some();
         for id in known.iter().flat_map(|entry| &entry.ids) {
             complete &= store.record(id)?.is_some();
@@ -95,11 +113,16 @@ pub fn forget_missing(store: &ImageStore, found: &[Candidate]) -> Result<(), Ima
 pub(crate) fn record(
     store: &ImageStore,
     archive: &Path,
-    fingerprint: Fingerprint,
+    (fingerprint, under): (Fingerprint, Option<String>),
     ids: Vec<String>,
 ) -> Result<(), ImageError> {
     let mut entries = read(store)?;
-    entries.insert(archive.to_owned(), Entry { fingerprint, ids });
+    let entry = Entry {
+        fingerprint,
+        under,
+        ids,
+    };
+    entries.insert(archive.to_owned(), entry);
     write_json(&path(store), &entries)
 }
 
@@ -109,6 +132,13 @@ pub(crate) fn ids(store: &ImageStore) -> Result<BTreeSet<String>, ImageError> {
         .into_values()
         .flat_map(|entry| entry.ids)
         .collect())
+}
+
+/// The archive that an image was preloaded from, if there is one.
+pub(crate) fn archive_of(store: &ImageStore, id: &str) -> Option<PathBuf> {
+    let entries = read(store).ok()?;
+    let of = |(path, entry): (PathBuf, Entry)| entry.ids.iter().any(|of| of == id).then_some(path);
+    entries.into_iter().find_map(of)
 }
 
 /// The state of a file, or of an OCI layout by its index.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::bundle::Bundle;
+use super::registry::WebDocument;
 
 /// The progress of an import.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,18 @@ pub struct Progress {
     /// The digest of the layer's blob, while several are downloaded at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blob: Option<String>,
+    /// All layers together, while several are downloaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pull: Option<Amount>,
+}
+
+/// How much of something is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    /// Bytes that are there.
+    pub done_bytes: u64,
+    /// All bytes.
+    pub total_bytes: u64,
 }
 
 /// An image that is now in the store.
@@ -50,6 +63,19 @@ pub(crate) struct Fetched {
     pub(crate) failures: Vec<String>,
 }
 
+/// Failures of pulls that are handled in a way of their own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Any other.
+    #[default]
+    Other,
+    /// The registry could not be asked: there is no connection to it, or it is out of order.
+    Unreachable,
+    /// The policy of the node does not let the image in.
+    Signature,
+}
+
 /// A line of the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -62,11 +88,24 @@ pub(crate) enum Line {
     Fetched(Fetched),
     /// Last line of a reading.
     Bundle(Box<Bundle>),
+    /// Last line of a fetched document; none, if it has not changed.
+    Document {
+        /// The document.
+        document: Option<WebDocument>,
+    },
+    /// First line of an archive that is being saved: its length.
+    Ready {
+        /// In bytes.
+        bytes: u64,
+    },
     /// Last line of failure.
     Error {
         /// The chain of causes in one line.
         message: String,
         /// What to do about it.
         hint: Option<String>,
+        /// What kind of failure it is.
+        #[serde(default)]
+        cause: Cause,
     },
 }

@@ -4,6 +4,7 @@
 //! blobs/sha256/<hex>     manifests and configs. Layer blobs are not kept: the unpacked layer is what runs
 //! layers/<hex>/diff      an unpacked layer by its diff id: an overlayfs lower directory
 //! layers/<hex>/layer.json  its size as a tar, and what its files are like
+//! layers/<hex>/recipe.gz   how to make that tar again ([`super::recipe`])
 //! records/<hex>.json     one image by its config digest; complete as soon as this file is there
 //! refs/<name>.json       one name; written last
 //! preload.json           what was imported from preload directories
@@ -29,6 +30,7 @@ use super::error::{ImageError, io};
 use super::name;
 use super::oci::{self, ConfigFile, ImageConfig};
 use super::preload;
+use super::trust::{Demand, Origin, Signature, TrustError};
 
 use crate::sys::{file, process};
 
@@ -68,6 +70,22 @@ pub(crate) struct Record {
     /// Diff ids, bottom first.
     pub(crate) layers: Vec<String>,
     pub(crate) size_bytes: u64,
+    /// Signatures of one of the digests or of the id that were accepted: they are verified again without a network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) signatures: Vec<Signature>,
+}
+
+impl Record {
+    /// Whether the signatures that are kept satisfy a demand.
+    pub(crate) fn satisfies(&self, demand: &Demand) -> bool {
+        self.check(demand).is_ok()
+    }
+
+    /// The same, with the reason.
+    pub(crate) fn check(&self, demand: &Demand) -> Result<(), TrustError> {
+        let digests: Vec<String> = self.digests.iter().chain([&self.id]).cloned().collect();
+        demand.check(&digests, &self.signatures).map(drop)
+    }
 }
 
 /// `refs/<name>.json`.
@@ -78,6 +96,9 @@ pub(crate) struct Reference {
     /// Whether it came from its registry, not from an archive.
     #[serde(default)]
     pub(crate) pulled: bool,
+    /// The archive that it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<Origin>,
 }
 
 /// `layers/<hex>/layer.json`.
@@ -88,7 +109,13 @@ pub(crate) struct LayerRecord {
     /// The mark of its files ([`super::mark`]); none for layers unpacked by an earlier version.
     #[serde(default)]
     pub(crate) mark: Option<String>,
+    /// Whether there is a recipe for that tar ([`super::recipe`]); not for layers unpacked by an earlier version.
+    #[serde(default)]
+    pub(crate) recipe: bool,
 }
+
+/// The name of a layer's recipe.
+pub(crate) const RECIPE: &str = "recipe.gz";
 
 /// This many names, of 300 bytes each, leave about a megabyte free inside the heap.
 const MANY_NAMES: usize = 1000;
@@ -105,6 +132,13 @@ fn forget(references: BTreeMap<String, String>) {
 impl ImageStore {
     /// Opens the store, makes its directories, and removes the remains of interrupted imports.
     pub fn open(dir: &Path) -> Result<Self, ImageError> {
+        let store = Self::make(dir)?;
+        super::gc::remove_leftovers(&store)?;
+        Ok(store)
+    }
+
+    /// Opens the store and makes its directories. For a process that may not remove the files of others.
+    pub(crate) fn make(dir: &Path) -> Result<Self, ImageError> {
         let store = Self {
             dir: dir.to_owned(),
         };
@@ -115,8 +149,12 @@ impl ImageStore {
         // Layers contain setuid programs and private files of any owner.
         use std::os::unix::fs::PermissionsExt;
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(io("chmod", dir))?;
-        super::gc::remove_leftovers(&store)?;
         Ok(store)
+    }
+
+    /// A store that exists. Nothing is made or removed, so that it needs no right to write.
+    pub(super) fn at(dir: PathBuf) -> Self {
+        Self { dir }
     }
 
     /// Removes the remains of interrupted imports.
@@ -249,6 +287,11 @@ impl ImageStore {
         self.dir.join("layers").join(digest::hex(diff_id))
     }
 
+    /// The recipe of a layer's tar.
+    pub(crate) fn recipe_path(&self, diff_id: &str) -> PathBuf {
+        self.layer_dir(diff_id).join(RECIPE)
+    }
+
     pub(crate) fn blob_path(&self, digest: &str) -> PathBuf {
         self.dir.join("blobs/sha256").join(digest::hex(digest))
     }
@@ -282,6 +325,12 @@ impl ImageStore {
 
     pub(crate) fn records(&self) -> Result<Vec<Record>, ImageError> {
         read_all(&self.dir.join("records"))?.into_iter().collect()
+    }
+
+    /// Likewise without those that are damaged.
+    pub(crate) fn readable_records(&self) -> Result<Vec<Record>, ImageError> {
+        let all = read_all(&self.dir.join("records"))?;
+        Ok(all.into_iter().filter_map(Result::ok).collect())
     }
 
     /// Name → id. A damaged ref has no effect: its image lacks that name until it is imported again, and other

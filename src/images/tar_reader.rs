@@ -137,6 +137,11 @@ impl<R: Read> TarReader<R> {
         self.inner
     }
 
+    /// The stream itself.
+    pub(crate) fn inner(&mut self) -> &mut R {
+        &mut self.inner
+    }
+
     /// An error of reading the stream.
     pub(crate) fn broken(&self, why: &io::Error, at: &str) -> ImageError {
         broken(&self.what, why, at)
@@ -234,9 +239,14 @@ impl<R: Read> TarReader<R> {
 
     /// Skips to the next header; `None` at the end of the archive.
     fn header(&mut self) -> Result<Option<Header>, ImageError> {
-        let rest = self.left + self.padding;
-        (self.skip)(&mut self.inner, rest).map_err(|e| self.broken(&e, "an entry's data"))?;
-        self.position += rest;
+        let skipped = (self.skip)(&mut self.inner, self.left);
+        skipped.map_err(|e| self.broken(&e, "an entry's data"))?;
+        match (self.skip)(&mut self.inner, self.padding) {
+            // Some writers do not even fill up the last block.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            other => other.map_err(|e| self.broken(&e, "an entry's data"))?,
+        }
+        self.position += self.left + self.padding;
         (self.left, self.padding) = (0, 0);
         let mut header = Header::new_old();
         let bytes = header.as_mut_bytes();

@@ -18,6 +18,7 @@ use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 
 use super::entry::{Fault, MAX_DEPTH, device, hide_lower, metadata, relative, timespec, whiteout};
 use super::error::ImageError;
+use super::recipe::Recorder;
 use super::space::Space;
 use super::tar_reader::{Kind, Member, TarReader};
 use crate::sys::openat::{How, open_beneath, open_in_root};
@@ -36,6 +37,8 @@ pub(crate) struct Unpacker<'a> {
     parent: Option<(PathBuf, OwnedFd)>,
     /// Directories' times, set at the end because making entries changes them.
     times: Vec<(PathBuf, (i64, i64))>,
+    /// Whether an entry took the place of another: what that was is gone.
+    replaced: bool,
     buffer: Vec<u8>,
 }
 
@@ -48,6 +51,7 @@ impl<'a> Unpacker<'a> {
             space,
             parent: None,
             times: Vec::new(),
+            replaced: false,
             buffer: vec![0; 128 << 10],
         }
     }
@@ -55,7 +59,7 @@ impl<'a> Unpacker<'a> {
     /// Makes all entries; `progress` is called regularly.
     pub(crate) fn run<R: Read>(
         mut self,
-        tar: &mut TarReader<R>,
+        tar: &mut TarReader<Recorder<R>>,
         progress: &mut dyn FnMut() -> Result<(), ImageError>,
     ) -> Result<(), ImageError> {
         let mut entries = 0;
@@ -91,13 +95,16 @@ impl<'a> Unpacker<'a> {
             }
             progress()?;
         }
+        if self.replaced {
+            tar.inner().give_up();
+        }
         self.set_times()
     }
 
     fn entry<R: Read>(
         &mut self,
         member: &Member,
-        tar: &mut TarReader<R>,
+        tar: &mut TarReader<Recorder<R>>,
         progress: &mut dyn FnMut() -> Result<(), ImageError>,
     ) -> Result<(), Fault> {
         let path = relative(&member.name)?;
@@ -110,7 +117,7 @@ impl<'a> Unpacker<'a> {
         }
         let hid_lower = self.make_room(&parent, &path, &name, member.kind)?;
         match member.kind {
-            Kind::File => self.file(&parent, &name, member, tar, progress)?,
+            Kind::File => self.file(&parent, &path, member, tar, progress)?,
             Kind::HardLink => return self.hard_link(&parent, &name, &member.link),
             Kind::Symlink => {
                 if member.link.is_empty() || member.link.contains(&0) {
@@ -224,6 +231,7 @@ impl<'a> Unpacker<'a> {
             if kind == Kind::Directory {
                 return Ok(false);
             }
+            self.replaced = true;
             tree::remove_at(parent.as_fd(), Path::new(name))?;
             // Directories below it are gone, and the cached parent may be one of them.
             self.parent = None;
@@ -231,6 +239,7 @@ impl<'a> Unpacker<'a> {
             return Ok(false);
         }
         unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?;
+        self.replaced = true;
         self.parent = None;
         Ok(format == SFlag::S_IFCHR && found.st_rdev == 0)
     }
@@ -238,11 +247,12 @@ impl<'a> Unpacker<'a> {
     fn file<R: Read>(
         &mut self,
         parent: &OwnedFd,
-        name: &OsStr,
+        path: &Path,
         member: &Member,
-        tar: &mut TarReader<R>,
+        tar: &mut TarReader<Recorder<R>>,
         progress: &mut dyn FnMut() -> Result<(), ImageError>,
     ) -> Result<(), Fault> {
+        let name = path.file_name().unwrap_or_default();
         let flags =
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(
@@ -262,6 +272,9 @@ impl<'a> Unpacker<'a> {
         };
         for (offset, length) in chunks {
             let (mut offset, mut left) = (*offset, *length);
+            if left > 0 {
+                tar.inner().content(path, offset, left);
+            }
             while left > 0 {
                 let most = usize::try_from(left)
                     .unwrap_or(usize::MAX)

@@ -1,23 +1,26 @@
-//! The process `coracle image-worker`. It drops the privileges that it does not need, imports one archive or fetches
-//! one image, and reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
+//! The process `coracle image-worker`. It drops the privileges that it does not need, imports one archive, fetches
+//! one image or saves some, and reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
+use super::confine;
 use super::import::{Request, import, read_bundle};
 use super::oci::Platform;
-use super::progress::Line;
+use super::progress::{Cause, Line};
 use super::registry;
+use super::save;
+use super::signatures::Trust;
 use super::space::KeepFree;
 use super::trust::PublicKey;
-use crate::sys::capability::{self, keep_only};
+use crate::sys::capability::keep_only;
 use crate::sys::process;
 
 /// Address space. A zstd window takes up to 128 MiB, documents 4 MiB each.
@@ -36,29 +39,50 @@ const MAX_FETCH_BYTES: u64 = 128 << 20;
 const MAX_KEYS_BYTES: u64 = 1 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
-                     [--keep-inodes N] [--pulled] [--platform PLATFORM] [--bundle DIGEST] PATH|-, or coracle image-worker \
-                     bundle --store DIR -- PATH, or coracle image-worker fetch";
+                     [--keep-inodes N] [--policy FILE] [--pulled] [--demand JSON] [--platform PLATFORM] \
+                     [--bundle DIGEST] PATH|-, or coracle image-worker bundle --store DIR -- PATH, or coracle \
+                     image-worker fetch|get";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut args = args.into_iter().peekable();
     if args.next_if(|arg| arg == "fetch").is_some() {
-        return run_fetch();
+        return run_fetch(fetch);
+    }
+    if args.next_if(|arg| arg == "get").is_some() {
+        return run_fetch(get);
+    }
+    if args.next_if(|arg| arg == "save").is_some() {
+        return save::worker::run(args);
     }
     if args.next_if(|arg| arg == "bundle").is_some() {
         return run_bundle(&args.collect::<Vec<_>>());
     }
-    let Some(request) = parse(args) else {
+    let Some((request, policy)) = parse(args) else {
         let _ = print(&Line::Error {
             message: USAGE.to_owned(),
             hint: None,
+            cause: Cause::Other,
         });
         return ExitCode::from(2);
     };
-    if let Err(why) = harden() {
+    // These are the owner's files.
+    let request = match request.with_policy(policy.as_deref()) {
+        Ok(request) => request,
+        Err(why) => {
+            let _ = print(&Line::Error {
+                message: crate::chain(&why),
+                hint: why.hint(),
+                cause: why.cause(),
+            });
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Err(why) = harden_import(&request) {
         let _ = print(&Line::Error {
             message: format!("could not drop privileges: {why}"),
             hint: None,
+            cause: Cause::Other,
         });
         return ExitCode::FAILURE;
     }
@@ -74,27 +98,56 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             let _ = print(&Line::Error {
                 message: crate::chain(&why),
                 hint: why.hint(),
+                cause: why.cause(),
             });
             ExitCode::FAILURE
         }
     }
 }
 
-/// Fetches what the request on standard input asks for.
-fn run_fetch() -> ExitCode {
-    let told = |line: &Line, code| {
-        let _ = print(line);
-        code
+/// The message of a failure, what to do about it, and its kind.
+type Failure = (String, Option<String>, Cause);
+
+fn fetch(input: io::StdinLock<'_>) -> Result<Line, Failure> {
+    // The thread that waits for the client is confined, too.
+    let confine = |store: &Path, certificates: &[PathBuf]| {
+        confine::fetch(store, certificates)?;
+        end_with_client()
     };
-    let failed = |message, hint| told(&Line::Error { message, hint }, ExitCode::FAILURE);
-    if let Err(why) = harden_fetch().and_then(|()| end_with_client()) {
-        return failed(format!("could not drop privileges: {why}"), None);
-    }
     let mut report = |progress| print(&Line::Progress(progress));
-    match registry::fetch(io::stdin().lock(), &mut report) {
-        Ok(fetched) => told(&Line::Fetched(fetched), ExitCode::SUCCESS),
-        Err((message, hint)) => failed(message, hint),
-    }
+    registry::fetch(input, confine, &mut report).map(Line::Fetched)
+}
+
+fn get(input: io::StdinLock<'_>) -> Result<Line, Failure> {
+    let confine = |certificates: &[PathBuf]| {
+        confine::get(certificates)?;
+        end_with_client()
+    };
+    registry::get(input, confine).map(|document| Line::Document { document })
+}
+
+/// Does what the request on standard input asks for, over the network.
+fn run_fetch(work: fn(io::StdinLock<'_>) -> Result<Line, Failure>) -> ExitCode {
+    let done = match harden_fetch() {
+        Ok(()) => work(io::stdin().lock()),
+        Err(why) => {
+            let text = format!("could not drop privileges: {why}");
+            Err((text, None, Cause::Other))
+        }
+    };
+    let (line, code) = match done {
+        Ok(line) => (line, ExitCode::SUCCESS),
+        Err((message, hint, cause)) => {
+            let line = Line::Error {
+                message,
+                hint,
+                cause,
+            };
+            (line, ExitCode::FAILURE)
+        }
+    };
+    let _ = print(&line);
+    code
 }
 
 /// Reads a bundle: `--store DIR -- PATH`, and keys on standard input.
@@ -103,21 +156,35 @@ fn run_bundle(args: &[OsString]) -> ExitCode {
         let _ = print(line);
         ExitCode::from(code)
     };
-    let failed = |message, hint| told(&Line::Error { message, hint }, 1);
+    let cause = Cause::Other;
+    let failed = |message, hint| {
+        told(
+            &Line::Error {
+                message,
+                hint,
+                cause,
+            },
+            1,
+        )
+    };
     let [flag, store, dashes, path] = args else {
         return failed(USAGE.to_owned(), None);
     };
     if flag != "--store" || dashes != "--" {
         return failed(USAGE.to_owned(), None);
     }
-    if let Err(why) = harden() {
+    let (store, path) = (Path::new(store), Path::new(path));
+    let hardened = harden(Mode::from_bits_truncate(0o022))
+        .and_then(|()| lower(Resource::RLIMIT_AS, MAX_MEMORY_BYTES))
+        .and_then(|()| confine::import(store, path));
+    if let Err(why) = hardened {
         return failed(format!("could not drop privileges: {why}"), None);
     }
     let keys = match keys() {
         Ok(keys) => keys,
         Err(why) => return failed(why, None),
     };
-    match read_bundle(Path::new(store), Path::new(path), &keys) {
+    match read_bundle(store, path, &keys) {
         Ok(bundle) => told(&Line::Bundle(Box::new(bundle)), 0),
         Err(why) => failed(crate::chain(&why), why.hint()),
     }
@@ -153,13 +220,15 @@ fn end_with_client() -> io::Result<()> {
     std::thread::Builder::new().spawn(watch).map(drop)
 }
 
-fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
+/// The request, and the path of the policy.
+fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<PathBuf>)> {
     let mut args = args.into_iter();
     if args.next()? != "import" {
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
     let (mut pulled, mut platform, mut bundle) = (false, None, None);
+    let (mut policy, mut trust) = (None, Trust::default());
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -167,6 +236,11 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
             Some("--name") => name = Some(args.next()?.into_string().ok()?),
             Some("--preloaded") => preloaded = true,
             Some("--pulled") => pulled = true,
+            Some("--policy") => policy = Some(args.next()?.into()),
+            Some("--demand") => {
+                let demand = serde_json::from_str(args.next()?.to_str()?).ok()?;
+                trust = Trust::Demand(Box::new(demand));
+            }
             Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
             Some("--bundle") => bundle = Some(args.next()?.into_string().ok()?),
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
@@ -177,7 +251,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
             _ => return None,
         }
     }
-    Some(Request {
+    let request = Request {
         store: store?,
         archive: archive?,
         preloaded,
@@ -186,40 +260,35 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Request> {
         pulled,
         platform,
         bundle,
-    })
+        trust,
+    };
+    Some((request, policy))
 }
 
-/// A high `oom_score_adj`, no new privileges, only the capabilities that unpacking needs, and limits on memory and
-/// files.
-fn harden() -> io::Result<()> {
-    process::set_oom_score_adj(OOM_SCORE_ADJ)?;
-    nix::sys::prctl::set_no_new_privs()?;
-    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+/// Bounded memory and files, then what [`confine`] says.
+fn harden_import(request: &Request) -> io::Result<()> {
+    harden(Mode::from_bits_truncate(0o022))?;
     lower(Resource::RLIMIT_AS, MAX_MEMORY_BYTES)?;
-    lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
-    umask(Mode::from_bits_truncate(0o022));
-    keep_only(&[
-        capability::CHOWN,
-        capability::DAC_OVERRIDE,
-        capability::FOWNER,
-        capability::FSETID,
-        capability::MKNOD,
-        capability::SETFCAP,
-        // overlayfs marks a folder that hides lower ones by a `trusted.*` attribute.
-        capability::SYS_ADMIN,
-    ])
+    confine::import(&request.store, &request.archive)
 }
 
-/// The same without any capability: a fetch writes files of its own user only.
+/// The same without any capability: a fetch writes files of its own user only. What it may open follows from its
+/// request.
 fn harden_fetch() -> io::Result<()> {
-    process::set_oom_score_adj(OOM_SCORE_ADJ)?;
-    nix::sys::prctl::set_no_new_privs()?;
-    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    harden(Mode::from_bits_truncate(0o077))?;
     // Not the address space, of which each thread's heap reserves 64 MiB.
     lower(Resource::RLIMIT_DATA, MAX_FETCH_BYTES)?;
-    lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
-    umask(Mode::from_bits_truncate(0o077));
     keep_only(&[])
+}
+
+/// A high `oom_score_adj`, no new privileges, no core dumps, few files.
+fn harden(mask: Mode) -> io::Result<()> {
+    process::set_oom_score_adj(OOM_SCORE_ADJ)?;
+    nix::sys::prctl::set_no_new_privs()?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    lower(Resource::RLIMIT_NOFILE, MAX_FILES)?;
+    umask(mask);
+    Ok(())
 }
 
 #[allow(

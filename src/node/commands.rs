@@ -11,7 +11,8 @@ use super::execute::{Tools, WORKER};
 use super::pulls::pull_for_client;
 use super::{Input, Node, bundles, metrics, shutdown};
 use crate::api::{
-    Command, CommandError, CommandErrorKind, ImageArchive, ImageRow, Metric, RemovedImages,
+    Command, CommandError, CommandErrorKind, ImageArchive, ImageRow, ImageUser, Metric,
+    RemovedImages, SavedArchive,
 };
 use crate::images::{self, Image, ImageError, ImportOptions, Origin, Progress};
 use crate::plan::event::ConditionChange;
@@ -21,6 +22,9 @@ use crate::spec::{ImageName, PodKey, PodUid, ephemeral};
 
 /// Where the answer to a command goes.
 pub(super) type Reply<T> = Sender<Result<T, CommandError>>;
+
+/// The containers that use images, by the images' ids.
+type Users = BTreeMap<String, Vec<ImageUser>>;
 
 impl Node {
     pub(super) fn command(&mut self, command: Command) {
@@ -76,10 +80,13 @@ impl Node {
                 reply,
             } => self.tag_image(source, target, reply),
             Command::InspectImage { name, reply } => self.inspect_image(&name, reply),
+            Command::SaveImages { names, reply } => {
+                super::spawn(save_images(self.tools.clone(), names, reply));
+            }
             Command::PruneImages { all, reply } => self.prune_images(all, reply),
             Command::ListImages { reply } => {
-                let in_use = self.images_in_use();
-                answer(reply, list_images(self.tools.clone(), in_use));
+                let users = self.image_users();
+                answer(reply, list_images(self.tools.clone(), users));
             }
             Command::ListVolumes { reply } => self.list_volumes(reply),
             Command::RemoveVolume {
@@ -164,8 +171,8 @@ impl Node {
             let tagged = super::unblock(move || images.tag(&full_name(&source), &target)).await;
             let name = tagged.map_err(|error| command_error(&error))?;
             // A pod may wait for an image of this name.
-            let changed = Event::Node(NodeFact::ImagesChanged);
-            let _ = inputs.send(Input::Event(changed)).await;
+            let changed = NodeFact::ImagesChanged(Some([name.clone()].into()));
+            let _ = inputs.send(Input::Event(Event::Node(changed))).await;
             Ok(name)
         });
     }
@@ -197,7 +204,7 @@ impl Node {
         let tools = self.tools.clone();
         super::spawn(async move {
             let inputs = tools.inputs.clone();
-            let rows = list_images(tools, BTreeSet::new()).await;
+            let rows = list_images(tools, Users::new()).await;
             let _ = inputs.send(Input::Looked { rows, reply }).await;
         });
     }
@@ -357,13 +364,28 @@ impl Node {
 
     /// The config digests of images that containers run from or mount, or will.
     pub(super) fn images_in_use(&self) -> BTreeSet<String> {
-        let mut used = BTreeSet::new();
+        self.image_users().into_keys().collect()
+    }
+
+    /// The same with the containers that use them.
+    fn image_users(&self) -> Users {
+        let mut users = Users::new();
         for pod in self.state.pods.values() {
             for container in &pod.containers {
-                used.extend(container.images().map(str::to_owned));
+                let user = ImageUser {
+                    namespace: pod.spec.key.namespace.clone(),
+                    pod: pod.spec.key.name.clone(),
+                    container: container.name.clone(),
+                };
+                for id in container.images() {
+                    let known = users.entry(id.to_owned()).or_default();
+                    if known.last() != Some(&user) {
+                        known.push(user.clone());
+                    }
+                }
             }
         }
-        used
+        users
     }
 }
 
@@ -377,14 +399,15 @@ pub(super) fn answer<T: 'static>(
     });
 }
 
-async fn list_images(
-    tools: Tools,
-    in_use: BTreeSet<String>,
-) -> Result<Vec<ImageRow>, CommandError> {
+async fn list_images(tools: Tools, mut users: Users) -> Result<Vec<ImageRow>, CommandError> {
     let images = tools.images;
     let list = super::unblock(move || images.list()).await;
     let list = list.map_err(|error| command_error(&error))?;
-    Ok(list.into_iter().map(|image| row(image, &in_use)).collect())
+    let rows = list.into_iter().map(|image| {
+        let users = users.remove(&image.id).unwrap_or_default();
+        row(image, users)
+    });
+    Ok(rows.collect())
 }
 
 /// Imports an archive and streams its progress. If the client disconnects, the import ends and leaves nothing
@@ -399,6 +422,7 @@ async fn import(
         name,
         preloaded: false,
         keep: tools.keep_free(),
+        policy: Some(tools.config.registries.policy.clone()),
     };
     let origin = match archive {
         ImageArchive::Path(path) => Origin::Path(path),
@@ -416,10 +440,9 @@ async fn import(
     let import = images::import_unless(gone, WORKER.as_ref(), store, &origin, &options, tell).await;
     let line = match import {
         Ok(imported) => {
-            let _ = tools
-                .inputs
-                .send(Input::Event(Event::Node(NodeFact::ImagesChanged)))
-                .await;
+            let names = imported.iter().flat_map(|image| image.names.clone());
+            let changed = NodeFact::ImagesChanged(Some(names.collect()));
+            let _ = tools.inputs.send(Input::Event(Event::Node(changed))).await;
             for image in imported {
                 let line = json!({ "type": "image", "id": image.id, "names": image.names,
                                    "warnings": image.warnings });
@@ -435,15 +458,61 @@ async fn import(
     let _ = progress.send(line.to_string()).await;
 }
 
-fn row(image: Image, in_use: &BTreeSet<String>) -> ImageRow {
-    let in_use = in_use.contains(&image.id);
+/// Writes images as an archive for a client, until it has gone.
+async fn save_images(tools: Tools, names: Vec<String>, reply: Reply<SavedArchive>) {
+    let store = tools.images.dir();
+    let names: Vec<String> = names.iter().map(|name| full_name(name)).collect();
+    let (images, wanted) = (tools.images.clone(), names.clone());
+    let begun = async {
+        // What is missing is told as for other commands.
+        let found = super::unblock(move || images.require(&wanted)).await;
+        Some(match found {
+            Ok(()) => images::save(WORKER.as_ref(), store, &names).await,
+            Err(error) => Err(error),
+        })
+    };
+    let gone = async {
+        reply.closed().await;
+        None
+    };
+    let mut saving = match smol::future::or(begun, gone).await {
+        None => return,
+        Some(Ok(saving)) => saving,
+        Some(Err(error)) => {
+            let _ = reply.try_send(Err(command_error(&error)));
+            return;
+        }
+    };
+    let (sender, pieces) = smol::channel::bounded(4);
+    let bytes = saving.bytes;
+    let _ = reply.try_send(Ok(SavedArchive { bytes, pieces }));
+    loop {
+        let piece = match saving.next().await {
+            Ok(None) => return,
+            Ok(Some(piece)) => Ok(piece),
+            Err(error) => {
+                let why = crate::chain(&error);
+                tracing::warn!("could not save {}: {why}", names.join(", "));
+                Err(std::io::Error::other(why))
+            }
+        };
+        let failed = piece.is_err();
+        if sender.send(piece).await.is_err() || failed {
+            return;
+        }
+    }
+}
+
+fn row(image: Image, users: Vec<ImageUser>) -> ImageRow {
     ImageRow {
         id: image.id,
         names: image.names,
         size_bytes: image.size_bytes,
         created: image.created,
         preloaded: image.preloaded,
-        in_use,
+        in_use: !users.is_empty(),
+        digest: image.manifest_digest,
+        users,
     }
 }
 
@@ -459,9 +528,10 @@ fn command_error(error: &ImageError) -> CommandError {
     }
 }
 
-/// An image name completed as in manifests, or an id as it is.
+/// An image name completed as in manifests. An id and what may be the start of one stay as they are.
 fn full_name(name: &str) -> String {
-    if name.starts_with("sha256:") {
+    let may_be_id = name.len() >= 6 && name.bytes().all(|b| b.is_ascii_hexdigit());
+    if name.starts_with("sha256:") || may_be_id {
         return name.to_owned();
     }
     ImageName::parse(name).map_or_else(|_| name.to_owned(), |name| name.to_string())

@@ -39,7 +39,7 @@ impl Tools {
         let (mut volumes, mut image_id) = (BTreeMap::new(), String::new());
         let mut pulled = BTreeMap::new();
         for (volume, wanted) in images.chain([(None, own)]) {
-            match self.find_image(spec, &container, wanted).await {
+            match self.find_trusted_image(spec, &container, wanted).await {
                 Ok((image, just_pulled)) => {
                     pulled.extend(just_pulled.map(|pulled| (wanted.written.to_owned(), pulled)));
                     match volume {
@@ -63,7 +63,7 @@ impl Tools {
     }
 
     /// Finds an image, and pulls it if its policy says so.
-    async fn find_image(
+    pub(super) async fn find_image(
         &self,
         pod: &PodSpec,
         container: &str,
@@ -90,11 +90,9 @@ impl Tools {
         let source = stored.as_ref().map(|(_, source)| *source);
         match (pull::way(wanted.policy, source), stored) {
             (Way::Use, Some((image, _))) => Ok((image, None)),
-            (Way::Pull, _) => {
-                let pulled = self.pull_for_pod(pod, container, wanted).await;
-                let (image, pulled) = pulled
-                    .map_err(|why| (ImageFailure::Pull, with_way_out(why, &self.config.preload)))?;
-                Ok((image, Some(pulled)))
+            (Way::Pull, stored) => {
+                let stored = stored.map(|(image, _)| image);
+                self.pull_or_use(pod, container, wanted, stored).await
             }
             (Way::Use | Way::Refuse, _) => Err((
                 ImageFailure::NeverPull,
@@ -106,8 +104,35 @@ impl Tools {
         }
     }
 
+    /// Pulls an image, or takes the stored one if its registry cannot be asked and the settings allow that.
+    async fn pull_or_use(
+        &self,
+        pod: &PodSpec,
+        container: &str,
+        wanted: Wanted<'_>,
+        stored: Option<Image>,
+    ) -> Result<(Image, Option<event::Pulled>), (ImageFailure, String)> {
+        let pulled = self.pull_for_pod(pod, container, wanted, stored.is_some());
+        let failed = match pulled.await {
+            Ok((image, pulled)) => return Ok((image, Some(pulled))),
+            Err(failed) => failed,
+        };
+        let may_use = failed.offline && self.config.registries.use_offline;
+        match (stored.filter(|_| may_use), failed.failure) {
+            (Some(image), _) => {
+                let pulled = event::Pulled::Unreachable(failed.message);
+                Ok((image, Some(pulled)))
+            }
+            (None, ImageFailure::Pull) => {
+                let message = with_way_out(failed.message, &self.config.preload);
+                Err((ImageFailure::Pull, message))
+            }
+            (None, failure) => Err((failure, failed.message)),
+        }
+    }
+
     /// Where the stored image of a name came from. One that cannot be told is used as it is.
-    async fn source(&self, name: &str) -> Source {
+    pub(super) async fn source(&self, name: &str) -> Source {
         let (images, name) = (self.images.clone(), name.to_owned());
         match super::unblock(move || images.is_pulled(&name)).await {
             Ok(true) => Source::Registry,

@@ -24,6 +24,7 @@ mod hooks;
 mod journal;
 mod logging;
 mod manager;
+mod manifest_url;
 mod manifests;
 mod memory;
 mod metrics;
@@ -46,6 +47,7 @@ mod sources;
 mod standings;
 mod start;
 mod state_file;
+mod trust;
 mod turns;
 mod unblock;
 mod user_namespaces;
@@ -363,7 +365,7 @@ impl Node {
         self.tools.pulls.cancel(wanted);
         self.note_shutdown();
         self.note_pressure(event);
-        if matches!(event, Event::Node(NodeFact::ImagesChanged)) {
+        if matches!(event, Event::Node(NodeFact::ImagesChanged(_))) {
             self.freed.note(memory::LARGE);
             self.look_at_images();
         }

@@ -421,6 +421,8 @@ mod tests {
             created: None,
             preloaded: false,
             in_use: false,
+            digest: String::new(),
+            users: Vec::new(),
         };
         let mut object = NodeObject::new(Machine::default(), &Config::default(), Wall(1));
         object.set_images(vec![

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Input;
 use super::execute::{Tools, WORKER};
 use super::watch::Watch;
+use crate::images::trust::Policy;
 use crate::images::{self, ImportOptions, preload};
 use crate::plan::{Event, NodeFact};
 
@@ -47,8 +48,14 @@ async fn watch_one(tools: Tools, directory: PathBuf) {
 
 async fn import_new(tools: &Tools) {
     let (images, directories) = (tools.images.clone(), tools.config.preload.clone());
+    let policy = tools.config.registries.policy.clone();
     let pending = super::unblock(move || {
-        let found = preload::scan(&directories);
+        let mut found = preload::scan(&directories);
+        // With a policy that cannot be read the import fails, and says so.
+        let policy = Policy::read(&policy).unwrap_or_default();
+        found
+            .iter_mut()
+            .for_each(|found| found.note_policy(&policy));
         preload::forget_missing(&images, &found)?;
         preload::pending(&images, &found)
     });
@@ -69,6 +76,7 @@ async fn import_new(tools: &Tools) {
             name: None,
             preloaded: true,
             keep: tools.keep_free(),
+            policy: Some(tools.config.registries.policy.clone()),
         };
         match images::import(
             WORKER.as_ref(),
@@ -86,10 +94,8 @@ async fn import_new(tools: &Tools) {
                 let names: Vec<String> =
                     imported.into_iter().flat_map(|image| image.names).collect();
                 tracing::info!("imported {} from `{path}`", names.join(", "));
-                let _ = tools
-                    .inputs
-                    .send(Input::Event(Event::Node(NodeFact::ImagesChanged)))
-                    .await;
+                let changed = NodeFact::ImagesChanged(Some(names.into_iter().collect()));
+                let _ = tools.inputs.send(Input::Event(Event::Node(changed))).await;
             }
             Err(error) => tracing::warn!(
                 "could not import `{path}`: {}, ignoring it",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use serde_json::json;
 use smol::channel::{Sender, bounded};
@@ -16,11 +17,19 @@ use crate::config::Registries;
 use crate::images::registry::{
     self, AuthError, AuthFile, Credentials, PullOptions, Pulled, RegistriesConf, Source,
 };
-use crate::images::{Image, ImageError, Progress};
-use crate::plan::pull::Bucket;
+use crate::images::{Cause, Image, ImageError, Progress};
+use crate::plan::event::ImageFailure;
+use crate::plan::pull::{self, Bucket};
 use crate::plan::{Event, NodeFact, PodFact, event};
 use crate::spec::{ImageName, PodSpec, PodUid, PullPolicy, Reason, pull_secrets};
-use crate::types::Rate;
+use crate::sys::clock;
+use crate::types::{PullHours, Rate, Time};
+
+/// The shortest interval between reports to the planner about a pull.
+const TELL_EVERY_MS: u64 = 1000;
+
+/// How often it is looked whether a pull window has closed, beside the time when it is due to.
+const CLOCK_LOOK_MS: u64 = 60_000;
 
 /// A turn at one image.
 type Turn = Arc<smol::lock::Mutex<()>>;
@@ -47,6 +56,10 @@ struct Inner {
     rate: Rate,
     /// Pods that pull; a message ends the pull.
     pods: Mutex<BTreeMap<PodUid, Sender<()>>>,
+    /// Held by the pull at work while the rate is limited: the limit is for all together.
+    line: smol::lock::Mutex<()>,
+    /// Registries that could not be asked for an image that is stored, when, and why.
+    unreachable: Mutex<BTreeMap<String, (Time, String)>>,
 }
 
 impl Pulls {
@@ -57,6 +70,8 @@ impl Pulls {
             bucket: Mutex::default(),
             rate: registries.rate,
             pods: Mutex::default(),
+            line: smol::lock::Mutex::default(),
+            unreachable: Mutex::default(),
         }))
     }
 
@@ -103,6 +118,10 @@ impl Tools {
         let registries = self.config.registries.clone();
         let work = async {
             let _turn = turn.lock().await;
+            let _line = match registries.bytes_per_second {
+                0 => None,
+                _ => Some(self.pulls.0.line.lock().await),
+            };
             let login = request.credentials.map(|login| Credentials {
                 username: login.username,
                 password: login.password,
@@ -110,17 +129,25 @@ impl Tools {
             let written = request.name.clone();
             let (files, meant) = (registries.clone(), image.clone());
             let find = move || sources(&files, &meant, &written, logins, login);
+            let trust = self.demand(&image).await?;
             let options = PullOptions {
                 name: request.name,
                 platform: request.platform,
                 sources: super::unblock(find).await?,
                 plain_http: registries.plain_http,
                 certificates: registries.certificate_dirs,
+                trust,
+                bytes_per_second: registries.bytes_per_second,
                 keep: self.keep_free(),
             };
             let never = std::future::pending();
             let store = self.images.dir();
-            registry::pull_unless(never, WORKER.as_ref(), store, &options, on_progress).await
+            let (pulled, failures) =
+                registry::pull_unless(never, WORKER.as_ref(), store, &options, on_progress).await?;
+            for failure in failures {
+                tracing::warn!("a mirror could not serve `{}`: {failure}", options.name);
+            }
+            Ok(pulled)
         };
         let given_up = async {
             abandoned.await;
@@ -128,9 +155,10 @@ impl Tools {
         };
         let pulled = smol::future::or(work, given_up).await;
         match &pulled {
-            Ok(Pulled::New(_)) => {
-                let changed = Input::Event(Event::Node(NodeFact::ImagesChanged));
-                let _ = self.inputs.send(changed).await;
+            Ok(Pulled::New(image)) => {
+                let names = image.names.iter().cloned().collect();
+                let changed = Event::Node(NodeFact::ImagesChanged(Some(names)));
+                let _ = self.inputs.send(Input::Event(changed)).await;
             }
             Ok(Pulled::Unchanged(_)) => {}
             Err(_) => self.clear_up_after_import().await,
@@ -144,21 +172,89 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Why a pod has no image from a registry.
+#[derive(Debug)]
+pub(super) struct PullFailure {
+    pub(super) failure: ImageFailure,
+    /// The sentence for people.
+    pub(super) message: String,
+    /// Whether the registry was not asked, or could not be.
+    pub(super) offline: bool,
+}
+
+impl From<String> for PullFailure {
+    fn from(message: String) -> Self {
+        Self {
+            failure: ImageFailure::Pull,
+            message,
+            offline: false,
+        }
+    }
+}
+
 impl Tools {
     /// Pulls an image that a pod's container needs: the stored image and how long it took, or why there is none.
+    /// `stored`: there is an image of that name.
     pub(super) async fn pull_for_pod(
         &self,
         pod: &PodSpec,
         container: &str,
         wanted: Wanted<'_>,
-    ) -> Result<(Image, event::Pulled), String> {
+        stored: bool,
+    ) -> Result<(Image, event::Pulled), PullFailure> {
         let begun = super::now().time;
+        if let Some(closed) = self.closed() {
+            return Err(closed);
+        }
+        if let Some(failure) = self.known_unreachable(wanted.name).filter(|_| stored) {
+            return Err(failure);
+        }
         if !lock(&self.pulls.0.bucket).take(self.pulls.0.rate, begun) {
-            return Err("pull QPS exceeded".to_owned());
+            return Err("pull QPS exceeded".to_owned().into());
         }
         let (logins, missing) = self.logins_of(pod)?;
         let (cancel, cancelled) = bounded(1);
         lock(&self.pulls.0.pods).insert(pod.uid.clone(), cancel);
+        self.announce(pod, container, wanted, &missing).await;
+        let work = async {
+            let _slot = match &self.pulls.0.slots {
+                Some(slots) => Some(slots.acquire().await),
+                None => None,
+            };
+            let pulling = super::now().time;
+            self.pull_once(pod, container, wanted, logins).await?;
+            Ok(super::now().time.since(pulling))
+        };
+        let given_up = async {
+            // The other end lives in the map.
+            let _ = cancelled.recv().await;
+            let text = "the pull was cancelled: the pod does not want the image any more";
+            Err(text.to_owned().into())
+        };
+        let work = smol::future::or(work, given_up);
+        let done = smol::future::or(work, async { Err(self.closing().await) }).await;
+        lock(&self.pulls.0.pods).remove(&pod.uid);
+        self.note_reach(wanted.name, done.as_ref().err());
+        let took_ms = done?;
+        let found = self.look_up(&wanted.name.to_string()).await;
+        let image = found.map_err(|why| crate::chain(&why))?;
+        let image = image.ok_or_else(|| "the image was removed while it was pulled".to_owned())?;
+        let pulled = event::Pulled::Now {
+            took_ms,
+            waited_ms: super::now().time.since(begun),
+            size_bytes: image.size_bytes,
+        };
+        Ok((image, pulled))
+    }
+
+    /// Publishes that an image is being pulled, and which pull secrets are missing.
+    async fn announce(
+        &self,
+        pod: &PodSpec,
+        container: &str,
+        wanted: Wanted<'_>,
+        missing: &[String],
+    ) {
         let mut warnings = vec![(
             Reason::Pulling,
             format!("Pulling image \"{}\"", wanted.written),
@@ -175,36 +271,73 @@ impl Tools {
             warnings,
         };
         let uid = pod.uid.clone();
-        let _ = self
-            .inputs
-            .send(Input::Event(Event::Pod { uid, fact }))
-            .await;
-        let work = async {
-            let _slot = match &self.pulls.0.slots {
-                Some(slots) => Some(slots.acquire().await),
-                None => None,
-            };
-            let pulling = super::now().time;
-            self.pull_once(wanted, logins).await?;
-            Ok(super::now().time.since(pulling))
-        };
-        let given_up = async {
-            // The other end lives in the map.
-            let _ = cancelled.recv().await;
-            Err("the pull was cancelled: the pod does not want the image any more".to_owned())
-        };
-        let done = smol::future::or(work, given_up).await;
-        lock(&self.pulls.0.pods).remove(&pod.uid);
-        let took_ms = done?;
-        let found = self.look_up(&wanted.name.to_string()).await;
-        let image = found.map_err(|why| crate::chain(&why))?;
-        let image = image.ok_or("the image was removed while it was pulled")?;
-        let pulled = event::Pulled {
-            took_ms,
-            waited_ms: super::now().time.since(begun),
-            size_bytes: image.size_bytes,
-        };
-        Ok((image, pulled))
+        let event = Input::Event(Event::Pod { uid, fact });
+        let _ = self.inputs.send(event).await;
+    }
+
+    /// Why pods may not pull now, if they may not.
+    fn closed(&self) -> Option<PullFailure> {
+        let now = clock::local_ms_of_day();
+        match PullHours::look(&self.config.registries.windows, now) {
+            PullHours::Open { .. } => None,
+            PullHours::Closed { opens_in_ms, next } => Some(PullFailure {
+                failure: ImageFailure::Window { opens_in_ms },
+                message: match now {
+                    Some(_) => {
+                        format!("the next window for pulls is {next} (`coracle.pullWindows`)")
+                    }
+                    None => "the clock is not set, so no window of `coracle.pullWindows` is open"
+                        .to_owned(),
+                },
+                offline: true,
+            }),
+        }
+    }
+
+    /// Waits until the window closes in which pods may pull.
+    async fn closing(&self) -> PullFailure {
+        loop {
+            if let Some(closed) = self.closed() {
+                return closed;
+            }
+            let windows = &self.config.registries.windows;
+            match PullHours::look(windows, clock::local_ms_of_day()) {
+                PullHours::Open {
+                    closes_in_ms: Some(ms),
+                } => {
+                    // The clock may be set meanwhile.
+                    let wait = Duration::from_millis(ms.min(CLOCK_LOOK_MS));
+                    smol::Timer::after(wait).await;
+                }
+                PullHours::Open { closes_in_ms: None } => smol::future::pending().await,
+                PullHours::Closed { .. } => {}
+            }
+        }
+    }
+
+    /// The failure of the last pull from an image's registry, if it could not be asked a moment ago.
+    fn known_unreachable(&self, image: &ImageName) -> Option<PullFailure> {
+        let now = super::now().time;
+        let mut all = lock(&self.pulls.0.unreachable);
+        all.retain(|_, (at, _)| now.since(*at) < pull::UNREACHABLE_MS);
+        let (_, why) = all.get(&image.registry)?;
+        Some(PullFailure {
+            failure: ImageFailure::Pull,
+            message: why.clone(),
+            offline: true,
+        })
+    }
+
+    /// Remembers whether an image's registry could be asked.
+    fn note_reach(&self, image: &ImageName, failed: Option<&PullFailure>) {
+        let mut all = lock(&self.pulls.0.unreachable);
+        match failed {
+            Some(why) if why.offline && why.failure == ImageFailure::Pull => {
+                let entry = (super::now().time, why.message.clone());
+                all.insert(image.registry.clone(), entry);
+            }
+            Some(_) | None => drop(all.remove(&image.registry)),
+        }
     }
 
     /// The pull secrets of a pod, and the names of those that are not there.
@@ -220,7 +353,13 @@ impl Tools {
     }
 
     /// Pulls an image, unless another pod has just pulled it and the policy takes what is there.
-    async fn pull_once(&self, wanted: Wanted<'_>, logins: Vec<AuthFile>) -> Result<(), String> {
+    async fn pull_once(
+        &self,
+        pod: &PodSpec,
+        container: &str,
+        wanted: Wanted<'_>,
+        logins: Vec<AuthFile>,
+    ) -> Result<(), PullFailure> {
         let name = wanted.name.to_string();
         if wanted.policy == PullPolicy::IfNotPresent {
             // The others' turn is over when this one begins.
@@ -235,13 +374,55 @@ impl Tools {
             platform: None,
             credentials: None,
         };
+        let tell = self.teller(pod, container, wanted);
         let pulled = self
-            .pull(std::future::pending(), request, logins, |_| {})
+            .pull(std::future::pending(), request, logins, tell)
             .await;
-        pulled.map(drop).map_err(|why| match why.hint() {
-            Some(hint) => format!("{}; {hint}", crate::chain(&why)),
-            None => crate::chain(&why),
+        pulled.map(drop).map_err(|why| PullFailure {
+            offline: matches!(&why, ImageError::Pull { cause, .. } if *cause == Cause::Unreachable),
+            failure: match &why {
+                ImageError::Pull {
+                    cause: Cause::Signature,
+                    ..
+                } => ImageFailure::Signature,
+                _ => ImageFailure::Pull,
+            },
+            message: match why.hint() {
+                Some(hint) => format!("{}; {hint}", crate::chain(&why)),
+                None => crate::chain(&why),
+            },
         })
+    }
+
+    /// Tells the planner how far a pull is, when the percentage has changed, at most once a second.
+    fn teller(
+        &self,
+        pod: &PodSpec,
+        container: &str,
+        wanted: Wanted<'_>,
+    ) -> impl FnMut(Progress) + use<> {
+        let inputs = self.inputs.clone();
+        let (uid, container) = (pod.uid.clone(), container.to_owned());
+        let image = wanted.written.to_owned();
+        let mut last: Option<(Time, u8)> = None;
+        move |step| {
+            let Some(amount) = step.pull else { return };
+            let now = super::now().time;
+            let percent = pull::percent(amount.done_bytes, amount.total_bytes);
+            if last.is_some_and(|(at, told)| told == percent || now.since(at) < TELL_EVERY_MS) {
+                return;
+            }
+            last = Some((now, percent));
+            let fact = PodFact::Pulling {
+                container: container.clone(),
+                image: image.clone(),
+                percent,
+                total_bytes: amount.total_bytes,
+            };
+            let uid = uid.clone();
+            // A busy agent misses steps.
+            let _ = inputs.try_send(Input::Event(Event::Pod { uid, fact }));
+        }
     }
 }
 
@@ -263,6 +444,7 @@ fn sources(
             crate::chain(&why)
         ),
         hint: None,
+        cause: Cause::Other,
     };
     let own = AuthFile::read(&registries.auth_file).map_err(of_file)?;
     let pods = logins.len();
@@ -280,6 +462,7 @@ fn sources(
                     true => ImageError::Pull {
                         message: format!("an image pull secret: {}", crate::chain(&why)),
                         hint: None,
+                        cause: Cause::Other,
                     },
                     false => of_file(why),
                 })?);
@@ -311,6 +494,8 @@ impl Tools {
         let options = PullOptions {
             name: name.to_owned(),
             platform: None,
+            trust: None,
+            bytes_per_second: registries.bytes_per_second,
             sources: super::unblock(find).await?,
             plain_http: registries.plain_http,
             certificates: registries.certificate_dirs,

@@ -76,8 +76,8 @@ pub enum NodeFact {
     SettingsChanged(Settings),
     /// The node's addresses have changed; they are shown with its pods.
     AddressesChanged,
-    /// Images were added to the store: waiting for one may be over.
-    ImagesChanged,
+    /// Images of these full names were added to the store: waiting for one may be over. `None`: any may have been.
+    ImagesChanged(Option<BTreeSet<String>>),
     /// ConfigMaps or Secrets were added, changed or removed: waiting for one may be over.
     ConfigurationChanged {
         /// Which ones.
@@ -207,7 +207,7 @@ pub enum PodFact {
         image_id: String,
         /// The digests of the images of its image volumes, by volume.
         volumes: BTreeMap<String, String>,
-        /// Those of them that were pulled for the container, as the manifest writes their names.
+        /// What came of asking their registries, by the names that the manifest writes.
         pulled: BTreeMap<String, Pulled>,
     },
     /// A container's image is not available now.
@@ -220,6 +220,17 @@ pub enum PodFact {
         failure: ImageFailure,
         /// The sentence for people.
         message: String,
+    },
+    /// This much of an image has been pulled for a container.
+    Pulling {
+        /// The container.
+        container: String,
+        /// The image, as the manifest writes it.
+        image: String,
+        /// How much has arrived.
+        percent: u8,
+        /// All that is to be downloaded.
+        total_bytes: u64,
     },
     /// Events to publish. Changes nothing.
     Warned {
@@ -336,7 +347,7 @@ impl NodeFact {
             Self::DesiredChanged(_)
             | Self::SettingsChanged(_)
             | Self::AddressesChanged
-            | Self::ImagesChanged
+            | Self::ImagesChanged(_)
             | Self::ConfigurationChanged { .. }
             | Self::ShutdownBegun { .. }
             | Self::ShutdownRecovered(_)
@@ -386,15 +397,20 @@ pub enum SandboxFailure {
     Sandbox(String),
 }
 
-/// A pull that a container waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pulled {
-    /// How long the pull took.
-    pub took_ms: u64,
-    /// The same with the wait for other pulls.
-    pub waited_ms: u64,
-    /// The size of the image.
-    pub size_bytes: u64,
+/// What came of asking a registry for an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pulled {
+    /// It was pulled.
+    Now {
+        /// How long the pull took.
+        took_ms: u64,
+        /// The same with the wait for other pulls.
+        waited_ms: u64,
+        /// The size of the image.
+        size_bytes: u64,
+    },
+    /// The registry could not be asked, for this reason; the stored image is used.
+    Unreachable(String),
 }
 
 /// Why an image is not available; the kubelet's words in `plan::status`.
@@ -404,8 +420,15 @@ pub enum ImageFailure {
     NeverPull,
     /// `ErrImagePull`.
     Pull,
+    /// `SignatureValidationFailed`.
+    Signature,
     /// `ImageInspectError`.
     Inspect,
+    /// Nothing is pulled before the next pull window, which is so far away.
+    Window {
+        /// In milliseconds.
+        opens_in_ms: u64,
+    },
 }
 
 /// The step at which a container could not be started.

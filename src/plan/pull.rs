@@ -37,6 +37,16 @@ pub fn way(policy: PullPolicy, stored: Option<Source>) -> Way {
     }
 }
 
+/// How long a registry that could not be asked is not asked again for images that are stored: each attempt may take a
+/// minute.
+pub const UNREACHABLE_MS: u64 = 60_000;
+
+/// How much has arrived, rounded down: 100 only at the end.
+pub fn percent(done: u64, total: u64) -> u8 {
+    let percent = u128::from(done) * 100 / u128::from(total.max(1));
+    u8::try_from(percent.min(100)).unwrap_or(100)
+}
+
 /// Whether the pod still wants the image that is being looked for. It does not once it goes, has failed, or was given
 /// another image.
 pub fn is_wanted(pod: &PodState) -> bool {
@@ -90,6 +100,20 @@ mod tests {
             (Never, Some(Archive), Way::Use),
         ] {
             assert_eq!(way(policy, stored), expected, "{policy:?} {stored:?}");
+        }
+    }
+
+    #[test]
+    fn a_percentage_is_rounded_down() {
+        for (done, total, expected) in [
+            (0, 0, 0),
+            (0, 5, 0),
+            (999, 1000, 99),
+            (1000, 1000, 100),
+            (7, 5, 100),
+            (u64::MAX - 1, u64::MAX, 99),
+        ] {
+            assert_eq!(percent(done, total), expected, "{done} of {total}");
         }
     }
 

@@ -178,12 +178,24 @@ pub enum Stage {
 }
 
 /// What happened while an image was looked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LookUp {
     /// Images were added to the store: the answer may be stale.
     pub store_changed: bool,
     /// An edit changed the image: the answer does not count.
     pub edited: bool,
+    /// The image that is being pulled, as the manifest writes it, with the percentage that has arrived and all bytes.
+    pub pulling: Option<(String, u8, u64)>,
+}
+
+/// A stored image that is used because its registry could not be asked. Not saved: an agent that starts again finds
+/// its containers running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fallback {
+    /// Since when.
+    pub since: Wall,
+    /// The sentence for people.
+    pub message: String,
 }
 
 /// A pod's waits for its sandbox.
@@ -300,6 +312,8 @@ pub struct ContainerState {
     pub former: Option<Ended>,
     /// Its image and those of its image volumes, for the next start.
     pub image: Image,
+    /// Set if one of these could not be compared with its registry.
+    pub fallback: Option<Fallback>,
     /// The last failure to create it. The next one waits longer, unless the container has run for long since. See
     /// [`ContainerState::start_error`].
     pub start_error: Option<StartError>,
@@ -374,6 +388,7 @@ impl ContainerState {
             previous: None,
             former: None,
             image: Image::Unknown,
+            fallback: None,
             start_error: None,
             backoff: None,
             permitted: None,

@@ -102,6 +102,9 @@ reasons! {
     Pulling = Normal "Pulling",
     /// A Secret of `imagePullSecrets` is not there, or has no credentials for registries.
     FailedToRetrieveImagePullSecret = Warning "FailedToRetrieveImagePullSecret",
+    /// The registry of an image with pull policy `Always` could not be asked, so the stored image is used, which may be
+    /// older. `coracle.pullAlwaysOffline: fail` refuses that.
+    UsingStoredImage = Warning "UsingStoredImage",
     /// The container's image is in the store.
     Pulled = Normal "Pulled",
     /// The container was created.

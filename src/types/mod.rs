@@ -6,11 +6,15 @@ pub mod usage;
 mod device;
 mod effective;
 mod exit;
+mod pull_window;
 mod settings;
+mod size;
 mod time;
 
 pub use device::{DeviceNode, DeviceSight};
 pub use effective::{Effective, LinuxUser};
 pub use exit::{CUT_SHORT_MESSAGE, Exit, LOST_MESSAGE, StopSignal};
+pub use pull_window::{PullHours, PullWindow};
 pub use settings::{Group, ImagePolicy, Rate, Swapping};
+pub use size::size;
 pub use time::{Stamp, Time, Wall, duration_ms};

@@ -107,7 +107,7 @@ fn a_missing_image_of_an_ephemeral_container_does_not_hold_up_the_pod() {
     node.end("x", 1);
     node.work();
     assert!(node.line().contains("x: running"), "{}", node.line());
-    node.tell(Event::Node(NodeFact::ImagesChanged));
+    node.tell(Event::Node(NodeFact::ImagesChanged(None)));
     node.work();
     assert!(node.line().contains("debug: running"), "{}", node.line());
 }

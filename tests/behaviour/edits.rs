@@ -461,7 +461,7 @@ fn a_running_container_is_not_stopped_for_an_image_that_is_missing() {
     let text = "Warning Failed Failed to pull image \"img:2\": gone";
     assert!(node.said().contains(&text.to_owned()), "{:?}", node.said());
     assert_eq!(node.wake_at(), Some(node.now + 10_000));
-    node.tell(Event::Node(NodeFact::ImagesChanged));
+    node.tell(Event::Node(NodeFact::ImagesChanged(None)));
     assert_eq!(node.work_till_signal(), "c");
     node.end("c", 143);
     node.work();

@@ -247,5 +247,5 @@ fn an_event_says_which_pod_it_is_about() {
     ] {
         assert_eq!(event.pod(), Some(&spec.uid), "{event:?}");
     }
-    assert_eq!(Event::Node(NodeFact::ImagesChanged).pod(), None);
+    assert_eq!(Event::Node(NodeFact::ImagesChanged(None)).pod(), None);
 }

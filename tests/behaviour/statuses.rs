@@ -364,6 +364,12 @@ fn every_failure_to_start_has_the_kubelets_reason_and_text() {
             "ErrImagePull: it is broken < -, 0".into(),
         ),
         (
+            image(ImageFailure::Signature),
+            "SignatureValidationFailed: image pull failed for img:1 because the signature validation failed: it is \
+             broken < -, 0"
+                .into(),
+        ),
+        (
             image(ImageFailure::Inspect),
             "ImageInspectError: Failed to inspect image \"img:1\": it is broken < -, 0".into(),
         ),

@@ -9,7 +9,7 @@ use coracle::spec::convert::{self, ConvertContext};
 use serde_json::Value;
 
 use super::mutate::{self, Random};
-use super::{Entrance, fuzz};
+use super::{Entrance, fuzz, targets};
 
 const WORDS: [&str; 14] = [
     "---\n", "\t", ": ", "- ", "|\n", ">-\n", "\"", "'", "{", "[", "&x ", "*x", "? ", "#",
@@ -64,27 +64,8 @@ fn manifests() {
         most_bytes: 128 << 20,
         most_time: Duration::from_secs(4),
     };
-    let context = ConvertContext::of("n");
     let mut good = 0;
-    fuzz(entrance, make, |input| {
-        match convert::documents(input, "f.yaml", &context) {
-            Ok(found) => {
-                good += found.pods.len();
-                for pod in &found.pods {
-                    // A stored manifest of an admitted pod is read again after an agent restart.
-                    let bytes = serde_json::to_vec(&*pod.manifest).expect("plain data");
-                    let again = convert::admitted(&bytes).expect("it was admitted");
-                    assert_eq!(again.key, pod.key);
-                }
-            }
-            Err(errors) => {
-                assert!(!errors.is_empty(), "refused without an error");
-                for error in errors {
-                    assert!(error.to_string().starts_with("f.yaml:"), "{error}");
-                }
-            }
-        }
-    });
+    fuzz(entrance, make, |input| good += targets::manifests(input));
     let many = super::number("CORACLE_FUZZ_ONLY").is_none();
     assert!(good > 0 || !many, "some inputs are pods");
 }

@@ -1,65 +1,9 @@
 //! Name queries, and the answers of other servers to those that are passed on.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use coracle::network::names::{Zone, say};
-use coracle::spec::cluster::{ClusterView, Endpoint, PodEntry, ServiceEntry};
-use coracle::spec::{PodKey, ServiceAddress, ServiceSpec};
-use domain::base::Message;
-
 use super::mutate::{self, Random};
-use super::{Entrance, fuzz};
-
-fn key(name: &str) -> PodKey {
-    PodKey {
-        namespace: "default".to_owned(),
-        name: name.to_owned(),
-    }
-}
-
-fn zone() -> Zone {
-    let service = |name: &str, address| ServiceEntry {
-        spec: Arc::new(ServiceSpec {
-            key: key(name),
-            selector: BTreeMap::new(),
-            address,
-            ports: Vec::new(),
-            with_unready: false,
-            client_affinity: false,
-            warnings: Vec::new(),
-        }),
-        endpoints: (0..60)
-            .map(|n| Endpoint {
-                pod: key("web"),
-                hostname: Some(format!("h{n}")),
-                ips: vec![[10, 88, 0, n].into()],
-                ports: Vec::new(),
-            })
-            .collect(),
-    };
-    let external =
-        |name: &str, target: &str| service(name, ServiceAddress::External(target.to_owned()));
-    let view = ClusterView {
-        pods: vec![PodEntry {
-            key: key("web"),
-            ips: vec![[10, 88, 0, 2].into()],
-            hostname: "web".to_owned(),
-            subdomain: None,
-            ready: true,
-        }],
-        services: vec![
-            service("db", ServiceAddress::Headless),
-            service("web", ServiceAddress::Any),
-            external("out", "example.org"),
-            external("loop", "loop.default.svc.cluster.local"),
-            external("on", "out.default.svc.cluster.local"),
-        ],
-    };
-    let addresses = BTreeMap::from([(key("web"), vec![[10, 96, 0, 9].into()])]);
-    Zone::new("cluster.local", &view, &addresses)
-}
+use super::{Entrance, fuzz, targets};
 
 const NAMES: [&str; 9] = [
     "db.default.svc.cluster.local",
@@ -142,30 +86,9 @@ fn make(random: &mut Random) -> Vec<u8> {
 fn names() {
     let entrance = Entrance {
         name: "names",
-        share: 550,
+        share: 540,
         most_bytes: 2 << 20,
         most_time: Duration::from_secs(1),
     };
-    let zone = zone();
-    fuzz(entrance, make, |input| {
-        let length = usize::from(u16::from_be_bytes([input[0], input[1]]));
-        let (question, said) = input[2..].split_at(length);
-        for by_tcp in [false, true] {
-            let Some(reply) = say(&zone, question, said, by_tcp) else {
-                continue;
-            };
-            if reply == said {
-                continue;
-            }
-            let most = if by_tcp { 65_535 } else { 4_096 };
-            assert!(reply.len() <= most, "{} bytes", reply.len());
-            let reply = Message::from_octets(reply).expect("a message");
-            assert!(reply.header().qr(), "an answer");
-            assert_eq!(
-                &question[..2],
-                &reply.as_slice()[..2],
-                "the answer has the id of this question"
-            );
-        }
-    });
+    fuzz(entrance, make, targets::names);
 }

@@ -176,3 +176,109 @@ fn files_that_no_image_refers_to_are_unused_and_removed() {
     assert!(!room.store().join("refs/.new").exists());
     assert_eq!(names(&store).len(), 2);
 }
+
+/// The layers' contents: damage that changes no size.
+#[test]
+fn contents_are_compared_on_request() {
+    let room = Room::new("deep");
+    let store = two_images(&room);
+    let replaced = Layer::default()
+        .file("twice", b"first")
+        .file("twice", b"again")
+        .tar();
+    let three = room.write("three.tar", &docker_archive(&[replaced]));
+    room.import(&three).unwrap();
+    let compare = || store.compare(&mut |_, _| {}).unwrap();
+    let whole = compare();
+    // One layer's tar replaces its own file, so that it cannot be made again.
+    assert_eq!((whole.compared, whole.unknown), (2, 1));
+    assert!(store.check_with(&whole).unwrap().damage.is_empty());
+
+    let shared = first(&room.store().join("layers"), "etc");
+    fs::write(shared.join("diff/etc/shared"), b"bit!").unwrap();
+    assert!(
+        store.check().unwrap().damage.is_empty(),
+        "it has the same size"
+    );
+    let check = store.check_with(&compare()).unwrap();
+    let reported: Vec<String> = check.damage.iter().map(ToString::to_string).collect();
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert!(
+        reported[0].contains("has other contents than were unpacked"),
+        "{reported:?}"
+    );
+    let lost: Vec<_> = check.lost.iter().map(|lost| lost.archive.clone()).collect();
+    for archive in ["one.tar", "two.tar"] {
+        assert!(lost.contains(&Some(room.path(archive))), "{lost:?}");
+    }
+
+    let recipe = first(&room.store().join("layers"), "own").join("recipe.gz");
+    let bytes = fs::read(&recipe).unwrap();
+    fs::write(&recipe, &bytes[..bytes.len() - 9]).unwrap();
+    let check = store.repair_with(&compare()).unwrap();
+    let reported: Vec<String> = check.damage.iter().map(ToString::to_string).collect();
+    assert!(
+        reported
+            .iter()
+            .any(|line| line.contains("cannot be compared"))
+            || reported.len() == 2
+    );
+    assert_eq!(names(&store), ["docker.io/library/test:1"]);
+    two_images(&room);
+    assert_eq!(compare(), whole);
+}
+
+/// Makes a store look as if its images had been pulled.
+fn call_pulled(room: &Room) {
+    for name in fs::read_dir(room.store().join("refs")).unwrap() {
+        let name = name.unwrap().path();
+        let mut reference: serde_json::Value =
+            serde_json::from_slice(&fs::read(&name).unwrap()).unwrap();
+        reference["pulled"] = true.into();
+        fs::write(name, reference.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn intact_layers_of_damaged_images_stay_if_a_registry_has_the_rest() {
+    for pulled in [false, true] {
+        let room = Room::new("spared");
+        let store = two_images(&room);
+        if pulled {
+            call_pulled(&room);
+        }
+        let own = first(&room.store().join("layers"), "own");
+        fs::write(own.join("diff/own"), b"ONE").unwrap();
+        store.remove("two:1", &Default::default()).unwrap();
+        let contents = store.compare(&mut |_, _| {}).unwrap();
+        let check = store.repair_with(&contents).unwrap();
+        assert_eq!(check.lost.len(), 1);
+        assert_eq!(check.lost[0].pulled.is_empty(), !pulled);
+        let left = fs::read_dir(room.store().join("layers")).unwrap().count();
+        assert_eq!(left, usize::from(pulled), "pulled: {pulled}");
+        assert!(!own.exists());
+    }
+}
+
+#[test]
+fn a_short_id_that_fits_several_images_is_refused_with_their_ids() {
+    let room = Room::new("ambiguous");
+    let store = two_images(&room);
+    let id = store.lookup("one:1").unwrap().unwrap().id;
+    let record = |id: &str| room.store().join(format!("records/{}.json", &id[7..]));
+    let other = format!(
+        "{}{}",
+        &id[..id.len() - 2],
+        if id.ends_with("00") { "11" } else { "00" }
+    );
+    let text = fs::read_to_string(record(&id)).unwrap();
+    fs::write(record(&other), text.replace(&id, &other)).unwrap();
+    for given in [&id[7..19], &id[7..69]] {
+        let why = store.lookup(given).unwrap_err().to_string();
+        assert!(
+            why.contains("is ambiguous") && why.contains(&id) && why.contains(&other),
+            "{why}"
+        );
+    }
+    assert_eq!(store.lookup(&id[7..]).unwrap().unwrap().id, id);
+}

@@ -355,3 +355,100 @@ fn an_import_ends_with_its_client() {
     client.wait().expect("own child");
     wait_unfinished(&agent, false);
 }
+
+#[test]
+fn images_are_saved_and_listed_with_their_users() {
+    let agent = Agent::start();
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let file = agent.root.join("saved.tar");
+    let path = file.to_str().expect("utf-8");
+    let said = agent.ok(&["image", "save", "busybox:test", "-o", path]);
+    assert!(said.starts_with("saved busybox:test to "), "{said}");
+    let imported = agent.ok(&["image", "import", path, "--name", "again:1"]);
+    let list: Value =
+        serde_json::from_str(&agent.ok(&["image", "ls", "-o", "json"])).expect("JSON");
+    let [image] = list.as_array().expect("a list").as_slice() else {
+        panic!("it is the same image: {list}");
+    };
+    let id = image["id"].as_str().expect("an id");
+    assert!(imported.contains(id), "{imported}");
+    let user = serde_json::json!([{ "namespace": "default", "pod": "a", "container": "main" }]);
+    assert_eq!((&image["users"], &image["in_use"]), (&user, &true.into()));
+    let wide = agent.ok(&["image", "ls", "-o", "wide"]);
+    assert!(
+        wide.contains("USED BY") && wide.contains("default/a"),
+        "{wide}"
+    );
+    let digest = image["digest"].as_str().expect("a digest");
+    let shown = agent.ok(&["image", "ls", "--digests"]);
+    assert!(
+        shown.contains(digest) && !shown.contains("USED BY"),
+        "{shown}"
+    );
+    // By a short id, to a pipe whose reader leaves.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_coracle"));
+    command.args(["image", "save", &id[7..19]]);
+    command.env("CORACLE_SOCKET", agent.socket());
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("run");
+    let mut start = [0; 1000];
+    let mut output = child.stdout.take().expect("a pipe");
+    std::io::Read::read_exact(&mut output, &mut start).expect("the start");
+    drop(output);
+    assert!(!child.wait().expect("ended").success());
+    let missing = agent.cli(&["image", "save", "busybox:test", "none:1"]);
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert_eq!(
+        (missing.status.code(), missing.stdout.len()),
+        (Some(3), 0),
+        "{said}"
+    );
+    assert!(
+        said.contains("no image `docker.io/library/none:1`"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_repair_imports_preloaded_archives_again() {
+    let agent = Agent::start_with(&[]);
+    let archive = agent.root.join("preload/busybox.tar");
+    let staged = agent.root.join("preload/.busybox.tar");
+    fs::copy(common::archive(), &staged).expect("copied");
+    fs::rename(staged, &archive).expect("renamed");
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+    let (root, run) = (agent.root.join("root"), agent.root.join("run"));
+    let fsck = |more: &[&str]| {
+        let place = ["fsck", "--root", root.to_str().expect("utf-8")];
+        let run = ["--run-dir", run.to_str().expect("utf-8")];
+        agent.cli(&[&place[..], &run, more].concat())
+    };
+    let layers = fs::read_dir(root.join("images/layers")).expect("a folder");
+    let layer = layers.flatten().next().expect("a layer").path();
+    let refused = fsck(&["--deep", "--repair"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("pods are running"), "{said}");
+    agent.remove("a.yaml");
+    agent.wait_gone("a");
+    // A bit flips in a file; all its names have the same content.
+    let busybox = layer.join("diff/bin/busybox");
+    let mut bytes = fs::read(&busybox).expect("read");
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&busybox, bytes).expect("written");
+    assert!(fsck(&[]).status.success(), "sizes are as they were");
+    let looked = fsck(&["--deep"]);
+    assert_eq!(looked.status.code(), Some(1), "{looked:?}");
+    let repaired = fsck(&["--deep", "--repair"]);
+    let said = String::from_utf8_lossy(&repaired.stdout).into_owned();
+    assert!(repaired.status.success(), "{repaired:?}");
+    let regained = format!(
+        "regained  docker.io/library/busybox:test from {}\n",
+        archive.display()
+    );
+    assert!(said.contains(&regained), "{said}");
+    assert!(fsck(&["--deep"]).status.success());
+    agent.write("a.yaml", &shell_pod("a", SLEEP, "", ""));
+    agent.wait_running("a");
+}

@@ -8,14 +8,14 @@ use super::proxy::{self, Deed, Proxy};
 use super::*;
 
 /// A registry in the agent's network that has `busybox:1`, and a proxy before it.
-pub(super) struct Registry {
+pub(crate) struct Registry {
     server: Child,
-    pub(super) proxy: Proxy,
+    pub(crate) proxy: Proxy,
     netns: std::sync::Arc<common::netns::Netns>,
 }
 
 impl Registry {
-    pub(super) fn start(agent: &Agent) -> Self {
+    pub(crate) fn start(agent: &Agent) -> Self {
         let dir = agent.root.join("registry");
         fs::create_dir_all(&dir).expect("temp dir");
         let config = format!(
@@ -51,7 +51,7 @@ impl Registry {
     }
 
     /// Pushes busybox under a name.
-    pub(super) fn push(&self, name: &str) {
+    pub(crate) fn push(&self, name: &str) {
         let from = format!("docker-archive:{}", common::archive().display());
         let to = format!("docker://127.0.0.1:5000/{name}");
         let args = [
@@ -70,7 +70,7 @@ impl Registry {
     }
 
     /// Copies an OCI layout with everything in it, by skopeo.
-    pub(super) fn copy(&self, from: &str, name: &str) {
+    pub(crate) fn copy(&self, from: &str, name: &str) {
         let to = format!("docker://127.0.0.1:5000/{name}");
         let args = [
             "--insecure-policy",
@@ -90,7 +90,7 @@ impl Registry {
         assert!(copied.status.success(), "{said}");
     }
 
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{}/busybox:1", self.proxy.address)
     }
 
@@ -381,7 +381,7 @@ fn what_has_arrived_survives_ctrl_c_and_the_agent() {
 }
 
 /// What happened to a pod, by reason and message.
-fn events(agent: &Agent, pod: &str) -> Vec<(String, String)> {
+pub(crate) fn events(agent: &Agent, pod: &str) -> Vec<(String, String)> {
     let list: Value =
         serde_json::from_str(&agent.ok(&["get", "events", "-o", "json"])).expect("JSON");
     let items = list["items"].as_array().expect("items").iter();
@@ -391,7 +391,7 @@ fn events(agent: &Agent, pod: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-fn pod(name: &str, image: &str, policy: &str) -> String {
+pub(crate) fn pod(name: &str, image: &str, policy: &str) -> String {
     let more = format!("    imagePullPolicy: {policy}\n");
     shell_pod(name, SLEEP, "", &more).replace("busybox:test", image)
 }
@@ -605,5 +605,94 @@ fn mirrors_aliases_and_blocks_of_registries_conf_act_at_the_next_pull() {
     refused(
         "line 3: unknown field `blokced`",
         "blocked.invalid/busybox:1",
+    );
+}
+
+/// Gives an image of the registry one more layer, with the file `/extra`, under another name.
+fn push_with_layer(registry: &Registry, dir: &std::path::Path, name: &str) {
+    let layout = format!("{}:x", dir.join("layout").display());
+    let (from, to) = (
+        format!("oci:{layout}"),
+        format!("docker://127.0.0.1:5000/{name}"),
+    );
+    let archive = format!("docker-archive:{}", common::archive().display());
+    fs::write(dir.join("extra"), "extra").expect("written");
+    let file = dir.join("extra");
+    let file = file.to_str().expect("utf-8");
+    let run = |program: &str, args: &[&str]| {
+        let done = registry
+            .netns
+            .run(|| Command::new(program).args(args).output());
+        let done = done.unwrap_or_else(|why| panic!("{program}: {why}; apt-get install {program}"));
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{program} {args:?}: {said}");
+    };
+    let quiet = ["--insecure-policy", "copy", "--quiet"];
+    run("skopeo", &[&quiet[..], &[&archive, &from]].concat());
+    run("umoci", &["insert", "--image", &layout, file, "/extra"]);
+    let plain = "--dest-tls-verify=false";
+    run("skopeo", &[&quiet[..], &[plain, &from, &to]].concat());
+}
+
+#[test]
+fn a_repair_downloads_only_the_layers_whose_contents_are_damaged() {
+    let agent = Agent::start_with(&[]);
+    let registry = Registry::start(&agent);
+    push_with_layer(&registry, &agent.root, "two:1");
+    let name = format!("{}/two:1", registry.proxy.address);
+    agent.ok(&["image", "pull", "--quiet", &name]);
+    agent.ok(&["image", "tag", &name, "extra:1"]);
+    let before = agent.ok(&["image", "ls", "-o", "json"]);
+    let (root, run) = (agent.root.join("root"), agent.root.join("run"));
+    let fsck = |more: &[&str]| {
+        let place = ["fsck", "--root", root.to_str().expect("utf-8")];
+        let run = ["--run-dir", run.to_str().expect("utf-8")];
+        let looked = agent.cli(&[&place[..], &run, more].concat());
+        let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+        (looked.status.code(), said)
+    };
+    let damage = || {
+        let layers = fs::read_dir(root.join("images/layers")).expect("layers");
+        let mut files = layers
+            .flatten()
+            .map(|layer| layer.path().join("diff/extra"));
+        let file = files.find(|file| file.exists()).expect("the file");
+        fs::write(file, "EXTRA").expect("written");
+    };
+    let (code, said) = fsck(&["--deep"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.ends_with("contents of 2 layers compared\n"), "{said}");
+
+    damage();
+    assert_eq!(fsck(&[]).0, Some(0), "sizes are as they were");
+    let (code, said) = fsck(&["--deep"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        said.contains("has other contents than were unpacked"),
+        "{said}"
+    );
+    registry.proxy.reset();
+    let (code, said) = fsck(&["--deep", "--repair"]);
+    assert_eq!(code, Some(0), "{said}");
+    let regained = format!(
+        "regained  {name}, docker.io/library/extra:1 from {}\n",
+        registry.proxy.address
+    );
+    assert!(said.contains(&regained), "{said}");
+    let bytes = registry.proxy.blob_bytes();
+    assert!(bytes < 20_000, "{bytes} bytes of an image of a megabyte");
+    assert_eq!(fsck(&["--deep"]).0, Some(0));
+    assert_eq!(agent.ok(&["image", "ls", "-o", "json"]), before);
+
+    damage();
+    agent.signal(Signal::SIGTERM);
+    agent.wait();
+    let (code, said) = fsck(&["--deep", "--repair", "-o", "json"]);
+    assert_eq!(code, Some(1), "{said}");
+    let said: Value = serde_json::from_str(&said).expect("JSON");
+    let error = said["regained"][0]["error"].to_string();
+    assert!(
+        error.contains(&format!("`coracle image pull {name}`")),
+        "{said}"
     );
 }

@@ -111,7 +111,7 @@ impl Search {
                 uid: pod.clone(),
                 fact: PodFact::DeleteRequested { grace_ms: Some(0) },
             },
-            Event::Node(NodeFact::ImagesChanged),
+            Event::Node(NodeFact::ImagesChanged(None)),
             Event::Node(NodeFact::AddressesChanged),
             Event::Node(NodeFact::SettingsChanged(Settings {
                 max_restart_period_ms: 1000,
@@ -515,7 +515,7 @@ fn fingerprint(story: &Story) -> u64 {
             &p.containers,
             &p.in_flight,
             &p.stage,
-            p.look_up,
+            p.look_up.clone(),
             (&p.spec.containers[0].image, p.spec.resources, &p.resizing),
             &p.verdict,
             p.retries,

@@ -198,7 +198,7 @@ impl Sim {
         self.world.faults = false;
         self.world.image = true;
         self.world.plug();
-        self.apply(&Event::Node(NodeFact::ImagesChanged));
+        self.apply(&Event::Node(NodeFact::ImagesChanged(None)));
         self.decide();
         self.look_outside(true);
         self.run_until(self.world.now + 1_500_000);

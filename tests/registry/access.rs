@@ -51,7 +51,7 @@ pub fn certificates(room: &Room) {
 }
 
 /// Puts files into the folder of certificates of a registry.
-fn trust(room: &Room, registry: &str, files: &[(&str, &str)]) {
+pub fn trust(room: &Room, registry: &str, files: &[(&str, &str)]) {
     let folder = room.path("certs.d").join(registry);
     std::fs::create_dir_all(&folder).unwrap();
     for (from, to) in files {

@@ -66,7 +66,7 @@ fn a_mirror_that_fails_in_any_way_costs_no_pull() {
         ("manifest", |_| {
             Deed::Answer(200, vec![], b"garbage".to_vec())
         }),
-        ("layer", |ask| match ask.is_blob() {
+        ("is damaged", |ask| match ask.is_blob() {
             true => Deed::Corrupt,
             false => Deed::Pass,
         }),

@@ -52,9 +52,14 @@ pub enum Deed {
     Drip(usize, Duration),
     /// No answer, until the worker gives up.
     Hang,
+    /// The proxy says this and closes the connection.
+    Say(Speech),
     /// A chunked body that never ends: the registry's, then more and more.
     Endless,
 }
+
+/// Writes an answer, valid or not.
+pub type Speech = fn(&mut dyn Write) -> io::Result<()>;
 
 type Rule = Box<dyn Fn(&Ask) -> Deed + Send + Sync>;
 
@@ -63,6 +68,7 @@ struct Shared {
     rule: Mutex<Rule>,
     asked: Mutex<Vec<Ask>>,
     blob_bytes: AtomicU64,
+    said_bytes: AtomicU64,
     stopped: AtomicBool,
 }
 
@@ -85,6 +91,7 @@ impl Proxy {
             rule: Mutex::new(Box::new(|_| Deed::Pass)),
             asked: Mutex::default(),
             blob_bytes: AtomicU64::new(0),
+            said_bytes: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         });
         let listener = netns.run(|| TcpListener::bind(at)).unwrap();
@@ -119,6 +126,7 @@ impl Proxy {
     pub fn reset(&self) {
         self.shared.asked.lock().unwrap().clear();
         self.shared.blob_bytes.store(0, Ordering::SeqCst);
+        self.shared.said_bytes.store(0, Ordering::SeqCst);
     }
 
     pub fn asked(&self) -> Vec<Ask> {
@@ -128,6 +136,11 @@ impl Proxy {
     /// Bytes of blobs' bodies that were sent.
     pub fn blob_bytes(&self) -> u64 {
         self.shared.blob_bytes.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that were taken of what [`Deed::Say`] said.
+    pub fn said_bytes(&self) -> u64 {
+        self.shared.said_bytes.load(Ordering::SeqCst)
     }
 }
 
@@ -187,6 +200,10 @@ fn attend(stream: TcpStream, shared: &Shared) -> io::Result<()> {
             // Ends when the worker closes the connection.
             let _ = reader.read(&mut [0; 1]);
         }
+        Deed::Say(speech) => speech(&mut Counted {
+            stream: out.stream,
+            counts: &shared.said_bytes,
+        })?,
         deed => pass_on(&ask, &deed, shared, &mut out)?,
     }
     Ok(())
@@ -259,6 +276,23 @@ fn pass_on(ask: &Ask, deed: &Deed, shared: &Shared, out: &mut Out<'_>) -> io::Re
             out.chunk(&buffer)?;
         },
         _ => Ok(()),
+    }
+}
+
+struct Counted<'a> {
+    stream: TcpStream,
+    counts: &'a AtomicU64,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.stream.write(bytes)?;
+        self.counts.fetch_add(n as u64, Ordering::SeqCst);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 

@@ -97,7 +97,7 @@ pub enum Command {
     /// Set the conditions that a pod's readiness gates require
     #[command(subcommand)]
     Condition(ConditionCommand),
-    /// Import, list and remove images
+    /// Import, pull, save, list and remove images
     #[command(subcommand)]
     Image(ImageCommand),
     /// Bring a box what it is to run: manifests and their images in one file
@@ -161,9 +161,10 @@ pub enum Command {
     /// Check the images on disk for damage, without an agent
     #[command(
         after_help = "Manifests and configs are compared with their digests. Layers are kept as unpacked files: \
-                      their names, types, modes, owners and sizes are compared with those at the import. Their contents \
-                      are not checked: the store has no digests of them.\n\n\
-                      Examples:\n  coracle fsck\n  coracle fsck --repair\n  coracle fsck -o json"
+                      their names, types, modes, owners and sizes are compared with those at the import; their contents \
+                      with --deep. A repair imports archives of preload directories again, and has a running agent \
+                      pull the other images: only what is damaged is downloaded.\n\n\
+                      Examples:\n  coracle fsck\n  coracle fsck --deep\n  coracle fsck --deep --repair\n  coracle fsck -o json"
     )]
     Fsck(FsckArgs),
     /// Install coracle on this machine: the program, its systemd units and directories

@@ -81,11 +81,22 @@ pub enum ImageCommand {
         after_help = "An interrupted pull goes on where it was left when the image is pulled again.\n\nExamples:\n  coracle image pull nginx:1.25\n  coracle image pull registry.lan:5000/shop/web:7\n  coracle image pull --platform linux/arm/v6 busybox"
     )]
     Pull(PullArgs),
+    /// Write images to an OCI archive
+    #[command(
+        after_help = "skopeo, podman, docker and `coracle image import` read it. Layers are not compressed.\n\nExamples:\n  coracle image save nginx:1.25 -o nginx.tar\n  coracle image save nginx:1.25 shop/web:2 | zstd > site.tar.zst\n  coracle image save nginx:1.25 | ssh box coracle image import -"
+    )]
+    Save(SaveArgs),
     /// List images
     Ls {
-        /// Print only digests
+        /// Print only ids
         #[arg(short, long)]
         quiet: bool,
+        /// Print the digests of manifests, too
+        #[arg(long)]
+        digests: bool,
+        /// Output format: wide shows who uses an image
+        #[arg(short, long, value_name = "FORMAT", conflicts_with = "quiet")]
+        output: Option<ImagesFormat>,
     },
     /// Give an image one more name
     Tag {
@@ -129,6 +140,26 @@ pub enum ImageCommand {
         #[arg(short, long)]
         force: bool,
     },
+}
+
+/// `-o` of `coracle image ls`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImagesFormat {
+    /// More columns.
+    Wide,
+    /// JSON.
+    Json,
+}
+
+/// `coracle image save`.
+#[derive(Debug, Clone, Args)]
+pub struct SaveArgs {
+    /// Names or digests
+    #[arg(required = true)]
+    pub names: Vec<String>,
+    /// The file to write [default: the standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `coracle image pull`.
@@ -355,9 +386,12 @@ pub struct EndPodsArgs {
 /// `coracle fsck`.
 #[derive(Debug, Clone, Args)]
 pub struct FsckArgs {
-    /// Remove what is damaged or unused; refused while pods run
+    /// Remove what is damaged or unused, and get damaged images again; refused while pods run
     #[arg(long)]
     pub repair: bool,
+    /// Compare the contents of files, too: all files of all images are read
+    #[arg(long)]
+    pub deep: bool,
     /// Output format.
     #[command(flatten)]
     pub output: OutputArgs,

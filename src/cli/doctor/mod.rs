@@ -17,7 +17,8 @@ use super::error::{CliError, Result};
 use super::put;
 use super::table::size;
 use crate::images::registry::RegistriesConf;
-use crate::sys::{overlay_check, user_namespace};
+use crate::images::trust::Policy;
+use crate::sys::{landlock, overlay_check, user_namespace};
 
 /// Minimum free space for images and logs, in bytes.
 const MIN_FREE: u64 = 200 << 20;
@@ -75,6 +76,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
     findings.extend([
         overlay(&layout.root),
         seccomp(),
+        landlock(),
         namespaces(),
         users(&layout.root),
         open_by_handle(),
@@ -88,6 +90,7 @@ pub(super) fn run(client: &Client, args: &DoctorArgs) -> Result<ExitCode> {
     findings.push(shutdown::finding(client, &found));
     findings.push(directories(&found));
     findings.push(registries(&found));
+    findings.push(policy(&found));
     findings.push(leftovers(&layout.run_dir));
     let text = match args.output.output {
         Some(_) => {
@@ -210,6 +213,19 @@ fn seccomp() -> Finding {
     };
     Finding::new(level(fine, Level::Fail), "seccomp", detail)
         .hint("the kernel needs CONFIG_SECCOMP_FILTER; without it only pods with `seccompProfile: {type: Unconfined}` run")
+}
+
+fn landlock() -> Finding {
+    let version = landlock::version();
+    let detail = match version {
+        0 => "missing".to_owned(),
+        1 => "version 1, too old".to_owned(),
+        version => format!("version {version}"),
+    };
+    Finding::new(level(version >= 2, Level::Warn), "landlock", detail).hint(
+        "the processes that pull and unpack images could then open what root can; Linux 5.19 or newer with \
+         `landlock` in `/sys/kernel/security/lsm` confines them",
+    )
 }
 
 fn namespaces() -> Finding {
@@ -350,6 +366,23 @@ fn registries(found: &Found) -> Finding {
         }
         Err(why) => Finding::new(Level::Warn, "registries", crate::chain(&why))
             .hint("no image is pulled until this is mended; `coracle help images` says what the files may have"),
+    }
+}
+
+/// The file that says which images may run.
+fn policy(found: &Found) -> Finding {
+    let file = &found.effective.config.registries.policy;
+    match Policy::read(file) {
+        Ok(policy) if policy.is_there() => {
+            let detail = format!("`{}`, valid", file.display());
+            Finding::new(Level::Ok, "image policy", detail)
+        }
+        Ok(_) => {
+            let detail = format!("there is no `{}`: any image may run", file.display());
+            Finding::new(Level::Ok, "image policy", detail)
+        }
+        Err(why) => Finding::new(Level::Fail, "image policy", crate::chain(&why))
+            .hint("no container starts until this is mended; `coracle help images` says what the file may have"),
     }
 }
 

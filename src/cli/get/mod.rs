@@ -17,7 +17,7 @@ use super::target::targets;
 use crate::api::{VolumeRow, encode};
 use printer::Printer;
 
-pub(super) use rows::table;
+pub(super) use rows::{USED_BY, table};
 
 pub(super) fn run(client: &Client, args: &GetArgs) -> Result<ExitCode> {
     let asked = targets::<Resource>(&args.what)?;

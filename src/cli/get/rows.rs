@@ -9,7 +9,7 @@ use super::super::args::Resource;
 use super::super::table::size;
 use super::is_namespaced;
 use crate::api::pod_columns::{self, human_age};
-use crate::api::{FileState, FileStatus, ImageRow};
+use crate::api::{FileState, FileStatus, ImageRow, ImageUser};
 use crate::api::{configuration_columns, event_columns, node_columns, service_columns};
 use crate::sys::clock;
 
@@ -45,6 +45,9 @@ pub(in crate::cli) fn table(
     });
     (header, rows.collect())
 }
+
+/// The title of the pods that use an image.
+pub(in crate::cli) const USED_BY: &str = "USED BY";
 
 /// The titles, those that `-o wide` adds, and what makes a row.
 fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'static str], Row) {
@@ -130,7 +133,7 @@ fn columns(resource: Resource, wide: bool) -> (Vec<&'static str>, &'static [&'st
         ),
         Resource::Images => (
             vec!["IMAGE", "ID", "SIZE", "IN USE", "PRELOADED"],
-            &["CREATED"],
+            &[USED_BY, "CREATED"],
             image,
         ),
         Resource::Files => (
@@ -155,6 +158,9 @@ fn pod(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
     let row = pod_columns::row(&typed::<Pod>(item).unwrap_or_default(), now);
     let mut cells = vec![row.name, row.ready, row.status, row.restarts, row.age];
     if wide {
+        if let Some(pulling) = row.pulling {
+            cells[2] = pulling;
+        }
         cells.extend([row.ip, row.node, row.gates]);
     }
     cells
@@ -227,6 +233,7 @@ fn image(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
         yes(row.preloaded),
     ];
     if wide {
+        cells.push(users(&row.users));
         let created = row.created.and_then(|c| c.parse::<Timestamp>().ok());
         cells.push(match created {
             None => "<none>".to_owned(),
@@ -236,6 +243,18 @@ fn image(item: &Value, wide: bool, now: Timestamp) -> Vec<String> {
         });
     }
     cells
+}
+
+/// The pods that use an image, each once.
+fn users(users: &[ImageUser]) -> String {
+    let pods = users
+        .iter()
+        .map(|user| format!("{}/{}", user.namespace, user.pod));
+    let pods: std::collections::BTreeSet<String> = pods.collect();
+    match pods.is_empty() {
+        true => "<none>".to_owned(),
+        false => pods.into_iter().collect::<Vec<_>>().join(","),
+    }
 }
 
 fn file(item: &Value, wide: bool, _: Timestamp) -> Vec<String> {
@@ -293,6 +312,23 @@ mod tests {
                                 "preloaded": false, "in_use": false });
             let row = shown(Resource::Images, image);
             assert_eq!(row.last().map(String::as_str), Some(expected));
+        }
+    }
+
+    #[test]
+    fn the_pods_that_use_an_image_are_shown_once_each() {
+        let user = |pod: &str, container: &str| json!({ "namespace": "shop", "pod": pod, "container": container });
+        for (users, expected) in [
+            (json!([]), "<none>"),
+            (
+                json!([user("web", "a"), user("web", "b"), user("db", "a")]),
+                "shop/db,shop/web",
+            ),
+        ] {
+            let image = json!({ "id": "sha256:1", "names": [], "size_bytes": 1, "created": null,
+                                "preloaded": false, "in_use": true, "users": users });
+            let row = shown(Resource::Images, image);
+            assert_eq!(row[row.len() - 2], expected);
         }
     }
 }

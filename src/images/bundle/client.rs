@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::client::{Job, Outcome, run_job};
 use super::super::error::ImageError;
-use super::super::progress::{Imported, Progress};
+use super::super::progress::{Cause, Imported, Progress};
 use super::super::space::KeepFree;
 use super::Bundle;
 
@@ -30,20 +30,20 @@ pub async fn read_bundle(
     };
     match run_job(exe, job, |_| {}).await? {
         Outcome::Bundle(bundle) => Ok(*bundle),
-        Outcome::Images(_) | Outcome::Fetched(_) => Err(no_result()),
+        Outcome::Images(_) | Outcome::Fetched(_) | Outcome::Document(_) => Err(no_result()),
     }
 }
 
 /// Imports the images of the bundle with this digest. The images get no names yet: what runs must not find a newer image
-/// by its name before the bundle is in force.
+/// by its name before the bundle is in force. Those of a bundle without a verified signature must satisfy the `policy`.
 pub async fn import_bundle(
     exe: &Path,
     store: &Path,
     (archive, digest): (&Path, &str),
-    keep: KeepFree,
+    (policy, keep): (Option<&Path>, KeepFree),
     on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
-    let args: [OsString; 11] = [
+    let args: [OsString; 9] = [
         "import".into(),
         "--store".into(),
         store.into(),
@@ -53,16 +53,16 @@ pub async fn import_bundle(
         keep.bytes.to_string().into(),
         "--keep-inodes".into(),
         keep.inodes.to_string().into(),
-        "--".into(),
-        archive.into(),
     ];
-    let job = Job {
-        args: args.into(),
-        input: None,
-    };
+    let mut args = Vec::from(args);
+    if let Some(policy) = policy {
+        args.extend(["--policy".into(), policy.into()]);
+    }
+    args.extend(["--".into(), archive.into()]);
+    let job = Job { args, input: None };
     match run_job(exe, job, on_progress).await? {
         Outcome::Images(images) => Ok(images),
-        Outcome::Bundle(_) | Outcome::Fetched(_) => Err(no_result()),
+        Outcome::Bundle(_) | Outcome::Fetched(_) | Outcome::Document(_) => Err(no_result()),
     }
 }
 
@@ -70,5 +70,6 @@ fn no_result() -> ImageError {
     ImageError::Pull {
         message: "the worker ended without a result".to_owned(),
         hint: None,
+        cause: Cause::Other,
     }
 }

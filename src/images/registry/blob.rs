@@ -7,6 +7,7 @@ use super::folder::PullFolder;
 use super::http::Answer;
 use super::partial::Partial;
 use super::session::{Session, Wanted};
+use super::throttle::Throttle;
 
 /// Requests in a row that bring (nearly) nothing.
 const MAX_IDLE: usize = 3;
@@ -27,27 +28,32 @@ pub(super) struct Blob {
     pub(super) kind: &'static str,
 }
 
-/// Receives the number of bytes that are there.
-pub(super) type Tick<'a> = dyn FnMut(u64) + 'a;
+/// What watches and limits a download.
+pub(super) struct Watch<'a> {
+    pub(super) throttle: &'a Throttle,
+    /// The disk's space.
+    pub(super) space: &'a mut Space,
+    /// Receives the number of bytes that are there.
+    pub(super) tick: &'a mut dyn FnMut(u64),
+}
 
 /// Downloads a blob, unless it is there. The connection may break as often as it likes, while something arrives.
 pub(super) fn download(
     session: &Session,
     folder: &PullFolder,
     blob: &Blob,
-    space: &mut Space,
-    tick: &mut Tick<'_>,
+    watch: &mut Watch<'_>,
 ) -> Result<(), FetchError> {
     if folder.blob(&blob.digest).exists() {
-        tick(blob.size);
+        (watch.tick)(blob.size);
         return Ok(());
     }
     let mut partial = Partial::open(folder, &blob.digest, blob.size)?;
     let mut again = false;
     loop {
         let taken_up = partial.len() > 0;
-        space.reserve(blob.size - partial.len())?;
-        let pieced = fill(session, blob, &mut partial, space, tick)? || taken_up;
+        watch.space.reserve(blob.size - partial.len())?;
+        let pieced = fill(session, blob, &mut partial, watch)? || taken_up;
         let actual = partial.digest();
         if actual == blob.digest {
             return Ok(partial.finish(folder, &blob.digest)?);
@@ -70,15 +76,14 @@ fn fill(
     session: &Session,
     blob: &Blob,
     partial: &mut Partial,
-    space: &mut Space,
-    tick: &mut Tick<'_>,
+    watch: &mut Watch<'_>,
 ) -> Result<bool, FetchError> {
     let (mut idle, mut requests) = (0, 0);
     while partial.len() < blob.size {
-        tick(partial.len());
+        (watch.tick)(partial.len());
         requests += 1;
         let before = partial.len();
-        let ended = go_on(session, blob, partial, space, tick);
+        let ended = go_on(session, blob, partial, watch);
         if partial.len() >= blob.size {
             break;
         }
@@ -95,7 +100,7 @@ fn fill(
             return Err(why);
         }
     }
-    tick(partial.len());
+    (watch.tick)(partial.len());
     Ok(requests > 1)
 }
 
@@ -104,8 +109,7 @@ fn go_on(
     session: &Session,
     blob: &Blob,
     partial: &mut Partial,
-    space: &mut Space,
-    tick: &mut Tick<'_>,
+    watch: &mut Watch<'_>,
 ) -> Result<FetchError, FetchError> {
     let from = partial.len();
     let origin = session.origin();
@@ -159,12 +163,13 @@ fn go_on(
     }
     partial.name(&origin, validator)?;
     let mut pieces = answer.body(&session.patience());
-    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut buffer = vec![0; watch.throttle.piece(BUFFER_BYTES)];
     while partial.len() < blob.size {
         let n = pieces.read(&mut buffer)?;
         if n == 0 {
             break;
         }
+        watch.throttle.pass(n);
         let old = skipped.min(n as u64);
         skipped -= old;
         let new = &buffer[usize::try_from(old).unwrap_or(n)..n];
@@ -173,11 +178,12 @@ fn go_on(
         if new.is_empty() {
             continue;
         }
-        space.take(new.len() as u64)?;
+        watch.space.take(new.len() as u64)?;
         partial.append(new).map_err(|why| {
-            FetchError::Image(space.write_error(why, |why| io_error("write", partial.path())(why)))
+            let error = |why| io_error("write", partial.path())(why);
+            FetchError::Image(watch.space.write_error(why, error))
         })?;
-        tick(partial.len());
+        (watch.tick)(partial.len());
     }
     Ok(ended())
 }

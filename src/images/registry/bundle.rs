@@ -12,11 +12,12 @@ use super::super::oci::{self, ConfigFile, MAX_CONFIG_BYTES};
 use super::super::space::Space;
 use super::super::store::ImageStore;
 use super::super::trust::{MAX_PAYLOAD_BYTES, signature_layers, signature_tag};
-use super::blob::{Blob, download};
+use super::blob::{Blob, Watch, download};
 use super::error::FetchError;
 use super::folder::PullFolder;
 use super::resolve::{MAX_MANIFEST_BYTES, Raw, Search};
 use super::session::Session;
+use super::throttle::Throttle;
 use crate::sys::file::read_bounded;
 
 #[derive(Debug, Deserialize)]
@@ -56,7 +57,7 @@ pub(super) fn find(
     session: &Session,
     store: &ImageStore,
     folder: &PullFolder,
-    space: &mut Space,
+    (throttle, space): (&Throttle, &mut Space),
     reference: &str,
 ) -> Result<Found, FetchError> {
     let top = Search::top(session, reference)?;
@@ -82,6 +83,7 @@ pub(super) fn find(
     let mut fetch = Fetch {
         session,
         folder,
+        throttle,
         space,
     };
     let mut missing: Vec<Blob> = Vec::new();
@@ -154,6 +156,7 @@ impl Found {
 struct Fetch<'a> {
     session: &'a Session,
     folder: &'a PullFolder,
+    throttle: &'a Throttle,
     space: &'a mut Space,
 }
 
@@ -190,7 +193,12 @@ impl Fetch<'_> {
             size: at.size,
             kind: "blob",
         };
-        download(self.session, self.folder, &blob, self.space, &mut |_| {})?;
+        let mut watch = Watch {
+            throttle: self.throttle,
+            space: self.space,
+            tick: &mut |_| {},
+        };
+        download(self.session, self.folder, &blob, &mut watch)?;
         let path = self.folder.blob(&at.digest);
         let bytes = read_bounded(&path, limit);
         Ok(bytes.map_err(super::super::error::io("read", &path))?)

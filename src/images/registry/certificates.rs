@@ -39,6 +39,20 @@ struct Own {
     client: Option<ClientCert>,
 }
 
+/// All paths that certificates are read from: a process that may read only these can still connect.
+pub(super) fn places(directories: &[PathBuf]) -> Vec<PathBuf> {
+    let files = SYSTEM.map(PathBuf::from);
+    // The files are replaced now and then. `/etc/ssl` itself has private keys, too.
+    let folders = files.iter().filter_map(|file| file.parent());
+    let folders = folders.filter(|folder| *folder != Path::new("/etc/ssl"));
+    let folders: Vec<PathBuf> = folders.map(Path::to_owned).collect();
+    files
+        .into_iter()
+        .chain(folders)
+        .chain(directories.to_vec())
+        .collect()
+}
+
 /// Whether there is a folder for one of these names of a registry: then it speaks TLS.
 pub(super) fn known(directories: &[PathBuf], names: &[String]) -> bool {
     folders(directories, names).any(|folder| folder.is_dir())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::error::ImageError;
+use super::super::progress::Cause;
 
 /// A failure to fetch an image. No message has credentials, or the query of a URL.
 #[derive(Debug, thiserror::Error)]
@@ -152,6 +153,26 @@ impl FetchError {
         Some(hint.to_owned())
     }
 
+    /// What kind of failure it is.
+    pub(super) fn cause(&self) -> Cause {
+        match self {
+            Self::Connection { .. } | Self::Slow { .. } | Self::Busy { .. } => Cause::Unreachable,
+            Self::Status { status, .. } if *status == 429 || *status >= 500 => Cause::Unreachable,
+            Self::Everywhere { last, .. } => last.cause(),
+            Self::Image(ImageError::Pull { cause, .. }) => *cause,
+            Self::Image(_)
+            | Self::Request(_)
+            | Self::Status { .. }
+            | Self::NotFound { .. }
+            | Self::Denied { .. }
+            | Self::Answer { .. }
+            | Self::Plain(_)
+            | Self::Schema1(_)
+            | Self::NoImage { .. }
+            | Self::Setup(_) => Cause::Other,
+        }
+    }
+
     /// Whether another place may do better.
     pub(super) fn is_of_the_source(&self) -> bool {
         match self {
@@ -161,6 +182,7 @@ impl FetchError {
                     | ImageError::Json { .. }
                     | ImageError::Limit { .. }
                     | ImageError::Platform { .. }
+                    | ImageError::Pull { .. }
                     | ImageError::Size { .. }
             ),
             Self::Request(_) | Self::Everywhere { .. } => false,

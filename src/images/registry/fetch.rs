@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -11,16 +12,19 @@ use std::time::{Duration, Instant};
 use super::super::error::ImageError;
 use super::super::name;
 use super::super::oci::{ConfigFile, Platform, parse};
-use super::super::progress::{Fetched, Progress};
+use super::super::progress::{Amount, Cause, Fetched, Progress};
 use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::super::store::ImageStore;
-use super::blob::{Blob, download};
+use super::super::trust::Demand;
+use super::blob::{Blob, Watch, download};
 use super::bundle;
+use super::certificates;
 use super::error::FetchError;
 use super::folder::PullFolder;
 use super::request::{MAX_BYTES, Request};
 use super::resolve::{MAX_MANIFEST_BYTES, Raw, Resolved, Search, manifest};
 use super::session::Session;
+use super::signatures;
 use super::sources::Sources;
 use crate::spec::ImageName;
 use crate::sys::clock;
@@ -38,14 +42,30 @@ const REPORT_EVERY: Duration = Duration::from_millis(100);
 /// Reports progress; fails once the client is gone, which ends the fetch.
 pub(crate) type Report<'a> = dyn FnMut(Progress) -> io::Result<()> + 'a;
 
-/// Reads the request from `input` and carries it out. Where it fails, everything stays that arrived.
+/// Reads the request from `input` and carries it out. Where it fails, everything stays that arrived. `confine` gets
+/// the store, which exists, and the paths with certificates, before any registry is asked.
 pub(crate) fn run(
     input: impl Read,
+    confine: impl FnOnce(&Path, &[PathBuf]) -> io::Result<()>,
     report: &mut Report<'_>,
-) -> Result<Fetched, (String, Option<String>)> {
-    let explain = |why: FetchError| (crate::chain(&why), why.hint());
+) -> Result<Fetched, (String, Option<String>, Cause)> {
+    let explain = |why: FetchError| (crate::chain(&why), why.hint(), why.cause());
     let request = read(input).map_err(explain)?;
-    fetch(&request, report).map_err(explain)
+    let store = prepare(&request, confine).map_err(explain)?;
+    fetch(&request, &store, report).map_err(explain)
+}
+
+/// Makes the folders that the worker cannot make once it is confined.
+fn prepare(
+    request: &Request,
+    confine: impl FnOnce(&Path, &[PathBuf]) -> io::Result<()>,
+) -> Result<ImageStore, FetchError> {
+    let store = ImageStore::make(&request.store)?;
+    PullFolder::make_parent(&store)?;
+    let certificates = certificates::places(&request.certificates);
+    confine(store.dir(), &certificates)
+        .map_err(|why| FetchError::Setup(format!("could not drop privileges: {why}")))?;
+    Ok(store)
 }
 
 fn read(input: impl Read) -> Result<Request, FetchError> {
@@ -57,28 +77,38 @@ fn read(input: impl Read) -> Result<Request, FetchError> {
         .map_err(|why| FetchError::Request(format!("line {}, column {}", why.line(), why.column())))
 }
 
-fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchError> {
+fn fetch(
+    request: &Request,
+    store: &ImageStore,
+    report: &mut Report<'_>,
+) -> Result<Fetched, FetchError> {
     let name = name::parse(&request.name)?;
     let platform = match &request.platform {
         Some(text) => Platform::parse(text)?,
         None => Platform::own(),
     };
     let reference = reference(&name)?;
-    let store = ImageStore::open(&request.store)?;
     if request.bundle {
-        return fetch_bundle(request, &store, &name.to_string(), &reference, report);
+        return fetch_bundle(request, store, &name.to_string(), &reference, report);
     }
-    let place = PullFolder::place(&store, &name.to_string(), &platform.shown());
+    let place = PullFolder::place(store, &name.to_string(), &platform.shown());
     let folder = PullFolder::make(&place)?;
     let sources = Sources::new(request)?;
     let begun = sources.first(|session| {
         if request.platform.is_none()
-            && let Some(id) = unchanged(session, &store, &name, &reference)?
+            && let Some(id) =
+                unchanged(session, store, (&name, &reference), request.trust.as_ref())?
         {
             return Ok(Begun::Unchanged(id));
         }
         let top = Search::top(session, &reference)?;
-        let found = Search::new(session, &store, &folder, &platform).run(&top)?;
+        let found = Search::new(session, store, &folder, &platform).run(&top)?;
+        if let Some(demand) = &request.trust {
+            // Before any layer is downloaded. The digest of an index does not say which platform was meant.
+            let index = Some(&top).filter(|_| request.platform.is_none());
+            let used = signatures::verify(session, demand, (index, &found))?;
+            folder.keep_signatures(&used)?;
+        }
         Ok(Begun::Found(Box::new((top, found))))
     })?;
     let (top, found) = match begun {
@@ -92,7 +122,7 @@ fn fetch(request: &Request, report: &mut Report<'_>) -> Result<Fetched, FetchErr
             });
         }
     };
-    let missing = missing(&store, &found)?;
+    let missing = missing(store, &found)?;
     let keep = KeepFree {
         bytes: request.keep_bytes,
         inodes: request.keep_inodes,
@@ -130,8 +160,10 @@ fn fetch_bundle(
         inodes: request.keep_inodes,
     };
     let mut space = Space::new(folder.path(), keep)?;
-    let mut found =
-        sources.first(|session| bundle::find(session, store, &folder, &mut space, reference))?;
+    let mut found = sources.first(|session| {
+        let limits = (sources.throttle(), &mut space);
+        bundle::find(session, store, &folder, limits, reference)
+    })?;
     let missing = std::mem::take(&mut found.missing);
     check_room(&folder, &missing, keep)?;
     let folder = Arc::new(folder);
@@ -172,8 +204,8 @@ fn reference(name: &ImageName) -> Result<String, FetchError> {
 fn unchanged(
     session: &Session,
     store: &ImageStore,
-    name: &ImageName,
-    reference: &str,
+    (name, reference): (&ImageName, &str),
+    trust: Option<&Demand>,
 ) -> Result<Option<String>, FetchError> {
     let Some(full) = name::tagged(name).filter(|_| name.digest.is_none()) else {
         return Ok(None);
@@ -191,7 +223,9 @@ fn unchanged(
         .layers
         .iter()
         .all(|layer| store.layer_dir(layer).exists());
-    if !fits || !whole {
+    // Without its signatures it is fetched once more, which brings nothing but them.
+    let trusted = trust.is_none_or(|demand| record.satisfies(demand));
+    if !fits || !whole || !trusted {
         return Ok(None);
     }
     let what = format!("manifest `{reference}`");
@@ -268,9 +302,12 @@ fn download_all(
                     let Some(blob) = blobs.get(index) else {
                         return Ok(());
                     };
-                    let mut tick = ticker(index, blob.size, &say);
-                    sources
-                        .first(|session| download(session, &folder, blob, &mut space, &mut tick))?;
+                    let mut watch = Watch {
+                        throttle: sources.throttle(),
+                        space: &mut space,
+                        tick: &mut ticker(index, blob.size, &say),
+                    };
+                    sources.first(|session| download(session, &folder, blob, &mut watch))?;
                 }
             };
             // The receiver is gone only if all is over.
@@ -281,9 +318,11 @@ fn download_all(
     }
     drop(say);
     let layers = blobs.len();
+    let mut arrived = vec![0; layers];
     for said in heard {
         match said {
             Said::Progress(index, done_bytes) => {
+                arrived[index] = done_bytes;
                 let progress = Progress {
                     stage: "download".to_owned(),
                     layer: index + 1,
@@ -291,6 +330,10 @@ fn download_all(
                     done_bytes,
                     total_bytes: blobs[index].size,
                     blob: Some(blobs[index].digest.clone()),
+                    pull: Some(Amount {
+                        done_bytes: arrived.iter().sum(),
+                        total_bytes: blobs.iter().map(|blob| blob.size).sum(),
+                    }),
                 };
                 report(progress).map_err(|_| ImageError::Abandoned)?;
             }

@@ -4,6 +4,7 @@
 //! pulls/<key>/                   locked by the worker at work; one for each image and platform
 //!   oci-layout, index.json       written last
 //!   blobs/sha256/<hex>           complete and verified
+//!   signatures                   those of the image that the policy demands
 //!   partial/<hex>, <hex>.json    what has arrived of a blob ([`super::partial`])
 //! ```
 //!
@@ -19,11 +20,15 @@ use nix::fcntl::{Flock, FlockArg};
 use super::super::digest;
 use super::super::error::{ImageError, io as io_error};
 use super::super::store::ImageStore;
+use super::super::trust::{Signature, signature_list};
 use crate::sys::file::{Durability, replace};
 use crate::sys::{clock, tree};
 
 /// The digits of a folder's name.
 const KEY_DIGITS: usize = 32;
+
+/// The file with the image's signatures.
+pub(crate) const SIGNATURES: &str = "signatures";
 
 /// A folder of a pull, held by this process.
 #[derive(Debug)]
@@ -38,6 +43,12 @@ impl PullFolder {
         let key = digest::of(format!("{name} {platform}").as_bytes());
         let key = &digest::hex(&key)[..KEY_DIGITS];
         pulls(store).join(key)
+    }
+
+    /// Makes the folder of all pulls.
+    pub(super) fn make_parent(store: &ImageStore) -> Result<(), ImageError> {
+        let path = pulls(store);
+        fs::create_dir_all(&path).map_err(io_error("create directory", &path))
     }
 
     /// Makes the folder, or opens it again. Waits while another process holds it.
@@ -90,6 +101,13 @@ impl PullFolder {
     pub(super) fn keep(&self, digest: &str, bytes: &[u8]) -> Result<(), ImageError> {
         let path = self.blob(digest);
         replace(&path, bytes, 0o600, Durability::PowerCut).map_err(io_error("write", &path))
+    }
+
+    /// Writes the image's signatures.
+    pub(super) fn keep_signatures(&self, signatures: &[Signature]) -> Result<(), ImageError> {
+        let path = self.path.join(SIGNATURES);
+        let list = signature_list(signatures);
+        replace(&path, &list, 0o600, Durability::PowerCut).map_err(io_error("write", &path))
     }
 
     /// Makes the folder a complete OCI layout with one manifest or index at its top.

@@ -10,11 +10,12 @@ use futures_rustls::rustls;
 use ureq::config::Config;
 use ureq::http::{Response, Uri};
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::unversioned::transport::NextTimeout;
 use ureq::{Agent, Body, BodyReader, Proxy, ProxyProtocol, Timeout};
 
 use super::certificates;
 use super::error::FetchError;
+use super::guard;
 use super::pace::Pace;
 use super::proxy::Proxies;
 use super::request::{MIN_BYTES, Patience};
@@ -48,7 +49,7 @@ pub(super) struct Ask<'a> {
     /// `HEAD`, else `GET`.
     pub(super) head: bool,
     pub(super) url: &'a Url,
-    pub(super) headers: &'a [(&'static str, String)],
+    pub(super) headers: &'a [(&'a str, String)],
     pub(super) authorization: Option<&'a str>,
 }
 
@@ -164,11 +165,7 @@ impl Http {
             };
             config = config.tls_config(tls);
         }
-        let agent = Agent::with_parts(
-            config.build(),
-            DefaultConnector::default(),
-            Addresses::default(),
-        );
+        let agent = Agent::with_parts(config.build(), guard::connector(), Addresses::default());
         agents.insert(origin.clone(), agent.clone());
         Ok(agent)
     }
@@ -271,9 +268,7 @@ pub(super) struct Pieces {
 impl Pieces {
     /// The next bytes; 0 at the end. Fails when nothing arrives, or too little.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<usize, FetchError> {
-        let n = self
-            .reader
-            .read(buffer)
+        let n = guard::within(self.patience.window(), || self.reader.read(buffer))
             .map_err(|why| failed(&self.url, &ureq::Error::from(why)))?;
         // The last bytes may be few.
         if n > 0 && !self.pace.keeps(n) {

@@ -6,7 +6,7 @@
 //!
 //! A request goes down these layers: [`sources`] knows where the image can be fetched from ([`registries_conf`] says
 //! so), [`session`] one repository (tokens, redirects, retries), [`http`] one exchange with one host (TLS, proxies,
-//! time-outs). [`resolve`] finds the manifest for a platform, [`blob`] downloads into a [`partial`] file that outlives
+//! time-outs). [`resolve`] finds the manifest for a platform, [`signatures`] what the owner has signed, [`blob`] downloads into a [`partial`] file that outlives
 //! the worker.
 
 mod auth_file;
@@ -14,9 +14,13 @@ mod blob;
 mod bundle;
 mod certificates;
 mod challenge;
+mod document;
+#[doc(hidden)]
+pub mod entrances;
 mod error;
 mod fetch;
 mod folder;
+mod guard;
 mod http;
 mod pace;
 mod partial;
@@ -27,14 +31,19 @@ mod request;
 mod resolve;
 mod retry_after;
 mod session;
+mod signatures;
 mod sources;
+mod throttle;
 mod token;
 mod url;
 
 pub use auth_file::{AuthError, AuthFile};
+pub use document::{DocumentRequest, WebDocument, fetch_document};
 pub use pull::{PullOptions, Pulled, fetch_bundle, fetch_layout, pull_unless};
 pub use registries_conf::{Place, RegistriesConf, RegistriesError};
 pub use request::{Credentials, Source};
 
+pub(super) use document::run as get;
 pub(super) use fetch::run as fetch;
-pub(super) use folder::{PullFolder, collect};
+pub(super) use folder::{PullFolder, SIGNATURES, collect};
+pub(super) use signatures::untrusted;

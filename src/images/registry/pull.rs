@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use super::super::client::{Job, Outcome, run_job};
 use super::super::error::ImageError;
 use super::super::name;
-use super::super::progress::{Imported, Progress};
+use super::super::progress::{Cause, Imported, Progress};
 use super::super::space::KeepFree;
+use super::super::trust::Demand;
 use super::request::{Patience, Request, Source};
 
 /// What to pull, and how.
@@ -24,6 +25,10 @@ pub struct PullOptions {
     pub plain_http: Vec<String>,
     /// Directories with a folder of certificates for each registry.
     pub certificates: Vec<PathBuf>,
+    /// The signatures that the image must have.
+    pub trust: Option<Demand>,
+    /// How fast blobs may arrive, in bytes a second; 0: no limit.
+    pub bytes_per_second: u64,
     /// The disk space to leave free, beside a small reserve.
     pub keep: KeepFree,
 }
@@ -37,37 +42,35 @@ pub enum Pulled {
     Unchanged(String),
 }
 
-/// Runs `exe` (coracle's own binary) to pull an image into the store, until `abandoned` is ready.
+/// Runs `exe` (coracle's own binary) to pull an image into the store, until `abandoned` is ready. Returns what mirrors
+/// said that could not serve it, too.
 pub async fn pull_unless(
     abandoned: impl Future<Output = ()>,
     exe: &Path,
     store: &Path,
     options: &PullOptions,
     mut on_progress: impl FnMut(Progress),
-) -> Result<Pulled, ImageError> {
+) -> Result<(Pulled, Vec<String>), ImageError> {
     let full = name::parse(&options.name)?;
     let work = async {
         let fetch = fetch_job(store, options, false);
-        let folder = match run_job(exe, fetch, &mut on_progress).await? {
-            Outcome::Fetched(fetched) => {
-                for failure in &fetched.failures {
-                    tracing::warn!("a mirror could not serve `{}`: {failure}", options.name);
-                }
-                match (fetched.id, fetched.folder) {
-                    (Some(id), _) => return Ok(Pulled::Unchanged(id)),
-                    (None, Some(folder)) => folder,
-                    (None, None) => return Err(no_result()),
-                }
+        let (folder, failures) = match run_job(exe, fetch, &mut on_progress).await? {
+            Outcome::Fetched(fetched) => match (fetched.id, fetched.folder) {
+                (Some(id), _) => return Ok((Pulled::Unchanged(id), fetched.failures)),
+                (None, Some(folder)) => (folder, fetched.failures),
+                (None, None) => return Err(no_result()),
+            },
+            Outcome::Images(_) | Outcome::Document(_) | Outcome::Bundle(_) => {
+                return Err(no_result());
             }
-            Outcome::Images(_) | Outcome::Bundle(_) => return Err(no_result()),
         };
         let import = import_job(store, options, &full, &folder);
         match run_job(exe, import, &mut on_progress).await? {
             Outcome::Images(images) => match images.into_iter().next() {
-                Some(image) => Ok(Pulled::New(image)),
+                Some(image) => Ok((Pulled::New(image), failures)),
                 None => Err(no_result()),
             },
-            Outcome::Fetched(_) | Outcome::Bundle(_) => Err(no_result()),
+            Outcome::Fetched(_) | Outcome::Document(_) | Outcome::Bundle(_) => Err(no_result()),
         }
     };
     let given_up = async {
@@ -106,7 +109,7 @@ async fn fetch(
 ) -> Result<PathBuf, ImageError> {
     match run_job(exe, fetch_job(store, options, bundle), on_progress).await? {
         Outcome::Fetched(fetched) => fetched.folder.ok_or_else(no_result),
-        Outcome::Images(_) | Outcome::Bundle(_) => Err(no_result()),
+        Outcome::Images(_) | Outcome::Document(_) | Outcome::Bundle(_) => Err(no_result()),
     }
 }
 
@@ -114,6 +117,7 @@ fn no_result() -> ImageError {
     ImageError::Pull {
         message: "the worker ended without a result".to_owned(),
         hint: None,
+        cause: Cause::Other,
     }
 }
 
@@ -126,8 +130,10 @@ fn fetch_job(store: &Path, options: &PullOptions, bundle: bool) -> Job {
         sources: options.sources.clone(),
         plain_http: options.plain_http.clone(),
         certificates: options.certificates.clone(),
+        trust: options.trust.clone(),
         keep_bytes: options.keep.bytes,
         keep_inodes: options.keep.inodes,
+        bytes_per_second: options.bytes_per_second,
         patience: Patience::default(),
     };
     Job {
@@ -154,6 +160,10 @@ fn import_job(
     }
     if let Some(platform) = &options.platform {
         args.extend(["--platform".into(), platform.into()]);
+    }
+    if let Some(demand) = &options.trust {
+        let demand = serde_json::to_string(demand).expect("plain data");
+        args.extend(["--demand".into(), demand.into()]);
     }
     args.extend(["--keep-bytes".into(), options.keep.bytes.to_string().into()]);
     args.extend([

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::super::error::ImageError;
+use super::super::progress::Cause;
 use crate::spec::ImageName;
 use crate::sys::file::read_bounded;
 
@@ -81,6 +82,7 @@ impl From<RegistriesError> for ImageError {
         Self::Pull {
             message: crate::chain(&why),
             hint: Some("`coracle doctor` checks these files; `coracle help images` says what they may have".to_owned()),
+            cause: Cause::Other,
         }
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::super::trust::Demand;
+
 /// The longest request.
 pub(super) const MAX_BYTES: u64 = 256 << 10;
 
@@ -72,12 +74,18 @@ pub(super) struct Request {
     /// Directories with a folder of certificates for each registry.
     #[serde(default = "certificate_directories")]
     pub(super) certificates: Vec<PathBuf>,
+    /// The signatures that the image must have.
+    #[serde(default)]
+    pub(super) trust: Option<Demand>,
     /// Bytes to leave free on the disk.
     #[serde(default)]
     pub(super) keep_bytes: u64,
     /// Inodes to leave free.
     #[serde(default)]
     pub(super) keep_inodes: u64,
+    /// How fast blobs may arrive, in bytes a second; 0: no limit.
+    #[serde(default)]
+    pub(super) bytes_per_second: u64,
     /// How long to wait.
     #[serde(default)]
     pub(super) patience: Patience,
@@ -123,6 +131,16 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// The same short time for everything.
+    pub(super) fn short(ms: u64) -> Self {
+        Self {
+            connect_ms: ms,
+            answer_ms: ms,
+            stall_ms: ms,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn connect(&self) -> Duration {
         Duration::from_millis(self.connect_ms)
     }

@@ -13,6 +13,7 @@ use super::error::FetchError;
 use super::folder::PullFolder;
 use super::session::{Session, Wanted};
 use super::url::shorten;
+use crate::spec::ImageName;
 use crate::sys::file::read_bounded;
 
 /// The longest manifest or index.
@@ -56,10 +57,10 @@ pub(super) struct Resolved {
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Descriptor {
+pub(super) struct Descriptor {
     #[serde(default)]
     media_type: String,
-    digest: String,
+    pub(super) digest: String,
     size: u64,
     #[serde(default)]
     platform: Option<Platform>,
@@ -67,15 +68,15 @@ struct Descriptor {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+pub(super) struct Document {
     #[serde(default)]
     schema_version: Option<u64>,
     #[serde(default)]
-    manifests: Option<Vec<Descriptor>>,
+    pub(super) manifests: Option<Vec<Descriptor>>,
     #[serde(default)]
-    config: Option<Descriptor>,
+    pub(super) config: Option<Descriptor>,
     #[serde(default)]
-    layers: Option<Vec<Descriptor>>,
+    pub(super) layers: Option<Vec<Descriptor>>,
     #[serde(default)]
     fs_layers: Option<serde::de::IgnoredAny>,
 }
@@ -176,19 +177,7 @@ impl<'a> Search<'a> {
         if depth >= MAX_DEPTH {
             return Err(self.no_image(&format!("its indexes are nested {MAX_DEPTH} times")));
         }
-        let mut ranked: Vec<(u32, &Descriptor)> = Vec::new();
-        for descriptor in manifests {
-            let platform = descriptor.platform.as_ref();
-            let stated = platform.filter(|p| !p.architecture.is_empty());
-            let fitness = stated.map_or(1, |platform| platform.fitness(self.platform));
-            if fitness > 0 {
-                ranked.push((fitness, descriptor));
-            } else if let Some(platform) = stated {
-                self.note(platform);
-            }
-        }
-        ranked.sort_by_key(|(fitness, _)| std::cmp::Reverse(*fitness));
-        for (_, descriptor) in ranked {
+        for descriptor in ranked(manifests, self.platform, |other| self.note(other)) {
             let raw = self.small(descriptor, "manifest", MAX_MANIFEST_BYTES)?;
             if let Some(found) = self.best(&raw, depth + 1)? {
                 return Ok(Some(found));
@@ -318,16 +307,7 @@ impl<'a> Search<'a> {
 
     fn read(&self, raw: &Raw) -> Result<Document, FetchError> {
         let what = format!("manifest {}", raw.digest);
-        let document: Document = oci::parse(&raw.bytes, &what)?;
-        if document.schema_version == Some(1) || document.fs_layers.is_some() {
-            return Err(FetchError::Schema1(self.session.name().to_string()));
-        }
-        // Programs that read such a document differently would run different images.
-        if document.manifests.is_some() && (document.config.is_some() || document.layers.is_some())
-        {
-            return Err(self.no_image("its manifest is an index, too"));
-        }
-        Ok(document)
+        read_document(&raw.bytes, &what, self.session.name())
     }
 
     fn note(&mut self, platform: &Platform) {
@@ -350,6 +330,50 @@ impl<'a> Search<'a> {
             why: why.to_owned(),
         }
     }
+}
+
+/// Reads a manifest or index of an image.
+pub(super) fn read_document(
+    bytes: &[u8],
+    what: &str,
+    image: &ImageName,
+) -> Result<Document, FetchError> {
+    let document: Document = oci::parse(bytes, what)?;
+    if document.schema_version == Some(1) || document.fs_layers.is_some() {
+        return Err(FetchError::Schema1(image.to_string()));
+    }
+    // Programs that read such a document differently would run different images.
+    if document.manifests.is_some() && (document.config.is_some() || document.layers.is_some()) {
+        return Err(FetchError::NoImage {
+            name: image.to_string(),
+            why: "its manifest is an index, too".to_owned(),
+        });
+    }
+    Ok(document)
+}
+
+/// What an index lists for a platform, best first. The platforms of the others go to `note`.
+pub(super) fn ranked<'a>(
+    manifests: &'a [Descriptor],
+    platform: &Platform,
+    mut note: impl FnMut(&Platform),
+) -> Vec<&'a Descriptor> {
+    let mut ranked: Vec<(u32, &Descriptor)> = Vec::new();
+    for descriptor in manifests {
+        let stated = descriptor.platform.as_ref();
+        let stated = stated.filter(|p| !p.architecture.is_empty());
+        let fitness = stated.map_or(1, |stated| stated.fitness(platform));
+        if fitness > 0 {
+            ranked.push((fitness, descriptor));
+        } else if let Some(stated) = stated {
+            note(stated);
+        }
+    }
+    ranked.sort_by_key(|(fitness, _)| std::cmp::Reverse(*fitness));
+    ranked
+        .into_iter()
+        .map(|(_, descriptor)| descriptor)
+        .collect()
 }
 
 /// The request for a manifest or index.

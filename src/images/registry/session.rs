@@ -314,7 +314,7 @@ impl Session {
     }
 }
 
-fn next(answer: &Answer, redirects: usize) -> Result<Url, FetchError> {
+pub(super) fn next(answer: &Answer, redirects: usize) -> Result<Url, FetchError> {
     let bad = |why: String| FetchError::Answer {
         url: answer.url.to_string(),
         why,

@@ -11,6 +11,7 @@ use super::http::Http;
 use super::proxy::Proxies;
 use super::request::{Credentials, Request};
 use super::session::Session;
+use super::throttle::Throttle;
 use crate::spec::ImageName;
 
 /// A place with one login, or none.
@@ -24,6 +25,7 @@ struct Place {
 
 pub(super) struct Sources {
     request: Request,
+    throttle: Throttle,
     places: Vec<Place>,
     sessions: Mutex<BTreeMap<usize, Arc<Session>>>,
     /// Where something succeeded last; places before it are not asked again.
@@ -53,6 +55,7 @@ impl Sources {
             true => Err(FetchError::Request("it has no sources".to_owned())),
             false => Ok(Self {
                 request: request.clone(),
+                throttle: Throttle::new(request.bytes_per_second),
                 places,
                 sessions: Mutex::default(),
                 current: AtomicUsize::new(0),
@@ -93,6 +96,11 @@ impl Sources {
             }
             at = next;
         }
+    }
+
+    /// The limit on how fast blobs arrive, from all places together.
+    pub(super) fn throttle(&self) -> &Throttle {
+        &self.throttle
     }
 
     /// What places said that were given up.

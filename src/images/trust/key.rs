@@ -11,8 +11,10 @@ use ring::signature::{
     KeyPair, UnparsedPublicKey, VerificationAlgorithm,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::super::digest;
-use super::decode_base64;
+use super::{decode_base64, encode_base64};
 use crate::sys::file::read_bounded;
 
 /// The longest file with a key.
@@ -105,7 +107,8 @@ enum Algorithm {
 }
 
 /// A key that verifies signatures.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct PublicKey {
     algorithm: Algorithm,
     /// As ring wants it.
@@ -132,6 +135,11 @@ impl PublicKey {
                 wanted: "public",
             });
         }
+        Self::from_info(&der)
+    }
+
+    /// Reads a SubjectPublicKeyInfo.
+    fn from_info(der: &[u8]) -> Result<Self, KeyError> {
         let after = |info: &[u8], length: usize| {
             let rest = der.strip_prefix(info);
             rest.filter(|rest| rest.len() == length).map(<[u8]>::to_vec)
@@ -143,7 +151,7 @@ impl PublicKey {
         }
         match after(ED25519_INFO, 32) {
             Some(bytes) => Ok(Self::new(Algorithm::Ed25519, bytes)),
-            None => Err(unknown(&der)),
+            None => Err(unknown(der)),
         }
     }
 
@@ -153,11 +161,15 @@ impl PublicKey {
 
     /// `sha256:<hex>` of its SubjectPublicKeyInfo, by which a key is known.
     pub fn fingerprint(&self) -> String {
+        digest::of(&self.info())
+    }
+
+    fn info(&self) -> Vec<u8> {
         let info = match self.algorithm {
             Algorithm::P256 => P256_INFO,
             Algorithm::Ed25519 => ED25519_INFO,
         };
-        digest::of(&[info, &self.bytes].concat())
+        [info, &self.bytes].concat()
     }
 
     /// Whether this is the key's signature of a message: in ASN.1 over SHA-256 for ECDSA, else 64 bytes.
@@ -169,6 +181,22 @@ impl PublicKey {
         UnparsedPublicKey::new(algorithm, &self.bytes)
             .verify(message, signature)
             .is_ok()
+    }
+}
+
+/// A key in one line: the base64 of its PEM.
+impl From<PublicKey> for String {
+    fn from(key: PublicKey) -> Self {
+        encode_base64(&key.info())
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = KeyError;
+
+    fn try_from(line: String) -> Result<Self, KeyError> {
+        let der = decode_base64(&line).ok_or(KeyError::Damaged)?;
+        Self::from_info(&der)
     }
 }
 

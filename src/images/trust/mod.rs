@@ -1,14 +1,22 @@
-//! Which images the owner of the node trusts: keys, and signatures as cosign makes them.
+//! Which images the owner of the node trusts: a [`Policy`] says what is demanded of an image, a [`Demand`] whether its
+//! signatures, as cosign makes them, satisfy it.
 //!
 //! Keys are the owner's and are read anywhere. Signatures come from registries and archives: only workers parse them.
 
+mod demand;
+mod identity;
 mod key;
+mod policy;
 mod signature;
 
+pub use demand::{Demand, TrustError};
 pub use key::{KeyError, PrivateKey, PublicKey};
+pub(crate) use policy::Origin;
+pub use policy::{Policy, PolicyError};
+pub(crate) use signature::MAX_LIST_BYTES;
 pub use signature::{
     MAX_PAYLOAD_BYTES, MAX_SIGNATURES, Payload, Signature, SignatureError, SignatureLayer,
-    signature_layers, signature_manifest, signature_tag,
+    signature_layers, signature_list, signature_manifest, signature_tag, signatures_of,
 };
 
 use k8s_openapi::ByteString;

@@ -1,7 +1,7 @@
 //! Signatures of images in cosign's form: a document that names an image and its digest ("simple signing"), and the
 //! signature of that document. In registries and OCI layouts it is a layer of a manifest of its own.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::super::digest;
@@ -33,6 +33,9 @@ pub enum SignatureError {
     /// The manifest of the signatures.
     #[error("the manifest of the signatures is not valid: {0}")]
     Manifest(String),
+    /// A list of signatures.
+    #[error("the list of signatures is not valid: {0}")]
+    List(String),
     /// None of the keys has made it.
     #[error("it was made with another key, or is damaged")]
     Key,
@@ -124,13 +127,57 @@ impl Payload {
     }
 }
 
-/// A signed document with its signature.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A signed document with its signature. Its JSON is that of `cosign download signature`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signature {
     /// The document, as it was signed.
+    #[serde(rename = "Payload", with = "in_base64")]
     pub payload: Vec<u8>,
     /// The signature.
+    #[serde(rename = "Base64Signature", with = "in_base64")]
     pub signature: Vec<u8>,
+}
+
+/// Bytes in JSON.
+mod in_base64 {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&super::encode_base64(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        super::decode_base64(&text).ok_or_else(|| serde::de::Error::custom("no base64"))
+    }
+}
+
+/// The longest list of signatures.
+pub(crate) const MAX_LIST_BYTES: u64 = 1 << 20;
+
+/// Reads a list of signatures as `cosign download signature` prints it, one after the other, the newest last. Of many
+/// the oldest are left out, and so are those too long.
+pub fn signatures_of(list: &[u8]) -> Result<Vec<Signature>, SignatureError> {
+    let mut all = Vec::new();
+    for signature in serde_json::Deserializer::from_slice(list).into_iter::<Signature>() {
+        let signature = signature.map_err(|why| SignatureError::List(why.to_string()))?;
+        if signature.fits() {
+            all.push(signature);
+        }
+    }
+    all.reverse();
+    all.truncate(MAX_SIGNATURES);
+    Ok(all)
+}
+
+/// The list of some signatures, the newest first.
+pub fn signature_list(signatures: &[Signature]) -> Vec<u8> {
+    let mut list = Vec::new();
+    for signature in signatures.iter().rev() {
+        list.extend(serde_json::to_vec(signature).expect("plain data"));
+        list.push(b'\n');
+    }
+    list
 }
 
 impl Signature {
@@ -142,6 +189,11 @@ impl Signature {
         let payload = payload.to_json();
         let signature = key.sign(&payload)?;
         Ok(Self { payload, signature })
+    }
+
+    fn fits(&self) -> bool {
+        self.payload.len() as u64 <= MAX_PAYLOAD_BYTES
+            && self.signature.len() <= MAX_SIGNATURE_BYTES
     }
 
     /// What it says, and which of the keys has made it. Nothing of the document is read before.

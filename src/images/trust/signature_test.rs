@@ -126,3 +126,33 @@ fn the_tag_is_cosigns() {
         "sha256-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.sig"
     );
 }
+
+#[test]
+fn lists_are_those_of_cosign_download_signature() {
+    let key = PrivateKey::generate();
+    let first = Signature::make(&key, &payload()).unwrap();
+    let second = Signature::make(&key, &payload()).unwrap();
+    let line = |s: &Signature| {
+        json!({ "Base64Signature": encode_base64(&s.signature), "Payload": encode_base64(&s.payload),
+                "Cert": null, "Chain": null, "Bundle": null, "RFC3161Timestamp": null })
+        .to_string()
+    };
+    let list = format!("{}\n{}\n", line(&first), line(&second));
+    let found = signatures_of(list.as_bytes()).unwrap();
+    assert_eq!(found, [second, first]);
+    assert_eq!(signatures_of(&signature_list(&found)).unwrap(), found);
+    assert_eq!(signatures_of(b"\n").unwrap(), []);
+    for wrong in [
+        "x",
+        "{}",
+        "{\"Payload\":\"!\",\"Base64Signature\":\"AA==\"}",
+        "[1]",
+    ] {
+        assert!(signatures_of(wrong.as_bytes()).is_err(), "{wrong}");
+    }
+    let many = format!("{}\n", line(&found[0])).repeat(100);
+    assert_eq!(
+        signatures_of(many.as_bytes()).unwrap().len(),
+        MAX_SIGNATURES
+    );
+}

@@ -132,13 +132,15 @@ async fn try_apply(
         return Ok(Applied { name, line });
     }
     let (store, keep) = (tools.images.dir(), tools.keep_free());
+    // The signature of the bundle stands for its images.
+    let policy = Some(tools.config.registries.policy.as_path()).filter(|_| keys.is_empty());
     let imported = {
         let _importing = tools.importing.lock().await;
         images::import_bundle(
             WORKER.as_ref(),
             store,
             (&archive, &bundle.digest),
-            keep,
+            (policy, keep),
             tell,
         )
         .await?
@@ -156,7 +158,7 @@ async fn try_apply(
         let _ = unblock(move || tree::remove(&archive)).await;
     }
     let state = said.recv().await.map_err(|_| ApplyError::Stopping)??;
-    let changed = Input::Event(Event::Node(NodeFact::ImagesChanged));
+    let changed = Input::Event(Event::Node(NodeFact::ImagesChanged(None)));
     let _ = tools.inputs.send(changed).await;
     tracing::info!("bundle {name}: generation {} is in force", state.current);
     let line =

@@ -143,6 +143,8 @@ pub(super) struct Manifests {
     bundles: Option<PathBuf>,
     /// The directories of the bundles' manifests in force.
     bundled: BTreeSet<PathBuf>,
+    /// The file of `staticPodURL`, if there is one. It is complete when it has its name.
+    fetched: Option<PathBuf>,
     entries: BTreeMap<PathBuf, Entry>,
     /// What was in force before the agent restart, by file. It stays in force while the file is broken or out of
     /// reach.
@@ -192,6 +194,7 @@ impl Manifests {
             sizes: ClaimSizes::default(),
             bundles: None,
             bundled: BTreeSet::new(),
+            fetched: None,
             entries: BTreeMap::new(),
             inherited,
             classes: PriorityClasses::new(),
@@ -226,6 +229,14 @@ impl Manifests {
         }
     }
 
+    /// Reads this file, too, when there is one.
+    pub(super) fn with_fetched(self, fetched: PathBuf) -> Self {
+        Self {
+            fetched: Some(fetched),
+            ..self
+        }
+    }
+
     /// Scans all files. The `closed` ones are known to be complete (closed after writing, or renamed to their
     /// place); with `all_closed` every file is taken as it is. `running` pods are preferred in name conflicts.
     pub(super) fn scan(
@@ -240,7 +251,8 @@ impl Manifests {
         self.credentials.try_again();
         self.forget_removed(&found, &kept, &mut scan);
         for (path, fingerprint) in &found {
-            let complete = all_closed || closed.contains(path) || self.is_bundled(path);
+            let at_once = self.is_bundled(path) || self.fetched.as_ref() == Some(path);
+            let complete = all_closed || at_once || closed.contains(path);
             let entry = self.entries.entry(path.clone()).or_default();
             entry.decrypt_again(now_ms);
             match entry.due(*fingerprint, now_ms, complete) {
@@ -310,6 +322,13 @@ impl Manifests {
             }
         }
         self.bundled = dirs.into_iter().collect();
+        let mut fetched = false;
+        if let Some(path) = &self.fetched
+            && let Ok((files, _)) = list(path, |_| true)
+        {
+            fetched = true;
+            found.extend(files);
+        }
         let static_kept = match listed {
             Ok((files, beyond)) => {
                 scan.changed |= self.unreadable.take().is_some() || self.beyond != beyond;
@@ -328,7 +347,9 @@ impl Manifests {
                 .as_ref()
                 .is_some_and(|all| path.starts_with(all))
         };
+        let fetched = self.fetched.as_ref().filter(|_| fetched);
         let is_kept = |path: &PathBuf| match of_bundle(path) {
+            _ if fetched == Some(path) => false,
             true => keeps.iter().any(|dir| path.starts_with(dir)),
             false => static_kept,
         };

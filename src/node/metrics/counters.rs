@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Samples, counter, histogram, labels, one};
 use crate::api::{Metric, Spread};
+use crate::plan::event::ImageFailure;
 use crate::plan::resize::Refusal;
 use crate::plan::run::Ended;
 use crate::plan::state::Role;
@@ -120,6 +121,11 @@ impl Counters {
                 return Before::of(pod);
             }
             PodFact::SandboxRemoved => return Before::of(pod),
+            // A closed window is no error.
+            PodFact::ImageFailed {
+                failure: ImageFailure::Window { .. },
+                ..
+            } => {}
             PodFact::ImageFailed {
                 container, failure, ..
             } => {
@@ -146,6 +152,7 @@ impl Counters {
             | PodFact::ActionStarted(_)
             | PodFact::SandboxRemoveFailed { .. }
             | PodFact::ImageReady { .. }
+            | PodFact::Pulling { .. }
             | PodFact::Warned { .. }
             | PodFact::DevicesSeen { .. }
             | PodFact::TimePassed

@@ -4,12 +4,27 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smol::channel::{Receiver, bounded};
+
 use crate::node::execute::Tools;
 use crate::node::manifests::Manifests;
 use crate::node::watch::Watch;
-use crate::node::{Input, sources};
+use crate::node::{Input, manifest_url, sources};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::clock;
+
+/// Begins to fetch manifests from a web server if the settings say so. Receives a message for each new document.
+fn begin_url(tools: &Tools) -> Receiver<()> {
+    let (changed, changes) = bounded(1);
+    let wanted = &tools.config.manifest_url;
+    if let Err(error) = manifest_url::begin(&tools.config.layout.manifest_url(), wanted.as_ref()) {
+        tracing::warn!("could not remove the manifests of a former `staticPodURL`: {error}");
+    }
+    if let Some(wanted) = wanted.clone() {
+        crate::node::spawn(manifest_url::poll(tools.clone(), wanted, changed));
+    }
+    changes
+}
 
 /// Reads the manifests now and whenever they change. `recovered` are the pods that run already.
 pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
@@ -34,7 +49,9 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
     )
     .under(config.pod_security)
     .with_claims_of(&config.layout)
-    .with_bundles(config.layout.manifest_bundles());
+    .with_bundles(config.layout.manifest_bundles())
+    .with_fetched(manifest_url::manifests(&config.layout.manifest_url()));
+    let fetched = begin_url(&tools);
     let (mut closed, mut first) = (BTreeSet::new(), true);
     loop {
         let scan;
@@ -70,7 +87,14 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
             let _ = tools.bundles.changes.recv().await;
             BTreeSet::new()
         };
-        closed = smol::future::or(files, bundles).await;
+        let document = async {
+            if fetched.recv().await.is_err() {
+                // There is no such setting.
+                std::future::pending::<()>().await;
+            }
+            BTreeSet::new()
+        };
+        closed = smol::future::or(files, smol::future::or(bundles, document)).await;
         if !closed.is_empty() {
             // Most likely a pod is about to start: while its file is read the kernel can get ready.
             let cgroups = tools.sandboxes.cgroups.clone();

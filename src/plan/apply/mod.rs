@@ -79,7 +79,10 @@ impl NodeState {
                 self.room_made(now, out);
             }
             NodeFact::AddressesChanged => self.network_changes += 1,
-            NodeFact::ImagesChanged => self.pods.values_mut().for_each(|p| images_changed(p, now)),
+            NodeFact::ImagesChanged(names) => {
+                let pods = self.pods.values_mut();
+                pods.for_each(|pod| images_changed(pod, names.as_ref(), now));
+            }
             NodeFact::ConfigurationChanged { objects } => {
                 let pods = self.pods.values_mut();
                 pods.for_each(|pod| configuration::changed(pod, objects, now.time));
@@ -174,7 +177,7 @@ impl NodeState {
                 volumes,
                 pulled,
             } => self.on(uid, now, out, |pod, _, out| {
-                image_ready(pod, container, (image_id, volumes), pulled, out);
+                image_ready(pod, container, (image_id, volumes), pulled, now, out);
             }),
             PodFact::ImageFailed {
                 container,
@@ -184,6 +187,14 @@ impl NodeState {
             } => self.on(uid, now, out, |pod, _, out| {
                 let name = (container.as_str(), volume.as_deref());
                 image_failed(pod, name, (*failure, message), now.time, out);
+            }),
+            PodFact::Pulling {
+                container,
+                image,
+                percent,
+                total_bytes,
+            } => self.on(uid, now, out, |pod, _, _| {
+                image::pulling(pod, container, image, (*percent, *total_bytes));
             }),
             PodFact::Warned {
                 container,

@@ -72,7 +72,23 @@ pub(super) fn all(state: &PodState, phase: Phase) -> Vec<core::PodCondition> {
         ..core::PodCondition::default()
     });
     let others = state.foreign.iter().map(foreign).chain(disruption);
-    others.chain(resize(state, generation)).chain(own).collect()
+    let stale = images_current(state, generation);
+    let shown = others.chain(resize(state, generation)).chain(own);
+    shown.chain(stale).collect()
+}
+
+/// Shown only while it is false: a container runs a stored image that could not be compared with its registry's.
+fn images_current(state: &PodState, generation: Option<i64>) -> Option<core::PodCondition> {
+    let stale = state.containers.iter().find_map(|c| c.fallback.as_ref())?;
+    Some(core::PodCondition {
+        type_: "coracle.dev/ImagesCurrent".to_owned(),
+        status: "False".to_owned(),
+        last_transition_time: Some(time(stale.since)),
+        reason: Some(Reason::UsingStoredImage.as_str().into_owned()),
+        message: Some(stale.message.clone()),
+        observed_generation: generation,
+        ..core::PodCondition::default()
+    })
 }
 
 /// Shown only while it is true.

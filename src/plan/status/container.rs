@@ -5,10 +5,10 @@ use k8s_openapi::api::core::v1 as core;
 use super::super::event::{ImageFailure, StartFailure};
 use super::super::run::{Ended, Run};
 use super::super::state::{ContainerState, Image, Role, Sandbox, StartError};
-use super::super::{PodState, Settings, restart};
+use super::super::{Action, PodState, Settings, restart};
 use super::text::{container_id, go_duration, resources, some_text, time};
 use crate::spec::{ContainerSpec, Reason};
-use crate::types::{LOST_MESSAGE, LinuxUser, Wall};
+use crate::types::{LOST_MESSAGE, LinuxUser, Wall, size};
 
 pub(super) fn container(
     state: &PodState,
@@ -268,6 +268,9 @@ pub(super) fn trouble(
     {
         return Some((start_failure(*failure), message.clone()));
     }
+    if let Some(message) = pulling(state, c) {
+        return Some((starting(state), message));
+    }
     if let Image::Failed {
         volume,
         failure,
@@ -297,6 +300,18 @@ pub(super) fn trouble(
     Some(("CrashLoopBackOff", text))
 }
 
+/// How far the pull is that the container waits for.
+fn pulling(state: &PodState, c: &ContainerState) -> Option<String> {
+    let (image, percent, bytes) = state.look_up.pulling.as_ref()?;
+    match &state.in_flight {
+        Some(Action::EnsureImage { container, .. }) if *container == c.name => Some(format!(
+            "Pulling image \"{image}\": {percent}% of {}",
+            size(*bytes)
+        )),
+        Some(_) | None => None,
+    }
+}
+
 /// The reason shown for a container that could not be started.
 pub fn start_failure(failure: StartFailure) -> &'static str {
     match failure {
@@ -322,10 +337,27 @@ pub fn image_failure(
             "ImageInspectError",
             format!("Failed to inspect image \"{image}\": {error}"),
         ),
+        ImageFailure::Window { .. } => (
+            "ImagePullBackOff",
+            format!("Back-off pulling image \"{image}\": {error}"),
+        ),
         ImageFailure::Pull if again => (
             "ImagePullBackOff",
             format!("Back-off pulling image \"{image}\": ErrImagePull: {error}"),
         ),
         ImageFailure::Pull => ("ErrImagePull", error.to_owned()),
+        ImageFailure::Signature if again => {
+            let (reason, text) = image_failure(image, failure, error, false);
+            (
+                "ImagePullBackOff",
+                format!("Back-off pulling image \"{image}\": {reason}: {text}"),
+            )
+        }
+        ImageFailure::Signature => (
+            "SignatureValidationFailed",
+            format!(
+                "image pull failed for {image} because the signature validation failed: {error}"
+            ),
+        ),
     }
 }

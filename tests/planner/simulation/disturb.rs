@@ -36,7 +36,7 @@ impl Sim {
             7 => {
                 self.world.image = !self.world.image;
                 if self.world.image {
-                    self.apply(&Event::Node(NodeFact::ImagesChanged));
+                    self.apply(&Event::Node(NodeFact::ImagesChanged(None)));
                     self.decide();
                 }
             }

@@ -37,6 +37,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("pod fact", "FormerEnds"),
     ("pod fact", "ImageFailed"),
     ("pod fact", "ImageReady"),
+    ("pod fact", "Pulling"),
     ("pod fact", "Recovered"),
     ("pod fact", "Restored"),
     ("pod fact", "RetryRequested"),

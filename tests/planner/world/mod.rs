@@ -465,21 +465,40 @@ impl World {
         match action {
             Action::CreateSandbox { pod } => self.create(pod),
             Action::EnsureImage { pod, container } => {
+                // It may arrive at any time, also when the pull is long over.
+                if self.fault(5) {
+                    let (uid, container) = (pod.clone(), container.clone());
+                    let fact = PodFact::Pulling {
+                        container,
+                        image: "img:1".into(),
+                        percent: 34,
+                        total_bytes: 1000,
+                    };
+                    self.say(Event::Pod { uid, fact });
+                }
                 let event = if self.image && !self.fault(5) {
                     let image_id = "sha256:1".to_owned();
+                    let unreachable = self.fault(5).then(|| {
+                        let why = Pulled::Unreachable("no network".into());
+                        ("img:1".to_owned(), why)
+                    });
                     Event::Pod {
                         uid: pod,
                         fact: PodFact::ImageReady {
                             container,
                             image_id,
                             volumes: Default::default(),
-                            pulled: Default::default(),
+                            pulled: unreachable.into_iter().collect(),
                         },
                     }
                 } else {
-                    let failure = match self.rng.below(3) {
+                    let failure = match self.rng.below(5) {
                         0 => ImageFailure::NeverPull,
                         1 => ImageFailure::Pull,
+                        2 => ImageFailure::Window {
+                            opens_in_ms: self.rng.below(600_000),
+                        },
+                        3 => ImageFailure::Signature,
                         _ => ImageFailure::Inspect,
                     };
                     Event::Pod {

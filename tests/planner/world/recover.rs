@@ -15,7 +15,8 @@ impl World {
         self.inbox.retain(|(_, _, e)| {
             matches!(
                 e,
-                Event::Node(NodeFact::DesiredChanged(_)) | Event::Node(NodeFact::ImagesChanged)
+                Event::Node(NodeFact::DesiredChanged(_))
+                    | Event::Node(NodeFact::ImagesChanged(None))
             )
         });
         let mut found = Vec::new();
