@@ -161,6 +161,11 @@ impl Layout {
         self.root.join("images")
     }
 
+    /// The bundles in force, and what came before them: `<root>/bundles`.
+    pub fn manifest_bundles(&self) -> PathBuf {
+        self.root.join("bundles")
+    }
+
     /// The last good manifests of `staticPodURL`: `<root>/static-pod-url`.
     pub fn manifest_url(&self) -> PathBuf {
         self.root.join("static-pod-url")

@@ -6,6 +6,8 @@ mod admission;
 mod agents;
 #[path = "node/attach.rs"]
 mod attach;
+#[path = "node/bundles.rs"]
+mod bundles;
 #[path = "node/cgroups.rs"]
 mod cgroups;
 #[path = "node/claims.rs"]

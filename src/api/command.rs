@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::EphemeralContainer;
 use serde::{Deserialize, Serialize};
 use smol::channel::{Receiver, Sender};
 
+use super::bundles::BundleRequest;
 use super::metrics::Metric;
 use super::pull::PullRequest;
 use crate::plan::event::ConditionChange;
@@ -194,6 +195,33 @@ pub enum Command {
         /// Manifests to preview.
         files: Vec<PlannedFile>,
         /// Changes by file.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// Read a bundle, and put its manifests and images in force.
+    ApplyBundle {
+        /// Which one, and how.
+        request: BundleRequest,
+        /// JSON lines: `{"type":"progress",…}`, then `{"type":"plan",…}`, `{"type":"applied",…}` or
+        /// `{"type":"error",…}`, and after a trial `{"type":"ready",…}` or `{"type":"rolledBack",…}`. Closed at the end.
+        progress: Sender<String>,
+    },
+    /// List the bundles.
+    ListBundles {
+        /// Items by name.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// Bring the former generation of a bundle back.
+    RollBackBundle {
+        /// The bundle; the only one if missing.
+        name: Option<String>,
+        /// Its name, and the generation in force.
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
+    /// Remove a bundle and what its manifests ask for.
+    RemoveBundle {
+        /// The bundle.
+        name: String,
+        /// Its name.
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
     /// Show what pods have waited for before they started.

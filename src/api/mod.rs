@@ -5,6 +5,7 @@
 //! node: nothing here changes state.
 
 mod attach;
+mod bundles;
 mod command;
 pub mod configuration_columns;
 mod cordon;
@@ -62,6 +63,7 @@ mod server_test;
 #[cfg(test)]
 mod watch_test;
 
+pub use bundles::BundleRequest;
 pub use command::{
     Command, CommandError, CommandErrorKind, DrainOptions, ImageArchive, ImageRow, ImageUser,
     PlannedFile, RemovedImages, SavedArchive, VolumeRow,

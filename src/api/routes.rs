@@ -17,8 +17,8 @@ use super::query::{Query, decode};
 use super::read::read;
 use super::server::{Body, Context, Items, Spawner, json as json_reply, reply};
 use super::{
-    attach, cordon, delete, ephemeral, eviction, exec, images, logs, pull, shutdown, status_patch,
-    volumes,
+    attach, bundles, cordon, delete, ephemeral, eviction, exec, images, logs, pull, shutdown,
+    status_patch, volumes,
 };
 
 /// The content type of Prometheus' text format.
@@ -54,6 +54,10 @@ enum Action {
     InspectImage,
     SaveImages,
     PullImage,
+    ApplyBundle,
+    ListBundles,
+    RollBackBundle,
+    RemoveBundle,
     ListVolumes,
     RemoveVolume,
     Metrics(Metrics),
@@ -147,6 +151,10 @@ const ROUTES: &[Route] = &[
     route(GET, "coracle/v1/images/inspect", Action::InspectImage),
     route(GET, "coracle/v1/images/save", Action::SaveImages).costs(Cost::Progress),
     route(POST, "coracle/v1/images/pull", Action::PullImage).costs(Cost::Progress),
+    route(GET, "coracle/v1/bundles", Action::ListBundles),
+    route(DELETE, "coracle/v1/bundles", Action::RemoveBundle),
+    route(POST, "coracle/v1/bundles/apply", Action::ApplyBundle).costs(Cost::Progress),
+    route(POST, "coracle/v1/bundles/rollback", Action::RollBackBundle),
     route(GET, "coracle/v1/volumes", Action::ListVolumes),
     route(DELETE, "coracle/v1/volumes", Action::RemoveVolume),
     route(GET, "metrics", Action::Metrics(Metrics::Agent)),
@@ -328,6 +336,10 @@ async fn act(action: Action, parameters: &[&str], call: Call) -> Result<Response
         Action::InspectImage => images::inspect(&context, &query).await,
         Action::SaveImages => images::save(&context, &query).await,
         Action::PullImage => pull::answer(request, &context).await,
+        Action::ApplyBundle => bundles::apply(request, &context).await,
+        Action::ListBundles => bundles::list(&context).await,
+        Action::RollBackBundle => bundles::roll_back(request, &context).await,
+        Action::RemoveBundle => bundles::remove(&context, &query).await,
         Action::ListVolumes => volumes::list(&context).await,
         Action::RemoveVolume => volumes::remove(&context, &query).await,
         Action::Metrics(page) => metrics(&context, page).await,

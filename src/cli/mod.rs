@@ -5,6 +5,8 @@
 pub mod args;
 mod attach;
 mod boot;
+mod bundle;
+mod bundle_create;
 pub mod client;
 mod condition;
 mod config;
@@ -111,6 +113,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode> {
         Command::Retry(args) => retry::run(&client, &args),
         Command::Condition(command) => condition::run(&client, &command),
         Command::Image(command) => image::run(&client, command),
+        Command::Bundle(command) => bundle::run(&client, command),
         Command::Volume(command) => volume::run(&client, command),
         Command::Secret(command) => secret::run(&command),
         Command::Config(command) => config::run(&client, &command),

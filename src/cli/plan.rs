@@ -13,7 +13,7 @@ use super::{put, validate};
 /// Exit codes as those of `diff`: no change, a change, an error.
 const SAME: u8 = 0;
 const CHANGES: u8 = 1;
-const TROUBLE: u8 = 2;
+pub(super) const TROUBLE: u8 = 2;
 
 /// Name shown for standard input.
 const STDIN: &str = "stdin";
@@ -31,15 +31,20 @@ fn plan(client: &Client, args: &ValidateArgs) -> Result<ExitCode> {
     }
     let body = json!({ "items": files });
     let planned = client.json("POST", "/coracle/v1/plan", Some(&body))?;
-    let text = match args.output.output {
-        Some(_) => {
-            let json = serde_json::to_string_pretty(&planned);
+    print(&planned, args.output.output.is_some())
+}
+
+/// Prints what the agent says that would change; the exit code says whether anything would.
+pub(super) fn print(planned: &Value, as_json: bool) -> Result<ExitCode> {
+    let text = match as_json {
+        true => {
+            let json = serde_json::to_string_pretty(planned);
             json.map_err(|e| CliError::new("could not print").because(e))? + "\n"
         }
-        None => list(&planned["items"]).map(show).collect(),
+        false => list(&planned["items"]).map(show).collect(),
     };
     put(text.as_bytes())?;
-    Ok(ExitCode::from(code(&planned)))
+    Ok(ExitCode::from(code(planned)))
 }
 
 fn read(file: &Path) -> Result<Value> {

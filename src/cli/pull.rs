@@ -100,7 +100,7 @@ fn from_input() -> std::result::Result<Credentials, String> {
 }
 
 /// A bar for each layer, on a terminal; a line for each on anything else.
-struct Bars {
+pub(super) struct Bars {
     shown: bool,
     terminal: bool,
     all: MultiProgress,
@@ -108,7 +108,7 @@ struct Bars {
 }
 
 impl Bars {
-    fn new(shown: bool) -> Self {
+    pub(super) fn new(shown: bool) -> Self {
         Self {
             shown,
             terminal: std::io::stderr().is_terminal(),
@@ -117,7 +117,7 @@ impl Bars {
         }
     }
 
-    fn show(&mut self, step: &Value) {
+    pub(super) fn show(&mut self, step: &Value) {
         if !self.shown {
             return;
         }
@@ -143,7 +143,7 @@ impl Bars {
         }
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         for bar in self.bars.values().filter(|bar| !bar.is_finished()) {
             bar.abandon();
         }

@@ -83,6 +83,15 @@ fn validated(pod_security: PodSecurity, name: &str, bytes: &[u8]) -> (Report, Ve
     (report, pods)
 }
 
+/// The pods of a file that is valid by itself, or all its errors.
+pub(super) fn pods(name: &str, bytes: &[u8]) -> std::result::Result<Vec<PodSpec>, Vec<String>> {
+    let (report, pods) = validated(PodSecurity::Privileged, name, bytes);
+    match report.errors.is_empty() {
+        true => Ok(pods),
+        false => Err(report.errors),
+    }
+}
+
 /// Decrypts the encrypted Secrets of a file as far as this machine can. What it cannot is a warning, because the manifest
 /// may be meant for another machine; the rest of the document is checked.
 fn open(name: &str, bytes: &[u8]) -> (Opened, Vec<String>) {

@@ -91,6 +91,10 @@ fn bounds_are_reported_in_the_kubelets_words() {
             "coracle.plainHTTPRegistries[1] \"http://r.lan\" must be a registry's host, or host:port",
         ),
         (
+            "coracle: {bundleKey: site.pub}",
+            "coracle.bundleKey \"site.pub\" must be an absolute path",
+        ),
+        (
             "coracle: {pullRate: 2KiB/s}",
             "coracle.pullRate \"2KiB/s\" must be a rate of at least 4KiB/s, like 200KiB/s",
         ),

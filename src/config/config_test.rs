@@ -186,6 +186,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.registriesConf", "[/registries.conf]", ""),
     ("coracle.signaturePolicy", "/policy.json", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
+    ("coracle.bundleKey", "/bundle.pub", ""),
     ("coracle.pullRate", "200KiB/s", ""),
     ("coracle.pullWindows", "[\"01:00-05:00\"]", ""),
     ("coracle.pullAlwaysOffline", "fail", ""),

@@ -198,6 +198,7 @@ pub(crate) const FIELDS: &[Field] = &[
         "/etc/coracle/policy.json",
     ),
     f("coracle.plainHTTPRegistries", Texts, Start, "[]"),
+    f("coracle.bundleKey", Text, Start, "\"\""),
     f("coracle.pullRate", Text, Start, "\"\""),
     f("coracle.pullWindows", Texts, Start, "[]"),
     f("coracle.pullAlwaysOffline", Text, Start, "use"),

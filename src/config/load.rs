@@ -280,6 +280,7 @@ fn config(given: &Given<'_>) -> Config {
         allowed_unsafe_sysctls: given.texts("allowedUnsafeSysctls"),
         pod_security: pod_security(given),
         registries: registries(given),
+        bundle_key: some(given.text("coracle.bundleKey")).map(Into::into),
         single_process_oom_kill: given
             .is_set("singleProcessOOMKill")
             .then(|| given.bool("singleProcessOOMKill")),

@@ -96,6 +96,8 @@ pub struct Config {
     pub pod_security: PodSecurity,
     /// How registries are reached.
     pub registries: Registries,
+    /// The file with the public key that bundles must be signed with; `None`: they need no signature.
+    pub bundle_key: Option<PathBuf>,
     /// Whether an OOM kill in a container kills a single process instead of all; `None`: as the cgroup version does.
     pub single_process_oom_kill: Option<bool>,
     /// Memory protection; `None`: off.

@@ -203,6 +203,13 @@ fn paths(given: &Given<'_>) {
             );
         }
     }
+    let key = given.text("coracle.bundleKey");
+    if !key.is_empty() && !key.starts_with('/') {
+        given.wrong(
+            &["coracle.bundleKey"],
+            format!("coracle.bundleKey {key:?} must be an absolute path"),
+        );
+    }
     for list in [
         "coracle.preload",
         "coracle.cdiSpecDirs",

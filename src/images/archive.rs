@@ -80,6 +80,15 @@ impl Archive {
         Self::of_tar(file, path)
     }
 
+    /// Opens an OCI layout directory.
+    pub(crate) fn of_directory(path: &Path) -> Result<Self, ImageError> {
+        let dir = File::open(path).map_err(io("open", path))?;
+        Ok(Self::Directory {
+            path: path.to_owned(),
+            fd: dir.into(),
+        })
+    }
+
     /// Reads a tar, compressed or not, from a stream that cannot be read twice: to an unnamed file in `staging`
     /// first.
     pub(crate) fn receive(

@@ -11,6 +11,7 @@ use smol::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use smol::process::{Child, Command, Stdio};
 use smol::stream::StreamExt;
 
+use super::bundle::Bundle;
 use super::error::{ImageError, io as io_error};
 use super::import::STREAM;
 use super::progress::{Cause, Fetched, Imported, Line, Progress};
@@ -148,7 +149,7 @@ async fn attend(
         };
         match listen(child, exe, failed, on_line).await? {
             Outcome::Images(images) => Ok(images),
-            Outcome::Fetched(_) | Outcome::Document(_) => Ok(Vec::new()),
+            Outcome::Fetched(_) | Outcome::Document(_) | Outcome::Bundle(_) => Ok(Vec::new()),
         }
     };
     let fed = async {
@@ -197,6 +198,7 @@ pub(super) enum Told {
 pub(super) enum Outcome {
     Images(Vec<Imported>),
     Fetched(Fetched),
+    Bundle(Box<Bundle>),
     Document(Option<WebDocument>),
 }
 
@@ -263,6 +265,7 @@ async fn listen(
                 Ok(Line::Arrived { digest }) => on_line(Told::Arrived(digest)),
                 Ok(Line::Image(image)) => images.push(image),
                 Ok(Line::Fetched(done)) => done_with = Some(Outcome::Fetched(done)),
+                Ok(Line::Bundle(found)) => done_with = Some(Outcome::Bundle(found)),
                 Ok(Line::Document { document }) => {
                     done_with = Some(Outcome::Document(document));
                 }

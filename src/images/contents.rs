@@ -216,6 +216,41 @@ fn annotated_names(archive: &Archive, descriptor: &Descriptor) -> Vec<String> {
         .collect()
 }
 
+/// The search for several images of one archive by their manifests.
+pub(crate) struct ImageSearch<'a>(Search<'a>);
+
+impl<'a> ImageSearch<'a> {
+    pub(crate) fn new(archive: &'a Archive, platform: &Platform) -> Self {
+        Self(Search {
+            archive,
+            own: platform.clone(),
+            budget: MAX_MANIFESTS,
+            available: Vec::new(),
+        })
+    }
+
+    /// The best image for the platform below a manifest or index.
+    pub(crate) fn below(&mut self, digest: &str, size: u64) -> Result<Option<Found>, ImageError> {
+        let at = Descriptor {
+            digest: digest.to_owned(),
+            size,
+            platform: None,
+            annotations: None,
+        };
+        Ok(self.0.best(&at, 0)?.map(|(_, image)| image))
+    }
+
+    /// Why there is no image.
+    pub(crate) fn none(mut self) -> ImageError {
+        self.0.available.sort();
+        self.0.available.dedup();
+        ImageError::Platform {
+            wanted: self.0.own.shown(),
+            available: self.0.available,
+        }
+    }
+}
+
 struct Search<'a> {
     archive: &'a Archive,
     own: Platform,
@@ -379,7 +414,7 @@ fn check_length(config: &[u8], what: &str) -> Result<(), ImageError> {
 
 /// An archive with very many names would make very many files; one with many large configs would cost the agent
 /// memory whenever it lists images.
-fn check_whole(images: &[Found]) -> Result<(), ImageError> {
+pub(crate) fn check_whole(images: &[Found]) -> Result<(), ImageError> {
     let configs: usize = images.iter().map(|image| image.config.len()).sum();
     if configs as u64 > MAX_CONFIGS_BYTES {
         return Err(ImageError::Limit {
@@ -421,7 +456,7 @@ pub(super) fn blob(archive: &Archive, at: &Descriptor, kind: &str) -> Result<Vec
     Ok(bytes)
 }
 
-pub(super) fn blob_part(digest: &str) -> Result<String, ImageError> {
+pub(crate) fn blob_part(digest: &str) -> Result<String, ImageError> {
     if !name::is_digest(digest) {
         return Err(ImageError::Malformed {
             what: "a descriptor".to_owned(),

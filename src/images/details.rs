@@ -68,6 +68,28 @@ impl ImageStore {
         })
     }
 
+    /// Gives images these names, taken from the images that had them before. A name whose image is gone stays as it is.
+    pub fn set_names<'n>(
+        &self,
+        names: impl Iterator<Item = (&'n str, &'n str)>,
+    ) -> Result<(), ImageError> {
+        let _lock = self.lock()?;
+        for (name, id) in names {
+            let known = self.reference(name)?;
+            if known.is_some_and(|known| known.id == id) || self.record(id)?.is_none() {
+                continue;
+            }
+            let reference = Reference {
+                name: name.to_owned(),
+                id: id.to_owned(),
+                pulled: false,
+                origin: None,
+            };
+            write_json(&self.reference_path(name), &reference)?;
+        }
+        Ok(())
+    }
+
     /// Fails unless all these images are there, by names or ids as in [`ImageStore::lookup`].
     pub fn require(&self, names: &[String]) -> Result<(), ImageError> {
         for name in names {

@@ -27,6 +27,22 @@ pub enum ImageError {
         /// The reason.
         why: String,
     },
+    /// The file or directory is no bundle.
+    #[error("`{}` is not a bundle: {why}", path.display())]
+    NotABundle {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// The bundle is not signed with the key that is demanded.
+    #[error("bundle `{}` is refused: {why}", path.display())]
+    Unsigned {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
     /// The data ends too early.
     #[error("{what} is truncated: it ends in the middle of {at}")]
     Truncated {
@@ -231,6 +247,10 @@ impl ImageError {
             Self::NotAnImage { .. } => {
                 "accepted are OCI layouts (directory or tar) and `docker save` archives, plain, gzip or zstd"
             }
+            Self::Unsigned { .. } => {
+                "sign it when it is made: `coracle bundle create --sign-by KEY`; `--key` names the public key"
+            }
+            Self::NotABundle { .. } => "bundles are made by `coracle bundle create`",
             Self::Truncated { .. }
             | Self::Missing { .. }
             | Self::Digest { .. }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::archive::Archive;
+use super::bundle::{self, Bundle};
 use super::commit::{commit, distinct_layers};
 use super::contents::{self, Found, FoundLayer};
 use super::error::{ImageError, io};
@@ -19,6 +20,7 @@ use super::signatures::{self, Trust};
 use super::space::{KeepFree, Space};
 use super::staging::Staging;
 use super::store::ImageStore;
+use super::trust::PublicKey;
 use crate::sys::clock;
 
 /// The shortest interval between progress reports.
@@ -46,6 +48,8 @@ pub(crate) struct Request {
     pub(crate) arriving: Option<String>,
     /// The platform of the images to import; this machine's if missing.
     pub(crate) platform: Option<Platform>,
+    /// The digest of the bundle whose images to import. They get no names.
+    pub(crate) bundle: Option<String>,
     /// What the images need to be let in.
     pub(crate) trust: Trust,
 }
@@ -96,10 +100,7 @@ pub(crate) fn import(
     };
     let mut space = Space::new(&staging.path, request.keep)?;
     let archive = open(request, &staging, &mut space, report)?;
-    let mut images = contents::images(
-        &archive,
-        &request.platform.clone().unwrap_or_else(Platform::own),
-    )?;
+    let (mut images, names) = find(request, &archive)?;
     complete_names(&mut images, request)?;
     let origin = signatures::admit(request, &archive, &mut images)?;
     let layers: Vec<FoundLayer> = distinct_layers(&images);
@@ -135,8 +136,11 @@ pub(crate) fn import(
             path: request.archive.clone(),
         });
     }
-    let imported =
+    let mut imported =
         commit(&store, &staging, &images, origin.as_ref()).map_err(|why| full_disk(why, &space))?;
+    for (image, names) in imported.iter_mut().zip(names) {
+        image.names.extend(names);
+    }
     if let Some(fingerprint) = fingerprint.filter(|_| request.preloaded) {
         let ids = imported.iter().map(|image| image.id.clone()).collect();
         let under = request.trust.under();
@@ -146,6 +150,44 @@ pub(crate) fn import(
         folder.remove()?;
     }
     Ok(imported)
+}
+
+/// The images of the archive, and the names of those that get them later.
+fn find(
+    request: &Request,
+    archive: &Archive,
+) -> Result<(Vec<Found>, Vec<Vec<String>>), ImageError> {
+    let platform = request.platform.clone().unwrap_or_else(Platform::own);
+    let Some(digest) = &request.bundle else {
+        return Ok((contents::images(archive, &platform)?, Vec::new()));
+    };
+    // Its signature was verified when its digest was read.
+    let found = bundle::open(archive, &[])?;
+    if found.bundle.digest != *digest {
+        return Err(ImageError::Changed {
+            path: request.archive.clone(),
+        });
+    }
+    let mut images = found.images(archive, &platform)?;
+    contents::check_whole(&images)?;
+    let taken = images
+        .iter_mut()
+        .map(|image| std::mem::take(&mut image.names));
+    let names = taken.collect();
+    Ok((images, names))
+}
+
+/// Reads the documents of a bundle, and imports nothing.
+pub(crate) fn read_bundle(
+    store: &Path,
+    archive: &Path,
+    keys: &[PublicKey],
+) -> Result<Bundle, ImageError> {
+    let store = ImageStore::open(store)?;
+    let staging = Staging::new(&store)?;
+    let mut space = Space::new(&staging.path, KeepFree::default())?;
+    let archive = Archive::open(archive, &staging.path, &mut space, &mut |_| Ok(()))?;
+    Ok(bundle::open(&archive, keys)?.bundle)
 }
 
 /// The folder of a pull, held until it has been imported.
@@ -208,6 +250,7 @@ fn complete_names(images: &mut [Found], request: &Request) -> Result<(), ImageEr
     }
     if let [image] = images
         && image.names.is_empty()
+        && request.bundle.is_none()
         && !request.is_stream()
         && !request.pulled
     {
@@ -244,6 +287,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         pulled: false,
         arriving: None,
         platform: None,
+        bundle: None,
         trust: Trust::default(),
     };
     import(&request, &mut |_| Ok(()))

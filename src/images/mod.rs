@@ -6,6 +6,7 @@
 //! directory and verifies them; `commit` makes everything visible at the end. `save` goes the other way.
 
 mod archive;
+mod bundle;
 mod check;
 mod client;
 mod commit;
@@ -39,6 +40,10 @@ pub mod trust;
 mod unpack;
 pub mod worker;
 
+pub use bundle::{
+    Bundle, BundleFile, NewBundle, NewImage, check_file_name, check_name, import_bundle,
+    read_bundle, write_bundle,
+};
 pub use check::{Check, Damage, DamageKind, Lost};
 pub use client::{ImportOptions, Origin, Pieces, import, import_unless};
 pub use compare::Contents;

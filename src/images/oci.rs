@@ -98,13 +98,13 @@ pub(crate) struct Descriptor {
 }
 
 /// The platform of an image.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Platform {
     #[serde(default)]
     pub(crate) architecture: String,
     #[serde(default)]
     pub(crate) os: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) variant: Option<String>,
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::bundle::Bundle;
 use super::registry::WebDocument;
 
 /// The progress of an import.
@@ -95,6 +96,8 @@ pub(crate) enum Line {
         /// The digest of its blob.
         digest: String,
     },
+    /// Last line of a reading.
+    Bundle(Box<Bundle>),
     /// Last line of a fetched document; none, if it has not changed.
     Document {
         /// The document.

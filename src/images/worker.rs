@@ -2,7 +2,7 @@
 //! one image or saves some, and reports its progress on standard output, one JSON document a line. Untrusted data is read only here.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,13 +12,14 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::stat::{Mode, umask};
 
 use super::confine;
-use super::import::{Request, import};
+use super::import::{Request, import, read_bundle};
 use super::oci::Platform;
 use super::progress::{Cause, Line};
 use super::registry;
 use super::save;
 use super::signatures::Trust;
 use super::space::KeepFree;
+use super::trust::PublicKey;
 use crate::sys::capability::keep_only;
 use crate::sys::process;
 
@@ -34,9 +35,13 @@ const MAX_FILES: u64 = 1024;
 /// Memory of a fetch worker: buffers of a few connections, and the system's certificates.
 const MAX_FETCH_BYTES: u64 = 128 << 20;
 
+/// The keys that a bundle may be signed with.
+const MAX_KEYS_BYTES: u64 = 1 << 20;
+
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
                      [--keep-inodes N] [--policy FILE] [--pulled] [--arriving BOOT] [--demand JSON] [--platform PLATFORM] \
-                     PATH|-, or coracle image-worker fetch|get|save";
+                     [--bundle DIGEST] PATH|-, or coracle image-worker bundle --store DIR -- PATH, or coracle \
+                     image-worker fetch|get|save";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -49,6 +54,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     if args.next_if(|arg| arg == "save").is_some() {
         return save::worker::run(args);
+    }
+    if args.next_if(|arg| arg == "bundle").is_some() {
+        return run_bundle(&args.collect::<Vec<_>>());
     }
     let Some((request, policy)) = parse(args) else {
         let _ = print(&Line::Error {
@@ -142,6 +150,60 @@ fn run_fetch(work: fn(io::StdinLock<'_>) -> Result<Line, Failure>) -> ExitCode {
     code
 }
 
+/// Reads a bundle: `--store DIR -- PATH`, and keys on standard input.
+fn run_bundle(args: &[OsString]) -> ExitCode {
+    let told = |line: &Line, code: u8| {
+        let _ = print(line);
+        ExitCode::from(code)
+    };
+    let cause = Cause::Other;
+    let failed = |message, hint| {
+        told(
+            &Line::Error {
+                message,
+                hint,
+                cause,
+            },
+            1,
+        )
+    };
+    let [flag, store, dashes, path] = args else {
+        return failed(USAGE.to_owned(), None);
+    };
+    if flag != "--store" || dashes != "--" {
+        return failed(USAGE.to_owned(), None);
+    }
+    let (store, path) = (Path::new(store), Path::new(path));
+    let hardened = harden(Mode::from_bits_truncate(0o022))
+        .and_then(|()| lower(Resource::RLIMIT_AS, MAX_MEMORY_BYTES))
+        .and_then(|()| confine::import(store, path));
+    if let Err(why) = hardened {
+        return failed(format!("could not drop privileges: {why}"), None);
+    }
+    let keys = match keys() {
+        Ok(keys) => keys,
+        Err(why) => return failed(why, None),
+    };
+    match read_bundle(store, path, &keys) {
+        Ok(bundle) => told(&Line::Bundle(Box::new(bundle)), 0),
+        Err(why) => failed(crate::chain(&why), why.hint()),
+    }
+}
+
+/// The keys on standard input: a list of PEM.
+fn keys() -> Result<Vec<PublicKey>, String> {
+    let mut bytes = Vec::new();
+    let read = io::stdin()
+        .lock()
+        .take(MAX_KEYS_BYTES)
+        .read_to_end(&mut bytes);
+    read.map_err(|why| why.to_string())?;
+    let keys: Vec<String> = serde_json::from_slice(&bytes).map_err(|why| why.to_string())?;
+    let keys = keys.iter().map(|pem| PublicKey::parse(pem.as_bytes()));
+    let keys: Result<_, _> = keys.collect();
+    keys.map_err(|why| format!("the key: {}", crate::chain(&why)))
+}
+
 /// Ends the process when the reader of its output is gone, even while it waits for a registry.
 fn end_with_client() -> io::Result<()> {
     let watch = || {
@@ -165,7 +227,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
         return None;
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
-    let (mut pulled, mut arriving, mut platform) = (false, None, None);
+    let (mut pulled, mut arriving, mut platform, mut bundle) = (false, None, None, None);
     let (mut policy, mut trust) = (None, Trust::default());
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
@@ -181,6 +243,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
                 trust = Trust::Demand(Box::new(demand));
             }
             Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
+            Some("--bundle") => bundle = Some(args.next()?.into_string().ok()?),
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
             Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
             Some("--") => archive = Some(args.next()?.into()),
@@ -198,6 +261,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
         pulled,
         arriving,
         platform,
+        bundle,
         trust,
     };
     Some((request, policy))

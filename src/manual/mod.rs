@@ -23,6 +23,10 @@ pub const TOPICS: &[(&str, &str)] = &[
         "getting images onto the machine, without a network too",
     ),
     (
+        "bundles",
+        "manifests and images in one file, and the way back",
+    ),
+    (
         "configuration",
         "ConfigMaps and Secrets, as variables and as files",
     ),

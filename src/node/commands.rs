@@ -9,7 +9,7 @@ use smol::channel::Sender;
 
 use super::execute::{Tools, WORKER};
 use super::pulls::pull_for_client;
-use super::{Input, Node, metrics, shutdown};
+use super::{Input, Node, bundles, metrics, shutdown};
 use crate::api::{
     Command, CommandError, CommandErrorKind, ImageArchive, ImageRow, ImageUser, Metric,
     RemovedImages, SavedArchive,
@@ -137,7 +137,13 @@ impl Node {
             Command::ShowBoot { reply } => {
                 let _ = reply.try_send(Ok(self.show_boot()));
             }
-            Command::Preview { files, reply } => self.preview_for(files, reply),
+            Command::Preview { files, reply } => self.preview_for(None, files, reply),
+            Command::ApplyBundle { request, progress } => {
+                super::spawn(bundles::apply(self.tools.clone(), request, progress));
+            }
+            Command::ListBundles { reply } => self.list_bundles(&reply),
+            Command::RollBackBundle { name, reply } => self.roll_back_bundle(name, reply),
+            Command::RemoveBundle { name, reply } => self.remove_bundle(name, reply),
         }
     }
 
@@ -145,7 +151,7 @@ impl Node {
         let images = self.tools.images.clone();
         let in_use = match force {
             true => BTreeSet::new(),
-            false => self.images_in_use(),
+            false => self.images_kept(),
         };
         let wanted = full_name(name);
         answer(reply, async move {
@@ -181,7 +187,7 @@ impl Node {
     }
 
     fn prune_images(&self, all: bool, reply: Reply<RemovedImages>) {
-        let (images, in_use) = (self.tools.images.clone(), self.images_in_use());
+        let (images, in_use) = (self.tools.images.clone(), self.images_kept());
         answer(reply, async move {
             let pruned = super::unblock(move || images.prune(&in_use, all)).await;
             let pruned = pruned.map_err(|error| command_error(&error))?;
@@ -347,6 +353,13 @@ impl Node {
         self.publish(&uid);
         let waits: Vec<String> = waits.iter().map(ToString::to_string).collect();
         Ok(waits.join(", "))
+    }
+
+    /// The config digests of images that must stay: those in use, and those of bundles.
+    pub(super) fn images_kept(&self) -> BTreeSet<String> {
+        let mut kept = self.images_in_use();
+        kept.extend(self.bundles.images().map(str::to_owned));
+        kept
     }
 
     /// The config digests of images that containers run from or mount, or will.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use smol::channel::{Receiver, Sender, bounded};
 
+use super::bundles::Desk;
 use super::facts::Facts;
 use super::garbage::Cleaning;
 use super::network::{NameServer, Progress};
@@ -53,6 +54,8 @@ pub(super) struct Tools {
     pub(super) importing: Arc<smol::lock::Mutex<()>>,
     /// Pulls of images.
     pub(super) pulls: Pulls,
+    /// Changes of bundles.
+    pub(super) bundles: Desk,
     pub(super) links: Links,
     pub(super) cleaning: Cleaning,
     /// The lanes for pods on the host network, and for those that use the bridge, which may have to wait for the

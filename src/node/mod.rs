@@ -4,6 +4,7 @@
 mod alarm;
 mod allocatable;
 mod boot;
+mod bundles;
 mod capacity;
 mod cgroups;
 mod checkpoint;
@@ -83,7 +84,7 @@ enum Input {
     Event(Event),
     /// The manifest directory was read.
     Manifests {
-        documents: manifests::Documents,
+        documents: Box<manifests::Documents>,
         /// What was read, and what is no longer kept, in bytes.
         freed_bytes: u64,
     },
@@ -94,8 +95,23 @@ enum Input {
         rows: Result<Vec<ImageRow>, CommandError>,
         reply: Sender<Result<(), CommandError>>,
     },
+    /// The bundles on disk have changed.
+    Bundles(bundles::All),
+    /// A client waits for the end of the trial of a bundle's generation.
+    AwaitBundle {
+        name: String,
+        generation: u64,
+        say: Sender<serde_json::Value>,
+    },
+    /// A bundle is to be applied: what would its manifests change?
+    CheckBundle {
+        name: String,
+        files: Vec<PlannedFile>,
+        reply: Sender<Result<serde_json::Value, CommandError>>,
+    },
     /// The encrypted contents of manifests that a client wants a preview of were decrypted.
     Opened {
+        bundle: Option<String>,
         files: Vec<PlannedFile>,
         opened: Opened,
         reply: Sender<Result<serde_json::Value, CommandError>>,
@@ -138,6 +154,8 @@ struct Node {
     devices: devices::Devices,
     /// What the files ask for.
     manifests: manifests::InEffect,
+    /// The bundles, and how their trials go.
+    bundles: bundles::Bundles,
     /// Tells the firewall and the name server about pods and services.
     views: network::Views,
     /// The settings, and where they come from.
@@ -236,7 +254,8 @@ impl Node {
             .manager
             .due()
             .into_iter()
-            .chain(self.saved.exits.next());
+            .chain(self.saved.exits.next())
+            .chain(self.bundles.next_wake());
         planned.chain(others).min()
     }
 
@@ -249,6 +268,7 @@ impl Node {
                 freed_bytes,
             } => {
                 self.freed.note(freed_bytes);
+                let documents = *documents;
                 let files = documents.files;
                 let broken = files.iter().filter(|file| !file.errors.is_empty());
                 self.manager.rejected_files = broken.count();
@@ -279,12 +299,20 @@ impl Node {
                 self.show_node();
                 let _ = reply.try_send(listed);
             }
+            Input::Bundles(all) => self.bundles_are(all),
+            Input::AwaitBundle {
+                name,
+                generation,
+                say,
+            } => self.await_bundle(name, generation, say),
+            Input::CheckBundle { name, files, reply } => self.preview_for(Some(name), files, reply),
             Input::Opened {
+                bundle,
                 files,
                 opened,
                 reply,
             } => {
-                let _ = reply.try_send(Ok(self.preview(&files, &opened)));
+                let _ = reply.try_send(Ok(self.preview(bundle.as_deref(), &files, &opened)));
             }
             Input::ClaimsSettled(number, sizes) => self.claims_settled(number, sizes),
             Input::Logind(preparing) => self.logind_says(preparing),
@@ -358,6 +386,7 @@ impl Node {
                 }
             }
         }
+        self.judge_trials();
         self.show_changed();
         self.keep_late_exits();
     }

@@ -2,7 +2,6 @@
 //! the planner itself judges each pod.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -18,13 +17,18 @@ use crate::spec::{ObjectKey, ObjectKind, PodKey, PodSpec};
 
 impl Node {
     /// Answers a client that wants a preview. Encrypted contents are decrypted beside the loop first.
-    pub(super) fn preview_for(&self, files: Vec<PlannedFile>, reply: Reply<Value>) {
+    pub(super) fn preview_for(
+        &self,
+        bundle: Option<String>,
+        files: Vec<PlannedFile>,
+        reply: Reply<Value>,
+    ) {
         let sealed = files
             .iter()
             .map(|file| encrypted::found(file.text.as_bytes()));
         let sealed: Vec<Sealed> = sealed.flatten().collect();
         if sealed.is_empty() {
-            let _ = reply.try_send(Ok(self.preview(&files, &Opened::new())));
+            let _ = reply.try_send(Ok(self.preview(bundle.as_deref(), &files, &Opened::new())));
             return;
         }
         let (credentials, inputs) = (
@@ -34,6 +38,7 @@ impl Node {
         spawn(async move {
             let opened = unblock(move || credentials.open(sealed)).await;
             let input = Input::Opened {
+                bundle,
                 files,
                 opened,
                 reply,
@@ -43,21 +48,44 @@ impl Node {
     }
 
     /// `{"items": [{"file", "errors", "warnings", "changes": [{"kind", "namespace", "name", "change", …}]}]}`
-    pub(super) fn preview(&self, files: &[PlannedFile], opened: &Opened) -> Value {
-        let (then, checked) = self.manifests.with(files, opened);
+    pub(super) fn preview(
+        &self,
+        bundle: Option<&str>,
+        files: &[PlannedFile],
+        opened: &Opened,
+    ) -> Value {
+        let (then, checked) = self.manifests.with(bundle, files, opened);
         let items = files.iter().zip(checked).map(|(file, checked)| {
+            let both = (self.manifests.files.get(&checked.path), then.files.get(&checked.path));
             let changes = match checked.errors.is_empty() {
-                true => self.changes(&checked.path, &then),
+                true => self.changes(both, &then),
                 false => Vec::new(),
             };
             json!({ "file": file.name, "errors": checked.errors, "warnings": checked.warnings, "changes": changes })
         });
-        json!({ "items": items.collect::<Vec<_>>() })
+        let mut items: Vec<Value> = items.collect();
+        // What the bundle has now, and would not have any more.
+        for (path, old) in bundle
+            .into_iter()
+            .flat_map(|name| self.manifests.of_bundle(name))
+        {
+            let changes = self.changes((Some(old), None), &then);
+            if !changes.is_empty() {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                items.push(
+                    json!({ "file": name, "errors": [], "warnings": [], "changes": changes }),
+                );
+            }
+        }
+        json!({ "items": items })
     }
 
-    /// The changes of one file.
-    fn changes(&self, path: &Path, then: &InEffect) -> Vec<Value> {
-        let (old, new) = (self.manifests.files.get(path), then.files.get(path));
+    /// The changes of one file between two versions.
+    fn changes(
+        &self,
+        (old, new): (Option<&Loaded>, Option<&Loaded>),
+        then: &InEffect,
+    ) -> Vec<Value> {
         let pods = new.into_iter().flat_map(|new| &new.pods);
         let mut changes: Vec<Value> = pods.map(|pod| self.pod(pod)).collect();
         let stays = keys(then.files.values());

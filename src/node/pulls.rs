@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -474,6 +475,34 @@ fn sources(
         });
     }
     Ok(sources)
+}
+
+impl Tools {
+    /// Fetches a bundle from its registry; returns the OCI layout that has it. What has arrived stays if it fails.
+    pub(super) async fn fetch_bundle(
+        &self,
+        name: &str,
+        on_progress: impl FnMut(Progress),
+    ) -> Result<PathBuf, ImageError> {
+        let image = ImageName::parse(name).map_err(|why| ImageError::Name {
+            name: name.to_owned(),
+            why: why.to_string(),
+        })?;
+        let registries = self.config.registries.clone();
+        let (files, written) = (registries.clone(), name.to_owned());
+        let find = move || sources(&files, &image, &written, Vec::new(), None);
+        let options = PullOptions {
+            name: name.to_owned(),
+            platform: None,
+            trust: None,
+            bytes_per_second: registries.bytes_per_second,
+            sources: super::unblock(find).await?,
+            plain_http: registries.plain_http,
+            certificates: registries.certificate_dirs,
+            keep: self.keep_free(),
+        };
+        registry::fetch_bundle(WORKER.as_ref(), self.images.dir(), &options, on_progress).await
+    }
 }
 
 /// Pulls an image for a client and streams the progress. If the client disconnects, the pull ends.

@@ -250,6 +250,8 @@ reasons! {
     ConfigurationChanged = Normal "ConfigurationChanged",
     /// A changed setting takes effect when the agent starts again.
     ConfigurationPending = Warning "ConfigurationPending",
+    /// The pods of a bundle's new generation were not ready in time. `coracle bundle ls` shows which generation is in force.
+    BundleFailed = Warning "BundleFailed",
     /// The settings files are wrong; the last valid settings stay in force. `coracle config check` shows every mistake.
     InvalidConfiguration = Warning "InvalidConfiguration",
     /// There is swap, and the kernel cannot keep memory-backed volumes out of it. Turn swap off, or encrypt it, if they hold secrets.

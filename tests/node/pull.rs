@@ -51,7 +51,7 @@ impl Registry {
     }
 
     /// Pushes busybox under a name.
-    fn push(&self, name: &str) {
+    pub(crate) fn push(&self, name: &str) {
         let from = format!("docker-archive:{}", common::archive().display());
         let to = format!("docker://127.0.0.1:5000/{name}");
         let args = [
@@ -67,6 +67,27 @@ impl Registry {
         let pushed = pushed.expect("skopeo: apt-get install skopeo");
         let said = String::from_utf8_lossy(&pushed.stderr);
         assert!(pushed.status.success(), "{said}");
+    }
+
+    /// Copies an OCI layout with everything in it, by skopeo.
+    pub(crate) fn copy(&self, from: &str, name: &str) {
+        let to = format!("docker://127.0.0.1:5000/{name}");
+        let args = [
+            "--insecure-policy",
+            "copy",
+            "--quiet",
+            "--all",
+            "--preserve-digests",
+            "--dest-tls-verify=false",
+            from,
+            &to,
+        ];
+        let copied = self
+            .netns
+            .run(|| Command::new("skopeo").args(args).output());
+        let copied = copied.expect("skopeo: apt-get install skopeo");
+        let said = String::from_utf8_lossy(&copied.stderr);
+        assert!(copied.status.success(), "{said}");
     }
 
     pub(crate) fn name(&self) -> String {

@@ -1,5 +1,6 @@
 //! The command line as types. Help texts are short and come with examples, like kubectl's.
 
+mod bundle;
 pub(super) mod flags;
 mod look;
 mod node;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::spec::PodSecurity;
 
+pub use bundle::*;
 pub use look::*;
 pub use node::*;
 pub use pods::*;
@@ -98,6 +100,12 @@ pub enum Command {
     /// Import, pull, save, list and remove images
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Bring a box what it is to run: manifests and their images in one file
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  coracle bundle create -o site.tar manifests/*.yaml\n  coracle bundle apply site.tar --ready-within 5m\n  coracle bundle rollback"
+    )]
+    Bundle(BundleCommand),
     /// List and remove volumes: the directories of claims, which outlive pods and files
     #[command(
         subcommand,

@@ -67,7 +67,7 @@ pub async fn fetch_document(
     let job = Job::with_input(vec!["get".into()], request);
     match run_job(exe, job, |_| {}).await? {
         Outcome::Document(document) => Ok(document),
-        Outcome::Images(_) | Outcome::Fetched(_) => Err(ImageError::Pull {
+        Outcome::Images(_) | Outcome::Fetched(_) | Outcome::Bundle(_) => Err(ImageError::Pull {
             message: "the worker ended without a result".to_owned(),
             hint: None,
             cause: Cause::Other,

@@ -17,6 +17,7 @@ use super::super::space::{KeepFree, MAX_UNPACKED_BYTES, Space};
 use super::super::store::ImageStore;
 use super::super::trust::Demand;
 use super::blob::{Blob, Watch, download};
+use super::bundle;
 use super::certificates;
 use super::error::FetchError;
 use super::folder::PullFolder;
@@ -87,6 +88,9 @@ fn fetch(
         None => Platform::own(),
     };
     let reference = reference(&name)?;
+    if request.bundle {
+        return fetch_bundle(request, store, &name.to_string(), &reference, report);
+    }
     let place = PullFolder::place(store, &name.to_string(), &platform.shown());
     let folder = PullFolder::make(&place)?;
     let sources = Sources::new(request)?;
@@ -135,6 +139,39 @@ fn fetch(
     let folder = Arc::new(folder);
     let sources = Arc::new(sources);
     download_all(&sources, &folder, missing, keep, report)?;
+    Ok(Fetched {
+        folder: Some(folder.path().to_owned()),
+        id: None,
+        failures: sources.failures(),
+    })
+}
+
+/// Fetches a bundle with all that the store lacks of its images.
+fn fetch_bundle(
+    request: &Request,
+    store: &ImageStore,
+    name: &str,
+    reference: &str,
+    report: &mut Report<'_>,
+) -> Result<Fetched, FetchError> {
+    let place = PullFolder::place(store, name, "bundle");
+    let folder = PullFolder::make(&place)?;
+    let sources = Sources::new(request)?;
+    let keep = KeepFree {
+        bytes: request.keep_bytes,
+        inodes: request.keep_inodes,
+    };
+    let mut space = Space::new(folder.path(), keep)?;
+    let mut found = sources.first(|session| {
+        let limits = (sources.throttle(), &mut space);
+        bundle::find(session, store, &folder, limits, reference)
+    })?;
+    let missing = std::mem::take(&mut found.missing);
+    check_room(&folder, &missing, keep)?;
+    let folder = Arc::new(folder);
+    let sources = Arc::new(sources);
+    download_all(&sources, &folder, missing, keep, report)?;
+    found.complete(&folder)?;
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
         id: None,

@@ -118,10 +118,14 @@ impl PullFolder {
         size: usize,
         media_type: &str,
     ) -> Result<(), ImageError> {
-        let index = serde_json::json!({
-            "schemaVersion": 2,
-            "manifests": [{ "mediaType": media_type, "digest": digest, "size": size }],
-        });
+        self.complete_with(&[
+            serde_json::json!({ "mediaType": media_type, "digest": digest, "size": size }),
+        ])
+    }
+
+    /// The same with these descriptors at its top.
+    pub(super) fn complete_with(&self, entries: &[serde_json::Value]) -> Result<(), ImageError> {
+        let index = serde_json::json!({ "schemaVersion": 2, "manifests": entries });
         for (name, text) in [
             ("oci-layout", r#"{"imageLayoutVersion":"1.0.0"}"#.to_owned()),
             ("index.json", index.to_string()),

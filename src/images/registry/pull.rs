@@ -70,12 +70,12 @@ pub async fn pull_unless(
             Told::Resolved(folder) => drop(resolve.try_send(folder)),
             Told::Arrived(digest) => drop(arrive.try_send(line(&digest))),
         };
-        match run_job(exe, fetch_job(store, options), on_line).await? {
+        match run_job(exe, fetch_job(store, options, false), on_line).await? {
             Outcome::Fetched(fetched) => {
                 drop(arrive.try_send(line(ALL_ARRIVED)));
                 Ok((fetched.id, fetched.failures))
             }
-            Outcome::Images(_) | Outcome::Document(_) => Err(no_result()),
+            Outcome::Images(_) | Outcome::Document(_) | Outcome::Bundle(_) => Err(no_result()),
         }
     };
     let import = async {
@@ -95,7 +95,7 @@ pub async fn pull_unless(
         };
         match run_job(exe, import_job(store, options, &full, import), on_line).await? {
             Outcome::Images(images) => Ok(images.into_iter().next()),
-            Outcome::Fetched(_) | Outcome::Document(_) => Err(no_result()),
+            Outcome::Fetched(_) | Outcome::Document(_) | Outcome::Bundle(_) => Err(no_result()),
         }
     };
     let work = async {
@@ -123,6 +123,44 @@ fn boot_id() -> Result<String, ImageError> {
     Ok(id.trim().to_owned())
 }
 
+/// Runs `exe` to fetch an image, and imports nothing. Returns the OCI layout directory that has it, below `store`, which
+/// has no images.
+pub async fn fetch_layout(
+    exe: &Path,
+    store: &Path,
+    options: &PullOptions,
+    on_progress: impl FnMut(Progress),
+) -> Result<PathBuf, ImageError> {
+    fetch(exe, (store, options, false), on_progress).await
+}
+
+/// Runs `exe` to fetch a bundle with everything in it that the store lacks, and imports nothing. Returns the OCI layout
+/// directory that has it.
+pub async fn fetch_bundle(
+    exe: &Path,
+    store: &Path,
+    options: &PullOptions,
+    on_progress: impl FnMut(Progress),
+) -> Result<PathBuf, ImageError> {
+    fetch(exe, (store, options, true), on_progress).await
+}
+
+async fn fetch(
+    exe: &Path,
+    (store, options, bundle): (&Path, &PullOptions, bool),
+    mut on_progress: impl FnMut(Progress),
+) -> Result<PathBuf, ImageError> {
+    let on_line = |told| {
+        if let Told::Progress(progress) = told {
+            on_progress(progress);
+        }
+    };
+    match run_job(exe, fetch_job(store, options, bundle), on_line).await? {
+        Outcome::Fetched(fetched) => fetched.folder.ok_or_else(no_result),
+        Outcome::Images(_) | Outcome::Document(_) | Outcome::Bundle(_) => Err(no_result()),
+    }
+}
+
 fn no_result() -> ImageError {
     ImageError::Pull {
         message: "the worker ended without a result".to_owned(),
@@ -131,11 +169,12 @@ fn no_result() -> ImageError {
     }
 }
 
-fn fetch_job(store: &Path, options: &PullOptions) -> Job {
+fn fetch_job(store: &Path, options: &PullOptions, bundle: bool) -> Job {
     let request = Request {
         store: store.to_owned(),
         name: options.name.clone(),
         platform: options.platform.clone(),
+        bundle,
         sources: options.sources.clone(),
         plain_http: options.plain_http.clone(),
         certificates: options.certificates.clone(),

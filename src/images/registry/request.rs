@@ -63,6 +63,9 @@ pub(super) struct Request {
     /// `os/architecture[/variant]`; this machine's if missing.
     #[serde(default)]
     pub(super) platform: Option<String>,
+    /// Whether it is a bundle with everything in it.
+    #[serde(default)]
+    pub(super) bundle: bool,
     /// Where it can be fetched from, tried in turn.
     pub(super) sources: Vec<Source>,
     /// Registries, `host[:port]`, that are asked by plain HTTP.

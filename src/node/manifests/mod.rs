@@ -15,6 +15,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 
+use super::bundles::disk as bundles;
 use super::conflicts::{conflicts, forbidden_changes, shrunk_claims};
 use super::memory::SMALL;
 use crate::api::{FileState, FileStatus};
@@ -138,6 +139,10 @@ pub(super) struct Manifests {
     credentials: Credentials,
     /// The sizes of bound claims.
     sizes: ClaimSizes,
+    /// Where bundles are.
+    bundles: Option<PathBuf>,
+    /// The directories of the bundles' manifests in force.
+    bundled: BTreeSet<PathBuf>,
     /// The file of `staticPodURL`, if there is one. It is complete when it has its name.
     fetched: Option<PathBuf>,
     entries: BTreeMap<PathBuf, Entry>,
@@ -187,6 +192,8 @@ impl Manifests {
             pod_security: PodSecurity::default(),
             credentials: Credentials::default(),
             sizes: ClaimSizes::default(),
+            bundles: None,
+            bundled: BTreeSet::new(),
             fetched: None,
             entries: BTreeMap::new(),
             inherited,
@@ -214,6 +221,14 @@ impl Manifests {
         }
     }
 
+    /// Reads bundles below this directory, too.
+    pub(super) fn with_bundles(self, bundles: PathBuf) -> Self {
+        Self {
+            bundles: Some(bundles),
+            ..self
+        }
+    }
+
     /// Reads this file, too, when there is one.
     pub(super) fn with_fetched(self, fetched: PathBuf) -> Self {
         Self {
@@ -231,29 +246,13 @@ impl Manifests {
         all_closed: bool,
         running: &BTreeSet<PodUid>,
     ) -> Scan {
-        let known =
-            |path: &Path| self.entries.contains_key(path) || self.inherited.contains_key(path);
-        let (mut found, beyond) = match list(&self.path, known) {
-            Ok(found) => found,
-            Err(error) => return self.keep_all(error),
-        };
-        if let Some((files, _)) = self
-            .fetched
-            .as_ref()
-            .and_then(|path| list(path, known).ok())
-        {
-            found.extend(files);
-        }
-        let mut scan = Scan {
-            changed: self.unreadable.take().is_some() || self.beyond != beyond,
-            ..Scan::default()
-        };
-        self.beyond = beyond;
+        let mut scan = Scan::default();
+        let (found, kept) = self.look(&mut scan);
         self.credentials.try_again();
-        self.forget_removed(&found, &mut scan);
+        self.forget_removed(&found, &kept, &mut scan);
         for (path, fingerprint) in &found {
-            let fetched = self.fetched.as_ref() == Some(path);
-            let complete = all_closed || fetched || closed.contains(path);
+            let at_once = self.is_bundled(path) || self.fetched.as_ref() == Some(path);
+            let complete = all_closed || at_once || closed.contains(path);
             let entry = self.entries.entry(path.clone()).or_default();
             entry.decrypt_again(now_ms);
             match entry.due(*fingerprint, now_ms, complete) {
@@ -292,26 +291,95 @@ impl Manifests {
         scan
     }
 
-    /// Keeps in force what was in force, because the directory cannot be read.
-    fn keep_all(&mut self, error: io::Error) -> Scan {
-        let changed = self.unreadable.is_none();
-        self.unreadable = Some(error);
-        for (path, from) in std::mem::take(&mut self.inherited) {
-            let entry = self.entries.entry(path).or_default();
-            entry.applied.get_or_insert_with(|| Loaded::inherited(from));
+    /// Lists the files of the directory and of bundles. Also returns those that stay in force as they are, because where
+    /// they are cannot be read.
+    fn look(&mut self, scan: &mut Scan) -> (BTreeMap<PathBuf, Fingerprint>, BTreeSet<PathBuf>) {
+        let known =
+            |path: &Path| self.entries.contains_key(path) || self.inherited.contains_key(path);
+        let listed = list(&self.path, known);
+        let (dirs, broken) = match &self.bundles {
+            Some(bundles) => bundles::in_force(bundles),
+            None => Default::default(),
+        };
+        for (path, error) in &broken {
+            tracing::warn!(
+                "could not read the bundle `{}`: {error}, keeping its manifests",
+                path.display()
+            );
         }
-        self.assign_node_ports();
-        Scan {
-            changed,
-            ..Scan::default()
+        let mut keeps: Vec<PathBuf> = broken.into_iter().map(|(path, _)| path).collect();
+        let mut found = BTreeMap::new();
+        for dir in &dirs {
+            match list(dir, |_| true) {
+                Ok((files, _)) => found.extend(files),
+                Err(error) => {
+                    tracing::warn!(
+                        "could not read `{}`: {error}, keeping its manifests",
+                        dir.display()
+                    );
+                    keeps.push(dir.clone());
+                }
+            }
         }
+        self.bundled = dirs.into_iter().collect();
+        let mut fetched = false;
+        if let Some(path) = &self.fetched
+            && let Ok((files, _)) = list(path, |_| true)
+        {
+            fetched = true;
+            found.extend(files);
+        }
+        let static_kept = match listed {
+            Ok((files, beyond)) => {
+                scan.changed |= self.unreadable.take().is_some() || self.beyond != beyond;
+                self.beyond = beyond;
+                found.extend(files);
+                false
+            }
+            Err(error) => {
+                scan.changed |= self.unreadable.is_none();
+                self.unreadable = Some(error);
+                true
+            }
+        };
+        let of_bundle = |path: &Path| {
+            self.bundles
+                .as_ref()
+                .is_some_and(|all| path.starts_with(all))
+        };
+        let fetched = self.fetched.as_ref().filter(|_| fetched);
+        let is_kept = |path: &PathBuf| match of_bundle(path) {
+            _ if fetched == Some(path) => false,
+            true => keeps.iter().any(|dir| path.starts_with(dir)),
+            false => static_kept,
+        };
+        let inherited = self.inherited.keys().chain(self.entries.keys());
+        let kept: BTreeSet<PathBuf> = inherited.filter(|path| is_kept(path)).cloned().collect();
+        for path in &kept {
+            if let Some(from) = self.inherited.remove(path) {
+                scan.changed = true;
+                let entry = self.entries.entry(path.clone()).or_default();
+                entry.applied.get_or_insert_with(|| Loaded::inherited(from));
+            }
+        }
+        (found, kept)
+    }
+
+    /// Whether this file belongs to a bundle: it is complete when it has its name.
+    fn is_bundled(&self, path: &Path) -> bool {
+        path.parent().is_some_and(|dir| self.bundled.contains(dir))
     }
 
     /// Forgets files that are gone. Those that did not fit beside them are read again.
-    fn forget_removed(&mut self, found: &BTreeMap<PathBuf, Fingerprint>, scan: &mut Scan) {
+    fn forget_removed(
+        &mut self,
+        found: &BTreeMap<PathBuf, Fingerprint>,
+        kept: &BTreeSet<PathBuf>,
+        scan: &mut Scan,
+    ) {
         let before = self.entries.len();
         self.entries.retain(|path, entry| {
-            let stays = found.contains_key(path);
+            let stays = found.contains_key(path) || kept.contains(path);
             if let Some(gone) = entry.read.filter(|_| !stays) {
                 scan.freed_bytes += gone.size + SMALL;
             }

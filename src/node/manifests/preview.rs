@@ -20,6 +20,10 @@ use crate::types::Wall;
 #[derive(Debug, Clone, Default)]
 pub(in crate::node) struct InEffect {
     path: PathBuf,
+    /// Where bundles are.
+    bundles: Option<PathBuf>,
+    /// The directories of the bundles' manifests in force.
+    pub(in crate::node) bundled: BTreeSet<PathBuf>,
     node_name: String,
     pod_security: PodSecurity,
     /// The decrypted contents of Secrets.
@@ -48,6 +52,8 @@ impl Manifests {
             .filter_map(|(path, entry)| Some((path.clone(), entry.applied.clone()?)));
         InEffect {
             path: self.path.clone(),
+            bundles: self.bundles.clone(),
+            bundled: self.bundled.clone(),
             node_name: self.node_name.clone(),
             pod_security: self.pod_security,
             credentials: self.credentials.clone(),
@@ -59,20 +65,28 @@ impl Manifests {
 
 impl InEffect {
     /// Adds these files; returns what would be in effect, and the result of each file in the same order. `opened` are
-    /// their encrypted contents.
+    /// their encrypted contents. Those of a bundle take the place of all that it has now.
     pub(in crate::node) fn with(
         &self,
+        bundle: Option<&str>,
         files: &[PlannedFile],
         opened: &Opened,
     ) -> (InEffect, Vec<Checked>) {
         let mut then = self.clone();
+        let folder = bundle.and_then(|name| Some(self.bundles.as_ref()?.join(name)));
+        if let Some(folder) = &folder {
+            then.files.retain(|path, _| !path.starts_with(folder));
+        }
         let mut checked = Vec::new();
         // Twice, because a file may need a priority class of a later one.
         for _ in 0..2 {
             checked.clear();
             let mut seen = BTreeSet::new();
             for file in files {
-                let path = then.place(file, opened);
+                let path = match &folder {
+                    Some(folder) => folder.join(&file.name),
+                    None => then.place(file, opened),
+                };
                 let mut errors = then.take(file, &path, opened);
                 if is_ignored(&path) {
                     errors.push(format!(
@@ -105,11 +119,32 @@ impl InEffect {
             one.errors = conflicts(&one.path, loaded, &others);
             let own = self.files.get(&one.path);
             one.errors.extend(forbidden_changes(&one.path, loaded, own));
+            if let Some(folder) = &folder {
+                let own = self
+                    .files
+                    .iter()
+                    .filter(|(path, _)| path.starts_with(folder));
+                let forbidden =
+                    own.flat_map(|(_, own)| forbidden_changes(&one.path, loaded, Some(own)));
+                one.errors.extend(forbidden);
+            }
             one.errors.extend(self.sizes.shrunk(&one.path, loaded));
             one.warnings.clone_from(&loaded.warnings);
         }
         then.note_configuration();
         (then, checked)
+    }
+
+    /// The files of a bundle in force.
+    pub(in crate::node) fn of_bundle(&self, name: &str) -> impl Iterator<Item = (&Path, &Loaded)> {
+        let folder = self.bundles.as_ref().map(|bundles| bundles.join(name));
+        let of = move |path: &Path| {
+            folder
+                .as_ref()
+                .is_some_and(|folder| path.starts_with(folder))
+        };
+        let files = self.files.iter().filter(move |(path, _)| of(path));
+        files.map(|(path, loaded)| (path.as_path(), loaded))
     }
 
     /// The configuration documents of all files.
@@ -171,7 +206,17 @@ impl InEffect {
     /// The file's place in the manifest directory: by its name, or, without a name, the file that has its pods and
     /// services now.
     fn place(&self, file: &PlannedFile, opened: &Opened) -> PathBuf {
-        if self.files.keys().eq([&self.path]) {
+        let bundled = |path: &Path| {
+            self.bundles
+                .as_ref()
+                .is_some_and(|bundles| path.starts_with(bundles))
+        };
+        if self
+            .files
+            .keys()
+            .filter(|path| !bundled(path))
+            .eq([&self.path])
+        {
             return self.path.clone();
         }
         let name = match &file.save_as {

@@ -26,6 +26,7 @@ fn saved() -> InEffect {
         ..InEffect::default()
     };
     let (then, checked) = empty.with(
+        None,
         &[
             file("a.yaml", &pod("a", "i:1")),
             file("b.yaml", &(pod("b", "i:1") + &pod("c", "i:1"))),
@@ -79,7 +80,7 @@ fn each_file_takes_the_place_it_would_have() {
             ],
         ),
     ] {
-        let (then, checked) = saved().with(&[file(save_as, &text)], &Opened::new());
+        let (then, checked) = saved().with(None, &[file(save_as, &text)], &Opened::new());
         assert!(checked[0].errors.is_empty(), "{:?}", checked[0].errors);
         assert_eq!(pods(&then), expected);
     }
@@ -99,10 +100,10 @@ fn what_would_be_refused_is_said_and_changes_nothing() {
             "here/.c.yaml: the agent ignores files of such names",
         ),
     ] {
-        let (_, checked) = saved().with(&[file(save_as, &text)], &Opened::new());
+        let (_, checked) = saved().with(None, &[file(save_as, &text)], &Opened::new());
         assert_eq!(checked[0].errors, [error]);
     }
-    let (then, checked) = saved().with(&[file("a.yaml", "kind: [")], &Opened::new());
+    let (then, checked) = saved().with(None, &[file("a.yaml", "kind: [")], &Opened::new());
     assert!(
         checked[0].errors[0].starts_with("here/a.yaml:"),
         "{checked:?}"
@@ -120,7 +121,7 @@ fn files_that_are_given_together_are_checked_together() {
         file("d.yaml", &(pod("c", "i:1") + &named)),
         file("e.yaml", class),
     ];
-    let (then, checked) = saved().with(&files, &Opened::new());
+    let (then, checked) = saved().with(None, &files, &Opened::new());
     assert!(
         checked.iter().all(|one| one.errors.is_empty()),
         "{checked:?}"
@@ -138,7 +139,7 @@ fn files_that_are_given_together_are_checked_together() {
         file("d.yaml", &pod("d", "i:1")),
         file("d.yaml", &pod("e", "i:1")),
     ];
-    let (_, checked) = saved().with(&twice, &Opened::new());
+    let (_, checked) = saved().with(None, &twice, &Opened::new());
     assert!(
         checked[1].errors[0].contains("another file given here"),
         "{checked:?}"

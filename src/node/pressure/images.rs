@@ -106,7 +106,7 @@ impl Node {
         goal: Goal,
     ) -> impl Future<Output = Result<Removed, String>> + use<> {
         let policy = self.tools.sandboxes.settings.now().image_gc;
-        let running = self.images_in_use();
+        let running = self.images_kept();
         let desired = self.state.desired.iter().flat_map(|d| d.pods.values());
         let pods = self.state.pods.values().map(|pod| &pod.spec);
         let names = desired.chain(pods).flat_map(|pod| pod.image_names());

@@ -18,6 +18,7 @@ use smol::{Async, LocalExecutor};
 
 use super::alarm::Alarm;
 use super::allocatable::Enforced;
+use super::bundles::{self, Bundles};
 use super::capacity::{Machine, OverReserved, Shares};
 use super::devices::Devices;
 use super::execute::Tools;
@@ -139,6 +140,7 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
     let enforced = Enforced::begin(&cgroups, &machine, &config.reserved);
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
     let boot = boot::begin(&layout.boot(), &config.node_name, &images);
+    let bundles = bundles::load(&layout.manifest_bundles(), &images);
     let mut object = NodeObject::new(machine.clone(), &config, boot.created);
     object.try_user_namespaces(layout);
     object.keep_conditions(layout.conditions());
@@ -160,6 +162,7 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
         log_lock,
         object,
         shares,
+        bundles,
     };
     let executor = EXECUTOR.with(|executor| *executor);
     Ok(smol::block_on(executor.run(agent.live(
@@ -181,6 +184,7 @@ struct Agent {
     log_lock: Option<Flock<File>>,
     object: NodeObject,
     shares: Shares,
+    bundles: bundles::All,
 }
 
 impl Agent {
@@ -293,6 +297,7 @@ impl Agent {
             freed: Default::default(),
             sources: self.sources,
             manifests: Default::default(),
+            bundles: Bundles::new(self.bundles),
             leaving: false,
             swept: false,
             documents: Vec::new(),

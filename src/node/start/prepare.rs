@@ -161,6 +161,7 @@ pub(super) fn tools(
         images,
         importing: Arc::default(),
         pulls: Pulls::new(&config.registries),
+        bundles: Default::default(),
         links: Links::default(),
         cleaning: Default::default(),
         turns: Default::default(),

@@ -49,6 +49,7 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
     )
     .under(config.pod_security)
     .with_claims_of(&config.layout)
+    .with_bundles(config.layout.manifest_bundles())
     .with_fetched(manifest_url::manifests(&config.layout.manifest_url()));
     let fetched = begin_url(&tools);
     let (mut closed, mut first) = (BTreeSet::new(), true);
@@ -71,7 +72,7 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
             let documents = manifests.documents();
             running = documents.desired.pods.keys().cloned().collect();
             let input = Input::Manifests {
-                documents,
+                documents: Box::new(documents),
                 freed_bytes: scan.freed_bytes,
             };
             let _ = tools.inputs.send(input).await;
@@ -81,6 +82,11 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
         let usual = tools.sandboxes.settings.now().file_check_frequency_ms;
         let patience = scan.again_in_ms.map_or(usual, |again| again.min(usual));
         let files = watch.next(Duration::from_millis(patience));
+        let bundles = async {
+            // The sender lives as long as the agent.
+            let _ = tools.bundles.changes.recv().await;
+            BTreeSet::new()
+        };
         let document = async {
             if fetched.recv().await.is_err() {
                 // There is no such setting.
@@ -88,7 +94,7 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
             }
             BTreeSet::new()
         };
-        closed = smol::future::or(files, document).await;
+        closed = smol::future::or(files, smol::future::or(bundles, document)).await;
         if !closed.is_empty() {
             // Most likely a pod is about to start: while its file is read the kernel can get ready.
             let cgroups = tools.sandboxes.cgroups.clone();

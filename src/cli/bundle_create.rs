@@ -1,0 +1,218 @@
+//! `coracle bundle create`: pulls what the manifests name, and writes all of it into one archive. It needs no agent.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use super::args::BundleCreateArgs;
+use super::error::{CliError, Result};
+use super::pull::Bars;
+use super::{put, validate};
+use crate::config::{Effective, Files, Registries};
+use crate::images::registry::{AuthFile, PullOptions, RegistriesConf, Source, fetch_layout};
+use crate::images::trust::PrivateKey;
+use crate::images::{ImageError, NewBundle, NewImage, check_file_name, write_bundle};
+use crate::spec::{ImageName, PodSpec};
+use crate::sys::tree;
+
+/// The binary of image workers: the running one.
+const WORKER: &str = "/proc/self/exe";
+
+pub(super) fn run(args: &BundleCreateArgs) -> Result<ExitCode> {
+    let shown = args.output.display();
+    let failed = || CliError::new(format!("could not make bundle `{shown}`"));
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => name_of(&args.output),
+    };
+    crate::images::check_name(&name).map_err(|why| {
+        failed()
+            .because(format!("`{name}` cannot be its name: {why}"))
+            .hint("give it one by --name")
+    })?;
+    let sign_by = match &args.sign_by {
+        Some(path) => Some(PrivateKey::read(path).map_err(|why| {
+            let failed = failed().because(crate::chain(&why));
+            match why.hint() {
+                Some(hint) => failed.hint(hint),
+                None => failed,
+            }
+        })?),
+        None => None,
+    };
+    let (files, wanted) = read(args)?;
+    let parts = beside(&args.output, ".parts");
+    let mut images = Vec::new();
+    let settings = Files::new(None, None).read();
+    let settings = settings.and_then(|files| Effective::build(&files, &[]));
+    let registries = settings
+        .map_err(|why| CliError::of(&why))?
+        .config
+        .registries;
+    for (image, written) in wanted {
+        eprintln!("fetching {image}");
+        let layout = fetch(&registries, args, &parts, (&image, &written)).map_err(|error| {
+            let failed = failed().because(format!("image `{written}`: {}", crate::chain(&error)));
+            match error.hint() {
+                Some(hint) => failed.hint(hint),
+                None => failed,
+            }
+        })?;
+        images.push(NewImage {
+            name: image,
+            layout,
+        });
+    }
+    let bundle = NewBundle {
+        name,
+        files,
+        images,
+        platform: args.platform.clone(),
+        sign_by,
+    };
+    let digest = write(&bundle, &args.output)?;
+    tree::remove(&parts).map_err(|why| {
+        failed().because(format!("could not remove `{}`: {why}", parts.display()))
+    })?;
+    put(format!("{digest}\n").as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The name of an archive without its extension.
+fn name_of(output: &Path) -> String {
+    let stem = output.file_stem().unwrap_or_default();
+    stem.to_string_lossy().into_owned()
+}
+
+/// A path beside another, with more at the end of its name.
+fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(more);
+    path.with_file_name(name)
+}
+
+/// Name and content of each file, and each image in full and as a manifest writes it.
+type Read = (Vec<(String, Vec<u8>)>, BTreeMap<String, String>);
+
+/// Reads and checks the manifests.
+fn read(args: &BundleCreateArgs) -> Result<Read> {
+    let (mut files, mut wanted) = (Vec::new(), BTreeMap::new());
+    let mut errors = Vec::new();
+    for path in &args.paths {
+        for file in validate::files(path)? {
+            let failed = || CliError::new(format!("could not read `{}`", file.display()));
+            let name = file
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            check_file_name(&name)
+                .map_err(|why| failed().because(format!("no bundle can have it: {why}")))?;
+            let bytes = validate::read(&file).map_err(|why| failed().because(why))?;
+            match validate::pods(&file.display().to_string(), &bytes) {
+                Ok(pods) => pods.iter().for_each(|pod| note_images(pod, &mut wanted)),
+                Err(found) => errors.extend(found),
+            }
+            files.push((name, bytes));
+        }
+    }
+    match errors.is_empty() {
+        true => Ok((files, wanted)),
+        false => {
+            let invalid = CliError::new("a bundle needs valid manifests");
+            Err(errors.into_iter().fold(invalid, CliError::because))
+        }
+    }
+}
+
+fn note_images(pod: &PodSpec, wanted: &mut BTreeMap<String, String>) {
+    // A short name may have an alias.
+    for container in pod.all_containers() {
+        wanted.insert(container.image_name.to_string(), container.image.clone());
+    }
+    for name in pod.image_names() {
+        wanted
+            .entry(name.to_string())
+            .or_insert_with(|| name.to_string());
+    }
+}
+
+/// Pulls an image below `parts`; returns its OCI layout.
+fn fetch(
+    registries: &Registries,
+    args: &BundleCreateArgs,
+    parts: &Path,
+    (image, written): (&str, &str),
+) -> std::result::Result<PathBuf, ImageError> {
+    let options = PullOptions {
+        name: image.to_owned(),
+        platform: args.platform.clone(),
+        sources: sources(registries, image, written)?,
+        plain_http: registries.plain_http.clone(),
+        certificates: registries.certificate_dirs.clone(),
+        trust: None,
+        bytes_per_second: 0,
+        keep: Default::default(),
+    };
+    let mut bars = Bars::new(true);
+    let fetched = smol::block_on(fetch_layout(WORKER.as_ref(), parts, &options, |step| {
+        bars.show(&serde_json::to_value(&step).unwrap_or_default());
+    }));
+    bars.clear();
+    fetched
+}
+
+/// Where the image can be fetched from, with the credentials of this machine.
+fn sources(
+    registries: &Registries,
+    image: &str,
+    written: &str,
+) -> std::result::Result<Vec<Source>, ImageError> {
+    let bad = |message: String| ImageError::Pull {
+        message,
+        hint: None,
+        cause: Default::default(),
+    };
+    let name = ImageName::parse(image).map_err(|why| bad(why.to_string()))?;
+    let conf = RegistriesConf::read(&registries.conf)?;
+    let file = AuthFile::read(&registries.auth_file).map_err(|why| bad(crate::chain(&why)))?;
+    let places = conf.places(&name, written)?.into_iter();
+    let sources = places.map(|place| {
+        let found = file
+            .as_ref()
+            .map(|file| file.credentials(&place.name))
+            .transpose();
+        let credentials = found.map_err(|why| bad(crate::chain(&why)))?.flatten();
+        Ok(Source {
+            name: place.name.to_string(),
+            insecure: place.insecure,
+            credentials: credentials.into_iter().collect(),
+        })
+    });
+    sources.collect()
+}
+
+/// Writes the archive, whole or not at all.
+fn write(bundle: &NewBundle, output: &Path) -> Result<String> {
+    let failed = || CliError::new(format!("could not write bundle `{}`", output.display()));
+    let new = beside(output, ".new");
+    let file = File::create(&new).map_err(|why| failed().because(why))?;
+    let written = write_bundle(bundle, BufWriter::new(file), output).map_err(|why| {
+        let failed = failed().because(crate::chain(&why));
+        match why.hint() {
+            Some(hint) => failed.hint(hint),
+            None => failed,
+        }
+    });
+    let written = written.and_then(|(digest, mut out)| {
+        let done = out.flush().and_then(|()| out.get_ref().sync_all());
+        let done = done.and_then(|()| fs::rename(&new, output));
+        done.map(|()| digest).map_err(|why| failed().because(why))
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written
+}

@@ -1,0 +1,289 @@
+//! `coracle bundle apply`: read, check, import, then put in force. Until the last step nothing has changed but the
+//! image store, and a crash at any line leaves the former generation in force.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use smol::channel::{Sender, bounded};
+
+use super::disk::{MAX_BUNDLES, Pinned, Record, State};
+use super::{ChangeError, disk};
+use crate::api::{BundleRequest, PlannedFile};
+use crate::images::trust::{KeyError, PublicKey};
+use crate::images::{self, Bundle, ImageError, Imported, Progress};
+use crate::node::execute::{Tools, WORKER};
+use crate::node::{Input, boot, now, spawn, unblock};
+use crate::plan::bundle::Trial;
+use crate::plan::{Event, NodeFact};
+use crate::sys::{file, tree};
+
+/// What a source in a registry begins with.
+const REGISTRY: &str = "oci://";
+
+/// Why a bundle was not applied.
+#[derive(Debug, thiserror::Error)]
+enum ApplyError {
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    #[error("its manifests cannot take effect; nothing has changed: {}", .0.join("; "))]
+    Refused(Vec<String>),
+    #[error("the key of bundles (setting `coracle.bundleKey`) cannot be used")]
+    Key(#[source] KeyError),
+    #[error("there are {MAX_BUNDLES} bundles already")]
+    TooMany,
+    #[error("the agent is stopping")]
+    Stopping,
+}
+
+impl ApplyError {
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Image(error) => error.hint(),
+            Self::Key(error) => error.hint().map(str::to_owned),
+            Self::TooMany => Some("remove one: coracle bundle rm NAME".to_owned()),
+            Self::Change(_) | Self::Refused(_) | Self::Stopping => None,
+        }
+    }
+}
+
+/// Applies a bundle for a client, and reports line by line.
+pub(in crate::node) async fn apply(tools: Tools, request: BundleRequest, progress: Sender<String>) {
+    let waits = request.ready_within_seconds.is_some();
+    let gone = progress.closed();
+    let work = async { Some(try_apply(&tools, &request, &progress).await) };
+    let given_up = async {
+        gone.await;
+        None
+    };
+    let line = match smol::future::or(work, given_up).await {
+        Some(Ok(applied)) => {
+            let trial = match waits && applied.line["type"] == "applied" {
+                true => wait(&tools, &applied).await,
+                false => None,
+            };
+            let _ = progress.send(applied.line.to_string()).await;
+            let Some(trial) = trial else {
+                return;
+            };
+            let Ok(end) = trial.recv().await else {
+                return;
+            };
+            end
+        }
+        Some(Err(error)) => {
+            tools.clear_up_after_import().await;
+            json!({ "type": "error", "message": crate::chain(&error), "hint": error.hint() })
+        }
+        None => return,
+    };
+    let _ = progress.send(line.to_string()).await;
+}
+
+/// What came of it.
+struct Applied {
+    name: String,
+    line: Value,
+}
+
+/// Asks the loop to say how the trial ends.
+async fn wait(tools: &Tools, applied: &Applied) -> Option<smol::channel::Receiver<Value>> {
+    let (say, end) = bounded(1);
+    let input = Input::AwaitBundle {
+        name: applied.name.clone(),
+        generation: applied.line["generation"].as_u64().unwrap_or(0),
+        say,
+    };
+    tools.inputs.send(input).await.ok()?;
+    Some(end)
+}
+
+async fn try_apply(
+    tools: &Tools,
+    request: &BundleRequest,
+    progress: &Sender<String>,
+) -> Result<Applied, ApplyError> {
+    let lines = progress.clone();
+    let mut tell = move |step: Progress| {
+        let mut line = serde_json::to_value(&step).expect("plain data");
+        line["type"] = "progress".into();
+        // A slow client misses steps, not the end.
+        let _ = lines.try_send(line.to_string());
+    };
+    let (archive, fetched) = match request.source.strip_prefix(REGISTRY) {
+        Some(name) => (tools.fetch_bundle(name, &mut tell).await?, true),
+        None => (PathBuf::from(&request.source), false),
+    };
+    let keys = keys(tools, request).await?;
+    let bundle = images::read_bundle(WORKER.as_ref(), tools.images.dir(), &archive, &keys).await?;
+    let planned = check(tools, &bundle).await?;
+    let refusals = refusals(&planned);
+    let name = bundle.name.clone();
+    if request.dry_run {
+        let line = json!({ "type": "plan", "name": name, "digest": bundle.digest, "items": planned["items"] });
+        return Ok(Applied { name, line });
+    }
+    if !refusals.is_empty() {
+        return Err(ApplyError::Refused(refusals));
+    }
+    let turn = tools.bundles.turn.lock_arc().await;
+    if let Some(line) = unchanged(tools, &bundle).await? {
+        return Ok(Applied { name, line });
+    }
+    let (store, keep) = (tools.images.dir(), tools.keep_free());
+    // The signature of the bundle stands for its images.
+    let policy = Some(tools.config.registries.policy.as_path()).filter(|_| keys.is_empty());
+    let imported = {
+        let _importing = tools.importing.lock().await;
+        images::import_bundle(
+            WORKER.as_ref(),
+            store,
+            (&archive, &bundle.digest),
+            (policy, keep),
+            tell,
+        )
+        .await?
+    };
+    // What has begun is finished, whether or not the client still listens.
+    let (say, said) = bounded(1);
+    let (own, request) = (tools.clone(), request.clone());
+    spawn(async move {
+        let state = put_in_force(&own, &request, bundle, imported).await;
+        drop(turn);
+        let _ = say.try_send(state);
+    });
+    if fetched {
+        // Otherwise it is collected later.
+        let _ = unblock(move || tree::remove(&archive)).await;
+    }
+    let state = said.recv().await.map_err(|_| ApplyError::Stopping)??;
+    let changed = Input::Event(Event::Node(NodeFact::ImagesChanged(None)));
+    let _ = tools.inputs.send(changed).await;
+    tracing::info!("bundle {name}: generation {} is in force", state.current);
+    let line =
+        json!({ "type": "applied", "name": name, "generation": state.current, "unchanged": false });
+    Ok(Applied { name, line })
+}
+
+/// The keys of which one must have signed the bundle: the client's, or the node's.
+async fn keys(tools: &Tools, request: &BundleRequest) -> Result<Vec<String>, ApplyError> {
+    if let Some(key) = &request.key {
+        return Ok(vec![key.clone()]);
+    }
+    let Some(path) = tools.config.bundle_key.clone() else {
+        return Ok(Vec::new());
+    };
+    let read = unblock(move || {
+        PublicKey::read(&path)?;
+        let bytes = file::read_record(&path).unwrap_or_default();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    });
+    let key = read.await.map_err(ApplyError::Key)?;
+    Ok(vec![key])
+}
+
+/// Has the loop say what the manifests would change.
+async fn check(tools: &Tools, bundle: &Bundle) -> Result<Value, ApplyError> {
+    let files = bundle.files.iter().map(|file| PlannedFile {
+        name: file.name.clone(),
+        save_as: Some(file.name.clone()),
+        text: file.text.clone(),
+    });
+    let (reply, answer) = bounded(1);
+    let input = Input::CheckBundle {
+        name: bundle.name.clone(),
+        files: files.collect(),
+        reply,
+    };
+    tools
+        .inputs
+        .send(input)
+        .await
+        .map_err(|_| ApplyError::Stopping)?;
+    let planned = answer.recv().await.map_err(|_| ApplyError::Stopping)?;
+    planned.map_err(|error| ApplyError::Refused(vec![error.message]))
+}
+
+fn refusals(planned: &Value) -> Vec<String> {
+    let items = planned["items"].as_array().into_iter().flatten();
+    let errors = items.flat_map(|item| item["errors"].as_array().into_iter().flatten());
+    errors
+        .filter_map(|error| error.as_str().map(str::to_owned))
+        .collect()
+}
+
+/// The answer if this very bundle is in force already.
+async fn unchanged(tools: &Tools, bundle: &Bundle) -> Result<Option<Value>, ApplyError> {
+    let (bundles, name) = (tools.config.layout.manifest_bundles(), bundle.name.clone());
+    let found = unblock(move || {
+        let folder = disk::Folder::of(&bundles, &name);
+        let names = disk::names(&bundles)?;
+        let record = match folder.state()? {
+            Some(state) => Some((state.current, folder.record(state.current)?)),
+            None => None,
+        };
+        std::io::Result::Ok((names, record))
+    });
+    let (names, record) = found.await.map_err(|source| ChangeError::Disk {
+        name: bundle.name.clone(),
+        source,
+    })?;
+    if names.len() >= MAX_BUNDLES && !names.contains(&bundle.name) {
+        return Err(ApplyError::TooMany);
+    }
+    let same =
+        record.filter(|(_, record)| record.digest == bundle.digest && images_there(tools, record));
+    Ok(same.map(|(generation, _)| {
+        json!({ "type": "applied", "name": bundle.name, "generation": generation, "unchanged": true })
+    }))
+}
+
+/// Whether the store still has a generation's images: they may have been removed by force.
+fn images_there(tools: &Tools, record: &Record) -> bool {
+    let mut images = record.images.iter();
+    images.all(|image| matches!(tools.images.lookup(&image.id), Ok(Some(_))))
+}
+
+/// Writes the generation, and makes it the one in force.
+async fn put_in_force(
+    tools: &Tools,
+    request: &BundleRequest,
+    bundle: Bundle,
+    imported: Vec<Imported>,
+) -> Result<State, ApplyError> {
+    let images = imported.into_iter().map(|image| Pinned {
+        id: image.id,
+        names: image.names,
+    });
+    let now = now();
+    let record = Record {
+        digest: bundle.digest.clone(),
+        source: request.source.clone(),
+        applied: now.wall,
+        images: images.collect(),
+        files: bundle.files.iter().map(|file| file.name.clone()).collect(),
+    };
+    let trial = request
+        .ready_within_seconds
+        .map(|seconds| Trial::new(seconds.saturating_mul(1000), &boot::id(), now.time));
+    let name = bundle.name.clone();
+    let change = move |folder: &disk::Folder, before: Option<State>| {
+        let written = folder.write(before.as_ref(), &record, &bundle.files);
+        let current = written.map_err(|source| ChangeError::Disk {
+            name: bundle.name,
+            source,
+        })?;
+        Ok(State {
+            current,
+            // A generation on trial is none to come back to, if there is another.
+            previous: before.and_then(|before| match before.trial {
+                Some(_) => before.previous.or(Some(before.current)),
+                None => Some(before.current),
+            }),
+            trial,
+            failed: None,
+        })
+    };
+    Ok(tools.change_in_turn(&name, change).await?)
+}

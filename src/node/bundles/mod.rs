@@ -1,0 +1,436 @@
+//! Bundles: sets of manifests that are replaced as a whole, with the images that they need. [`disk`] has them on disk,
+//! [`apply`] puts a new generation in force, [`trial`] takes one back whose pods do not become ready. One change at a
+//! time, each decided by one rename.
+
+mod apply;
+pub(super) mod disk;
+mod trial;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use smol::channel::{Receiver, Sender, bounded};
+
+use super::commands::{Reply, answer};
+use super::execute::Tools;
+use super::{Input, Node, unblock};
+use crate::api::{CommandError, CommandErrorKind};
+use crate::images::{ImageError, ImageStore};
+use crate::plan::status;
+use crate::types::Time;
+
+use disk::{Folder, Record, State};
+
+pub(super) use apply::apply;
+
+/// What changes of bundles go through; cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Desk {
+    /// Held during a change.
+    turn: Arc<smol::lock::Mutex<()>>,
+    changed: Sender<()>,
+    /// A message when other manifests may be in force.
+    pub(super) changes: Receiver<()>,
+}
+
+impl Default for Desk {
+    fn default() -> Self {
+        let (changed, changes) = bounded(1);
+        Self {
+            turn: Arc::default(),
+            changed,
+            changes,
+        }
+    }
+}
+
+/// A bundle, as it is on disk.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    state: State,
+    current: Record,
+    previous: Option<Record>,
+}
+
+/// All bundles by name.
+pub(super) type All = BTreeMap<String, Known>;
+
+/// What the loop knows of bundles.
+#[derive(Debug, Default)]
+pub(super) struct Bundles {
+    all: All,
+    boot: String,
+    /// Clients that wait for the end of the trial of a generation.
+    waiting: Vec<(String, u64, Sender<Value>)>,
+    /// Those about to be changed because of their trial, and when to try again if that fails.
+    busy: BTreeMap<String, Time>,
+    /// Since when all pods of a generation on trial are ready.
+    steady: BTreeMap<(String, u64), Time>,
+    /// When to look at trials again.
+    wake: Option<Time>,
+}
+
+impl Bundles {
+    pub(super) fn new(all: All) -> Self {
+        Self {
+            all,
+            boot: super::boot::id(),
+            ..Self::default()
+        }
+    }
+
+    /// The images of all generations that are kept: they must stay in the store.
+    pub(super) fn images(&self) -> impl Iterator<Item = &str> {
+        let records = self.all.values();
+        let records = records.flat_map(|known| known.previous.iter().chain([&known.current]));
+        let images = records.flat_map(|record| &record.images);
+        images.map(|image| image.id.as_str())
+    }
+
+    pub(super) fn next_wake(&self) -> Option<Time> {
+        self.wake
+    }
+
+    /// For `coracle bundle ls`.
+    fn show(&self) -> Value {
+        let generation = |number: u64, record: &Record| {
+            let images: Vec<&str> = record
+                .images
+                .iter()
+                .flat_map(|i| &i.names)
+                .map(String::as_str)
+                .collect();
+            json!({
+                "generation": number, "digest": record.digest, "source": record.source,
+                "applied": (record.applied.0 > 0).then(|| status::time(record.applied)),
+                "files": record.files, "images": images,
+            })
+        };
+        let items = self.all.iter().map(|(name, known)| {
+            let state = &known.state;
+            let mut item =
+                json!({ "name": name, "current": generation(state.current, &known.current) });
+            if let Some((number, record)) = state.previous.zip(known.previous.as_ref()) {
+                item["previous"] = generation(number, record);
+            }
+            if let Some(trial) = &state.trial {
+                item["trial"] = json!({ "withinSeconds": trial.within_ms / 1000 });
+            }
+            if let Some(failed) = &state.failed {
+                item["failed"] = json!({ "generation": failed.generation, "digest": failed.digest,
+                                         "message": failed.why });
+            }
+            item
+        });
+        json!({ "items": items.collect::<Vec<_>>() })
+    }
+}
+
+/// Reads all bundles, and brings the names of their images to what is in force: a power cut may have come between.
+/// Blocking.
+pub(super) fn load(bundles: &Path, images: &ImageStore) -> All {
+    let warn = |error: &dyn std::error::Error| {
+        tracing::warn!(
+            "could not read bundles below `{}`: {}, going on",
+            bundles.display(),
+            crate::chain(error)
+        );
+    };
+    if let Err(error) = disk::remove_leftovers(bundles) {
+        warn(&error);
+    }
+    let names = disk::names(bundles).unwrap_or_else(|error| {
+        warn(&error);
+        BTreeSet::new()
+    });
+    let mut all = All::new();
+    for name in names {
+        match read(&Folder::of(bundles, &name)) {
+            Ok(Some(known)) => {
+                if let Err(error) = name_images(images, &known.current) {
+                    warn(&error);
+                }
+                all.insert(name, known);
+            }
+            Ok(None) => {}
+            Err(error) => warn(&error),
+        }
+    }
+    all
+}
+
+fn read(folder: &Folder) -> io::Result<Option<Known>> {
+    let Some(state) = folder.state()? else {
+        return Ok(None);
+    };
+    Ok(Some(Known {
+        current: folder.record(state.current)?,
+        // It can be done without.
+        previous: state
+            .previous
+            .and_then(|previous| folder.record(previous).ok()),
+        state,
+    }))
+}
+
+/// Gives images the names that they have while this generation is in force.
+fn name_images(images: &ImageStore, record: &Record) -> Result<(), ImageError> {
+    let names = record.images.iter();
+    let names = names.flat_map(|image| {
+        image
+            .names
+            .iter()
+            .map(|name| (name.as_str(), image.id.as_str()))
+    });
+    images.set_names(names)
+}
+
+/// Why a change could not be made.
+#[derive(Debug, thiserror::Error)]
+enum ChangeError {
+    #[error("there is no bundle `{0}`")]
+    Missing(String),
+    #[error("bundle `{0}` has no former generation")]
+    NoFormer(String),
+    #[error("bundle `{0}` has changed meanwhile")]
+    Changed(String),
+    #[error("could not write bundle `{name}`")]
+    Disk {
+        name: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("could not name the images of bundle `{name}`")]
+    Images {
+        name: String,
+        #[source]
+        source: ImageError,
+    },
+}
+
+impl From<ChangeError> for CommandError {
+    fn from(error: ChangeError) -> Self {
+        let kind = match error {
+            ChangeError::Missing(_) => CommandErrorKind::NotFound,
+            ChangeError::NoFormer(_) | ChangeError::Changed(_) => CommandErrorKind::Conflict,
+            ChangeError::Disk { .. } | ChangeError::Images { .. } => CommandErrorKind::Failed,
+        };
+        Self {
+            kind,
+            message: crate::chain(&error),
+        }
+    }
+}
+
+impl Tools {
+    /// Changes a bundle's state by `change`, which sees it as it is on disk. Returns the new state.
+    async fn change_bundle(
+        &self,
+        name: &str,
+        change: impl FnOnce(&Folder, Option<State>) -> Result<State, ChangeError> + Send + 'static,
+    ) -> Result<State, ChangeError> {
+        let _turn = self.bundles.turn.lock().await;
+        self.change_in_turn(name, change).await
+    }
+
+    /// The same for one who has the turn.
+    async fn change_in_turn(
+        &self,
+        name: &str,
+        change: impl FnOnce(&Folder, Option<State>) -> Result<State, ChangeError> + Send + 'static,
+    ) -> Result<State, ChangeError> {
+        let (bundles, images) = (self.config.layout.manifest_bundles(), self.images.clone());
+        let owned = name.to_owned();
+        let changed = unblock(move || {
+            let name = owned;
+            let folder = Folder::of(&bundles, &name);
+            let disk = |source| ChangeError::Disk {
+                name: name.clone(),
+                source,
+            };
+            let before = folder.state().map_err(disk)?;
+            let state = change(&folder, before.clone())?;
+            if before.as_ref() != Some(&state) {
+                folder.commit(&state).map_err(disk)?;
+            }
+            let record = folder.record(state.current).map_err(disk)?;
+            name_images(&images, &record).map_err(|source| ChangeError::Images {
+                name: name.clone(),
+                source,
+            })?;
+            if let Err(error) = folder.clean(&state) {
+                tracing::warn!(
+                    "could not remove former generations of bundle `{name}`: {error}, going on"
+                );
+            }
+            Ok(state)
+        });
+        let changed = changed.await;
+        self.bundles_changed().await;
+        changed
+    }
+
+    /// Has the manifests read again, and lets the loop know.
+    async fn bundles_changed(&self) {
+        // One message is enough, however many changes.
+        let _ = self.bundles.changed.try_send(());
+        let (bundles, images) = (self.config.layout.manifest_bundles(), self.images.clone());
+        let all = unblock(move || load(&bundles, &images)).await;
+        let _ = self.inputs.send(Input::Bundles(all)).await;
+    }
+}
+
+/// What a client hears that waits for the end of a trial; `None`: it has not ended.
+fn end_of_trial(name: &str, generation: u64, known: Option<&Known>) -> Option<Value> {
+    let ended = |kind: &str, message: String| {
+        Some(json!({ "type": kind, "name": name, "generation": generation, "message": message }))
+    };
+    let Some(Known { state, .. }) = known else {
+        return ended("rolledBack", "the bundle was removed".to_owned());
+    };
+    match &state.failed {
+        Some(failed) if failed.generation == generation => {
+            let now = match state.current == generation {
+                true => "there is no former generation to bring back".to_owned(),
+                false => format!("generation {} is in force again", state.current),
+            };
+            ended(
+                "rolledBack",
+                format!("generation {generation} was {}; {now}", failed.why),
+            )
+        }
+        _ if state.current != generation => ended(
+            "rolledBack",
+            format!("generation {} is in force by now", state.current),
+        ),
+        _ if state.trial.is_some() => None,
+        _ => ended("ready", String::new()),
+    }
+}
+
+/// The state after a rollback: both generations change places.
+fn rolled_back(name: &str, state: Option<State>) -> Result<State, ChangeError> {
+    let state = state.ok_or_else(|| ChangeError::Missing(name.to_owned()))?;
+    let former = state
+        .previous
+        .ok_or_else(|| ChangeError::NoFormer(name.to_owned()))?;
+    Ok(State {
+        current: former,
+        previous: Some(state.current),
+        trial: None,
+        failed: state.failed,
+    })
+}
+
+impl Node {
+    /// Takes what is on disk now.
+    pub(super) fn bundles_are(&mut self, all: All) {
+        self.bundles.all = all;
+        self.bundles.busy.clear();
+        self.end_waits();
+    }
+
+    /// Lets a client know how the trial of a generation ends.
+    pub(super) fn await_bundle(&mut self, name: String, generation: u64, say: Sender<Value>) {
+        self.bundles.waiting.push((name, generation, say));
+        self.end_waits();
+    }
+
+    fn end_waits(&mut self) {
+        let Bundles { all, waiting, .. } = &mut self.bundles;
+        waiting.retain(|(name, generation, say)| {
+            let end = end_of_trial(name, *generation, all.get(name.as_str()));
+            end.is_none_or(|end| {
+                let _ = say.try_send(end);
+                false
+            })
+        });
+    }
+
+    pub(super) fn list_bundles(&self, reply: &Reply<Value>) {
+        let _ = reply.try_send(Ok(self.bundles.show()));
+    }
+
+    /// Brings a bundle's former generation back. Without a name it is the only bundle.
+    pub(super) fn roll_back_bundle(&self, name: Option<String>, reply: Reply<Value>) {
+        let name = name.map_or_else(|| self.only_bundle(), Ok);
+        let tools = self.tools.clone();
+        answer(reply, async move {
+            let name = name?;
+            let of = name.clone();
+            let state = tools
+                .change_bundle(&name, move |_, state| rolled_back(&of, state))
+                .await?;
+            tracing::info!("bundle {name}: rolled back to generation {}", state.current);
+            Ok(json!({ "name": name, "generation": state.current }))
+        });
+    }
+
+    fn only_bundle(&self) -> Result<String, CommandError> {
+        let mut names = self.bundles.all.keys();
+        let refused = |kind, message: &str| CommandError {
+            kind,
+            message: message.to_owned(),
+        };
+        match (names.next(), names.next()) {
+            (Some(only), None) => Ok(only.clone()),
+            (None, _) => Err(refused(CommandErrorKind::NotFound, "there is no bundle")),
+            (Some(_), Some(_)) => Err(refused(
+                CommandErrorKind::Invalid,
+                "there are several bundles: name one (coracle bundle ls)",
+            )),
+        }
+    }
+
+    /// Removes a bundle with its manifests. Its images stay until they are pruned.
+    pub(super) fn remove_bundle(&self, name: String, reply: Reply<Value>) {
+        let tools = self.tools.clone();
+        answer(reply, async move {
+            let _turn = tools.bundles.turn.lock().await;
+            let (bundles, of) = (tools.config.layout.manifest_bundles(), name.clone());
+            let removed = unblock(move || {
+                // What is no name could be a path.
+                if crate::images::check_name(&of).is_err() || !bundles.join(&of).is_dir() {
+                    return Err(ChangeError::Missing(of));
+                }
+                let removed = Folder::of(&bundles, &of).remove();
+                removed.map_err(|source| ChangeError::Disk { name: of, source })
+            });
+            let removed = removed.await;
+            tools.bundles_changed().await;
+            removed?;
+            tracing::info!("bundle {name}: removed");
+            Ok(json!({ "name": name }))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rollback_exchanges_the_generations_and_ends_a_trial() {
+        let state = |current, previous| State {
+            current,
+            previous,
+            ..State::default()
+        };
+        let trial = State {
+            trial: Some(crate::plan::bundle::Trial::new(1000, "boot", Time(0))),
+            ..state(2, Some(1))
+        };
+        assert_eq!(rolled_back("a", Some(trial)).unwrap(), state(1, Some(2)));
+        assert!(matches!(
+            rolled_back("a", Some(state(1, None))),
+            Err(ChangeError::NoFormer(_))
+        ));
+        assert!(matches!(
+            rolled_back("a", None),
+            Err(ChangeError::Missing(_))
+        ));
+    }
+}

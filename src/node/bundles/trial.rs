@@ -1,0 +1,157 @@
+//! The trials of new generations, on the node's side. The planner judges; this file sees which pods are ready, and
+//! carries the verdict out.
+
+use std::collections::BTreeMap;
+
+use super::disk::{Failed, Folder, State};
+use super::{ChangeError, Known, rolled_back};
+use crate::node::{Node, now, spawn};
+use crate::plan::bundle::{self, Trial, Verdict};
+use crate::spec::Reason;
+
+/// A verdict that could not be carried out is tried again after this long.
+const AGAIN_MS: u64 = 10_000;
+
+impl Node {
+    /// Judges all trials; after every turn, for any event may have made a pod ready.
+    pub(in crate::node) fn judge_trials(&mut self) {
+        let now = now().time;
+        let mut steady = BTreeMap::new();
+        let mut wake = None;
+        let mut verdicts = Vec::new();
+        for (name, known) in &self.bundles.all {
+            let Some(trial) = &known.state.trial else {
+                continue;
+            };
+            let at = match self.bundles.busy.get(name) {
+                Some(again) if now < *again => *again,
+                _ => {
+                    let unready = self.unready(name, known);
+                    let of = (name.clone(), known.state.current);
+                    let since = unready.as_ref().filter(|unready| unready.is_empty());
+                    let since = since.map(|_| *self.bundles.steady.get(&of).unwrap_or(&now));
+                    steady.extend(since.map(|since| (of, since)));
+                    match trial.judge(unready.as_deref(), since, &self.bundles.boot, now) {
+                        Verdict::Wait(at) => at,
+                        verdict => {
+                            verdicts.push((name.clone(), known.state.current, verdict));
+                            now.plus(AGAIN_MS)
+                        }
+                    }
+                }
+            };
+            wake = Some(wake.map_or(at, |other: crate::types::Time| other.min(at)));
+        }
+        self.bundles.wake = wake;
+        self.bundles.steady = steady;
+        for (name, generation, verdict) in verdicts {
+            self.bundles.busy.insert(name.clone(), now.plus(AGAIN_MS));
+            self.carry_out(name, generation, verdict);
+        }
+    }
+
+    /// The pods of a bundle that are not ready, for people; `None`: its manifests have not been read yet.
+    fn unready(&self, name: &str, known: &Known) -> Option<Vec<String>> {
+        let folder = Folder::of(&self.tools.config.layout.manifest_bundles(), name);
+        let manifests = folder.manifests(known.state.current);
+        self.state.desired.as_ref()?;
+        if !self.manifests.bundled.contains(&manifests) {
+            return None;
+        }
+        let mut unready = Vec::new();
+        for file in &known.current.files {
+            match self.manifests.files.get(&manifests.join(file)) {
+                Some(loaded) => unready.extend(
+                    loaded
+                        .pods
+                        .iter()
+                        .filter_map(|pod| bundle::unready(&self.state, pod)),
+                ),
+                None => unready.push(format!("{file} (not in effect)")),
+            }
+        }
+        Some(unready)
+    }
+
+    fn carry_out(&mut self, name: String, generation: u64, verdict: Verdict) {
+        match verdict {
+            Verdict::Wait(_) => {}
+            Verdict::Record(trial) => self.set_trial(name, generation, Some(trial)),
+            Verdict::Passed => {
+                tracing::info!("bundle {name}: all pods of generation {generation} are ready");
+                self.set_trial(name, generation, None);
+            }
+            Verdict::Failed { why } => self.fail(name, generation, why),
+        }
+    }
+
+    fn set_trial(&self, name: String, generation: u64, trial: Option<Trial>) {
+        let tools = self.tools.clone();
+        spawn(async move {
+            let of = name.clone();
+            let changed = tools.change_bundle(&name, move |_, state| {
+                let state = of_generation(&of, generation, state)?;
+                Ok(State { trial, ..state })
+            });
+            if let Err(error) = changed.await {
+                tracing::warn!("{}, trying again", crate::chain(&error));
+            }
+        });
+    }
+
+    /// Takes a generation back. Without a former one it stays.
+    fn fail(&mut self, name: String, generation: u64, why: String) {
+        let known = self.bundles.all.get(&name);
+        let former = known.and_then(|known| known.state.previous);
+        let digest = known
+            .map(|known| known.current.digest.clone())
+            .unwrap_or_default();
+        let message = match former {
+            Some(former) => format!(
+                "Bundle {name}: generation {generation} was {why}; generation {former} is brought back"
+            ),
+            None => format!(
+                "Bundle {name}: generation {generation} was {why}; there is no former one to bring back"
+            ),
+        };
+        tracing::warn!("{message}");
+        self.shown.node_event(Reason::BundleFailed, &message);
+        let tools = self.tools.clone();
+        spawn(async move {
+            let of = name.clone();
+            let changed = tools.change_bundle(&name, move |_, state| {
+                let state = of_generation(&of, generation, state)?;
+                let failed = Some(Failed {
+                    generation,
+                    digest,
+                    why,
+                });
+                match state.previous {
+                    // A rollback by hand must not bring the failed one back.
+                    Some(_) => Ok(State {
+                        failed,
+                        previous: None,
+                        ..rolled_back(&of, Some(state))?
+                    }),
+                    None => Ok(State {
+                        failed,
+                        trial: None,
+                        ..state
+                    }),
+                }
+            });
+            if let Err(error) = changed.await {
+                tracing::warn!("{}, trying again", crate::chain(&error));
+            }
+        });
+    }
+}
+
+/// The state, if that generation is on trial still.
+fn of_generation(name: &str, generation: u64, state: Option<State>) -> Result<State, ChangeError> {
+    let state = state.ok_or_else(|| ChangeError::Missing(name.to_owned()))?;
+    match state.current == generation && state.trial.is_some() {
+        true => Ok(state),
+        false => Err(ChangeError::Changed(name.to_owned())),
+    }
+}
