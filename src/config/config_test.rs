@@ -341,6 +341,10 @@ fn each_setting_changes_what_its_role_says_and_is_shown_with_its_line() {
         assert_eq!(pending, expected);
         // The printed settings are valid input with the same result.
         let printed = as_yaml(&as_json(&after));
+        if *path == "staticPodURLHeader" {
+            assert!(printed.contains("<masked>"), "{printed}");
+            continue;
+        }
         let reread = good(&printed);
         assert_eq!(reread.config, after.config, "{path}\n{printed}");
         if *path != "shutdownGracePeriodByPodPriority" {

@@ -18,6 +18,7 @@ pub struct StaticPodUrl {
 impl std::fmt::Debug for StaticPodUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StaticPodUrl")
+            .field("headers", &self.headers.len())
             .field("every_ms", &self.every_ms)
             .finish_non_exhaustive()
     }
