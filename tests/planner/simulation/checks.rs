@@ -428,6 +428,9 @@ impl Sim {
             let more = usize::from(more) + usize::from(waits);
             let more = more + usize::from(pod.flags.resizing.is_some());
             let more = more + usize::from(pod.spec.devices.is_some());
+            let stale = pod.containers.iter().any(|c| c.fallback.is_some());
+            assert_eq!(of("coracle.dev/ImagesCurrent").is_some(), stale);
+            let more = more + usize::from(stale);
             let disrupted = pod.verdict.as_ref().is_some_and(|v| v.cause.disrupts());
             assert_eq!(own, 5 + more + usize::from(disrupted));
             let word = |yes: bool| if yes { "True" } else { "False" };

@@ -74,7 +74,11 @@ impl Sim {
             };
             for c in some.iter().filter(waits) {
                 let busy = match &c.run {
-                    Run::None => false,
+                    // A pod that was let in a moment ago is still starting.
+                    Run::None => {
+                        pod.in_flight.is_some()
+                            && pod.created.time.plus(345_000) > Time(self.world.now)
+                    }
                     Run::Running(_) => {
                         let spec = pod.spec.container(&c.name).unwrap();
                         c.kill().is_some() || !c.is_outdated(spec)
