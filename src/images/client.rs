@@ -9,7 +9,6 @@ use hyper::body::Bytes;
 use smol::channel::Receiver;
 use smol::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use smol::process::{Child, Command, Stdio};
-use smol::stream::StreamExt;
 
 use super::bundle::Bundle;
 use super::error::{ImageError, io as io_error};
@@ -18,7 +17,7 @@ use super::progress::{Cause, Fetched, Imported, Line, Progress};
 use super::registry::WebDocument;
 use super::space::KeepFree;
 
-/// The maximum of a worker's output.
+/// The maximum of a worker's output, reports of progress aside: those of a long download have no end.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 
 /// The maximum of its standard error that is shown.
@@ -256,10 +255,19 @@ async fn listen(
     let mut done_with = None;
     let mut error = None;
     if let Some(stdout) = child.stdout.take() {
-        let mut lines = BufReader::new(stdout.take(MAX_OUTPUT_BYTES)).lines();
-        while let Some(line) = lines.next().await {
-            let line = line.map_err(io_error("read from", exe))?;
-            match serde_json::from_str(&line) {
+        let mut stdout = BufReader::new(stdout);
+        let (mut left, mut line) = (MAX_OUTPUT_BYTES, Vec::new());
+        loop {
+            line.clear();
+            let read = (&mut stdout).take(left).read_until(b'\n', &mut line).await;
+            if read.map_err(io_error("read from", exe))? == 0 {
+                break;
+            }
+            let parsed = serde_json::from_slice(&line);
+            if !matches!(parsed, Ok(Line::Progress(_))) {
+                left = left.saturating_sub(line.len() as u64);
+            }
+            match parsed {
                 Ok(Line::Progress(progress)) => on_line(Told::Progress(progress)),
                 Ok(Line::Resolved { folder }) => on_line(Told::Resolved(folder)),
                 Ok(Line::Arrived { digest }) => on_line(Told::Arrived(digest)),

@@ -76,7 +76,8 @@ impl ImageStore {
         let _lock = self.lock()?;
         for (name, id) in names {
             let known = self.reference(name)?;
-            if known.is_some_and(|known| known.id == id) || self.record(id)?.is_none() {
+            let same = |known: Reference| known.id == id && !known.pulled && known.origin.is_none();
+            if known.is_some_and(same) || self.record(id)?.is_none() {
                 continue;
             }
             let reference = Reference {

@@ -1,6 +1,7 @@
 //! The import of an archive, in the worker. Everything is unpacked and verified in a staging directory, synced, and
 //! only then moved into place: layers, blobs, records, and names last.
 
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use super::archive::Archive;
 use super::bundle::{self, Bundle};
 use super::commit::{commit, distinct_layers};
 use super::contents::{self, Found, FoundLayer};
+use super::digest::{self, Hashing};
 use super::error::{ImageError, io};
 use super::layers::Workshop;
 use super::name;
@@ -95,7 +97,7 @@ pub(crate) fn import(
     };
     let fingerprint = request.fingerprint()?;
     let staging = match &request.arriving {
-        Some(boot) => Staging::in_pull(&request.archive, boot)?,
+        Some(boot) => Staging::of_pull(&store, &request.archive, boot)?,
         None => Staging::new(&store)?,
     };
     let mut space = Space::new(&staging.path, request.keep)?;
@@ -117,7 +119,11 @@ pub(crate) fn import(
                 !store.layer_dir(&l.diff_id).exists() && !staging.layer(&l.diff_id).exists()
             })
             .collect();
-        workshop.unpack(&missing, arriving, report)?;
+        let unpacked = workshop.unpack(&missing, arriving, report);
+        if request.pulled && unpacked.as_ref().is_err_and(|why| !is_abandoned(why)) {
+            drop_damaged(&request.archive, &layers);
+        }
+        unpacked?;
         if arriving {
             folder = hold_pulled(request)?;
             arriving = false;
@@ -146,6 +152,7 @@ pub(crate) fn import(
         let under = request.trust.under();
         preload::record(&store, &request.archive, (fingerprint, under), ids)?;
     }
+    staging.finish();
     if let Some(folder) = folder {
         folder.remove()?;
     }
@@ -182,12 +189,32 @@ pub(crate) fn read_bundle(
     store: &Path,
     archive: &Path,
     keys: &[PublicKey],
+    keep: KeepFree,
 ) -> Result<Bundle, ImageError> {
     let store = ImageStore::open(store)?;
     let staging = Staging::new(&store)?;
-    let mut space = Space::new(&staging.path, KeepFree::default())?;
+    let mut space = Space::new(&staging.path, keep)?;
     let archive = Archive::open(archive, &staging.path, &mut space, &mut |_| Ok(()))?;
     Ok(bundle::open(&archive, keys)?.bundle)
+}
+
+fn is_abandoned(why: &ImageError) -> bool {
+    matches!(why, ImageError::Abandoned)
+}
+
+/// Removes the blobs of a pull that are not what their names say any more, so that the next pull fetches them again.
+/// What cannot be read or removed is left to that pull.
+fn drop_damaged(folder: &Path, layers: &[FoundLayer]) {
+    for (name, _) in layers.iter().filter_map(|layer| layer.blob.as_ref()) {
+        let path = folder.join("blobs/sha256").join(digest::hex(name));
+        let Ok(blob) = File::open(&path) else {
+            continue;
+        };
+        let read = Hashing::new(blob).finish();
+        if !read.is_ok_and(|(actual, _)| actual == *name) {
+            let _ = fs::remove_file(&path);
+        }
+    }
 }
 
 /// The folder of a pull, held until it has been imported.

@@ -9,6 +9,7 @@
 //! refs/<name>.json       one name; written last
 //! preload.json           what was imported from preload directories
 //! pulls/<key>/            a download, complete or not ([`super::registry`])
+//! unpacked/<key>-<boot>/  layers of a pull that is not complete ([`super::staging`])
 //! tmp/<n>/               an import at work, locked by its worker; removed by the next `open` when it is not
 //! lock                   held while records or refs are changed
 //! ```

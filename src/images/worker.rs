@@ -40,7 +40,7 @@ const MAX_KEYS_BYTES: u64 = 1 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
                      [--keep-inodes N] [--policy FILE] [--pulled] [--arriving BOOT] [--demand JSON] [--platform PLATFORM] \
-                     [--bundle DIGEST] PATH|-, or coracle image-worker bundle --store DIR -- PATH, or coracle \
+                     [--bundle DIGEST] PATH|-, or coracle image-worker bundle --store DIR --keep-bytes N --keep-inodes N -- PATH, or coracle \
                      image-worker fetch|get|save";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
@@ -167,12 +167,29 @@ fn run_bundle(args: &[OsString]) -> ExitCode {
             1,
         )
     };
-    let [flag, store, dashes, path] = args else {
+    let [
+        flag,
+        store,
+        of_bytes,
+        bytes,
+        of_inodes,
+        inodes,
+        dashes,
+        path,
+    ] = args
+    else {
         return failed(USAGE.to_owned(), None);
     };
-    if flag != "--store" || dashes != "--" {
+    let flags = [flag, of_bytes, of_inodes, dashes];
+    let number = |text: &OsString| text.to_str().and_then(|text| text.parse().ok());
+    let (true, Some(bytes), Some(inodes)) = (
+        flags == ["--store", "--keep-bytes", "--keep-inodes", "--"],
+        number(bytes),
+        number(inodes),
+    ) else {
         return failed(USAGE.to_owned(), None);
-    }
+    };
+    let keep = KeepFree { bytes, inodes };
     let (store, path) = (Path::new(store), Path::new(path));
     let hardened = harden(Mode::from_bits_truncate(0o022))
         .and_then(|()| lower(Resource::RLIMIT_AS, MAX_MEMORY_BYTES))
@@ -184,7 +201,7 @@ fn run_bundle(args: &[OsString]) -> ExitCode {
         Ok(keys) => keys,
         Err(why) => return failed(why, None),
     };
-    match read_bundle(store, path, &keys) {
+    match read_bundle(store, path, &keys, keep) {
         Ok(bundle) => told(&Line::Bundle(Box::new(bundle)), 0),
         Err(why) => failed(crate::chain(&why), why.hint()),
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <root>/static-pod-url/manifests.yaml  the last good document; a manifest file like any other
-//! <root>/static-pod-url/source.json     the URL and its `ETag`, written after the document
+//! <root>/static-pod-url/source.json     the URL, and once the document is there its `ETag`
 //! ```
 
 use std::io;
@@ -49,6 +49,12 @@ pub(super) fn begin(folder: &Path, wanted: Option<&StaticPodUrl>) -> io::Result<
 fn read(folder: &Path) -> Option<Source> {
     let bytes = file::read_record(folder.join("source.json")).ok()?;
     serde_json::from_slice(&bytes).ok()
+}
+
+fn write(folder: &Path, source: &Source) -> io::Result<()> {
+    let record = serde_json::to_vec(source)?;
+    let to = folder.join("source.json");
+    file::replace(&to, &record, 0o600, Durability::PowerCut)
 }
 
 /// Looks for a new document again and again. Each one that was stored is a message to `changed`.
@@ -152,16 +158,20 @@ fn store(folder: &Path, source: &Source, text: &str, node_name: &str) -> Result<
         let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
         StoreError::Invalid(errors.join("; "))
     })?;
-    let write = || {
+    let keep = || {
         file::make_dirs(folder, 0o700)?;
         if !same {
+            // Until the document is there nothing names it: after a power cut in between it is fetched again.
+            let unnamed = Source {
+                url: source.url.clone(),
+                etag: None,
+            };
+            write(folder, &unnamed)?;
             file::replace(&path, text.as_bytes(), 0o600, Durability::PowerCut)?;
         }
-        let record = serde_json::to_vec(source)?;
-        let to = folder.join("source.json");
-        file::replace(&to, &record, 0o600, Durability::PowerCut)
+        write(folder, source)
     };
-    write().map_err(StoreError::Disk)?;
+    keep().map_err(StoreError::Disk)?;
     Ok(!same)
 }
 

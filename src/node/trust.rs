@@ -27,8 +27,11 @@ impl Tools {
         let Err(why) = self.check_trust(&image, wanted.name).await else {
             return Ok((image, pulled));
         };
-        let may_pull = pulled.is_none() && wanted.policy == PullPolicy::IfNotPresent;
-        if !may_pull || self.source(&wanted.name.to_string()).await == Source::Archive {
+        let may_pull = pulled.is_none() && wanted.policy != PullPolicy::Never;
+        // What a digest means does not tell where it came from.
+        let archived = wanted.name.digest.is_none()
+            && self.source(&wanted.name.to_string()).await == Source::Archive;
+        if !may_pull || archived {
             return Err(failure(&why));
         }
         let anew = Wanted {

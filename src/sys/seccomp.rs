@@ -26,12 +26,16 @@ pub fn allow_only<'a>(
     calls: impl IntoIterator<Item = &'a str>,
     conditions: &[Condition],
 ) -> io::Result<bool> {
+    if !is_supported() {
+        return Ok(false);
+    }
     let mut filter = ScmpFilterContext::new(ScmpAction::Errno(libc::ENOSYS)).map_err(failed)?;
     filter
         .set_act_badarch(ScmpAction::KillProcess)
         .map_err(failed)?;
     // The processor's speculation need not be limited for it: the program stays coracle's own.
-    filter.set_ctl_ssb(true).map_err(failed)?;
+    // A kernel before Linux 4.17 cannot be told so.
+    let _ = filter.set_ctl_ssb(true);
     for call in calls.into_iter().filter_map(number) {
         filter.add_rule(ScmpAction::Allow, call).map_err(failed)?;
     }
@@ -45,11 +49,8 @@ pub fn allow_only<'a>(
             .add_rule_conditional(ScmpAction::Allow, call, &[compared])
             .map_err(failed)?;
     }
-    match filter.load() {
-        Ok(()) => Ok(true),
-        Err(_) if !is_supported() => Ok(false),
-        Err(why) => Err(failed(why)),
-    }
+    filter.load().map_err(failed)?;
+    Ok(true)
 }
 
 /// Whether the kernel has filters: without a program it reports a bad address.

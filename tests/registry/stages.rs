@@ -42,15 +42,11 @@ fn pull(
     pulled.map(|(pulled, _)| pulled)
 }
 
-/// The folders of a pull that hold unpacked layers.
+/// The folders that hold unpacked layers of pulls.
 fn stages(world: &World) -> Vec<PathBuf> {
-    let pulls = fs::read_dir(world.room.store().join("pulls"));
-    let pulls = pulls.into_iter().flatten().flatten();
-    let inside = pulls.flat_map(|pull| fs::read_dir(pull.path()).into_iter().flatten().flatten());
-    let paths = inside.map(|entry| entry.path());
-    paths
-        .filter(|path| path.to_string_lossy().contains("/unpacked-"))
-        .collect()
+    let stages = fs::read_dir(world.room.store().join("unpacked"));
+    let stages = stages.into_iter().flatten().flatten();
+    stages.map(|entry| entry.path()).collect()
 }
 
 /// The whole layers in them: their files, with their inodes.
@@ -124,7 +120,9 @@ fn layers_are_unpacked_while_others_are_downloaded_and_not_again_after_an_interr
                         fs::write(layer.path().join("diff").join(file), "").unwrap();
                     }
                 }
-                let of_another = stage.with_file_name("unpacked-0000-1111");
+                let name = stage.file_name().unwrap().to_str().unwrap();
+                let key = name.split_once('-').unwrap().0;
+                let of_another = stage.with_file_name(format!("{key}-0000-1111"));
                 fs::rename(stage, of_another).unwrap();
             }
         }
@@ -142,6 +140,7 @@ fn layers_are_unpacked_while_others_are_downloaded_and_not_again_after_an_interr
             .unwrap()
             .count();
         assert_eq!(left, 0, "the folder of the pull is gone");
+        assert_eq!(stages(&world), Vec::<PathBuf>::new());
         let unchanged = pull(&world, &name, &abandoned).unwrap();
         assert_eq!(unchanged, Pulled::Unchanged(image.id));
     }

@@ -16,11 +16,16 @@ pub async fn read_bundle(
     store: &Path,
     archive: &Path,
     keys: &[String],
+    keep: KeepFree,
 ) -> Result<Bundle, ImageError> {
-    let args: [OsString; 5] = [
+    let args: [OsString; 9] = [
         "bundle".into(),
         "--store".into(),
         store.into(),
+        "--keep-bytes".into(),
+        keep.bytes.to_string().into(),
+        "--keep-inodes".into(),
+        keep.inodes.to_string().into(),
         "--".into(),
         archive.into(),
     ];

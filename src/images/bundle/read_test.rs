@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::super::super::import::read_bundle;
+use super::super::super::space::KeepFree;
 use super::super::super::trust::PrivateKey;
 use super::super::{MAX_FILES, NewBundle, write_bundle};
 use super::*;
@@ -22,7 +23,8 @@ impl Room {
     }
 
     fn read(&self, archive: &Path) -> Result<Bundle, String> {
-        read_bundle(&self.0.join("store"), archive, &[]).map_err(|why| crate::chain(&why))
+        read_bundle(&self.0.join("store"), archive, &[], KeepFree::default())
+            .map_err(|why| crate::chain(&why))
     }
 
     /// Writes a layout whose manifests are these layers: name, content and changes to the descriptor.
@@ -251,7 +253,13 @@ fn a_signature_counts_if_the_key_has_made_it_for_this_bundle() {
         path
     };
     let read = |path: &Path| {
-        read_bundle(&store, path, std::slice::from_ref(&public)).map_err(|why| crate::chain(&why))
+        read_bundle(
+            &store,
+            path,
+            std::slice::from_ref(&public),
+            KeepFree::default(),
+        )
+        .map_err(|why| crate::chain(&why))
     };
     let signed = write("signed.tar", "kind: Pod", Some(own));
     assert_eq!(read(&signed).unwrap().name, "site");

@@ -114,7 +114,8 @@ fn fetch(
     let (top, found) = match begun {
         Begun::Found(found) => *found,
         Begun::Unchanged(id) => {
-            folder.remove()?;
+            // What is in the way of that is removed with what is old.
+            let _ = folder.remove();
             return Ok(Fetched {
                 id: Some(id),
                 failures: sources.failures(),

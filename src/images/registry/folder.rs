@@ -6,7 +6,6 @@
 //!   blobs/sha256/<hex>           complete and verified
 //!   signatures                   those of the image that the policy demands
 //!   partial/<hex>, <hex>.json    what has arrived of a blob ([`super::partial`])
-//!   unpacked-<boot>/<hex>        a layer that an import has unpacked ([`super::super::staging`])
 //! ```
 //!
 //! It outlives workers, agents and boots, until the image is imported, or a week after the last pull of it.
@@ -20,6 +19,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::super::digest;
 use super::super::error::{ImageError, io as io_error};
+use super::super::staging;
 use super::super::store::ImageStore;
 use super::super::trust::{Signature, signature_list};
 use crate::sys::file::{Durability, replace};
@@ -151,7 +151,9 @@ fn pulls(store: &ImageStore) -> PathBuf {
 pub(crate) fn collect(store: &ImageStore, idle_seconds: i64) -> Result<(), ImageError> {
     let folder = pulls(store);
     let entries = match fs::read_dir(&folder) {
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            return staging::collect(store, &folder);
+        }
         other => other.map_err(io_error("list", &folder))?,
     };
     let (now, _) = clock::wall_ns();
@@ -163,12 +165,16 @@ pub(crate) fn collect(store: &ImageStore, idle_seconds: i64) -> Result<(), Image
         let Ok(_lock) = Flock::lock(dir, FlockArg::LockExclusiveNonblock) else {
             continue;
         };
+        // Its blobs are read after the download has ended, too.
+        if staging::is_unpacking(store, &path) {
+            continue;
+        }
         // A clock that was set back makes nothing old.
         if now.saturating_sub(last_write(&path)) >= idle_seconds {
             tree::remove(&path).map_err(io_error("remove", &path))?;
         }
     }
-    Ok(())
+    staging::collect(store, &folder)
 }
 
 /// The time of the newest file, in seconds since 1970.

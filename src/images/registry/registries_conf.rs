@@ -190,11 +190,11 @@ impl RegistriesConf {
     /// short.
     pub fn places(&self, image: &ImageName, written: &str) -> Result<Vec<Place>, RegistriesError> {
         let meant = self.unalias(image, written)?;
-        let whole = meant.to_string();
+        let whole = with_plain_host(&meant.to_string());
         let best = self
             .registries
             .values()
-            .filter_map(|entry| Some((matched(&entry.prefix, &whole)?, entry)));
+            .filter_map(|entry| Some((matched(&with_plain_host(&entry.prefix), &whole)?, entry)));
         let Some((length, entry)) =
             best.max_by_key(|(length, entry)| (*length, entry.prefix.len()))
         else {
@@ -307,6 +307,14 @@ impl Entry {
             ));
         }
         Ok(())
+    }
+}
+
+/// A name or a prefix with its host in lower case: names of hosts are the same in capitals.
+fn with_plain_host(text: &str) -> String {
+    match text.split_once('/') {
+        Some((host, rest)) => format!("{}/{rest}", host.to_ascii_lowercase()),
+        None => text.to_ascii_lowercase(),
     }
 }
 

@@ -299,7 +299,9 @@ impl<'a> Search<'a> {
     }
 
     fn keep(&self, raw: &Raw) -> Result<Raw, FetchError> {
-        if !self.folder.blob(&raw.digest).exists() {
+        // One that is there may have been damaged since.
+        let held = read_bounded(self.folder.blob(&raw.digest), MAX_MANIFEST_BYTES);
+        if !held.is_ok_and(|held| held == raw.bytes) {
             self.folder.keep(&raw.digest, &raw.bytes)?;
         }
         Ok(raw.clone())

@@ -259,7 +259,9 @@ impl Policy {
     /// the domains above.
     fn of_name(&self, name: &ImageName) -> Option<(String, &Vec<Requirement>)> {
         let scopes = self.transports.get(DOCKER)?;
-        let repository = format!("{}/{}", name.registry, name.repository);
+        // Names of hosts are the same in capitals.
+        let registry = name.registry.to_ascii_lowercase();
+        let repository = format!("{registry}/{}", name.repository);
         let mut places = Vec::new();
         places.extend(name.digest.iter().map(|d| format!("{repository}@{d}")));
         places.extend(name.tag.iter().map(|tag| format!("{repository}:{tag}")));
@@ -320,6 +322,10 @@ fn check_name(scope: &str) -> Result<(), String> {
     }
     let never = |why: &str| Err(format!("this scope never fits: {why}"));
     if let Some(domain) = scope.strip_prefix("*.") {
+        let capital = |c: char| c.is_ascii_uppercase();
+        if domain.contains(capital) {
+            return never("write the host without capitals");
+        }
         return match domain.is_empty() || domain.contains(['*', '/', ':', '@']) {
             true => never("`*.` stands for the begin of a host, and nothing follows the host"),
             false => Ok(()),
@@ -329,6 +335,9 @@ fn check_name(scope: &str) -> Result<(), String> {
         return never("write the host and the path, without `https://`, a `/` at the end and `*`");
     }
     let (host, path) = scope.split_once('/').unwrap_or((scope, ""));
+    if host.contains(|c: char| c.is_ascii_uppercase()) {
+        return never("write the host without capitals");
+    }
     if host != "localhost" && !host.contains(['.', ':']) {
         return never("write the whole name, as in `docker.io/library/nginx`");
     }

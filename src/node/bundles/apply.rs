@@ -14,7 +14,6 @@ use crate::images::{self, Bundle, ImageError, Imported, Progress};
 use crate::node::execute::{Tools, WORKER};
 use crate::node::{Input, boot, now, spawn, unblock};
 use crate::plan::bundle::Trial;
-use crate::plan::{Event, NodeFact};
 use crate::sys::{file, tree};
 
 /// What a source in a registry begins with.
@@ -116,18 +115,20 @@ async fn try_apply(
         None => (PathBuf::from(&request.source), false),
     };
     let keys = keys(tools, request).await?;
-    let bundle = images::read_bundle(WORKER.as_ref(), tools.images.dir(), &archive, &keys).await?;
-    let planned = check(tools, &bundle).await?;
-    let refusals = refusals(&planned);
+    let (exe, store) = (WORKER.as_ref(), tools.images.dir());
+    let bundle = images::read_bundle(exe, store, &archive, &keys, tools.keep_free()).await?;
     let name = bundle.name.clone();
     if request.dry_run {
+        let planned = check(tools, &bundle).await?;
         let line = json!({ "type": "plan", "name": name, "digest": bundle.digest, "items": planned["items"] });
         return Ok(Applied { name, line });
     }
+    // In turn, so that another bundle cannot take a name after the check.
+    let turn = tools.bundles.turn.lock_arc().await;
+    let refusals = refusals(&check(tools, &bundle).await?);
     if !refusals.is_empty() {
         return Err(ApplyError::Refused(refusals));
     }
-    let turn = tools.bundles.turn.lock_arc().await;
     if let Some(line) = unchanged(tools, &bundle).await? {
         return Ok(Applied { name, line });
     }
@@ -158,8 +159,6 @@ async fn try_apply(
         let _ = unblock(move || tree::remove(&archive)).await;
     }
     let state = said.recv().await.map_err(|_| ApplyError::Stopping)??;
-    let changed = Input::Event(Event::Node(NodeFact::ImagesChanged(None)));
-    let _ = tools.inputs.send(changed).await;
     tracing::info!("bundle {name}: generation {} is in force", state.current);
     let line =
         json!({ "type": "applied", "name": name, "generation": state.current, "unchanged": false });
@@ -268,7 +267,14 @@ async fn put_in_force(
         .ready_within_seconds
         .map(|seconds| Trial::new(seconds.saturating_mul(1000), &boot::id(), now.time));
     let name = bundle.name.clone();
+    let images = tools.images.clone();
     let change = move |folder: &disk::Folder, before: Option<State>| {
+        // They have no names yet, so that they could have been pruned since.
+        let ids: Vec<String> = record.images.iter().map(|image| image.id.clone()).collect();
+        images.require(&ids).map_err(|source| ChangeError::Images {
+            name: bundle.name.clone(),
+            source,
+        })?;
         let written = folder.write(before.as_ref(), &record, &bundle.files);
         let current = written.map_err(|source| ChangeError::Disk {
             name: bundle.name,

@@ -19,7 +19,7 @@ use super::execute::Tools;
 use super::{Input, Node, unblock};
 use crate::api::{CommandError, CommandErrorKind};
 use crate::images::{ImageError, ImageStore};
-use crate::plan::status;
+use crate::plan::{Event, NodeFact, status};
 use crate::types::Time;
 
 use disk::{Folder, Record, State};
@@ -67,6 +67,8 @@ pub(super) struct Bundles {
     waiting: Vec<(String, u64, Sender<Value>)>,
     /// Those about to be changed because of their trial, and when to try again if that fails.
     busy: BTreeMap<String, Time>,
+    /// Generations whose failure has been reported.
+    reported: BTreeSet<(String, u64)>,
     /// Since when all pods of a generation on trial are ready.
     steady: BTreeMap<(String, u64), Time>,
     /// When to look at trials again.
@@ -195,6 +197,10 @@ enum ChangeError {
     Missing(String),
     #[error("bundle `{0}` has no former generation")]
     NoFormer(String),
+    /// Another change of bundles is under way.
+    #[error("bundle `{0}` cannot be changed while another change is under way")]
+    Busy(String),
+    /// It is not what it was.
     #[error("bundle `{0}` has changed meanwhile")]
     Changed(String),
     #[error("could not write bundle `{name}`")]
@@ -215,7 +221,9 @@ impl From<ChangeError> for CommandError {
     fn from(error: ChangeError) -> Self {
         let kind = match error {
             ChangeError::Missing(_) => CommandErrorKind::NotFound,
-            ChangeError::NoFormer(_) | ChangeError::Changed(_) => CommandErrorKind::Conflict,
+            ChangeError::NoFormer(_) | ChangeError::Changed(_) | ChangeError::Busy(_) => {
+                CommandErrorKind::Conflict
+            }
             ChangeError::Disk { .. } | ChangeError::Images { .. } => CommandErrorKind::Failed,
         };
         Self {
@@ -236,6 +244,18 @@ impl Tools {
         self.change_in_turn(name, change).await
     }
 
+    /// The same if nobody has the turn: an import may take long, and verdicts on trials are given again.
+    async fn change_bundle_now(
+        &self,
+        name: &str,
+        change: impl FnOnce(&Folder, Option<State>) -> Result<State, ChangeError> + Send + 'static,
+    ) -> Result<State, ChangeError> {
+        match self.bundles.turn.try_lock() {
+            Some(_turn) => self.change_in_turn(name, change).await,
+            None => Err(ChangeError::Busy(name.to_owned())),
+        }
+    }
+
     /// The same for one who has the turn.
     async fn change_in_turn(
         &self,
@@ -253,10 +273,10 @@ impl Tools {
             };
             let before = folder.state().map_err(disk)?;
             let state = change(&folder, before.clone())?;
+            let record = folder.record(state.current).map_err(disk)?;
             if before.as_ref() != Some(&state) {
                 folder.commit(&state).map_err(disk)?;
             }
-            let record = folder.record(state.current).map_err(disk)?;
             name_images(&images, &record).map_err(|source| ChangeError::Images {
                 name: name.clone(),
                 source,
@@ -280,6 +300,9 @@ impl Tools {
         let (bundles, images) = (self.config.layout.manifest_bundles(), self.images.clone());
         let all = unblock(move || load(&bundles, &images)).await;
         let _ = self.inputs.send(Input::Bundles(all)).await;
+        // A pod may have looked for an image before that had its name.
+        let changed = Input::Event(Event::Node(NodeFact::ImagesChanged(None)));
+        let _ = self.inputs.send(changed).await;
     }
 }
 
@@ -330,6 +353,12 @@ impl Node {
     pub(super) fn bundles_are(&mut self, all: All) {
         self.bundles.all = all;
         self.bundles.busy.clear();
+        let all = &self.bundles.all;
+        let on_trial = |(name, of): &(String, u64)| {
+            let known = all.get(name.as_str());
+            known.is_some_and(|known| known.state.current == *of && known.state.trial.is_some())
+        };
+        self.bundles.reported.retain(on_trial);
         self.end_waits();
     }
 

@@ -89,12 +89,13 @@ impl Node {
         let tools = self.tools.clone();
         spawn(async move {
             let of = name.clone();
-            let changed = tools.change_bundle(&name, move |_, state| {
+            let changed = tools.change_bundle_now(&name, move |_, state| {
                 let state = of_generation(&of, generation, state)?;
                 Ok(State { trial, ..state })
             });
-            if let Err(error) = changed.await {
-                tracing::warn!("{}, trying again", crate::chain(&error));
+            match changed.await {
+                Ok(_) | Err(ChangeError::Busy(_)) => {}
+                Err(error) => tracing::warn!("{}, trying again", crate::chain(&error)),
             }
         });
     }
@@ -114,12 +115,14 @@ impl Node {
                 "Bundle {name}: generation {generation} was {why}; there is no former one to bring back"
             ),
         };
-        tracing::warn!("{message}");
-        self.shown.node_event(Reason::BundleFailed, &message);
+        if self.bundles.reported.insert((name.clone(), generation)) {
+            tracing::warn!("{message}");
+            self.shown.node_event(Reason::BundleFailed, &message);
+        }
         let tools = self.tools.clone();
         spawn(async move {
             let of = name.clone();
-            let changed = tools.change_bundle(&name, move |_, state| {
+            let changed = tools.change_bundle_now(&name, move |_, state| {
                 let state = of_generation(&of, generation, state)?;
                 let failed = Some(Failed {
                     generation,
@@ -140,8 +143,9 @@ impl Node {
                     }),
                 }
             });
-            if let Err(error) = changed.await {
-                tracing::warn!("{}, trying again", crate::chain(&error));
+            match changed.await {
+                Ok(_) | Err(ChangeError::Busy(_)) => {}
+                Err(error) => tracing::warn!("{}, trying again", crate::chain(&error)),
             }
         });
     }

@@ -182,8 +182,11 @@ fn is_image_of(action: &Action, name: &str) -> bool {
 
 /// Images of these names were added to the store, or any may have been: containers that wait for one look again.
 pub(super) fn images_changed(pod: &mut PodState, names: Option<&BTreeSet<String>>, now: Stamp) {
-    pod.look_up.store_changed = matches!(pod.in_flight, Some(Action::EnsureImage { .. }));
     let specs = Arc::clone(&pod.spec);
+    let sought = match &pod.in_flight {
+        Some(Action::EnsureImage { container, .. }) => Some(container.clone()),
+        Some(_) | None => None,
+    };
     for (container, spec) in pod.containers.iter_mut().zip(specs.all_containers()) {
         let mounted = specs.image_volumes_of(spec).map(|(_, of)| &of.image_name);
         let mut needed = mounted.chain([&spec.image_name]);
@@ -191,9 +194,12 @@ pub(super) fn images_changed(pod: &mut PodState, names: Option<&BTreeSet<String>
         let is_there = |names: &BTreeSet<String>| {
             needed.any(|name| name.digest.is_some() || names.contains(&name.to_string()))
         };
-        if let Image::Failed { retry, .. } = &mut container.image
-            && names.is_none_or(is_there)
-        {
+        if !names.is_none_or(is_there) {
+            continue;
+        }
+        // The answer that is under way may be stale.
+        pod.look_up.store_changed |= sought.as_ref() == Some(&container.name);
+        if let Image::Failed { retry, .. } = &mut container.image {
             retry.at = retry.at.min(now.time);
         }
     }
