@@ -4,14 +4,17 @@ import argparse
 import fcntl
 import hashlib
 import importlib
+import itertools
 import json
 import os
+import queue
 import resource
 import shutil
 import subprocess
 import sys
 import time
 import traceback
+from concurrent import futures
 from pathlib import Path
 
 import catalogue
@@ -42,13 +45,45 @@ def main():
     payload = make_payload(cache, arguments.binary or build())
     results = cache / "results"
     shutil.rmtree(results, ignore_errors=True)
-    session = Session(parts, payload, results, arguments)
     if arguments.shell:
-        return session.shell()
-    try:
-        return session.run(chosen)
-    finally:
-        session.close()
+        return Session(parts, payload, results, arguments).shell()
+    return run(chosen, lambda: Session(parts, payload, results, arguments), arguments)
+
+
+def run(chosen, session, arguments):
+    """Runs the scenarios in lanes, each with a machine at a time; those that share a machine in one lane, in order."""
+    begin = time.monotonic()
+    groups = {}
+    for scenario in chosen * arguments.repeat:
+        groups.setdefault(scenario.machine, []).append(scenario)
+    waiting = queue.SimpleQueue()
+    for group in groups.values():
+        waiting.put(group)
+
+    def lane():
+        own, failed = session(), []
+        try:
+            while True:
+                for scenario in waiting.get_nowait():
+                    if not own.one(scenario):
+                        failed.append(scenario.full_name)
+        except queue.Empty:
+            return failed
+        finally:
+            own.close()
+
+    lanes = min(arguments.lanes, len(groups))
+    with futures.ThreadPoolExecutor(lanes) as pool:
+        failed = sum((lane.result() for lane in [pool.submit(lane) for _ in range(lanes)]), [])
+    total = len(chosen) * arguments.repeat
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(
+        f"{total - len(failed)} of {total} scenarios ok, {time.monotonic() - begin:.0f} s, "
+        f"{used.ru_utime + used.ru_stime:.0f} s of processor time"
+    )
+    for name in failed:
+        print(f"failed: {name}")
+    return 1 if failed else 0
 
 
 def parse():
@@ -60,6 +95,7 @@ def parse():
     parser.add_argument("--keep", action="store_true", help="keep the disks and logs of all machines, even of those without a failure")
     parser.add_argument("--shell", action="store_true", help="boot a machine with coracle on this terminal; it ends with `poweroff`")
     parser.add_argument("--count", type=int, metavar="N", help="the number of repetitions in counting scenarios")
+    parser.add_argument("--lanes", type=int, default=2, metavar="N", help="the number of machines at a time")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run the scenarios N times")
     return parser.parse_args()
 
@@ -131,32 +167,25 @@ def make_payload(cache, binary):
 
 
 class Session:
-    """A run of scenarios. Those of one file share a machine, one after the other, until one of them fails."""
+    """Runs scenarios. Those of one file share a machine, one after the other, until one of them fails."""
+
+    # Of all sessions together.
+    machines = itertools.count(1)
 
     def __init__(self, parts, payload, results, arguments):
         self.parts, self.payload, self.results, self.arguments = parts, payload, results, arguments
         self.machine = self.file = None
-        self.machines = 0
-
-    def run(self, chosen):
-        failed, begin = [], time.monotonic()
-        for _ in range(self.arguments.repeat):
-            for scenario in chosen:
-                if not self.one(scenario):
-                    failed.append(scenario.full_name)
-        total = len(chosen) * self.arguments.repeat
-        self.drop(keep=self.arguments.keep)
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        print(
-            f"{total - len(failed)} of {total} scenarios ok, {time.monotonic() - begin:.0f} s, {self.machines} machines, "
-            f"{used.ru_utime + used.ru_stime:.0f} s of processor time"
-        )
-        for name in failed:
-            print(f"failed: {name}")
-        return 1 if failed else 0
+        self.lines = []
 
     def one(self, scenario):
-        print(f"{scenario.full_name:<44} ", end="", flush=True)
+        """Runs a scenario; what there is to say about it is printed at its end, at once."""
+        try:
+            return self.attempt(scenario)
+        finally:
+            print("\n".join(self.lines), flush=True)
+            self.lines = []
+
+    def attempt(self, scenario):
         begin = time.monotonic()
         try:
             machine = self.machine_for(scenario)
@@ -166,24 +195,22 @@ class Session:
             if machine.qemu is not None:
                 catalogue.tidy(machine)
             made = f" (and {prepared - begin:.1f} s for the machine)" if prepared - begin > 1 else ""
-            print(f"ok      {seconds:5.1f} s{made}", flush=True)
-            for note in machine.notes:
-                print(f"  {note}", flush=True)
+            self.lines.append(f"{scenario.full_name:<44} ok      {seconds:5.1f} s{made}")
+            self.lines += [f"  {note}" for note in machine.notes]
             return True
         except Exception as problem:  # Whatever the problem is, the other scenarios run.
-            print(f"failed  {time.monotonic() - begin:5.1f} s", flush=True)
+            self.lines.append(f"{scenario.full_name:<44} failed  {time.monotonic() - begin:5.1f} s")
             self.tell(problem)
-            for note in self.machine.notes if self.machine else []:
-                print(f"  {note}", flush=True)
+            self.lines += [f"  {note}" for note in self.machine.notes] if self.machine else []
             self.drop(keep=True)
             return False
 
     def machine_for(self, scenario):
         if self.file != scenario.machine or self.machine is None or self.machine.qemu is None:
             self.drop(keep=self.arguments.keep)
-            self.machines += 1
             self.file = scenario.machine
-            self.machine = Machine(self.parts, self.payload, self.results / f"{self.machines}-{scenario.machine}")
+            number = next(self.machines)
+            self.machine = Machine(self.parts, self.payload, self.results / f"{number}-{scenario.machine}")
             self.machine.start()
             self.machine.wait_booted()
             catalogue.prepare(self.machine, scenario)
@@ -193,18 +220,17 @@ class Session:
         if isinstance(problem, Failed):
             where = traceback.extract_tb(problem.__traceback__)
             line = next((f for f in reversed(where) if "scenarios" in f.filename), where[-1])
-            print(f"  {Path(line.filename).name}:{line.lineno}: {problem}")
+            self.lines.append(f"  {Path(line.filename).name}:{line.lineno}: {problem}")
         else:
-            traceback.print_exception(problem, file=sys.stdout)
+            self.lines += traceback.format_exception(problem)
         if self.machine is None:
             return
         for name in ("journal.log", "console.log", "qemu.log"):
             log = self.machine.folder / name
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             if lines:
-                print(f"  last of {log}:")
-                print("\n".join(f"  | {line}" for line in lines[-LAST_LINES:]))
-        sys.stdout.flush()
+                self.lines.append(f"  last of {log}:")
+                self.lines += [f"  | {line}" for line in lines[-LAST_LINES:]]
 
     def drop(self, keep):
         """Gives up the machine and its disks, which have many megabytes."""
