@@ -295,11 +295,11 @@ impl Tools {
 
     /// Has the manifests read again, and lets the loop know.
     async fn bundles_changed(&self) {
-        // One message is enough, however many changes.
-        let _ = self.bundles.changed.try_send(());
         let (bundles, images) = (self.config.layout.manifest_bundles(), self.images.clone());
         let all = unblock(move || load(&bundles, &images)).await;
         let _ = self.inputs.send(Input::Bundles(all)).await;
+        // Then the loop knows which images the manifests may name. One message is enough, however many changes.
+        let _ = self.bundles.changed.try_send(());
         // A pod may have looked for an image before that had its name.
         let changed = Input::Event(Event::Node(NodeFact::ImagesChanged(None)));
         let _ = self.inputs.send(changed).await;
