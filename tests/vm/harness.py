@@ -51,13 +51,11 @@ def main():
 
 
 def run(chosen, session, arguments):
-    """Runs the scenarios in lanes, each with a machine at a time; those that share a machine in one lane, in order."""
+    """Runs the scenarios in lanes, each with a machine at a time; neighbours that share a machine in one lane, in order."""
     begin = time.monotonic()
-    groups = {}
-    for scenario in chosen * arguments.repeat:
-        groups.setdefault(scenario.machine, []).append(scenario)
+    groups = [list(group) for _, group in itertools.groupby(chosen * arguments.repeat, lambda scenario: scenario.machine)]
     waiting = queue.SimpleQueue()
-    for group in groups.values():
+    for group in groups:
         waiting.put(group)
 
     def lane():
