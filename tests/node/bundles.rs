@@ -332,11 +332,11 @@ fn a_generation_whose_pods_are_not_ready_in_time_is_taken_back() {
         "{said}"
     );
     assert_eq!(site.ls()[0]["trial"], Value::Null);
-    let failed = site.apply("never", &["--ready-within", "2s"]);
+    let failed = site.apply("never", &["--ready-within", "8s"]);
     let said = String::from_utf8_lossy(&failed.stderr);
     assert_eq!(failed.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("generation 2 was not ready within 2s: default/web")
+        said.contains("generation 2 was not ready within 8s: default/web")
             && said.contains("generation 1 is in force again"),
         "{said}"
     );
