@@ -11,7 +11,7 @@ pub struct StaticPodUrl {
     pub url: String,
     /// Headers by name, in the order of the settings; they may have a password.
     pub headers: Vec<(String, String)>,
-    /// How often it is looked whether the document has changed.
+    /// The interval between requests for the document.
     pub every_ms: u64,
 }
 

@@ -436,20 +436,29 @@ pub(crate) fn check_whole(images: &[Found]) -> Result<(), ImageError> {
 
 /// Reads and verifies a small blob.
 pub(super) fn blob(archive: &Archive, at: &Descriptor, kind: &str) -> Result<Vec<u8>, ImageError> {
-    let what = format!("{kind} {}", at.digest);
-    let bytes = archive.json(&blob_part(&at.digest)?)?;
-    if bytes.len() as u64 != at.size {
+    verified(archive, (&at.digest, at.size), kind)
+}
+
+/// Reads the blob with this digest, which must have this size. `kind` names it in errors.
+pub(super) fn verified(
+    archive: &Archive,
+    (digest, size): (&str, u64),
+    kind: &str,
+) -> Result<Vec<u8>, ImageError> {
+    let what = format!("{kind} {digest}");
+    let bytes = archive.json(&blob_part(digest)?)?;
+    if bytes.len() as u64 != size {
         return Err(ImageError::Size {
             what,
-            expected: at.size,
+            expected: size,
             actual: bytes.len() as u64,
         });
     }
     let actual = digest::of(&bytes);
-    if actual != at.digest {
+    if actual != digest {
         return Err(ImageError::Digest {
             what,
-            expected: at.digest.clone(),
+            expected: digest.to_owned(),
             actual,
         });
     }

@@ -54,7 +54,7 @@ impl Trust {
         if !policy.is_there() {
             return Ok(Self::Anything);
         }
-        // A file that changes meanwhile is looked at once more.
+        // Noted before the file is read: a later change of the file leads to another import.
         let under = archive.and_then(|archive| under(&policy, archive));
         let beside = match archive {
             Some(archive) => list(&beside(archive))?,

@@ -28,7 +28,7 @@ use crate::types::{PullHours, Rate, Time};
 /// The shortest interval between reports to the planner about a pull.
 const TELL_EVERY_MS: u64 = 1000;
 
-/// How often it is looked whether a pull window has closed, beside the time when it is due to.
+/// The longest interval between looks at the clock during a pull: the clock may be set, and a window close early.
 const CLOCK_LOOK_MS: u64 = 60_000;
 
 /// A turn at one image.

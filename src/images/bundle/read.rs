@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::super::archive::Archive;
-use super::super::contents::{Found, ImageSearch, blob_part};
-use super::super::digest;
+use super::super::contents::{self, Found, ImageSearch};
 use super::super::error::ImageError;
 use super::super::name;
 use super::super::oci::{self, Platform};
@@ -262,32 +261,16 @@ impl Contents {
         match wanted == manifest || self.indexes.iter().any(listed) {
             true => Ok(()),
             false => Err(bad(format!(
-                "its image `{name}` is another one: {manifest}"
+                "its image `{name}` has another digest: {manifest}"
             ))),
         }
     }
 }
 
-/// Reads and verifies a small blob.
+/// Reads and verifies a small blob of the bundle.
 fn blob(archive: &Archive, at: &Descriptor, kind: &str) -> Result<Vec<u8>, ImageError> {
-    let what = format!("the bundle's {kind} {}", shown(&at.digest));
-    let bytes = archive.json(&blob_part(&at.digest)?)?;
-    if bytes.len() as u64 != at.size {
-        return Err(ImageError::Size {
-            what,
-            expected: at.size,
-            actual: bytes.len() as u64,
-        });
-    }
-    let actual = digest::of(&bytes);
-    if actual != at.digest {
-        return Err(ImageError::Digest {
-            what,
-            expected: at.digest.clone(),
-            actual,
-        });
-    }
-    Ok(bytes)
+    let kind = format!("the bundle's {kind}");
+    contents::verified(archive, (&at.digest, at.size), &kind)
 }
 
 fn bad(why: String) -> ImageError {

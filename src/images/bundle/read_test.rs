@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::super::super::digest;
 use super::super::super::import::read_bundle;
 use super::super::super::space::KeepFree;
 use super::super::super::trust::PrivateKey;

@@ -87,7 +87,7 @@ fn harden(store: &Path) -> io::Result<()> {
 fn say(line: &Line) {
     let mut text = serde_json::to_vec(line).expect("plain data");
     text.push(b'\n');
-    // Without a reader nobody wants to know.
+    // The reader may be gone.
     let _ = io::stderr().lock().write_all(&text);
 }
 

@@ -140,7 +140,7 @@ impl Demand {
         Ok(used)
     }
 
-    /// Why a signature does not count, and whether only its name is another.
+    /// Checks one signature. Fails with the reason, and whether only the name in it is wrong.
     fn accepts(
         &self,
         signed: &Signed,

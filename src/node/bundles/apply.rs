@@ -282,7 +282,7 @@ async fn put_in_force(
         })?;
         Ok(State {
             current,
-            // A generation on trial is none to come back to, if there is another.
+            // A rollback never leads to a generation that is still on trial, unless there is no other.
             previous: before.and_then(|before| match before.trial {
                 Some(_) => before.previous.or(Some(before.current)),
                 None => Some(before.current),

@@ -244,7 +244,8 @@ impl Tools {
         self.change_in_turn(name, change).await
     }
 
-    /// The same if nobody has the turn: an import may take long, and verdicts on trials are given again.
+    /// The same, or an error at once while another change is under way. An import may hold the turn for long, and the
+    /// caller tries again.
     async fn change_bundle_now(
         &self,
         name: &str,

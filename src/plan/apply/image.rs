@@ -75,7 +75,7 @@ fn stored(image: &str, why: &str) -> String {
     format!("Using the stored image \"{image}\": {why}")
 }
 
-/// This much has been pulled for the container whose image is looked for.
+/// Records the progress of the pull that the container waits for.
 pub(super) fn pulling(pod: &mut PodState, name: &str, image: &str, (percent, bytes): (u8, u64)) {
     let looking = matches!(&pod.in_flight, Some(action) if is_image_of(action, name));
     if looking && pull::is_wanted(pod) {
