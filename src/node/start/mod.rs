@@ -146,6 +146,7 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
             crate::chain(&error)
         );
     }
+    bundles::remove_leftovers(&layout.manifest_bundles());
     let bundles = bundles::load(&layout.manifest_bundles(), &images);
     let mut object = NodeObject::new(machine.clone(), &config, boot.created);
     object.try_user_namespaces(layout);
