@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::node;
 use super::resource::RESOURCES;
+use crate::types::InOrder;
 
 /// Returns the discovery document at this path, if it is one.
 pub(crate) fn document(segments: &[&str]) -> Option<Value> {
@@ -59,7 +60,7 @@ fn resource_list(group: &str, more: Vec<Value>) -> Value {
                 "verbs": resource.verbs, "shortNames": short.as_slice() })
     });
     let mut resources: Vec<Value> = listed.chain(more).collect();
-    resources.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
+    resources.order_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
     json!({ "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group, "resources": resources })
 }
 

@@ -21,6 +21,7 @@ use smol::lock::{Semaphore, SemaphoreGuardArc};
 use super::error::ApiError;
 use super::server::Body;
 use crate::sys::clock;
+use crate::types::Gather;
 
 /// Limit of connections that wait for their client or for a turn; beyond it the oldest is closed.
 pub(super) const MAX_WAITING: usize = 64;
@@ -139,7 +140,7 @@ impl Door {
         let room = |cost: Cost| (cost, Arc::new(Semaphore::new(cost.most())));
         Arc::new(Self {
             patience,
-            rooms: Cost::ALL.into_iter().map(room).collect(),
+            rooms: Cost::ALL.into_iter().map(room).gather(),
             inner: Mutex::default(),
         })
     }

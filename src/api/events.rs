@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::object::Key;
 use crate::spec::Severity;
-use crate::types::Stamp;
+use crate::types::{Gather, Stamp};
 
 /// Limit of events; beyond it the oldest are dropped.
 const MAX_EVENTS: usize = 1000;
@@ -104,7 +104,7 @@ impl EventRing {
             message: shortened(&record.message),
             annotations: (record.annotations.iter())
                 .map(|(name, value)| (name.clone(), shortened(value)))
-                .collect(),
+                .gather(),
             ..record.clone()
         };
         let same = |old: &Seen| {

@@ -11,6 +11,7 @@ use smol::future::yield_now;
 
 use super::log_line::Record;
 use crate::sys::openat::{self, Found};
+use crate::types::InOrder;
 
 /// Size of a read, in bytes.
 pub(crate) const BLOCK: usize = 32 * 1024;
@@ -59,7 +60,7 @@ pub(crate) fn files_of(dir: &Path, attempt: u32) -> io::Result<Vec<LogFile>> {
         }
     }
     // A compressed file is complete once it has its name; the plain one beside it is about to be removed.
-    files.sort_by_cached_key(|f| (f.is_current(), f.rotated.clone(), !f.gzip));
+    files.order_by_key(|f| (f.is_current(), f.rotated.clone(), !f.gzip));
     files.dedup_by(|later, kept| later.rotated == kept.rotated);
     Ok(files)
 }

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 
 use super::pod_columns::age_of;
+use crate::types::InOrder;
 
 /// The titles of [`row`]; the sixth and later ones are for wide output.
 pub const TITLES: [&str; 10] = [
@@ -73,7 +74,7 @@ pub fn roles(node: &Node) -> String {
         )
         .filter(|role| !role.is_empty())
         .collect();
-    roles.sort_unstable();
+    roles.order();
     match roles.is_empty() {
         true => "<none>".to_owned(),
         false => roles.join(","),

@@ -9,6 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::types::{Gather, InOrder};
+
 /// Limit of removals that are kept for watchers that come back.
 const MAX_REMOVED: usize = 256;
 
@@ -197,7 +199,7 @@ impl Collection {
         let (objects, removed): (Vec<Row>, Vec<Row>) =
             serde_json::from_slice(packed).expect("plain data");
         let objects = objects.into_iter().map(object);
-        self.objects = objects.map(|object| (object.key.clone(), object)).collect();
+        self.objects = objects.map(|object| (object.key.clone(), object)).gather();
         self.removed = removed.into_iter().map(object).collect();
     }
 
@@ -227,7 +229,7 @@ impl Collection {
                 Change::Modified(object.clone())
             });
         }
-        changes.sort_by_key(|change| change.object().version);
+        changes.order_by_key(|change| change.object().version);
         Some(changes)
     }
 }

@@ -15,6 +15,7 @@ use super::store::Kind;
 use super::table::{self, Include};
 use super::watch::Watch;
 use super::{discovery, node};
+use crate::types::InOrder;
 
 /// Answers a read, or refuses another method. `known`: there is an action at this path.
 pub(super) async fn read(
@@ -92,7 +93,7 @@ fn list(
         .filter(|object| selector.matches(object))
         .collect();
     if kind == Kind::Events {
-        chosen.sort_by_key(|event| event.version);
+        chosen.order_by_key(|event| event.version);
     }
     if let Some(include) = table {
         let chosen = chosen.iter().map(|object| &**object);

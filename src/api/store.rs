@@ -1,7 +1,6 @@
 //! The objects that clients see. The node writes them after every turn of its loop; handlers read them. One lock is
 //! held for look-ups only; watchers are woken through channels of capacity one, so a slow client costs nothing.
 
-use crate::sys::clock;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -10,15 +9,15 @@ use k8s_openapi::Metadata;
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use serde::Deserialize;
-use serde_json::Value;
 use smol::channel::{Receiver, Sender, bounded};
 
 use super::events::{EventRecord, EventRing};
 use super::files::FileStatus;
 use super::object::{Change, Collection, Key, Object};
 use crate::spec::configuration::{Object as Document, ObjectKind};
-use crate::sys::process;
+use crate::spec::read_object;
+use crate::sys::{clock, process};
+use crate::types::InOrder;
 
 /// Kind of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,9 +289,7 @@ impl Store {
     pub fn pod(&self, namespace: &str, name: &str) -> Option<Pod> {
         let key = (namespace.to_owned(), name.to_owned());
         let json = self.lock().pods.get(&key)?.json.clone();
-        // Parses a `Value` first, as everywhere: each further reader type for pods adds 200 kB to the binary.
-        let pod: Value = serde_json::from_slice(&json).ok()?;
-        Pod::deserialize(&pod).ok()
+        read_object(&serde_json::from_slice(&json).ok()?)
     }
 
     pub(crate) fn get(&self, kind: Kind, key: &Key) -> Option<Arc<Object>> {
@@ -304,7 +301,7 @@ impl Store {
         let mut inner = self.lock();
         let mut objects: Vec<_> = inner.collection(kind).all().cloned().collect();
         if kind == Kind::Events {
-            objects.sort_by_key(|object| object.version);
+            objects.order_by_key(|object| object.version);
         }
         (inner.version, objects)
     }

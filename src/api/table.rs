@@ -3,7 +3,6 @@
 use k8s_openapi::api::core::v1::{Endpoints, Event, Node, Pod, Service};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -11,6 +10,7 @@ use super::object::Object;
 use super::query::Query;
 use super::store::Kind;
 use super::{configuration_columns, event_columns, node_columns, pod_columns, service_columns};
+use crate::spec::read_object;
 use crate::sys::clock;
 
 /// How much of its object a row includes.
@@ -188,7 +188,7 @@ fn columns(kind: Kind) -> &'static [(&'static str, u8)] {
 fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
     match kind {
         Kind::Pods => {
-            let pod = Pod::deserialize(object).unwrap_or_default();
+            let pod: Pod = read_object(object).unwrap_or_default();
             let row = pod_columns::row(&pod, now);
             vec![
                 row.name,
@@ -202,23 +202,23 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<String> {
             ]
         }
         Kind::Nodes => {
-            let node = Node::deserialize(object).unwrap_or_default();
+            let node: Node = read_object(object).unwrap_or_default();
             node_columns::row(&node, now).to_vec()
         }
         Kind::Events => {
-            let event = Event::deserialize(object).unwrap_or_default();
+            let event: Event = read_object(object).unwrap_or_default();
             event_columns::row(&event, now).to_vec()
         }
         Kind::Services => {
-            let service = Service::deserialize(object).unwrap_or_default();
+            let service: Service = read_object(object).unwrap_or_default();
             service_columns::service(&service, now).to_vec()
         }
         Kind::Endpoints => {
-            let endpoints = Endpoints::deserialize(object).unwrap_or_default();
+            let endpoints: Endpoints = read_object(object).unwrap_or_default();
             service_columns::endpoints(&endpoints, now).to_vec()
         }
         Kind::PriorityClasses => {
-            let class = PriorityClass::deserialize(object).unwrap_or_default();
+            let class: PriorityClass = read_object(object).unwrap_or_default();
             pod_columns::priority_class(&class, now).to_vec()
         }
         Kind::ConfigMaps => configuration_columns::config_map(object, now).to_vec(),

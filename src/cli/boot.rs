@@ -9,6 +9,7 @@ use super::client::Client;
 use super::error::{CliError, Result};
 use super::put;
 use super::table::Table;
+use crate::types::InOrder;
 
 const PATH: &str = "/coracle/v1/boot";
 
@@ -29,7 +30,7 @@ pub(super) fn run(client: &Client, args: &OutputArgs) -> Result<ExitCode> {
 fn table(shown: &Value) -> String {
     let mut pods: Vec<&Value> = list(&shown["items"]).collect();
     let waited = |pod: &Value| pod["waitedSeconds"].as_f64().unwrap_or(0.0);
-    pods.sort_by(|one, other| {
+    pods.order_by(|one, other| {
         let by_name = || name(one).cmp(&name(other));
         waited(other).total_cmp(&waited(one)).then_with(by_name)
     });

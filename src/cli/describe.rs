@@ -17,7 +17,7 @@ use super::table::{Table, one_line};
 use super::target::targets;
 use super::{describe_cgroups, pod_path, put};
 use crate::api::{FileStatus, encode, event_columns};
-use crate::spec::ephemeral;
+use crate::spec::{ephemeral, read_object};
 use crate::sys::clock;
 
 pub(super) fn run(client: &Client, args: &DescribeArgs) -> Result<ExitCode> {
@@ -75,8 +75,8 @@ fn pods(client: &Client, args: &DescribeArgs, names: &[String]) -> Result<()> {
             continue;
         }
         let files = Vec::<FileStatus>::deserialize(&files["items"]).unwrap_or_default();
-        let pod = Pod::deserialize(&pod)
-            .map_err(|e| CliError::new("the agent's answer is not a pod").because(e))?;
+        let pod: Pod =
+            read_object(&pod).ok_or_else(|| CliError::new("the agent's answer is not a pod"))?;
         let events = events["items"].as_array().cloned().unwrap_or_default();
         let gap = if index > 0 { "\n\n" } else { "" };
         put(format!("{gap}{}", page(&pod, &events, &files, &cgroups)).as_bytes())?;
@@ -492,7 +492,7 @@ fn event_table(page: &mut Page, events: &[Value]) {
     let rows: Vec<Vec<String>> = events
         .iter()
         .map(|event| {
-            let event = Event::deserialize(event).unwrap_or_default();
+            let event: Event = read_object(event).unwrap_or_default();
             let age = event_columns::interval(&event, now);
             let [_, kind, reason, .., message, _, _, _] = event_columns::row(&event, now);
             let container = event_columns::container(&event.involved_object);

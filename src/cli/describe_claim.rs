@@ -13,6 +13,7 @@ use super::sheet::Sheet;
 use crate::api::configuration_columns::modes;
 use crate::api::encode;
 use crate::sys::clock;
+use crate::types::InOrder;
 
 pub(super) fn run(
     client: &Client,
@@ -60,7 +61,7 @@ fn users(pods: &Value, claim: &str) -> Vec<String> {
         .filter(uses)
         .map(|pod| text(&pod["metadata"]["name"]))
         .collect();
-    names.sort();
+    names.order();
     names
 }
 

@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use serde::Deserialize as _;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -16,11 +15,13 @@ use super::put;
 use super::sheet::Sheet;
 use crate::api::pod_columns::age_of;
 use crate::api::{encode, event_columns, node_columns};
+use crate::spec::read_object;
 use crate::sys::clock;
+use crate::types::Gather;
 use crate::types::quantity::Quantity;
 
 pub(super) fn run(client: &Client, names: &[String]) -> Result<()> {
-    let bad = |e: serde_json::Error| CliError::new("the agent's answer is not a node").because(e);
+    let bad = || CliError::new("the agent's answer is not a node");
     let nodes = match names.is_empty() {
         true => match client.get("/api/v1/nodes")?["items"].take() {
             Value::Array(nodes) => nodes,
@@ -33,7 +34,7 @@ pub(super) fn run(client: &Client, names: &[String]) -> Result<()> {
         }
     };
     for (index, node) in nodes.iter().enumerate() {
-        let node = Node::deserialize(node).map_err(bad)?;
+        let node: Node = read_object(node).ok_or_else(bad)?;
         let name = node.metadata.name.clone().unwrap_or_default();
         let field = format!("involvedObject.kind=Node,involvedObject.name={name}");
         let events = client.get(&format!("/api/v1/events?fieldSelector={}", encode(&field)))?;
@@ -47,7 +48,7 @@ pub(super) fn run(client: &Client, names: &[String]) -> Result<()> {
 
 fn typed<T: serde::de::DeserializeOwned>(list: &Value) -> Vec<T> {
     let items = list["items"].as_array().into_iter().flatten();
-    items.filter_map(|item| T::deserialize(item).ok()).collect()
+    items.filter_map(read_object).collect()
 }
 
 /// Formats the whole page.
@@ -286,7 +287,7 @@ fn asked(spec: Option<&PodSpec>) -> Asked {
     // Overhead adds to a limit only where there is one.
     let limited = overhead.into_iter();
     let limited = limited.filter(|(name, _)| asked.limits.contains_key(name));
-    let limited: Sums = limited.collect();
+    let limited: Sums = limited.gather();
     add(&mut asked.limits, &limited);
     asked
 }
@@ -294,7 +295,7 @@ fn asked(spec: Option<&PodSpec>) -> Asked {
 fn parsed(amounts: &Option<BTreeMap<String, Written>>) -> Sums {
     let all = amounts.iter().flatten();
     all.filter_map(|(name, text)| Some((name.clone(), Quantity::parse(&text.0).ok()?)))
-        .collect()
+        .gather()
 }
 
 fn add(sums: &mut Sums, more: &Sums) {
@@ -332,6 +333,8 @@ pub(super) fn event_table(sheet: &mut Sheet, events: &[Event], now: Timestamp) {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize as _;
+
     use serde_json::json;
 
     use super::*;

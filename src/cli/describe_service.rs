@@ -2,7 +2,6 @@
 
 use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort, ServiceSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::client::Client;
@@ -11,17 +10,18 @@ use super::put;
 use super::table::one_line;
 use crate::api::encode;
 use crate::api::service_columns::{addresses, selector};
+use crate::spec::read_object;
 
 pub(super) fn run(client: &Client, namespace: &str, names: &[String]) -> Result<()> {
     let ns = encode(namespace);
     for (index, name) in names.iter().enumerate() {
         let path = |kind: &str| format!("/api/v1/namespaces/{ns}/{kind}/{}", encode(name));
         let service = client.get(&path("services"))?;
-        let service = Service::deserialize(&service)
-            .map_err(|e| CliError::new("the agent's answer is not a service").because(e))?;
+        let service: Service = read_object(&service)
+            .ok_or_else(|| CliError::new("the agent's answer is not a service"))?;
         // An ExternalName service has no endpoints.
         let endpoints = client.get(&path("endpoints")).unwrap_or(Value::Null);
-        let endpoints = Endpoints::deserialize(&endpoints).unwrap_or_default();
+        let endpoints: Endpoints = read_object(&endpoints).unwrap_or_default();
         let gap = if index > 0 { "\n\n" } else { "" };
         put(format!("{gap}{}", page(&service, &endpoints)).as_bytes())?;
     }

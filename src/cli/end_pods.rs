@@ -15,6 +15,7 @@ use super::error::{CliError, Result};
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::clock;
 use crate::sys::{file, mount, process};
+use crate::types::InOrder;
 
 /// How long to wait for a killed process to be gone.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
@@ -72,7 +73,7 @@ fn living(hierarchies: &[Hierarchy], group: &str) -> Vec<(i32, OwnedFd)> {
         .iter()
         .flat_map(|hierarchy| cgroup::processes(&hierarchy.folder(group)))
         .collect();
-    pids.sort_unstable();
+    pids.order();
     pids.dedup();
     pids.into_iter()
         .filter_map(|pid| Some((pid, process::open(pid).ok()?)))

@@ -13,6 +13,7 @@ use super::put;
 use super::table::Table;
 use crate::api::encode;
 use crate::types::quantity::Quantity;
+use crate::types::{Gather, InOrder};
 
 /// The agent's path for measurements.
 const SUMMARY: &str = "/stats/summary?only_cpu_and_memory=true";
@@ -60,7 +61,7 @@ fn pods(client: &Client, args: &TopPodArgs) -> Result<ExitCode> {
     let chosen: BTreeSet<&str> = chosen
         .iter()
         .filter_map(|pod| pod["metadata"]["uid"].as_str())
-        .collect();
+        .gather();
     let summary = client.get(SUMMARY)?;
     let rows = rows(&summary, &chosen, args);
     if rows.is_empty() {
@@ -109,9 +110,9 @@ fn rows(summary: &Value, chosen: &BTreeSet<&str>, args: &TopPodArgs) -> Vec<Usag
         }
     }
     match args.sort_by {
-        Some(SortBy::Cpu) => rows.sort_by_key(|row| Reverse(row.cpu_milli)),
-        Some(SortBy::Memory) => rows.sort_by_key(|row| Reverse(row.memory_bytes)),
-        None => rows.sort_by(|a, b| {
+        Some(SortBy::Cpu) => rows.order_by_key(|row| Reverse(row.cpu_milli)),
+        Some(SortBy::Memory) => rows.order_by_key(|row| Reverse(row.memory_bytes)),
+        None => rows.order_by(|a, b| {
             (&a.namespace, &a.pod, &a.container).cmp(&(&b.namespace, &b.pod, &b.container))
         }),
     }

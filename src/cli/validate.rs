@@ -15,6 +15,7 @@ use crate::spec::PodSecurity;
 use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Opened, Outcome};
 use crate::spec::{PodSpec, after};
+use crate::types::InOrder;
 
 /// Maximum size of a manifest, in bytes.
 pub(super) const MAX_FILE: u64 = 10 << 20;
@@ -173,7 +174,7 @@ pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>> {
             found.push(file);
         }
     }
-    found.sort();
+    found.order();
     if found.is_empty() {
         return Err(CliError::new(format!("no manifests in `{}`", path.display())).code(3));
     }

@@ -17,6 +17,7 @@ use super::{DEFAULT_DIR, DEFAULT_FILE};
 use crate::layout::Layout;
 use crate::spec::PodSecurity;
 use crate::spec::value::Value;
+use crate::types::{Gather, InOrder};
 
 /// Maximum size of a settings file, in bytes.
 const MAX_FILE: u64 = 1 << 20;
@@ -116,7 +117,7 @@ impl Files {
                 found.push(path);
             }
         }
-        found.sort();
+        found.order();
         Ok(found)
     }
 }
@@ -190,11 +191,11 @@ impl Effective {
             let counts = field.role != Role::Idle && shown.value != Value::Null;
             counts.then_some((field.path, shown))
         });
-        let shown = shown.collect();
+        let shown = shown.gather();
         let words = idle_words(&given);
         problems.extend(given.into_problems());
         if !problems.is_empty() {
-            problems.sort();
+            problems.order();
             problems.dedup();
             return Err(ConfigError::Invalid(problems));
         }

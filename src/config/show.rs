@@ -5,6 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::fields::FIELDS;
 use super::load::{Effective, Shown};
 use crate::spec::value::Value;
+use crate::types::Gather;
 
 /// Converts a value to JSON.
 pub(super) fn json(value: &Value) -> Json {
@@ -19,7 +20,7 @@ pub(super) fn json(value: &Value) -> Json {
             let entries = entries
                 .iter()
                 .map(|(key, value)| (key.clone(), json(value)));
-            Json::Object(entries.collect())
+            Json::Object(entries.gather())
         }
     }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::given::Given;
 use super::values::GoDuration;
 use crate::spec::priority::CRITICAL;
-use crate::types::Group;
+use crate::types::{Group, InOrder};
 
 /// A group as the settings file has it.
 #[derive(Debug, Default, Deserialize)]
@@ -52,7 +52,7 @@ pub(super) fn groups(given: &Given<'_>) -> Vec<Group> {
     let groups = periods.iter();
     let groups = groups.map(|period| group(period.priority, period.shutdown_grace_period_seconds));
     let mut groups: Vec<Group> = groups.collect();
-    groups.sort_by_key(|group| group.priority);
+    groups.order_by_key(|group| group.priority);
     groups
 }
 

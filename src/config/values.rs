@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::types::InOrder;
 use crate::types::quantity::{Quantity, QuantityError};
 
 /// A duration in Go's format: `1m30s`, `100ms`, `-1s`.
@@ -191,7 +192,7 @@ pub fn cidrs(list: &str) -> Result<Vec<IpNet>, String> {
         }
         found.push(range.trunc());
     }
-    found.sort_by_key(|range| range.addr().is_ipv6());
+    found.order_by_key(|range| range.addr().is_ipv6());
     Ok(found)
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::spec::encrypted::{Opened, Outcome, Part, Plain, Sealed};
 use crate::sys::process;
 use crate::sys::program::{self, RunError};
+use crate::types::Gather;
 
 /// The program (Debian's package `systemd`, since 250).
 const PROGRAM: &str = "systemd-creds";
@@ -94,7 +95,7 @@ impl Credentials {
             let outcome = outcome(&sealed);
             (sealed, outcome)
         });
-        opened.collect()
+        opened.gather()
     }
 
     /// Tries again what a run that did not end kept from being tried.

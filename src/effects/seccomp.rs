@@ -19,6 +19,8 @@ use libcontainer::oci_spec::runtime::{
     LinuxSeccompOperator as Operator, LinuxSyscall,
 };
 
+use crate::types::Gather;
+
 /// Allowed for all containers.
 const ALWAYS: &str = "\
     accept accept4 access adjtimex alarm bind brk cachestat capget capset chdir chmod chown chown32 clock_adjtime \
@@ -132,13 +134,13 @@ const ENOSYS: u32 = 38;
 /// The RuntimeDefault profile for a container with these capabilities (`CAP_…`).
 pub fn runtime_default(capabilities: &BTreeSet<String>) -> LinuxSeccomp {
     let administrator = capabilities.contains(SYS_ADMIN);
-    let mut allowed: BTreeSet<&str> = ALWAYS.split_whitespace().collect();
+    let mut allowed: BTreeSet<&str> = ALWAYS.split_whitespace().gather();
     for (architecture, calls) in BY_ARCHITECTURE {
         if *architecture == std::env::consts::ARCH {
             allowed.extend(calls.split_whitespace());
         }
     }
-    let mut refused: BTreeSet<&str> = NEVER.split_whitespace().collect();
+    let mut refused: BTreeSet<&str> = NEVER.split_whitespace().gather();
     for (capability, calls) in BY_CAPABILITY {
         let list = match capabilities.contains(*capability) {
             true => &mut allowed,

@@ -19,6 +19,7 @@ use super::preload;
 use super::store::{ImageStore, LayerRecord, Record, Reference, read_json};
 
 use crate::sys::file;
+use crate::types::InOrder;
 
 /// The result of a check of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -377,6 +378,6 @@ fn documents(folder: &Path) -> Result<Vec<PathBuf>, ImageError> {
             found.push(path);
         }
     }
-    found.sort();
+    found.order();
     Ok(found)
 }

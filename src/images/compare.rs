@@ -8,6 +8,7 @@ use super::digest::Measuring;
 use super::error::ImageError;
 use super::recipe;
 use super::store::{ImageStore, LayerRecord, read_json};
+use crate::types::Gather;
 
 /// The result of a comparison.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl ImageStore {
     /// The layers of all images whose records are readable.
     fn all_layers(&self) -> Result<BTreeSet<String>, ImageError> {
         let records = self.readable_records()?;
-        Ok(records.into_iter().flat_map(|r| r.layers).collect())
+        Ok(records.into_iter().flat_map(|r| r.layers).gather())
     }
 
     fn compare_layer(&self, layer: &str, written: &LayerRecord) -> Result<(), String> {

@@ -9,6 +9,7 @@ use super::name;
 use super::oci::{self, ConfigFile, Descriptor, Document, MAX_CONFIG_BYTES, Platform};
 use super::signatures;
 use super::trust::Signature;
+use crate::types::InOrder;
 
 /// overlayfs takes 500 lower directories.
 const MAX_LAYERS: usize = 480;
@@ -77,7 +78,7 @@ pub(crate) fn images(archive: &Archive, platform: &Platform) -> Result<Vec<Found
             for tags in docker.iter().flatten().filter(|d| digest::of(&d.0) == id) {
                 image.names.extend(docker_names(&tags.1));
             }
-            image.names.sort();
+            image.names.order();
             image.names.dedup();
         }
         found
@@ -180,7 +181,7 @@ fn oci_images(archive: &Archive, platform: &Platform) -> Result<Vec<Found>, Imag
         }
     }
     if found.is_empty() && !search.available.is_empty() {
-        search.available.sort();
+        search.available.order();
         search.available.dedup();
         return Err(ImageError::Platform {
             wanted: search.own.shown(),
@@ -242,7 +243,7 @@ impl<'a> ImageSearch<'a> {
 
     /// Why there is no image.
     pub(crate) fn none(mut self) -> ImageError {
-        self.0.available.sort();
+        self.0.available.order();
         self.0.available.dedup();
         ImageError::Platform {
             wanted: self.0.own.shown(),
@@ -315,7 +316,7 @@ impl Search<'_> {
                 self.available.push(platform.shown());
             }
         }
-        ranked.sort_by_key(|(fitness, _)| std::cmp::Reverse(*fitness));
+        ranked.order_by_key(|(fitness, _)| std::cmp::Reverse(*fitness));
         for (_, descriptor) in ranked {
             if let Some((fitness, mut image)) = self.best(descriptor, depth + 1)? {
                 image.indexes.push(at.digest.clone());

@@ -15,6 +15,7 @@ use super::preload;
 use super::registry;
 use super::store::{ImageStore, Record};
 use crate::sys::tree;
+use crate::types::Gather;
 
 /// Downloads that were not continued for a week are given up.
 const IDLE_SECONDS: i64 = 7 * 24 * 3600;
@@ -102,7 +103,7 @@ impl ImageStore {
         let _lock = self.lock()?;
         registry::collect(self, if all { 0 } else { IDLE_SECONDS })?;
         let references = self.references()?;
-        let named: BTreeSet<&String> = references.values().collect();
+        let named: BTreeSet<&String> = references.values().gather();
         let preloaded = preload::ids(self)?;
         let doomed: Vec<Record> = self
             .records()?

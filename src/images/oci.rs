@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::ImageError;
 use super::stop_signal::stop_signal;
 use crate::sys::machine;
+use crate::types::InOrder;
 
 /// How to run an image, by its config.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +45,7 @@ impl ImageConfig {
             .iter()
             .filter_map(|path| usable(path))
             .collect();
-        usable.sort();
+        usable.order();
         usable.dedup();
         usable
     }

@@ -16,6 +16,7 @@ use super::error::{ImageError, io};
 use super::signatures;
 use super::store::{ImageStore, read_json, write_json};
 use super::trust::Policy;
+use crate::types::{Gather, InOrder};
 
 /// Identifies one state of a file without reading it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,7 +64,7 @@ pub fn scan(dirs: &[PathBuf]) -> Vec<Candidate> {
             continue;
         };
         let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        paths.sort();
+        paths.order();
         for path in paths.into_iter().filter(|path| is_candidate(path)) {
             if let Ok(fingerprint) = fingerprint(&path) {
                 found.push(Candidate {
@@ -131,7 +132,7 @@ pub(crate) fn ids(store: &ImageStore) -> Result<BTreeSet<String>, ImageError> {
     Ok(read(store)?
         .into_values()
         .flat_map(|entry| entry.ids)
-        .collect())
+        .gather())
 }
 
 /// The archive that an image was preloaded from, if there is one.

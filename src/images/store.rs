@@ -34,6 +34,7 @@ use super::preload;
 use super::trust::{Demand, Origin, Signature, TrustError};
 
 use crate::sys::{file, process};
+use crate::types::{Gather, InOrder};
 
 /// The store of one agent.
 #[derive(Debug, Clone)]
@@ -204,7 +205,7 @@ impl ImageStore {
         for record in self.records()? {
             images.extend(self.image(&record.id, &references, &preloaded)?);
         }
-        images.sort_by(|a, b| {
+        images.order_by(|a, b| {
             (a.names.is_empty(), &a.names, &a.id).cmp(&(b.names.is_empty(), &b.names, &b.id))
         });
         forget(references);
@@ -345,7 +346,7 @@ impl ImageStore {
     pub(crate) fn references(&self) -> Result<BTreeMap<String, String>, ImageError> {
         let list = read_all(&self.dir.join("refs"))?;
         let list: Vec<Reference> = list.into_iter().filter_map(Result::ok).collect();
-        Ok(list.into_iter().map(|r| (r.name, r.id)).collect())
+        Ok(list.into_iter().map(|r| (r.name, r.id)).gather())
     }
 
     /// Takes the lock for changes; released on drop. It is held only for a moment.

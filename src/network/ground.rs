@@ -18,6 +18,7 @@ use super::snapshot::{self, Address, Link, Route};
 use super::sysctl;
 use crate::sys::file;
 use crate::sys::netlink::Netlink;
+use crate::types::{Gather, InOrder};
 
 /// The MTU if no interface determines it.
 const DEFAULT_MTU: u32 = 1500;
@@ -143,7 +144,7 @@ pub(super) fn used(bridge: &str, netlink: &mut Netlink) -> Result<Vec<Used>, Net
     let names: BTreeMap<u32, &str> = links
         .values()
         .map(|link| (link.index, link.name.as_str()))
-        .collect();
+        .gather();
     let foreign = |index: u32| names.get(&index).copied() != Some(bridge);
     let name = |index: u32| names.get(&index).copied().unwrap_or("?");
     let mut used = Vec::new();
@@ -267,7 +268,7 @@ fn uplink_mtu(links: &BTreeMap<String, Link>, routes: &[Route], own: impl Fn(&st
         .iter()
         .filter(|route| route.to.is_none() && route.main)
         .collect();
-    ways.sort_by_key(|route| route.metric);
+    ways.order_by_key(|route| route.metric);
     let uplink = ways.into_iter().find_map(|route| by_index(route.link));
     let others = links
         .values()

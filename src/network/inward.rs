@@ -7,6 +7,7 @@ use std::io;
 
 use super::snapshot::{self, Link};
 use crate::sys::netlink::Netlink;
+use crate::types::Gather;
 
 /// Kinds that never lead outside. A bridge's ports of kind `tun` are virtual machines; a `tun` by itself is a VPN,
 /// which does lead outside.
@@ -33,7 +34,7 @@ fn inward(links: &BTreeMap<String, Link>) -> BTreeSet<String> {
         "bridge" => !leads_out(link),
         _ => never(link),
     });
-    found.map(|link| link.name.clone()).collect()
+    found.map(|link| link.name.clone()).gather()
 }
 
 #[cfg(test)]

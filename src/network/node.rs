@@ -25,6 +25,7 @@ use crate::spec::cluster::{ClusterView, ServiceEntry};
 use crate::spec::{IdRange, PodKey, PodSpec, PodUid, ServiceSpec};
 use crate::sys::clock;
 use crate::sys::netlink::Netlink;
+use crate::types::Gather;
 
 /// The node's network.
 #[derive(Debug, Clone)]
@@ -282,7 +283,7 @@ impl Network {
             let link = links.get(&name)?;
             Some((uid, link.traffic.seen_from_the_pod()))
         });
-        seen.collect()
+        seen.gather()
     }
 
     /// The bridge's own addresses, which are no node addresses. After a start of the agent they are known from files
@@ -411,7 +412,7 @@ impl Inner {
         let allocation = match pods.allocations.get(&pod.uid) {
             Some(allocation) => allocation.clone(),
             None => {
-                let taken = pods.allocations.values().map(|pod| pod.number).collect();
+                let taken = pods.allocations.values().map(|pod| pod.number).gather();
                 let ranges = &ground.ranges;
                 let number = addresses::pick(&ranges.pods, &pod.key.to_string(), &taken)?;
                 let allocation = Allocation::new(pod, number, ranges, &self.prefix);
@@ -435,7 +436,7 @@ impl Inner {
         let node = if services::any_given(view) {
             let found = Netlink::open().and_then(|mut netlink| snapshot::addresses(&mut netlink));
             let own = read("the addresses", found)?.into_iter();
-            own.map(|address| address.net.addr()).collect()
+            own.map(|address| address.net.addr()).gather()
         } else {
             BTreeSet::new()
         };

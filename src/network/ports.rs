@@ -6,6 +6,7 @@ use super::error::NetworkError;
 use super::firewall::{HostPort, ServiceRoute};
 use super::listeners;
 use crate::spec::{PodKey, PodSpec, PodUid, Protocol};
+use crate::types::InOrder;
 
 /// The node ports of pods.
 #[derive(Debug, Default)]
@@ -119,7 +120,7 @@ pub(super) fn of(pod: &PodSpec) -> Vec<HostPort> {
             })
         })
         .collect();
-    list.sort_unstable();
+    list.order();
     list.dedup();
     list
 }

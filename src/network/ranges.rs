@@ -7,6 +7,8 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::types::InOrder;
+
 /// IPv4 ranges of pods, in order of preference; the range of services is the second half of the same /19.
 const CANDIDATES: &[[u8; 2]] = &[
     [77, 0],
@@ -231,7 +233,7 @@ fn given(
         }
         result.push(range);
     }
-    result.sort_by_key(|net| net.addr().is_ipv6());
+    result.order_by_key(|net| net.addr().is_ipv6());
     Ok(result)
 }
 

@@ -15,6 +15,7 @@ use super::{interface, ports};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::netlink::Netlink;
 use crate::sys::netns;
+use crate::types::Gather;
 
 impl Network {
     /// Takes over the network from before an agent restart: `live` pods (their shims answered) keep address,
@@ -117,7 +118,7 @@ impl Inner {
         rules
             .into_iter()
             .map(|(pod, rules)| (pod, rules.ips))
-            .collect()
+            .gather()
     }
 
     /// Removes pins, interfaces and allocations without a live pod. Returns whether the bridge exists.

@@ -13,6 +13,7 @@ use super::ranges::Ranges;
 use crate::spec::cluster::ServiceEntry;
 use crate::spec::service::{ServiceAddress, ServicePort};
 use crate::spec::{PodKey, Protocol};
+use crate::types::Gather;
 
 /// Whether any service requests a specific address.
 pub(super) fn any_given(view: &[ServiceEntry]) -> bool {
@@ -145,7 +146,7 @@ fn number(
     if let Some(number) = numbers.get(name) {
         return Ok(*number);
     }
-    let mut taken: BTreeSet<u32> = numbers.values().copied().collect();
+    let mut taken: BTreeSet<u32> = numbers.values().copied().gather();
     // Each requested address blocks at most one number.
     for _ in 0..=owners.len() {
         let number = addresses::pick(&ranges.services, name, &taken)?;
@@ -182,10 +183,7 @@ fn owner(
 /// Numbers of services that are gone are dropped once there are many.
 fn forget_some(view: &[ServiceEntry], numbers: &mut BTreeMap<String, u32>) {
     if numbers.len() > REMEMBERED {
-        let there: BTreeSet<String> = view
-            .iter()
-            .map(|entry| entry.spec.key.to_string())
-            .collect();
+        let there: BTreeSet<String> = view.iter().map(|entry| entry.spec.key.to_string()).gather();
         numbers.retain(|name, _| there.contains(name));
     }
 }

@@ -11,6 +11,7 @@ use netlink_packet_route::AddressFamily;
 use super::Traffic;
 use super::links;
 use crate::sys::netlink::{Netlink, Raw};
+use crate::types::Gather;
 
 /// `IFF_UP`, `IFF_LOOPBACK`.
 const UP: u32 = 1;
@@ -72,7 +73,7 @@ pub(super) fn link(netlink: &mut Netlink, name: &str) -> io::Result<Option<Link>
 pub(super) fn all_links(netlink: &mut Netlink) -> io::Result<BTreeMap<String, Link>> {
     let found = netlink.dump(links::get_all())?;
     let parsed = found.iter().filter_map(parse_link);
-    Ok(parsed.map(|link| (link.name.clone(), link)).collect())
+    Ok(parsed.map(|link| (link.name.clone(), link)).gather())
 }
 
 /// All addresses.

@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use crate::config::{Amounts, Reserved, Settings, Signal};
 use crate::spec::{HugePages, PageSize};
 use crate::sys::file;
+use crate::types::Gather;
 
 /// The kernel's folder of huge page pools.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
@@ -126,7 +127,7 @@ pub(super) fn share_out(machine: &Machine, reserved: &Reserved, settings: &Setti
         (name.clone(), there.saturating_sub(kept))
     });
     Shares {
-        allocatable: allocatable.collect(),
+        allocatable: allocatable.gather(),
         capacity,
         kept,
     }
@@ -179,7 +180,7 @@ fn huge_pages(folder: &Path) -> HugePages {
         let size = PageSize::from_kib(kib)?;
         Some((size, pages.saturating_mul(size.bytes())))
     };
-    entries.filter_map(pool).collect()
+    entries.filter_map(pool).gather()
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use crate::plan::event::Claims;
 use crate::plan::{Event, NodeFact, PodState};
 use crate::spec::{Object, ObjectKey, ObjectKind, PodKey, VolumeSource, binding};
 use crate::sys::disk_usage;
+use crate::types::Gather;
 
 /// The maximum number of files that are counted for one list.
 const MOST_FILES: u64 = 200_000;
@@ -217,7 +218,7 @@ fn with_state(documents: &[Shown], records: &[Record], layout: &Layout) -> Vec<S
             let (namespace, name) = (record.namespace.clone(), record.name.clone());
             (PodKey { namespace, name }, record)
         })
-        .collect();
+        .gather();
     let mut shown = Vec::new();
     let mut claims = BTreeMap::new();
     for (object, created) in documents {

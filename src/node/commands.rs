@@ -19,6 +19,7 @@ use crate::plan::event::ConditionChange;
 use crate::plan::state::PodState;
 use crate::plan::{Event, NodeFact, PodFact, retry};
 use crate::spec::{ImageName, PodKey, PodUid, ephemeral};
+use crate::types::Gather;
 
 /// Where the answer to a command goes.
 pub(super) type Reply<T> = Sender<Result<T, CommandError>>;
@@ -214,7 +215,7 @@ impl Node {
         let pods = self.state.pods.values();
         let keys: BTreeMap<PodUid, PodKey> = pods
             .map(|pod| (pod.spec.uid.clone(), pod.spec.key.clone()))
-            .collect();
+            .gather();
         let containers = self.container_metrics();
         answer(reply, async move {
             let traffic = super::unblock(move || network.traffic()).await;
@@ -364,7 +365,7 @@ impl Node {
 
     /// The config digests of images that containers run from or mount, or will.
     pub(super) fn images_in_use(&self) -> BTreeSet<String> {
-        self.image_users().into_keys().collect()
+        self.image_users().into_keys().gather()
     }
 
     /// The same with the containers that use them.
@@ -441,7 +442,7 @@ async fn import(
     let line = match import {
         Ok(imported) => {
             let names = imported.iter().flat_map(|image| image.names.clone());
-            let changed = NodeFact::ImagesChanged(Some(names.collect()));
+            let changed = NodeFact::ImagesChanged(Some(names.gather()));
             let _ = tools.inputs.send(Input::Event(Event::Node(changed))).await;
             for image in imported {
                 let line = json!({ "type": "image", "id": image.id, "names": image.names,

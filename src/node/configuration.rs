@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{Input, Node, spawn, unblock_cleaning};
 use crate::plan::{Event, NodeFact, PodFact};
 use crate::spec::{Configuration, ObjectKey, ObjectKind, PodSpec, Reason};
+use crate::types::Gather;
 
 impl Node {
     /// Puts these documents in force.
@@ -17,7 +18,7 @@ impl Node {
             return;
         }
         current.replace(Arc::new(configuration));
-        let objects: BTreeSet<ObjectKey> = changed.into_iter().collect();
+        let objects: BTreeSet<ObjectKey> = changed.into_iter().gather();
         let is_claim = |key: &ObjectKey| key.kind == ObjectKind::PersistentVolumeClaim;
         if objects.iter().any(is_claim) {
             self.settle_claims();

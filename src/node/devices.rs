@@ -22,6 +22,7 @@ use crate::plan::{Event, PodFact, PodState};
 use crate::spec::device::Devices as Requests;
 use crate::spec::{DeviceRequest, PodUid};
 use crate::sys::device_node::{Names, Seen};
+use crate::types::Gather;
 
 /// The shortest time between two checks, so that frequent changes cost little.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -245,7 +246,7 @@ fn look(requests: &Requests, cdi: &[PathBuf]) -> Look {
     let each: BTreeMap<&str, &DeviceRequest> = requests
         .each()
         .map(|request| (request.name.as_str(), request))
-        .collect();
+        .gather();
     device::look(each.into_values(), cdi)
 }
 

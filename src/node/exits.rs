@@ -18,7 +18,7 @@ use crate::plan::run::Ended;
 use crate::plan::{Event, PodFact, PodState, former};
 use crate::spec::PodUid;
 use crate::sys::file::{self, Durability};
-use crate::types::{Time, Wall};
+use crate::types::{Gather, Time, Wall};
 
 /// The shortest time between two writes of a pod's file.
 const APART_MS: u64 = 60_000;
@@ -40,8 +40,8 @@ impl Kept {
         let ended = former::ends(pod).map(|(name, ended)| (name.to_owned(), ended.clone()));
         let running = former::running(pod).map(|(name, began)| (name.to_owned(), began));
         Self {
-            ended: ended.collect(),
-            running: running.collect(),
+            ended: ended.gather(),
+            running: running.gather(),
         }
     }
 

@@ -7,6 +7,7 @@ use super::capacity::Machine;
 use crate::effects::facts::NodeFacts;
 use crate::network::inward_interfaces;
 use crate::sys::file;
+use crate::types::InOrder;
 
 /// The node's identity; its addresses change while it runs.
 #[derive(Debug, Clone)]
@@ -72,7 +73,7 @@ fn addresses(own: &[IpAddr]) -> Vec<IpAddr> {
         .into_iter()
         .filter(|(inside, ..)| !(*inside && any_outside));
     let mut counts: Vec<_> = counts.collect();
-    counts.sort_by_key(|(_, v6, elsewhere, _)| (*v6, *elsewhere));
+    counts.order_by_key(|(_, v6, elsewhere, _)| (*v6, *elsewhere));
     counts.into_iter().map(|(.., ip)| ip).collect()
 }
 

@@ -70,7 +70,7 @@ use crate::plan::{Action, Agenda, Event, NodeFact, NodeState, PodFact, Step, Tas
 use crate::spec::PodUid;
 use crate::spec::encrypted::Opened;
 use crate::sys::{clock, mount};
-use crate::types::{Stamp, Time, Wall};
+use crate::types::{Gather, Stamp, Time, Wall};
 
 use unblock::{unblock, unblock_bridge, unblock_cleaning, unblock_for, unblock_of};
 
@@ -538,7 +538,7 @@ impl Node {
         self.swept = true;
         let layout = self.tools.config.layout.clone();
         let desired = self.state.desired.iter().flat_map(|d| d.pods.keys());
-        let wanted: BTreeSet<PodUid> = desired.chain(self.state.pods.keys()).cloned().collect();
+        let wanted: BTreeSet<PodUid> = desired.chain(self.state.pods.keys()).cloned().gather();
         // Now, as pods that come later may have folders of the same names.
         let left = recover::left_over(&layout, &wanted, self.log_lock.is_some());
         spawn(unblock(move || recover::sweep(&layout, &left)));

@@ -26,7 +26,7 @@ use crate::plan::pressure;
 use crate::plan::status::time;
 use crate::spec::Reason;
 use crate::sys::{file, meminfo};
-use crate::types::Wall;
+use crate::types::{Gather, InOrder, Wall};
 
 /// The runtime, with the version of the crate.
 const RUNTIME: &str = "libcontainer://0.7.0";
@@ -296,12 +296,12 @@ fn addresses(facts: &NodeFacts) -> Vec<NodeAddress> {
 fn quantities(amounts: &Amounts) -> BTreeMap<String, Quantity> {
     let each = amounts.iter();
     each.map(|(name, amount)| (name.clone(), quantity(name, *amount)))
-        .collect()
+        .gather()
 }
 
 /// The largest images first, with a limited number of names each.
 fn listed(mut rows: Vec<ImageRow>) -> Vec<ContainerImage> {
-    rows.sort_by(|a, b| (b.size_bytes, &a.id).cmp(&(a.size_bytes, &b.id)));
+    rows.order_by(|a, b| (b.size_bytes, &a.id).cmp(&(a.size_bytes, &b.id)));
     let image = |mut row: ImageRow| {
         row.names.truncate(IMAGE_NAMES);
         if row.names.is_empty() {

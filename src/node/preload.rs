@@ -9,6 +9,7 @@ use super::watch::Watch;
 use crate::images::trust::Policy;
 use crate::images::{self, ImportOptions, preload};
 use crate::plan::{Event, NodeFact};
+use crate::types::Gather;
 
 /// The interval of scans without a hint of inotify.
 const RESCAN: Duration = Duration::from_secs(300);
@@ -94,7 +95,7 @@ async fn import_new(tools: &Tools) {
                 let names: Vec<String> =
                     imported.into_iter().flat_map(|image| image.names).collect();
                 tracing::info!("imported {} from `{path}`", names.join(", "));
-                let changed = NodeFact::ImagesChanged(Some(names.into_iter().collect()));
+                let changed = NodeFact::ImagesChanged(Some(names.into_iter().gather()));
                 let _ = tools.inputs.send(Input::Event(Event::Node(changed))).await;
             }
             Err(error) => tracing::warn!(

@@ -14,6 +14,7 @@ use crate::plan::edit::{Changes, Edit};
 use crate::plan::preview::{Held, Preview};
 use crate::spec::encrypted::{self, Opened, Sealed};
 use crate::spec::{ObjectKey, ObjectKind, PodKey, PodSpec};
+use crate::types::Gather;
 
 impl Node {
     /// Answers a client that wants a preview. Encrypted contents are decrypted beside the loop first.
@@ -271,7 +272,7 @@ fn compare(
 
 fn keys<'l>(files: impl Iterator<Item = &'l Loaded>) -> BTreeSet<PodKey> {
     let pods = files.flat_map(|loaded| &loaded.pods);
-    pods.map(|pod| pod.key.clone()).collect()
+    pods.map(|pod| pod.key.clone()).gather()
 }
 
 fn entry(kind: &str, namespace: &str, name: &str, change: &str) -> Value {

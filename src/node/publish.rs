@@ -14,7 +14,7 @@ use crate::plan::state::PodState;
 use crate::plan::{Settings, status};
 use crate::spec::cluster::ClusterView;
 use crate::spec::{PodKey, PodUid, Reason, Severity};
-use crate::types::Stamp;
+use crate::types::{Gather, Stamp};
 
 /// What clients see: the objects of the API and the events.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Shown {
             message: notice.message.clone(),
             annotations: (notice.annotations.iter())
                 .map(|(name, value)| ((*name).to_owned(), value.clone()))
-                .collect(),
+                .gather(),
             at,
         });
     }

@@ -23,7 +23,7 @@ use crate::plan::pull::{self, Bucket};
 use crate::plan::{Event, NodeFact, PodFact, event};
 use crate::spec::{ImageName, PodSpec, PodUid, PullPolicy, Reason, pull_secrets};
 use crate::sys::clock;
-use crate::types::{PullHours, Rate, Time};
+use crate::types::{Gather, PullHours, Rate, Time};
 
 /// The shortest interval between reports to the planner about a pull.
 const TELL_EVERY_MS: u64 = 1000;
@@ -156,7 +156,7 @@ impl Tools {
         let pulled = smol::future::or(work, given_up).await;
         match &pulled {
             Ok(Pulled::New(image)) => {
-                let names = image.names.iter().cloned().collect();
+                let names = image.names.iter().cloned().gather();
                 let changed = Event::Node(NodeFact::ImagesChanged(Some(names)));
                 let _ = self.inputs.send(Input::Event(changed)).await;
             }

@@ -21,6 +21,7 @@ use crate::plan::recovered::{
 use crate::shim::protocol::{ContainerRecord, KeptProgram, Purpose, Reply};
 use crate::spec::{PodSpec, PodUid, convert, uid};
 use crate::sys::file::{self, Durability};
+use crate::types::Gather;
 
 /// The longest wait for the result of a hook that is done.
 const RESULT_PATIENCE: Duration = Duration::from_secs(5);
@@ -295,7 +296,7 @@ fn read_records(folder: &Path) -> BTreeMap<String, ContainerRecord> {
             serde_json::from_slice::<ContainerRecord>(&file::read_record(entry.path()).ok()?).ok()
         })
         .map(|record| (record.container.clone(), record))
-        .collect()
+        .gather()
 }
 
 /// The folders' names, as UIDs.
@@ -320,7 +321,7 @@ pub(super) fn left_over(
         found.retain(|uid| !wanted.contains(uid));
         found
     };
-    let state: BTreeSet<PodUid> = unwanted(&layout.pods_state_dir()).into_iter().collect();
+    let state: BTreeSet<PodUid> = unwanted(&layout.pods_state_dir()).into_iter().gather();
     let is_left = |uid: &PodUid| {
         state.contains(uid) || logs_are_ours && uid::is_derived(uid) && !wanted.contains(uid)
     };

@@ -14,6 +14,7 @@ use crate::layout::Layout;
 use crate::spec::convert::{ConvertContext, Documents, documents};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
+use crate::types::Gather;
 
 /// The saved state by file. `recovered` are the running pods.
 pub(super) fn inherited(
@@ -73,7 +74,7 @@ pub(super) fn write(layout: &Layout, manifests: &Manifests) {
         .sources()
         .into_iter()
         .map(|(uid, path)| (uid, text(&path)))
-        .collect();
+        .gather();
     replace(&layout.sources(), &sources);
     let mut services: BTreeMap<String, Vec<&core::Service>> = BTreeMap::new();
     for (path, service) in manifests.services() {

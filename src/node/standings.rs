@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::object::Condition;
 use crate::sys::file::{self, Durability};
-use crate::types::Wall;
+use crate::types::{Gather, Wall};
 
 /// Far more than the file has.
 const MOST_BYTES: u64 = 64 << 10;
@@ -76,7 +76,7 @@ impl Standings {
         };
         let all: BTreeMap<&str, Standing> = (self.all.iter())
             .map(|(of, standing)| (of.name(), *standing))
-            .collect();
+            .gather();
         let bytes = serde_json::to_vec(&all).expect("plain data");
         if let Err(error) = file::replace(path, &bytes, 0o600, Durability::Process) {
             tracing::warn!("could not write `{}`: {error}, going on", path.display());

@@ -17,6 +17,7 @@ use super::state::{ContainerState, Stage};
 use super::{Event, NodeState, Notice, PodFact, PodState, Stamp, Step, Time, admit};
 use crate::spec::after::{Item, Need, Outside};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason};
+use crate::types::Gather;
 
 /// The message of a pod before anything is known. It is shown, and no event reports it.
 pub(super) const UNKNOWN: &str = "What the pod starts after is being looked for.";
@@ -137,10 +138,7 @@ impl Levels {
     /// Of all existing pods.
     fn of(state: &NodeState) -> Self {
         let pods = state.pods.values();
-        Self(
-            pods.map(|pod| (pod.spec.key.clone(), pod.level()))
-                .collect(),
-        )
+        Self(pods.map(|pod| (pod.spec.key.clone(), pod.level())).gather())
     }
 
     /// Those that admission needs: of the existing pods, and of `waiting` ones.
@@ -373,7 +371,7 @@ impl NodeState {
             Need::Outside(outside) => Some(outside.clone()),
             Need::Pod { .. } => None,
         });
-        outside.collect()
+        outside.gather()
     }
 }
 

@@ -17,6 +17,7 @@ use super::state::Stage;
 use super::verdict::Cause;
 use super::{Event, NodeFact, NodeState, Notice, PodState, Stamp, Step, Wall};
 use crate::spec::{PodKey, PodSpec, Reason};
+use crate::types::{Gather, InOrder};
 
 /// The message of a pod that the cordon holds.
 const KEPT_OUT: &str = "The node is cordoned; the pod waits until it is uncordoned.";
@@ -56,7 +57,7 @@ impl Cordon {
 pub fn candidates(state: &NodeState, among: impl Fn(&PodState) -> bool) -> Vec<&PodState> {
     let pods = state.pods.values();
     let mut pods: Vec<_> = pods.filter(|pod| is_here(pod) && among(pod)).collect();
-    pods.sort_by_key(|pod| (pod.spec.priority, pod.spec.key.clone()));
+    pods.order_by_key(|pod| (pod.spec.priority, pod.spec.key.clone()));
     pods
 }
 
@@ -97,7 +98,7 @@ impl NodeState {
             let here = self.pods.values().filter(|pod| was_let_in(pod));
             self.cordon = Some(Cordon {
                 since: now.wall,
-                stay: here.map(|pod| pod.spec.key.clone()).collect(),
+                stay: here.map(|pod| pod.spec.key.clone()).gather(),
                 drain: None,
             });
         }

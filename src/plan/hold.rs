@@ -23,6 +23,7 @@ use super::room::{Capacity, Shortage};
 use super::state::{Sandbox, Stage};
 use super::{NodeState, Notice, PodState, Stamp, condition};
 use crate::spec::{PodKey, PodSpec, PodUid, Reason};
+use crate::types::{Gather, InOrder};
 
 /// A reason to refuse a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +82,7 @@ impl NodeState {
             };
             Some((pod.spec.uid.clone(), held))
         });
-        held.collect()
+        held.gather()
     }
 
     /// Admits held pods that nothing refuses, by priority, then age. Called whenever a reason to hold a pod may
@@ -98,7 +99,7 @@ impl NodeState {
         let held = self.pods.iter().filter(|(_, pod)| pod.hold().is_some());
         let held: Vec<PodUid> = held.map(|(uid, _)| uid.clone()).collect();
         waiting.extend(held.iter().filter_map(|uid| self.pods.remove(uid)));
-        waiting.sort_by(|one, other| rank(one).cmp(&rank(other)));
+        waiting.order_by(|one, other| rank(one).cmp(&rank(other)));
         let mut claimed = Capacity::default();
         let levels = Levels::for_admission(self, &waiting);
         for pod in waiting {
@@ -114,7 +115,7 @@ impl NodeState {
         if desired.pods.keys().all(|uid| self.pods.contains_key(uid)) {
             return Vec::new();
         }
-        let taken: BTreeSet<&PodKey> = self.pods.values().map(|p| &p.spec.key).collect();
+        let taken: BTreeSet<&PodKey> = self.pods.values().map(|p| &p.spec.key).gather();
         let new = desired.pods.iter().filter(|(uid, spec)| {
             !self.pods.contains_key(uid.as_str()) && !taken.contains(&spec.key)
         });

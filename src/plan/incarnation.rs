@@ -16,6 +16,7 @@ use super::pressure::Evictions;
 use super::restart::CrashBackoff;
 use super::{NodeState, PodState};
 use crate::spec::{PodKey, PodSpec, PodUid, uid};
+use crate::types::{Gather, InOrder};
 
 /// Names that are remembered although no pod has them any more.
 const MAX_NAMES: usize = 1_000;
@@ -61,7 +62,7 @@ impl From<Vec<Gone>> for Incarnations {
 impl From<Incarnations> for Vec<Gone> {
     fn from(all: Incarnations) -> Self {
         let mut oldest_first: Vec<Gone> = all.gone.into_values().collect();
-        oldest_first.sort_by_key(|gone| gone.change);
+        oldest_first.order_by_key(|gone| gone.change);
         oldest_first
     }
 }
@@ -85,7 +86,7 @@ impl Incarnations {
             gone.evictions = pod.evictions;
             let waits = pod.of_manifest().iter();
             let waits = waits.filter_map(|c| Some((c.name.clone(), c.backoff?.delay_ms)));
-            gone.waits_ms = waits.collect();
+            gone.waits_ms = waits.gather();
         }
         self.note(gone);
     }
@@ -135,7 +136,7 @@ impl NodeState {
         let later = later.filter(|spec| spec.uid != spec.template);
         let later: BTreeMap<(&PodKey, &PodUid), &PodUid> = later
             .map(|spec| ((&spec.key, &spec.template), &spec.uid))
-            .collect();
+            .gather();
         let mut asked = BTreeMap::new();
         let mut pods = BTreeMap::new();
         for spec in desired.pods.values() {

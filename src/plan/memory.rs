@@ -17,6 +17,7 @@ use super::run::{Asked, Course, Ended, OfRun, Past, Run, Running, Stop};
 use super::state::{ContainerState, Retry, Stage, StartError, Stopping};
 use super::{PodState, Stamp, Time};
 use crate::spec::{ContainerSpec, PodResources};
+use crate::types::Gather;
 
 /// The memory of a pod, as it is saved. Its times count from the boot. Losing it costs counters and what was under way.
 /// A field that is missing in the file gets its default.
@@ -199,6 +200,5 @@ fn of_newest<T>(container: &ContainerState, of: T) -> Option<OfRun<T>> {
 /// What `get` returns for each container, by name.
 fn each<T>(pod: &PodState, get: impl Fn(&ContainerState) -> Option<T>) -> BTreeMap<String, T> {
     let all = pod.containers.iter();
-    all.filter_map(|c| Some((c.name.clone(), get(c)?)))
-        .collect()
+    all.filter_map(|c| Some((c.name.clone(), get(c)?))).gather()
 }

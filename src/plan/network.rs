@@ -13,6 +13,7 @@ use crate::spec::{
     ContainerSpec, PodSpec, Protocol, RestartPolicy, ServiceAddress, ServicePort, ServiceSpec,
     TargetPort,
 };
+use crate::types::InOrder;
 
 /// The current pods and services. `node_ips` are the node's addresses, that of the default route first; pods on the
 /// host network have them. Before the manifests are read the view has no services, and must not be acted on.
@@ -28,7 +29,7 @@ pub fn view(state: &NodeState, node_ips: &[IpAddr]) -> ClusterView {
         })
         .filter(|(_, ips)| !ips.is_empty())
         .collect();
-    pods.sort_by(|(one, _), (two, _)| one.spec.key.cmp(&two.spec.key));
+    pods.order_by(|(one, _), (two, _)| one.spec.key.cmp(&two.spec.key));
     let mut namespaces: BTreeMap<&str, Vec<&(&PodState, Vec<IpAddr>)>> = BTreeMap::new();
     for pod in &pods {
         let namespace = pod.0.spec.key.namespace.as_str();

@@ -18,6 +18,7 @@ use super::verdict::{Cause, Verdict};
 use super::{NodeState, Notice, PodState, Stamp};
 use crate::spec::priority::CRITICAL;
 use crate::spec::{PodKey, PodSpec, PodUid, QosClass, Reason, Resource};
+use crate::types::Gather;
 
 /// `status.message` of pods preempted for a critical pod, and for another pod.
 const FOR_CRITICAL: &str = "Preempted in order to admit critical pod";
@@ -117,7 +118,7 @@ impl NodeState {
             .filter(can_go)
             .map(|p| &*p.spec)
             .collect();
-        let priorities: BTreeSet<i32> = all.iter().map(|p| p.priority).collect();
+        let priorities: BTreeSet<i32> = all.iter().map(|p| p.priority).gather();
         let among = |highest: i32| {
             let some = all.iter().copied().filter(|p| p.priority <= highest);
             choose(&some.collect::<Vec<_>>(), &needs)

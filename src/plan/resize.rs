@@ -21,6 +21,7 @@ use crate::spec::priority::CRITICAL;
 use crate::spec::{
     ContainerResources, ContainerSpec, PodResources, PodSpec, PodUid, QosClass, Reason,
 };
+use crate::types::InOrder;
 pub use crate::types::Swapping;
 
 /// The wait before a failed resize is tried again: 1 s, doubling up to 30 s.
@@ -132,7 +133,7 @@ impl NodeState {
     pub(super) fn admit_resizes(&mut self, now: Stamp, out: &mut Vec<Notice>) {
         let waits = |p: &&PodState| p.pending.is_some() && p.stopping().is_none();
         let mut order: Vec<_> = self.pods.values().filter(waits).map(rank).collect();
-        order.sort();
+        order.order();
         for (.., uid) in order {
             let waiting = self.pods.get(&uid);
             let refusal = waiting.and_then(|pod| self.refusal(pod, pod.wanted()));

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::spec::{PodUid, Reason};
 pub use crate::types::Group;
+use crate::types::InOrder;
 
 /// `status.message` of pods that were stopped.
 const STOPPED: &str = "Pod was terminated in response to imminent node shutdown.";
@@ -84,7 +85,7 @@ pub fn members<'s>(state: &'s NodeState, groups: &[Group]) -> Vec<Vec<&'s PodSta
         }
     }
     for group in &mut members {
-        group.sort_by(|one, two| one.spec.key.cmp(&two.spec.key));
+        group.order_by(|one, two| one.spec.key.cmp(&two.spec.key));
     }
     members
 }
@@ -142,7 +143,7 @@ impl NodeState {
             return;
         }
         let mut groups = groups.to_vec();
-        groups.sort_by_key(|group| group.priority);
+        groups.order_by_key(|group| group.priority);
         self.shutdown = Some(Shutdown {
             asked_by,
             since: now,

@@ -32,6 +32,7 @@ use super::user_namespace::Users;
 use crate::sys::beneath;
 use crate::sys::mount_tree::{self, ReadOnly, Spread};
 use crate::sys::process::{self, Fork};
+use crate::types::InOrder;
 
 /// Mounts in `/dev` that the runtime does not touch once they are made.
 const HARMLESS: [&str; 2] = ["/dev/shm", "/dev/termination-log"];
@@ -129,7 +130,7 @@ fn canonical(binds: Vec<Value>, root: BorrowedFd<'_>) -> Result<Vec<(PathBuf, Va
         }
         found.push((target, bind));
     }
-    found.sort_by_key(|(target, _)| target.components().count());
+    found.order_by_key(|(target, _)| target.components().count());
     Ok(found)
 }
 

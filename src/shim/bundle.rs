@@ -11,6 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::ShimError;
 use super::tighten::{BundleDevice, BundleResources};
 use crate::sys::file::{self, Durability};
+use crate::types::Gather;
 
 /// The fields of an object, by name.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
@@ -111,7 +112,7 @@ fn with<'a, const N: usize>(
     others: [(&'a str, &'a RawValue); N],
 ) -> BTreeMap<&'a str, &'a RawValue> {
     let fields = fields.iter().map(|(name, value)| (name.as_str(), *value));
-    fields.chain(others).collect()
+    fields.chain(others).gather()
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::openat::{self, Found};
 use crate::sys::process::{self, Fork};
 use crate::sys::{fdpass, pty, signals, user_namespace};
+use crate::types::Gather;
 
 /// A program that has not begun by then never will: its container's cgroup is frozen, or a disk hangs.
 const PATIENCE_MS: u64 = 10_000;
@@ -305,7 +306,7 @@ impl Job<'_> {
             .chain(&self.request.env)
             .filter_map(|entry| entry.split_once('='))
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect();
+            .gather();
         if !env.contains_key("HOME") {
             let home = home_of(process.user().uid()).unwrap_or_else(|| "/".to_owned());
             env.insert("HOME".to_owned(), home);

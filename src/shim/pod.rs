@@ -21,7 +21,7 @@ use super::{ShimError, exec, exit, pause, record, warn};
 use crate::chain;
 use crate::sys::cgroup::{self, Hierarchy};
 use crate::sys::process;
-use crate::types::{Exit, StopSignal};
+use crate::types::{Exit, Gather, StopSignal};
 
 /// The pod of this shim.
 pub(super) struct Pod {
@@ -138,7 +138,7 @@ impl Pod {
             .iter()
             .map(|(name, container)| (name.clone(), container.record.clone()))
             .chain(self.failed.clone())
-            .collect();
+            .gather();
         Ok(Reply::Hello {
             version: VERSION,
             pid: std::process::id(),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::stamp::civil;
 use crate::sys::process::{self, Fork};
+use crate::types::InOrder;
 
 /// Length of `YYYYMMDD-HHMMSS`.
 const STAMP: usize = 15;
@@ -115,7 +116,7 @@ fn write_compressed(path: &Path, temporary: &Path) -> io::Result<()> {
 fn rotated(current: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = siblings(current)?;
     found.retain(|path| !ends_with(path, ".tmp"));
-    found.sort_by_cached_key(|path| place(current, path));
+    found.order_by_key(|path| place(current, path));
     Ok(found)
 }
 

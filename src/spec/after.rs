@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Path, Report};
 use super::pod::{PodKey, PodSpec};
 use super::{names, suggest};
-use crate::types::duration_ms;
+use crate::types::{Gather, duration_ms};
 
 /// The annotation: `coracle.dev/after: "db, broker:ready?timeout=30s&then=start, mount:/data, time-sync"`.
 pub const ANNOTATION: &str = "coracle.dev/after";
@@ -335,7 +335,7 @@ pub fn circles<'p>(pods: impl IntoIterator<Item = &'p PodSpec>) -> Vec<Circle> {
         .collect();
     let number: BTreeMap<&PodKey, usize> = (waits.iter().enumerate())
         .map(|(index, pod)| (&pod.key, index))
-        .collect();
+        .gather();
     let next = |pod: &&PodSpec| {
         let named = pod.after.iter().filter_map(|item| match &item.need {
             Need::Pod { key, .. } => number.get(key).copied(),
@@ -349,14 +349,14 @@ pub fn circles<'p>(pods: impl IntoIterator<Item = &'p PodSpec>) -> Vec<Circle> {
     let circular = circular.filter(|g| g.len() > 1 || next[g[0]].contains(&g[0]));
     let circle = |group: Vec<usize>| Circle {
         around: around(&group, &next).iter().map(key).collect(),
-        members: group.iter().map(key).collect(),
+        members: group.iter().map(key).gather(),
     };
     circular.map(circle).collect()
 }
 
 /// A way around in a group of which each can reach each.
 fn around(group: &[usize], next: &[Vec<usize>]) -> Vec<usize> {
-    let inside: BTreeSet<usize> = group.iter().copied().collect();
+    let inside: BTreeSet<usize> = group.iter().copied().gather();
     let mut way = vec![group[0]];
     loop {
         let last = way[way.len() - 1];

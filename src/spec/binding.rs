@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::configuration::{Configuration, Object, ObjectKind};
+use crate::types::InOrder;
 use crate::types::quantity::Quantity;
 
 /// What a claim gets.
@@ -52,7 +53,7 @@ pub fn choose(
         .filter(|volume| misfit(claim, volume, taken).is_none())
         .collect();
     // One that is reserved for this claim first, then the smallest.
-    fitting.sort_by_key(|volume| {
+    fitting.order_by_key(|volume| {
         let reserved = reserved_for(volume).is_some();
         (!reserved, capacity(volume), name(volume).to_owned())
     });

@@ -19,6 +19,7 @@ use super::priority::{self, Known, PriorityClasses};
 use super::service::ServiceDocument;
 use super::value::Value;
 use super::{assemble, decode, default, ephemeral, kinds, service_rules, syntax};
+use crate::types::InOrder;
 
 pub use super::parse::MAX_BYTES;
 
@@ -267,7 +268,7 @@ fn placed(problems: Vec<Problem>, text: &str, file: &str) -> Vec<FieldError> {
             }
         })
         .collect();
-    errors.sort_by_key(|error| (error.line, error.column));
+    errors.order_by_key(|error| (error.line, error.column));
     errors
 }
 

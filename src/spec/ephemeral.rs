@@ -12,6 +12,7 @@ use super::error::{Path, Problem, Report};
 use super::pod::{ContainerSpec, PodSpec};
 use super::value::Value;
 use super::{decode, default, parse};
+use crate::types::Gather;
 
 const FIELD: &str = "ephemeralContainers";
 
@@ -68,7 +69,7 @@ pub(crate) fn checked(
     let known = pod.written_ephemeral();
     let mut written = known.to_vec();
     let mut specs = pod.ephemeral_containers.clone();
-    let mut names: BTreeSet<String> = pod.manifest_containers().map(|c| c.name.clone()).collect();
+    let mut names: BTreeSet<String> = pod.manifest_containers().map(|c| c.name.clone()).gather();
     for (index, each) in wanted.iter().enumerate() {
         let at = path.index(index);
         let mut each = each.clone();

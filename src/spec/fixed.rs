@@ -14,6 +14,7 @@ use super::pod::QosClass;
 use super::priority::CRITICAL;
 use super::resources::{self, Figures};
 use super::uid;
+use crate::types::Gather;
 
 /// Fields of the pod's spec that can change: those that apply while it runs, and the node's name, which the manifest
 /// does not decide.
@@ -90,8 +91,8 @@ impl Parts {
         // A container gets its devices when it starts.
         let (devices, annotations): (Vec<_>, Vec<_>) =
             annotations.partition(|(key, _)| device::is_annotation(key));
-        let annotations: Map<String, Value> = annotations.into_iter().map(entry).collect();
-        let mut kept: Map<String, Value> = devices.into_iter().map(entry).collect();
+        let annotations: Map<String, Value> = annotations.into_iter().map(entry).gather();
+        let mut kept: Map<String, Value> = devices.into_iter().map(entry).gather();
         let configuration = serde_json::json!(uid::configuration(&pod.metadata));
         kept.insert(uid::CONFIGURATION.to_owned(), configuration);
         Self {
@@ -123,7 +124,7 @@ fn split(fields: &mut Map<String, Value>, names: &[&str]) -> Map<String, Value> 
                 let some = RESIZABLE.iter();
                 let some =
                     some.filter_map(|name| Some(((*name).to_owned(), amounts.remove(*name)?)));
-                let some: Map<_, _> = some.collect();
+                let some: Map<_, _> = some.gather();
                 resized.insert(map.to_owned(), some.into());
             }
         }
@@ -163,7 +164,7 @@ fn compare(
     match pair {
         (old, new) if !present(old) && !present(new) => {}
         (Some(Value::Object(old)), Some(Value::Object(new))) => {
-            let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+            let keys: BTreeSet<&String> = old.keys().chain(new.keys()).gather();
             for key in keys {
                 compare(key, (old.get(key), new.get(key)), &path.field(key), found);
             }

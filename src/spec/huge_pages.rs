@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::error::{Path, Report};
 use super::resources::most_at_once;
+use crate::types::Gather;
 use crate::types::quantity::Quantity;
 
 /// Prefix of these resources.
@@ -122,7 +123,7 @@ pub(super) fn of(resources: Option<&ResourceRequirements>) -> HugePages {
         let bytes = u64::try_from(amount.ceil()).ok()?;
         Some((PageSize::of_resource(name)?, bytes))
     };
-    limits.into_iter().flatten().filter_map(amount).collect()
+    limits.into_iter().flatten().filter_map(amount).gather()
 }
 
 /// Returns a container's huge pages: its own limits, else the pod's, which containers share.
@@ -137,12 +138,12 @@ pub(super) fn of_containers(spec: &PodSpec) -> HugePages {
     let own = |container: &Container| of(container.resources.as_ref());
     let all = spec.init_containers.iter().flatten();
     let all = all.chain(&spec.containers);
-    let sizes: BTreeSet<PageSize> = all.flat_map(|c| own(c).into_keys()).collect();
+    let sizes: BTreeSet<PageSize> = all.flat_map(|c| own(c).into_keys()).gather();
     let most = |size| {
         let of_size = |container: &Container| own(container).get(&size).copied();
         (size, most_at_once(spec, of_size))
     };
-    sizes.into_iter().map(most).collect()
+    sizes.into_iter().map(most).gather()
 }
 
 /// Returns a pod's huge pages. Its own limit of a size replaces the sum of its containers.

@@ -72,6 +72,7 @@ mod user_namespace;
 pub(crate) mod value;
 mod volume;
 
+pub use decode::object as read_object;
 pub use error::FieldError;
 
 pub use backoff::RestartBackoff;

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 
 use super::service::ServiceDocument;
 use super::{PodKey, Protocol};
+use crate::types::{Gather, InOrder};
 
 /// Range of node ports (`--service-node-port-range`).
 pub const RANGE: RangeInclusive<u16> = 30_000..=32_767;
@@ -24,7 +25,7 @@ pub fn assign(
         .iter()
         .flat_map(|service| &service.spec.ports)
         .filter_map(|port| Some((port.protocol, port.node_port?)))
-        .collect();
+        .gather();
     let mut open: Vec<(PortOf, usize, usize)> = Vec::new();
     for (at, service) in services.iter().enumerate() {
         for (index, port) in service.spec.ports.iter().enumerate() {
@@ -35,7 +36,7 @@ pub fn assign(
         }
     }
     // The result does not depend on the order of files.
-    open.sort();
+    open.order();
     let mut chosen = BTreeMap::new();
     for (of, _, _) in &open {
         if let Some(number) = before.get(of)

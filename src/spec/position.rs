@@ -7,6 +7,7 @@ use saphyr_parser::{Event, Parser};
 
 use super::error::join;
 use super::escape;
+use crate::types::Gather;
 
 /// Line and column, from 1.
 pub(crate) type Place = (usize, usize);
@@ -27,7 +28,7 @@ impl Positions {
             .flat_map(|(document, path)| {
                 ancestors(path).map(move |above| (document, above.to_owned()))
             })
-            .collect();
+            .gather();
         let mut walk = Walk {
             wanted,
             found: Self::default(),

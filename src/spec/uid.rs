@@ -14,6 +14,7 @@ use super::configuration::Configuration;
 use super::default;
 use super::fixed::{Parts, is_absent};
 use super::pod::{PodSpec, PodUid};
+use crate::types::InOrder;
 
 /// With `true`, a change of what the pod refers to replaces the pod.
 pub(super) const RESTART_ON_CHANGE: &str = "coracle.dev/restart-on-change";
@@ -49,7 +50,7 @@ fn canonical(value: &Value, text: &mut String) {
     match value {
         Value::Object(fields) => {
             let mut fields: Vec<_> = fields.iter().filter(|(k, v)| !is_absent(k, v)).collect();
-            fields.sort_by_key(|(key, _)| key.as_str());
+            fields.order_by_key(|(key, _)| key.as_str());
             text.push('{');
             for (key, value) in fields {
                 text.push_str(&Value::from(key.as_str()).to_string());

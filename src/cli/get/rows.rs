@@ -12,6 +12,7 @@ use crate::api::pod_columns::{self, human_age};
 use crate::api::{FileState, FileStatus, ImageRow, ImageUser};
 use crate::api::{configuration_columns, event_columns, node_columns, service_columns};
 use crate::sys::clock;
+use crate::types::Gather;
 
 /// The field of a claim that has what its files take, in bytes. No client but this one ever sees it.
 pub(super) const USED: &str = "coracle.dev/used";
@@ -250,7 +251,7 @@ fn users(users: &[ImageUser]) -> String {
     let pods = users
         .iter()
         .map(|user| format!("{}/{}", user.namespace, user.pod));
-    let pods: std::collections::BTreeSet<String> = pods.collect();
+    let pods: std::collections::BTreeSet<String> = pods.gather();
     match pods.is_empty() {
         true => "<none>".to_owned(),
         false => pods.into_iter().collect::<Vec<_>>().join(","),

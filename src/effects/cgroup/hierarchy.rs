@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{CgroupError, join};
 use crate::sys::file;
 use crate::sys::{cgroup, mount};
+use crate::types::InOrder;
 
 /// Which interface the kernel offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,7 +251,7 @@ impl Hierarchies {
                 .mounts()
                 .flat_map(|mount| cgroup::processes(&join(mount, path)))
                 .collect();
-            alive.sort_unstable();
+            alive.order();
             alive.dedup();
             if alive.is_empty() {
                 return Ok(());

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::Mode;
 use crate::spec::{HugePages, PageSize};
+use crate::types::InOrder;
 
 /// The controller.
 pub(super) const CONTROLLER: &str = "hugetlb";
@@ -35,7 +36,7 @@ impl HugePageFiles {
             Some((size_of(mode, &name)?, name))
         };
         let mut files: Vec<_> = entries.filter_map(file).collect();
-        files.sort_unstable();
+        files.order();
         Self(files.into())
     }
 

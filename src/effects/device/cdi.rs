@@ -9,6 +9,7 @@ use super::Trouble;
 use crate::spec::cdi::{self, CdiEdits, CdiFile, CdiMount};
 use crate::sys::device_node::{self, Seen};
 use crate::sys::openat::{self, Found};
+use crate::types::InOrder;
 
 /// Most files that are read of one folder.
 const MAX_FILES: usize = 256;
@@ -84,7 +85,7 @@ impl<'a> Files<'a> {
             ending.is_some_and(|ending| ending == "json" || ending == "yaml")
         };
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_file).collect();
-        paths.sort();
+        paths.order();
         paths.truncate(MAX_FILES);
         let mut files = BTreeMap::new();
         for path in paths {

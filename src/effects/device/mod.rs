@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::spec::device::{is_pattern, is_taken, may_be_device};
 use crate::spec::{DeviceAccess, DeviceRequest, DeviceSource};
 use crate::sys::device_node::{self, Folder, Found, Node, Seen};
-use crate::types::{DeviceNode, DeviceSight};
+use crate::types::{DeviceNode, DeviceSight, Gather, InOrder};
 
 /// Where device nodes are.
 const DEV: &str = "/dev";
@@ -81,7 +81,7 @@ pub fn look<'r>(requests: impl Iterator<Item = &'r DeviceRequest>, cdi: &[PathBu
                 (request.name.clone(), DeviceSight::Refused(why))
             };
             return Look {
-                sights: requests.map(refused).collect(),
+                sights: requests.map(refused).gather(),
                 seen: Seen::new(),
                 settles_in: None,
             };
@@ -119,7 +119,7 @@ impl Grant {
             inode: device.node.inode,
         };
         let mut nodes: Vec<DeviceNode> = self.devices.iter().map(node).collect();
-        nodes.sort();
+        nodes.order();
         nodes.dedup();
         nodes
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::spec::Security;
 use crate::sys::file;
+use crate::types::Gather;
 
 /// The default set of container engines.
 const DEFAULT: [&str; 14] = [
@@ -80,7 +81,7 @@ pub(super) fn effective(security: &Security, device_rules: bool) -> BTreeSet<Str
         () => DEFAULT
             .into_iter()
             .filter(|name| device_rules || *name != "MKNOD")
-            .collect(),
+            .gather(),
     };
     if !security.privileged {
         for name in &security.cap_drop {
@@ -99,7 +100,7 @@ pub(super) fn effective(security: &Security, device_rules: bool) -> BTreeSet<Str
         .into_iter()
         .filter(|name| bit(name).is_none_or(|bit| own >> bit & 1 == 1))
         .map(|n| format!("CAP_{n}"))
-        .collect()
+        .gather()
 }
 
 fn bit(name: &str) -> Option<usize> {

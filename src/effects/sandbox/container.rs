@@ -27,7 +27,7 @@ use crate::spec::{
 };
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
-use crate::types::{Effective, LinuxUser};
+use crate::types::{Effective, Gather, InOrder, LinuxUser};
 
 /// What no file of an image volume does in a container (Kubernetes API reference: `spec.volumes[].image`).
 const IMAGE_FLAGS: [&str; 3] = ["nodev", "noexec", "nosuid"];
@@ -86,7 +86,7 @@ pub fn start_request(
     let devices = device::of(sandboxes, pod, container)?;
     if let Some(devices) = &devices {
         user.groups.extend(&devices.groups);
-        user.groups.sort_unstable();
+        user.groups.order();
         user.groups.dedup();
     }
     let users = match pod.own_users {
@@ -357,7 +357,7 @@ fn volume_image(bundle: &Path, volume: &str) -> PathBuf {
 fn image_ids(order: &ContainerOrder<'_>) -> BTreeMap<String, String> {
     let images = order.volume_images.iter();
     let ids = images.map(|(volume, image)| (volume.clone(), image.id.clone()));
-    ids.collect()
+    ids.gather()
 }
 
 /// Volumes as binds. The shim first binds each sub-path to a place of its own.

@@ -11,7 +11,7 @@ use crate::effects::device::{Finder, Granted, Trouble};
 use crate::shim::protocol::DeviceFile;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec};
 use crate::sys::bpf::Device;
-use crate::types::DeviceNode;
+use crate::types::{DeviceNode, Gather, InOrder};
 
 /// Most devices of one container.
 const MAX_DEVICES: usize = 128;
@@ -80,7 +80,7 @@ impl Devices {
             let number = self.granted.len();
             return Err(format!("{number} devices are more than {MAX_DEVICES}"));
         }
-        self.granted.sort_by(|a, b| a.place.cmp(&b.place));
+        self.granted.order_by(|a, b| a.place.cmp(&b.place));
         for pair in self.granted.windows(2) {
             let [one, other] = pair else { continue };
             let (place, below) = (&one.place, format!("{}/", one.place));
@@ -91,20 +91,20 @@ impl Devices {
                 ));
             }
         }
-        self.groups.sort_unstable();
+        self.groups.order();
         self.groups.dedup();
         Ok(())
     }
 
     /// Sets the variables, in place of others of their names.
     pub(super) fn set_env(&self, process: &mut Process) {
-        let names: BTreeSet<&str> = self.env.iter().map(|(name, _)| name.as_str()).collect();
+        let names: BTreeSet<&str> = self.env.iter().map(|(name, _)| name.as_str()).gather();
         let is_set = |pair: &String| {
             let name = pair.split_once('=').map(|(name, _)| name);
             name.is_some_and(|name| names.contains(name))
         };
         process.env.retain(|pair| !is_set(pair));
-        let last: BTreeMap<&String, &String> = self.env.iter().map(|(n, v)| (n, v)).collect();
+        let last: BTreeMap<&String, &String> = self.env.iter().map(|(n, v)| (n, v)).gather();
         let pairs = last
             .into_iter()
             .map(|(name, value)| format!("{name}={value}"));

@@ -40,6 +40,7 @@ use crate::shim::protocol::ShimConfig;
 use crate::spec::{IdRange, PodSpec, PodUid};
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
+use crate::types::Gather;
 
 pub use container::{ContainerOrder, PrepareError, start_request};
 pub use remove::{Leave, unseen_exit};
@@ -310,7 +311,7 @@ impl Sandboxes {
         };
         spec.all_containers()
             .filter_map(|c| Some((c.name.clone(), newest(&c.name)? + 1)))
-            .collect()
+            .gather()
     }
 }
 

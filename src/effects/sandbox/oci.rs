@@ -18,6 +18,7 @@ use crate::effects::{app_armor, seccomp};
 use crate::shim::protocol::DeviceFile;
 use crate::spec::{ContainerSpec, MountPropagation, PodSpec, Seccomp};
 use crate::sys::file;
+use crate::types::InOrder;
 
 /// Hidden from containers, as in other container engines.
 const MASKED: [&str; 12] = [
@@ -177,7 +178,7 @@ impl Bundle<'_> {
         let mut list = self.fixed_mounts();
         // Parents before children, whatever the order in the manifest.
         let mut binds: Vec<&Bind> = self.binds.iter().collect();
-        binds.sort_by_key(|bind| Path::new(&bind.target).components().count());
+        binds.order_by_key(|bind| Path::new(&bind.target).components().count());
         list.extend(binds.into_iter().map(|bind| {
             let propagation = match bind.propagation {
                 MountPropagation::None => "rprivate",

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::ConfigError;
 use crate::spec::{ContainerSpec, PodSpec};
 use crate::sys::openat::{self, Found};
+use crate::types::InOrder;
 
 /// Longest passwd or group file that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -62,7 +63,7 @@ pub(super) fn resolve(
         groups.extend(groups_of(&group_file, &entry.name));
     }
     groups.push(gid);
-    groups.sort_unstable();
+    groups.order();
     groups.dedup();
     let home = entry
         .map(|entry| entry.home)

@@ -18,6 +18,7 @@ use crate::spec::binding::{Choice, choose};
 use crate::spec::{Configuration, HostPathType, Object, ObjectKind, PodSpec};
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
+use crate::types::{Gather, InOrder};
 
 /// `<root>/claims/<namespace>_<name>/claim.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +84,7 @@ pub fn records(layout: &Layout) -> Vec<Record> {
         .flatten()
         .filter_map(|entry| read(&entry.path()))
         .collect();
-    found.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
+    found.order_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
     found
 }
 
@@ -209,7 +210,7 @@ fn bind(
             Bound::Volume { volume, .. } => Some(volume),
             Bound::Directory => None,
         })
-        .collect();
+        .gather();
     let choice = choose(claim, &configuration, &taken).map_err(|why| VolumeError::Unbound {
         claim: name.to_owned(),
         why,

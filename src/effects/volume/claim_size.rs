@@ -12,6 +12,7 @@ use super::ownership;
 use crate::layout::Layout;
 use crate::spec::{Configuration, Object, ObjectKind, PodKey, binding};
 use crate::sys::quota;
+use crate::types::Gather;
 use crate::types::quantity::Quantity;
 
 /// The first number of coracle's projects, as the kubelet's (`pkg/volume/util/fsquota`).
@@ -141,7 +142,7 @@ fn bytes(written: Option<&str>) -> Option<u64> {
 
 /// A project number that no claim has, and that nothing else on the file system uses.
 fn free_number(folder: &Path, all: &[Record]) -> Option<u32> {
-    let taken: BTreeSet<u32> = all.iter().filter_map(|record| record.project).collect();
+    let taken: BTreeSet<u32> = all.iter().filter_map(|record| record.project).gather();
     let folder = File::open(folder).ok()?;
     let unused = |number: &u32| {
         let found = quota::project(&folder, *number);

@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown, sym
 use std::path::{Component, Path, PathBuf};
 
 use crate::sys::{clock, file, tree};
+use crate::types::Gather;
 
 /// The symlink to the files in force.
 const DATA: &str = "..data";
@@ -152,7 +153,7 @@ fn holds(folder: &Path, files: &Files, group: Option<u32>) -> io::Result<bool> {
 /// Makes the visible names, and removes those that are gone and the folders of earlier files.
 fn tidy(root: &Path, current: &Path, files: &Files) -> io::Result<()> {
     let first = files.keys().filter_map(|path| path.components().next());
-    let visible: BTreeSet<PathBuf> = first.map(|part| PathBuf::from(part.as_os_str())).collect();
+    let visible: BTreeSet<PathBuf> = first.map(|part| PathBuf::from(part.as_os_str())).gather();
     for name in &visible {
         let (link, target) = (root.join(name), Path::new(DATA).join(name));
         if fs::read_link(&link).ok().as_ref() != Some(&target) {

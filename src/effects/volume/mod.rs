@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use crate::layout::Layout;
 use crate::spec::{ObjectKind, PodSpec, VolumeSource};
+use crate::types::Gather;
 
 use super::configuration::CurrentConfiguration;
 use super::facts::NodeFacts;
@@ -199,5 +200,5 @@ pub fn roots(layout: &Layout, spec: &PodSpec) -> BTreeMap<String, PathBuf> {
             };
             Some((volume.name.clone(), root))
         })
-        .collect()
+        .gather()
 }

@@ -15,6 +15,7 @@ use super::{
     ARTIFACT_TYPE, Bundle, BundleFile, Descriptor, Document, FILE_TYPE, IMAGE_NAME, INDEX_TYPE,
     MAX_FILES, MAX_IMAGES, MAX_TEXT_BYTES, NAME, REF_NAME, check_file_name, check_name,
 };
+use crate::types::Gather;
 
 /// A bundle whose documents are verified. Its images are not read yet.
 #[derive(Debug)]
@@ -179,7 +180,7 @@ fn read_manifests(archive: &Archive, at: &Descriptor) -> Result<Manifests, Image
             let bytes = blob(archive, &layer, "index")?;
             let index: Document = oci::parse(&bytes, &format!("index {}", layer.digest))?;
             let listed = index.manifests.unwrap_or_default();
-            let listed = listed.into_iter().map(|image| image.digest).collect();
+            let listed = listed.into_iter().map(|image| image.digest).gather();
             indexes.push((layer.digest, listed));
             continue;
         }

@@ -15,6 +15,7 @@ use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConf
 
 use super::error::FetchError;
 use crate::sys::file::read_bounded;
+use crate::types::InOrder;
 
 /// Where distributions keep the authorities they trust; the first file that exists.
 const SYSTEM: [&str; 6] = [
@@ -116,7 +117,7 @@ fn read_folder(folder: &Path, own: &mut Own) -> Result<(), FetchError> {
             "`{folder}` has more than {MAX_FILES} files"
         )));
     }
-    paths.sort();
+    paths.order();
     for path in paths {
         let read = || read_bounded(&path, MAX_BYTES).map_err(|why| unreadable(&path, &why));
         match path.extension().and_then(|end| end.to_str()) {

@@ -14,6 +14,7 @@ use super::super::error::ImageError;
 use super::super::progress::Cause;
 use crate::spec::ImageName;
 use crate::sys::file::read_bounded;
+use crate::types::InOrder;
 
 /// The longest file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -354,7 +355,7 @@ fn drop_ins(folder: &Path) -> Result<Vec<PathBuf>, RegistriesError> {
             ))));
         }
     }
-    found.sort();
+    found.order();
     Ok(found)
 }
 

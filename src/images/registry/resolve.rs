@@ -15,6 +15,7 @@ use super::session::{Session, Wanted};
 use super::url::shorten;
 use crate::spec::ImageName;
 use crate::sys::file::read_bounded;
+use crate::types::InOrder;
 
 /// The longest manifest or index.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
@@ -114,7 +115,7 @@ impl<'a> Search<'a> {
         if let Some(found) = self.best(top, 0)? {
             return Ok(found);
         }
-        self.available.sort();
+        self.available.order();
         self.available.dedup();
         Err(FetchError::Image(ImageError::Platform {
             wanted: self.platform.shown(),
@@ -371,7 +372,7 @@ pub(super) fn ranked<'a>(
             note(stated);
         }
     }
-    ranked.sort_by_key(|(fitness, _)| std::cmp::Reverse(*fitness));
+    ranked.order_by_key(|(fitness, _)| std::cmp::Reverse(*fitness));
     ranked
         .into_iter()
         .map(|(_, descriptor)| descriptor)

@@ -16,6 +16,7 @@ use super::super::trust::{
 use super::error::FetchError;
 use super::resolve::{Raw, Resolved, manifest};
 use super::session::{Session, Wanted};
+use crate::types::InOrder;
 
 /// The longest manifest of signatures, and the longest list of referrers.
 const MAX_BYTES: u64 = 1 << 20;
@@ -120,7 +121,7 @@ fn by_referrers(session: &Session, digest: &str, seen: &mut Seen) -> Result<(), 
         let kind = referrer.artifact_type.as_deref();
         kind.is_some_and(|kind| kind.starts_with(of))
     };
-    referrers.sort_by_key(|referrer| !is(referrer, COSIGN));
+    referrers.order_by_key(|referrer| !is(referrer, COSIGN));
     seen.bundle |= referrers.iter().any(|referrer| is(referrer, BUNDLE));
     let mut signatures = Vec::new();
     for referrer in referrers.iter().take(MAX_REFERRERS) {

@@ -16,6 +16,7 @@ use super::super::entry::{OPAQUE, wanted};
 use super::super::tar_reader::Kind;
 use super::tar_writer::{self, Entry};
 use crate::sys::{tree, xattr};
+use crate::types::InOrder;
 
 /// The deepest directory, each of which is an open file. No layer that was unpacked here has more.
 const MAX_DEPTH: usize = 600;
@@ -34,7 +35,7 @@ struct Level {
 impl Level {
     fn new(folder: OwnedFd, path: usize) -> io::Result<Self> {
         let mut names = tree::names(folder.as_fd())?;
-        names.sort();
+        names.order();
         Ok(Self {
             folder,
             names: names.into_iter(),

@@ -9,6 +9,7 @@ use std::thread;
 use super::Ruleset;
 use crate::network::conntrack::{self, Connection};
 use crate::spec::Protocol;
+use crate::types::Gather;
 
 /// An entry point of clients: protocol, address (`None`: every address of the node), port.
 type Door = (Protocol, Option<IpAddr>, u16);
@@ -45,21 +46,21 @@ impl Doors {
 
     /// The connections that may be stale once the `new` rules are in force.
     pub(super) fn stale(&self, new: &Self) -> Stale {
-        let keys: BTreeSet<&Door> = self.behind.keys().chain(new.behind.keys()).collect();
+        let keys: BTreeSet<&Door> = self.behind.keys().chain(new.behind.keys()).gather();
         let changed = keys.into_iter().filter(|door| {
             door.0 == Protocol::Udp && self.behind.get(door) != new.behind.get(door)
         });
         let none = BTreeSet::new();
         let doors = changed.map(|door| (*door, new.behind.get(door).unwrap_or(&none).clone()));
-        let served: BTreeSet<&IpAddr> = self.behind.values().flatten().collect();
+        let served: BTreeSet<&IpAddr> = self.behind.values().flatten().gather();
         let gone = self
             .pods
             .iter()
             .filter(|ip| served.contains(ip) && !new.pods.contains(ip));
         Stale {
-            doors: doors.collect(),
-            gone: gone.copied().collect(),
-            came: new.pods.difference(&self.pods).copied().collect(),
+            doors: doors.gather(),
+            gone: gone.copied().gather(),
+            came: new.pods.difference(&self.pods).copied().gather(),
         }
     }
 }
@@ -165,7 +166,7 @@ fn own_addresses() -> BTreeSet<IpAddr> {
             let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
             v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
         })
-        .collect()
+        .gather()
 }
 
 #[cfg(test)]

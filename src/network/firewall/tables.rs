@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::{FirewallError, HostPort, PodRules, Ruleset, ServiceRoute};
 use crate::spec::Protocol;
+use crate::types::Gather;
 
 /// Elements of a map or set: key and value (none in a set), both in the syntax of `nft`.
 pub(super) type Elements = BTreeMap<String, Option<String>>;
@@ -220,7 +221,7 @@ impl Tables {
             bridge_family,
             sets: kinds(bridge_family)
                 .map(|k| (k.name, Elements::new()))
-                .collect(),
+                .gather(),
             chains: BTreeMap::new(),
         };
         for pod in rules.pods.values() {
@@ -302,7 +303,7 @@ impl Tables {
                 .iter()
                 .filter(|at| at.is_ipv4() == v4)
                 .copied()
-                .collect();
+                .gather();
             let pick = |four, six| if v4 { four } else { six };
             if endpoints.is_empty() {
                 // A service address needs nothing more: packets to it without an entry are refused.

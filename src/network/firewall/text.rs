@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::chains;
 use super::tables::{Elements, EndpointChain, Family, SetKind, Tables, kinds};
+use crate::types::Gather;
 
 /// Elements in one statement.
 const AT_ONCE: usize = 200;
@@ -178,9 +179,9 @@ impl<'t> Changes<'t> {
             .iter()
             .filter(|(k, v)| old.get(*k).is_some_and(|was| was != *v));
         Self {
-            added: added.collect(),
-            removed: removed.collect(),
-            again: again.collect(),
+            added: added.gather(),
+            removed: removed.gather(),
+            again: again.gather(),
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::images::{BundleFile, check_name};
 use crate::plan::bundle::Trial;
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
-use crate::types::Wall;
+use crate::types::{Gather, Wall};
 
 /// The maximum number of bundles.
 pub(in crate::node) const MAX_BUNDLES: usize = 64;
@@ -200,7 +200,7 @@ pub(in crate::node) fn names(bundles: &Path) -> io::Result<BTreeSet<String>> {
                 .map(str::to_owned),
         );
     }
-    Ok(names.into_iter().take(MAX_BUNDLES).collect())
+    Ok(names.into_iter().take(MAX_BUNDLES).gather())
 }
 
 /// Removes what an interrupted removal left.

@@ -24,7 +24,7 @@ use crate::plan::state::Sandbox;
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::file_system::{FileSystem, file_system};
 use crate::sys::process;
-use crate::types::Wall;
+use crate::types::{Gather, Wall};
 
 /// Readings closer together give no useful cpu rate.
 const APART: Duration = Duration::from_secs(1);
@@ -135,7 +135,7 @@ impl Rates {
             let rate = (used * 1_000_000_000).checked_div(passed)?;
             Some((path.clone(), u64::try_from(rate).ok()?))
         };
-        Self(later.iter().filter_map(rate).collect())
+        Self(later.iter().filter_map(rate).gather())
     }
 
     fn of(&self, path: &str) -> Option<u64> {
@@ -214,7 +214,7 @@ async fn sample(tools: &Tools, targets: &[Target]) -> Sample {
         let whole = (figures::machine_cpu(), MACHINE.to_owned());
         let own = (figures::own_process().cpu, AGENT.to_owned());
         let all = groups.chain([whole, own]);
-        all.filter_map(|(cpu, path)| Some((path, cpu?))).collect()
+        all.filter_map(|(cpu, path)| Some((path, cpu?))).gather()
     })
     .await
 }
@@ -329,7 +329,7 @@ impl Measured {
         ];
         pods.chain(node)
             .filter_map(|(path, usage)| Some((path.to_owned(), usage.cpu?)))
-            .collect()
+            .gather()
     }
 }
 

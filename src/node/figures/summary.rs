@@ -9,6 +9,7 @@ use crate::network::Traffic;
 use crate::plan::status;
 use crate::sys::clock;
 use crate::sys::file_system::FileSystem;
+use crate::types::Gather;
 use crate::types::Wall;
 
 /// The page with all measurements.
@@ -38,7 +39,7 @@ fn rfc3339(wall: Wall) -> String {
 fn object<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
     let known = fields.into_iter();
     let known = known.filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    Value::Object(known.collect::<Map<_, _>>())
+    Value::Object(known.gather::<Map<_, _>>())
 }
 
 impl Page<'_> {

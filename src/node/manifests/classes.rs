@@ -10,6 +10,7 @@ use super::{Fingerprint, Manifests};
 use crate::plan::status;
 use crate::spec::PodUid;
 use crate::spec::priority::{self, PriorityClasses};
+use crate::types::Gather;
 
 /// A file that becomes valid may bring a class that makes another file valid. A longer chain than this is not
 /// intended by any author.
@@ -25,7 +26,7 @@ impl Manifests {
             let name = class.metadata.name.clone().unwrap_or_default();
             (name, class.clone())
         });
-        named.collect()
+        named.gather()
     }
 
     /// Puts into effect what was read, and what depends on it: files are read again as long as that changes the

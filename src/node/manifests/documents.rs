@@ -12,6 +12,7 @@ use crate::api::FileStatus;
 use crate::plan::event::Desired;
 use crate::plan::status;
 use crate::spec::{Configuration, Object, ObjectKey, ObjectKind};
+use crate::types::Gather;
 
 /// The documents of the manifest directory, as the agent acts on them and shows them.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl Manifests {
             namespaces.extend(services.map(|s| s.spec.key.namespace.clone()));
         }
         let written = shown.iter().map(|(object, _)| object.key());
-        let written: BTreeSet<ObjectKey> = written.collect();
+        let written: BTreeSet<ObjectKey> = written.gather();
         namespaces.remove("");
         for name in namespaces {
             if !written.contains(&ObjectKey::new(ObjectKind::Namespace, "", &name)) {

@@ -29,7 +29,7 @@ use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, PodUid, ServiceDocument};
-use crate::types::Wall;
+use crate::types::{Gather, InOrder, Wall};
 
 use files::{Fingerprint, MAX_FILES, list, read};
 
@@ -185,7 +185,7 @@ impl Manifests {
                 let ports = service.spec.ports.iter();
                 ports.filter_map(|p| Some(((key.clone(), p.protocol, p.port), p.node_port?)))
             })
-            .collect();
+            .gather();
         Self {
             path,
             node_name,
@@ -275,7 +275,7 @@ impl Manifests {
         }
         if scan.changed {
             let sealed = self.entries.values().flat_map(|entry| &entry.sealed);
-            self.credentials.keep(&sealed.copied().collect());
+            self.credentials.keep(&sealed.copied().gather());
             self.settle(&found, running);
             self.note_configuration();
             self.assign_node_ports();
@@ -321,7 +321,7 @@ impl Manifests {
                 }
             }
         }
-        self.bundled = dirs.into_iter().collect();
+        self.bundled = dirs.into_iter().gather();
         let mut fetched = false;
         if let Some(path) = &self.fetched
             && let Ok((files, _)) = list(path, |_| true)
@@ -354,7 +354,7 @@ impl Manifests {
             false => static_kept,
         };
         let inherited = self.inherited.keys().chain(self.entries.keys());
-        let kept: BTreeSet<PathBuf> = inherited.filter(|path| is_kept(path)).cloned().collect();
+        let kept: BTreeSet<PathBuf> = inherited.filter(|path| is_kept(path)).cloned().gather();
         for path in &kept {
             if let Some(from) = self.inherited.remove(path) {
                 scan.changed = true;
@@ -463,7 +463,7 @@ impl Manifests {
                     .iter()
                     .map(|pod| (pod.uid.clone(), path.clone()))
             })
-            .collect()
+            .gather()
     }
 
     /// Puts candidates into effect unless they conflict with another file: the same name, or something that only
@@ -480,7 +480,7 @@ impl Manifests {
             let candidate = self.entries[path].candidate.as_ref();
             candidate.is_some_and(|loaded| loaded.pods.iter().any(|pod| running.contains(&pod.uid)))
         };
-        order.sort_by_key(|path| !runs(path));
+        order.order_by_key(|path| !runs(path));
         for path in order {
             let entry = self.entries.get_mut(&path).expect("listed above");
             let candidate = entry.candidate.take().expect("filtered above");
@@ -526,12 +526,12 @@ impl Manifests {
             pods: applied
                 .flat_map(|loaded| &loaded.pods)
                 .map(|pod| (pod.uid.clone(), pod.clone()))
-                .collect(),
+                .gather(),
             services: self
                 .services
                 .iter()
                 .map(|(_, s)| (s.spec.key.clone(), Arc::new(s.spec.clone())))
-                .collect(),
+                .gather(),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::spec::convert::ConvertContext;
 use crate::spec::encrypted::Opened;
 use crate::spec::priority::PriorityClasses;
 use crate::spec::{Configuration, PodSecurity};
-use crate::types::Wall;
+use crate::types::{Gather, Wall};
 
 /// The objects of all files, each in the version in effect.
 #[derive(Debug, Clone, Default)]
@@ -58,7 +58,7 @@ impl Manifests {
             pod_security: self.pod_security,
             credentials: self.credentials.clone(),
             sizes: self.sizes.clone(),
-            files: applied.collect(),
+            files: applied.gather(),
         }
     }
 }
@@ -188,7 +188,7 @@ impl InEffect {
             let name = class.metadata.name.clone().unwrap_or_default();
             (name, class.clone())
         });
-        let classes: PriorityClasses = named.collect();
+        let classes: PriorityClasses = named.gather();
         let context = ConvertContext {
             node_name: &self.node_name,
             pod_security: self.pod_security,

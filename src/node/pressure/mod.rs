@@ -20,6 +20,7 @@ use crate::plan::verdict::Cause;
 use crate::plan::{Event, NodeFact, PodState};
 use crate::spec::{PodUid, Reason, Severity};
 use crate::sys::{clock, file};
+use crate::types::Gather;
 use crate::types::usage::Space;
 
 pub(super) use alarm::listen;
@@ -181,12 +182,12 @@ impl Node {
                 let usage = usage::of_pod(&layout, &cgroups, wanted);
                 (wanted.pod.uid.clone(), usage)
             };
-            let pods = wanted.iter().map(of).collect();
+            let pods = wanted.iter().map(of).gather();
             let claims = claims.into_iter().map(|claim| {
                 let used = usage::of_claim(&layout, &claim);
                 (claim, used)
             });
-            let claims = claims.collect();
+            let claims = claims.gather();
             let walk_ms = clock::boot_ms().saturating_sub(begin);
             Observation {
                 node: usage::of_node(&layout, &cgroups),

@@ -18,7 +18,7 @@ use crate::plan::{self, Event, NodeFact};
 use crate::spec::{PageSize, Reason};
 use crate::sys::file::{self, Durability};
 use crate::sys::meminfo;
-use crate::types::Swapping;
+use crate::types::{Gather, Swapping};
 
 pub(super) use watch::watch;
 
@@ -47,7 +47,7 @@ pub(super) fn for_plan(
             memory_bytes: share("memory"),
             storage_bytes: share("ephemeral-storage"),
             pods: share("pods"),
-            huge_pages: huge_pages.collect(),
+            huge_pages: huge_pages.gather(),
         }),
         swap: match meminfo::now("SwapTotal") {
             0 => Swapping::Off,
@@ -121,7 +121,7 @@ impl Sources {
         let mut shown = config::as_json(&self.effective);
         let pending = self.pending.iter();
         let pending = pending.map(|(path, then)| (path.clone(), then.clone().into()));
-        shown["coracle"]["pending"] = Value::Object(pending.collect());
+        shown["coracle"]["pending"] = Value::Object(pending.gather());
         shown["coracle"]["problem"] = json!(self.problem);
         shown
     }

@@ -12,6 +12,7 @@ use crate::node::watch::Watch;
 use crate::node::{Input, manifest_url, sources};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::clock;
+use crate::types::Gather;
 
 /// Begins to fetch manifests from a web server if the settings say so. Receives a message for each new document.
 fn begin_url(tools: &Tools) -> Receiver<()> {
@@ -40,7 +41,7 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
     let mut running: BTreeSet<PodUid> = recovered
         .iter()
         .flat_map(|spec| [spec.uid.clone(), spec.template.clone()])
-        .collect();
+        .gather();
     let inherited = sources::inherited(&config.layout, recovered);
     let mut manifests = Manifests::new(
         config.manifests.clone(),
@@ -70,7 +71,7 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
         if scan.changed || first {
             sources::write(&config.layout, &manifests);
             let documents = manifests.documents();
-            running = documents.desired.pods.keys().cloned().collect();
+            running = documents.desired.pods.keys().cloned().gather();
             let input = Input::Manifests {
                 documents: Box::new(documents),
                 freed_bytes: scan.freed_bytes,

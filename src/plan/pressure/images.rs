@@ -4,6 +4,7 @@
 
 use super::super::Time;
 pub use crate::types::ImagePolicy;
+use crate::types::InOrder;
 use crate::types::usage::Space;
 
 /// One image of the store.
@@ -63,7 +64,7 @@ pub fn doomed(
 ) -> Vec<String> {
     let unused = |image: &&ImageFacts| !image.used && !image.preloaded;
     let mut unused: Vec<&ImageFacts> = images.iter().filter(unused).collect();
-    unused.sort_by_key(|image| (image.last_used, image.first_seen, &image.id));
+    unused.order_by_key(|image| (image.last_used, image.first_seen, &image.id));
     let idle_ms = |image: &ImageFacts| {
         let known = image.first_seen.max(since);
         now.since(image.last_used.unwrap_or(known).max(since))

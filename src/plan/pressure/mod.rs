@@ -27,6 +27,7 @@ use super::state::{Flag, Sandbox};
 use super::verdict::Cause;
 use super::{Event, NodeState, PodFact, PodState, Stamp, Step, Task, Time, Wall};
 use crate::spec::{PodKey, PodUid};
+use crate::types::InOrder;
 use crate::types::usage::{NodeUsage, PodUsage, Space};
 pub use evict::{Eviction, EvictionReason, Evictions};
 use images::{Goal, ImagePolicy};
@@ -314,7 +315,7 @@ fn act(state: &NodeState, seen: &Seen, now: Time) -> Option<Step> {
     }
     let mut due: Vec<&Met> = pressure.met.iter().collect();
     due.retain(|met| now.since(met.since) >= met.threshold.grace_ms);
-    due.sort_by_key(|met| (met.threshold.signal, met.threshold.grace_ms));
+    due.order_by_key(|met| (met.threshold.signal, met.threshold.grace_ms));
     due.into_iter()
         .find_map(|met| relieve_of(state, seen, met, now))
 }

@@ -15,6 +15,7 @@ use super::run::Run;
 use super::state::{ContainerState, Role};
 use super::verdict::{Cause, Verdict};
 use super::{PodState, Settings, Wall};
+use crate::types::InOrder;
 use container::container;
 pub use container::{image_failure, start_failure};
 pub use service::{endpoints, service};
@@ -102,7 +103,7 @@ fn status(state: &PodState, node: &NodeFacts, settings: &Settings) -> core::PodS
     let hold = state.hold();
     let shown = |some: Vec<_>| Some(some).filter(|_| hold.is_none());
     let mut containers = show(state.mains());
-    containers.sort_by(|a, b| a.name.cmp(&b.name));
+    containers.order_by(|a, b| a.name.cmp(&b.name));
     core::PodStatus {
         phase: Some(phase.as_str().to_owned()),
         conditions: Some(conditions::all(state, outcome(state))),

@@ -8,6 +8,7 @@ use super::{MAX_BYTES, Object, content, keys, metadata};
 use crate::spec::decode::decode;
 use crate::spec::error::{Path, Report};
 use crate::spec::value::Value;
+use crate::types::Gather;
 
 /// Advice about a value that is no base64.
 const PLAIN: &str = "encode it by `base64 -w0`, or write plain text into `data`";
@@ -16,7 +17,7 @@ const PLAIN: &str = "encode it by `base64 -w0`, or write plain text into `data`"
 pub(super) fn of(value: &mut Value, path: &Path<'_>, report: &Report) -> Option<Object> {
     let bytes = content::bytes(value, "binaryData", PLAIN, path, report);
     let mut map: ConfigMap = decode(value, path, report)?;
-    let bytes: BTreeMap<_, _> = bytes.into_iter().collect();
+    let bytes: BTreeMap<_, _> = bytes.into_iter().gather();
     map.binary_data = (!bytes.is_empty()).then_some(bytes);
     metadata(&mut map, path, report);
     let (data, binary) = (path.field("data"), path.field("binaryData"));

@@ -23,6 +23,7 @@ use super::encrypted::Opened;
 use super::error::{Path, Report};
 use super::value::Value;
 use super::{assemble, names};
+use crate::types::InOrder;
 
 pub use secret::Secret;
 
@@ -185,7 +186,7 @@ impl Object {
                 let bytes = map.binary_data.iter().flatten();
                 let bytes = bytes.map(|(key, bytes)| (key.as_str(), bytes.0.as_slice()));
                 let mut all: Vec<_> = texts.chain(bytes).collect();
-                all.sort_by_key(|(key, _)| *key);
+                all.order_by_key(|(key, _)| *key);
                 all
             }
             Self::Secret(secret) => secret.data().collect(),

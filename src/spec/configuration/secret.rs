@@ -12,6 +12,7 @@ use crate::spec::decode::decode;
 use crate::spec::encrypted::{self, Opened};
 use crate::spec::error::{Path, Report};
 use crate::spec::value::Value;
+use crate::types::Gather;
 
 /// Advice about a value that is no base64.
 const PLAIN: &str = "encode it by `base64 -w0`, or write plain text into `stringData`";
@@ -82,7 +83,7 @@ pub(super) fn of(
             None => return Some(Secret(typed(secret))),
         }
     }
-    let mut data: BTreeMap<String, ByteString> = encoded.into_iter().collect();
+    let mut data: BTreeMap<String, ByteString> = encoded.into_iter().gather();
     for (key, text) in texts {
         data.insert(key, ByteString(text.into_bytes()));
     }

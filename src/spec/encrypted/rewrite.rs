@@ -8,6 +8,7 @@ use super::super::error::FieldError;
 use super::super::parse::{self, parse, text};
 use super::super::value::Value;
 use super::{Content, FIELD, Opened, Outcome, Plain, found};
+use crate::types::Gather;
 
 /// What kubectl keeps of a document that it applied: all of its content.
 const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -141,7 +142,7 @@ fn documents(text: &str) -> Vec<(usize, &str, &str)> {
 /// The errors of a document with Secrets. Encrypted ones beside the plain ones are not decrypted for that.
 fn checked(bytes: &[u8], file: &str) -> Result<(), Vec<FieldError>> {
     let unread = found(bytes).into_iter();
-    let opened: Opened = unread.map(|sealed| (sealed, Outcome::Unread)).collect();
+    let opened: Opened = unread.map(|sealed| (sealed, Outcome::Unread)).gather();
     let context = ConvertContext {
         opened: &opened,
         ..ConvertContext::of("")
@@ -209,7 +210,7 @@ fn part(secret: &Value) -> Part {
         let entries = entries.iter();
         entries
             .map(|(key, value)| (key.clone(), value.scalar_text().unwrap_or_default()))
-            .collect()
+            .gather()
     };
     let namespace = match word("namespace") {
         none if none.is_empty() => "default".to_owned(),

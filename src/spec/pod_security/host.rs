@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{LifecycleHandler, WindowsSecurityContextOptions
 
 use super::Violation;
 use super::visit::{View, containers, plural, quoted, setters, violation};
+use crate::types::InOrder;
 
 pub(super) fn namespaces(pod: &View<'_>) -> Option<Violation> {
     let spec = pod.spec;
@@ -58,7 +59,7 @@ pub(super) fn handlers(pod: &View<'_>) -> Option<Violation> {
     });
     // Each container is named once, in the order of names.
     let mut names = names;
-    names.sort_unstable();
+    names.order();
     names.dedup();
     violation("probe or lifecycle host", !names.is_empty(), || {
         format!(
