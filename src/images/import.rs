@@ -195,7 +195,12 @@ pub(crate) fn read_bundle(
     let staging = Staging::new(&store)?;
     let mut space = Space::new(&staging.path, keep)?;
     let archive = Archive::open(archive, &staging.path, &mut space, &mut |_| Ok(()))?;
-    Ok(bundle::open(&archive, keys)?.bundle)
+    let contents = bundle::open(&archive, keys)?;
+    let ids = contents.ids(&archive)?;
+    Ok(Bundle {
+        images: ids,
+        ..contents.bundle
+    })
 }
 
 fn is_abandoned(why: &ImageError) -> bool {

@@ -192,6 +192,7 @@ async fn check(tools: &Tools, bundle: &Bundle) -> Result<Value, ApplyError> {
     let (reply, answer) = bounded(1);
     let input = Input::CheckBundle {
         name: bundle.name.clone(),
+        images: bundle.images.clone(),
         files: files.collect(),
         reply,
     };

@@ -10,7 +10,7 @@
 //!
 //! The rename of `state.json` decides: before it the former generation is in force, wholly, and after it the new one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::images::{BundleFile, check_name};
 use crate::plan::bundle::Trial;
+use crate::spec::Pins;
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
 use crate::types::Wall;
@@ -90,6 +91,15 @@ pub(in crate::node) struct Pinned {
 /// A bundle's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::node) struct Folder(PathBuf);
+
+impl Record {
+    /// The images that its manifests mean by these names.
+    pub(in crate::node) fn pins(&self) -> Pins {
+        let images = self.images.iter();
+        let pins = images.flat_map(|image| image.names.iter().map(|name| (name, &image.id)));
+        pins.map(|(name, id)| (name.clone(), id.clone())).collect()
+    }
+}
 
 impl Folder {
     /// The folder of that bundle; `name` is valid.
@@ -218,10 +228,12 @@ pub(in crate::node) fn remove_leftovers(bundles: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The directories of manifests in force, by bundle; those of bundles whose state cannot be read are missing, and named
-/// beside it.
-pub(in crate::node) fn in_force(bundles: &Path) -> (Vec<PathBuf>, Vec<(PathBuf, io::Error)>) {
-    let (mut found, mut broken) = (Vec::new(), Vec::new());
+/// The directories of manifests in force, with the images that come with them; those of bundles whose state cannot be
+/// read are missing, and named beside it.
+pub(in crate::node) fn in_force(
+    bundles: &Path,
+) -> (BTreeMap<PathBuf, Pins>, Vec<(PathBuf, io::Error)>) {
+    let (mut found, mut broken) = (BTreeMap::new(), Vec::new());
     let names = match names(bundles) {
         Ok(names) => names,
         Err(error) => return (found, vec![(bundles.to_owned(), error)]),
@@ -229,7 +241,16 @@ pub(in crate::node) fn in_force(bundles: &Path) -> (Vec<PathBuf>, Vec<(PathBuf, 
     for name in names {
         let folder = Folder::of(bundles, &name);
         match folder.state() {
-            Ok(Some(state)) => found.push(folder.manifests(state.current)),
+            Ok(Some(state)) => {
+                let pins = match folder.record(state.current) {
+                    Ok(record) => record.pins(),
+                    Err(error) => {
+                        tracing::warn!("{error}: images of bundle `{name}` go by their names");
+                        Pins::new()
+                    }
+                };
+                found.insert(folder.manifests(state.current), pins);
+            }
             // It was being applied for the first time.
             Ok(None) => {}
             Err(error) => broken.push((folder.0, error)),
@@ -289,7 +310,7 @@ mod tests {
         );
         assert_eq!(
             in_force(&dir).0,
-            Vec::<PathBuf>::new(),
+            BTreeMap::new(),
             "not before its state says so"
         );
         let mut state = State {
@@ -297,7 +318,10 @@ mod tests {
             ..State::default()
         };
         folder.commit(&state).unwrap();
-        assert_eq!(in_force(&dir).0, [folder.manifests(1)]);
+        assert_eq!(
+            in_force(&dir).0,
+            BTreeMap::from([(folder.manifests(1), Pins::new())])
+        );
         // What is left of a write that was cut off.
         fs::create_dir_all(dir.join("site/.new/manifests")).unwrap();
         fs::write(dir.join("site/.new/manifests/half.yaml"), "").unwrap();

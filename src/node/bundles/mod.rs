@@ -180,14 +180,8 @@ fn read(folder: &Folder) -> io::Result<Option<Known>> {
 
 /// Gives images the names that they have while this generation is in force.
 fn name_images(images: &ImageStore, record: &Record) -> Result<(), ImageError> {
-    let names = record.images.iter();
-    let names = names.flat_map(|image| {
-        image
-            .names
-            .iter()
-            .map(|name| (name.as_str(), image.id.as_str()))
-    });
-    images.set_names(names)
+    let pins = record.pins();
+    images.set_names(pins.iter().map(|(name, id)| (name.as_str(), id.as_str())))
 }
 
 /// Why a change could not be made.

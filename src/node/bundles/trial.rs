@@ -55,7 +55,7 @@ impl Node {
         let folder = Folder::of(&self.tools.config.layout.manifest_bundles(), name);
         let manifests = folder.manifests(known.state.current);
         self.state.desired.as_ref()?;
-        if !self.manifests.bundled.contains(&manifests) {
+        if !self.manifests.bundled.contains_key(&manifests) {
             return None;
         }
         let mut unready = Vec::new();

@@ -1,0 +1,163 @@
+//! Generations of bundles: which images their pods run, and what each one leaves to the next.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::bundles::{IMAGE, Site};
+use super::pull::Registry;
+use super::*;
+
+/// An image whose tag means another build in each bundle.
+const MOVING: &str = "127.0.0.1:5000/moving:1";
+
+impl Site {
+    /// Gives `MOVING` another image, which has this in its variable `BUILD`.
+    fn push_build(&self, registry: &Registry, build: &str) {
+        let layout = self.agent.root.join(format!("layout-{build}"));
+        let image = format!("{}:x", layout.display());
+        let archive = format!("docker-archive:{}", common::archive().display());
+        let run = |program: &str, args: &[&str]| {
+            let done = Command::new(program).args(args).output();
+            let done = done.unwrap_or_else(|why| panic!("{program}: {why}: apt-get install it"));
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert!(done.status.success(), "{program} {args:?}: {said}");
+        };
+        let to = format!("oci:{image}");
+        run(
+            "skopeo",
+            &["--insecure-policy", "copy", "--quiet", &archive, &to],
+        );
+        let variable = format!("BUILD={build}");
+        run(
+            "umoci",
+            &["config", "--image", &image, "--config.env", &variable],
+        );
+        registry.copy(&to, "moving:1");
+    }
+
+    /// Makes a bundle of these manifests.
+    fn bundle(&self, archive: &str, files: &[(&str, String)], more: &[&str]) {
+        let dir = self.agent.root.join("bundles").join(archive);
+        fs::create_dir_all(&dir).expect("temp dir");
+        for (name, text) in files {
+            fs::write(dir.join(name), text).expect("written");
+        }
+        self.create_with(archive, &dir, more);
+    }
+
+    /// Two bundles of the same manifests: `moving` has another build in each, `still` has not.
+    fn builds(&self) {
+        let files = [
+            ("moving.yaml", pod("moving", MOVING)),
+            ("still.yaml", pod("still", IMAGE)),
+        ];
+        let registry = Registry::start(&self.agent);
+        for build in ["one", "two"] {
+            self.push_build(&registry, build);
+            self.bundle(build, &files, &[]);
+        }
+    }
+
+    /// Waits until `moving` runs this build.
+    fn wait_build(&self, build: &str) {
+        let id = self.build_id(build);
+        self.agent.wait_pod("moving", |pod| {
+            let status = main_status(pod);
+            status["imageID"] == id.as_str() && !status["state"]["running"].is_null()
+        });
+        let said = ["exec", "moving", "--", "sh", "-c", "echo $BUILD"];
+        assert_eq!(self.agent.ok(&said), format!("{build}\n"));
+    }
+
+    /// The config's digest of a build.
+    fn build_id(&self, build: &str) -> String {
+        let layout = self.agent.root.join(format!("layout-{build}"));
+        let read = |path: &Path| -> Value {
+            serde_json::from_slice(&fs::read(path).expect("a document")).expect("JSON")
+        };
+        let index = read(&layout.join("index.json"));
+        let digest = index["manifests"][0]["digest"].as_str().expect("a digest");
+        let manifest = read(&layout.join("blobs").join(digest.replace(':', "/")));
+        let id = manifest["config"]["digest"].as_str().expect("a digest");
+        id.to_owned()
+    }
+
+    /// How often the container of a pod was started again, and when it was last.
+    fn starts(&self, pod: &str) -> (u64, Value) {
+        let pod = self.agent.wait_running(pod);
+        let status = main_status(&pod);
+        let count = status["restartCount"].as_u64().expect("a count");
+        (count, status["state"]["running"]["startedAt"].clone())
+    }
+}
+
+/// A pod whose manifest is the same in each generation.
+fn pod(name: &str, image: &str) -> String {
+    shell_pod(name, SLEEP, "", "").replace("busybox:test", image)
+}
+
+#[test]
+fn a_pod_runs_the_image_that_its_generation_means_by_an_unchanged_tag() {
+    let site = Site::new();
+    site.builds();
+    let agent = &site.agent;
+    site.apply_ok("one", &[]);
+    site.wait_build("one");
+    let still = site.starts("still");
+
+    let path = site.archive("two");
+    let planned = agent.cli(&["bundle", "plan", path.to_str().expect("utf-8")]);
+    let said = String::from_utf8_lossy(&planned.stdout);
+    assert_eq!(planned.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("container main: image 127.0.0.1:5000/moving:1 ("),
+        "{said}"
+    );
+    let said = site.apply_ok("two", &["--ready-within", "60s"]);
+    assert!(said.ends_with("all pods are ready\n"), "{said}");
+    site.wait_build("two");
+    assert_eq!(site.starts("still"), still);
+    assert_eq!(site.starts("moving").0, 1);
+
+    // Whatever the name means by now.
+    agent.ok(&["image", "tag", IMAGE, MOVING]);
+    agent.ok(&["exec", "moving", "--", "sh", "-c", "kill 1"]);
+    agent.wait_pod("moving", |pod| main_status(pod)["restartCount"] == 2);
+    site.wait_build("two");
+    agent.kill_and_restart();
+    site.wait_build("two");
+    assert_eq!(site.starts("moving").0, 2);
+
+    agent.ok(&["bundle", "rollback"]);
+    site.wait_build("one");
+    assert_eq!(site.starts("still"), still);
+    assert_eq!(site.ls()[0]["current"]["generation"], 1);
+}
+
+/// What an agent that did not know of pins left on disk makes no pod restart.
+#[test]
+fn a_pod_that_runs_its_generations_image_already_is_not_restarted() {
+    let site = Site::new();
+    site.builds();
+    let agent = &site.agent;
+    site.apply_ok("one", &[]);
+    site.wait_build("one");
+    let before = (site.starts("moving"), site.starts("still"));
+    agent.kill();
+    for entry in fs::read_dir(agent.root.join("run/pods")).expect("pods") {
+        let path = entry.expect("a pod").path().join("pod.json");
+        let text = fs::read_to_string(&path).expect("pod.json");
+        let mut pod: Value = serde_json::from_str(&text).expect("JSON");
+        let annotations = pod["metadata"]["annotations"].as_object_mut();
+        let removed = annotations
+            .expect("annotations")
+            .remove("coracle.dev/images");
+        assert!(removed.is_some(), "{text}");
+        fs::write(&path, pod.to_string()).expect("written");
+    }
+    agent.launch();
+    agent.wait_pod("moving", |pod| {
+        pod["metadata"]["annotations"]["coracle.dev/images"].is_string()
+    });
+    assert_eq!((site.starts("moving"), site.starts("still")), before);
+}
