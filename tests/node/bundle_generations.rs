@@ -45,6 +45,15 @@ impl Site {
         self.create_with(archive, &dir, more);
     }
 
+    /// Makes a bundle of another name, of one pod with `MOVING`.
+    fn other(&self, archive: &str, name: &str) {
+        self.bundle(
+            archive,
+            &[("own.yaml", pod("own", MOVING))],
+            &["--name", name],
+        );
+    }
+
     /// Two bundles of the same manifests: `moving` has another build in each, `still` has not.
     fn builds(&self) {
         let files = [
@@ -132,6 +141,51 @@ fn a_pod_runs_the_image_that_its_generation_means_by_an_unchanged_tag() {
     site.wait_build("one");
     assert_eq!(site.starts("still"), still);
     assert_eq!(site.ls()[0]["current"]["generation"], 1);
+}
+
+#[test]
+fn two_bundles_cannot_mean_different_images_by_one_name() {
+    let site = Site::new();
+    let agent = &site.agent;
+    let registry = Registry::start(agent);
+    let files = [("moving.yaml", pod("moving", MOVING))];
+    site.push_build(&registry, "one");
+    site.bundle("one", &files, &[]);
+    site.other("same", "other");
+    site.push_build(&registry, "two");
+    site.bundle("two", &files, &[]);
+    site.other("else", "other");
+    drop(registry);
+    site.apply_ok("one", &[]);
+    site.apply_ok("same", &[]);
+    let refused = |archive: &str, more: &[&str], other: &str| {
+        let refused = site.apply(archive, more);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success(), "{said}");
+        let (one, two) = (site.build_id("one"), site.build_id("two"));
+        for part in [
+            &format!("its image `{MOVING}` is {two}, and in bundle `{other}`"),
+            &format!("means {one}"),
+            &format!("coracle bundle rm {other}"),
+        ] {
+            assert!(said.contains(part), "{said}");
+        }
+    };
+    refused("two", &[], "other");
+    refused("else", &["--dry-run"], "site");
+    site.wait_build("one");
+    // Nor by a rollback.
+    agent.ok(&["bundle", "rm", "--force", "other"]);
+    site.apply_ok("two", &[]);
+    site.apply_ok("else", &[]);
+    let refused = agent.cli(&["bundle", "rollback", "site"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("in bundle `other`"),
+        "{said}"
+    );
+    site.wait_build("two");
+    agent.wait_running("own");
 }
 
 /// What an agent that did not know of pins left on disk makes no pod restart.

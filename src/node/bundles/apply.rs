@@ -42,6 +42,10 @@ impl ApplyError {
             Self::Image(error) => error.hint(),
             Self::Key(error) => error.hint().map(str::to_owned),
             Self::TooMany => Some("remove one: coracle bundle rm NAME".to_owned()),
+            Self::Change(ChangeError::Clash(clash)) => Some(format!(
+                "give one of them another tag, or remove the other bundle: coracle bundle rm {}",
+                clash.other
+            )),
             Self::Change(_) | Self::Refused(_) | Self::Stopping => None,
         }
     }
@@ -119,12 +123,14 @@ async fn try_apply(
     let bundle = images::read_bundle(exe, store, &archive, &keys, tools.keep_free()).await?;
     let name = bundle.name.clone();
     if request.dry_run {
+        no_clash(tools, &bundle).await?;
         let planned = check(tools, &bundle).await?;
         let line = json!({ "type": "plan", "name": name, "digest": bundle.digest, "items": planned["items"] });
         return Ok(Applied { name, line });
     }
     // In turn, so that another bundle cannot take a name after the check.
     let turn = tools.bundles.turn.lock_arc().await;
+    no_clash(tools, &bundle).await?;
     let refusals = refusals(&check(tools, &bundle).await?);
     if !refusals.is_empty() {
         return Err(ApplyError::Refused(refusals));
@@ -203,6 +209,15 @@ async fn check(tools: &Tools, bundle: &Bundle) -> Result<Value, ApplyError> {
         .map_err(|_| ApplyError::Stopping)?;
     let planned = answer.recv().await.map_err(|_| ApplyError::Stopping)?;
     planned.map_err(|error| ApplyError::Refused(vec![error.message]))
+}
+
+async fn no_clash(tools: &Tools, bundle: &Bundle) -> Result<(), ChangeError> {
+    let bundles = tools.config.layout.manifest_bundles();
+    // A digest means one image only.
+    let mut pins = bundle.images.clone();
+    pins.retain(|name, _| !name.contains('@'));
+    let name = bundle.name.clone();
+    unblock(move || super::no_clash(&bundles, &name, &pins)).await
 }
 
 fn refusals(planned: &Value) -> Vec<String> {

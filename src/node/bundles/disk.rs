@@ -228,6 +228,47 @@ pub(in crate::node) fn remove_leftovers(bundles: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Two bundles that mean different images by one name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its image `{image}` is {id}, and in bundle `{other}`, which is in force, that name means {other_id}"
+)]
+pub(in crate::node) struct Clash {
+    /// The name of the image.
+    pub(in crate::node) image: String,
+    /// Its id in this bundle.
+    pub(in crate::node) id: String,
+    /// The other bundle.
+    pub(in crate::node) other: String,
+    /// The id of the image there.
+    pub(in crate::node) other_id: String,
+}
+
+/// Looks for another bundle in force that means another image by one of these names.
+pub(in crate::node) fn clash(bundles: &Path, name: &str, pins: &Pins) -> io::Result<Option<Clash>> {
+    for other in names(bundles)?.into_iter().filter(|other| other != name) {
+        let folder = Folder::of(bundles, &other);
+        // One that cannot be read has no say: it is reported where it is read.
+        let Ok(Some(state)) = folder.state() else {
+            continue;
+        };
+        let theirs = folder.record(state.current).unwrap_or_default().pins();
+        let mut shared = pins.iter().filter_map(|(image, id)| {
+            let other_id = theirs.get(image).filter(|theirs| *theirs != id)?;
+            Some((image.clone(), id.clone(), other_id.clone()))
+        });
+        if let Some((image, id, other_id)) = shared.next() {
+            return Ok(Some(Clash {
+                image,
+                id,
+                other,
+                other_id,
+            }));
+        }
+    }
+    Ok(None)
+}
+
 /// The directories of manifests in force, with the images that come with them; those of bundles whose state cannot be
 /// read are missing, and named beside it.
 pub(in crate::node) fn in_force(

@@ -20,9 +20,10 @@ use super::{Input, Node, unblock};
 use crate::api::{CommandError, CommandErrorKind};
 use crate::images::{ImageError, ImageStore};
 use crate::plan::{Event, NodeFact, status};
+use crate::spec::Pins;
 use crate::types::Time;
 
-use disk::{Folder, Record, State};
+use disk::{Clash, Folder, Record, State};
 
 pub(super) use apply::apply;
 
@@ -197,6 +198,8 @@ enum ChangeError {
     /// It is not what it was.
     #[error("bundle `{0}` has changed meanwhile")]
     Changed(String),
+    #[error("nothing has changed: {0}")]
+    Clash(Clash),
     #[error("could not write bundle `{name}`")]
     Disk {
         name: String,
@@ -215,9 +218,10 @@ impl From<ChangeError> for CommandError {
     fn from(error: ChangeError) -> Self {
         let kind = match error {
             ChangeError::Missing(_) => CommandErrorKind::NotFound,
-            ChangeError::NoFormer(_) | ChangeError::Changed(_) | ChangeError::Busy(_) => {
-                CommandErrorKind::Conflict
-            }
+            ChangeError::NoFormer(_)
+            | ChangeError::Changed(_)
+            | ChangeError::Busy(_)
+            | ChangeError::Clash(_) => CommandErrorKind::Conflict,
             ChangeError::Disk { .. } | ChangeError::Images { .. } => CommandErrorKind::Failed,
         };
         Self {
@@ -329,6 +333,15 @@ fn end_of_trial(name: &str, generation: u64, known: Option<&Known>) -> Option<Va
     }
 }
 
+/// Refuses what would mean other images by its names than another bundle in force does.
+fn no_clash(bundles: &Path, name: &str, pins: &Pins) -> Result<(), ChangeError> {
+    let found = disk::clash(bundles, name, pins).map_err(|source| ChangeError::Disk {
+        name: name.to_owned(),
+        source,
+    })?;
+    found.map_or(Ok(()), |clash| Err(ChangeError::Clash(clash)))
+}
+
 /// The state after a rollback: both generations change places.
 fn rolled_back(name: &str, state: Option<State>) -> Result<State, ChangeError> {
     let state = state.ok_or_else(|| ChangeError::Missing(name.to_owned()))?;
@@ -385,9 +398,15 @@ impl Node {
         answer(reply, async move {
             let name = name?;
             let of = name.clone();
-            let state = tools
-                .change_bundle(&name, move |_, state| rolled_back(&of, state))
-                .await?;
+            let bundles = tools.config.layout.manifest_bundles();
+            let change = move |folder: &Folder, state| {
+                let state = rolled_back(&of, state)?;
+                // One that cannot be read is reported later.
+                let record = folder.record(state.current).unwrap_or_default();
+                no_clash(&bundles, &of, &record.pins())?;
+                Ok(state)
+            };
+            let state = tools.change_bundle(&name, change).await?;
             tracing::info!("bundle {name}: rolled back to generation {}", state.current);
             Ok(json!({ "name": name, "generation": state.current }))
         });
