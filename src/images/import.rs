@@ -52,6 +52,8 @@ pub(crate) struct Request {
     pub(crate) platform: Option<Platform>,
     /// The digest of the bundle whose images to import. They get no names.
     pub(crate) bundle: Option<String>,
+    /// Whether that bundle's signature was verified: it stands for its images.
+    pub(crate) vouched: bool,
     /// What the images need to be let in.
     pub(crate) trust: Trust,
 }
@@ -142,8 +144,13 @@ pub(crate) fn import(
             path: request.archive.clone(),
         });
     }
-    let mut imported =
-        commit(&store, &staging, &images, origin.as_ref()).map_err(|why| full_disk(why, &space))?;
+    let mut imported = commit(
+        &store,
+        &staging,
+        &images,
+        (origin.as_ref(), request.vouched),
+    )
+    .map_err(|why| full_disk(why, &space))?;
     for (image, names) in imported.iter_mut().zip(names) {
         image.names.extend(names);
     }
@@ -320,6 +327,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         arriving: None,
         platform: None,
         bundle: None,
+        vouched: false,
         trust: Trust::default(),
     };
     import(&request, &mut |_| Ok(()))

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::bundles::{IMAGE, Site};
+use super::bundles::{IMAGE, Site, key_pair};
 use super::pull::Registry;
 use super::*;
 
@@ -186,6 +186,99 @@ fn two_bundles_cannot_mean_different_images_by_one_name() {
     );
     site.wait_build("two");
     agent.wait_running("own");
+}
+
+#[test]
+fn a_signed_bundle_stands_for_its_images_and_others_follow_the_policy() {
+    let agent = Agent::prepare(std::sync::Arc::new(common::netns::Netns::new()), &[], None);
+    let file = agent.root.join("policy.json");
+    let settings = format!(
+        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\ncoracle: {{signaturePolicy: {}}}\n",
+        file.display()
+    );
+    fs::write(agent.root.join("config.d/50-policy.conf"), settings).expect("written");
+    let policy = |default: &str, transport: &str, scope: &str, requirement: Value| {
+        let policy = serde_json::json!({
+            "default": [{ "type": default }],
+            "transports": { (transport): { (scope): [requirement] } },
+        });
+        fs::write(&file, policy.to_string()).expect("written");
+    };
+    let (accept, reject) = ("insecureAcceptAnything", "reject");
+    let repository = "127.0.0.1:5000/busybox";
+    agent.launch();
+    let site = Site { agent };
+    let agent = &site.agent;
+    let (own, public) = key_pair(&agent.root, "own");
+    let (_, strange) = key_pair(&agent.root, "strange");
+    let registry = Registry::start(agent);
+    let files = [("web.yaml", pod("web", IMAGE))];
+    site.bundle("signed", &files, &["--sign-by", &own]);
+    site.bundle("unsigned", &files, &[]);
+    let more = [
+        ("web.yaml", pod("web", IMAGE)),
+        ("log.yaml", pod("log", IMAGE)),
+    ];
+    site.bundle("more", &more, &["--sign-by", &own]);
+    drop(registry);
+    let refused = |archive: &str, more: &[&str], part: &str| {
+        let refused = site.apply(archive, more);
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            !refused.status.success() && said.contains(part),
+            "{archive}: {said}"
+        );
+    };
+    let again = |restarts: u64| {
+        agent.ok(&["exec", "web", "--", "sh", "-c", "kill 1"]);
+        agent.wait_pod("web", |pod| main_status(pod)["restartCount"] == restarts);
+    };
+
+    // What is signed by this key, under this name, may run.
+    let signed = serde_json::json!({ "type": "sigstoreSigned", "keyPath": strange });
+    policy(accept, "docker", repository, signed);
+    refused(
+        "unsigned",
+        &[],
+        &format!("`{IMAGE}` is not trusted: it has no signature"),
+    );
+    assert_eq!(site.ls(), Value::from(Vec::<Value>::new()));
+    site.apply_ok("signed", &["--key", &public]);
+    agent.wait_running("web");
+    again(1);
+    agent.wait_running("web");
+
+    policy(
+        accept,
+        "docker",
+        repository,
+        serde_json::json!({ "type": reject }),
+    );
+    refused("more", &["--key", &public], "of the policy rejects it");
+    again_refused(agent);
+
+    // An archive's own rule takes precedence, also when its pods start.
+    let folder = agent.root.to_str().expect("utf-8");
+    policy(
+        reject,
+        "oci-archive",
+        folder,
+        serde_json::json!({ "type": accept }),
+    );
+    agent.ok(&["bundle", "rm", "--force", "site"]);
+    agent.wait_gone("web");
+    site.apply_ok("unsigned", &[]);
+    agent.wait_running("web");
+    again(1);
+}
+
+/// Has the container of `web` end; it must not start again.
+fn again_refused(agent: &Agent) {
+    agent.ok(&["exec", "web", "--", "sh", "-c", "kill 1"]);
+    agent.wait_pod("web", |pod| {
+        let message = main_status(pod)["state"]["waiting"]["message"].as_str();
+        message.is_some_and(|message| message.contains("of the policy rejects it"))
+    });
 }
 
 /// What an agent that did not know of pins left on disk makes no pod restart.

@@ -249,6 +249,7 @@ impl Contents {
             } else {
                 image.names.extend(name::tagged(&parsed));
             }
+            image.bundled = Some(full.clone());
             images.push(image);
         }
         Ok(images)

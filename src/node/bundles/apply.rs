@@ -9,7 +9,7 @@ use smol::channel::{Sender, bounded};
 use super::disk::{MAX_BUNDLES, Pinned, Record, State};
 use super::{ChangeError, disk};
 use crate::api::{BundleRequest, PlannedFile};
-use crate::images::trust::{KeyError, PublicKey};
+use crate::images::trust::{KeyError, Origin, PublicKey};
 use crate::images::{self, Bundle, ImageError, Imported, Progress};
 use crate::node::execute::{Tools, WORKER};
 use crate::node::{Input, boot, now, spawn, unblock};
@@ -135,19 +135,20 @@ async fn try_apply(
     if !refusals.is_empty() {
         return Err(ApplyError::Refused(refusals));
     }
-    if let Some(line) = unchanged(tools, &bundle).await? {
+    // The signature of the bundle stands for its images.
+    let vouched = !keys.is_empty();
+    if let Some(line) = unchanged(tools, &bundle, vouched).await? {
         return Ok(Applied { name, line });
     }
     let (store, keep) = (tools.images.dir(), tools.keep_free());
-    // The signature of the bundle stands for its images.
-    let policy = Some(tools.config.registries.policy.as_path()).filter(|_| keys.is_empty());
+    let policy = tools.config.registries.policy.as_path();
     let imported = {
         let _importing = tools.importing.lock().await;
         images::import_bundle(
             WORKER.as_ref(),
             store,
             (&archive, &bundle.digest),
-            (policy, keep),
+            (policy, vouched, keep),
             tell,
         )
         .await?
@@ -229,7 +230,11 @@ fn refusals(planned: &Value) -> Vec<String> {
 }
 
 /// The answer if this very bundle is in force already.
-async fn unchanged(tools: &Tools, bundle: &Bundle) -> Result<Option<Value>, ApplyError> {
+async fn unchanged(
+    tools: &Tools,
+    bundle: &Bundle,
+    vouched: bool,
+) -> Result<Option<Value>, ApplyError> {
     let (bundles, name) = (tools.config.layout.manifest_bundles(), bundle.name.clone());
     let found = unblock(move || {
         let folder = disk::Folder::of(&bundles, &name);
@@ -247,17 +252,25 @@ async fn unchanged(tools: &Tools, bundle: &Bundle) -> Result<Option<Value>, Appl
     if names.len() >= MAX_BUNDLES && !names.contains(&bundle.name) {
         return Err(ApplyError::TooMany);
     }
-    let same =
-        record.filter(|(_, record)| record.digest == bundle.digest && images_there(tools, record));
+    // They may have been removed by force.
+    let all_there = |record: &Record| {
+        let ids = record.images.iter().map(|image| image.id.as_str());
+        tools.images.has_all(ids, vouched)
+    };
+    let same = record.filter(|(_, record)| record.digest == bundle.digest && all_there(record));
     Ok(same.map(|(generation, _)| {
         json!({ "type": "applied", "name": bundle.name, "generation": generation, "unchanged": true })
     }))
 }
 
-/// Whether the store still has a generation's images: they may have been removed by force.
-fn images_there(tools: &Tools, record: &Record) -> bool {
-    let mut images = record.images.iter();
-    images.all(|image| matches!(tools.images.lookup(&image.id), Ok(Some(_))))
+/// Where the bundle comes from, in the words of policies; `None`: from a registry.
+fn origin(source: &str) -> Option<Origin> {
+    let path = Some(PathBuf::from(source)).filter(|path| path.is_absolute())?;
+    let transport = if path.is_dir() { "oci" } else { "oci-archive" };
+    Some(Origin {
+        transport: transport.to_owned(),
+        path: Some(path),
+    })
 }
 
 /// Writes the generation, and makes it the one in force.
@@ -275,6 +288,7 @@ async fn put_in_force(
     let record = Record {
         digest: bundle.digest.clone(),
         source: request.source.clone(),
+        origin: origin(&request.source),
         applied: now.wall,
         images: images.collect(),
         files: bundle.files.iter().map(|file| file.name.clone()).collect(),

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::images::trust::Origin;
 use crate::images::{BundleFile, check_name};
 use crate::plan::bundle::Trial;
 use crate::spec::Pins;
@@ -71,6 +72,9 @@ pub(in crate::node) struct Record {
     pub(in crate::node) digest: String,
     /// Where it came from.
     pub(in crate::node) source: String,
+    /// The archive that it was, in the words of policies; none if it came from a registry.
+    #[serde(default)]
+    pub(in crate::node) origin: Option<Origin>,
     /// When it was applied; 0 if it is not known.
     pub(in crate::node) applied: Wall,
     /// Its images.

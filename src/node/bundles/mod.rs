@@ -182,7 +182,8 @@ fn read(folder: &Folder) -> io::Result<Option<Known>> {
 /// Gives images the names that they have while this generation is in force.
 fn name_images(images: &ImageStore, record: &Record) -> Result<(), ImageError> {
     let pins = record.pins();
-    images.set_names(pins.iter().map(|(name, id)| (name.as_str(), id.as_str())))
+    let names = pins.iter().map(|(name, id)| (name.as_str(), id.as_str()));
+    images.set_names(names, record.origin.as_ref())
 }
 
 /// Why a change could not be made.
