@@ -80,17 +80,16 @@ impl Tools {
             Err(error) => return Err((ImageFailure::Inspect, crate::chain(&error))),
         }
         // It was removed by force; its registry may have it.
-        let (found, pulled) = self.find_named(pod, container, wanted).await?;
-        match found.id == id {
-            true => Ok((found, pulled)),
-            false => Err((
+        let (failure, why) = match self.find_named(pod, container, wanted).await {
+            Ok((found, pulled)) if found.id == id => return Ok((found, pulled)),
+            Ok(_) => (
                 ImageFailure::Pull,
-                format!(
-                    "the image {id}, which \"{}\" means in its bundle, was removed: apply the bundle again",
-                    wanted.written
-                ),
-            )),
-        }
+                "the name means another image".to_owned(),
+            ),
+            Err(failed) => failed,
+        };
+        let message = format!("{why}; image {id} came with its bundle: apply that again");
+        Err((failure, message))
     }
 
     async fn find_named(

@@ -281,6 +281,80 @@ fn again_refused(agent: &Agent) {
     });
 }
 
+#[test]
+fn a_bundle_that_is_in_force_already_is_looked_at_and_stays() {
+    let site = Site::new();
+    let agent = &site.agent;
+    let registry = Registry::start(agent);
+    let probe = "    readinessProbe: {exec: {command: [test, -e, /ok]}, periodSeconds: 1, failureThreshold: 1}\n";
+    for version in ["one", "two"] {
+        let script = format!("V={version}; touch /ok; {SLEEP}");
+        let web = shell_pod("web", &script, "", probe).replace("busybox:test", IMAGE);
+        site.bundle(version, &[("web.yaml", web)], &[]);
+    }
+    drop(registry);
+    let ready = |wanted: &str| {
+        agent.wait_pod("web", |pod| {
+            let conditions = pod["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|c| c["type"] == "Ready" && c["status"] == wanted)
+        });
+    };
+    let exec = |command: &str| drop(agent.ok(&["exec", "web", "--", "sh", "-c", command]));
+    site.apply_ok("one", &[]);
+    site.apply_ok("two", &["--ready-within", "60s"]);
+    exec("rm /ok");
+    ready("False");
+    let failed = site.apply("two", &["--ready-within", "2s"]);
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    let expected = "generation 2 was not ready within 2s: default/web (Running); it stays in force";
+    assert!(said.contains(expected), "{said}");
+    let bundle = &site.ls()[0];
+    assert_eq!(
+        (
+            &bundle["current"]["generation"],
+            &bundle["previous"]["generation"]
+        ),
+        (&2.into(), &1.into())
+    );
+    assert_eq!(bundle["failed"]["generation"], 2);
+    exec("touch /ok");
+    assert_eq!(
+        site.apply_ok("two", &["--ready-within", "60s"]),
+        "bundle site: generation 2 is in force already\nbundle site: all pods are ready\n"
+    );
+    assert_eq!(site.ls()[0]["failed"], Value::Null);
+    assert_eq!(
+        agent.ok(&["bundle", "rollback"]),
+        "bundle site: generation 1 is in force\n"
+    );
+}
+
+#[test]
+fn a_bundle_whose_images_were_removed_by_force_is_mended_and_keeps_its_former_generation() {
+    let site = Site::new();
+    site.builds();
+    let agent = &site.agent;
+    site.apply_ok("one", &[]);
+    site.apply_ok("two", &[]);
+    site.wait_build("two");
+    agent.ok(&["image", "rm", "--force", &site.build_id("two")]);
+    agent.ok(&["exec", "moving", "--", "sh", "-c", "kill 1"]);
+    agent.wait_pod("moving", |pod| {
+        let message = main_status(pod)["state"]["waiting"]["message"].as_str();
+        message.is_some_and(|message| message.contains("came with its bundle: apply that again"))
+    });
+    assert_eq!(
+        site.apply_ok("two", &[]),
+        "bundle site: generation 2 is in force already\n"
+    );
+    site.wait_build("two");
+    assert_eq!(site.ls()[0]["previous"]["generation"], 1);
+    agent.ok(&["bundle", "rollback"]);
+    site.wait_build("one");
+}
+
 /// What an agent that did not know of pins left on disk makes no pod restart.
 #[test]
 fn a_pod_that_runs_its_generations_image_already_is_not_restarted() {

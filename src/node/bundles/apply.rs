@@ -137,21 +137,28 @@ async fn try_apply(
     }
     // The signature of the bundle stands for its images.
     let vouched = !keys.is_empty();
-    if let Some(line) = unchanged(tools, &bundle, vouched).await? {
+    let known = in_force(tools, &bundle, vouched).await?;
+    if let Some(Known { generation, .. }) = known.filter(|known| known.whole)
+        && request.ready_within_seconds.is_none()
+    {
+        let line = applied(&name, generation, true);
         return Ok(Applied { name, line });
     }
     let (store, keep) = (tools.images.dir(), tools.keep_free());
     let policy = tools.config.registries.policy.as_path();
-    let imported = {
-        let _importing = tools.importing.lock().await;
-        images::import_bundle(
-            WORKER.as_ref(),
-            store,
-            (&archive, &bundle.digest),
-            (policy, vouched, keep),
-            tell,
-        )
-        .await?
+    let imported = match known.is_some_and(|known| known.whole) {
+        true => Vec::new(),
+        false => {
+            let _importing = tools.importing.lock().await;
+            images::import_bundle(
+                WORKER.as_ref(),
+                store,
+                (&archive, &bundle.digest),
+                (policy, vouched, keep),
+                tell,
+            )
+            .await?
+        }
     };
     // What has begun is finished, whether or not the client still listens.
     let (say, said) = bounded(1);
@@ -167,8 +174,8 @@ async fn try_apply(
     }
     let state = said.recv().await.map_err(|_| ApplyError::Stopping)??;
     tracing::info!("bundle {name}: generation {} is in force", state.current);
-    let line =
-        json!({ "type": "applied", "name": name, "generation": state.current, "unchanged": false });
+    let unchanged = known.is_some_and(|known| known.generation == state.current);
+    let line = applied(&name, state.current, unchanged);
     Ok(Applied { name, line })
 }
 
@@ -229,12 +236,24 @@ fn refusals(planned: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The answer if this very bundle is in force already.
-async fn unchanged(
+fn applied(name: &str, generation: u64, unchanged: bool) -> Value {
+    json!({ "type": "applied", "name": name, "generation": generation, "unchanged": unchanged })
+}
+
+/// A generation that is in force already.
+#[derive(Clone, Copy)]
+struct Known {
+    generation: u64,
+    /// Whether the store has its images, vouched for if this bundle is signed.
+    whole: bool,
+}
+
+/// The generation in force if it is this very bundle.
+async fn in_force(
     tools: &Tools,
     bundle: &Bundle,
     vouched: bool,
-) -> Result<Option<Value>, ApplyError> {
+) -> Result<Option<Known>, ApplyError> {
     let (bundles, name) = (tools.config.layout.manifest_bundles(), bundle.name.clone());
     let found = unblock(move || {
         let folder = disk::Folder::of(&bundles, &name);
@@ -252,14 +271,12 @@ async fn unchanged(
     if names.len() >= MAX_BUNDLES && !names.contains(&bundle.name) {
         return Err(ApplyError::TooMany);
     }
-    // They may have been removed by force.
-    let all_there = |record: &Record| {
+    let same = record.filter(|(_, record)| record.digest == bundle.digest);
+    Ok(same.map(|(generation, record)| {
+        // They may have been removed by force.
         let ids = record.images.iter().map(|image| image.id.as_str());
-        tools.images.has_all(ids, vouched)
-    };
-    let same = record.filter(|(_, record)| record.digest == bundle.digest && all_there(record));
-    Ok(same.map(|(generation, _)| {
-        json!({ "type": "applied", "name": bundle.name, "generation": generation, "unchanged": true })
+        let whole = tools.images.has_all(ids, vouched);
+        Known { generation, whole }
     }))
 }
 
@@ -271,6 +288,21 @@ fn origin(source: &str) -> Option<Origin> {
         transport: transport.to_owned(),
         path: Some(path),
     })
+}
+
+/// The state after the bundle in force was applied once more: there is no new generation, so that the former one stays
+/// what it is.
+fn looked_at_again(before: State, trial: Option<Trial>) -> State {
+    let stays = |trial| Trial {
+        stays: true,
+        ..trial
+    };
+    let failed = before.failed.filter(|_| trial.is_none());
+    State {
+        trial: before.trial.or(trial.map(stays)),
+        failed,
+        ..before
+    }
 }
 
 /// Writes the generation, and makes it the one in force.
@@ -299,6 +331,13 @@ async fn put_in_force(
     let name = bundle.name.clone();
     let images = tools.images.clone();
     let change = move |folder: &disk::Folder, before: Option<State>| {
+        let same = |known: Record| known.digest == record.digest;
+        match before {
+            Some(before) if folder.record(before.current).is_ok_and(same) => {
+                return Ok(looked_at_again(before, trial));
+            }
+            _ => {}
+        }
         // They have no names yet, so that they could have been pruned since.
         let ids: Vec<String> = record.images.iter().map(|image| image.id.clone()).collect();
         images.require(&ids).map_err(|source| ChangeError::Images {

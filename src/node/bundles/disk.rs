@@ -96,6 +96,14 @@ pub(in crate::node) struct Pinned {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::node) struct Folder(PathBuf);
 
+impl State {
+    /// The generation that is brought back if the one on trial fails.
+    pub(in crate::node) fn former(&self) -> Option<u64> {
+        let stays = self.trial.as_ref().is_some_and(|trial| trial.stays);
+        self.previous.filter(|_| !stays)
+    }
+}
+
 impl Record {
     /// The images that its manifests mean by these names.
     pub(in crate::node) fn pins(&self) -> Pins {

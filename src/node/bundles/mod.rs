@@ -316,12 +316,15 @@ fn end_of_trial(name: &str, generation: u64, known: Option<&Known>) -> Option<Va
     };
     match &state.failed {
         Some(failed) if failed.generation == generation => {
-            let now = match state.current == generation {
-                true => "there is no former generation to bring back".to_owned(),
-                false => format!("generation {} is in force again", state.current),
+            let (kind, now) = match state.current {
+                same if same == generation => ("notReady", "it stays in force".to_owned()),
+                other => (
+                    "rolledBack",
+                    format!("generation {other} is in force again"),
+                ),
             };
             ended(
-                "rolledBack",
+                kind,
                 format!("generation {generation} was {}; {now}", failed.why),
             )
         }
