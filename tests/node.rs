@@ -6,6 +6,8 @@ mod admission;
 mod agents;
 #[path = "node/attach.rs"]
 mod attach;
+#[path = "node/bundle_generations.rs"]
+mod bundle_generations;
 #[path = "node/bundles.rs"]
 mod bundles;
 #[path = "node/cgroups.rs"]

@@ -41,6 +41,8 @@ pub(crate) struct Found {
     pub(crate) layers: Vec<FoundLayer>,
     /// Those of its signatures that the policy demands.
     pub(crate) signatures: Vec<Signature>,
+    /// The full name that the image has in its bundle, if it came with one.
+    pub(crate) bundled: Option<String>,
 }
 
 /// One layer of an image.
@@ -157,6 +159,7 @@ fn docker_image(config: Vec<u8>, image: &DockerImage, own: &Platform) -> Result<
             })
             .collect(),
         signatures: Vec::new(),
+        bundled: None,
     })
 }
 
@@ -359,6 +362,7 @@ impl Search<'_> {
             config: bytes,
             layers: found,
             signatures: Vec::new(),
+            bundled: None,
         };
         Ok(Some((fitness, image)))
     }

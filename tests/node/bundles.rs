@@ -6,15 +6,15 @@ use super::pull::Registry;
 use super::*;
 
 /// The image in the bundles; the registry is in the agent's network.
-const IMAGE: &str = "127.0.0.1:5000/busybox:1";
+pub(crate) const IMAGE: &str = "127.0.0.1:5000/busybox:1";
 
 /// An agent, and bundles to apply.
-struct Site {
-    agent: Agent,
+pub(crate) struct Site {
+    pub(crate) agent: Agent,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let agent = Agent::start_with(&[]);
         Self { agent }
     }
@@ -37,39 +37,42 @@ impl Site {
         self.create_with(archive, dir, &[]);
     }
 
-    fn create_with(&self, archive: &str, dir: &std::path::Path, more: &[&str]) {
+    pub(crate) fn create_with(&self, archive: &str, dir: &std::path::Path, more: &[&str]) {
         let out = self.archive(archive);
         let (out, dir) = (out.to_str().expect("utf-8"), dir.to_str().expect("utf-8"));
-        let mut args = vec!["bundle", "create", "--name", "site", "-o", out];
+        let mut args = vec!["bundle", "create", "-o", out];
+        if !more.contains(&"--name") {
+            args.extend(["--name", "site"]);
+        }
         args.extend(more);
         args.push(dir);
         let made = self.agent.netns.run(|| coracle().args(&args).output());
         let made = made.expect("coracle runs");
         let said = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "{said}");
-        assert!(said.contains(IMAGE), "{said}");
+        assert!(said.contains("127.0.0.1:5000/"), "{said}");
         assert!(!PathBuf::from(format!("{out}.parts")).exists());
     }
 
-    fn archive(&self, name: &str) -> PathBuf {
+    pub(crate) fn archive(&self, name: &str) -> PathBuf {
         self.agent.root.join(format!("{name}.tar"))
     }
 
-    fn apply(&self, archive: &str, more: &[&str]) -> std::process::Output {
+    pub(crate) fn apply(&self, archive: &str, more: &[&str]) -> std::process::Output {
         let path = self.archive(archive);
         let mut args = vec!["bundle", "apply", path.to_str().expect("utf-8")];
         args.extend(more);
         self.agent.cli(&args)
     }
 
-    fn apply_ok(&self, archive: &str, more: &[&str]) -> String {
+    pub(crate) fn apply_ok(&self, archive: &str, more: &[&str]) -> String {
         let applied = self.apply(archive, more);
         let said = String::from_utf8_lossy(&applied.stderr);
         assert!(applied.status.success(), "{said}\n{}", self.agent.log());
         String::from_utf8_lossy(&applied.stdout).into_owned()
     }
 
-    fn ls(&self) -> Value {
+    pub(crate) fn ls(&self) -> Value {
         let listed = self.agent.ok(&["bundle", "ls", "-o", "json"]);
         serde_json::from_str::<Value>(&listed).expect("JSON")["items"].take()
     }
@@ -90,7 +93,7 @@ impl Site {
 }
 
 /// A pod from the bundle's image whose command has its version, so that another version is another pod.
-fn pod(name: &str, version: &str) -> String {
+pub(crate) fn pod(name: &str, version: &str) -> String {
     versioned(name, version, SLEEP)
 }
 
@@ -390,7 +393,7 @@ fn a_trial_goes_on_when_the_agent_restarts() {
 }
 
 /// Makes a key pair by openssl: `NAME.key` and `NAME.pub`.
-fn key_pair(dir: &std::path::Path, name: &str) -> (String, String) {
+pub(crate) fn key_pair(dir: &std::path::Path, name: &str) -> (String, String) {
     let file = |end: &str| {
         dir.join(format!("{name}.{end}"))
             .to_str()
@@ -526,7 +529,7 @@ fn a_bundle_in_a_registry_is_fetched_and_its_signature_with_it() {
 }
 
 /// A JSON document of an archive.
-fn archived(archive: &std::path::Path, part: &str) -> Value {
+pub(crate) fn archived(archive: &std::path::Path, part: &str) -> Value {
     let read = std::process::Command::new("tar")
         .arg("-xOf")
         .arg(archive)

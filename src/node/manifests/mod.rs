@@ -1,6 +1,7 @@
 //! The manifest directory: its files, and the pods and services that they define. Each file has one state; a broken
 //! edit never touches running pods (`coracle help differences`), and a file is taken whole or not at all.
 
+mod bundled;
 mod circles;
 mod classes;
 mod documents;
@@ -28,7 +29,7 @@ use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, PodUid, ServiceDocument};
+use crate::spec::{Configuration, Pins, PodKey, PodSecurity, PodSpec, PodUid, ServiceDocument};
 use crate::types::{Gather, InOrder, Wall};
 
 use files::{Fingerprint, MAX_FILES, list, read};
@@ -42,6 +43,9 @@ const SETTLE_MS: u64 = 500;
 /// A Secret that could not be decrypted is tried again after this long: a TPM may come up late, and a missing program may
 /// be installed.
 const AGAIN_MS: u64 = 60_000;
+
+/// How often a scan begins again because bundles are changed meanwhile. The change itself leads to another scan.
+const MAX_LOOKS: u32 = 10;
 
 /// The maximum size of all manifest files together.
 pub(super) const MAX_TOTAL: u64 = 64 << 20;
@@ -141,8 +145,8 @@ pub(super) struct Manifests {
     sizes: ClaimSizes,
     /// Where bundles are.
     bundles: Option<PathBuf>,
-    /// The directories of the bundles' manifests in force.
-    bundled: BTreeSet<PathBuf>,
+    /// The directories of the bundles' manifests in force, and the images that come with them.
+    bundled: BTreeMap<PathBuf, Pins>,
     /// The file of `staticPodURL`, if there is one. It is complete when it has its name.
     fetched: Option<PathBuf>,
     entries: BTreeMap<PathBuf, Entry>,
@@ -193,7 +197,7 @@ impl Manifests {
             credentials: Credentials::default(),
             sizes: ClaimSizes::default(),
             bundles: None,
-            bundled: BTreeSet::new(),
+            bundled: BTreeMap::new(),
             fetched: None,
             entries: BTreeMap::new(),
             inherited,
@@ -247,10 +251,50 @@ impl Manifests {
         running: &BTreeSet<PodUid>,
     ) -> Scan {
         let mut scan = Scan::default();
-        let (found, kept) = self.look(&mut scan);
         self.credentials.try_again();
-        self.forget_removed(&found, &kept, &mut scan);
-        for (path, fingerprint) in &found {
+        let mut looks = 0;
+        let found = loop {
+            let (found, kept) = self.look(&mut scan);
+            self.forget_removed(&found, &kept, &mut scan);
+            self.read_changed(&found, now_ms, (closed, all_closed), &mut scan);
+            looks += 1;
+            if looks == MAX_LOOKS || !self.bundles_moved() {
+                break found;
+            }
+        };
+        for (path, entry) in &mut self.entries {
+            if entry.applied.is_none() && !entry.errors.is_empty() {
+                entry.applied = self.inherited.remove(path).map(Loaded::inherited);
+            }
+        }
+        if scan.changed {
+            let sealed = self.entries.values().flat_map(|entry| &entry.sealed);
+            self.credentials.keep(&sealed.copied().gather());
+            self.settle(&found, running);
+            self.note_configuration();
+            self.note_images();
+            self.assign_node_ports();
+        }
+        for entry in self.entries.values_mut() {
+            if let Some(at) = &mut entry.undecrypted {
+                let wait = at.get_or_insert(now_ms + AGAIN_MS).saturating_sub(now_ms);
+                scan.again_in_ms = Some(scan.again_in_ms.map_or(wait, |other| other.min(wait)));
+            }
+        }
+        // From here on the files alone decide.
+        self.inherited.clear();
+        scan
+    }
+
+    /// Reads the files that are to be read now.
+    fn read_changed(
+        &mut self,
+        found: &BTreeMap<PathBuf, Fingerprint>,
+        now_ms: u64,
+        (closed, all_closed): (&BTreeSet<PathBuf>, bool),
+        scan: &mut Scan,
+    ) {
+        for (path, fingerprint) in found {
             let at_once = self.is_bundled(path) || self.fetched.as_ref() == Some(path);
             let complete = all_closed || at_once || closed.contains(path);
             let entry = self.entries.entry(path.clone()).or_default();
@@ -268,27 +312,6 @@ impl Manifests {
                 }
             }
         }
-        for (path, entry) in &mut self.entries {
-            if entry.applied.is_none() && !entry.errors.is_empty() {
-                entry.applied = self.inherited.remove(path).map(Loaded::inherited);
-            }
-        }
-        if scan.changed {
-            let sealed = self.entries.values().flat_map(|entry| &entry.sealed);
-            self.credentials.keep(&sealed.copied().gather());
-            self.settle(&found, running);
-            self.note_configuration();
-            self.assign_node_ports();
-        }
-        for entry in self.entries.values_mut() {
-            if let Some(at) = &mut entry.undecrypted {
-                let wait = at.get_or_insert(now_ms + AGAIN_MS).saturating_sub(now_ms);
-                scan.again_in_ms = Some(scan.again_in_ms.map_or(wait, |other| other.min(wait)));
-            }
-        }
-        // From here on the files alone decide.
-        self.inherited.clear();
-        scan
     }
 
     /// Lists the files of the directory and of bundles. Also returns those that stay in force as they are, because where
@@ -309,7 +332,7 @@ impl Manifests {
         }
         let mut keeps: Vec<PathBuf> = broken.into_iter().map(|(path, _)| path).collect();
         let mut found = BTreeMap::new();
-        for dir in &dirs {
+        for dir in dirs.keys() {
             match list(dir, |_| true) {
                 Ok((files, _)) => found.extend(files),
                 Err(error) => {
@@ -321,7 +344,7 @@ impl Manifests {
                 }
             }
         }
-        self.bundled = dirs.into_iter().gather();
+        self.bundled = dirs;
         let mut fetched = false;
         if let Some(path) = &self.fetched
             && let Ok((files, _)) = list(path, |_| true)
@@ -363,11 +386,6 @@ impl Manifests {
             }
         }
         (found, kept)
-    }
-
-    /// Whether this file belongs to a bundle: it is complete when it has its name.
-    fn is_bundled(&self, path: &Path) -> bool {
-        path.parent().is_some_and(|dir| self.bundled.contains(dir))
     }
 
     /// Forgets files that are gone. Those that did not fit beside them are read again.
