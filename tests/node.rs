@@ -6,6 +6,8 @@ mod admission;
 mod agents;
 #[path = "node/attach.rs"]
 mod attach;
+#[path = "node/bundle_poll.rs"]
+mod bundle_poll;
 #[path = "node/bundles.rs"]
 mod bundles;
 #[path = "node/cgroups.rs"]
@@ -109,6 +111,8 @@ mod stages;
 mod trust;
 #[path = "node/user_namespaces.rs"]
 mod user_namespaces;
+#[path = "node/web.rs"]
+mod web;
 
 use std::fs;
 use std::time::Duration;

@@ -95,6 +95,34 @@ fn bounds_are_reported_in_the_kubelets_words() {
             "coracle.bundleKey \"site.pub\" must be an absolute path",
         ),
         (
+            "coracle: {bundle: {source: registry.lan/site:3}}",
+            "coracle.bundle.source must be like oci://registry/site:3 or https://host/site.tar",
+        ),
+        (
+            "coracle: {bundle: {source: \"oci://site:3\"}}",
+            "coracle.bundle.source must be like oci://registry/site:3 or https://host/site.tar",
+        ),
+        (
+            "coracle: {bundle: {source: \"https://user:password@host/site.tar\"}}",
+            "coracle.bundle.source must be like oci://registry/site:3 or https://host/site.tar",
+        ),
+        (
+            "coracle: {bundle: {interval: 59s}}",
+            "coracle.bundle.interval 59s must be between 1m and 168h (7 days)",
+        ),
+        (
+            "coracle: {bundle: {interval: 169h}}",
+            "coracle.bundle.interval 169h0m0s must be between 1m and 168h (7 days)",
+        ),
+        (
+            "coracle: {bundle: {key: site.pub}}",
+            "coracle.bundle.key \"site.pub\" must be an absolute path",
+        ),
+        (
+            "coracle: {bundle: {readyWithin: 10ms}}",
+            "coracle.bundle.readyWithin 10ms must be either zero or at least 1s",
+        ),
+        (
             "coracle: {pullRate: 2KiB/s}",
             "coracle.pullRate \"2KiB/s\" must be a rate of at least 4KiB/s, like 200KiB/s",
         ),

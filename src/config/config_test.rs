@@ -187,6 +187,10 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.signaturePolicy", "/policy.json", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
     ("coracle.bundleKey", "/bundle.pub", ""),
+    ("coracle.bundle.source", "oci://registry.lan/site:3", ""),
+    ("coracle.bundle.interval", "1h", ""),
+    ("coracle.bundle.key", "/site.pub", ""),
+    ("coracle.bundle.readyWithin", "5m", ""),
     ("coracle.pullRate", "200KiB/s", ""),
     ("coracle.pullWindows", "[\"01:00-05:00\"]", ""),
     ("coracle.pullAlwaysOffline", "fail", ""),
@@ -293,6 +297,25 @@ fn a_pod_gets_at_most_half_of_all_processes_and_some_are_reserved() {
     assert!(shown.contains(&line), "{shown}");
 }
 
+#[test]
+fn settings_within_settings_are_printed_below_one_another() {
+    let shown = as_yaml(&as_json(&good(
+        "coracle: {bundle: {source: https://box/site.tar}}",
+    )));
+    let lines: Vec<&str> = shown
+        .lines()
+        .map(|line| line.split(" #").next().unwrap_or_default())
+        .collect();
+    let printed = lines
+        .iter()
+        .map(|line| line.trim_end())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let expected = "\n  bundleKey: \"\"\n  bundle:\n    source: \"https://box/site.tar\"\n    interval: 15m\n    \
+                    key: \"\"\n    readyWithin: 0s\n  pullRate: \"\"\n";
+    assert!(printed.contains(expected), "{printed}");
+}
+
 /// Two fields only count together with others, and one field has only one possible value.
 const ALONE: [&str; 4] = [
     "evictionSoftGracePeriod",
@@ -302,10 +325,13 @@ const ALONE: [&str; 4] = [
 ];
 
 fn yaml(path: &str, value: &str) -> String {
-    match path.split_once('.') {
-        Some((outer, inner)) => format!("{outer}: {{{inner}: {value}}}\n"),
-        None => format!("{path}: {value}\n"),
-    }
+    let mut names = path.rsplit('.');
+    let own = names.next().unwrap_or_default();
+    let own = format!("{own}: {value}");
+    format!(
+        "{}\n",
+        names.fold(own, |inner, outer| format!("{outer}: {{{inner}}}"))
+    )
 }
 
 #[test]

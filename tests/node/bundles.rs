@@ -6,15 +6,15 @@ use super::pull::Registry;
 use super::*;
 
 /// The image in the bundles; the registry is in the agent's network.
-const IMAGE: &str = "127.0.0.1:5000/busybox:1";
+pub(crate) const IMAGE: &str = "127.0.0.1:5000/busybox:1";
 
 /// An agent, and bundles to apply.
-struct Site {
-    agent: Agent,
+pub(crate) struct Site {
+    pub(crate) agent: Agent,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let agent = Agent::start_with(&[]);
         Self { agent }
     }
@@ -37,7 +37,7 @@ impl Site {
         self.create_with(archive, dir, &[]);
     }
 
-    fn create_with(&self, archive: &str, dir: &std::path::Path, more: &[&str]) {
+    pub(crate) fn create_with(&self, archive: &str, dir: &std::path::Path, more: &[&str]) {
         let out = self.archive(archive);
         let (out, dir) = (out.to_str().expect("utf-8"), dir.to_str().expect("utf-8"));
         let mut args = vec!["bundle", "create", "--name", "site", "-o", out];
@@ -51,31 +51,31 @@ impl Site {
         assert!(!PathBuf::from(format!("{out}.parts")).exists());
     }
 
-    fn archive(&self, name: &str) -> PathBuf {
+    pub(crate) fn archive(&self, name: &str) -> PathBuf {
         self.agent.root.join(format!("{name}.tar"))
     }
 
-    fn apply(&self, archive: &str, more: &[&str]) -> std::process::Output {
+    pub(crate) fn apply(&self, archive: &str, more: &[&str]) -> std::process::Output {
         let path = self.archive(archive);
         let mut args = vec!["bundle", "apply", path.to_str().expect("utf-8")];
         args.extend(more);
         self.agent.cli(&args)
     }
 
-    fn apply_ok(&self, archive: &str, more: &[&str]) -> String {
+    pub(crate) fn apply_ok(&self, archive: &str, more: &[&str]) -> String {
         let applied = self.apply(archive, more);
         let said = String::from_utf8_lossy(&applied.stderr);
         assert!(applied.status.success(), "{said}\n{}", self.agent.log());
         String::from_utf8_lossy(&applied.stdout).into_owned()
     }
 
-    fn ls(&self) -> Value {
+    pub(crate) fn ls(&self) -> Value {
         let listed = self.agent.ok(&["bundle", "ls", "-o", "json"]);
         serde_json::from_str::<Value>(&listed).expect("JSON")["items"].take()
     }
 
     /// Waits until the pod is of that version.
-    fn wait_version(&self, pod: &str, version: &str) {
+    pub(crate) fn wait_version(&self, pod: &str, version: &str) {
         self.agent.wait_pod(pod, |found| {
             found["metadata"]["annotations"]["version"] == version
                 && found["metadata"]["deletionTimestamp"].is_null()
@@ -90,11 +90,11 @@ impl Site {
 }
 
 /// A pod from the bundle's image whose command has its version, so that another version is another pod.
-fn pod(name: &str, version: &str) -> String {
+pub(crate) fn pod(name: &str, version: &str) -> String {
     versioned(name, version, SLEEP)
 }
 
-fn versioned(name: &str, version: &str, script: &str) -> String {
+pub(crate) fn versioned(name: &str, version: &str, script: &str) -> String {
     shell_pod(name, &format!("V={version}; {script}"), "", "")
         .replace("busybox:test", IMAGE)
         .replace(
@@ -379,7 +379,7 @@ fn a_trial_goes_on_when_the_agent_restarts() {
 }
 
 /// Makes a key pair by openssl: `NAME.key` and `NAME.pub`.
-fn key_pair(dir: &std::path::Path, name: &str) -> (String, String) {
+pub(crate) fn key_pair(dir: &std::path::Path, name: &str) -> (String, String) {
     let file = |end: &str| {
         dir.join(format!("{name}.{end}"))
             .to_str()
@@ -515,7 +515,7 @@ fn a_bundle_in_a_registry_is_fetched_and_its_signature_with_it() {
 }
 
 /// A JSON document of an archive.
-fn archived(archive: &std::path::Path, part: &str) -> Value {
+pub(crate) fn archived(archive: &std::path::Path, part: &str) -> Value {
     let read = std::process::Command::new("tar")
         .arg("-xOf")
         .arg(archive)
