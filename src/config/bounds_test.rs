@@ -1,4 +1,4 @@
-//! Bounds of numeric settings.
+//! Bounds of settings, and how settings within settings are printed.
 
 use super::*;
 
@@ -329,4 +329,23 @@ fn node_name_and_taints_must_be_valid_names() {
     );
     let taints = "registerWithTaints: [{key: example.com/a, value: b, effect: NoSchedule}, {key: example.com/a, effect: NoExecute}]";
     assert_eq!(good(taints).config.taints.len(), 2);
+}
+
+#[test]
+fn settings_within_settings_are_printed_below_one_another() {
+    let shown = as_yaml(&as_json(&good(
+        "coracle: {bundle: {source: https://box/site.tar}}",
+    )));
+    let lines: Vec<&str> = shown
+        .lines()
+        .map(|line| line.split(" #").next().unwrap_or_default())
+        .collect();
+    let printed = lines
+        .iter()
+        .map(|line| line.trim_end())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let expected = "\n  bundleKey: \"\"\n  bundle:\n    source: \"https://box/site.tar\"\n    interval: 15m\n    \
+                    key: \"\"\n    readyWithin: 0s\n  pullRate: \"\"\n";
+    assert!(printed.contains(expected), "{printed}");
 }

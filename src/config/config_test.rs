@@ -297,25 +297,6 @@ fn a_pod_gets_at_most_half_of_all_processes_and_some_are_reserved() {
     assert!(shown.contains(&line), "{shown}");
 }
 
-#[test]
-fn settings_within_settings_are_printed_below_one_another() {
-    let shown = as_yaml(&as_json(&good(
-        "coracle: {bundle: {source: https://box/site.tar}}",
-    )));
-    let lines: Vec<&str> = shown
-        .lines()
-        .map(|line| line.split(" #").next().unwrap_or_default())
-        .collect();
-    let printed = lines
-        .iter()
-        .map(|line| line.trim_end())
-        .collect::<Vec<_>>()
-        .join("\n");
-    let expected = "\n  bundleKey: \"\"\n  bundle:\n    source: \"https://box/site.tar\"\n    interval: 15m\n    \
-                    key: \"\"\n    readyWithin: 0s\n  pullRate: \"\"\n";
-    assert!(printed.contains(expected), "{printed}");
-}
-
 /// Two fields only count together with others, and one field has only one possible value.
 const ALONE: [&str; 4] = [
     "evictionSoftGracePeriod",
