@@ -6,6 +6,8 @@ mod admission;
 mod agents;
 #[path = "node/attach.rs"]
 mod attach;
+#[path = "node/bundle_generations.rs"]
+mod bundle_generations;
 #[path = "node/bundle_poll.rs"]
 mod bundle_poll;
 #[path = "node/bundles.rs"]

@@ -73,6 +73,10 @@ fn apply(client: &Client, args: &BundleApplyArgs) -> Result<ExitCode> {
                 )?;
             }
             "ready" => put(format!("bundle {name}: all pods are ready\n").as_bytes())?,
+            "notReady" => {
+                let why = format!("the pods of bundle `{name}` are not ready");
+                return Err(CliError::new(why).because(word(&step, "message")));
+            }
             "rolledBack" => return Err(failed(word(&step, "message"))),
             _ => {}
         }

@@ -32,12 +32,13 @@ pub(super) fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
         .collect()
 }
 
-/// Moves everything into place. `origin`: the archive they come from; none if they were pulled. The caller holds the lock, and the staged data is on disk.
+/// Moves everything into place. `origin`: the archive they come from; none if they were pulled. `vouched`: a signed bundle
+/// brought them. The caller holds the lock, and the staged data is on disk.
 pub(super) fn commit(
     store: &ImageStore,
     staging: &Staging,
     images: &[Found],
-    origin: Option<&Origin>,
+    (origin, vouched): (Option<&Origin>, bool),
 ) -> Result<Vec<Imported>, ImageError> {
     for layer in distinct_layers(images) {
         let (from, to) = (
@@ -51,7 +52,7 @@ pub(super) fn commit(
     gc::sync(&store.dir().join("layers"))?;
     let mut imported = Vec::new();
     for image in images {
-        let id = write_image(store, image)?;
+        let id = write_image(store, image, vouched)?;
         let file: ConfigFile = oci::parse(&image.config, &format!("config {id}"))?;
         imported.push(Imported {
             id,
@@ -73,7 +74,7 @@ pub(super) fn commit(
     Ok(imported)
 }
 
-fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> {
+fn write_image(store: &ImageStore, image: &Found, mut vouched: bool) -> Result<String, ImageError> {
     let id = digest::of(&image.config);
     let mut sizes = Vec::new();
     for layer in &image.layers {
@@ -91,6 +92,7 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
     digests.extend(image.indexes.iter().cloned());
     let mut signatures = image.signatures.clone();
     if let Some(known) = store.record(&id)? {
+        vouched |= known.vouched;
         for signature in known.signatures {
             if !signatures.contains(&signature) && signatures.len() < MAX_SIGNATURES {
                 signatures.push(signature);
@@ -116,6 +118,7 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
             .collect(),
         size_bytes: sizes.iter().sum(),
         signatures,
+        vouched,
     };
     write_json(&store.record_path(&id), &record)?;
     Ok(id)

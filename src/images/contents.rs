@@ -40,6 +40,8 @@ pub(crate) struct Found {
     pub(crate) layers: Vec<FoundLayer>,
     /// Those of its signatures that the policy demands.
     pub(crate) signatures: Vec<Signature>,
+    /// The full name that the image has in its bundle, if it came with one.
+    pub(crate) bundled: Option<String>,
 }
 
 /// One layer of an image.
@@ -156,6 +158,7 @@ fn docker_image(config: Vec<u8>, image: &DockerImage, own: &Platform) -> Result<
             })
             .collect(),
         signatures: Vec::new(),
+        bundled: None,
     })
 }
 
@@ -358,6 +361,7 @@ impl Search<'_> {
             config: bytes,
             layers: found,
             signatures: Vec::new(),
+            bundled: None,
         };
         Ok(Some((fitness, image)))
     }

@@ -8,6 +8,7 @@ use super::error::{ImageError, io};
 use super::name;
 use super::oci;
 use super::store::{ImageStore, LayerRecord, Reference, read_json, write_json};
+use super::trust::Origin;
 use crate::sys::file;
 
 /// An image with its whole config.
@@ -69,14 +70,18 @@ impl ImageStore {
     }
 
     /// Gives images these names, taken from the images that had them before. A name whose image is gone stays as it is.
-    pub fn set_names<'n>(
+    /// `origin`: the archive that they come from, if it was one.
+    pub(crate) fn set_names<'n>(
         &self,
         names: impl Iterator<Item = (&'n str, &'n str)>,
+        origin: Option<&Origin>,
     ) -> Result<(), ImageError> {
         let _lock = self.lock()?;
         for (name, id) in names {
             let known = self.reference(name)?;
-            let same = |known: Reference| known.id == id && !known.pulled && known.origin.is_none();
+            let same = |known: Reference| {
+                known.id == id && !known.pulled && known.origin.as_ref() == origin
+            };
             if known.is_some_and(same) || self.record(id)?.is_none() {
                 continue;
             }
@@ -84,7 +89,7 @@ impl ImageStore {
                 name: name.to_owned(),
                 id: id.to_owned(),
                 pulled: false,
-                origin: None,
+                origin: origin.cloned(),
             };
             write_json(&self.reference_path(name), &reference)?;
         }

@@ -52,6 +52,8 @@ pub(crate) struct Request {
     pub(crate) platform: Option<Platform>,
     /// The digest of the bundle whose images to import. They get no names.
     pub(crate) bundle: Option<String>,
+    /// Whether that bundle's signature was verified: it stands for its images.
+    pub(crate) vouched: bool,
     /// What the images need to be let in.
     pub(crate) trust: Trust,
 }
@@ -142,8 +144,13 @@ pub(crate) fn import(
             path: request.archive.clone(),
         });
     }
-    let mut imported =
-        commit(&store, &staging, &images, origin.as_ref()).map_err(|why| full_disk(why, &space))?;
+    let mut imported = commit(
+        &store,
+        &staging,
+        &images,
+        (origin.as_ref(), request.vouched),
+    )
+    .map_err(|why| full_disk(why, &space))?;
     for (image, names) in imported.iter_mut().zip(names) {
         image.names.extend(names);
     }
@@ -195,7 +202,12 @@ pub(crate) fn read_bundle(
     let staging = Staging::new(&store)?;
     let mut space = Space::new(&staging.path, keep)?;
     let archive = Archive::open(archive, &staging.path, &mut space, &mut |_| Ok(()))?;
-    Ok(bundle::open(&archive, keys)?.bundle)
+    let contents = bundle::open(&archive, keys)?;
+    let ids = contents.ids(&archive)?;
+    Ok(Bundle {
+        images: ids,
+        ..contents.bundle
+    })
 }
 
 fn is_abandoned(why: &ImageError) -> bool {
@@ -315,6 +327,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         arriving: None,
         platform: None,
         bundle: None,
+        vouched: false,
         trust: Trust::default(),
     };
     import(&request, &mut |_| Ok(()))

@@ -121,7 +121,9 @@ pub(crate) fn admit(
     archive: &Archive,
     images: &mut [Found],
 ) -> Result<Option<Origin>, ImageError> {
-    let origin = Some(origin(request, archive)).filter(|_| !request.pulled);
+    // A bundle from a registry is in the store, too.
+    let fetched = request.pulled || request.archive.starts_with(&request.store);
+    let origin = Some(origin(request, archive)).filter(|_| !fetched);
     match &request.trust {
         Trust::Anything => {}
         Trust::Demand(demand) => {
@@ -134,7 +136,8 @@ pub(crate) fn admit(
             let mut found = parse(&rules.beside, &request.archive)?;
             found.extend(in_archive(archive)?);
             for image in images {
-                admit_one(&rules.policy, origin.as_ref(), image, &found)?;
+                let of = (origin.as_ref(), request.vouched);
+                admit_one(&rules.policy, of, image, &found)?;
             }
         }
     }
@@ -148,15 +151,15 @@ fn parse(list: &[u8], archive: &Path) -> Result<Vec<Signature>, ImageError> {
     })
 }
 
-/// Under each of its names.
+/// Under each of its names. What is vouched for needs no signature, but the policy may reject it.
 fn admit_one(
     policy: &Policy,
-    origin: Option<&Origin>,
+    (origin, vouched): (Option<&Origin>, bool),
     image: &mut Found,
     found: &[Signature],
 ) -> Result<(), ImageError> {
     let mut names = Vec::new();
-    for name in &image.names {
+    for name in image.names.iter().chain(&image.bundled) {
         names.push(Some(name::parse(name)?));
     }
     if names.is_empty() {
@@ -168,7 +171,8 @@ fn admit_one(
             None => digest::of(&image.config),
         };
         let demand = policy.demand(name.as_ref(), origin);
-        if let Some(demand) = demand.map_err(|why| untrusted(&shown, &why))? {
+        let demand = demand.map_err(|why| untrusted(&shown, &why))?;
+        if let Some(demand) = demand.filter(|_| !vouched) {
             accept(image, &demand, found)?;
         }
     }
@@ -271,7 +275,15 @@ impl ImageStore {
         let record = self.record(id)?.ok_or_else(|| ImageError::NotFound {
             name: shown.clone(),
         })?;
-        record.check(&demand).map_err(|why| untrusted(&shown, &why))
+        match record.vouched {
+            true => Ok(()),
+            false => record.check(&demand).map_err(|why| untrusted(&shown, &why)),
+        }
+    }
+
+    /// Whether all these images are there; with `vouched`, also that they came with a signed bundle.
+    pub fn has_all<'i>(&self, mut ids: impl Iterator<Item = &'i str>, vouched: bool) -> bool {
+        ids.all(|id| matches!(self.record(id), Ok(Some(record)) if record.vouched || !vouched))
     }
 
     /// The archive that an image of this name comes from.

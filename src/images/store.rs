@@ -74,6 +74,9 @@ pub(crate) struct Record {
     /// Signatures of one of the digests or of the id that were accepted: they are verified again without a network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) signatures: Vec<Signature>,
+    /// Whether it came with a bundle whose signature was verified: that covers its digests.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) vouched: bool,
 }
 
 impl Record {

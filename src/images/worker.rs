@@ -40,7 +40,7 @@ const MAX_KEYS_BYTES: u64 = 1 << 20;
 
 const USAGE: &str = "usage: coracle image-worker import --store DIR [--preloaded] [--name NAME] [--keep-bytes N] \
                      [--keep-inodes N] [--policy FILE] [--pulled] [--arriving BOOT] [--demand JSON] [--platform PLATFORM] \
-                     [--bundle DIGEST] PATH|-, or coracle image-worker bundle --store DIR --keep-bytes N --keep-inodes N -- PATH, or coracle \
+                     [--bundle DIGEST [--vouched]] PATH|-, or coracle image-worker bundle --store DIR --keep-bytes N --keep-inodes N -- PATH, or coracle \
                      image-worker fetch|get|save";
 
 /// Runs the worker with the arguments behind `image-worker`. 0: imported; 1: not; 2: bad arguments.
@@ -245,7 +245,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
     }
     let (mut store, mut name, mut preloaded, mut archive) = (None, None, false, None);
     let (mut pulled, mut arriving, mut platform, mut bundle) = (false, None, None, None);
-    let (mut policy, mut trust) = (None, Trust::default());
+    let (mut policy, mut trust, mut vouched) = (None, Trust::default(), false);
     let mut keep = KeepFree::default();
     while let Some(arg) = args.next() {
         match arg.to_str() {
@@ -261,6 +261,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
             }
             Some("--platform") => platform = Some(Platform::parse(args.next()?.to_str()?).ok()?),
             Some("--bundle") => bundle = Some(args.next()?.into_string().ok()?),
+            Some("--vouched") => vouched = true,
             Some("--keep-bytes") => keep.bytes = args.next()?.to_str()?.parse().ok()?,
             Some("--keep-inodes") => keep.inodes = args.next()?.to_str()?.parse().ok()?,
             Some("--") => archive = Some(args.next()?.into()),
@@ -279,6 +280,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Option<(Request, Option<Pa
         arriving,
         platform,
         bundle,
+        vouched,
         trust,
     };
     Some((request, policy))

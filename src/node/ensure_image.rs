@@ -27,6 +27,7 @@ impl Tools {
             let wanted = Wanted {
                 name: &image.image_name,
                 written: &image.image,
+                pinned: image.pinned.as_deref(),
                 policy: image.pull_policy,
             };
             (Some(volume), wanted)
@@ -34,6 +35,7 @@ impl Tools {
         let own = Wanted {
             name: &wanted.image_name,
             written: &wanted.image,
+            pinned: wanted.pinned.as_deref(),
             policy: wanted.pull_policy,
         };
         let (mut volumes, mut image_id) = (BTreeMap::new(), String::new());
@@ -62,8 +64,35 @@ impl Tools {
         Some(Event::Pod { uid: pod, fact })
     }
 
-    /// Finds an image, and pulls it if its policy says so.
+    /// Finds an image, and pulls it if its policy says so. One that came with a bundle is that very image.
     pub(super) async fn find_image(
+        &self,
+        pod: &PodSpec,
+        container: &str,
+        wanted: Wanted<'_>,
+    ) -> Result<(Image, Option<event::Pulled>), (ImageFailure, String)> {
+        let Some(id) = wanted.pinned else {
+            return self.find_named(pod, container, wanted).await;
+        };
+        match self.look_up(id).await {
+            Ok(Some(image)) => return Ok((image, None)),
+            Ok(None) => {}
+            Err(error) => return Err((ImageFailure::Inspect, crate::chain(&error))),
+        }
+        // It was removed by force; its registry may have it.
+        let (failure, why) = match self.find_named(pod, container, wanted).await {
+            Ok((found, pulled)) if found.id == id => return Ok((found, pulled)),
+            Ok(_) => (
+                ImageFailure::Pull,
+                "the name means another image".to_owned(),
+            ),
+            Err(failed) => failed,
+        };
+        let message = format!("{why}; image {id} came with its bundle: apply that again");
+        Err((failure, message))
+    }
+
+    async fn find_named(
         &self,
         pod: &PodSpec,
         container: &str,

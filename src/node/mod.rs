@@ -67,8 +67,8 @@ use crate::config::{ConfigError, Effective};
 use crate::effects::volume::claim_size::Sized;
 use crate::plan::event::{Desired, EvictionReason};
 use crate::plan::{Action, Agenda, Event, NodeFact, NodeState, PodFact, Step, Task, pull};
-use crate::spec::PodUid;
 use crate::spec::encrypted::Opened;
+use crate::spec::{Pins, PodUid};
 use crate::sys::{clock, mount};
 use crate::types::{Stamp, Time, Wall};
 
@@ -112,12 +112,13 @@ enum Input {
     /// A bundle is to be applied: what would its manifests change?
     CheckBundle {
         name: String,
+        images: Pins,
         files: Vec<PlannedFile>,
         reply: Sender<Result<serde_json::Value, CommandError>>,
     },
     /// The encrypted contents of manifests that a client wants a preview of were decrypted.
     Opened {
-        bundle: Option<String>,
+        bundle: Option<(String, Pins)>,
         files: Vec<PlannedFile>,
         opened: Opened,
         reply: Sender<Result<serde_json::Value, CommandError>>,
@@ -312,14 +313,19 @@ impl Node {
                 generation,
                 say,
             } => self.await_bundle(name, generation, say),
-            Input::CheckBundle { name, files, reply } => self.preview_for(Some(name), files, reply),
+            Input::CheckBundle {
+                name,
+                images,
+                files,
+                reply,
+            } => self.preview_for(Some((name, images)), files, reply),
             Input::Opened {
                 bundle,
                 files,
                 opened,
                 reply,
             } => {
-                let _ = reply.try_send(Ok(self.preview(bundle.as_deref(), &files, &opened)));
+                let _ = reply.try_send(Ok(self.preview(bundle.as_ref(), &files, &opened)));
             }
             Input::ClaimsSettled(number, sizes) => self.claims_settled(number, sizes),
             Input::Logind(preparing) => self.logind_says(preparing),

@@ -13,13 +13,13 @@ use crate::api::PlannedFile;
 use crate::plan::edit::{Changes, Edit};
 use crate::plan::preview::{Held, Preview};
 use crate::spec::encrypted::{self, Opened, Sealed};
-use crate::spec::{ObjectKey, ObjectKind, PodKey, PodSpec};
+use crate::spec::{ObjectKey, ObjectKind, Pins, PodKey, PodSpec};
 
 impl Node {
     /// Answers a client that wants a preview. Encrypted contents are decrypted beside the loop first.
     pub(super) fn preview_for(
         &self,
-        bundle: Option<String>,
+        bundle: Option<(String, Pins)>,
         files: Vec<PlannedFile>,
         reply: Reply<Value>,
     ) {
@@ -28,7 +28,7 @@ impl Node {
             .map(|file| encrypted::found(file.text.as_bytes()));
         let sealed: Vec<Sealed> = sealed.flatten().collect();
         if sealed.is_empty() {
-            let _ = reply.try_send(Ok(self.preview(bundle.as_deref(), &files, &Opened::new())));
+            let _ = reply.try_send(Ok(self.preview(bundle.as_ref(), &files, &Opened::new())));
             return;
         }
         let (credentials, inputs) = (
@@ -50,11 +50,12 @@ impl Node {
     /// `{"items": [{"file", "errors", "warnings", "changes": [{"kind", "namespace", "name", "change", …}]}]}`
     pub(super) fn preview(
         &self,
-        bundle: Option<&str>,
+        bundle: Option<&(String, Pins)>,
         files: &[PlannedFile],
         opened: &Opened,
     ) -> Value {
-        let (then, checked) = self.manifests.with(bundle, files, opened);
+        let given = bundle.map(|(name, images)| (name.as_str(), images));
+        let (then, checked) = self.manifests.with(given, files, opened);
         let items = files.iter().zip(checked).map(|(file, checked)| {
             let both = (self.manifests.files.get(&checked.path), then.files.get(&checked.path));
             let changes = match checked.errors.is_empty() {
@@ -67,7 +68,7 @@ impl Node {
         // What the bundle has now, and would not have any more.
         for (path, old) in bundle
             .into_iter()
-            .flat_map(|name| self.manifests.of_bundle(name))
+            .flat_map(|(name, _)| self.manifests.of_bundle(name))
         {
             let changes = self.changes((Some(old), None), &then);
             if !changes.is_empty() {

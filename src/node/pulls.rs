@@ -40,6 +40,8 @@ pub(super) struct Wanted<'a> {
     pub(super) name: &'a ImageName,
     /// The name as the manifest writes it.
     pub(super) written: &'a str,
+    /// The id of the image that it must be, whatever the name means.
+    pub(super) pinned: Option<&'a str>,
     pub(super) policy: PullPolicy,
 }
 

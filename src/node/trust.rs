@@ -29,8 +29,9 @@ impl Tools {
         };
         let may_pull = pulled.is_none() && wanted.policy != PullPolicy::Never;
         // What a digest means does not tell where it came from.
-        let archived = wanted.name.digest.is_none()
-            && self.source(&wanted.name.to_string()).await == Source::Archive;
+        let archived = wanted.pinned.is_some()
+            || wanted.name.digest.is_none()
+                && self.source(&wanted.name.to_string()).await == Source::Archive;
         if !may_pull || archived {
             return Err(failure(&why));
         }

@@ -31,6 +31,9 @@ pub struct Trial {
     pub boot: String,
     /// On that boot's clock.
     pub at: Time,
+    /// The generation stays in force if it fails: it was in force before.
+    #[serde(default)]
+    pub stays: bool,
 }
 
 /// What is to be done about a trial.
@@ -57,6 +60,7 @@ impl Trial {
             spent_ms: 0,
             boot: boot.to_owned(),
             at: now,
+            stays: false,
         }
     }
 
@@ -76,6 +80,7 @@ impl Trial {
             spent_ms: self.spent_ms.saturating_add(passed),
             boot: boot.to_owned(),
             at: now,
+            stays: self.stays,
         }
     }
 
@@ -161,6 +166,7 @@ mod tests {
             spent_ms,
             boot: "one".to_owned(),
             at: Time(at),
+            stays: false,
         }
     }
 

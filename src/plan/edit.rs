@@ -10,7 +10,7 @@ use super::run::{Asked, OfRun};
 use super::state::{ContainerState, Image, Role};
 use super::{Action, PodState, Stamp, probe};
 use crate::spec::fixed::{Parts, differences};
-use crate::spec::{ContainerSpec, PodSpec, uid};
+use crate::spec::{ContainerSpec, PodSpec, pinned, uid};
 use crate::types::Effective;
 
 /// The effect of an edit.
@@ -100,13 +100,17 @@ pub fn between(old: &PodSpec, new: &PodSpec) -> Edit {
     if !fixed.is_empty() {
         return Edit::Replace(fixed);
     }
+    let volumes = changed_volumes(old, new);
+    if !volumes.is_empty() {
+        return Edit::Replace(volumes);
+    }
     let pairs = old.all_containers().zip(new.all_containers());
     let is_init = |c: &ContainerSpec| new.init_containers.iter().any(|i| i.name == c.name);
-    let images = pairs.filter(|(old, new)| old.image != new.image);
+    let images = pairs.filter(|(old, new)| !old.has_image_of(new));
     let images = images.map(|(old, new)| ImageChange {
         container: new.name.clone(),
-        from: old.image.clone(),
-        to: new.image.clone(),
+        from: shown(old, new),
+        to: shown(new, old),
         restarts: new.is_sidecar() || !is_init(new),
     });
     let mut live = differences(&before.changeable, &after.changeable);
@@ -127,6 +131,29 @@ pub fn between(old: &PodSpec, new: &PodSpec) -> Edit {
         return Edit::None;
     }
     Edit::InPlace(changes)
+}
+
+/// The paths of image volumes with another image by the same name: what is mounted does not change.
+fn changed_volumes(old: &PodSpec, new: &PodSpec) -> Vec<String> {
+    let volumes = old.volumes.iter().zip(&new.volumes).enumerate();
+    let changed = volumes.filter(|(_, (was, is))| {
+        let images = (old.image_volume(&was.name)).zip(new.image_volume(&is.name));
+        images.is_some_and(|(was, is)| pinned::differ(was.pinned.as_ref(), is.pinned.as_ref()))
+    });
+    changed
+        .map(|(index, _)| format!("spec.volumes[{index}].image"))
+        .collect()
+}
+
+/// A container's image as written; with its id where another one has the same name.
+fn shown(container: &ContainerSpec, other: &ContainerSpec) -> String {
+    match &container.pinned {
+        Some(id) if container.image == other.image => {
+            let short: String = id.trim_start_matches("sha256:").chars().take(12).collect();
+            format!("{} ({short})", container.image)
+        }
+        Some(_) | None => container.image.clone(),
+    }
 }
 
 /// Resources that differ in amount, not only in notation.
@@ -230,7 +257,11 @@ impl ContainerState {
     /// Whether the newest run has another image than its spec. Init containers do their work once, with whatever
     /// image they began.
     pub fn is_outdated(&self, spec: &ContainerSpec) -> bool {
-        self.role != Role::Init && self.asked().is_some_and(|asked| asked.image != spec.image)
+        let runs = self.run.image_id().filter(|id| !id.is_empty());
+        let differs = |pin: &Arc<str>| runs.is_some_and(|id| *id != **pin);
+        let other = self.asked().is_some_and(|asked| asked.image != spec.image)
+            || spec.pinned.as_ref().is_some_and(differs);
+        self.role != Role::Init && other
     }
 
     /// Whether the newest run was ended to change its image.
@@ -278,12 +309,14 @@ impl PodState {
         let specs = old.all_containers().zip(new.all_containers());
         for ((old, new), container) in specs.zip(&mut self.containers) {
             probe::edited(container, (old, new), now.time);
-            if (&old.image, old.pull_policy) != (&new.image, new.pull_policy) {
+            let of =
+                |spec: &ContainerSpec| (spec.image.clone(), spec.pinned.clone(), spec.pull_policy);
+            if of(old) != of(new) {
                 container.image = Image::Unknown;
                 container.start_error = None;
                 self.look_up.edited |= looking_for.as_ref() == Some(&new.name);
             }
-            if old.image != new.image {
+            if !old.has_image_of(new) {
                 // A failure of the previous image does not delay the new one.
                 container.backoff = None;
                 container.permitted = None;

@@ -4,19 +4,20 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::error::{Path, Report};
-use super::{after, backoff, device, suggest, swap, uid};
+use super::{after, backoff, device, pinned, suggest, swap, uid};
 
 /// The domain of coracle's annotations.
 const DOMAIN: &str = "coracle.dev";
 
 /// Annotations of pods.
-pub(crate) const OF_PODS: [&str; 6] = [
+pub(crate) const OF_PODS: [&str; 7] = [
     after::ANNOTATION,
     backoff::ANNOTATION,
     device::ANNOTATION,
     swap::ANNOTATION,
     uid::RESTART_ON_CHANGE,
     uid::CONFIGURATION,
+    pinned::IMAGES,
 ];
 
 /// Annotations of services: none so far.

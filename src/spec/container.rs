@@ -83,6 +83,7 @@ pub(crate) fn convert(
         name: container.name.clone(),
         image,
         image_name: image_name?,
+        pinned: None,
         pull_policy,
         command: container.command.clone().filter(|c| !c.is_empty()),
         args: container.args.clone().filter(|a| !a.is_empty()),

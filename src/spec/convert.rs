@@ -228,7 +228,10 @@ pub fn admitted(json: &[u8]) -> Result<PodSpec, Vec<FieldError>> {
         document.object(value, &Path::Root, None);
     }
     match document.pods.pop() {
-        Some((_, pod)) if document.pods.is_empty() => return Ok(pod),
+        Some((_, mut pod)) if document.pods.is_empty() => {
+            pod.restore_pins();
+            return Ok(pod);
+        }
         _ => {}
     }
     if report.is_clean() {

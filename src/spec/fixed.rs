@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::device;
 use super::error::{Path, Report};
+use super::pinned;
 use super::pod::QosClass;
 use super::priority::CRITICAL;
 use super::resources::{self, Figures};
@@ -83,6 +84,7 @@ impl Parts {
             "kubernetes.io/config.hash",
             "kubernetes.io/config.source",
             uid::CONFIGURATION,
+            pinned::IMAGES,
         ];
         let annotations = pod.metadata.annotations.iter().flatten();
         let annotations = annotations.filter(|(key, _)| !own.contains(&key.as_str()));

@@ -272,6 +272,8 @@ pub struct ContainerSpec {
     pub image: String,
     /// The image's full name.
     pub image_name: ImageName,
+    /// The id of the image that it must be, whatever the name means ([`super::pinned`]).
+    pub pinned: Option<Arc<str>>,
     /// `imagePullPolicy`, defaulted from the tag.
     pub pull_policy: PullPolicy,
     /// `command`: replaces the image's entrypoint. `$(VAR)` not yet expanded.

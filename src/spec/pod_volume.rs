@@ -1,5 +1,7 @@
 //! A pod's volumes: what each one is made of.
 
+use std::sync::Arc;
+
 use super::configuration::ObjectKind;
 use super::huge_pages::PageSize;
 use super::pod::{ContainerSpec, EnvValue, ImageName, PodSpec, PullPolicy};
@@ -60,6 +62,8 @@ pub struct ImageVolume {
     pub image: String,
     /// The image's full name.
     pub image_name: ImageName,
+    /// The id of the image that it must be, whatever the name means ([`super::pinned`]).
+    pub pinned: Option<Arc<str>>,
     /// `pullPolicy`, defaulted from the tag.
     pub pull_policy: PullPolicy,
 }

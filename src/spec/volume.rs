@@ -90,6 +90,7 @@ fn image(image: &ImageVolumeSource, path: &Path<'_>, report: &Report) -> Option<
     Some(VolumeSource::Image(ImageVolume {
         image: reference.to_owned(),
         image_name: name?,
+        pinned: None,
         pull_policy,
     }))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use coracle::plan::edit::{Changes, Edit, between};
 use coracle::plan::event::{ImageFailure, ProbeOrder, ProbeOutcome};
 use coracle::plan::{Action, Event, NodeFact, PodFact, Task};
-use coracle::spec::convert::{ConvertContext, documents};
-use coracle::spec::{PodSpec, RestartPolicy};
+use coracle::spec::convert::{ConvertContext, admitted, documents};
+use coracle::spec::{Pins, PodSpec, RestartPolicy};
 
 use crate::node::{Node, one, ready, reborn};
 use crate::pods::{desired, of, pod, probing, set_image, with_inits};
@@ -209,6 +209,55 @@ fn a_given_uid_does_not_hide_what_cannot_change_in_place() {
     );
     let other = read(&given.replacen("uid: mine", "uid: yours", 1));
     assert_eq!(words(between(&old, &other)), "replace: metadata.uid");
+}
+
+#[test]
+fn another_image_behind_the_same_name_is_an_edit_and_the_same_image_is_none() {
+    const VOLUME: &str = "
+  volumes:
+  - {name: v, image: {reference: 'vol:1'}}
+";
+    let pins = |of: &[(&str, &str)]| {
+        let of = of.iter();
+        of.map(|(name, id)| (format!("docker.io/library/{name}"), format!("sha256:{id}")))
+            .collect::<Pins>()
+    };
+    let plain = read(&format!("{POD}{VOLUME}"));
+    assert_eq!(plain.with_pins(&Pins::new()), None);
+    assert_eq!(plain.with_pins(&pins(&[("other:1", "a")])), None);
+    let one = plain.with_pins(&pins(&[("img:1", "a")])).expect("pinned");
+    assert_eq!(
+        one.with_pins(&pins(&[("img:1", "a"), ("other:1", "b")])),
+        None
+    );
+    let json = serde_json::to_vec(&*one.manifest).expect("plain data");
+    assert_eq!(admitted(&json).expect("valid"), one);
+    // A manifest that has the annotation pins nothing.
+    let annotated = POD.replacen(
+        "labels:",
+        "annotations: {coracle.dev/images: '{}'}\n  labels:",
+        1,
+    );
+    let stripped = read(&annotated).with_pins(&Pins::new()).expect("changed");
+    assert_eq!(*stripped.manifest, *read(POD).manifest);
+    for (from, to, expected) in [
+        (pins(&[]), pins(&[("img:1", "a")]), "nothing"),
+        (pins(&[("img:1", "a")]), pins(&[]), "nothing"),
+        (
+            pins(&[("img:1", "a")]),
+            pins(&[("img:1", "b")]),
+            "image of i: img:1 (a) to img:1 (b); image of c: img:1 (a) to img:1 (b) with a restart; \
+             image of d: img:1 (a) to img:1 (b) with a restart",
+        ),
+        (
+            pins(&[("vol:1", "a")]),
+            pins(&[("vol:1", "b")]),
+            "replace: spec.volumes[0].image",
+        ),
+    ] {
+        let of = |pins: &Pins| plain.with_pins(pins).unwrap_or_else(|| plain.clone());
+        assert_eq!(words(between(&of(&from), &of(&to))), expected);
+    }
 }
 
 fn with(edit: impl FnOnce(&mut PodSpec)) -> Arc<PodSpec> {

@@ -242,6 +242,7 @@ fn container(name: &str) -> ContainerSpec {
             tag: Some("1".into()),
             digest: None,
         },
+        pinned: None,
         pull_policy: PullPolicy::IfNotPresent,
         command: None,
         args: None,

@@ -38,12 +38,13 @@ pub async fn read_bundle(
 }
 
 /// Imports the images of the bundle with this digest. The images get no names yet: what runs must not find a newer image
-/// by its name before the bundle is in force. Those of a bundle without a verified signature must satisfy the `policy`.
+/// by its name before the bundle is in force. They must satisfy the `policy`; if they are `vouched` for by a verified
+/// signature of the bundle, they only must not be rejected.
 pub async fn import_bundle(
     exe: &Path,
     store: &Path,
     (archive, digest): (&Path, &str),
-    (policy, keep): (Option<&Path>, KeepFree),
+    (policy, vouched, keep): (&Path, bool, KeepFree),
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Vec<Imported>, ImageError> {
     let args: [OsString; 9] = [
@@ -58,9 +59,8 @@ pub async fn import_bundle(
         keep.inodes.to_string().into(),
     ];
     let mut args = Vec::from(args);
-    if let Some(policy) = policy {
-        args.extend(["--policy".into(), policy.into()]);
-    }
+    args.extend(["--policy".into(), policy.into()]);
+    args.extend(vouched.then(|| "--vouched".into()));
     args.extend(["--".into(), archive.into()]);
     let on_line = |told| {
         if let Told::Progress(progress) = told {

@@ -18,6 +18,8 @@ mod client;
 mod read;
 mod write;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::oci::Platform;
@@ -70,8 +72,8 @@ pub struct Bundle {
     pub digest: String,
     /// The manifest files.
     pub files: Vec<BundleFile>,
-    /// The names of its images, as manifests have them, in full.
-    pub images: Vec<String>,
+    /// The ids of its images for this machine, by their names, as manifests have them, in full.
+    pub images: BTreeMap<String, String>,
 }
 
 /// A manifest file.
@@ -127,7 +129,7 @@ struct Descriptor {
     digest: String,
     size: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    annotations: Option<std::collections::BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     platform: Option<Platform>,
 }
@@ -149,7 +151,7 @@ struct Document {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     manifests: Option<Vec<Descriptor>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    annotations: Option<std::collections::BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
 }
 
 impl Descriptor {

@@ -1,10 +1,11 @@
 //! The parts of a bundle, found and verified in the worker. Nothing in it is trusted: all counts, sizes and names are
 //! checked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::archive::Archive;
 use super::super::contents::{self, Found, ImageSearch};
+use super::super::digest;
 use super::super::error::ImageError;
 use super::super::name;
 use super::super::oci::{self, Platform};
@@ -149,7 +150,7 @@ fn contents(archive: &Archive, digest: String, index: Document) -> Result<Conten
             name,
             digest,
             files,
-            images: images.iter().map(|(name, _)| name.clone()).collect(),
+            images: BTreeMap::new(),
         },
         images,
         indexes,
@@ -248,9 +249,19 @@ impl Contents {
             } else {
                 image.names.extend(name::tagged(&parsed));
             }
+            image.bundled = Some(full.clone());
             images.push(image);
         }
         Ok(images)
+    }
+
+    /// The ids of its images for this machine, by their full names.
+    pub(crate) fn ids(&self, archive: &Archive) -> Result<BTreeMap<String, String>, ImageError> {
+        let images = self.images(archive, &Platform::own())?;
+        contents::check_whole(&images)?;
+        let names = self.images.iter().map(|(full, _)| full.clone());
+        let ids = images.iter().map(|image| digest::of(&image.config));
+        Ok(names.zip(ids).collect())
     }
 
     /// An image that is named by a digest has that digest, or is listed in the index that has it.

@@ -1,6 +1,8 @@
 //! `coracle bundle apply`: read, check, import, then put in force. Until the last step nothing has changed but the
 //! image store, and a crash at any line leaves the former generation in force.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 use smol::channel::{Sender, bounded};
 
@@ -8,7 +10,7 @@ use super::disk::{MAX_BUNDLES, Pinned, Record, State};
 use super::fetch::{Polled, fetch, keys, shown};
 use super::{ChangeError, disk};
 use crate::api::{BundleRequest, PlannedFile};
-use crate::images::trust::KeyError;
+use crate::images::trust::{KeyError, Origin};
 use crate::images::{self, Bundle, ImageError, Imported, Progress};
 use crate::node::execute::{Tools, WORKER};
 use crate::node::{Input, boot, now, spawn, unblock};
@@ -37,6 +39,10 @@ impl ApplyError {
             Self::Image(error) => error.hint(),
             Self::Key(_, error) => error.hint().map(str::to_owned),
             Self::TooMany => Some("remove one: coracle bundle rm NAME".to_owned()),
+            Self::Change(ChangeError::Clash(clash)) => Some(format!(
+                "give one of them another tag, or remove the other bundle: coracle bundle rm {}",
+                clash.other
+            )),
             Self::Change(_) | Self::Refused(_) | Self::Stopping => None,
         }
     }
@@ -125,40 +131,50 @@ pub(super) async fn try_apply(
         archive.discard().await;
         return Ok(Applied::nothing(digest, validator));
     }
-    let applied = |name, line| Applied {
+    let done = |name, line| Applied {
         name,
         line,
         digest,
         validator,
     };
     if request.dry_run {
+        no_clash(tools, &bundle).await?;
         let planned = check(tools, &bundle).await?;
         let line = json!({ "type": "plan", "name": name, "digest": bundle.digest, "items": planned["items"] });
-        return Ok(applied(name, line));
+        return Ok(done(name, line));
     }
     // In turn, so that another bundle cannot take a name after the check.
     let turn = tools.bundles.turn.lock_arc().await;
+    no_clash(tools, &bundle).await?;
     let refusals = refusals(&check(tools, &bundle).await?);
     if !refusals.is_empty() {
         return Err(ApplyError::Refused(refusals));
     }
-    if let Some(line) = unchanged(tools, &bundle).await? {
+    // The signature of the bundle stands for its images.
+    let vouched = !keys.is_empty();
+    let known = in_force(tools, &bundle, vouched).await?;
+    if let Some(Known { generation, .. }) = known.filter(|known| known.whole)
+        && request.ready_within_seconds.is_none()
+    {
         archive.discard().await;
-        return Ok(applied(name, line));
+        let line = applied(&name, generation, true);
+        return Ok(done(name, line));
     }
     let (store, keep) = (tools.images.dir(), tools.keep_free());
-    // The signature of the bundle stands for its images.
-    let policy = Some(tools.config.registries.policy.as_path()).filter(|_| keys.is_empty());
-    let imported = {
-        let _importing = tools.importing.lock().await;
-        let done = images::import_bundle(
-            WORKER.as_ref(),
-            store,
-            (&archive.path, &bundle.digest),
-            (policy, keep),
-            tell,
-        );
-        archive.checked(done.await).await?
+    let policy = tools.config.registries.policy.as_path();
+    let imported = match known.is_some_and(|known| known.whole) {
+        true => Vec::new(),
+        false => {
+            let _importing = tools.importing.lock().await;
+            let imported = images::import_bundle(
+                WORKER.as_ref(),
+                store,
+                (&archive.path, &bundle.digest),
+                (policy, vouched, keep),
+                tell,
+            );
+            archive.checked(imported.await).await?
+        }
     };
     // What has begun is finished, whether or not the client still listens.
     let (say, said) = bounded(1);
@@ -171,9 +187,9 @@ pub(super) async fn try_apply(
     archive.discard().await;
     let state = said.recv().await.map_err(|_| ApplyError::Stopping)??;
     tracing::info!("bundle {name}: generation {} is in force", state.current);
-    let line =
-        json!({ "type": "applied", "name": name, "generation": state.current, "unchanged": false });
-    Ok(applied(name, line))
+    let unchanged = known.is_some_and(|known| known.generation == state.current);
+    let line = applied(&name, state.current, unchanged);
+    Ok(done(name, line))
 }
 
 impl Applied {
@@ -198,6 +214,7 @@ async fn check(tools: &Tools, bundle: &Bundle) -> Result<Value, ApplyError> {
     let (reply, answer) = bounded(1);
     let input = Input::CheckBundle {
         name: bundle.name.clone(),
+        images: bundle.images.clone(),
         files: files.collect(),
         reply,
     };
@@ -210,6 +227,15 @@ async fn check(tools: &Tools, bundle: &Bundle) -> Result<Value, ApplyError> {
     planned.map_err(|error| ApplyError::Refused(vec![error.message]))
 }
 
+async fn no_clash(tools: &Tools, bundle: &Bundle) -> Result<(), ChangeError> {
+    let bundles = tools.config.layout.manifest_bundles();
+    // A digest means one image only.
+    let mut pins = bundle.images.clone();
+    pins.retain(|name, _| !name.contains('@'));
+    let name = bundle.name.clone();
+    unblock(move || super::no_clash(&bundles, &name, &pins)).await
+}
+
 fn refusals(planned: &Value) -> Vec<String> {
     let items = planned["items"].as_array().into_iter().flatten();
     let errors = items.flat_map(|item| item["errors"].as_array().into_iter().flatten());
@@ -218,8 +244,24 @@ fn refusals(planned: &Value) -> Vec<String> {
         .collect()
 }
 
-/// The answer if this very bundle is in force already.
-async fn unchanged(tools: &Tools, bundle: &Bundle) -> Result<Option<Value>, ApplyError> {
+fn applied(name: &str, generation: u64, unchanged: bool) -> Value {
+    json!({ "type": "applied", "name": name, "generation": generation, "unchanged": unchanged })
+}
+
+/// A generation that is in force already.
+#[derive(Clone, Copy)]
+struct Known {
+    generation: u64,
+    /// Whether the store has its images, vouched for if this bundle is signed.
+    whole: bool,
+}
+
+/// The generation in force if it is this very bundle.
+async fn in_force(
+    tools: &Tools,
+    bundle: &Bundle,
+    vouched: bool,
+) -> Result<Option<Known>, ApplyError> {
     let (bundles, name) = (tools.config.layout.manifest_bundles(), bundle.name.clone());
     let found = unblock(move || {
         let folder = disk::Folder::of(&bundles, &name);
@@ -237,17 +279,38 @@ async fn unchanged(tools: &Tools, bundle: &Bundle) -> Result<Option<Value>, Appl
     if names.len() >= MAX_BUNDLES && !names.contains(&bundle.name) {
         return Err(ApplyError::TooMany);
     }
-    let same =
-        record.filter(|(_, record)| record.digest == bundle.digest && images_there(tools, record));
-    Ok(same.map(|(generation, _)| {
-        json!({ "type": "applied", "name": bundle.name, "generation": generation, "unchanged": true })
+    let same = record.filter(|(_, record)| record.digest == bundle.digest);
+    Ok(same.map(|(generation, record)| {
+        // They may have been removed by force.
+        let ids = record.images.iter().map(|image| image.id.as_str());
+        let whole = tools.images.has_all(ids, vouched);
+        Known { generation, whole }
     }))
 }
 
-/// Whether the store still has a generation's images: they may have been removed by force.
-fn images_there(tools: &Tools, record: &Record) -> bool {
-    let mut images = record.images.iter();
-    images.all(|image| matches!(tools.images.lookup(&image.id), Ok(Some(_))))
+/// Where the bundle comes from, in the words of policies; `None`: from a registry.
+fn origin(source: &str) -> Option<Origin> {
+    let path = Some(PathBuf::from(source)).filter(|path| path.is_absolute())?;
+    let transport = if path.is_dir() { "oci" } else { "oci-archive" };
+    Some(Origin {
+        transport: transport.to_owned(),
+        path: Some(path),
+    })
+}
+
+/// The state after the bundle in force was applied once more: there is no new generation, so that the former one stays
+/// what it is.
+fn looked_at_again(before: State, trial: Option<Trial>) -> State {
+    let stays = |trial| Trial {
+        stays: true,
+        ..trial
+    };
+    let failed = before.failed.filter(|_| trial.is_none());
+    State {
+        trial: before.trial.or(trial.map(stays)),
+        failed,
+        ..before
+    }
 }
 
 /// Writes the generation, and makes it the one in force.
@@ -265,6 +328,7 @@ async fn put_in_force(
     let record = Record {
         digest: bundle.digest.clone(),
         source: shown(&request.source).to_owned(),
+        origin: origin(&request.source),
         applied: now.wall,
         images: images.collect(),
         files: bundle.files.iter().map(|file| file.name.clone()).collect(),
@@ -275,6 +339,13 @@ async fn put_in_force(
     let name = bundle.name.clone();
     let images = tools.images.clone();
     let change = move |folder: &disk::Folder, before: Option<State>| {
+        let same = |known: Record| known.digest == record.digest;
+        match before {
+            Some(before) if folder.record(before.current).is_ok_and(same) => {
+                return Ok(looked_at_again(before, trial));
+            }
+            _ => {}
+        }
         // They have no names yet, so that they could have been pruned since.
         let ids: Vec<String> = record.images.iter().map(|image| image.id.clone()).collect();
         images.require(&ids).map_err(|source| ChangeError::Images {

@@ -10,7 +10,7 @@
 //!
 //! The rename of `state.json` decides: before it the former generation is in force, wholly, and after it the new one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,8 +19,10 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::images::trust::Origin;
 use crate::images::{BundleFile, check_name};
 use crate::plan::bundle::Trial;
+use crate::spec::Pins;
 use crate::sys::file::{self, Durability};
 use crate::sys::tree;
 use crate::types::Wall;
@@ -70,6 +72,9 @@ pub(in crate::node) struct Record {
     pub(in crate::node) digest: String,
     /// Where it came from.
     pub(in crate::node) source: String,
+    /// The archive that it was, in the words of policies; none if it came from a registry.
+    #[serde(default)]
+    pub(in crate::node) origin: Option<Origin>,
     /// When it was applied; 0 if it is not known.
     pub(in crate::node) applied: Wall,
     /// Its images.
@@ -90,6 +95,23 @@ pub(in crate::node) struct Pinned {
 /// A bundle's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::node) struct Folder(PathBuf);
+
+impl State {
+    /// The generation that is brought back if the one on trial fails.
+    pub(in crate::node) fn former(&self) -> Option<u64> {
+        let stays = self.trial.as_ref().is_some_and(|trial| trial.stays);
+        self.previous.filter(|_| !stays)
+    }
+}
+
+impl Record {
+    /// The images that its manifests mean by these names.
+    pub(in crate::node) fn pins(&self) -> Pins {
+        let images = self.images.iter();
+        let pins = images.flat_map(|image| image.names.iter().map(|name| (name, &image.id)));
+        pins.map(|(name, id)| (name.clone(), id.clone())).collect()
+    }
+}
 
 impl Folder {
     /// The folder of that bundle; `name` is valid.
@@ -218,10 +240,53 @@ pub(in crate::node) fn remove_leftovers(bundles: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The directories of manifests in force, by bundle; those of bundles whose state cannot be read are missing, and named
-/// beside it.
-pub(in crate::node) fn in_force(bundles: &Path) -> (Vec<PathBuf>, Vec<(PathBuf, io::Error)>) {
-    let (mut found, mut broken) = (Vec::new(), Vec::new());
+/// Two bundles that mean different images by one name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "its image `{image}` is {id}, and in bundle `{other}`, which is in force, that name means {other_id}"
+)]
+pub(in crate::node) struct Clash {
+    /// The name of the image.
+    pub(in crate::node) image: String,
+    /// Its id in this bundle.
+    pub(in crate::node) id: String,
+    /// The other bundle.
+    pub(in crate::node) other: String,
+    /// The id of the image there.
+    pub(in crate::node) other_id: String,
+}
+
+/// Looks for another bundle in force that means another image by one of these names.
+pub(in crate::node) fn clash(bundles: &Path, name: &str, pins: &Pins) -> io::Result<Option<Clash>> {
+    for other in names(bundles)?.into_iter().filter(|other| other != name) {
+        let folder = Folder::of(bundles, &other);
+        // One that cannot be read has no say: it is reported where it is read.
+        let Ok(Some(state)) = folder.state() else {
+            continue;
+        };
+        let theirs = folder.record(state.current).unwrap_or_default().pins();
+        let mut shared = pins.iter().filter_map(|(image, id)| {
+            let other_id = theirs.get(image).filter(|theirs| *theirs != id)?;
+            Some((image.clone(), id.clone(), other_id.clone()))
+        });
+        if let Some((image, id, other_id)) = shared.next() {
+            return Ok(Some(Clash {
+                image,
+                id,
+                other,
+                other_id,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// The directories of manifests in force, with the images that come with them; those of bundles whose state cannot be
+/// read are missing, and named beside it.
+pub(in crate::node) fn in_force(
+    bundles: &Path,
+) -> (BTreeMap<PathBuf, Pins>, Vec<(PathBuf, io::Error)>) {
+    let (mut found, mut broken) = (BTreeMap::new(), Vec::new());
     let names = match names(bundles) {
         Ok(names) => names,
         Err(error) => return (found, vec![(bundles.to_owned(), error)]),
@@ -229,7 +294,16 @@ pub(in crate::node) fn in_force(bundles: &Path) -> (Vec<PathBuf>, Vec<(PathBuf, 
     for name in names {
         let folder = Folder::of(bundles, &name);
         match folder.state() {
-            Ok(Some(state)) => found.push(folder.manifests(state.current)),
+            Ok(Some(state)) => {
+                let pins = match folder.record(state.current) {
+                    Ok(record) => record.pins(),
+                    Err(error) => {
+                        tracing::warn!("{error}: images of bundle `{name}` go by their names");
+                        Pins::new()
+                    }
+                };
+                found.insert(folder.manifests(state.current), pins);
+            }
             // It was being applied for the first time.
             Ok(None) => {}
             Err(error) => broken.push((folder.0, error)),
@@ -289,7 +363,7 @@ mod tests {
         );
         assert_eq!(
             in_force(&dir).0,
-            Vec::<PathBuf>::new(),
+            BTreeMap::new(),
             "not before its state says so"
         );
         let mut state = State {
@@ -297,7 +371,10 @@ mod tests {
             ..State::default()
         };
         folder.commit(&state).unwrap();
-        assert_eq!(in_force(&dir).0, [folder.manifests(1)]);
+        assert_eq!(
+            in_force(&dir).0,
+            BTreeMap::from([(folder.manifests(1), Pins::new())])
+        );
         // What is left of a write that was cut off.
         fs::create_dir_all(dir.join("site/.new/manifests")).unwrap();
         fs::write(dir.join("site/.new/manifests/half.yaml"), "").unwrap();

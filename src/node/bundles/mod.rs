@@ -23,9 +23,10 @@ use crate::api::{CommandError, CommandErrorKind};
 use crate::config::BundlePoll;
 use crate::images::{ImageError, ImageStore};
 use crate::plan::{Event, NodeFact, status};
+use crate::spec::Pins;
 use crate::types::Time;
 
-use disk::{Folder, Record, State};
+use disk::{Clash, Folder, Record, State};
 
 pub(super) use apply::apply;
 pub(super) use poll::poll;
@@ -188,14 +189,9 @@ fn read(folder: &Folder) -> io::Result<Option<Known>> {
 
 /// Gives images the names that they have while this generation is in force.
 fn name_images(images: &ImageStore, record: &Record) -> Result<(), ImageError> {
-    let names = record.images.iter();
-    let names = names.flat_map(|image| {
-        image
-            .names
-            .iter()
-            .map(|name| (name.as_str(), image.id.as_str()))
-    });
-    images.set_names(names)
+    let pins = record.pins();
+    let names = pins.iter().map(|(name, id)| (name.as_str(), id.as_str()));
+    images.set_names(names, record.origin.as_ref())
 }
 
 /// Why a change could not be made.
@@ -211,6 +207,8 @@ enum ChangeError {
     /// It is not what it was.
     #[error("bundle `{0}` has changed meanwhile")]
     Changed(String),
+    #[error("nothing has changed: {0}")]
+    Clash(Clash),
     #[error("could not write bundle `{name}`")]
     Disk {
         name: String,
@@ -229,9 +227,10 @@ impl From<ChangeError> for CommandError {
     fn from(error: ChangeError) -> Self {
         let kind = match error {
             ChangeError::Missing(_) => CommandErrorKind::NotFound,
-            ChangeError::NoFormer(_) | ChangeError::Changed(_) | ChangeError::Busy(_) => {
-                CommandErrorKind::Conflict
-            }
+            ChangeError::NoFormer(_)
+            | ChangeError::Changed(_)
+            | ChangeError::Busy(_)
+            | ChangeError::Clash(_) => CommandErrorKind::Conflict,
             ChangeError::Disk { .. } | ChangeError::Images { .. } => CommandErrorKind::Failed,
         };
         Self {
@@ -325,12 +324,15 @@ fn end_of_trial(name: &str, generation: u64, known: Option<&Known>) -> Option<Va
     };
     match &state.failed {
         Some(failed) if failed.generation == generation => {
-            let now = match state.current == generation {
-                true => "there is no former generation to bring back".to_owned(),
-                false => format!("generation {} is in force again", state.current),
+            let (kind, now) = match state.current {
+                same if same == generation => ("notReady", "it stays in force".to_owned()),
+                other => (
+                    "rolledBack",
+                    format!("generation {other} is in force again"),
+                ),
             };
             ended(
-                "rolledBack",
+                kind,
                 format!("generation {generation} was {}; {now}", failed.why),
             )
         }
@@ -341,6 +343,15 @@ fn end_of_trial(name: &str, generation: u64, known: Option<&Known>) -> Option<Va
         _ if state.trial.is_some() => None,
         _ => ended("ready", String::new()),
     }
+}
+
+/// Refuses what would mean other images by its names than another bundle in force does.
+fn no_clash(bundles: &Path, name: &str, pins: &Pins) -> Result<(), ChangeError> {
+    let found = disk::clash(bundles, name, pins).map_err(|source| ChangeError::Disk {
+        name: name.to_owned(),
+        source,
+    })?;
+    found.map_or(Ok(()), |clash| Err(ChangeError::Clash(clash)))
 }
 
 /// The state after a rollback: both generations change places.
@@ -399,9 +410,15 @@ impl Node {
         answer(reply, async move {
             let name = name?;
             let of = name.clone();
-            let state = tools
-                .change_bundle(&name, move |_, state| rolled_back(&of, state))
-                .await?;
+            let bundles = tools.config.layout.manifest_bundles();
+            let change = move |folder: &Folder, state| {
+                let state = rolled_back(&of, state)?;
+                // One that cannot be read is reported later.
+                let record = folder.record(state.current).unwrap_or_default();
+                no_clash(&bundles, &of, &record.pins())?;
+                Ok(state)
+            };
+            let state = tools.change_bundle(&name, change).await?;
             tracing::info!("bundle {name}: rolled back to generation {}", state.current);
             Ok(json!({ "name": name, "generation": state.current }))
         });

@@ -55,7 +55,7 @@ impl Node {
         let folder = Folder::of(&self.tools.config.layout.manifest_bundles(), name);
         let manifests = folder.manifests(known.state.current);
         self.state.desired.as_ref()?;
-        if !self.manifests.bundled.contains(&manifests) {
+        if !self.manifests.bundled.contains_key(&manifests) {
             return None;
         }
         let mut unready = Vec::new();
@@ -100,10 +100,10 @@ impl Node {
         });
     }
 
-    /// Takes a generation back. Without a former one it stays.
+    /// Takes a generation back. Without a former one it stays, and also if it was in force before its trial.
     fn fail(&mut self, name: String, generation: u64, why: String) {
         let known = self.bundles.all.get(&name);
-        let former = known.and_then(|known| known.state.previous);
+        let former = known.and_then(|known| known.state.former());
         let digest = known
             .map(|known| known.current.digest.clone())
             .unwrap_or_default();
@@ -111,9 +111,7 @@ impl Node {
             Some(former) => format!(
                 "Bundle {name}: generation {generation} was {why}; generation {former} is brought back"
             ),
-            None => format!(
-                "Bundle {name}: generation {generation} was {why}; there is no former one to bring back"
-            ),
+            None => format!("Bundle {name}: generation {generation} was {why}; it stays in force"),
         };
         if self.bundles.reported.insert((name.clone(), generation)) {
             tracing::warn!("{message}");
@@ -129,7 +127,7 @@ impl Node {
                     digest,
                     why,
                 });
-                match state.previous {
+                match state.former() {
                     // A rollback by hand must not bring the failed one back.
                     Some(_) => Ok(State {
                         failed,

@@ -28,7 +28,7 @@ use crate::spec::convert::{self, ConvertContext};
 use crate::spec::encrypted::{self, Outcome, Sealed};
 use crate::spec::node_ports::{self, PortOf};
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, PodKey, PodSecurity, PodSpec, PodUid, ServiceDocument};
+use crate::spec::{Configuration, Pins, PodKey, PodSecurity, PodSpec, PodUid, ServiceDocument};
 use crate::types::Wall;
 
 use files::{Fingerprint, MAX_FILES, list, read};
@@ -141,8 +141,8 @@ pub(super) struct Manifests {
     sizes: ClaimSizes,
     /// Where bundles are.
     bundles: Option<PathBuf>,
-    /// The directories of the bundles' manifests in force.
-    bundled: BTreeSet<PathBuf>,
+    /// The directories of the bundles' manifests in force, and the images that come with them.
+    bundled: BTreeMap<PathBuf, Pins>,
     /// The file of `staticPodURL`, if there is one. It is complete when it has its name.
     fetched: Option<PathBuf>,
     entries: BTreeMap<PathBuf, Entry>,
@@ -193,7 +193,7 @@ impl Manifests {
             credentials: Credentials::default(),
             sizes: ClaimSizes::default(),
             bundles: None,
-            bundled: BTreeSet::new(),
+            bundled: BTreeMap::new(),
             fetched: None,
             entries: BTreeMap::new(),
             inherited,
@@ -278,6 +278,7 @@ impl Manifests {
             self.credentials.keep(&sealed.copied().collect());
             self.settle(&found, running);
             self.note_configuration();
+            self.note_images();
             self.assign_node_ports();
         }
         for entry in self.entries.values_mut() {
@@ -309,7 +310,7 @@ impl Manifests {
         }
         let mut keeps: Vec<PathBuf> = broken.into_iter().map(|(path, _)| path).collect();
         let mut found = BTreeMap::new();
-        for dir in &dirs {
+        for dir in dirs.keys() {
             match list(dir, |_| true) {
                 Ok((files, _)) => found.extend(files),
                 Err(error) => {
@@ -321,7 +322,7 @@ impl Manifests {
                 }
             }
         }
-        self.bundled = dirs.into_iter().collect();
+        self.bundled = dirs;
         let mut fetched = false;
         if let Some(path) = &self.fetched
             && let Ok((files, _)) = list(path, |_| true)
@@ -367,7 +368,8 @@ impl Manifests {
 
     /// Whether this file belongs to a bundle: it is complete when it has its name.
     fn is_bundled(&self, path: &Path) -> bool {
-        path.parent().is_some_and(|dir| self.bundled.contains(dir))
+        path.parent()
+            .is_some_and(|dir| self.bundled.contains_key(dir))
     }
 
     /// Forgets files that are gone. Those that did not fit beside them are read again.
@@ -516,6 +518,24 @@ impl Manifests {
         }
     }
 
+    /// Has the pods of bundles run the images that came with them. Where a bundle's state cannot be read, all stays as it
+    /// is.
+    fn note_images(&mut self) {
+        let none = Pins::new();
+        let applied = self.entries.iter_mut();
+        for (path, loaded) in applied.filter_map(|(p, entry)| Some((p, entry.applied.as_mut()?))) {
+            let of_bundle = self
+                .bundles
+                .as_ref()
+                .is_some_and(|all| path.starts_with(all));
+            match path.parent().and_then(|dir| self.bundled.get(dir)) {
+                Some(pins) => loaded.pin(pins),
+                None if of_bundle => {}
+                None => loaded.pin(&none),
+            }
+        }
+    }
+
     /// The pods and services of all versions in effect.
     pub(super) fn desired(&self) -> Desired {
         let applied = self
@@ -645,6 +665,15 @@ impl Loaded {
             warnings,
             modified,
         })
+    }
+
+    /// Has its pods run these images, by names.
+    fn pin(&mut self, pins: &Pins) {
+        for pod in &mut self.pods {
+            if let Some(other) = pod.with_pins(pins) {
+                *pod = Arc::new(other);
+            }
+        }
     }
 
     fn inherited(from: Inherited) -> Self {

@@ -13,7 +13,7 @@ use crate::effects::credential::Credentials;
 use crate::spec::convert::ConvertContext;
 use crate::spec::encrypted::Opened;
 use crate::spec::priority::PriorityClasses;
-use crate::spec::{Configuration, PodSecurity};
+use crate::spec::{Configuration, Pins, PodSecurity};
 use crate::types::Wall;
 
 /// The objects of all files, each in the version in effect.
@@ -22,8 +22,8 @@ pub(in crate::node) struct InEffect {
     path: PathBuf,
     /// Where bundles are.
     bundles: Option<PathBuf>,
-    /// The directories of the bundles' manifests in force.
-    pub(in crate::node) bundled: BTreeSet<PathBuf>,
+    /// The directories of the bundles' manifests in force, and the images that come with them.
+    pub(in crate::node) bundled: BTreeMap<PathBuf, Pins>,
     node_name: String,
     pod_security: PodSecurity,
     /// The decrypted contents of Secrets.
@@ -68,12 +68,12 @@ impl InEffect {
     /// their encrypted contents. Those of a bundle take the place of all that it has now.
     pub(in crate::node) fn with(
         &self,
-        bundle: Option<&str>,
+        bundle: Option<(&str, &Pins)>,
         files: &[PlannedFile],
         opened: &Opened,
     ) -> (InEffect, Vec<Checked>) {
         let mut then = self.clone();
-        let folder = bundle.and_then(|name| Some(self.bundles.as_ref()?.join(name)));
+        let folder = bundle.and_then(|(name, _)| Some(self.bundles.as_ref()?.join(name)));
         if let Some(folder) = &folder {
             then.files.retain(|path, _| !path.starts_with(folder));
         }
@@ -132,6 +132,11 @@ impl InEffect {
             one.warnings.clone_from(&loaded.warnings);
         }
         then.note_configuration();
+        if let (Some(folder), Some((_, pins))) = (&folder, bundle) {
+            let own = then.files.iter_mut();
+            let own = own.filter(|(path, _)| path.starts_with(folder));
+            own.for_each(|(_, loaded)| loaded.pin(pins));
+        }
         (then, checked)
     }
 
