@@ -1,6 +1,7 @@
 //! The manifest directory: its files, and the pods and services that they define. Each file has one state; a broken
 //! edit never touches running pods (`coracle help differences`), and a file is taken whole or not at all.
 
+mod bundled;
 mod circles;
 mod classes;
 mod documents;
@@ -42,6 +43,9 @@ const SETTLE_MS: u64 = 500;
 /// A Secret that could not be decrypted is tried again after this long: a TPM may come up late, and a missing program may
 /// be installed.
 const AGAIN_MS: u64 = 60_000;
+
+/// How often a scan begins again because bundles are changed meanwhile. The change itself leads to another scan.
+const MAX_LOOKS: u32 = 10;
 
 /// The maximum size of all manifest files together.
 pub(super) const MAX_TOTAL: u64 = 64 << 20;
@@ -247,27 +251,17 @@ impl Manifests {
         running: &BTreeSet<PodUid>,
     ) -> Scan {
         let mut scan = Scan::default();
-        let (found, kept) = self.look(&mut scan);
         self.credentials.try_again();
-        self.forget_removed(&found, &kept, &mut scan);
-        for (path, fingerprint) in &found {
-            let at_once = self.is_bundled(path) || self.fetched.as_ref() == Some(path);
-            let complete = all_closed || at_once || closed.contains(path);
-            let entry = self.entries.entry(path.clone()).or_default();
-            entry.decrypt_again(now_ms);
-            match entry.due(*fingerprint, now_ms, complete) {
-                Due::Never => {}
-                Due::Now => {
-                    self.read_version(path, *fingerprint);
-                    scan.changed = true;
-                    scan.freed_bytes += fingerprint.size + SMALL;
-                }
-                Due::In(wait) => {
-                    let soonest = scan.again_in_ms.map_or(wait, |other| other.min(wait));
-                    scan.again_in_ms = Some(soonest);
-                }
+        let mut looks = 0;
+        let found = loop {
+            let (found, kept) = self.look(&mut scan);
+            self.forget_removed(&found, &kept, &mut scan);
+            self.read_changed(&found, now_ms, (closed, all_closed), &mut scan);
+            looks += 1;
+            if looks == MAX_LOOKS || !self.bundles_moved() {
+                break found;
             }
-        }
+        };
         for (path, entry) in &mut self.entries {
             if entry.applied.is_none() && !entry.errors.is_empty() {
                 entry.applied = self.inherited.remove(path).map(Loaded::inherited);
@@ -290,6 +284,34 @@ impl Manifests {
         // From here on the files alone decide.
         self.inherited.clear();
         scan
+    }
+
+    /// Reads the files that are to be read now.
+    fn read_changed(
+        &mut self,
+        found: &BTreeMap<PathBuf, Fingerprint>,
+        now_ms: u64,
+        (closed, all_closed): (&BTreeSet<PathBuf>, bool),
+        scan: &mut Scan,
+    ) {
+        for (path, fingerprint) in found {
+            let at_once = self.is_bundled(path) || self.fetched.as_ref() == Some(path);
+            let complete = all_closed || at_once || closed.contains(path);
+            let entry = self.entries.entry(path.clone()).or_default();
+            entry.decrypt_again(now_ms);
+            match entry.due(*fingerprint, now_ms, complete) {
+                Due::Never => {}
+                Due::Now => {
+                    self.read_version(path, *fingerprint);
+                    scan.changed = true;
+                    scan.freed_bytes += fingerprint.size + SMALL;
+                }
+                Due::In(wait) => {
+                    let soonest = scan.again_in_ms.map_or(wait, |other| other.min(wait));
+                    scan.again_in_ms = Some(soonest);
+                }
+            }
+        }
     }
 
     /// Lists the files of the directory and of bundles. Also returns those that stay in force as they are, because where
@@ -364,12 +386,6 @@ impl Manifests {
             }
         }
         (found, kept)
-    }
-
-    /// Whether this file belongs to a bundle: it is complete when it has its name.
-    fn is_bundled(&self, path: &Path) -> bool {
-        path.parent()
-            .is_some_and(|dir| self.bundled.contains_key(dir))
     }
 
     /// Forgets files that are gone. Those that did not fit beside them are read again.
@@ -518,24 +534,6 @@ impl Manifests {
         }
     }
 
-    /// Has the pods of bundles run the images that came with them. Where a bundle's state cannot be read, all stays as it
-    /// is.
-    fn note_images(&mut self) {
-        let none = Pins::new();
-        let applied = self.entries.iter_mut();
-        for (path, loaded) in applied.filter_map(|(p, entry)| Some((p, entry.applied.as_mut()?))) {
-            let of_bundle = self
-                .bundles
-                .as_ref()
-                .is_some_and(|all| path.starts_with(all));
-            match path.parent().and_then(|dir| self.bundled.get(dir)) {
-                Some(pins) => loaded.pin(pins),
-                None if of_bundle => {}
-                None => loaded.pin(&none),
-            }
-        }
-    }
-
     /// The pods and services of all versions in effect.
     pub(super) fn desired(&self) -> Desired {
         let applied = self
@@ -665,15 +663,6 @@ impl Loaded {
             warnings,
             modified,
         })
-    }
-
-    /// Has its pods run these images, by names.
-    fn pin(&mut self, pins: &Pins) {
-        for pod in &mut self.pods {
-            if let Some(other) = pod.with_pins(pins) {
-                *pod = Arc::new(other);
-            }
-        }
     }
 
     fn inherited(from: Inherited) -> Self {
