@@ -166,6 +166,12 @@ impl ImageStore {
         super::gc::remove_leftovers(self)
     }
 
+    /// Removes downloads of images that are in the store: a crash came between their import and its last step. To be
+    /// called while nothing is pulled, and after damaged images were removed: what was downloaded mends them.
+    pub fn remove_imported_downloads(&self) -> Result<(), ImageError> {
+        super::registry::remove_imported(self)
+    }
+
     /// The store's directory.
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -310,10 +310,21 @@ fn an_agent_that_is_killed_while_it_applies_runs_one_generation_wholly() {
         site.wait_version("a", version);
         site.wait_version("b", version);
         seen.insert(version);
+        let kept = fs::read_dir(&files).expect("listed").count();
+        assert!(kept <= 3, "generations and their state: {kept}");
         // It can be applied at once, and rolled back.
         site.apply_ok(archive, &[]);
     }
     assert!(!seen.is_empty());
+    // Killed at two points that a round may not meet: before a state, and after a generation.
+    agent.kill();
+    let bundles = agent.root.join("root/bundles");
+    for left in ["site/99/manifests", "site/.new", "first/1/manifests"] {
+        fs::create_dir_all(bundles.join(left)).expect("made");
+    }
+    agent.launch();
+    assert!(!bundles.join("site/99").exists() && !bundles.join("site/.new").exists());
+    assert!(!bundles.join("first").exists());
     agent.ok(&["bundle", "rm", "--force", "site"]);
     agent.wait_gone("a");
     agent.wait_gone("b");

@@ -240,3 +240,36 @@ fn two_fetches_of_one_image_do_its_work_once() {
     }
     assert_little_twice(proxy.blob_bytes(), whole);
 }
+
+#[test]
+fn a_download_goes_once_its_image_is_stored_whatever_came_between() {
+    let world = World::new("stored");
+    let name = |tag: &str| format!("{}/{tag}", world.registry);
+    world.push_layers("a:1", &SIZES);
+    world.push_layers("b:1", &SIZES[..1]);
+    let fetched = world.fetch(&name("a:1"));
+    let folder = fetched["folder"].as_str().unwrap().to_owned();
+    let copy = format!("{}/copy", world.room.store().display());
+    let copied = |from: &str, to: &str| {
+        let cp = std::process::Command::new("cp")
+            .args(["-a", from, to])
+            .status();
+        assert!(cp.unwrap().success());
+    };
+    copied(&folder, &copy);
+    let image = world.import(&fetched, &name("a:1"));
+    // As if the power had failed before the folder was removed.
+    copied(&copy, &folder);
+    let other = world.fetch(&name("b:1"));
+    let store = world.room.open();
+    // A stored image that lacks a layer needs what was downloaded.
+    let layer = image.layers[0].parent().unwrap();
+    let aside = layer.with_extension("aside");
+    std::fs::rename(layer, &aside).unwrap();
+    store.remove_imported_downloads().unwrap();
+    assert!(std::path::Path::new(&folder).is_dir());
+    std::fs::rename(&aside, layer).unwrap();
+    store.remove_imported_downloads().unwrap();
+    assert!(!std::path::Path::new(&folder).exists());
+    world.import(&other, &name("b:1"));
+}

@@ -20,13 +20,17 @@ use nix::fcntl::{Flock, FlockArg};
 use super::super::digest;
 use super::super::error::{ImageError, io as io_error};
 use super::super::staging;
-use super::super::store::ImageStore;
+use super::super::store::{ImageStore, Record};
 use super::super::trust::{Signature, signature_list};
-use crate::sys::file::{Durability, replace};
+use super::resolve::Document;
+use crate::sys::file::{Durability, read_bounded, replace};
 use crate::sys::{clock, tree};
 
 /// The digits of a folder's name.
 const KEY_DIGITS: usize = 32;
+
+/// The longest `index.json`: it has one descriptor.
+const MAX_INDEX_BYTES: u64 = 16 << 10;
 
 /// The file with the image's signatures.
 pub(crate) const SIGNATURES: &str = "signatures";
@@ -175,6 +179,46 @@ pub(crate) fn collect(store: &ImageStore, idle_seconds: i64) -> Result<(), Image
         }
     }
     staging::collect(store, &folder)
+}
+
+/// Removes the folders of images that the store has by now: a crash came between their import and its last step. To be
+/// called while nothing is pulled.
+pub(crate) fn remove_imported(store: &ImageStore) -> Result<(), ImageError> {
+    let folder = pulls(store);
+    let entries = match fs::read_dir(&folder) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other.map_err(io_error("list", &folder))?,
+    };
+    let whole = |record: &Record| {
+        let mut layers = record.layers.iter();
+        layers.all(|layer| store.layer_dir(layer).exists())
+    };
+    let mut stored = store.readable_records()?;
+    stored.retain(whole);
+    for entry in entries {
+        let path = entry.map_err(io_error("list", &folder))?.path();
+        let Ok(dir) = File::open(&path) else {
+            continue;
+        };
+        let Ok(_lock) = Flock::lock(dir, FlockArg::LockExclusiveNonblock) else {
+            continue;
+        };
+        let image = described(&path);
+        if image.is_some_and(|image| stored.iter().any(|of| of.digests.contains(&image))) {
+            tree::remove(&path).map_err(io_error("remove", &path))?;
+        }
+    }
+    staging::collect(store, &folder)
+}
+
+/// The manifest or index at the top of a folder; `None` if not even that has arrived, or if there are several.
+fn described(folder: &Path) -> Option<String> {
+    let bytes = read_bounded(folder.join("index.json"), MAX_INDEX_BYTES).ok()?;
+    let document: Document = serde_json::from_slice(&bytes).ok()?;
+    match document.manifests?.as_mut_slice() {
+        [one] => Some(std::mem::take(&mut one.digest)),
+        _ => None,
+    }
 }
 
 /// The time of the newest file, in seconds since 1970.

@@ -150,9 +150,6 @@ pub(super) fn load(bundles: &Path, images: &ImageStore) -> All {
             crate::chain(error)
         );
     };
-    if let Err(error) = disk::remove_leftovers(bundles) {
-        warn(&error);
-    }
     let names = disk::names(bundles).unwrap_or_else(|error| {
         warn(&error);
         BTreeSet::new()
@@ -171,6 +168,28 @@ pub(super) fn load(bundles: &Path, images: &ImageStore) -> All {
         }
     }
     all
+}
+
+/// Removes what a crash or a power cut left of changes. For the agent's start, when none is under way. Blocking.
+pub(super) fn remove_leftovers(bundles: &Path) {
+    let remove = || {
+        disk::remove_leftovers(bundles)?;
+        for name in disk::names(bundles)? {
+            let folder = Folder::of(bundles, &name);
+            match folder.state()? {
+                Some(state) => folder.clean(&state)?,
+                // It was being applied for the first time.
+                None => folder.remove()?,
+            }
+        }
+        Ok::<(), io::Error>(())
+    };
+    if let Err(error) = remove() {
+        tracing::warn!(
+            "could not remove leftovers of bundles below `{}`: {error}, going on; the next start tries again",
+            bundles.display()
+        );
+    }
 }
 
 fn read(folder: &Folder) -> io::Result<Option<Known>> {

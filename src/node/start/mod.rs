@@ -140,6 +140,13 @@ pub fn run(files: Files, flags: Vec<Flag>) -> Result<ExitCode, StartError> {
     let enforced = Enforced::begin(&cgroups, &machine, &config.reserved);
     let images = Arc::new(ImageStore::open(&layout.image_store())?);
     let boot = boot::begin(&layout.boot(), &config.node_name, &images);
+    if let Err(error) = images.remove_imported_downloads() {
+        tracing::warn!(
+            "could not remove downloads of stored images: {}, ignoring",
+            crate::chain(&error)
+        );
+    }
+    bundles::remove_leftovers(&layout.manifest_bundles());
     let bundles = bundles::load(&layout.manifest_bundles(), &images);
     let mut object = NodeObject::new(machine.clone(), &config, boot.created);
     object.try_user_namespaces(layout);
