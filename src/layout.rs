@@ -166,6 +166,11 @@ impl Layout {
         self.root.join("bundles")
     }
 
+    /// What polling knows of the source of bundles: `<root>/bundle-poll.json`.
+    pub fn bundle_poll(&self) -> PathBuf {
+        self.root.join("bundle-poll.json")
+    }
+
     /// The last good manifests of `staticPodURL`: `<root>/static-pod-url`.
     pub fn manifest_url(&self) -> PathBuf {
         self.root.join("static-pod-url")

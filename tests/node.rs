@@ -8,6 +8,8 @@ mod agents;
 mod attach;
 #[path = "node/bundle_generations.rs"]
 mod bundle_generations;
+#[path = "node/bundle_poll.rs"]
+mod bundle_poll;
 #[path = "node/bundles.rs"]
 mod bundles;
 #[path = "node/cgroups.rs"]
@@ -111,6 +113,8 @@ mod stages;
 mod trust;
 #[path = "node/user_namespaces.rs"]
 mod user_namespaces;
+#[path = "node/web.rs"]
+mod web;
 
 use std::fs;
 use std::time::Duration;

@@ -11,6 +11,8 @@
 
 #[path = "registry/access.rs"]
 mod access;
+#[path = "registry/archive.rs"]
+mod archive;
 #[path = "registry/confined.rs"]
 mod confined;
 #[path = "registry/faults.rs"]

@@ -14,7 +14,7 @@ use super::server::{Body, Context, json as json_reply, json_lines};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct BundleRequest {
-    /// The absolute path of an archive or OCI layout directory, or `oci://` and a name in a registry.
+    /// The absolute path of an archive or OCI layout directory, `oci://` and a name in a registry, or an archive's URL.
     pub source: String,
     /// Take the new generation back if its pods are not ready within this time.
     #[serde(default)]
@@ -40,9 +40,10 @@ pub(crate) async fn apply(
 ) -> Result<Response<Body>, ApiError> {
     let request: BundleRequest = parse(request.body())?;
     let source = &request.source;
-    if !source.starts_with('/') && !source.starts_with("oci://") {
+    let beginnings = ["/", "oci://", "https://", "http://"];
+    if !beginnings.iter().any(|begin| source.starts_with(begin)) {
         return Err(ApiError::bad_request(format!(
-            "`{source}` is neither an absolute path nor `oci://` and a name"
+            "`{source}` is neither an absolute path, nor `oci://` and a name, nor a URL"
         )));
     }
     let (progress, lines) = smol::channel::bounded(16);

@@ -126,9 +126,7 @@ fn request((source, key): (&str, Option<&Path>)) -> Result<Value> {
             .map(str::to_owned)
             .ok_or_else(|| failed().because("its path is not UTF-8"))?,
         Err(_) if source.starts_with("https://") || source.starts_with("http://") => {
-            return Err(failed()
-                .because("bundles are not fetched from web servers")
-                .hint("download it, or put it into a registry: coracle help bundles"));
+            source.to_owned()
         }
         // A file is not in a registry: its name says so.
         Err(error) if path.is_absolute() || source.starts_with('.') || source.ends_with(".tar") => {
@@ -236,8 +234,10 @@ fn list(client: &Client, as_json: bool) -> Result<ExitCode> {
         .flatten()
         .map(row)
         .collect();
+    let polled = polled(&answer["polled"]);
     if rows.is_empty() {
         eprintln!("No bundles found.");
+        put(polled.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let header = [
@@ -250,8 +250,23 @@ fn list(client: &Client, as_json: bool) -> Result<ExitCode> {
         "DIGEST",
         "SOURCE",
     ];
-    put(Table::default().render(&header, &rows).as_bytes())?;
+    let table = Table::default().render(&header, &rows);
+    let gap = if polled.is_empty() { "" } else { "\n" };
+    put(format!("{table}{gap}{polled}").as_bytes())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How the last look went at the source that is polled; empty without one.
+fn polled(polled: &Value) -> String {
+    if polled.is_null() {
+        return String::new();
+    }
+    let or_none = |field| match word(polled, field) {
+        "" => "<none>".to_owned(),
+        text => text.to_owned(),
+    };
+    let row = ["source", "lastLook", "lastError"].map(or_none);
+    Table::default().render(&["POLLED", "LAST LOOK", "LAST ERROR"], &[row.to_vec()])
 }
 
 fn row(item: &Value) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! Bounds of numeric settings.
+//! Bounds of settings, and how settings within settings are printed.
 
 use super::*;
 
@@ -93,6 +93,34 @@ fn bounds_are_reported_in_the_kubelets_words() {
         (
             "coracle: {bundleKey: site.pub}",
             "coracle.bundleKey \"site.pub\" must be an absolute path",
+        ),
+        (
+            "coracle: {bundle: {source: registry.lan/site:3}}",
+            "coracle.bundle.source must be like oci://registry/site:3 or https://host/site.tar",
+        ),
+        (
+            "coracle: {bundle: {source: \"oci://site:3\"}}",
+            "coracle.bundle.source must be like oci://registry/site:3 or https://host/site.tar",
+        ),
+        (
+            "coracle: {bundle: {source: \"https://user:password@host/site.tar\"}}",
+            "coracle.bundle.source must be like oci://registry/site:3 or https://host/site.tar",
+        ),
+        (
+            "coracle: {bundle: {interval: 59s}}",
+            "coracle.bundle.interval 59s must be between 1m and 168h (7 days)",
+        ),
+        (
+            "coracle: {bundle: {interval: 169h}}",
+            "coracle.bundle.interval 169h0m0s must be between 1m and 168h (7 days)",
+        ),
+        (
+            "coracle: {bundle: {key: site.pub}}",
+            "coracle.bundle.key \"site.pub\" must be an absolute path",
+        ),
+        (
+            "coracle: {bundle: {readyWithin: 10ms}}",
+            "coracle.bundle.readyWithin 10ms must be either zero or at least 1s",
         ),
         (
             "coracle: {pullRate: 2KiB/s}",
@@ -301,4 +329,23 @@ fn node_name_and_taints_must_be_valid_names() {
     );
     let taints = "registerWithTaints: [{key: example.com/a, value: b, effect: NoSchedule}, {key: example.com/a, effect: NoExecute}]";
     assert_eq!(good(taints).config.taints.len(), 2);
+}
+
+#[test]
+fn settings_within_settings_are_printed_below_one_another() {
+    let shown = as_yaml(&as_json(&good(
+        "coracle: {bundle: {source: https://box/site.tar}}",
+    )));
+    let lines: Vec<&str> = shown
+        .lines()
+        .map(|line| line.split(" #").next().unwrap_or_default())
+        .collect();
+    let printed = lines
+        .iter()
+        .map(|line| line.trim_end())
+        .collect::<Vec<_>>()
+        .join("\n");
+    let expected = "\n  bundleKey: \"\"\n  bundle:\n    source: \"https://box/site.tar\"\n    interval: 15m\n    \
+                    key: \"\"\n    readyWithin: 0s\n  pullRate: \"\"\n";
+    assert!(printed.contains(expected), "{printed}");
 }

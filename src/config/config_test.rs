@@ -187,6 +187,10 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("coracle.signaturePolicy", "/policy.json", ""),
     ("coracle.plainHTTPRegistries", "[registry.lan:5000]", ""),
     ("coracle.bundleKey", "/bundle.pub", ""),
+    ("coracle.bundle.source", "oci://registry.lan/site:3", ""),
+    ("coracle.bundle.interval", "1h", ""),
+    ("coracle.bundle.key", "/site.pub", ""),
+    ("coracle.bundle.readyWithin", "5m", ""),
     ("coracle.pullRate", "200KiB/s", ""),
     ("coracle.pullWindows", "[\"01:00-05:00\"]", ""),
     ("coracle.pullAlwaysOffline", "fail", ""),
@@ -302,10 +306,13 @@ const ALONE: [&str; 4] = [
 ];
 
 fn yaml(path: &str, value: &str) -> String {
-    match path.split_once('.') {
-        Some((outer, inner)) => format!("{outer}: {{{inner}: {value}}}\n"),
-        None => format!("{path}: {value}\n"),
-    }
+    let mut names = path.rsplit('.');
+    let own = names.next().unwrap_or_default();
+    let own = format!("{own}: {value}");
+    format!(
+        "{}\n",
+        names.fold(own, |inner, outer| format!("{outer}: {{{inner}}}"))
+    )
 }
 
 #[test]

@@ -316,7 +316,7 @@ fn at<'v>(value: &'v Value, segments: &[String]) -> Option<&'v Value> {
     Some(value)
 }
 
-/// Sets a value at a path of one or two names.
+/// Sets a value at a path of names.
 fn put(value: &mut Value, path: &str, given: Value) {
     let Value::Map(entries) = value else { return };
     let (first, rest) = match path.split_once('.') {

@@ -282,6 +282,7 @@ fn config(given: &Given<'_>) -> Config {
         pod_security: pod_security(given),
         registries: registries(given),
         bundle_key: some(given.text("coracle.bundleKey")).map(Into::into),
+        bundle_poll: super::bundle::bundle_poll(given),
         single_process_oom_kill: given
             .is_set("singleProcessOOMKill")
             .then(|| given.bool("singleProcessOOMKill")),

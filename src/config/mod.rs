@@ -16,6 +16,7 @@ use crate::layout::Layout;
 use crate::spec::PodSecurity;
 use crate::types::{Group, ImagePolicy, Swapping};
 
+mod bundle;
 mod eviction;
 mod fields;
 mod given;
@@ -30,6 +31,7 @@ mod shutdown;
 mod url;
 mod values;
 
+pub use bundle::BundlePoll;
 pub use eviction::{Eviction, Signal, Threshold};
 pub use layers::{Flag, FlagValue, Origin, Problem};
 pub use load::{ConfigError, Effective, Files};
@@ -98,6 +100,8 @@ pub struct Config {
     pub registries: Registries,
     /// The file with the public key that bundles must be signed with; `None`: they need no signature.
     pub bundle_key: Option<PathBuf>,
+    /// Where bundles come from by themselves, if anywhere.
+    pub bundle_poll: BundlePoll,
     /// Whether an OOM kill in a container kills a single process instead of all; `None`: as the cgroup version does.
     pub single_process_oom_kill: Option<bool>,
     /// Memory protection; `None`: off.

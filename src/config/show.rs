@@ -33,28 +33,30 @@ fn rows(effective: &Effective) -> impl Iterator<Item = (&'static str, &Shown)> {
 
 /// Returns `{"kubeletconfig": {…}, "coracle": {"origins": {…}}}`, as for `/configz`.
 pub fn as_json(effective: &Effective) -> Json {
-    let mut config = Map::new();
-    config.insert("kind".to_owned(), "KubeletConfiguration".into());
-    config.insert(
-        "apiVersion".to_owned(),
-        "kubelet.config.k8s.io/v1beta1".into(),
-    );
+    let mut config = json!({
+        "kind": "KubeletConfiguration",
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    });
     let mut origins = Map::new();
     for (path, shown) in rows(effective) {
         let mut value = json(&shown.value);
         if path == super::url::HEADER {
             mask(&mut value);
         }
-        match path.split_once('.') {
-            None => drop(config.insert(path.to_owned(), value)),
-            Some((outer, inner)) => {
-                let outer = config.entry(outer).or_insert_with(|| json!({}));
-                outer[inner] = value;
-            }
+        let (parents, own) = split(path);
+        let mut inner = &mut config;
+        for parent in parents.split('.').filter(|parent| !parent.is_empty()) {
+            inner = &mut inner[parent];
         }
+        inner[own] = value;
         origins.insert(path.to_owned(), shown.origin.to_string().into());
     }
     json!({ "kubeletconfig": config, "coracle": { "origins": origins } })
+}
+
+/// The names around a field, separated by dots, and its own.
+fn split(path: &str) -> (&str, &str) {
+    path.rsplit_once('.').unwrap_or(("", path))
 }
 
 /// Hides the values of headers: one may be a password.
@@ -81,12 +83,10 @@ pub fn as_yaml(shown: &Json) -> String {
             .split('.')
             .try_fold(config, |at, name| at.get(name));
         let Some(value) = value else { continue };
-        let (parent, name) = field.path.split_once('.').unwrap_or(("", field.path));
-        if parent != open && !parent.is_empty() {
-            text.push_str(&format!("{parent}:\n"));
-        }
-        open = parent;
-        let indent = if parent.is_empty() { "" } else { "  " };
+        let (parents, name) = split(field.path);
+        let depth = enter(&mut text, open, parents);
+        open = parents;
+        let indent = "  ".repeat(depth);
         let mut comment = details["origins"][field.path]
             .as_str()
             .unwrap_or_default()
@@ -94,9 +94,24 @@ pub fn as_yaml(shown: &Json) -> String {
         if let Some(then) = details["pending"][field.path].as_str() {
             comment = format!("{comment}; from the next start on {then}");
         }
-        setting(&mut text, indent, name, value, &comment);
+        setting(&mut text, &indent, name, value, &comment);
     }
     text
+}
+
+/// Opens the mappings on the way from the names around one setting to those around the next. Returns how many there are.
+fn enter(text: &mut String, from: &str, to: &str) -> usize {
+    let mut before = from.split('.');
+    let mut common = true;
+    let mut depth = 0;
+    for name in to.split('.').filter(|name| !name.is_empty()) {
+        common &= before.next() == Some(name);
+        if !common {
+            text.push_str(&format!("{}{name}:\n", "  ".repeat(depth)));
+        }
+        depth += 1;
+    }
+    depth
 }
 
 fn setting(text: &mut String, indent: &str, name: &str, value: &Json, comment: &str) {

@@ -237,6 +237,12 @@ impl ImageError {
     pub(crate) fn cause(&self) -> Cause {
         match self {
             Self::Pull { cause, .. } => *cause,
+            Self::Truncated { .. }
+            | Self::Missing { .. }
+            | Self::Digest { .. }
+            | Self::Size { .. }
+            | Self::Malformed { .. }
+            | Self::Json { .. } => Cause::Damaged,
             _ => Cause::Other,
         }
     }

@@ -55,12 +55,15 @@ pub(crate) struct Fetched {
     /// The pull's folder, ready to be imported.
     #[serde(default)]
     pub(crate) folder: Option<PathBuf>,
-    /// The id of the image in the store, which is the registry's.
+    /// The id of the image in the store, which is the registry's; of a bundle the digest that is known already.
     #[serde(default)]
     pub(crate) id: Option<String>,
     /// What mirrors said that could not serve it.
     #[serde(default)]
     pub(crate) failures: Vec<String>,
+    /// What the web server names the archive by.
+    #[serde(default)]
+    pub(crate) validator: Option<String>,
 }
 
 /// Failures of pulls that are handled in a way of their own.
@@ -74,6 +77,8 @@ pub enum Cause {
     Unreachable,
     /// The policy of the node does not let the image in.
     Signature,
+    /// The data is not what it says it is.
+    Damaged,
 }
 
 /// A line of the worker.

@@ -156,8 +156,7 @@ fn run_bundle(args: &[OsString]) -> ExitCode {
         let _ = print(line);
         ExitCode::from(code)
     };
-    let cause = Cause::Other;
-    let failed = |message, hint| {
+    let failed_by = |message, hint, cause| {
         told(
             &Line::Error {
                 message,
@@ -167,6 +166,7 @@ fn run_bundle(args: &[OsString]) -> ExitCode {
             1,
         )
     };
+    let failed = |message, hint| failed_by(message, hint, Cause::Other);
     let [
         flag,
         store,
@@ -203,7 +203,7 @@ fn run_bundle(args: &[OsString]) -> ExitCode {
     };
     match read_bundle(store, path, &keys, keep) {
         Ok(bundle) => told(&Line::Bundle(Box::new(bundle)), 0),
-        Err(why) => failed(crate::chain(&why), why.hint()),
+        Err(why) => failed_by(crate::chain(&why), why.hint(), why.cause()),
     }
 }
 

@@ -97,6 +97,12 @@ enum Input {
     },
     /// The bundles on disk have changed.
     Bundles(bundles::All),
+    /// The source of bundles was looked at.
+    BundlePolled {
+        /// For clients.
+        status: serde_json::Value,
+        event: Option<(crate::spec::Reason, String)>,
+    },
     /// A client waits for the end of the trial of a bundle's generation.
     AwaitBundle {
         name: String,
@@ -301,6 +307,7 @@ impl Node {
                 let _ = reply.try_send(listed);
             }
             Input::Bundles(all) => self.bundles_are(all),
+            Input::BundlePolled { status, event } => self.bundle_polled(status, event),
             Input::AwaitBundle {
                 name,
                 generation,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -15,7 +14,8 @@ use super::execute::{Tools, WORKER};
 use crate::api::PullRequest;
 use crate::config::Registries;
 use crate::images::registry::{
-    self, AuthError, AuthFile, Credentials, PullOptions, Pulled, RegistriesConf, Source,
+    self, AuthError, AuthFile, BundleFetch, Credentials, PullOptions, Pulled, RegistriesConf,
+    Source,
 };
 use crate::images::{Cause, Image, ImageError, Progress};
 use crate::plan::event::ImageFailure;
@@ -86,8 +86,8 @@ impl Pulls {
         }
     }
 
-    /// The turns at an image. Others that want it wait while one is held.
-    fn turn(&self, image: &str) -> Turn {
+    /// The turns at an image, or at a bundle's source. Others that want it wait while one is held.
+    pub(super) fn turn(&self, image: &str) -> Turn {
         let mut turns = lock(&self.0.turns);
         turns.retain(|_, turn| turn.strong_count() > 0);
         if let Some(turn) = turns.get(image).and_then(Weak::upgrade) {
@@ -278,7 +278,7 @@ impl Tools {
     }
 
     /// Why pods may not pull now, if they may not.
-    fn closed(&self) -> Option<PullFailure> {
+    pub(super) fn closed(&self) -> Option<PullFailure> {
         let now = clock::local_ms_of_day();
         match PullHours::look(&self.config.registries.windows, now) {
             PullHours::Open { .. } => None,
@@ -297,7 +297,7 @@ impl Tools {
     }
 
     /// Waits until the window closes in which pods may pull.
-    async fn closing(&self) -> PullFailure {
+    pub(super) async fn closing(&self) -> PullFailure {
         loop {
             if let Some(closed) = self.closed() {
                 return closed;
@@ -480,30 +480,45 @@ fn sources(
 }
 
 impl Tools {
-    /// Fetches a bundle from its registry; returns the OCI layout that has it. What has arrived stays if it fails.
+    /// Fetches a bundle from its registry, or its archive from a web server, unless it is `known`. What has arrived stays
+    /// if it fails. The caller has the turn of this source.
     pub(super) async fn fetch_bundle(
         &self,
         name: &str,
+        known: &[String],
         on_progress: impl FnMut(Progress),
-    ) -> Result<PathBuf, ImageError> {
-        let image = ImageName::parse(name).map_err(|why| ImageError::Name {
-            name: name.to_owned(),
-            why: why.to_string(),
-        })?;
+    ) -> Result<BundleFetch, ImageError> {
         let registries = self.config.registries.clone();
-        let (files, written) = (registries.clone(), name.to_owned());
-        let find = move || sources(&files, &image, &written, Vec::new(), None);
+        let _line = match registries.bytes_per_second {
+            0 => None,
+            _ => Some(self.pulls.0.line.lock().await),
+        };
         let options = PullOptions {
             name: name.to_owned(),
             platform: None,
             trust: None,
             bytes_per_second: registries.bytes_per_second,
-            sources: super::unblock(find).await?,
+            sources: self.bundle_sources(name).await?,
             plain_http: registries.plain_http,
             certificates: registries.certificate_dirs,
             keep: self.keep_free(),
         };
-        registry::fetch_bundle(WORKER.as_ref(), self.images.dir(), &options, on_progress).await
+        let (exe, store) = (WORKER.as_ref(), self.images.dir());
+        registry::fetch_bundle(exe, store, (&options, known), on_progress).await
+    }
+
+    /// Where a bundle can be fetched from; a web server is named by the URL itself.
+    async fn bundle_sources(&self, name: &str) -> Result<Vec<Source>, ImageError> {
+        if name.contains("://") {
+            return Ok(Vec::new());
+        }
+        let image = ImageName::parse(name).map_err(|why| ImageError::Name {
+            name: name.to_owned(),
+            why: why.to_string(),
+        })?;
+        let (files, written) = (self.config.registries.clone(), name.to_owned());
+        let find = move || sources(&files, &image, &written, Vec::new(), None);
+        super::unblock(find).await
     }
 }
 

@@ -35,6 +35,7 @@ pub mod kill;
 pub mod memory;
 pub mod network;
 pub mod notice;
+pub mod poll;
 mod preempt;
 pub mod pressure;
 pub mod preview;

@@ -252,6 +252,10 @@ reasons! {
     ConfigurationPending = Warning "ConfigurationPending",
     /// The pods of a bundle's new generation were not ready in time. `coracle bundle ls` shows which generation is in force.
     BundleFailed = Warning "BundleFailed",
+    /// A bundle from the source that is polled (`coracle.bundle`) is in force.
+    BundleApplied = Normal "BundleApplied",
+    /// The source that is polled for bundles could not be reached, or what it has was refused. What is in force stays.
+    BundlePollFailed = Warning "BundlePollFailed",
     /// The settings files are wrong; the last valid settings stay in force. `coracle config check` shows every mistake.
     InvalidConfiguration = Warning "InvalidConfiguration",
     /// There is swap, and the kernel cannot keep memory-backed volumes out of it. Turn swap off, or encrypt it, if they hold secrets.

@@ -78,7 +78,7 @@ impl Site {
     }
 
     /// Waits until the pod is of that version.
-    fn wait_version(&self, pod: &str, version: &str) {
+    pub(crate) fn wait_version(&self, pod: &str, version: &str) {
         self.agent.wait_pod(pod, |found| {
             found["metadata"]["annotations"]["version"] == version
                 && found["metadata"]["deletionTimestamp"].is_null()
@@ -97,7 +97,7 @@ pub(crate) fn pod(name: &str, version: &str) -> String {
     versioned(name, version, SLEEP)
 }
 
-fn versioned(name: &str, version: &str, script: &str) -> String {
+pub(crate) fn versioned(name: &str, version: &str, script: &str) -> String {
     shell_pod(name, &format!("V={version}; {script}"), "", "")
         .replace("busybox:test", IMAGE)
         .replace(

@@ -18,7 +18,7 @@ pub enum BundleCommand {
     Create(BundleCreateArgs),
     /// Check a bundle, import the images that are missing, and put its manifests in force: all of it or nothing
     #[command(
-        after_help = "The manifests replace those of the bundle of the same name. Others stay as they are.\n\nExamples:\n  coracle bundle apply site.tar\n  coracle bundle apply site.tar --dry-run\n  coracle bundle apply registry.lan:5000/site:3\n  coracle bundle apply site.tar --key site.pub --ready-within 5m"
+        after_help = "The manifests replace those of the bundle of the same name. Others stay as they are.\n\nExamples:\n  coracle bundle apply site.tar\n  coracle bundle apply site.tar --dry-run\n  coracle bundle apply registry.lan:5000/site:3\n  coracle bundle apply https://config.lan/site.tar\n  coracle bundle apply site.tar --key site.pub --ready-within 5m"
     )]
     Apply(BundleApplyArgs),
     /// Show what applying a bundle would change
@@ -26,7 +26,7 @@ pub enum BundleCommand {
         after_help = "Exit code: 0 if nothing would change, 1 if something would, 2 on error."
     )]
     Plan {
-        /// Bundle: an archive, an OCI layout directory, or a name in a registry
+        /// Bundle: an archive or its URL, an OCI layout directory, or a name in a registry
         source: String,
         /// The public key that it must be signed with, in PEM
         #[arg(long, value_name = "FILE")]
@@ -40,7 +40,7 @@ pub enum BundleCommand {
         /// Bundle [default: the only one]
         name: Option<String>,
     },
-    /// List bundles
+    /// List bundles, and how the last look went at the source that is polled
     Ls {
         /// Print JSON
         #[arg(short, long, value_name = "FORMAT")]
@@ -94,7 +94,7 @@ pub struct BundleCreateArgs {
 /// `coracle bundle apply`.
 #[derive(Debug, Clone, Args)]
 pub struct BundleApplyArgs {
-    /// Bundle: an archive, an OCI layout directory, or a name in a registry
+    /// Bundle: an archive or its URL, an OCI layout directory, or a name in a registry
     pub source: String,
     /// The public key that it must be signed with, in PEM
     #[arg(long, value_name = "FILE")]

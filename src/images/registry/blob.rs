@@ -10,13 +10,13 @@ use super::session::{Session, Wanted};
 use super::throttle::Throttle;
 
 /// Requests in a row that bring (nearly) nothing.
-const MAX_IDLE: usize = 3;
+pub(super) const MAX_IDLE: usize = 3;
 
 /// A request that brings less counts as one that brings nothing: a peer that ends after each byte would never end.
-const MIN_GAIN_BYTES: u64 = 16 << 10;
+pub(super) const MIN_GAIN_BYTES: u64 = 16 << 10;
 
 /// The bytes read at once.
-const BUFFER_BYTES: usize = 64 << 10;
+pub(super) const BUFFER_BYTES: usize = 64 << 10;
 
 /// A blob of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,14 +210,14 @@ fn wanted(blob: &Blob, partial: &Partial, origin: &str) -> Wanted {
 }
 
 /// What identifies the data of an answer: only a strong `ETag` may continue a download (RFC 9110, section 13.1.5).
-fn validator(answer: &Answer) -> Option<String> {
+pub(super) fn validator(answer: &Answer) -> Option<String> {
     let etag = answer.header("ETag").filter(|etag| etag.starts_with('"'));
     let found = etag.or(answer.header("Last-Modified"))?;
     (found.len() <= 1024).then(|| found.to_owned())
 }
 
 /// Start and total of `bytes START-END/TOTAL`.
-fn range(header: &str) -> Option<(u64, u64)> {
+pub(super) fn range(header: &str) -> Option<(u64, u64)> {
     let (part, total) = header.trim().strip_prefix("bytes ")?.split_once('/')?;
     let (start, end) = part.split_once('-')?;
     let (start, end, total): (u64, u64, u64) = (

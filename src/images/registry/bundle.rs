@@ -15,7 +15,7 @@ use super::super::trust::{MAX_PAYLOAD_BYTES, signature_layers, signature_tag};
 use super::blob::{Blob, Watch, download};
 use super::error::FetchError;
 use super::folder::PullFolder;
-use super::resolve::{MAX_MANIFEST_BYTES, Raw, Search};
+use super::resolve::{MAX_MANIFEST_BYTES, Raw, Search, manifest};
 use super::session::Session;
 use super::throttle::Throttle;
 use crate::sys::file::read_bounded;
@@ -52,15 +52,40 @@ pub(super) struct Found {
     pub(super) missing: Vec<Blob>,
 }
 
+/// The bundle's index, or the digest of one that is known already. A request for the head alone does not count at
+/// registries that count pulls.
+pub(super) fn top(
+    session: &Session,
+    reference: &str,
+    known: &[String],
+) -> Result<Result<Raw, String>, FetchError> {
+    let is_known = |digest: &str| known.iter().any(|known| known == digest);
+    if !known.is_empty() {
+        // Not every registry answers it; the full request reports what is wrong.
+        let what = format!("manifest `{reference}`");
+        let answer = session.ask(&manifest(reference, what, true)).ok();
+        let now = answer
+            .as_ref()
+            .and_then(|answer| answer.header("Docker-Content-Digest"));
+        if let Some(now) = now.filter(|now| is_known(now)) {
+            return Ok(Err(now.to_owned()));
+        }
+    }
+    let top = Search::top(session, reference)?;
+    Ok(match is_known(&top.digest) {
+        true => Err(top.digest),
+        false => Ok(top),
+    })
+}
+
 /// Fetches all small parts of a bundle into the pull's folder.
 pub(super) fn find(
     session: &Session,
     store: &ImageStore,
     folder: &PullFolder,
     (throttle, space): (&Throttle, &mut Space),
-    reference: &str,
+    top: Raw,
 ) -> Result<Found, FetchError> {
-    let top = Search::top(session, reference)?;
     let index: Document = oci::parse(&top.bytes, "the bundle's index")?;
     let named = index
         .annotations

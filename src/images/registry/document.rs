@@ -11,7 +11,7 @@ use super::super::error::ImageError;
 use super::super::progress::Cause;
 use super::certificates;
 use super::error::FetchError;
-use super::http::{Ask, Http};
+use super::http::{Answer, Ask, Http};
 use super::proxy::Proxies;
 use super::request::{MAX_BYTES, Patience, certificate_directories};
 use super::session::next;
@@ -108,38 +108,18 @@ fn get(request: &DocumentRequest) -> Result<Option<WebDocument>, FetchError> {
         Proxies::of(|variable| std::env::var(variable).ok()),
     );
     let start = Url::parse(&request.url).map_err(FetchError::Setup)?;
-    let mut url = start.clone();
-    let mut redirects = 0;
-    let answer = loop {
-        let at_home = url.origin == start.origin;
+    let answer = follow(&http, &start, |at_home| {
         let given = request.headers.iter().filter(|_| at_home);
         let given = given.map(|(name, value)| (name.as_str(), value.clone()));
         let etag = request.etag.iter();
         let held = etag.map(|etag| ("If-None-Match", etag.clone()));
-        let headers: Vec<_> = given.chain(held).collect();
-        let answer = http.send(Ask {
-            head: false,
-            url: &url,
-            headers: &headers,
-            authorization: None,
-        })?;
-        match answer.status {
-            301 | 302 | 303 | 307 | 308 => {
-                redirects += 1;
-                url = next(&answer, redirects)?;
-                http.check(&url.origin)?;
-            }
-            304 if request.etag.is_some() => return Ok(None),
-            200 => break answer,
-            status => {
-                return Err(FetchError::Status {
-                    url: answer.url.to_string(),
-                    status,
-                    details: String::new(),
-                });
-            }
-        }
-    };
+        given.chain(held).collect()
+    })?;
+    match answer.status {
+        200 => {}
+        304 if request.etag.is_some() => return Ok(None),
+        _ => return Err(refused(&answer)),
+    }
     let shown = answer.url.to_string();
     let bad = |why: &str| FetchError::Answer {
         url: shown.clone(),
@@ -153,4 +133,37 @@ fn get(request: &DocumentRequest) -> Result<Option<WebDocument>, FetchError> {
     }
     let text = String::from_utf8(bytes).map_err(|_| bad("the document is not UTF-8"))?;
     Ok(Some(WebDocument { text, etag }))
+}
+
+/// Asks a web server, and follows redirects. `headers` learns whether the request goes to the first URL's own host.
+pub(super) fn follow<'a>(
+    http: &Http,
+    start: &Url,
+    headers: impl Fn(bool) -> Vec<(&'a str, String)>,
+) -> Result<Answer, FetchError> {
+    let mut url = start.clone();
+    let mut redirects = 0;
+    loop {
+        let answer = http.send(Ask {
+            head: false,
+            url: &url,
+            headers: &headers(url.origin == start.origin),
+            authorization: None,
+        })?;
+        if !matches!(answer.status, 301 | 302 | 303 | 307 | 308) {
+            return Ok(answer);
+        }
+        redirects += 1;
+        url = next(&answer, redirects)?;
+        http.check(&url.origin)?;
+    }
+}
+
+/// The error of an answer that is none to what was asked.
+pub(super) fn refused(answer: &Answer) -> FetchError {
+    FetchError::Status {
+        url: answer.url.to_string(),
+        status: answer.status,
+        details: String::new(),
+    }
 }

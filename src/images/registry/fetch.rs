@@ -26,6 +26,7 @@ use super::resolve::{MAX_MANIFEST_BYTES, Raw, Resolved, Search, manifest};
 use super::session::Session;
 use super::signatures;
 use super::sources::Sources;
+use super::web;
 use crate::spec::ImageName;
 use crate::sys::clock;
 use crate::sys::file::read_bounded;
@@ -37,7 +38,7 @@ const CONNECTIONS: usize = 3;
 const STACK_BYTES: usize = 1 << 20;
 
 /// The shortest interval between reports about one layer.
-const REPORT_EVERY: Duration = Duration::from_millis(100);
+pub(super) const REPORT_EVERY: Duration = Duration::from_millis(100);
 
 /// Reports progress, and what has arrived; fails once the client is gone, which ends the fetch.
 pub(crate) type Report<'a> = dyn FnMut(Line) -> io::Result<()> + 'a;
@@ -82,6 +83,9 @@ fn fetch(
     store: &ImageStore,
     report: &mut Report<'_>,
 ) -> Result<Fetched, FetchError> {
+    if request.bundle && web::is_url(&request.name) {
+        return web::fetch(request, store, report);
+    }
     let name = name::parse(&request.name)?;
     let platform = match &request.platform {
         Some(text) => Platform::parse(text)?,
@@ -142,8 +146,8 @@ fn fetch(
     download_all(&sources, &folder, missing, keep, report)?;
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
-        id: None,
         failures: sources.failures(),
+        ..Fetched::default()
     })
 }
 
@@ -163,10 +167,25 @@ fn fetch_bundle(
         inodes: request.keep_inodes,
     };
     let mut space = Space::new(folder.path(), keep)?;
-    let mut found = sources.first(|session| {
+    let found = sources.first(|session| {
         let limits = (sources.throttle(), &mut space);
-        bundle::find(session, store, &folder, limits, reference)
+        match bundle::top(session, reference, &request.known)? {
+            Ok(top) => bundle::find(session, store, &folder, limits, top).map(Ok),
+            Err(known) => Ok(Err(known)),
+        }
     })?;
+    let mut found = match found {
+        Ok(found) => found,
+        Err(known) => {
+            // What is in the way of that is removed with what is old.
+            let _ = folder.remove();
+            return Ok(Fetched {
+                id: Some(known),
+                failures: sources.failures(),
+                ..Fetched::default()
+            });
+        }
+    };
     let missing = std::mem::take(&mut found.missing);
     check_room(&folder, &missing, keep)?;
     let folder = Arc::new(folder);
@@ -175,8 +194,8 @@ fn fetch_bundle(
     found.complete(&folder)?;
     Ok(Fetched {
         folder: Some(folder.path().to_owned()),
-        id: None,
         failures: sources.failures(),
+        ..Fetched::default()
     })
 }
 

@@ -7,7 +7,7 @@
 //! A request goes down these layers: [`sources`] knows where the image can be fetched from ([`registries_conf`] says
 //! so), [`session`] one repository (tokens, redirects, retries), [`http`] one exchange with one host (TLS, proxies,
 //! time-outs). [`resolve`] finds the manifest for a platform, [`signatures`] what the owner has signed, [`blob`] downloads into a [`partial`] file that outlives
-//! the worker.
+//! the worker. [`web`] does the same for a bundle's archive on a web server.
 
 mod auth_file;
 mod blob;
@@ -36,10 +36,11 @@ mod sources;
 mod throttle;
 mod token;
 mod url;
+mod web;
 
 pub use auth_file::{AuthError, AuthFile};
 pub use document::{DocumentRequest, WebDocument, fetch_document};
-pub use pull::{PullOptions, Pulled, fetch_bundle, fetch_layout, pull_unless};
+pub use pull::{BundleFetch, PullOptions, Pulled, fetch_bundle, fetch_layout, pull_unless};
 pub use registries_conf::{Place, RegistriesConf, RegistriesError};
 pub use request::{Credentials, Source};
 

@@ -7,7 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -171,12 +171,16 @@ impl Partial {
 
     /// Makes it a complete blob; the caller has checked its digest.
     pub(super) fn finish(self, folder: &PullFolder, digest: &str) -> Result<(), ImageError> {
-        let blob = folder.blob(digest);
+        self.finish_as(&folder.blob(digest))
+    }
+
+    /// Makes it a complete file.
+    pub(super) fn finish_as(self, path: &Path) -> Result<(), ImageError> {
         self.file
             .sync_data()
             .map_err(io_error("sync", &self.path))?;
-        fs::rename(&self.path, &blob).map_err(io_error("move", &self.path))?;
-        if let Some(parent) = blob.parent() {
+        fs::rename(&self.path, path).map_err(io_error("move", &self.path))?;
+        if let Some(parent) = path.parent() {
             gc::sync(parent)?;
         }
         gc::remove_file(&self.record_path)

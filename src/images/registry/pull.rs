@@ -11,7 +11,7 @@ use super::super::client::{Job, Outcome, Told, run_job};
 use super::super::error::{ImageError, io as io_error};
 use super::super::layers::ALL_ARRIVED;
 use super::super::name;
-use super::super::progress::{Cause, Imported, Progress};
+use super::super::progress::{Cause, Fetched, Imported, Progress};
 use super::super::space::KeepFree;
 use super::super::trust::Demand;
 use super::partial::BOOT_ID;
@@ -70,7 +70,7 @@ pub async fn pull_unless(
             Told::Resolved(folder) => drop(resolve.try_send(folder)),
             Told::Arrived(digest) => drop(arrive.try_send(line(&digest))),
         };
-        match run_job(exe, fetch_job(store, options, false), on_line).await? {
+        match run_job(exe, fetch_job(store, options, None), on_line).await? {
             Outcome::Fetched(fetched) => {
                 drop(arrive.try_send(line(ALL_ARRIVED)));
                 Ok((fetched.id, fetched.failures))
@@ -131,32 +131,56 @@ pub async fn fetch_layout(
     options: &PullOptions,
     on_progress: impl FnMut(Progress),
 ) -> Result<PathBuf, ImageError> {
-    fetch(exe, (store, options, false), on_progress).await
+    let fetched = fetch(exe, (store, options, None), on_progress).await?;
+    fetched.folder.ok_or_else(no_result)
 }
 
-/// Runs `exe` to fetch a bundle with everything in it that the store lacks, and imports nothing. Returns the OCI layout
-/// directory that has it.
+/// A bundle that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BundleFetch {
+    /// It is known: its digest; empty if it is an archive.
+    Known(String),
+    /// It has arrived.
+    At {
+        /// The OCI layout directory, or archive.
+        path: PathBuf,
+        /// What a web server names the archive by.
+        validator: Option<String>,
+    },
+}
+
+/// Runs `exe` to fetch a bundle with everything in it that the store lacks, and imports nothing. The options' name may
+/// be the URL of an archive on a web server. Nothing is fetched if it is `known`, by its digest or by what the server
+/// names the archive by.
 pub async fn fetch_bundle(
     exe: &Path,
     store: &Path,
-    options: &PullOptions,
+    (options, known): (&PullOptions, &[String]),
     on_progress: impl FnMut(Progress),
-) -> Result<PathBuf, ImageError> {
-    fetch(exe, (store, options, true), on_progress).await
+) -> Result<BundleFetch, ImageError> {
+    let fetched = fetch(exe, (store, options, Some(known)), on_progress).await?;
+    match (fetched.folder, fetched.id) {
+        (Some(path), _) => Ok(BundleFetch::At {
+            path,
+            validator: fetched.validator,
+        }),
+        (None, Some(digest)) => Ok(BundleFetch::Known(digest)),
+        (None, None) => Err(no_result()),
+    }
 }
 
 async fn fetch(
     exe: &Path,
-    (store, options, bundle): (&Path, &PullOptions, bool),
+    (store, options, bundle): (&Path, &PullOptions, Option<&[String]>),
     mut on_progress: impl FnMut(Progress),
-) -> Result<PathBuf, ImageError> {
+) -> Result<Fetched, ImageError> {
     let on_line = |told| {
         if let Told::Progress(progress) = told {
             on_progress(progress);
         }
     };
     match run_job(exe, fetch_job(store, options, bundle), on_line).await? {
-        Outcome::Fetched(fetched) => fetched.folder.ok_or_else(no_result),
+        Outcome::Fetched(fetched) => Ok(fetched),
         Outcome::Images(_) | Outcome::Document(_) | Outcome::Bundle(_) => Err(no_result()),
     }
 }
@@ -169,12 +193,13 @@ fn no_result() -> ImageError {
     }
 }
 
-fn fetch_job(store: &Path, options: &PullOptions, bundle: bool) -> Job {
+fn fetch_job(store: &Path, options: &PullOptions, bundle: Option<&[String]>) -> Job {
     let request = Request {
         store: store.to_owned(),
         name: options.name.clone(),
         platform: options.platform.clone(),
-        bundle,
+        bundle: bundle.is_some(),
+        known: bundle.unwrap_or_default().to_vec(),
         sources: options.sources.clone(),
         plain_http: options.plain_http.clone(),
         certificates: options.certificates.clone(),

@@ -63,9 +63,12 @@ pub(super) struct Request {
     /// `os/architecture[/variant]`; this machine's if missing.
     #[serde(default)]
     pub(super) platform: Option<String>,
-    /// Whether it is a bundle with everything in it.
+    /// Whether it is a bundle with everything in it; then the name may be the URL of an archive.
     #[serde(default)]
     pub(super) bundle: bool,
+    /// Nothing is fetched if the bundle has one of these digests; of an archive, what its server named it by.
+    #[serde(default)]
+    pub(super) known: Vec<String>,
     /// Where it can be fetched from, tried in turn.
     pub(super) sources: Vec<Source>,
     /// Registries, `host[:port]`, that are asked by plain HTTP.

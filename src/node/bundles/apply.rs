@@ -7,29 +7,26 @@ use serde_json::{Value, json};
 use smol::channel::{Sender, bounded};
 
 use super::disk::{MAX_BUNDLES, Pinned, Record, State};
+use super::fetch::{Polled, fetch, keys, shown};
 use super::{ChangeError, disk};
 use crate::api::{BundleRequest, PlannedFile};
-use crate::images::trust::{KeyError, Origin, PublicKey};
+use crate::images::trust::{KeyError, Origin};
 use crate::images::{self, Bundle, ImageError, Imported, Progress};
 use crate::node::execute::{Tools, WORKER};
 use crate::node::{Input, boot, now, spawn, unblock};
 use crate::plan::bundle::Trial;
-use crate::sys::{file, tree};
-
-/// What a source in a registry begins with.
-const REGISTRY: &str = "oci://";
 
 /// Why a bundle was not applied.
 #[derive(Debug, thiserror::Error)]
-enum ApplyError {
+pub(super) enum ApplyError {
     #[error(transparent)]
     Image(#[from] ImageError),
     #[error(transparent)]
     Change(#[from] ChangeError),
     #[error("its manifests cannot take effect; nothing has changed: {}", .0.join("; "))]
     Refused(Vec<String>),
-    #[error("the key of bundles (setting `coracle.bundleKey`) cannot be used")]
-    Key(#[source] KeyError),
+    #[error("the key of bundles (setting `{0}`) cannot be used")]
+    Key(&'static str, #[source] KeyError),
     #[error("there are {MAX_BUNDLES} bundles already")]
     TooMany,
     #[error("the agent is stopping")]
@@ -37,10 +34,10 @@ enum ApplyError {
 }
 
 impl ApplyError {
-    fn hint(&self) -> Option<String> {
+    pub(super) fn hint(&self) -> Option<String> {
         match self {
             Self::Image(error) => error.hint(),
-            Self::Key(error) => error.hint().map(str::to_owned),
+            Self::Key(_, error) => error.hint().map(str::to_owned),
             Self::TooMany => Some("remove one: coracle bundle rm NAME".to_owned()),
             Self::Change(ChangeError::Clash(clash)) => Some(format!(
                 "give one of them another tag, or remove the other bundle: coracle bundle rm {}",
@@ -55,7 +52,7 @@ impl ApplyError {
 pub(in crate::node) async fn apply(tools: Tools, request: BundleRequest, progress: Sender<String>) {
     let waits = request.ready_within_seconds.is_some();
     let gone = progress.closed();
-    let work = async { Some(try_apply(&tools, &request, &progress).await) };
+    let work = async { Some(try_apply(&tools, &request, None, &progress).await) };
     let given_up = async {
         gone.await;
         None
@@ -85,9 +82,13 @@ pub(in crate::node) async fn apply(tools: Tools, request: BundleRequest, progres
 }
 
 /// What came of it.
-struct Applied {
-    name: String,
-    line: Value,
+pub(super) struct Applied {
+    pub(super) name: String,
+    /// For a client; null if there was nothing to do.
+    pub(super) line: Value,
+    pub(super) digest: String,
+    /// What a web server names the archive by.
+    pub(super) validator: Option<String>,
 }
 
 /// Asks the loop to say how the trial ends.
@@ -102,9 +103,10 @@ async fn wait(tools: &Tools, applied: &Applied) -> Option<smol::channel::Receive
     Some(end)
 }
 
-async fn try_apply(
+pub(super) async fn try_apply(
     tools: &Tools,
     request: &BundleRequest,
+    polled: Option<&Polled>,
     progress: &Sender<String>,
 ) -> Result<Applied, ApplyError> {
     let lines = progress.clone();
@@ -114,19 +116,32 @@ async fn try_apply(
         // A slow client misses steps, not the end.
         let _ = lines.try_send(line.to_string());
     };
-    let (archive, fetched) = match request.source.strip_prefix(REGISTRY) {
-        Some(name) => (tools.fetch_bundle(name, &mut tell).await?, true),
-        None => (PathBuf::from(&request.source), false),
+    let keys = keys(tools, request, polled).await?;
+    // A download is read and removed before the next one of this source.
+    let source = tools.pulls.turn(&request.source);
+    let _source = source.lock().await;
+    let archive = match fetch(tools, &request.source, polled, &mut tell).await? {
+        Ok(archive) => archive,
+        Err(digest) => return Ok(Applied::nothing(digest, None)),
     };
-    let keys = keys(tools, request).await?;
-    let (exe, store) = (WORKER.as_ref(), tools.images.dir());
-    let bundle = images::read_bundle(exe, store, &archive, &keys, tools.keep_free()).await?;
-    let name = bundle.name.clone();
+    let bundle = archive.read(tools, &keys).await?;
+    let (name, digest) = (bundle.name.clone(), bundle.digest.clone());
+    let validator = archive.validator.clone();
+    if polled.is_some_and(|polled| polled.settled.contains(&digest)) {
+        archive.discard().await;
+        return Ok(Applied::nothing(digest, validator));
+    }
+    let done = |name, line| Applied {
+        name,
+        line,
+        digest,
+        validator,
+    };
     if request.dry_run {
         no_clash(tools, &bundle).await?;
         let planned = check(tools, &bundle).await?;
         let line = json!({ "type": "plan", "name": name, "digest": bundle.digest, "items": planned["items"] });
-        return Ok(Applied { name, line });
+        return Ok(done(name, line));
     }
     // In turn, so that another bundle cannot take a name after the check.
     let turn = tools.bundles.turn.lock_arc().await;
@@ -141,8 +156,9 @@ async fn try_apply(
     if let Some(Known { generation, .. }) = known.filter(|known| known.whole)
         && request.ready_within_seconds.is_none()
     {
+        archive.discard().await;
         let line = applied(&name, generation, true);
-        return Ok(Applied { name, line });
+        return Ok(done(name, line));
     }
     let (store, keep) = (tools.images.dir(), tools.keep_free());
     let policy = tools.config.registries.policy.as_path();
@@ -150,14 +166,14 @@ async fn try_apply(
         true => Vec::new(),
         false => {
             let _importing = tools.importing.lock().await;
-            images::import_bundle(
+            let imported = images::import_bundle(
                 WORKER.as_ref(),
                 store,
-                (&archive, &bundle.digest),
+                (&archive.path, &bundle.digest),
                 (policy, vouched, keep),
                 tell,
-            )
-            .await?
+            );
+            archive.checked(imported.await).await?
         }
     };
     // What has begun is finished, whether or not the client still listens.
@@ -168,32 +184,24 @@ async fn try_apply(
         drop(turn);
         let _ = say.try_send(state);
     });
-    if fetched {
-        // Otherwise it is collected later.
-        let _ = unblock(move || tree::remove(&archive)).await;
-    }
+    archive.discard().await;
     let state = said.recv().await.map_err(|_| ApplyError::Stopping)??;
     tracing::info!("bundle {name}: generation {} is in force", state.current);
     let unchanged = known.is_some_and(|known| known.generation == state.current);
     let line = applied(&name, state.current, unchanged);
-    Ok(Applied { name, line })
+    Ok(done(name, line))
 }
 
-/// The keys of which one must have signed the bundle: the client's, or the node's.
-async fn keys(tools: &Tools, request: &BundleRequest) -> Result<Vec<String>, ApplyError> {
-    if let Some(key) = &request.key {
-        return Ok(vec![key.clone()]);
+impl Applied {
+    /// There was nothing to do.
+    fn nothing(digest: String, validator: Option<String>) -> Self {
+        Self {
+            name: String::new(),
+            line: Value::Null,
+            digest,
+            validator,
+        }
     }
-    let Some(path) = tools.config.bundle_key.clone() else {
-        return Ok(Vec::new());
-    };
-    let read = unblock(move || {
-        PublicKey::read(&path)?;
-        let bytes = file::read_record(&path).unwrap_or_default();
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    });
-    let key = read.await.map_err(ApplyError::Key)?;
-    Ok(vec![key])
 }
 
 /// Has the loop say what the manifests would change.
@@ -319,7 +327,7 @@ async fn put_in_force(
     let now = now();
     let record = Record {
         digest: bundle.digest.clone(),
-        source: request.source.clone(),
+        source: shown(&request.source).to_owned(),
         origin: origin(&request.source),
         applied: now.wall,
         images: images.collect(),

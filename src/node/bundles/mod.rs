@@ -1,9 +1,11 @@
 //! Bundles: sets of manifests that are replaced as a whole, with the images that they need. [`disk`] has them on disk,
-//! [`apply`] puts a new generation in force, [`trial`] takes one back whose pods do not become ready. One change at a
-//! time, each decided by one rename.
+//! [`apply`] puts a new generation in force, [`trial`] takes one back whose pods do not become ready, [`poll`] looks for new
+//! ones. One change at a time, each decided by one rename.
 
 mod apply;
 pub(super) mod disk;
+mod fetch;
+mod poll;
 mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +20,7 @@ use super::commands::{Reply, answer};
 use super::execute::Tools;
 use super::{Input, Node, unblock};
 use crate::api::{CommandError, CommandErrorKind};
+use crate::config::BundlePoll;
 use crate::images::{ImageError, ImageStore};
 use crate::plan::{Event, NodeFact, status};
 use crate::spec::Pins;
@@ -26,6 +29,7 @@ use crate::types::Time;
 use disk::{Clash, Folder, Record, State};
 
 pub(super) use apply::apply;
+pub(super) use poll::poll;
 
 /// What changes of bundles go through; cheap to clone.
 #[derive(Debug, Clone)]
@@ -74,12 +78,16 @@ pub(super) struct Bundles {
     steady: BTreeMap<(String, u64), Time>,
     /// When to look at trials again.
     wake: Option<Time>,
+    /// The source that is polled, and what the last look at it has brought.
+    poll: Option<Value>,
 }
 
 impl Bundles {
-    pub(super) fn new(all: All) -> Self {
+    pub(super) fn new(all: All, wanted: &BundlePoll) -> Self {
+        let polled = Some(&wanted.source).filter(|source| !source.is_empty());
         Self {
             all,
+            poll: polled.map(|source| json!({ "source": fetch::shown(source) })),
             boot: super::boot::id(),
             ..Self::default()
         }
@@ -128,7 +136,7 @@ impl Bundles {
             }
             item
         });
-        json!({ "items": items.collect::<Vec<_>>() })
+        json!({ "items": items.collect::<Vec<_>>(), "polled": self.poll })
     }
 }
 

@@ -304,7 +304,7 @@ impl Agent {
             freed: Default::default(),
             sources: self.sources,
             manifests: Default::default(),
-            bundles: Bundles::new(self.bundles),
+            bundles: Bundles::new(self.bundles, &tools.config.bundle_poll),
             leaving: false,
             swept: false,
             documents: Vec::new(),

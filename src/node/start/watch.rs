@@ -9,7 +9,7 @@ use smol::channel::{Receiver, bounded};
 use crate::node::execute::Tools;
 use crate::node::manifests::Manifests;
 use crate::node::watch::Watch;
-use crate::node::{Input, manifest_url, sources};
+use crate::node::{Input, bundles, manifest_url, sources};
 use crate::spec::{PodSpec, PodUid};
 use crate::sys::clock;
 use crate::types::Gather;
@@ -77,6 +77,11 @@ pub(super) async fn watch(tools: Tools, recovered: Vec<Arc<PodSpec>>) {
                 freed_bytes: scan.freed_bytes,
             };
             let _ = tools.inputs.send(input).await;
+        }
+        if first && !config.bundle_poll.source.is_empty() {
+            // What a bundle's manifests may conflict with is known from now on.
+            let wanted = config.bundle_poll.clone();
+            crate::node::spawn(bundles::poll(tools.clone(), wanted));
         }
         first = false;
         watch.ensure();

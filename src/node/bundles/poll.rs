@@ -1,0 +1,217 @@
+//! The source that is polled for bundles (`coracle.bundle`). [`crate::plan::poll`] decides when to look and what to
+//! apply; this file looks, and says what came of it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use smol::channel::bounded;
+
+use super::apply::try_apply;
+use super::disk::{self, Folder};
+use super::fetch::{Polled, shown};
+use crate::api::BundleRequest;
+use crate::config::BundlePoll;
+use crate::node::execute::Tools;
+use crate::node::pulls::PullFailure;
+use crate::node::{Input, Node, now, unblock};
+use crate::plan::event::ImageFailure;
+use crate::plan::poll::{Held, Looked, Memory, wait_ms};
+use crate::plan::status;
+use crate::spec::Reason;
+use crate::sys::file::{self, Durability};
+
+/// Failures in a row that are logged; a network that is away for a month would fill the log.
+const LOGGED: u32 = 3;
+
+/// Why a look failed.
+enum Failure {
+    /// Pulls are not allowed for so long.
+    Closed {
+        opens_in_ms: u64,
+        why: String,
+    },
+    Other(String),
+}
+
+/// Looks at the source again and again.
+pub(in crate::node) async fn poll(tools: Tools, wanted: BundlePoll) {
+    let mut failures = 0;
+    let (mut last_look, mut last_error) = (None, None);
+    loop {
+        let begun = now().wall;
+        let done = look(&tools, &wanted).await;
+        let mut event = None;
+        let looked = match done {
+            Ok(found) => {
+                if failures > LOGGED {
+                    tracing::info!("`coracle.bundle` can be polled again");
+                }
+                (failures, last_error) = (0, None);
+                event = found.map(|said| (Reason::BundleApplied, said));
+                Looked::Done
+            }
+            Err(Failure::Closed { opens_in_ms, why }) => {
+                last_error = Some(why);
+                Looked::Closed(opens_in_ms)
+            }
+            Err(Failure::Other(why)) => {
+                failures = failures.saturating_add(1);
+                if last_error.as_ref() != Some(&why) {
+                    let text = format!("Bundle from {}: {why}", shown(&wanted.source));
+                    event = Some((Reason::BundlePollFailed, text));
+                }
+                if failures <= LOGGED || event.is_some() {
+                    tracing::warn!("`coracle.bundle`: {why}, looking again later");
+                }
+                last_error = Some(why);
+                Looked::Failed(failures)
+            }
+        };
+        if !matches!(looked, Looked::Closed(_)) {
+            last_look = Some(status::time(begun));
+        }
+        let status = json!({
+            "source": shown(&wanted.source), "lastLook": last_look, "lastError": last_error,
+        });
+        let _ = tools
+            .inputs
+            .send(Input::BundlePolled { status, event })
+            .await;
+        let wait = wait_ms(looked, wanted.interval_ms, RandomState::new().hash_one(()));
+        smol::Timer::after(Duration::from_millis(wait)).await;
+    }
+}
+
+/// One look, while pods may pull. Returns what to say about a new generation that is in force.
+async fn look(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, Failure> {
+    if let Some(closed) = tools.closed() {
+        return Err(closed.into());
+    }
+    let closing = async { Err(tools.closing().await.into()) };
+    smol::future::or(look_now(tools, wanted), closing).await
+}
+
+impl From<PullFailure> for Failure {
+    fn from(closed: PullFailure) -> Self {
+        Self::Closed {
+            opens_in_ms: match closed.failure {
+                ImageFailure::Window { opens_in_ms } => opens_in_ms,
+                // Windows have no other failures.
+                _ => 60_000,
+            },
+            why: closed.message,
+        }
+    }
+}
+
+async fn look_now(tools: &Tools, wanted: &BundlePoll) -> Result<Option<String>, Failure> {
+    let layout = tools.config.layout.clone();
+    let source = wanted.source.clone();
+    let known = unblock(move || {
+        let held = held(&layout.manifest_bundles())?;
+        io::Result::Ok((held, remembered(&layout.bundle_poll(), source)))
+    });
+    let disk =
+        |why: io::Error| Failure::Other(format!("could not read what the bundles are: {why}"));
+    let (held, mut memory) = known.await.map_err(disk)?;
+    let polled = Polled {
+        key: wanted.key.clone(),
+        settled: memory.settled(&held),
+        validator: memory.validator.clone(),
+    };
+    let request = BundleRequest {
+        source: wanted.source.clone(),
+        ready_within_seconds: match wanted.ready_within_ms {
+            0 => None,
+            ms => Some(ms.div_ceil(1000)),
+        },
+        key: None,
+        dry_run: false,
+    };
+    // Nobody listens.
+    let (progress, _) = bounded(1);
+    let applied = match try_apply(tools, &request, Some(&polled), &progress).await {
+        Ok(applied) => applied,
+        Err(why) => {
+            tools.clear_up_after_import().await;
+            return Err(Failure::Other(match why.hint() {
+                Some(hint) => format!("{}; {hint}", crate::chain(&why)),
+                None => crate::chain(&why),
+            }));
+        }
+    };
+    let before = memory.clone();
+    // A web server says that the archive is the one that was seen.
+    if !applied.digest.is_empty() {
+        memory.note(&applied.digest, applied.validator.clone(), &held);
+    }
+    if memory != before {
+        let path = tools.config.layout.bundle_poll();
+        let written = unblock(move || write(&path, &memory)).await;
+        written.map_err(|why| Failure::Other(format!("could not note what was seen: {why}")))?;
+    }
+    Ok((applied.line["unchanged"] == false).then(|| {
+        format!(
+            "Bundle {}: generation {} from {} is in force",
+            applied.name,
+            applied.line["generation"],
+            shown(&wanted.source)
+        )
+    }))
+}
+
+/// The digests of the node's bundles. Blocking.
+fn held(bundles: &Path) -> io::Result<Held> {
+    let mut held = Held::default();
+    for name in disk::names(bundles)? {
+        // One that cannot be read has been reported, and does not keep others away.
+        let Ok(Some(known)) = super::read(&Folder::of(bundles, &name)) else {
+            continue;
+        };
+        let state = known.state;
+        // Generations are numbered as they come: a rollback made a newer one the former.
+        let undone = known
+            .previous
+            .filter(|_| state.previous > Some(state.current));
+        held.declined.extend(undone.map(|record| record.digest));
+        held.declined
+            .extend(state.failed.map(|failed| failed.digest));
+        held.in_force.insert(known.current.digest);
+    }
+    Ok(held)
+}
+
+/// What is known of this source.
+fn remembered(path: &Path, source: String) -> Memory {
+    let bytes = file::read_record(path).unwrap_or_default();
+    let memory: Memory = serde_json::from_slice(&bytes).unwrap_or_default();
+    match memory.source == source {
+        true => memory,
+        false => Memory {
+            source,
+            ..Memory::default()
+        },
+    }
+}
+
+fn write(path: &Path, memory: &Memory) -> io::Result<()> {
+    let bytes = serde_json::to_vec(memory)?;
+    file::replace(path, &bytes, 0o600, Durability::PowerCut)
+}
+
+impl Node {
+    /// Shows what a look at the source of bundles has brought.
+    pub(in crate::node) fn bundle_polled(
+        &mut self,
+        status: Value,
+        event: Option<(Reason, String)>,
+    ) {
+        self.bundles.poll = Some(status);
+        if let Some((reason, message)) = event {
+            self.shown.node_event(reason, &message);
+        }
+    }
+}
