@@ -17,6 +17,7 @@ use super::store::{
     ImageStore, LayerRecord, Record, Reference, read_json, write_atomic, write_json,
 };
 use super::trust::{MAX_SIGNATURES, Origin};
+use crate::types::image_access::{self, Accesses, Grant};
 
 /// The maximum number of manifests and indexes that lead to an image.
 const MAX_DIGESTS: usize = 64;
@@ -32,12 +33,14 @@ pub(super) fn distinct_layers(images: &[Found]) -> Vec<FoundLayer> {
         .collect()
 }
 
-/// Moves everything into place. `origin`: the archive they come from; none if they were pulled. The caller holds the lock, and the staged data is on disk.
+/// Moves everything into place. `origin`: the archive they come from; none if they were pulled. `access`: who may use
+/// those that are pulled for a pod. The caller holds the lock, and the staged data is on disk.
 pub(super) fn commit(
     store: &ImageStore,
     staging: &Staging,
     images: &[Found],
     origin: Option<&Origin>,
+    access: &Accesses,
 ) -> Result<Vec<Imported>, ImageError> {
     for layer in distinct_layers(images) {
         let (from, to) = (
@@ -51,7 +54,7 @@ pub(super) fn commit(
     gc::sync(&store.dir().join("layers"))?;
     let mut imported = Vec::new();
     for image in images {
-        let id = write_image(store, image)?;
+        let id = write_image(store, image, access)?;
         let file: ConfigFile = oci::parse(&image.config, &format!("config {id}"))?;
         imported.push(Imported {
             id,
@@ -61,10 +64,15 @@ pub(super) fn commit(
     }
     for image in &imported {
         for name in &image.names {
+            // One that is damaged is replaced.
+            let known = store.reference(name).ok().flatten();
+            let given = known.is_some_and(|known| known.is_given(&image.id));
+            let pulled = origin.is_none();
             let reference = Reference {
                 name: name.clone(),
                 id: image.id.clone(),
-                pulled: origin.is_none(),
+                pulled,
+                opened: pulled && (given || access.is_empty()),
                 origin: origin.cloned(),
             };
             write_json(&store.reference_path(name), &reference)?;
@@ -73,7 +81,11 @@ pub(super) fn commit(
     Ok(imported)
 }
 
-fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> {
+fn write_image(
+    store: &ImageStore,
+    image: &Found,
+    granted: &Accesses,
+) -> Result<String, ImageError> {
     let id = digest::of(&image.config);
     let mut sizes = Vec::new();
     for layer in &image.layers {
@@ -90,7 +102,9 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
     let mut digests = vec![digest::of(&manifest)];
     digests.extend(image.indexes.iter().cloned());
     let mut signatures = image.signatures.clone();
+    let mut access = None;
     if let Some(known) = store.record(&id)? {
+        access = known.access;
         for signature in known.signatures {
             if !signatures.contains(&signature) && signatures.len() < MAX_SIGNATURES {
                 signatures.push(signature);
@@ -104,6 +118,10 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
             }
         }
     }
+    for (repository, granted) in granted {
+        let granted = granted.everyone.then_some(&Grant::Everyone);
+        image_access::grant(access.get_or_insert_default(), repository, granted);
+    }
     write_atomic(&store.blob_path(&id), &image.config)?;
     write_atomic(&store.blob_path(&digest::of(&manifest)), &manifest)?;
     let record = Record {
@@ -116,6 +134,7 @@ fn write_image(store: &ImageStore, image: &Found) -> Result<String, ImageError> 
             .collect(),
         size_bytes: sizes.iter().sum(),
         signatures,
+        access,
     };
     write_json(&store.record_path(&id), &record)?;
     Ok(id)

@@ -84,6 +84,7 @@ impl ImageStore {
                 name: name.to_owned(),
                 id: id.to_owned(),
                 pulled: false,
+                opened: false,
                 origin: None,
             };
             write_json(&self.reference_path(name), &reference)?;
@@ -120,6 +121,7 @@ impl ImageStore {
             id,
             // No registry was asked for this name.
             pulled: false,
+            opened: false,
             origin: None,
         };
         write_json(&self.reference_path(&full), &reference)?;

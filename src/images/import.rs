@@ -24,6 +24,7 @@ use super::staging::Staging;
 use super::store::ImageStore;
 use super::trust::PublicKey;
 use crate::sys::clock;
+use crate::types::image_access::Accesses;
 
 /// The shortest interval between progress reports.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
@@ -52,6 +53,8 @@ pub(crate) struct Request {
     pub(crate) platform: Option<Platform>,
     /// The digest of the bundle whose images to import. They get no names.
     pub(crate) bundle: Option<String>,
+    /// Who may use an image that is pulled for a pod; nobody yet, if it is not known by whose credentials it comes.
+    pub(crate) access: Accesses,
     /// What the images need to be let in.
     pub(crate) trust: Trust,
 }
@@ -142,8 +145,8 @@ pub(crate) fn import(
             path: request.archive.clone(),
         });
     }
-    let mut imported =
-        commit(&store, &staging, &images, origin.as_ref()).map_err(|why| full_disk(why, &space))?;
+    let mut imported = commit(&store, &staging, &images, origin.as_ref(), &request.access)
+        .map_err(|why| full_disk(why, &space))?;
     for (image, names) in imported.iter_mut().zip(names) {
         image.names.extend(names);
     }
@@ -315,6 +318,7 @@ pub fn import_here(store: &Path, archive: &Path) -> Result<Vec<Imported>, ImageE
         arriving: None,
         platform: None,
         bundle: None,
+        access: Accesses::new(),
         trust: Trust::default(),
     };
     import(&request, &mut |_| Ok(()))

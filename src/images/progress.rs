@@ -61,6 +61,9 @@ pub(crate) struct Fetched {
     /// What mirrors said that could not serve it.
     #[serde(default)]
     pub(crate) failures: Vec<String>,
+    /// Which login of all sources was accepted last, from 0; a source without any counts as one.
+    #[serde(default)]
+    pub(crate) login: usize,
 }
 
 /// Failures of pulls that are handled in a way of their own.

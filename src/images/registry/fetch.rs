@@ -119,6 +119,7 @@ fn fetch(
             return Ok(Fetched {
                 id: Some(id),
                 failures: sources.failures(),
+                login: sources.login(),
                 ..Fetched::default()
             });
         }
@@ -144,6 +145,7 @@ fn fetch(
         folder: Some(folder.path().to_owned()),
         id: None,
         failures: sources.failures(),
+        login: sources.login(),
     })
 }
 
@@ -177,6 +179,7 @@ fn fetch_bundle(
         folder: Some(folder.path().to_owned()),
         id: None,
         failures: sources.failures(),
+        login: sources.login(),
     })
 }
 

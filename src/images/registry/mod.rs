@@ -39,7 +39,7 @@ mod url;
 
 pub use auth_file::{AuthError, AuthFile};
 pub use document::{DocumentRequest, WebDocument, fetch_document};
-pub use pull::{PullOptions, Pulled, fetch_bundle, fetch_layout, pull_unless};
+pub use pull::{PullOptions, Pulled, Served, fetch_bundle, fetch_layout, pull_unless};
 pub use registries_conf::{Place, RegistriesConf, RegistriesError};
 pub use request::{Credentials, Source};
 
