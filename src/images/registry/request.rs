@@ -182,5 +182,12 @@ mod tests {
         // The example of RFC 7617.
         assert_eq!(credentials.basic(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
         assert_eq!(format!("{credentials:?}"), "Credentials(…)");
+        let print = credentials.fingerprint("r.example/app");
+        let parts = ["r.example/app", "Aladdin", "open sesame"];
+        assert_eq!(
+            print,
+            digest::of(serde_json::json!(parts).to_string().as_bytes())
+        );
+        assert_ne!(print, credentials.fingerprint("r.example/other"));
     }
 }
